@@ -108,7 +108,7 @@ def read(way: str, path: Path) -> list[SlurmJob]:
         while part := source.read(_PART):
             records.take(part)
     records.close()
-    return records.found
+    return records.values
 
 
 def main(way: str, path: Path) -> None:

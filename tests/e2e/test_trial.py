@@ -21,7 +21,7 @@ from slurm_elastic.base.units import parse_duration
 from slurm_elastic.policies.launch.trial import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.slurm.client.prompt import PATIENCE as PATIENCE_OF_COMMANDS
+from slurm_elastic.slurm.client.prompt import COMMAND_TIMEOUT_S as SLURM_COMMAND_TIMEOUT_S
 from tests.e2e.trying import (
     Trying,
     agreed,
@@ -67,7 +67,7 @@ FAULTS = {
 AHEAD = 7200
 STILL = 5.0
 """Seconds of a standstill after which a trial that has a short time is tried again."""
-HANGS = PATIENCE_OF_COMMANDS + 3.0
+HANGS = SLURM_COMMAND_TIMEOUT_S + 3.0
 ROOM = "16k"
 """The size of a disk on which slurmd can just start."""
 

@@ -28,7 +28,7 @@ PATIENT = """
 import sys
 from slurm_elastic.cli.main import main
 from slurm_elastic.slurm.client import prompt
-prompt.PATIENCE = prompt.ANSWER = 60.0
+prompt.COMMAND_TIMEOUT_S = prompt.PING_TIMEOUT_S = 60.0
 sys.exit(main())
 """
 ELASTIC = (sys.executable, "-c", PATIENT)

@@ -100,7 +100,7 @@ def test_asking_again_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
     )
     monkeypatch.setattr(cli, "time", clock)
-    monkeypatch.setattr(cli, "AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr(cli, "RETRY_FOR_S", 0.3)
     client = scontrol(tmp_path, *["Resource temporarily unavailable for job 7"] * 50)
     with pytest.raises(SlurmError, match="temporarily unavailable"):
         client.start_now(7)

@@ -309,7 +309,9 @@ def test_uninstall_keeps_a_file_that_was_changed(host: Host) -> None:
 def test_uninstall_names_what_it_leaves(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, nowhere = host.root / "default", host.root / "nowhere"
     ours.write_text("AWS_PROFILE=x\n")
-    monkeypatch.setattr("slurm_elastic.slurm.conf.uninstall.LEFT", (str(ours), str(nowhere)))
+    monkeypatch.setattr(
+        "slurm_elastic.slurm.conf.uninstall.FOREIGN_PLACES", (str(ours), str(nowhere))
+    )
     host.install()
     (said,) = [line for line in host.uninstall().lines if line.startswith("left as they are")]
     for path in (host.config_path.parent, host.config.state, ours):
@@ -326,7 +328,9 @@ def test_uninstall_without_an_install_says_so(host: Host) -> None:
 def test_uninstall_asks_for_force_where_slurmctld_does_not_answer(host: Host) -> None:
     host.install()
     before = host.etc()
-    with pytest.raises(ConfigError, match="cannot be ruled out; start it, or use --force"):
+    with pytest.raises(
+        ConfigError, match="there may be jobs on cloud nodes that leave; start it, or use --force"
+    ):
         host.uninstall(force=False)
     assert host.etc() == before
 
@@ -435,7 +439,7 @@ def test_uninstall_refuses_while_machines_are_paid(host: Host) -> None:
     before = host.etc()
     with pytest.raises(ConfigError) as refused:
         host.uninstall(force=False)
-    assert refused.value.problems[0] == "still paid: i-1 of pub1, i-2 of pub2"
+    assert refused.value.problems[0] == "machines that cost money: i-1 of pub1, i-2 of pub2"
     assert "scontrol update nodename=pub[1-2] state=power_down" in refused.value.problems[1]
     assert host.etc() == before
 
@@ -474,7 +478,7 @@ def test_a_launch_without_an_answer_counts_as_paid(host: Host) -> None:
 def test_a_forced_uninstall_names_what_stays_paid(host: Host) -> None:
     host.install()
     paid(host, ("i-1", "pub1"))
-    assert "still paid: i-1 of pub1" in host.uninstall().lines
+    assert "machines that cost money: i-1 of pub1" in host.uninstall().lines
     assert b"elastic" not in host.conf.read_bytes()
 
 
@@ -486,7 +490,7 @@ def test_machines_that_came_between_the_two_steps_are_refused_too(host: Host) ->
     assert host.uninstall(force=False).restart_needed
     paid(host, ("i-1", "pub1"))
     answering(host)
-    with pytest.raises(ConfigError, match="still paid: i-1 of pub1"):
+    with pytest.raises(ConfigError, match="machines that cost money: i-1 of pub1"):
         host.uninstall(force=False)
     assert Path(host.config.slurm.programs_dir).exists()
 
@@ -495,7 +499,7 @@ def test_a_ledger_that_cannot_be_read_rules_out_nothing(host: Host) -> None:
     host.install()
     answering(host)
     (host.config.state / "ledger.db").write_bytes(b"broken" * 1000)
-    with pytest.raises(ConfigError, match=r"cannot be ruled out: .*ledger\.db"):
+    with pytest.raises(ConfigError, match=r"there may be machines that cost money: .*ledger\.db"):
         host.uninstall(force=False)
 
 
@@ -511,10 +515,10 @@ def test_a_pool_or_cloud_does_not_leave_while_its_machines_are_paid(host: Host, 
     pools = tuple(pool for pool in config.pools if pool.name not in gone)
     smaller = replace(config, clouds=clouds, pools=pools)
     before = host.etc()
-    with pytest.raises(ConfigError, match="still paid: i-1 of pub1"):
+    with pytest.raises(ConfigError, match="machines that cost money: i-1 of pub1"):
         host.install(smaller)
     assert host.etc() == before
-    assert "still paid: i-1 of pub1" in host.install(smaller, force=True).lines
+    assert "machines that cost money: i-1 of pub1" in host.install(smaller, force=True).lines
 
 
 def test_machines_of_nodes_that_stay_are_no_reason_to_refuse(host: Host) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.slurm.client.prompt import PATIENCE, PromptCli
+from slurm_elastic.slurm.client.prompt import COMMAND_TIMEOUT_S, PromptCli
 from tests.slurm.test_cli import Stub
 
 
@@ -59,4 +59,4 @@ def test_a_version_is_no_question_to_slurmctld(stub: Stub) -> None:
 
 
 def test_a_site_that_asked_for_more_patience_has_it_in_its_services_only(stub: Stub) -> None:
-    assert SlurmSettings().command_timeout > PATIENCE
+    assert SlurmSettings().command_timeout > COMMAND_TIMEOUT_S

@@ -227,7 +227,7 @@ def test_others_go_on_meanwhile(opened: Opened, standin: Standin) -> None:
         stop.set()
         with pytest.raises(SlurmError, match="no answer in"):
             waiting.result()
-    with pytest.raises(SlurmError, match="the service ends"):
+    with pytest.raises(SlurmError, match="the service is ending"):
         client.nodes()
     assert time.monotonic() - began < patience(20), "the service may end"
 

@@ -44,7 +44,7 @@ def read(data: bytes, part: int = 65536) -> list[SlurmJob]:
     for start in range(0, len(data), part):
         found.take(data[start : start + part])
     found.close()
-    return found.found
+    return found.values
 
 
 def one(**fields: str) -> SlurmJob:

@@ -30,7 +30,7 @@ def read(text: bytes, part: int = 4096) -> tuple[list[SlurmJob], Any]:
     for start in range(0, len(text), part):
         found.take(text[start : start + part])
     errors = found.close()
-    return found.found, errors
+    return found.values, errors
 
 
 JOBS = [

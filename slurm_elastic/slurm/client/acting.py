@@ -1,10 +1,10 @@
-"""Which slurmctld acts, as Slurm's own controllers find it out.
+"""Which slurmctld acts, found out as Slurm's own controllers do.
 
-Of several controllers the acting one writes ``heartbeat`` in StateSaveLocation: 16 bytes, two
-big-endian uint64, the Unix time and its place among the lines of SlurmctldHost (0: the first). It
-does so as it takes over, then each quarter of SlurmctldTimeout or 30 s, and a backup takes over
-only where that stood still (Slurm 22.05: slurmctld/heartbeat.c, backup.c). ``scontrol ping`` does
-not tell: both are UP.
+With several controllers the acting one writes ``heartbeat`` in StateSaveLocation: 16 bytes, two
+big-endian uint64, the Unix time and its index among the lines of SlurmctldHost (0: the first). It
+does so when it takes over, and then each quarter of SlurmctldTimeout or 30 s. A backup takes over
+only if the file has stood still (Slurm 22.05: slurmctld/heartbeat.c, backup.c). ``scontrol ping``
+does not help, because both controllers are UP.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf, read
 
-TIMEOUT = 120.0
-"""SlurmctldTimeout (s) where slurm.conf has none."""
+DEFAULT_TIMEOUT_S = 120.0
+"""SlurmctldTimeout if slurm.conf has none."""
 _FORM = struct.Struct(">QQ")
-_STATE = "/var/spool"
+_DEFAULT_STATE_DIRECTORY = "/var/spool"
 
 
 class Controllers(Struct, frozen=True, kw_only=True):
-    """The controllers of slurm.conf: ``hosts`` by name, the first one first, ``place`` this host's
-    among them, ``heartbeat`` the file by which the acting one is known, ``timeout`` in s.
+    """The controllers of slurm.conf. ``hosts``: their names, the first one first. ``place``: this
+    host's index among them. ``heartbeat``: the file that names the acting one. ``timeout``: s.
     """
 
     hosts: tuple[str, ...]
@@ -38,38 +38,38 @@ class Controllers(Struct, frozen=True, kw_only=True):
 
     @property
     def takeover(self) -> float:
-        """Seconds within which Slurm asks again for what it has forgotten in a takeover."""
+        """Seconds within which Slurm asks again for everything that it forgot in a takeover."""
         return takeover(self.timeout)
 
     def acting(self, now: float) -> int | None:
-        """The place of the one that acts; None where nobody has said so for SlurmctldTimeout. With
-        one controller it always acts. OSError for a file that cannot be read.
+        """The index of the acting controller. None if no controller has written the file for
+        SlurmctldTimeout. A single controller always acts. OSError if the file cannot be read.
         """
         if len(self.hosts) == 1:
             return 0
         try:
-            raw = _read(self.heartbeat)
+            content = _read(self.heartbeat)
         except FileNotFoundError:
             return None
-        if len(raw) != _FORM.size:
-            return None  # it is being written
-        at, place = _FORM.unpack(raw)
-        return int(place) if abs(now - at) <= self.timeout else None
+        if len(content) != _FORM.size:
+            return None  # slurmctld is writing it
+        written_at, place = _FORM.unpack(content)
+        return int(place) if abs(now - written_at) <= self.timeout else None
 
     def acting_host(self, now: float) -> str:
-        """The name of the one that acts; "" where none does, or none of these."""
+        """The name of the acting host. "" if no controller acts, or an unknown one."""
         place = self.acting(now)
         return "" if place is None or place >= len(self.hosts) else self.hosts[place]
 
     def place_of(self, host: str) -> int | None:
-        """That of the host of that name; None where it is no controller."""
+        """The index of that host. None if it is no controller."""
         return next((n for n, name in enumerate(self.hosts) if _same(name, host)), None)
 
 
 def _read(path: Path) -> bytes:
-    """What slurmctld removes before it links the next one there. A client of NFS that has looked
-    between the two believes for up to a minute that there is none, unless it opens the directory;
-    one that has just opened it reads nothing.
+    """Read the file. slurmctld removes it before it links the next one. If an NFS client looks in
+    between, it believes for up to a minute that the file is missing, unless it opens the directory.
+    A client that has just opened the removed file reads nothing.
     """
     try:
         return path.read_bytes()
@@ -81,16 +81,16 @@ def _read(path: Path) -> bytes:
 
 
 def controllers(conf: str) -> Controllers:
-    """By slurm.conf; ConfigError where this host is none of them."""
+    """The controllers of slurm.conf. ConfigError if this host is not among them."""
     site = read(conf)
     hosts = tuple(entry.value.partition("(")[0] for entry in site.options("SlurmctldHost"))
-    own = os.uname().nodename
-    place = next((n for n, host in enumerate(hosts) if _same(host, own)), None)
+    own_name = os.uname().nodename
+    place = next((n for n, host in enumerate(hosts) if _same(host, own_name)), None)
     if place is None:
-        named = ", ".join(hosts) or "none"
+        listed = ", ".join(hosts) or "none"
         raise ConfigError(
-            f"ha.directory: this host is {own}, and {conf} has SlurmctldHost {named}: only heads "
-            "of Slurm can act"
+            f"ha.directory: this host is {own_name}, and {conf} has SlurmctldHost {listed}: only"
+            " heads of Slurm can act"
         )
     return Controllers(
         hosts=hosts, place=place, heartbeat=state_of(site) / "heartbeat", timeout=timeout_of(site)
@@ -101,12 +101,12 @@ def timeout_of(site: SiteConf) -> float:
     """SlurmctldTimeout (s), after which another controller takes over."""
     timeout = site.option("SlurmctldTimeout")
     seconds = confvalues.number(timeout.value) if timeout else None
-    return TIMEOUT if seconds is None else float(seconds)
+    return DEFAULT_TIMEOUT_S if seconds is None else float(seconds)
 
 
 def takeover(timeout: float) -> float:
-    """Seconds within which Slurm asks again for what it has forgotten in a takeover: it allocates
-    no sooner than 30 s after it, by which jobs of the last moments begin anew.
+    """Seconds within which Slurm asks again for everything that it forgot in a takeover: it first
+    allocates nodes 30 s after it, and jobs of the last moments start over then.
     """
     return 2 * timeout + 60.0
 
@@ -114,9 +114,9 @@ def takeover(timeout: float) -> float:
 def state_of(site: SiteConf) -> Path:
     """StateSaveLocation, which both heads share."""
     state = site.option("StateSaveLocation")
-    return Path(state.value if state else _STATE)
+    return Path(state.value if state else _DEFAULT_STATE_DIRECTORY)
 
 
-def _same(host: str, own: str) -> bool:
-    """As Slurm does: the whole name, or what is before the first dot (read_config.c)."""
-    return host in (own, own.partition(".")[0])
+def _same(host: str, own_name: str) -> bool:
+    """Compare as Slurm does: the whole name, or the part before the first dot (read_config.c)."""
+    return host in (own_name, own_name.partition(".")[0])

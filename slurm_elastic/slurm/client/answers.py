@@ -1,10 +1,10 @@
-"""Slurm's JSON answers to our values, over releases 22.05 to 26.05. Pure.
+"""Slurm's JSON answers as our values, for releases 22.05 to 26.05. Pure.
 
-Measured on 22.05, 24.11 and 26.05. 22.05 (openapi v0.0.38) gives plain numbers and one state word;
-data_parser, there from 23.02 on, gives numbers as ``{set, infinite, number}`` and states as lists
-(those of jobs from 23.11 on). Either form is read from any release. An element that lacks what it
-must have is no ``RawNode`` or ``RawJob`` (msgspec.ValidationError), one of another form raises
-TypeError, ValueError or AttributeError.
+Measured on 22.05, 24.11 and 26.05. 22.05 (openapi v0.0.38) gives plain numbers and one state word.
+data_parser, since 23.02, gives numbers as ``{set, infinite, number}`` and states as lists (for jobs
+since 23.11). We read both forms from any release. An element without its required fields is no
+``RawNode`` or ``RawJob`` (msgspec.ValidationError). An element of another form raises TypeError,
+ValueError or AttributeError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAIR = re.compile(r"(\w+)=(\S*)")
 
 
 class RawNode(Struct, gc=False):
-    """What we use of an element of ``nodes`` (``sinfo`` or ``scontrol show nodes``, JSON)."""
+    """The fields that we use of an element of ``nodes`` (``sinfo`` or ``scontrol show nodes``)."""
 
     name: Any
     state: Any = None
@@ -46,7 +46,7 @@ class RawNode(Struct, gc=False):
 
 
 class RawJob(Struct, gc=False):
-    """What we use of an element of ``jobs`` of ``squeue --json``, in whatever form."""
+    """The fields that we use of an element of ``jobs`` of ``squeue --json``, in any form."""
 
     job_id: Any
     job_state: Any = None
@@ -97,13 +97,13 @@ class RawJob(Struct, gc=False):
 
 
 _NO_LIMIT = frozenset({"UNLIMITED", "INFINITE"})
-SLURMD_TIMEOUT = 300.0  # Slurm's default (s): slurm.conf(5)
+SLURMD_TIMEOUT_S = 300.0  # Slurm's default: slurm.conf(5)
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
 def number(value: object) -> float | None:
-    """A number in any of the forms Slurm has for one; None where it is unset or infinite."""
-    if type(value) is int:  # most are, of tens of thousands of records
+    """A number in any of Slurm's forms. None if it is unset or infinite."""
+    if type(value) is int:  # the usual case in tens of thousands of records
         return float(value)
     if value is None:
         return None
@@ -117,159 +117,159 @@ def number(value: object) -> float | None:
 
 
 def states(*values: object) -> frozenset[str]:
-    """State words of a string, a list or several of them, upper case."""
-    words: list[object] = []
+    """The state words of strings and lists, in upper case."""
+    state_words: list[object] = []
     for value in values:
-        words += value if isinstance(value, list) else (value,)
-    return _states(tuple(words))
+        state_words += value if isinstance(value, list) else (value,)
+    return _states(tuple(state_words))
 
 
 def job_states(value: object) -> frozenset[str]:
-    """The same of a job, of which 22.05 has one word."""
-    found = states(value)
-    # What 22.05 has requeued and holds is pending, though its one word does not say so.
-    return found | {"PENDING"} if found and found <= HOLDS else found
+    """The states of a job. 22.05 gives only one word."""
+    state_words = states(value)
+    # A job that 22.05 has requeued and holds is pending, although its only word does not say so.
+    return state_words | {"PENDING"} if state_words and state_words <= HOLDS else state_words
 
 
 @functools.lru_cache(maxsize=1024)
-def _states(words: tuple[object, ...]) -> frozenset[str]:
-    """Few of them are in tens of thousands of records."""
-    return frozenset(str(word).upper() for word in words if word)
+def _states(state_words: tuple[object, ...]) -> frozenset[str]:
+    """Cached, because tens of thousands of records have only few combinations."""
+    return frozenset(str(word).upper() for word in state_words if word)
 
 
-def errors(told: Iterable[object] | None) -> str:
-    """The text of an answer's ``errors``; empty where it has none."""
-    return "; ".join(dict.fromkeys(_words(one) for one in told or ()))
+def errors(listed_errors: Iterable[object] | None) -> str:
+    """The text of an answer's ``errors``. Empty if there are none."""
+    return "; ".join(dict.fromkeys(_error_text(error) for error in listed_errors or ()))
 
 
-def _words(error: object) -> str:
+def _error_text(error: object) -> str:
     if not isinstance(error, Mapping):
         return str(error)
-    parts = [str(error[key]) for key in ("source", "description", "error") if error.get(key)]
+    texts = [str(error[key]) for key in ("source", "description", "error") if error.get(key)]
     code = error.get("error_number", error.get("errno"))
-    return ": ".join(parts or ["an error without words"]) + (f" ({code})" if code else "")
+    return ": ".join(texts or ["an error without a text"]) + (f" ({code})" if code else "")
 
 
-def node(raw: RawNode) -> SlurmNode:
-    """A node of either form."""
+def node(record: RawNode) -> SlurmNode:
+    """A node from either form."""
     return SlurmNode(
-        name=raw.name,
-        states=states(raw.state, raw.state_flags),
-        reason=raw.reason or "",
-        reason_user=raw.reason_set_by_user or "",
-        partitions=tuple(raw.partitions or ()),
-        address=raw.address or "",
-        port=_whole(raw.port, 0),
-        cpus=_whole(raw.cpus, 0),
-        memory=_whole(raw.real_memory, 0),
-        last_busy=number(raw.last_busy) or 0.0,
-        boot_time=number(raw.boot_time) or 0.0,
-        weight=_whole(raw.weight, 0),
-        comment=raw.comment or "",
-        reason_at=number(raw.reason_changed_at) or 0.0,
+        name=record.name,
+        states=states(record.state, record.state_flags),
+        reason=record.reason or "",
+        reason_user=record.reason_set_by_user or "",
+        partitions=tuple(record.partitions or ()),
+        address=record.address or "",
+        port=_whole(record.port, 0),
+        cpus=_whole(record.cpus, 0),
+        memory=_whole(record.real_memory, 0),
+        last_busy=number(record.last_busy) or 0.0,
+        boot_time=number(record.boot_time) or 0.0,
+        weight=_whole(record.weight, 0),
+        comment=record.comment or "",
+        reason_at=number(record.reason_changed_at) or 0.0,
     )
 
 
-def job(raw: RawJob) -> SlurmJob:
-    """A job of either form."""
-    found = job_states(raw.job_state)
-    nodes, required = raw.nodes or "", raw.required_nodes or ""
-    excluded = raw.excluded_nodes or ""
-    task, minutes = number(raw.array_task_id), number(raw.time_limit)
-    start, end = number(raw.start_time) or 0.0, number(raw.end_time) or 0.0
-    wants = (raw.tres_per_node, raw.tres_per_socket, raw.tres_per_task)
+def job(record: RawJob) -> SlurmJob:
+    """A job from either form."""
+    states = job_states(record.job_state)
+    nodes, required = record.nodes or "", record.required_nodes or ""
+    excluded = record.excluded_nodes or ""
+    task, minutes = number(record.array_task_id), number(record.time_limit)
+    start, end = number(record.start_time) or 0.0, number(record.end_time) or 0.0
+    gres_requests = (record.tres_per_node, record.tres_per_socket, record.tres_per_task)
     return SlurmJob(
-        id=int(raw.job_id),
-        states=found,
-        # Interned, as thousands of jobs share these texts.
-        user=intern(raw.user_name or str(raw.user_id)),
-        account=intern(raw.account or ""),
-        partitions=partitions(raw.partition or ""),
+        id=int(record.job_id),
+        states=states,
+        # Interned, because thousands of jobs share these texts.
+        user=intern(record.user_name or str(record.user_id)),
+        account=intern(record.account or ""),
+        partitions=partitions(record.partition or ""),
         nodes=tuple(expand(nodes)) if nodes else (),
-        reason=intern(raw.state_reason or ""),
+        reason=intern(record.state_reason or ""),
         start=start,
-        submit=number(raw.submit_time) or 0.0,
-        requeue=bool(raw.requeue),
-        restarts=int(number(raw.restart_cnt) or 0),
-        name=intern(raw.name or ""),
-        uid=_whole(raw.user_id, -1),
-        gid=_whole(raw.group_id, -1),
-        array=_whole(raw.array_job_id, 0),
+        submit=number(record.submit_time) or 0.0,
+        requeue=bool(record.requeue),
+        restarts=int(number(record.restart_cnt) or 0),
+        name=intern(record.name or ""),
+        uid=_whole(record.user_id, -1),
+        gid=_whole(record.group_id, -1),
+        array=_whole(record.array_job_id, 0),
         task=None if task is None else int(task),
-        batch=bool(raw.batch_flag),
-        comment=intern(raw.comment or ""),
+        batch=bool(record.batch_flag),
+        comment=intern(record.comment or ""),
         required=tuple(expand(required)) if required else (),
-        directory=intern(raw.current_working_directory or ""),
-        output=raw.stdout_expanded or raw.standard_output or "",  # later forms have both
-        killed_by=_signal(raw.exit_code),
-        exit_code=_code(raw.exit_code),
-        tasks=array_tasks(raw.array_task_string or ""),
-        node_count=max(_whole(raw.node_count, 1), 1),
-        cpus=max(_whole(raw.cpus, 1), 1),
+        directory=intern(record.current_working_directory or ""),
+        output=record.stdout_expanded or record.standard_output or "",  # 26.05 has both
+        killed_by=_signal(record.exit_code),
+        exit_code=_code(record.exit_code),
+        tasks=array_tasks(record.array_task_string or ""),
+        node_count=max(_whole(record.node_count, 1), 1),
+        cpus=max(_whole(record.cpus, 1), 1),
         limit=None if minutes is None else int(minutes) * 60,
-        priority=_whole(raw.priority, 0),
-        gres=intern(" ".join(map(str, filter(None, wants)))),
-        job_gres=intern(str(raw.tres_per_job or "")),
-        features=intern(raw.features or ""),
-        eligible=number(raw.eligible_time) or 0.0,
-        description=intern(raw.state_description or ""),
-        qos=intern(raw.qos or ""),
-        reservation=intern(raw.resv_name or ""),
-        licenses=intern(raw.licenses or ""),
+        priority=_whole(record.priority, 0),
+        gres=intern(" ".join(map(str, filter(None, gres_requests)))),
+        job_gres=intern(str(record.tres_per_job or "")),
+        features=intern(record.features or ""),
+        eligible=number(record.eligible_time) or 0.0,
+        description=intern(record.state_description or ""),
+        qos=intern(record.qos or ""),
+        reservation=intern(record.resv_name or ""),
+        licenses=intern(record.licenses or ""),
         excluded=tuple(expand(excluded)) if excluded else (),
-        node_cpus=max(_whole(raw.minimum_cpus_per_node, 1), 1),
-        node_memory=_whole(raw.memory_per_node, 0),
-        cpu_memory=_whole(raw.memory_per_cpu, 0),
-        end=end if found & ENDED else 0.0,
-        preempted=preempted(found, start, end, number(raw.preempt_time) or 0.0),
-        suspended=(number(raw.suspend_time) or 0.0) if "SUSPENDED" in found else 0.0,
-        allocated=intern((raw.tres_alloc_str or "") if nodes else ""),
+        node_cpus=max(_whole(record.minimum_cpus_per_node, 1), 1),
+        node_memory=_whole(record.memory_per_node, 0),
+        cpu_memory=_whole(record.memory_per_cpu, 0),
+        end=end if states & ENDED else 0.0,
+        preempted=preempted(states, start, end, number(record.preempt_time) or 0.0),
+        suspended=(number(record.suspend_time) or 0.0) if "SUSPENDED" in states else 0.0,
+        allocated=intern((record.tres_alloc_str or "") if nodes else ""),
     )
 
 
 def preempted(states: frozenset[str], start: float, end: float, since: float) -> float:
-    """When Slurm ends a run that it preempts ``since`` then, with a GraceTime; else 0."""
-    # The time stays in the record of a job that was requeued for it (24.11, measured).
+    """When Slurm will end a run that it preempts (GraceTime), or 0. ``since``: the preempt time."""
+    # The preempt time stays in the record after the job was requeued for it (24.11, measured).
     return end if "RUNNING" in states and since and start <= since <= end else 0.0
 
 
 @functools.lru_cache(maxsize=1024)
 def partitions(text: str) -> tuple[str, ...]:
-    """Names with commas between them; few lists are in tens of thousands of records."""
+    """Names between commas. Cached, because tens of thousands of records have only few lists."""
     return tuple(name for name in text.split(",") if name)
 
 
 def array_tasks(text: str) -> int:
-    """How many tasks ``array_task_string`` names (``0-9,20%4``: 4, as no more may run at a time).
-    Slurm writes the limit before or after the closing bracket.
+    """The number of tasks in ``array_task_string`` (``0-9,20%4``: 4, the most that run at a time).
+    Slurm writes that limit before or after the closing bracket.
 
-    One that Slurm has cut short (``...``) counts as far as it goes; a text of another form is one.
+    A text that Slurm has cut short (``...``) counts as far as it goes. Any other text counts as 1.
     """
     if not text:
         return 1
-    listed, _, most = text.replace("[", "").replace("]", "").partition("%")
+    listed, _, max_running = text.replace("[", "").replace("]", "").partition("%")
     count = 0
-    for part in listed.split(","):
-        match = _TASKS.fullmatch(part.strip())
+    for item in listed.split(","):
+        match = _TASKS.fullmatch(item.strip())
         if match:
-            first, last, step = (int(match[i] or 0) for i in (1, 2, 3))
-            count += (max(last, first) - first) // max(step, 1) + 1
-    return max(min(count, int(most)) if most.isdigit() else count, 1)
+            low, high, step = (int(match[i] or 0) for i in (1, 2, 3))
+            count += (max(high, low) - low) // max(step, 1) + 1
+    return max(min(count, int(max_running)) if max_running.isdigit() else count, 1)
 
 
 def _whole(value: object, unknown: int) -> int:
     if type(value) is int:
         return value
-    read = number(value)
-    return unknown if read is None else int(read)
+    parsed = number(value)
+    return unknown if parsed is None else int(parsed)
 
 
 def _signal(value: object) -> int:
-    """The signal in an exit code: 22.05 gives wait(2)'s status, data_parser a mapping."""
+    """The signal in an exit code. 22.05 gives wait(2)'s status, data_parser gives a mapping."""
     if isinstance(value, dict):
-        killed = value.get("signal")
-        killed = killed.get("signal_id", killed.get("id")) if isinstance(killed, dict) else None
-        return _whole(killed, 0)
+        signal = value.get("signal")
+        signal = signal.get("signal_id", signal.get("id")) if isinstance(signal, dict) else None
+        return _whole(signal, 0)
     return _whole(value, 0) & 0x7F
 
 
@@ -280,113 +280,115 @@ def _code(value: object) -> int:
 
 
 def slurmd_timeout(text: str) -> float:
-    """SlurmdTimeout (s) in ``scontrol show config``; Slurm's default where it is not told."""
-    found = re.search(r"^SlurmdTimeout\s*=\s*(\d+)", text, re.MULTILINE)
-    return float(found[1]) if found else SLURMD_TIMEOUT
+    """SlurmdTimeout (s) in ``scontrol show config``. Slurm's default if it is missing."""
+    match = re.search(r"^SlurmdTimeout\s*=\s*(\d+)", text, re.MULTILINE)
+    return float(match[1]) if match else SLURMD_TIMEOUT_S
 
 
 def reservations(text: str) -> tuple[Reservation, ...]:
-    """The lines of ``scontrol --oneliner show reservations``; ValueError for another form."""
-    found = []
+    """The lines of ``scontrol --oneliner show reservations``. ValueError for another form."""
+    reservations = []
     for line in text.splitlines():
         if not line.startswith("ReservationName="):
             continue
         values = dict(_PAIR.findall(line))
         nodes = values.get("Nodes", "")
-        found.append(
+        reservations.append(
             Reservation(
                 name=values["ReservationName"],
-                start=_local(values.get("StartTime", "")),
-                end=_local(values.get("EndTime", "")),
+                start=_unix_time(values.get("StartTime", "")),
+                end=_unix_time(values.get("EndTime", "")),
                 nodes=() if nodes in ("", "(null)") else tuple(expand(nodes)),
                 flags=frozenset(values.get("Flags", "").upper().split(",")) - {""},
-                # Slurm names cores only if it keeps some of a node and not all.
+                # Slurm names cores only if it reserves a part of a node.
                 is_partial="CoreIDs=" in line,
                 owners=(*_listed(values.get("Users")), *_listed(values.get("Accounts"))),
             )
         )
-    return tuple(found)
+    return tuple(reservations)
 
 
 def excluded_nodes(text: str) -> dict[int, tuple[str, ...]]:
-    """By job, of ``squeue --format=%A|%x``; ValueError for another form."""
+    """The nodes by job in ``squeue --format=%A|%x``. ValueError for another form."""
     rows = (line.strip().partition("|") for line in text.splitlines() if line.strip())
     return {int(job): tuple(expand(nodes)) for job, _, nodes in rows if nodes not in ("", "(null)")}
 
 
 def max_times(text: str) -> dict[str, float | None]:
-    """MaxTime (s, None: no limit) by partition, of ``scontrol --oneliner show partition``;
+    """MaxTime (s, None: no limit) by partition in ``scontrol --oneliner show partition``.
     ValueError for another form.
     """
     return _partition_times(text, "MaxTime", "UNLIMITED")
 
 
 def default_times(text: str) -> dict[str, float | None]:
-    """The same of DefaultTime, for the partitions that set it."""
+    """The same for DefaultTime, of the partitions that set it."""
     return _partition_times(text, "DefaultTime", "NONE")
 
 
 def _partition_times(text: str, key: str, absent: str) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
+    times: dict[str, float | None] = {}
     for line in text.splitlines():
         values = dict(_PAIR.findall(line))
         limit = values.get(key, absent)
         if "PartitionName" in values and limit != "NONE":
-            found[values["PartitionName"]] = None if limit in _NO_LIMIT else _seconds(limit)
-    return found
+            times[values["PartitionName"]] = None if limit in _NO_LIMIT else _seconds(limit)
+    return times
 
 
 def free_licenses(text: str) -> dict[str, int]:
-    """By name, of ``scontrol --oneliner show licenses``; ValueError for another form."""
+    """The free licenses by name in ``scontrol --oneliner show licenses``. ValueError for another
+    form.
+    """
     rows = (dict(_PAIR.findall(line)) for line in text.splitlines())
     return {row["LicenseName"]: int(row["Free"]) for row in rows if "LicenseName" in row}
 
 
 def _seconds(text: str) -> float:
-    """Of ``[DAYS-]HOURS:MINUTES:SECONDS``."""
+    """The seconds of ``[DAYS-]HOURS:MINUTES:SECONDS``."""
     days, _, clock = text.rpartition("-")
-    hours, minutes, seconds = (int(part) for part in clock.split(":"))
+    hours, minutes, seconds = (int(field) for field in clock.split(":"))
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def partition_states(text: str) -> dict[str, str]:
-    """The state by partition, of ``scontrol --oneliner show partition``."""
+    """The state by partition in ``scontrol --oneliner show partition``."""
     rows = (dict(_PAIR.findall(line)) for line in text.splitlines())
     return {row["PartitionName"]: row["State"] for row in rows if "PartitionName" in row}
 
 
 def slurmctld_started(text: str) -> float:
-    """BOOT_TIME in ``scontrol show config`` (Unix time); ValueError for another form."""
-    found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)
-    return _local(found[1] if found else "")
+    """BOOT_TIME in ``scontrol show config`` (Unix time). ValueError for another form."""
+    match = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)
+    return _unix_time(match[1] if match else "")
 
 
 def suspend_exclusions(text: str) -> SuspendExclusions:
-    """SuspendExc* in ``scontrol show config``; ValueError for another form."""
-    found = dict(re.findall(r"^(SuspendExc\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
+    """The SuspendExc* options in ``scontrol show config``. ValueError for another form."""
+    options = dict(re.findall(r"^(SuspendExc\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
     # ``pub[1-4]:2`` keeps any two of these nodes up.
-    nodes = re.sub(r":\d+(?=,|$)", "", ",".join(_listed(found.get("SuspendExcNodes"))))
+    nodes = re.sub(r":\d+(?=,|$)", "", ",".join(_listed(options.get("SuspendExcNodes"))))
     return SuspendExclusions(
         nodes=tuple(expand(nodes)) if nodes else (),
-        partitions=_listed(found.get("SuspendExcParts")),
-        states=tuple(word.upper() for word in _listed(found.get("SuspendExcStates"))),
+        partitions=_listed(options.get("SuspendExcParts")),
+        states=tuple(state.upper() for state in _listed(options.get("SuspendExcStates"))),
     )
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
-    """The words between commas; without Slurm's word for an empty list."""
-    return tuple(word for word in (text or "").split(",") if word not in ("", "(null)"))
+    """The words between commas. Slurm's text for an empty list gives none."""
+    return tuple(item for item in (text or "").split(",") if item not in ("", "(null)"))
 
 
-def _local(text: str) -> float:
+def _unix_time(text: str) -> float:
     """The Unix time of a time as Slurm's commands print it."""
     return datetime.fromisoformat(text).timestamp()
 
 
 def version(text: str) -> tuple[int, int]:
-    """``slurm-wlm 22.05.8`` or ``slurm 24.11.5`` to (22, 5); ValueError for anything else."""
-    words = text.split()
-    parts = words[-1].split(".") if words else []
-    if len(parts) < 2 or not parts[0].isdigit() or not parts[1].isdigit():
+    """``slurm-wlm 22.05.8`` or ``slurm 24.11.5`` as (22, 5). ValueError for any other text."""
+    items = text.split()
+    numbers = items[-1].split(".") if items else []
+    if len(numbers) < 2 or not numbers[0].isdigit() or not numbers[1].isdigit():
         raise ValueError(f"{text!r} does not end in a Slurm version")
-    return int(parts[0]), int(parts[1])
+    return int(numbers[0]), int(numbers[1])

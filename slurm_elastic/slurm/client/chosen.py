@@ -1,4 +1,4 @@
-"""Which client the configuration asks for, and which one it gets."""
+"""Opens the Slurm client that the configuration asks for, or the one that works here."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ log = logging.getLogger(__name__)
 
 
 def open_slurm(settings: SlurmSettings, stop: threading.Event | None = None) -> SlurmCli:
-    """The client of ``slurm.client``, until ``stop``; commands where pyslurm cannot be used.
-    SlurmError where Slurm's own version cannot be read.
+    """The client of ``slurm.client``, until ``stop``. If pyslurm cannot be used, by commands.
+    SlurmError if Slurm's version cannot be read.
     """
     if settings.client is Client.CLI:
         return SlurmCli(settings, stop)
     from slurm_elastic.slurm.client.pyslurm_client import PyslurmClient, unusable
 
-    why = unusable(settings, SlurmCli(settings).version())
-    if not why:
+    reason = unusable(settings, SlurmCli(settings).version())
+    if not reason:
         return PyslurmClient(settings, stop)
     level = logging.WARNING if settings.client is Client.PYSLURM else logging.INFO
-    log.log(level, "pyslurm is not used, Slurm's commands are reason=%s", why)
+    log.log(level, "pyslurm is not used, Slurm's commands are reason=%s", reason)
     return SlurmCli(settings, stop)

@@ -1,4 +1,4 @@
-"""One command of Slurm's, with a time limit; what it prints is handed on while it prints it."""
+"""Runs one command of Slurm with a time limit, and passes its output on while it writes."""
 
 from __future__ import annotations
 
@@ -11,96 +11,96 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurm_elastic.base.units import brief
 
-_PART = 1 << 18
-_MOST_ERRORS = 1 << 20  # bytes of a command's complaints that are kept
-AT_THE_END = 1.0  # seconds of a call once the service is to end: more than any answer needs
-LOOK = 0.25  # seconds after which who waits looks whether the service is to end
+_READ_SIZE = 1 << 18
+_MAX_ERROR_BYTES = 1 << 20  # of a command's standard error
+AFTER_STOP_S = 1.0  # for a call once the service must end; more than any answer needs
+STOP_POLL_S = 0.25  # how often a waiting call checks whether the service must end
 
 
-class Patience:
-    """How long calls of slurmctld's may take: ``limit`` seconds each. Once ``stop`` is set each has
-    ``AT_THE_END``, and after one that took longer nobody waits: slurmctld does not answer.
+class CallTimeout:
+    """How long calls of slurmctld may take: ``limit`` seconds each. After ``stop`` is set, each has
+    ``AFTER_STOP_S``. If one took longer, no further call waits, because slurmctld does not answer.
     """
 
     def __init__(self, limit: float, stop: threading.Event | None = None) -> None:
         self._limit = limit
         self._stop = stop
-        self._ended: float | None = None
+        self._stopped_at: float | None = None
         self._given_up = False
 
-    def left(self, began: float) -> float:
-        """Seconds left of a call that began then; TimeoutError where there are none."""
+    def seconds_left(self, began_at: float) -> float:
+        """The seconds that remain to a call that began then. TimeoutError if none remain."""
         if self._given_up:
-            raise TimeoutError("nobody waits for slurmctld any more, as the service ends")
+            raise TimeoutError("the service is ending and slurmctld has not answered")
         now = time.monotonic()
-        if self._ended is None and self._stop is not None and self._stop.is_set():
-            self._ended = now
-        until = began + self._limit
-        if self._ended is not None:
-            until = min(until, max(began, self._ended) + AT_THE_END)
-        if now < until:
-            return until - now
-        self._given_up = self._ended is not None
-        raise TimeoutError(f"no answer in {brief(now - began)}")
+        if self._stopped_at is None and self._stop is not None and self._stop.is_set():
+            self._stopped_at = now
+        end_at = began_at + self._limit
+        if self._stopped_at is not None:
+            end_at = min(end_at, max(began_at, self._stopped_at) + AFTER_STOP_S)
+        if now < end_at:
+            return end_at - now
+        self._given_up = self._stopped_at is not None
+        raise TimeoutError(f"no answer in {brief(now - began_at)}")
 
 
 def run(
     command: Sequence[str],
     environment: Mapping[str, str],
-    patience: Patience,
+    timeout: CallTimeout,
     take: Callable[[bytes], object],
 ) -> tuple[int, str]:
-    """Its exit status and its standard error. TimeoutError, OSError, and whatever ``take`` raises
-    of its output: the command has ended by then.
+    """Return the command's exit status and standard error. TimeoutError, OSError, or any error that
+    ``take`` raises about the output. The command has always ended afterwards.
     """
-    complaints = bytearray()
+    error_bytes = bytearray()
 
-    def complain(data: bytes) -> None:
-        complaints.extend(data[: _MOST_ERRORS - len(complaints)])
+    def keep_error(data: bytes) -> None:
+        error_bytes.extend(data[: _MAX_ERROR_BYTES - len(error_bytes)])
 
-    began = time.monotonic()
-    # No command is begun that nobody would wait for.
-    patience.left(began)
+    began_at = time.monotonic()
+    # Do not start a command that could not be waited for.
+    timeout.seconds_left(began_at)
     with subprocess.Popen(
         command,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        bufsize=0,
+        bufsize=0,  # ``_pass_on`` reads from the descriptors, so no buffer may hold bytes back
     ) as process:
         try:
-            _hand_on(process, {"stdout": take, "stderr": complain}, patience, began)
-            code = _ended(process, patience, began)
+            _pass_on(process, {"stdout": take, "stderr": keep_error}, timeout, began_at)
+            code = _exit_status(process, timeout, began_at)
         except BaseException:
             process.kill()
             raise
-    return code, complaints.decode(errors="replace")
+    return code, error_bytes.decode(errors="replace")
 
 
-def _hand_on(
+def _pass_on(
     process: subprocess.Popen[bytes],
     takers: Mapping[str, Callable[[bytes], object]],
-    patience: Patience,
-    began: float,
+    timeout: CallTimeout,
+    began_at: float,
 ) -> None:
-    """Until both streams have ended."""
+    """Pass on the output of both streams until they end."""
     with selectors.DefaultSelector() as selector:
         for name, take in takers.items():
             selector.register(getattr(process, name), selectors.EVENT_READ, take)
         while selector.get_map():
-            for key, _ in selector.select(min(patience.left(began), LOOK)):
-                data = os.read(key.fd, _PART)
+            for key, _ in selector.select(min(timeout.seconds_left(began_at), STOP_POLL_S)):
+                data = os.read(key.fd, _READ_SIZE)
                 if data:
                     key.data(data)
                 else:
                     selector.unregister(key.fileobj)
 
 
-def _ended(process: subprocess.Popen[bytes], patience: Patience, began: float) -> int:
-    """Its exit status; it may close its streams and go on."""
+def _exit_status(process: subprocess.Popen[bytes], timeout: CallTimeout, began_at: float) -> int:
+    """The exit status. A process may close its streams and continue to run."""
     while True:
         try:
-            return process.wait(min(patience.left(began), LOOK))
+            return process.wait(min(timeout.seconds_left(began_at), STOP_POLL_S))
         except subprocess.TimeoutExpired:
             continue

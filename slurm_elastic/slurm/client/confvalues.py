@@ -1,4 +1,4 @@
-"""The values of slurm.conf's options, read as Slurm reads them (src/common/parse_value.c). Pure."""
+"""Values of slurm.conf's options, read as Slurm reads them (src/common/parse_value.c). Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _PREFIXES = {"jobsubmitplugins": "job_submit/", "grestypes": "gres/"}
 
 
 def is_true(text: str) -> bool:
-    """Whether Slurm takes a boolean option with this value for set."""
+    """Whether Slurm takes a boolean option with this value as set."""
     return text.lower() in _TRUE
 
 
 def number(text: str) -> int | None:
-    """A whole number, also hexadecimal, octal or with K, M, G, T. None for INFINITE and others."""
+    """A whole number, also hexadecimal, octal or with K, M, G, T. None for other text."""
     match = _NUMBER.fullmatch(text.lower())
     if match is None:
         return None
     digits, unit = match.groups()
-    # strtoul(3) with base 0 takes a number that begins with 0 for an octal one.
+    # strtoul(3) with base 0 takes a number with a leading 0 as octal.
     base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
     try:
         return int(digits, base) * _UNITS[unit]
@@ -39,7 +39,9 @@ def is_endless(text: str) -> bool:
 
 
 def seconds(text: str) -> float | None:
-    """``D-HH:MM:SS``, ``D-HH``, ``HH:MM:SS``, ``MM:SS`` or minutes; None without an end."""
+    """The seconds of ``D-HH:MM:SS``, ``D-HH``, ``HH:MM:SS``, ``MM:SS`` or minutes. None if there is
+    no end.
+    """
     match = _TIME.fullmatch(text)
     if match is None:
         return None
@@ -51,15 +53,15 @@ def seconds(text: str) -> float | None:
 
 
 def minutes(text: str) -> int | None:
-    """The same in whole minutes, rounded up: Slurm's time limits have no seconds."""
+    """The same in whole minutes, rounded up, because Slurm's time limits have no seconds."""
     length_s = seconds(text)
     return None if length_s is None else math.ceil(length_s / 60)
 
 
 def never_suspends(text: str, *, of_partition: bool = False) -> bool:
-    """Whether a SuspendTime leaves nodes alone.
+    """Whether a SuspendTime means that nodes are never suspended.
 
-    Slurm takes UNLIMITED for 0 seconds, and NONE, too, in a partition (measured, 22.05 to 25.11).
+    Slurm takes UNLIMITED for 0 seconds, and in a partition NONE, too (measured, 22.05 to 25.11).
     """
     word = text.lower()
     return word in ("infinite", "-1") or (word == "none" and not of_partition)

@@ -1,4 +1,4 @@
-"""The running slurmctld, as install and uninstall need it: is it up, let it read its files anew."""
+"""The running slurmctld for install and uninstall: whether it is up, and how it reads its files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from slurm_elastic.config import SlurmSettings
 log = logging.getLogger(__name__)
 
 RECONFIGURES_NODES = (24, 11)
-"""From here on `scontrol reconfigure` takes a changed node set; 22.05's slurmctld ends itself
-("MaxNodeCount has changed ... slurmctld must be restarted"). Versions between were not measured."""
+"""Since this release `scontrol reconfigure` accepts a changed node set. 22.05's slurmctld ends
+itself ("MaxNodeCount has changed ... slurmctld must be restarted"). Versions between were not
+measured.
+"""
 
-_UP_SECONDS = 120.0
+_UP_TIMEOUT_S = 120.0
 _BOOT_TIME = re.compile(r"^BOOT_TIME\s*=\s*(\d{4}-\S+)", re.MULTILINE)
 
 
@@ -39,9 +41,9 @@ def uses(settings: SlurmSettings, directory: str) -> bool:
 def serves(
     settings: SlurmSettings, nodes: Set[str], partitions: Set[str], written_at: float
 ) -> bool:
-    """Whether slurmctld knows these nodes and partitions, and has read files of ``written_at``."""
+    """Whether slurmctld has these nodes and partitions, and has read files of ``written_at``."""
     shown = _BOOT_TIME.search(_scontrol(settings, "show", "config"))
-    # Slurm shows whole seconds.
+    # Slurm shows whole seconds, so the file's time is cut as well.
     if shown is None or datetime.fromisoformat(shown[1]).timestamp() < int(written_at):
         return False
     return nodes <= _names(settings, "nodes") and partitions <= _names(settings, "partitions")
@@ -53,7 +55,7 @@ def _names(settings: SlurmSettings, kind: str) -> Set[str]:
 
 
 def reconfigure(settings: SlurmSettings) -> None:
-    """``scontrol reconfigure``; SlurmError if slurmctld does not answer afterwards."""
+    """``scontrol reconfigure``. SlurmError if slurmctld does not answer afterwards."""
     _scontrol(settings, "reconfigure")
     wait_up(settings)
 
@@ -66,19 +68,19 @@ def restart(settings: SlurmSettings, command: str) -> None:
 
 
 def words(command: str) -> tuple[str, ...]:
-    """The program and its arguments, as a shell would take them apart. Raises ConfigError."""
+    """The program and its arguments, as a shell would split them. Raises ConfigError."""
     try:
-        found = tuple(shlex.split(command))
+        arguments = tuple(shlex.split(command))
     except ValueError as error:
         raise ConfigError(f"{command!r} is no command: {str(error).lower()}") from None
-    if not found or not found[0]:
+    if not arguments or not arguments[0]:
         raise ConfigError(f"{command!r} is no command: it names no program")
-    return found
+    return arguments
 
 
 def wait_up(settings: SlurmSettings) -> None:
-    """Return when slurmctld answers; SlurmError after two minutes."""
-    deadline = time.monotonic() + _UP_SECONDS
+    """Return when slurmctld answers. SlurmError after two minutes."""
+    deadline = time.monotonic() + _UP_TIMEOUT_S
     while not is_up(settings):
         if time.monotonic() > deadline:
             raise SlurmError(("scontrol", "ping"), None, "slurmctld did not come up again")
@@ -90,10 +92,10 @@ def _scontrol(settings: SlurmSettings, *arguments: str) -> str:
 
 
 def run(command: tuple[str, ...], settings: SlurmSettings) -> str:
-    """The output of a command of this Slurm. SlurmError if it fails or does not end in time."""
+    """The output of a command of this Slurm. SlurmError if it fails or takes too long."""
     environment = {"SLURM_CONF": settings.conf, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -107,6 +109,6 @@ def run(command: tuple[str, ...], settings: SlurmSettings) -> str:
         raise SlurmError(command, 127, str(error)) from error
     except subprocess.TimeoutExpired as error:
         raise SlurmError(command, None, "no answer in time") from error
-    if done.returncode != 0:
-        raise SlurmError(command, done.returncode, done.stderr or done.stdout)
-    return done.stdout
+    if process.returncode != 0:
+        raise SlurmError(command, process.returncode, process.stderr or process.stdout)
+    return process.stdout

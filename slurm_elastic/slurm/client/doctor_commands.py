@@ -1,4 +1,4 @@
-"""The commands of Slurm for ``doctor``: what slurmdbd knows, and what sbatch would answer."""
+"""The commands of Slurm for ``doctor``: accounts in slurmdbd, and sbatch's answer to a job."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ import re
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.slurm.client.prompt import PromptCli
 
-_SPEAKER = re.compile(
+_PREFIX = re.compile(
     r"^(?:sbatch: )?(?:error: )?(?:Batch job submission failed: |allocation failure: )?"
 )
-_BARE = ("--noheader", "--parsable2")
+_PARSABLE = ("--noheader", "--parsable2")
 
 
 class ProbingCli(PromptCli):
-    """Changes nothing, as ``sbatch --test-only`` submits nothing."""
+    """A client that changes nothing: ``sbatch --test-only`` submits no job."""
 
     def accounts(self) -> frozenset[str]:
-        """All accounts of slurmdbd. SlurmError where it does not answer."""
-        said = self._run("sacctmgr", *_BARE, "show", "account", "format=account")
-        return frozenset(said.lower().split())
+        """All accounts of slurmdbd. SlurmError if slurmdbd does not answer."""
+        output = self._run("sacctmgr", *_PARSABLE, "show", "account", "format=account")
+        return frozenset(output.lower().split())
 
     def member(self, account: str) -> str:
-        """A user of the account; empty where it has none."""
-        wanted = ("association", f"account={account}", "format=user")
-        return min(self._run("sacctmgr", *_BARE, "show", *wanted).split(), default="")
+        """A user of the account. Empty if it has none."""
+        query = ("association", f"account={account}", "format=user")
+        return min(self._run("sacctmgr", *_PARSABLE, "show", *query).split(), default="")
 
     def test_only(self, partition: str, *, account: str = "", qos: str = "", user: str = "") -> str:
-        """Where and when a job of one node would start; SlurmError with sbatch's words where it is
-        refused. Only root may ask for another user.
+        """Where and when a job of one node would start. SlurmError with sbatch's text if sbatch
+        refuses it. Only root may ask for another user.
         """
-        given = {"partition": partition, "account": account, "qos": qos, "uid": user}
-        options = (f"--{name}={value}" for name, value in given.items() if value)
-        plain = ("--test-only", "--nodes=1", "--time=1", "--chdir=/", "--output=/dev/null")
-        command = ("sbatch", *plain, *options, "--wrap=true")
+        requested = {"partition": partition, "account": account, "qos": qos, "uid": user}
+        options = (f"--{name}={value}" for name, value in requested.items() if value)
+        fixed = ("--test-only", "--nodes=1", "--time=1", "--chdir=/", "--output=/dev/null")
+        command = ("sbatch", *fixed, *options, "--wrap=true")
         try:
-            said = self._hand_on(lambda _: None, *command)
+            output = self._hand_on(lambda _: None, *command)
         except SlurmError as error:
             if error.command != command:  # slurmctld does not answer
                 raise
-            raise SlurmError(command, error.code, _words(error.stderr)) from error
-        return _words(said)
+            raise SlurmError(command, error.code, _joined(error.stderr)) from error
+        return _joined(output)
 
 
-def _words(said: str) -> str:
-    lines = (_SPEAKER.sub("", line.strip()) for line in said.splitlines())
+def _joined(output: str) -> str:
+    lines = (_PREFIX.sub("", line.strip()) for line in output.splitlines())
     return "; ".join(dict.fromkeys(line for line in lines if line))

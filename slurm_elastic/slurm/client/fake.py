@@ -16,13 +16,12 @@ from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendE
 
 
 class FakeSlurm:
-    """``model.protocols.Slurm`` over values that the test sets. Thread-safe; commands do not
-    overlap.
+    """``model.protocols.Slurm`` over values that the test sets. Thread-safe: one command at a time.
 
-    ``calls`` counts commands by method name, ``updates`` keeps what was changed, in order.
-    ``fail_next`` errors are raised first to last, ``broken`` is raised until it is None again.
-    ``latency`` (s) is how long each command takes; ``on_signal`` hears of signals to jobs;
-    ``clock`` tells Unix time; ``timeout`` (s) is SlurmdTimeout.
+    ``calls`` counts commands by method name. ``updates`` has all changes in order. ``fail_next``:
+    errors to raise, first to last. ``broken``: an error to raise until it is None again.
+    ``latency``: how long (s) each command takes. ``on_signal`` is called for signals to jobs.
+    ``clock`` gives Unix time. ``timeout`` is SlurmdTimeout (s).
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_nodes", "_jobs", "calls")}
@@ -58,7 +57,7 @@ class FakeSlurm:
     # Set by tests.
 
     def set_node(self, name: str, *states: str, **fields: Any) -> None:  # noqa: ANN401
-        """Add a node, or change what is given; ``states`` replace all of its states."""
+        """Add a node or change its ``fields``. ``states`` replace all of its states."""
         with self._lock:
             old = self._nodes.get(name) or SlurmNode(name=name, states=frozenset({"IDLE"}))
             if states:
@@ -66,7 +65,7 @@ class FakeSlurm:
             self._nodes[name] = msgspec.structs.replace(old, **fields)
 
     def set_job(self, job: int, *states: str, **fields: Any) -> None:  # noqa: ANN401
-        """Add a job, or change what is given; ``states`` replace all of its states."""
+        """Add a job or change its ``fields``. ``states`` replace all of its states."""
         with self._lock:
             old = self._jobs.get(job) or SlurmJob(id=job, states=frozenset({"PENDING"}))
             if states:
@@ -80,27 +79,27 @@ class FakeSlurm:
     # protocols.Slurm
 
     def version(self) -> tuple[int, int]:
-        """As given."""
+        """The version given at the start."""
         self._command("version")
         return self._version
 
     def slurmd_timeout(self) -> float:
-        """As set; no command, as one that was asked some minutes ago."""
+        """``timeout``. It counts as no command, because real clients cache it."""
         return self.timeout
 
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
         """All nodes, or those of ``names`` that exist."""
         with self._lock:
             self._command("nodes")
-            wanted = self._nodes if names is None else set(names)
-            return {name: node for name, node in self._nodes.items() if name in wanted}
+            names_wanted = self._nodes if names is None else set(names)
+            return {name: node for name, node in self._nodes.items() if name in names_wanted}
 
     def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
-        """By id; ``remove_job`` is what makes Slurm forget one."""
+        """The jobs by id. Only ``remove_job`` makes Slurm forget a job."""
         with self._lock:
             self._command("jobs")
-            found = (self._jobs[job] for job in sorted(self._jobs))
-            return tuple(job for job in found if ended or not job.has_ended)
+            jobs = (self._jobs[job] for job in sorted(self._jobs))
+            return tuple(job for job in jobs if ended or not job.has_ended)
 
     def update_nodes(
         self,
@@ -110,32 +109,36 @@ class FakeSlurm:
         reason: str | None = None,
         address: str | None = None,
     ) -> None:
-        """Apply ``state`` as slurmctld does in the end: see ``_after``."""
+        """Apply ``state`` with its final effect on slurmctld (see ``_after``)."""
         with self._lock:
             self._command(
-                "update_nodes", names=tuple(names), state=state, reason=reason, **told(address)
+                "update_nodes",
+                names=tuple(names),
+                state=state,
+                reason=reason,
+                **address_field(address),
             )
             for name in names:
-                node = msgspec.structs.replace(self._known(name), **told(address))
+                node = msgspec.structs.replace(self._existing(name), **address_field(address))
                 self._nodes[name] = _after(node, state, reason)
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         with self._lock:
             self._command("set_weights", weights=dict(weights))
             for name, weight in weights.items():
-                self._nodes[name] = msgspec.structs.replace(self._known(name), weight=weight)
+                self._nodes[name] = msgspec.structs.replace(self._existing(name), weight=weight)
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         with self._lock:
             self._command("set_addresses", addresses=dict(addresses))
             for name, address in addresses.items():
-                self._nodes[name] = msgspec.structs.replace(self._known(name), address=address)
+                self._nodes[name] = msgspec.structs.replace(self._existing(name), address=address)
 
     def requeue(self, job: int) -> None:
-        """Pending again, with one more restart and a start time in the future."""
+        """Make the job pending, with one more restart and a start time in the future."""
         with self._lock:
             self._command("requeue", job=job)
-            old = self._known_job(job)
+            old = self._existing_job(job)
             self._jobs[job] = msgspec.structs.replace(
                 old,
                 states=frozenset({"PENDING"}),
@@ -147,11 +150,11 @@ class FakeSlurm:
             )
 
     def start_now(self, job: int) -> None:
-        """No start time in the future any more."""
+        """Clear a start time in the future."""
         with self._lock:
             self._command("start_now", job=job)
             self._jobs[job] = msgspec.structs.replace(
-                self._known_job(job), reason="None", start=0.0, eligible=0.0
+                self._existing_job(job), reason="None", start=0.0, eligible=0.0
             )
 
     def change_pending(
@@ -161,12 +164,12 @@ class FakeSlurm:
         partitions: Sequence[str] = (),
         begin_in: float | None = None,
     ) -> None:
-        """The ids of the jobs that are pending."""
+        """Change the jobs that are pending. The others stay as they are."""
         with self._lock:
             changes = {"partitions": tuple(partitions), "begin_in": begin_in}
             self._command("change_pending", jobs=tuple(jobs), **changes)
             for job in jobs:
-                self._change_pending(self._known_job(job), partitions, begin_in)
+                self._change_pending(self._existing_job(job), partitions, begin_in)
 
     def _change_pending(
         self, job: SlurmJob, partitions: Sequence[str], begin_in: float | None
@@ -180,62 +183,64 @@ class FakeSlurm:
             self._jobs[job.id] = msgspec.structs.replace(job, **fields)
 
     def owners(self, jobs: Sequence[int]) -> Mapping[int, Mapping[str, str]]:
-        """As the jobs' own fields have them."""
+        """The owners in the jobs' own fields."""
         with self._lock:
             self._command("owners")
-            known = [self._jobs[job] for job in jobs if job in self._jobs]
-            told = {j.id: {"user": j.user, "account": j.account} for j in known}
-            return {job: {k: v for k, v in names.items() if v} for job, names in told.items()}
+            jobs_found = [self._jobs[job] for job in jobs if job in self._jobs]
+            values = {j.id: {"user": j.user, "account": j.account} for j in jobs_found}
+            return {job: {k: v for k, v in names.items() if v} for job, names in values.items()}
 
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         with self._lock:
             self._command("set_requeue", job=job, requeue=requeue)
-            self._jobs[job] = msgspec.structs.replace(self._known_job(job), requeue=requeue)
+            self._jobs[job] = msgspec.structs.replace(self._existing_job(job), requeue=requeue)
 
     def signal(self, job: int, name: str, *, full: bool) -> None:
-        """Told to ``on_signal``, as a program would catch it."""
+        """Call ``on_signal``, as a program would catch the signal."""
         with self._lock:
             self._command("signal", job=job, signal=name, full=full)
-            self._known_job(job)
+            self._existing_job(job)
         self.on_signal(job, name)
 
     def any_nodes(self, job: int) -> None:
-        """No required nodes any more."""
+        """Clear the required nodes."""
         with self._lock:
             self._command("any_nodes", job=job)
-            self._jobs[job] = msgspec.structs.replace(self._known_job(job), required=())
+            self._jobs[job] = msgspec.structs.replace(self._existing_job(job), required=())
 
     def excluded_nodes(self, job: int) -> tuple[str, ...]:
-        """As the job's own field has them."""
+        """The nodes in the job's own field."""
         with self._lock:
             self._command("excluded_nodes")
-            return self._known_job(job).excluded
+            return self._existing_job(job).excluded
 
     def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
         with self._lock:
             self._command("exclude_nodes", job=job, nodes=tuple(nodes))
-            self._jobs[job] = msgspec.structs.replace(self._known_job(job), excluded=tuple(nodes))
+            self._jobs[job] = msgspec.structs.replace(
+                self._existing_job(job), excluded=tuple(nodes)
+            )
 
     def hold(self, job: int) -> None:
-        """Its reason says so, and priority 0."""
+        """Hold the job: the reason says so, and its priority is 0."""
         with self._lock:
             self._command("hold", job=job)
             held = {"reason": "JobHeldUser", "priority": 0, "eligible": 0.0}
-            self._jobs[job] = msgspec.structs.replace(self._known_job(job), **held)
+            self._jobs[job] = msgspec.structs.replace(self._existing_job(job), **held)
 
     def release(self, job: int) -> None:
-        """No reason that holds it."""
+        """Clear the reason that holds the job."""
         with self._lock:
             self._command("release", job=job)
             self._jobs[job] = msgspec.structs.replace(
-                self._known_job(job), reason="None", description=""
+                self._existing_job(job), reason="None", description=""
             )
 
     def suspend(self, job: int) -> None:
-        """Its priority is 0 until it is resumed."""
+        """Suspend the job. Its priority is 0 until ``resume``."""
         with self._lock:
             self._command("suspend", job=job)
-            old = self._known_job(job)
+            old = self._existing_job(job)
             if old.is_suspended:
                 return
             if "RUNNING" not in old.states:
@@ -245,10 +250,10 @@ class FakeSlurm:
             )
 
     def resume(self, job: int) -> None:
-        """Its priority is what it was."""
+        """Resume the job with its normal priority."""
         with self._lock:
             self._command("resume", job=job)
-            old = self._known_job(job)
+            old = self._existing_job(job)
             if not old.is_suspended:
                 raise SlurmError(("scontrol", "resume", str(job)), 1, "Job is not suspended")
             self._jobs[job] = msgspec.structs.replace(
@@ -256,85 +261,85 @@ class FakeSlurm:
             )
 
     def reservations(self) -> Sequence[Reservation]:
-        """The ones that a test has put into ``reserved``."""
+        """The reservations that a test has put into ``reserved``."""
         with self._lock:
             self._command("reservations")
             return tuple(self.reserved)
 
     def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
-        """The list of jobs has them."""
+        """Nothing, because ``jobs`` has the excluded nodes."""
         return {}
 
     def default_times(self) -> Mapping[str, float | None]:
-        """The ones that a test has put into ``partition_default_times``."""
+        """The times that a test has put into ``partition_default_times``."""
         with self._lock:
             self._command("default_times")
             return dict(self.partition_default_times)
 
     def max_times(self) -> Mapping[str, float | None]:
-        """The ones that a test has put into ``partition_max_times``."""
+        """The times that a test has put into ``partition_max_times``."""
         with self._lock:
             self._command("max_times")
             return dict(self.partition_max_times)
 
     def free_licenses(self) -> Mapping[str, int]:
-        """The ones that a test has put into ``licenses``."""
+        """The licenses that a test has put into ``licenses``."""
         with self._lock:
             self._command("free_licenses")
             return dict(self.licenses)
 
     def partition_states(self) -> Mapping[str, str]:
-        """The ones that a test has put into ``partitions``."""
+        """The states that a test has put into ``partitions``."""
         with self._lock:
             self._command("partition_states")
             return dict(self.partitions)
 
     def slurmctld_started(self) -> float:
-        """As a test has set it."""
+        """The time that a test has put into ``started``."""
         with self._lock:
             self._command("slurmctld_started")
             return self.started
 
     def suspend_exclusions(self) -> SuspendExclusions:
-        """The ones that a test has put into ``never_suspended``."""
+        """The exclusions that a test has put into ``never_suspended``."""
         with self._lock:
             self._command("suspend_exclusions")
             return self.never_suspended
 
     def tell(self, job: int, line: str) -> None:
-        """Kept among the updates."""
+        """Record the line in ``updates``."""
         with self._lock:
             self._command("tell", job=job, line=line)
-            self._known_job(job)
+            self._existing_job(job)
 
     def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
-        """There is no slurmdbd."""
+        """SlurmError, because there is no slurmdbd."""
         del days
         raise SlurmError(("sacct",), 1, "Slurm accounting storage is disabled")
 
     def accounted_comment(self, job: int) -> str:
-        """As it was set last."""
+        """The comment that was set last."""
         with self._lock:
             self._command("accounted_comment", job=job)
             return self.accounted.get(job, "")
 
     def set_accounted_comment(self, cluster: str, job: int, text: str) -> None:
-        """Kept in ``accounted``, too."""
+        """Set the comment in ``accounted``."""
         with self._lock:
             self._command("set_accounted_comment", cluster=cluster, job=job, text=text)
             self.accounted[job] = text
 
     def set_admin_comment(self, job: int, text: str) -> None:
-        """Kept among the updates."""
+        """Record the comment in ``updates``."""
         with self._lock:
             self._command("set_admin_comment", job=job, text=text)
-            self._known_job(job)
+            self._existing_job(job)
 
     def output(self, job: int) -> str:
-        """As the job's own field has it."""
+        """The file in the job's own field."""
         with self._lock:
             self._command("output", job=job)
-            return self._known_job(job).output
+            return self._existing_job(job).output
 
     def _command(self, name: str, **changes: Any) -> None:  # noqa: ANN401
         with self._lock:
@@ -348,13 +353,13 @@ class FakeSlurm:
             if changes:
                 self.updates.append((name, changes))
 
-    def _known(self, name: str) -> SlurmNode:
+    def _existing(self, name: str) -> SlurmNode:
         if name not in self._nodes:
             command = ("scontrol", "update", f"nodename={name}")
             raise SlurmError(command, 1, "slurm_update error: Invalid node name specified")
         return self._nodes[name]
 
-    def _known_job(self, job: int) -> SlurmJob:
+    def _existing_job(self, job: int) -> SlurmJob:
         if job not in self._jobs:
             raise SlurmError(("scontrol", str(job)), 1, "Invalid job id specified")
         return self._jobs[job]
@@ -367,18 +372,18 @@ BASE_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UN
 
 
 def requeued_for(job: SlurmJob) -> str:
-    """The reason of a requeued job; Slurm holds one that a person suspended (24.11, measured)."""
+    """The reason of a requeued job. Slurm holds a job that a person suspended (24.11, measured)."""
     return "JobHeldAdmin" if job.is_suspended_by_person else "BeginTime"
 
 
-def told(address: str | None) -> dict[str, Any]:
-    """The field that a command names, if it does."""
+def address_field(address: str | None) -> dict[str, Any]:
+    """The address field of an update, if the command names an address."""
     return {} if address is None else {"address": address}
 
 
 def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:
-    """The node some time after ``scontrol update state=``; the traps are those of real Slurm:
-    resume releases a drained node but leaves it powered down.
+    """The node some time after ``scontrol update state=``, with the surprises of real Slurm:
+    RESUME releases a drained node but leaves it powered down.
     """
     states = set(node.states)
     match (state or "").lower():
@@ -393,7 +398,7 @@ def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:
             reason = reason or ""
         case "down":
             states = (states - BASE_STATES) | {"DOWN"}
-        # Real Slurm clears a DRAIN by it, too.
+        # Powering down also clears a DRAIN in real Slurm (measured on 22.05).
         case "power_down" | "power_down_asap" | "power_down_force":
             states = (states - POWER_STATES - BASE_STATES - {"DRAIN"}) | {"IDLE", "POWERED_DOWN"}
         case "power_up":

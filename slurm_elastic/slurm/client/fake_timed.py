@@ -1,8 +1,8 @@
-"""A Slurm in memory whose nodes take their time, as slurmctld's do.
+"""A Slurm in memory whose nodes take as long as slurmctld's.
 
 Measured on 22.05.8: ``power_down_force`` makes a node IDLE+POWER_DOWN+NOT_RESPONDING at once,
-POWERING_DOWN about 1 s later and POWERED_DOWN after SuspendTimeout; its jobs are PENDING again with
-a start time 121 s ahead. After ResumeTimeout a node that powers up is DOWN+POWERED_DOWN.
+POWERING_DOWN about 1 s later and POWERED_DOWN after SuspendTimeout. Its jobs become PENDING with a
+start time 121 s ahead. After ResumeTimeout a node that is powering up becomes DOWN+POWERED_DOWN.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from slurm_elastic.slurm.client.fake import (
     BASE_STATES,
     POWER_STATES,
     FakeSlurm,
+    address_field,
     requeued_for,
-    told,
 )
 
-REQUEUE_HOLD = 121.0
-POWER_DOWN_LAG = 1.0
+REQUEUE_HOLD_S = 121.0
+POWER_DOWN_LAG_S = 1.0
 
 Program = Callable[[str, Sequence[str], Mapping[int, Sequence[str]]], None]
-"""A call of slurmctld's programs: kind (``resume``, ``suspend``, ``resume-fail``), nodes, jobs'
-nodes.
+"""A call of one of slurmctld's programs: kind (``resume``, ``suspend``, ``resume-fail``), nodes,
+and the nodes of each job.
 """
 
 
 class TimedSlurm(FakeSlurm):
-    """Nodes start powered down; ``step`` brings all up to the clock. Times in seconds."""
+    """Nodes start powered down. ``step`` brings everything up to the clock. Times in seconds."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_since", "_wishes")}
 
@@ -61,22 +61,22 @@ class TimedSlurm(FakeSlurm):
     # Events of the cluster.
 
     def node(self, name: str) -> SlurmNode:
-        """The node, also while no command gets an answer."""
+        """The node, even while commands get no answer."""
         with self._lock:
             return self._nodes[name]
 
     def queue(self) -> Mapping[int, SlurmJob]:
-        """The jobs, also while no command gets an answer."""
+        """The jobs, even while commands get no answer."""
         with self._lock:
             return dict(self._jobs)
 
     def asked(self, name: str) -> float:
-        """Since when the node is in its phase: of one that powers up, when that was asked for."""
+        """When the node's phase began. For a node that powers up, when that was asked for."""
         with self._lock:
             return self._since[name]
 
     def submit(self, job: int, among: Sequence[str], count: int = 1, **fields: Any) -> None:  # noqa: ANN401
-        """Queue a job that wants ``count`` of these nodes whole."""
+        """Queue a job that needs ``count`` of these nodes, each whole."""
         with self._lock:
             self.set_job(job, "PENDING", submit=self.clock(), **fields)
             self._wishes[job] = (among, count)
@@ -88,14 +88,14 @@ class TimedSlurm(FakeSlurm):
             return self._wishes[job][0]
 
     def finish(self, job: int) -> None:
-        """The job is over, or cancelled."""
+        """The job has ended or was cancelled."""
         with self._lock:
             old = self._jobs.pop(job)
             for name in old.nodes:
                 self._free(name)
 
     def register(self, name: str, address: str) -> bool:
-        """A freshly booted slurmd says that it is there; whether it was waited for."""
+        """A freshly booted slurmd registers. Return whether slurmctld waited for it."""
         with self._lock:
             node = self._nodes[name]
             if phase(node) is not Phase.POWERING_UP:
@@ -105,7 +105,7 @@ class TimedSlurm(FakeSlurm):
             return True
 
     def miss(self, name: str) -> None:
-        """The slurmd has not answered a ping, as it has to every SlurmdTimeout / 3."""
+        """The slurmd has not answered a ping, which slurmctld sends every SlurmdTimeout / 3."""
         with self._lock:
             node = self._nodes[name]
             self._nodes[name] = replace(node, states=node.states | {"NOT_RESPONDING"})
@@ -123,7 +123,7 @@ class TimedSlurm(FakeSlurm):
             self._fail(name, "Not responding", {"NOT_RESPONDING"})
 
     def step(self) -> None:
-        """All that is due by now: power phases, then the scheduler."""
+        """Do everything that is due at this time: power phases first, then the scheduler."""
         with self._lock:
             for name in list(self._nodes):
                 self._step_node(name)
@@ -139,28 +139,28 @@ class TimedSlurm(FakeSlurm):
         reason: str | None = None,
         address: str | None = None,
     ) -> None:
-        """As slurmctld does at once; the rest comes with ``step``."""
+        """Change what slurmctld changes at once. The rest comes with ``step``."""
         with self._lock:
-            said = told(address)
-            self._command("update_nodes", names=tuple(names), state=state, reason=reason, **said)
-            wrong = [n for n in names if state == "RESUME" and not _can_resume(self._known(n))]
+            fields = address_field(address)
+            self._command("update_nodes", names=tuple(names), state=state, reason=reason, **fields)
+            refused = [n for n in names if state == "RESUME" and not _can_resume(self._existing(n))]
             for name in names:
-                self._nodes[name] = replace(self._known(name), **said)
+                self._nodes[name] = replace(self._existing(name), **fields)
                 self._update(name, (state or "").lower())
                 if reason is not None:
                     self._nodes[name] = replace(self._nodes[name], reason=reason)
-            # After the others, which are resumed all the same (22.05.8).
-            if wrong:
+            # After the other nodes, which are resumed even so (22.05.8).
+            if refused:
                 text = "slurm_update error: Invalid node state specified"
-                raise SlurmError(("scontrol", "update", f"nodename={wrong[0]}"), 1, text)
+                raise SlurmError(("scontrol", "update", f"nodename={refused[0]}"), 1, text)
 
     def requeue(self, job: int) -> None:
-        """Pending again, with a start time ahead."""
+        """Make the job pending, with a start time ahead."""
         with self._lock:
             self._command("requeue", job=job)
-            self._requeue(self._known_job(job))
+            self._requeue(self._existing_job(job))
 
-    # inside
+    # Internal.
 
     def _update(self, name: str, state: str) -> None:
         node = self._nodes[name]
@@ -169,7 +169,7 @@ class TimedSlurm(FakeSlurm):
                 self._nodes[name] = replace(node, states=node.states | {"DRAIN"})
             case "resume" | "undrain" | "idle":
                 self._resume(node, state)
-            # DOWN does nothing to a node that is powering up (22.05.8).
+            # DOWN has no effect on a node that is powering up (22.05.8).
             case "down" if phase(node) is not Phase.POWERING_UP:
                 self._fail(name, "", set())
             case "power_up" if "POWERED_DOWN" in node.states:
@@ -177,7 +177,7 @@ class TimedSlurm(FakeSlurm):
             case "power_down_force":
                 self._requeue_jobs_of(name)
                 self._power_down(name, {"NOT_RESPONDING"})
-            # A powered-down node powers down anew (22.05.8, 25.11).
+            # A powered-down node powers down again (22.05.8, 25.11).
             case "power_down" | "power_down_asap":
                 self._power_down(name, set())
 
@@ -190,7 +190,7 @@ class TimedSlurm(FakeSlurm):
         self._nodes[node.name] = replace(node, states=states, reason="")
 
     def _power_up(self, node: SlurmNode) -> None:
-        """The reason goes with it, a DRAIN stays (measured on 22.05.8)."""
+        """The power-up clears the reason, but not a DRAIN (measured on 22.05.8)."""
         states = node.states - POWER_STATES | {"POWERING_UP", "NOT_RESPONDING"}
         self._become(node.name, states=states, reason="")
         self._program("resume", [node.name], {})
@@ -206,7 +206,7 @@ class TimedSlurm(FakeSlurm):
     def _step_node(self, name: str) -> None:
         node, age = self._nodes[name], self.clock() - self._since[name]
         match phase(node):
-            case Phase.POWERING_DOWN if "POWER_DOWN" in node.states and age >= POWER_DOWN_LAG:
+            case Phase.POWERING_DOWN if "POWER_DOWN" in node.states and age >= POWER_DOWN_LAG_S:
                 self._suspend(name)
             case Phase.POWERING_DOWN if age >= self._suspend_timeout:
                 states = (node.states - {"POWERING_DOWN", "NOT_RESPONDING"}) | {"POWERED_DOWN"}
@@ -218,7 +218,7 @@ class TimedSlurm(FakeSlurm):
                 self._suspend(name)
 
     def _suspend(self, name: str) -> None:
-        # This wipes a DRAIN that was sent since the node was to power down (22.05.8).
+        # This clears a DRAIN that came after the order to power down (22.05.8).
         self._become(name, states={"IDLE", "CLOUD", "POWERING_DOWN"})
         self._program("suspend", [name], {})
 
@@ -246,7 +246,7 @@ class TimedSlurm(FakeSlurm):
             restarts=job.restarts + 1,
             suspended=0.0,
             reason=requeued_for(job),
-            start=self.clock() + REQUEUE_HOLD,
+            start=self.clock() + REQUEUE_HOLD_S,
         )
         for name in job.nodes:
             self._free(name)
@@ -269,8 +269,8 @@ class TimedSlurm(FakeSlurm):
         for job in sorted(self._jobs.values(), key=lambda j: j.id):
             waits = "PENDING" in job.states and job.reason not in ("JobHeldUser", "JobHeldAdmin")
             if waits and job.start <= now and job.id in self._wishes:
-                among, count = self._wishes[job.id]
-                nodes = [self._nodes[n] for n in among]
+                allowed_names, count = self._wishes[job.id]
+                nodes = [self._nodes[n] for n in allowed_names]
                 free = [n.name for n in nodes if _usable(n) and _may_run(job, n)]
                 if len(free) >= count:
                     self._allocate(job, sorted(free, key=self._is_off)[:count])
@@ -280,10 +280,10 @@ class TimedSlurm(FakeSlurm):
         return "POWERED_DOWN" in self._nodes[name].states
 
     def _allocate(self, job: SlurmJob, names: Sequence[str]) -> None:
-        off = [n for n in names if self._is_off(n)]
+        powered_down = [n for n in names if self._is_off(n)]
         for name in names:
             states = self._nodes[name].states - {"IDLE"} | {"ALLOCATED"}
-            if name in off:
+            if name in powered_down:
                 states = states - POWER_STATES | {"POWERING_UP", "NOT_RESPONDING"}
                 self._become(name, states=states)
             else:
@@ -292,14 +292,14 @@ class TimedSlurm(FakeSlurm):
         self._jobs[job.id] = replace(
             job, states=configuring, nodes=tuple(names), reason="None", start=self.clock()
         )
-        if off:
-            self._program("resume", off, {job.id: names})
+        if powered_down:
+            self._program("resume", powered_down, {job.id: names})
 
     def _configure(self) -> None:
-        """Jobs run once all their nodes are up."""
+        """Start the jobs whose nodes are all up."""
         for job in list(self._jobs.values()):
-            up = all(phase(self._nodes[n]) is Phase.UP for n in job.nodes)
-            if "CONFIGURING" in job.states and up:
+            are_up = all(phase(self._nodes[n]) is Phase.UP for n in job.nodes)
+            if "CONFIGURING" in job.states and are_up:
                 self._jobs[job.id] = replace(job, states=frozenset({"RUNNING"}), start=self.clock())
 
 
@@ -308,7 +308,7 @@ def _can_resume(node: SlurmNode) -> bool:
 
 
 def _may_run(job: SlurmJob, node: SlurmNode) -> bool:
-    """By partition; nodes that say none are in all."""
+    """Whether the partitions match. A node that names no partition is in all."""
     return not node.partitions or not set(node.partitions).isdisjoint(job.partitions)
 
 

@@ -1,4 +1,4 @@
-"""A Slurm that the head which acts changes, and no other (``state.heads``)."""
+"""A Slurm that only the acting head may change (``state.heads``)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ READS = frozenset({
     "excluded_by_job", "default_times", "max_times", "free_licenses", "partition_states",
     "suspend_exclusions", "slurmctld_started", "finished", "accounted_comment", "output",
 })  # fmt: skip
-"""Commands that change nothing: a head that acts no more may look."""
+"""Commands that change nothing. A head that no longer acts may still read."""
 
 
 class NotActingError(SlurmError):
-    """Another head acts, or that cannot be told: slurmctld was asked nothing."""
+    """Another head acts, or we cannot tell which one. Nothing was sent to slurmctld."""
 
-    def __init__(self, command: str, why: str) -> None:
-        super().__init__((command,), 0, why)
+    def __init__(self, command: str, reason: str) -> None:
+        super().__init__((command,), 0, reason)
 
     @property
     def unanswered(self) -> bool:
-        """It has refused nothing."""
+        """True, because slurmctld has refused nothing."""
         return True
 
 
 def fenced(slurm: Slurm, require: Callable[[], None]) -> Slurm:
-    """The same Slurm, each change of which asks ``require`` first: one that wakes would power down
-    a node whose machine the other head has bought, or requeue a job that runs on it.
+    """The same Slurm, which calls ``require`` before each change. Otherwise a head that wakes up
+    could power down a node whose machine the other head has bought, or requeue a job that runs.
     """
 
     def guard(name: str, call: Callable[[], object]) -> object:

@@ -1,8 +1,8 @@
-"""The only place that changes Slurm's nodes: one ``scontrol update`` a call, whatever its count.
+"""The only place that changes Slurm's nodes. One call is one ``scontrol update``, for any number.
 
-Each function is one of the changes that slurm-elasticd and slurm-elastic-ckptman make, in the words
-of scontrol(1) and of Slurm's power saving guide (power_save.html). ``nodes`` are node names. Each
-raises SlurmError where slurmctld refuses or does not answer; some nodes may be changed then.
+Each function makes one change for slurm-elasticd or slurm-elastic-ckptman, in the terms of
+scontrol(1) and of Slurm's power saving guide (power_save.html). ``nodes`` are node names. Each
+raises SlurmError if slurmctld refuses or does not answer. Some nodes may be changed even so.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ _IN_USE = frozenset({"ALLOCATED", "MIXED", "COMPLETING", "POWERING_UP", "POWER_U
 
 
 def drain(slurm: Slurm, nodes: Sequence[str], reason: str) -> None:
-    """No new jobs; those that run there go on."""
+    """Let the nodes take no new jobs. Running jobs continue."""
     slurm.update_nodes(nodes, state="DRAIN", reason=reason)
 
 
 def return_to_service(slurm: Slurm, nodes: Iterable[SlurmNode]) -> None:
-    """End DRAIN and DOWN, of nodes as they were read just now. One that is in service already stays
-    so.
-    """
-    # RESUME leaves a powered-down node NOT_RESPONDING, and once slurmctld has started anew it gets
-    # no job any more (22.05 to 25.11, measured).
+    """End DRAIN and DOWN of nodes that were read just now. Nodes in service stay in service."""
+    # RESUME makes a powered-down node NOT_RESPONDING, and after a restart of slurmctld it gets no
+    # more jobs (22.05 to 25.11, measured). IDLE does not.
     by_state: dict[str, list[str]] = {"IDLE": [], "RESUME": []}
     for node in nodes:
         is_off = "POWERED_DOWN" in node.states and not node.states & _IN_USE
@@ -36,51 +34,57 @@ def return_to_service(slurm: Slurm, nodes: Iterable[SlurmNode]) -> None:
 
 
 def set_reason(slurm: Slurm, nodes: Sequence[str], reason: str) -> None:
-    """Change the reason alone, as of a drain whose cause is another one by now."""
+    """Change only the reason, for example of a drain that has another cause now."""
     slurm.update_nodes(nodes, reason=reason)
 
 
 def set_down(
     slurm: Slurm, nodes: Sequence[str], reason: str, *, address: str | None = None
 ) -> None:
-    """Have Slurm requeue the nodes' jobs now, not at SlurmdTimeout. ``address`` becomes NodeAddr
-    before, where the order to kill these jobs must not reach who has the old one.
+    """Make Slurm requeue the nodes' jobs now and not after SlurmdTimeout.
+
+    ``address`` becomes NodeAddr first: slurmctld sends the nodes an order to kill these jobs, which
+    must not reach a new machine at the old address.
     """
+    # On 22.05 DOWN has no effect on a node that is powering up. On 24.11 and 26.05 its jobs are
+    # requeued within 0.1 s (measured).
     slurm.update_nodes(nodes, state="DOWN", reason=reason, address=address)
 
 
 def power_up(slurm: Slurm, nodes: Sequence[str]) -> None:
-    """Have slurmctld call ResumeProgram for nodes that no job waits for."""
+    """Make slurmctld call ResumeProgram for nodes that no job waits for."""
     slurm.update_nodes(nodes, state="POWER_UP")
 
 
 def power_down(slurm: Slurm, nodes: Sequence[str]) -> None:
-    """Have slurmctld call SuspendProgram when the nodes' jobs have ended."""
+    """Make slurmctld call SuspendProgram when the nodes' jobs have ended."""
+    # This clears a DRAIN, and so does POWER_DOWN_ASAP (measured). To keep jobs off the node, drain
+    # it again after it has powered down.
     slurm.update_nodes(nodes, state="POWER_DOWN")
 
 
 def power_down_from_nowhere(slurm: Slurm, nodes: Sequence[str]) -> None:
-    """The same for nodes that are down: nothing that slurmctld still has to say reaches anybody."""
+    """The same for nodes that are down. Later messages of slurmctld to them reach no machine."""
     slurm.update_nodes(nodes, state="POWER_DOWN", address=NOWHERE)
 
 
 def power_down_when_idle(slurm: Slurm, nodes: Sequence[str], reason: str | None = None) -> None:
-    """The same, and no new job meanwhile (``POWER_DOWN_ASAP``)."""
+    """The same, and no new job starts on the nodes before (``POWER_DOWN_ASAP``)."""
     slurm.update_nodes(nodes, state="POWER_DOWN_ASAP", reason=reason)
 
 
 def power_down_by_force(slurm: Slurm, nodes: Sequence[str], reason: str) -> None:
-    """Give up nodes that power up: their jobs are requeued within 0.1 s (22.05 to 26.05)."""
-    # With an address, or slurmctld looks the names of the nodes up with its configuration locked,
-    # for up to 10 s.
+    """Give up nodes that power up. Their jobs are requeued within 0.1 s (22.05 to 26.05)."""
+    # With an address, because without one slurmctld looks the nodes' names up while it has its
+    # configuration locked, for up to 10 s.
     slurm.update_nodes(nodes, state="POWER_DOWN_FORCE", reason=reason, address=NOWHERE)
 
 
 def set_weights(slurm: Slurm, weights: Mapping[str, int]) -> None:
-    """By node; slurmctld prefers nodes of less weight."""
+    """Set weights by node. slurmctld prefers nodes of lower weight."""
     slurm.set_weights(weights)
 
 
 def set_addresses(slurm: Slurm, addresses: Mapping[str, str]) -> None:
-    """NodeAddr by node."""
+    """Set NodeAddr by node."""
     slurm.set_addresses(addresses)

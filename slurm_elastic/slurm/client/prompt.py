@@ -1,8 +1,8 @@
-"""Slurm's commands for who waits at a screen: a slurmctld that hangs is told of in seconds.
+"""Slurm's commands for a person at a screen: they report a hanging slurmctld within seconds.
 
-With slurmctld stopped each of Slurm's commands tries for 9 to 18 s, with one that hangs for
-MessageTimeout or longer (measured on 22.05). ``scontrol ping`` tells of the first at once, and a
-time limit ends the second.
+If slurmctld is stopped, each of Slurm's commands tries for 9 to 18 s. If it hangs, they try for
+MessageTimeout or longer (measured on 22.05). ``scontrol ping`` reports the first case at once, and
+a time limit ends the second.
 """
 
 from __future__ import annotations
@@ -17,68 +17,69 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.cli import SlurmCli
-from slurm_elastic.slurm.client.command import Patience
+from slurm_elastic.slurm.client.command import CallTimeout
 
-PATIENCE = 5.0  # seconds for one command, unless `slurm.command_timeout` is less
-ANSWER = 2.0  # seconds for slurmctld's word that it is up, which waits for no lock of its own
-UP_FOR = 1.0  # seconds for which a slurmctld that was up is not asked again whether it is
+COMMAND_TIMEOUT_S = 5.0  # of one command, unless `slurm.command_timeout` is less
+PING_TIMEOUT_S = 2.0  # slurmctld answers a ping without waiting for a lock of its own
+UP_TTL_S = 1.0  # a slurmctld that was up is not pinged again for this time
 _PING = ("scontrol", "ping")
 
 
 class PromptCli(SlurmCli):
-    """``model.protocols.Slurm`` for our own commands; the services take their time.
-    ``excluded``: whether 22.05 is asked for the nodes that jobs avoid, too, which takes another
+    """``model.protocols.Slurm`` for our own commands. The services use longer time limits.
+
+    ``excluded``: whether to ask 22.05 also for the nodes that jobs avoid, which takes another
     reading of the queue.
     """
 
     def __init__(self, settings: SlurmSettings, *, excluded: bool = True) -> None:
-        patience = min(PATIENCE, settings.command_timeout)
-        super().__init__(replace(settings, command_timeout=patience))
-        self._ping_patience = Patience(min(ANSWER, patience))
+        timeout_s = min(COMMAND_TIMEOUT_S, settings.command_timeout)
+        super().__init__(replace(settings, command_timeout=timeout_s))
+        self._ping_timeout = CallTimeout(min(PING_TIMEOUT_S, timeout_s))
         self._excluded = excluded
         self._up_until = float("-inf")
 
     def _hand_on(self, take: Callable[[bytes], object], *command: str, **environment: str) -> str:
-        if command != _PING and "--version" not in command:  # which nobody has to be asked for
+        if command != _PING and "--version" not in command:  # the version needs no slurmctld
             self._ping()
         return super()._hand_on(take, *command, **environment)
 
-    def _patience_of(self, command: tuple[str, ...]) -> Patience:
-        return self._ping_patience if command == _PING else self._patience
+    def _timeout_of(self, command: tuple[str, ...]) -> CallTimeout:
+        return self._ping_timeout if command == _PING else self._timeout
 
     def _queue_text(self) -> tuple[SlurmJob, ...]:
-        """With the nodes that a job avoids, which 22.05's ``--Format`` lacks, if Slurm says so."""
-        found = super()._queue_text()
+        """The queue with the nodes that jobs avoid, if Slurm answers. ``--Format`` lacks them."""
+        jobs = super()._queue_text()
         if not self._excluded:
-            return found
+            return jobs
         try:
             avoided = dict(_avoided(self._run("squeue", "--all", "--noheader", "--format=%A|%x")))
         except SlurmError as error:
             if error.unanswered:
                 raise
-            return found
-        return tuple(replace(job, excluded=avoided.get(job.id, ())) for job in found)
+            return jobs
+        return tuple(replace(job, excluded=avoided.get(job.id, ())) for job in jobs)
 
     def _ping(self) -> None:
-        """SlurmError where no slurmctld is up."""
+        """SlurmError if no slurmctld is up."""
         if time.monotonic() < self._up_until:
             return
         code = 0
         try:
-            said = self._run(*_PING)
+            answer = self._run(*_PING)
         except SlurmError as error:
             if error.code is None:
                 raise
-            said, code = error.stderr, error.code
-        # One that is up is enough, whether it is the primary or a backup.
-        if " is UP" not in said:
-            first = next((line.strip() for line in said.splitlines() if line.strip()), "")
-            raise SlurmError(_PING, code, first or "answered nothing")
-        self._up_until = time.monotonic() + UP_FOR
+            answer, code = error.stderr, error.code
+        # One line with "is UP" is enough, of the primary or of a backup.
+        if " is UP" not in answer:
+            first_line = next((line.strip() for line in answer.splitlines() if line.strip()), "")
+            raise SlurmError(_PING, code, first_line or "answered nothing")
+        self._up_until = time.monotonic() + UP_TTL_S
 
 
 def _avoided(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """By job, the nodes after ``--exclude``."""
+    """The nodes of ``--exclude`` by job."""
     for line in text.splitlines():
         number, _, nodes = line.partition("|")
         if number.isdecimal() and nodes not in ("", "(null)"):

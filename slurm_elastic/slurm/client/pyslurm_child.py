@@ -1,10 +1,9 @@
-"""pyslurm in a process of its own, which is kept: ``python -m
-slurm_elastic.slurm.client.pyslurm_child``.
+"""pyslurm in a child process that stays: ``python -m slurm_elastic.slurm.client.pyslurm_child``.
 
-pyslurm holds Python's lock through each call of slurmctld's, for MessageTimeout where that hangs,
-and libslurm's fatal errors end the process: neither may reach a service. The process is given a
-socket as standard input; a line of JSON there is a ``ChildRequest``, its answer an
-``ChildAnswer``. It ends with the socket, so with whoever started it.
+pyslurm holds Python's lock through each call of slurmctld, which takes MessageTimeout if slurmctld
+hangs, and libslurm's fatal errors end the process. Neither may happen in a service. The process
+gets a socket as standard input. Each line of JSON on it is a ``ChildRequest``, and its answer is a
+``ChildAnswer``. The process ends with the socket, and so with the process that started it.
 """
 
 from __future__ import annotations
@@ -23,41 +22,41 @@ from msgspec import Struct
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.slurm.client import answers
-from slurm_elastic.slurm.client.command import LOOK, Patience
+from slurm_elastic.slurm.client.command import STOP_POLL_S, CallTimeout
 
-_PART = 1 << 18
+_READ_SIZE = 1 << 18
 
 
 class ChildRequest(Struct, frozen=True, kw_only=True):
-    """Set ``changes`` (pyslurm's words) of the nodes ``names``; without any: read all nodes."""
+    """Set ``changes`` (in pyslurm's names) of the nodes ``names``. Without names read all nodes."""
 
     names: tuple[str, ...] = ()
     changes: dict[str, str] = {}
 
 
 class ChildAnswer(Struct, frozen=True, kw_only=True):
-    """The nodes that were asked for, or why not."""
+    """The requested nodes, or the error."""
 
     nodes: tuple[SlurmNode, ...] = ()
     error: str = ""
 
 
 class Child:
-    """The process: begun at the first request, after a failure anew. Not for two threads."""
+    """The process. The first request starts it, and after a failure the next. Not thread-safe."""
 
-    def __init__(self, settings: SlurmSettings, patience: Patience) -> None:
-        self._conf, self._patience = settings.conf, patience
+    def __init__(self, settings: SlurmSettings, timeout: CallTimeout) -> None:
+        self._conf, self._timeout = settings.conf, timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
 
     def ask(self, request: ChildRequest) -> ChildAnswer:
-        """Its answer. OSError where there is none, TimeoutError among them: the process is over."""
-        began = time.monotonic()
+        """The answer. OSError (as TimeoutError) if there is none. The process has then ended."""
+        began_at = time.monotonic()
         try:
             link = self._link or self._start()
-            link.settimeout(self._patience.left(began))
+            link.settimeout(self._timeout.seconds_left(began_at))
             link.sendall(msgspec.json.encode(request) + b"\n")
-            return msgspec.json.decode(self._line(link, began), type=ChildAnswer)
+            return msgspec.json.decode(self._line(link, began_at), type=ChildAnswer)
         except BaseException as error:
             code = self.close()
             if isinstance(error, (EOFError, ConnectionError, msgspec.DecodeError)):
@@ -65,57 +64,57 @@ class Child:
             raise
 
     def close(self) -> int | None:
-        """End the process, whatever it does; its exit status, None where there is none."""
+        """End the process, whatever it does. Return its exit status, or None if it had none."""
         process, link, self._process, self._link = self._process, self._link, None, None
         if link is not None:
             link.close()
         if process is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.1)  # one that has failed tells why
+            process.wait(0.1)  # a process that has failed may log its reason
         process.kill()
         return process.wait()
 
     def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._link = ours
+        own_end, child_end = socket.socketpair()
+        with child_end:
+            self._link = own_end
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__],  # -P: nothing of where we were started
-                env={**os.environ, "SLURM_CONF": self._conf},  # libslurm reads it
-                stdin=theirs.fileno(),
+                [sys.executable, "-P", "-m", __name__],  # -P: import nothing from the directory
+                env={**os.environ, "SLURM_CONF": self._conf},  # for libslurm
+                stdin=child_end.fileno(),
                 stdout=subprocess.DEVNULL,
             )
-        return ours
+        return own_end
 
-    def _line(self, link: socket.socket, began: float) -> bytes:
+    def _line(self, link: socket.socket, began_at: float) -> bytes:
         answer = bytearray()
         while not answer.endswith(b"\n"):
-            link.settimeout(min(self._patience.left(began), LOOK))
+            link.settimeout(min(self._timeout.seconds_left(began_at), STOP_POLL_S))
             with contextlib.suppress(TimeoutError):
-                part = link.recv(_PART)
-                if not part:
+                chunk = link.recv(_READ_SIZE)
+                if not chunk:
                     raise EOFError
-                answer += part
+                answer += chunk
         return bytes(answer)
 
 
-def node(raw: Any) -> SlurmNode:  # noqa: ANN401 - a pyslurm.Node
-    """A node as pyslurm has it."""
+def node(pyslurm_node: Any) -> SlurmNode:  # noqa: ANN401 - a pyslurm.Node
+    """A node as pyslurm gives it."""
     return SlurmNode(
-        name=raw.name,
-        states=answers.states(*raw.state.split("+")),
-        reason=raw.reason or "",
-        reason_user=raw.reason_user or "",
-        partitions=tuple(raw.partitions or ()),
-        address=raw.address or "",
-        port=int(raw.slurmd_port or 0),
-        cpus=int(raw.total_cpus or 0),
-        memory=int(raw.real_memory or 0),
-        last_busy=float(raw.last_busy_time or 0),
-        boot_time=float(raw.boot_time or 0),
-        weight=int(raw.weight or 0),
-        comment=raw.comment or "",
+        name=pyslurm_node.name,
+        states=answers.states(*pyslurm_node.state.split("+")),
+        reason=pyslurm_node.reason or "",
+        reason_user=pyslurm_node.reason_user or "",
+        partitions=tuple(pyslurm_node.partitions or ()),
+        address=pyslurm_node.address or "",
+        port=int(pyslurm_node.slurmd_port or 0),
+        cpus=int(pyslurm_node.total_cpus or 0),
+        memory=int(pyslurm_node.real_memory or 0),
+        last_busy=float(pyslurm_node.last_busy_time or 0),
+        boot_time=float(pyslurm_node.boot_time or 0),
+        weight=int(pyslurm_node.weight or 0),
+        comment=pyslurm_node.comment or "",
     )
 
 
@@ -130,8 +129,8 @@ def _answer(pyslurm: Any, request: ChildRequest) -> ChildAnswer:  # noqa: ANN401
 
 
 def main() -> None:
-    """Answer until the socket ends."""
-    import pyslurm  # ends this process where there is no slurm.conf
+    """Answer requests until the socket ends."""
+    import pyslurm  # ends this process if there is no slurm.conf
 
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as link, link.makefile("rb") as lines:
         for line in lines:

@@ -1,8 +1,8 @@
-"""Slurm's nodes by pyslurm: one RPC in place of a command that writes JSON. The rest by commands.
+"""Slurm's nodes by pyslurm: one RPC instead of a command that writes JSON. The rest by commands.
 
-Pyslurm is bound to one release of Slurm, which ``unusable`` finds out; the calls are made in a
-process that is kept (``pyslurm_child``). Jobs stay with ``squeue``: pyslurm tells one word of a
-job's state where Slurm has several (COMPLETING hides COMPLETED).
+pyslurm fits one release of Slurm, which ``unusable`` checks. The calls are made in a process that
+stays (``pyslurm_child``). Jobs still come from ``squeue``: pyslurm gives one word of a job's state
+where Slurm has several (COMPLETING hides COMPLETED).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _STATES = frozenset(
     {"DOWN", "DRAIN", "POWER_DOWN", "POWER_DOWN_ASAP", "POWER_DOWN_FORCE", "POWER_UP", "RESUME",
      "UNDRAIN"}
 )  # fmt: skip
-"""The states that pyslurm 25.11 can set a node to."""
+"""The states to which pyslurm 25.11 can set a node."""
 
 
 def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:
-    """Why pyslurm cannot be used with this Slurm; empty where it can."""
+    """Why pyslurm cannot be used with this Slurm. Empty if it can."""
     environment = {**os.environ, "SLURM_CONF": settings.conf}
     try:
-        # In another process: to import pyslurm ends the process where no slurm.conf is found.
-        done = subprocess.run(
+        # In another process, because the import ends the process if there is no slurm.conf.
+        process = subprocess.run(
             [sys.executable, "-P", "-c", _IMPORT],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -48,40 +48,40 @@ def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"it cannot be tried: {error}"
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
-        return f"it cannot be imported: {said[-1]}"
+    if process.returncode != 0:
+        error_lines = process.stderr.strip().splitlines() or [f"exit {process.returncode}"]
+        return f"it cannot be imported: {error_lines[-1]}"
     try:
-        release = answers.version(done.stdout.strip())
+        release = answers.version(process.stdout.strip())
     except ValueError as error:
         return str(error)
     if release != version:
-        ours, theirs = (".".join(map(str, v)) for v in (version, release))
-        return f"Slurm is {ours}, pyslurm is for {theirs}"
+        slurm_release, pyslurm_release = (".".join(map(str, v)) for v in (version, release))
+        return f"Slurm is {slurm_release}, pyslurm is for {pyslurm_release}"
     return ""
 
 
 class PyslurmClient(SlurmCli):
-    """``model.protocols.Slurm``, nodes by pyslurm. Only where ``unusable`` is empty."""
+    """``model.protocols.Slurm``, with nodes by pyslurm. Only for use if ``unusable`` is empty."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_child")}
 
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
         super().__init__(settings, stop)
         self._lock = threading.Lock()
-        self._child = Child(settings, self._patience)
+        self._child = Child(settings, self._timeout)
         self._all_nodes = SharedReading(self._load)
 
     def close(self) -> None:
-        """End the process of pyslurm."""
+        """End the process with pyslurm."""
         with self._lock:
             self._child.close()
 
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
-        """All nodes, or those of ``names`` that there are: one RPC, for all threads that wait."""
-        found = self._all_nodes.get()
-        wanted = None if names is None else set(names)
-        return {node.name: node for node in found if wanted is None or node.name in wanted}
+        """All nodes, or the existing ones of ``names``: one RPC for all threads that wait."""
+        nodes = self._all_nodes.get()
+        requested = None if names is None else set(names)
+        return {node.name: node for node in nodes if requested is None or node.name in requested}
 
     def update_nodes(
         self,
@@ -91,9 +91,11 @@ class PyslurmClient(SlurmCli):
         reason: str | None = None,
         address: str | None = None,
     ) -> None:
-        """One RPC for all; by scontrol what pyslurm has no word for, or cannot send (no reason)."""
-        spoken = (state or "").upper() in _STATES and reason != "" and address is None
-        if not names or not spoken:
+        """One RPC for all nodes. By scontrol, if pyslurm lacks the state or cannot send the value
+        (an empty reason).
+        """
+        is_supported = (state or "").upper() in _STATES and reason != "" and address is None
+        if not names or not is_supported:
             super().update_nodes(names, state=state, reason=reason, address=address)
             return
         changes = {"state": str(state)} | ({} if reason is None else {"reason": reason})
@@ -102,8 +104,8 @@ class PyslurmClient(SlurmCli):
     def _load(self) -> Sequence[SlurmNode]:
         return self._ask(ChildRequest(), "Nodes.load").nodes
 
-    def _ask(self, request: ChildRequest, *words: str) -> ChildAnswer:
-        command = ("pyslurm", *words)
+    def _ask(self, request: ChildRequest, *details: str) -> ChildAnswer:
+        command = ("pyslurm", *details)
         with self._lock:
             self.calls["pyslurm"] += 1
             try:

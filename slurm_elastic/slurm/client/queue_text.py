@@ -1,8 +1,8 @@
-"""The queue as ``squeue --Format`` prints it: what 22.05 is asked for. Pure.
+"""The queue in the form of ``squeue --Format``, which we use with 22.05. Pure.
 
-Its ``squeue --json`` takes 1 s of processor time and 470 MB for 10,000 jobs (measured), whatever is
-asked for; this takes a twentieth. The content is the same: 22.05 has one word for a job's state in
-either form. Fields end in a mark that is new each time.
+22.05's ``squeue --json`` takes 1 s of processor time and 470 MB for 10,000 jobs (measured), for
+any fields. This form takes a twentieth of that. The content is the same, because 22.05 has one word
+for a job's state in either form. Each field ends in a mark that is random each time.
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ FIELDS = (
     "tres-per-node", "tres-per-socket", "tres-per-task", "Licenses",
 )  # fmt: skip
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-"""Times as Unix time, lists of array tasks whole."""
+"""Times as Unix time, and lists of array tasks not cut short."""
 _NONE = frozenset({"", "(null)", "N/A", "n/a", "NONE", "Unknown"})
 _LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", re.ASCII)
 
 
 def options(mark: str) -> tuple[str, ...]:
-    """squeue's: of all jobs the fields at their length, each with ``mark`` behind it."""
+    """Options for squeue: all jobs, each field at its full length with ``mark`` after it."""
     fields = ",".join(f"{field}:0{mark}" for field in FIELDS)
     return ("--noheader", "--states=all", "--noconvert", "--sort=i", "--Format", fields)
 
 
 class QueueText:
-    """``take`` what comes, then ``close``; ``found`` has the jobs. ValueError for another text."""
+    """``take`` each piece of the text, then ``close``. ``values`` has the jobs. ValueError for
+    another text.
+    """
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
         self._end = f"{mark}\n".encode()
-        self._rest = b""
-        self.found: list[SlurmJob] = []
+        self._incomplete = b""
+        self.values: list[SlurmJob] = []
 
     def take(self, data: bytes) -> None:
-        """The next part of the text."""
-        *whole, self._rest = (self._rest + data).split(self._end)
-        self.found += (self._job(text) for text in whole)
+        """Add the next piece of the text."""
+        *complete, self._incomplete = (self._incomplete + data).split(self._end)
+        self.values += (self._job(text) for text in complete)
 
     def close(self) -> None:
-        """The end of the text."""
-        if self._rest:
-            raise ValueError(f"its last record breaks off: {self._rest[:80]!r}")
+        """End the text."""
+        if self._incomplete:
+            raise ValueError(f"its last record breaks off: {self._incomplete[:80]!r}")
 
     def _job(self, text: bytes) -> SlurmJob:
         values = text.decode(errors="replace").split(self._mark)
@@ -68,13 +70,13 @@ def _job(
     required: str, directory: str, output: str, exit_code: str, node_count: str, cpus: str,
     limit: str, priority: str, features: str, qos: str, reservation: str,
     node_cpus: str, memory: str, end: str, preempt: str, allocated: str, job_wants: str,
-    *others: str,
+    *tres_and_licenses: str,
 ) -> SlurmJob:  # fmt: skip
-    code, found = _whole(exit_code, 0), job_states(state)
-    *wants, licenses = others
+    code, states = _whole(exit_code, 0), job_states(state)
+    *gres_requests, licenses = tres_and_licenses
     return SlurmJob(
         id=int(number),
-        states=found,
+        states=states,
         user=intern(user),
         account=intern(_text(account)),
         partitions=partitions(partition),
@@ -101,8 +103,8 @@ def _job(
         cpus=max(_whole(cpus, 1), 1),
         limit=_limit(limit),
         priority=_whole(priority, 0),
-        gres=_given(tuple(wants)),
-        job_gres=_given((job_wants,)),
+        gres=_joined(tuple(gres_requests)),
+        job_gres=_joined((job_wants,)),
         features=intern(_text(features)),
         eligible=_time(eligible),
         description=intern(_description(reason, reason_list)),
@@ -111,9 +113,9 @@ def _job(
         licenses=intern(_text(licenses)),
         node_cpus=max(_whole(node_cpus, 1), 1),
         node_memory=_memory(memory),
-        end=_time(end) if found & ENDED else 0.0,
-        preempted=preempted(found, _time(start), _time(end), _time(preempt)),
-        allocated="" if nodes in _NONE else _given((allocated,)),
+        end=_time(end) if states & ENDED else 0.0,
+        preempted=preempted(states, _time(start), _time(end), _time(preempt)),
+        allocated="" if nodes in _NONE else _joined((allocated,)),
     )
 
 
@@ -122,7 +124,7 @@ def _whole(value: str, unknown: int) -> int:
 
 
 def _memory(value: str) -> int:
-    """MiB of ``MinMemory``, which does not say whether it is for a node or for a CPU."""
+    """The MiB of ``MinMemory``, which does not show whether it is for a node or for a CPU."""
     return int(value.removesuffix("M")) if value.removesuffix("M").isdecimal() else 0
 
 
@@ -131,8 +133,8 @@ def _text(value: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _given(values: tuple[str, ...]) -> str:
-    """Few texts are in tens of thousands of records."""
+def _joined(values: tuple[str, ...]) -> str:
+    """Cached, because tens of thousands of records have only few such texts."""
     return " ".join(value for value in values if value not in _NONE)
 
 
@@ -142,17 +144,17 @@ def _time(value: str) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _limit(value: str) -> int | None:
-    """Seconds of ``[DAYS-][HOURS:]MINUTES:SECONDS``; None for a word, as UNLIMITED."""
-    found = _LIMIT.fullmatch(value)
-    if found is None:
+    """The seconds of ``[DAYS-][HOURS:]MINUTES:SECONDS``. None for a word such as UNLIMITED."""
+    match = _LIMIT.fullmatch(value)
+    if match is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(field or 0) for field in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _description(reason: str, reason_list: str) -> str:
-    """What Slurm says in parentheses beside the reason; the job's nodes are there otherwise."""
+    """Slurm's text in parentheses beside the reason. A running job has its nodes there instead."""
     if not reason_list.startswith("("):
         return ""
-    said = reason_list[1:].removesuffix(")")
-    return "" if said == reason else said.replace("_", " ")
+    text = reason_list[1:].removesuffix(")")
+    return "" if text == reason else text.replace("_", " ")

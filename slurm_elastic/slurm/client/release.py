@@ -1,4 +1,4 @@
-"""The release of Slurm on this host, asked of its programs."""
+"""The release of Slurm on this host, according to its programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def release_of(settings: SlurmSettings) -> tuple[int, int]:
 
 @functools.cache
 def installed_release() -> tuple[int, int]:
-    """The release of the Slurm at the places of a distribution's package."""
+    """The release of the Slurm in the directories of a distribution's package."""
     return release_of(SlurmSettings())
 
 
@@ -28,8 +28,10 @@ def _release(*commands: Sequence[str]) -> tuple[int, int]:
     errors = []
     for command in commands:
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-            return answers.version(done.stdout)
+            process = subprocess.run(
+                command, capture_output=True, text=True, timeout=30, check=True
+            )
+            return answers.version(process.stdout)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             errors.append(f"{' '.join(command)}: {error}")
     raise ConfigError(f"cannot find out Slurm's version: {'; '.join(errors)}")

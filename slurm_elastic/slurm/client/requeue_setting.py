@@ -1,8 +1,8 @@
 """The only place that changes whether a job may be requeued (``--no-requeue``, scontrol's Requeue).
 
-Slurm ends a ``--no-requeue`` job with its node. A job that has not started, or that has an image to
-go on from, loses nothing by waiting again, so both services lift the setting for such a job. A
-setting that is lifted only until the job runs stands in the ledger.
+Slurm ends a ``--no-requeue`` job with its node. A job that has not started, or that can continue
+from an image, loses nothing if it waits again. So both services lift the setting for such a job. If
+it is lifted only until the job runs, the ledger has a row about that.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from slurm_elastic.state.ledger import Ledger
 
 
 def lift_until_it_runs(slurm: Slurm, ledger: Ledger, job: SlurmJob, now: float) -> None:
-    """Allow one requeue of ``job``; ``put_back`` ends it. ``now`` is Unix time (s).
+    """Allow one requeue of ``job``. ``put_back`` forbids it again. ``now`` is Unix time (s).
 
-    Raises SlurmError where Slurm refuses or does not answer: the job may not be requeued then, and
-    the ledger's row only makes a later ``put_back`` look once more.
+    Raises SlurmError if Slurm refuses or does not answer. Then the job may not be requeued, and the
+    ledger's row only makes a later ``put_back`` check once more.
     """
-    # The row first, so that whoever serves after a crash puts the setting back.
+    # The row comes first, so that after a crash the next head puts the setting back.
     ledger.requeues.lift(job.id, job.restarts, now)
     reach("refuse.lifted")
     slurm.set_requeue(job.id, requeue=True)
 
 
 def lift_for_good(slurm: Slurm, job: int) -> None:
-    """Allow requeues of a job that has an image, from which it goes on. SlurmError if not."""
+    """Allow requeues of a job that has an image to continue from. SlurmError if Slurm refuses."""
     slurm.set_requeue(job, requeue=True)
 
 
 def put_back(slurm: Slurm, ledger: Ledger, number: int, job: SlurmJob | None) -> None:
-    """Give the job its user's ``--no-requeue`` again; ``job`` is None where Slurm has forgotten it.
+    """Set the user's ``--no-requeue`` again. ``job`` is None if Slurm has forgotten it.
 
-    Raises SlurmError where Slurm refuses or does not answer; the ledger keeps the row then.
+    Raises SlurmError if Slurm refuses or does not answer. The ledger then keeps the row.
     """
     if job is not None and job.requeue:
         slurm.set_requeue(job.id, requeue=False)

@@ -1,8 +1,8 @@
 """A job as sbatch itself understands it, without submitting it: ``sbatch --verbose --test-only``.
 
 sbatch reads its command line, the script's ``#SBATCH`` lines and its ``SBATCH_`` variables, in this
-order of rank (sbatch(1)), prints the options that came of it, and asks slurmctld when such a job
-would start. So nothing of that is guessed here, in no release. Measured on 22.05.
+order of priority (sbatch(1)). It prints the resulting options, and asks slurmctld when such a job
+would start. So we guess nothing of this in any release. Measured on 22.05.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from msgspec import Struct
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.slurm.client.command import Patience, run
+from slurm_elastic.slurm.client.command import CallTimeout, run
 
-PATIENCE = 30.0
+TIMEOUT_S = 30.0
 _OPTION = re.compile(r"^sbatch: ([a-z][a-z-]*) *: (.*)$", re.MULTILINE)
 _START = re.compile(r"^sbatch: Job \d+ to start at (\d{4}-\S+) using \d+ processors", re.MULTILINE)
 _REFUSED = re.compile(r"^(?:sbatch: (?:error|fatal): |allocation failure: )+(.*)$", re.MULTILINE)
-_WHOLE = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _SIZE = re.compile(r"(\d+)([KMGT]?)")
 _MIB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """``options`` by their long names; ``start`` (Unix time) as slurmctld says, None where it does
-    not, and ``refused`` why.
+    """``options`` by their long names. ``start``: when slurmctld would start the job (Unix time),
+    or None, and then ``refused`` has the reason.
     """
 
     options: Mapping[str, str]
@@ -41,57 +41,61 @@ class Submission(Struct, frozen=True, kw_only=True):
 def ask_sbatch(
     settings: SlurmSettings, script: str, options: Sequence[str], *, partition: str = ""
 ) -> Submission:
-    """Run it with these options of sbatch's, in ``partition`` where one is named. Raises
-    SlurmElasticError where sbatch takes them for none, or cannot be run.
+    """Run sbatch with these options, in ``partition`` if one is named. SlurmElasticError if sbatch
+    rejects them or cannot be run.
     """
-    only = [f"--partition={partition}"] if partition else []
+    partition_option = [f"--partition={partition}"] if partition else []
     command = [os.path.join(settings.bin_dir, "sbatch"), "--verbose", "--test-only"]
     environment = {**os.environ, "SLURM_CONF": settings.conf, "SLURM_TIME_FORMAT": "standard",
                    "LC_ALL": "C.UTF-8"}  # fmt: skip
     try:
-        words = [*command, *options, *only, script]
-        _, said = run(words, environment, Patience(PATIENCE), lambda _: None)
+        arguments = [*command, *options, *partition_option, script]
+        _, output = run(arguments, environment, CallTimeout(TIMEOUT_S), lambda _: None)
     except TimeoutError:
-        raise SlurmElasticError(f"sbatch gives no answer in {brief(PATIENCE)}") from None
+        raise SlurmElasticError(f"sbatch gives no answer in {brief(TIMEOUT_S)}") from None
     except OSError as error:
         raise SlurmElasticError(f"sbatch cannot be run: {error}") from None
-    return understood(said)
+    return understood(output)
 
 
-def understood(said: str) -> Submission:
-    """By what sbatch printed. SlurmElasticError where it did not come to its options."""
-    refused = "; ".join(dict.fromkeys(_REFUSED.findall(said)))
-    if "end of defined options" not in said:
-        raise SlurmElasticError(f"sbatch does not take this: {refused or said.strip()[-200:]}")
-    start = _START.search(said)
+def understood(output: str) -> Submission:
+    """Read sbatch's messages. SlurmElasticError if sbatch failed before it printed its options."""
+    refused = "; ".join(dict.fromkeys(_REFUSED.findall(output)))
+    if "end of defined options" not in output:
+        raise SlurmElasticError(f"sbatch rejects this: {refused or output.strip()[-200:]}")
+    start = _START.search(output)
     return Submission(
-        options={name: value.strip() for name, value in _OPTION.findall(said)},
+        options={name: value.strip() for name, value in _OPTION.findall(output)},
         start=datetime.fromisoformat(start[1]).timestamp() if start else None,
         refused="" if start else refused,
     )
 
 
 def seconds(text: str) -> int | None:
-    """A time limit in any of sbatch's forms (``30``, ``1:30:00``, ``2-12``); None for no bound."""
-    found = _WHOLE.fullmatch(text)
-    if found is None:
+    """The seconds of a time limit in any form of sbatch (``30``, ``1:30:00``, ``2-12``). None for
+    UNLIMITED and other words.
+    """
+    match = _TIME_LIMIT.fullmatch(text)
+    if match is None:
         return None
-    days, *parts = found.groups()
-    given = [int(part) for part in parts if part is not None]
+    days, *fields = match.groups()
+    numbers = [int(field) for field in fields if field is not None]
     if days is not None:  # days-hours[:minutes[:seconds]]
-        hours, minutes, rest = (*given, 0, 0)[:3]
-        return int(days) * 86400 + hours * 3600 + minutes * 60 + rest
-    hours, minutes, rest = {1: (0, *given, 0), 2: (0, *given)}.get(len(given), tuple(given))
-    return hours * 3600 + minutes * 60 + rest
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+        return int(days) * 86400 + hours * 3600 + minutes * 60 + seconds
+    hours, minutes, seconds = {1: (0, *numbers, 0), 2: (0, *numbers)}.get(
+        len(numbers), tuple(numbers)
+    )
+    return hours * 3600 + minutes * 60 + seconds
 
 
 def mebibytes(text: str) -> int:
-    """A size such as ``4G``; 0 where it is none."""
-    found = _SIZE.fullmatch(text.upper().removesuffix("B"))
-    return int(int(found[1]) * _MIB[found[2]]) if found else 0
+    """The MiB of a size such as ``4G``. 0 if the text is no size."""
+    match = _SIZE.fullmatch(text.upper().removesuffix("B"))
+    return int(int(match[1]) * _MIB[match[2]]) if match else 0
 
 
 def count(text: str, default: int = 1) -> int:
-    """The least of a number or a range (``2-4``)."""
+    """The smallest value of a number or a range (``2-4``)."""
     digits = re.match(r"\d+", text)
     return int(digits[0]) if digits else default

@@ -1,4 +1,4 @@
-"""One reading for all threads that ask while another one is under way."""
+"""One reading for all threads that ask during another reading."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class SharedReading(Generic[T]):
-    """``get`` gives what a reading found that began after the call: never an older one. So two run
-    at most for any number of threads, one after the other. Nothing is kept when nobody waits:
-    a list of all jobs may be large, so this is no cache (``base.ttl_cache``).
+    """``get`` returns the result of a reading that began after the call, never an older one. At
+    most two readings run for any number of threads, one after the other. When no thread waits,
+    nothing is kept, because a list of all jobs may be large. (``base.ttl_cache`` is a cache.)
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -31,22 +31,22 @@ class SharedReading(Generic[T]):
         self._last: tuple[float, T] | None = None
 
     def get(self) -> T:
-        """Whatever the reading raises is its own caller's; the next caller reads anew."""
+        """An error of the reading goes only to its own caller. The next caller reads again."""
         with self._counting:
-            called = time.monotonic()
+            called_at = time.monotonic()
             self._callers += 1
         try:
             with self._reading:
-                if self._last is None or self._last[0] < called:
+                if self._last is None or self._last[0] < called_at:
                     self._last = None
-                    # The time at which it began, as a tuple is made from left to right.
+                    # The time when it began, because a tuple is built from left to right.
                     self._last = time.monotonic(), self._read()
                 return self._last[1]
         finally:
             with self._counting:
                 self._callers -= 1
                 if not self._callers:
-                    # Nobody else reads now, so this does not wait. Also where the reading fails: an
-                    # older one is for nobody who waits now.
+                    # No other thread reads now, so this does not wait. Also after a failure: an
+                    # older result is too old for every later caller.
                     with self._reading:
                         self._last = None

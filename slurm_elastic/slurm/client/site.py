@@ -9,5 +9,5 @@ from slurm_elastic.slurm.client.siteconf import SiteConf
 
 
 def read_site(settings: SlurmSettings, *, ignore: str | None = None) -> SiteConf:
-    """slurm.conf with its includes but ``ignore``. ConfigError names file and line."""
+    """slurm.conf with all includes except ``ignore``. ConfigError names file and line."""
     return siteconf.read(settings.conf, ignore=ignore, release=lambda: release_of(settings))

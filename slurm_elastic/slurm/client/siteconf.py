@@ -1,10 +1,10 @@
-"""A site's slurm.conf, read the way Slurm reads it (src/common/parse_config.c, slurm.conf(5)).
+"""A site's slurm.conf, read as Slurm reads it (src/common/parse_config.c, slurm.conf(5)).
 
-Comments end a line wherever an unescaped ``#`` stands, a backslash at the end joins the next line,
-``Include`` takes ``%c``, keys are case-insensitive, the last of a repeated key wins, and
-``NodeName=DEFAULT`` / ``PartitionName=DEFAULT`` fill in what later lines leave out. A relative
-``Include`` in an included file is beside that file up to 22.05 and beside slurm.conf in 24.11 and
-25.11 (measured; parse_config.c). Every value keeps the file and line it came from.
+An unescaped ``#`` begins a comment anywhere in a line. A backslash at the end joins the next line.
+``Include`` replaces ``%c`` by the cluster's name. Keys are case-insensitive, and the last of a
+repeated key wins. ``NodeName=DEFAULT`` and ``PartitionName=DEFAULT`` give values to later lines. A
+relative ``Include`` in an included file is beside that file up to 22.05, and beside slurm.conf in
+24.11 and 25.11 (measured; parse_config.c). Every value keeps the file and line of its origin.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from slurm_elastic.slurm.client.release import installed_release
 RECORDS = frozenset(
     {"nodename", "partitionname", "downnodes", "nodeset", "frontendname", "poweraction"}
 )
-"""Keys whose line is one record: what follows belongs to it."""
+"""Keys whose line is one record. All further pairs of the line belong to it."""
 
 _MAX_DEPTH = 8
 _PAIR = re.compile(r'\s*([A-Za-z0-9_.]+)\s*[-+*/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|$)')
 _INCLUDE = re.compile(r"include\s+(\S+)$", re.IGNORECASE)
 _BESIDE_SLURM_CONF = (23, 2)
-"""From here on an Include in an included file is relative to slurm.conf. 24.11 was measured."""
+"""Since this release an Include in an included file is relative to slurm.conf (24.11 measured)."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One ``name=value``; ``key`` is the name in lower case."""
+    """One ``name=value``. ``key`` is the name in lower case."""
 
     key: str
     name: str
@@ -43,12 +43,12 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """``file:line``, as error messages begin."""
+        """``file:line``, the beginning of error messages."""
         return f"{self.file}:{self.line}"
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """One logical line: joined, without its comment, with what it sets."""
+    """One logical line: continuations joined, the comment cut off, and its pairs."""
 
     text: str
     entries: tuple[Entry, ...]
@@ -60,7 +60,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """A NodeName, PartitionName or NodeSet: ``names`` expanded; ``values`` have the DEFAULTs in."""
+    """A NodeName, PartitionName or NodeSet. ``names`` are expanded. ``values`` include DEFAULTs."""
 
     names: tuple[str, ...]
     where: str
@@ -73,7 +73,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class SiteConf(Struct, frozen=True, kw_only=True):
-    """The file, Includes in place. ``*_defaults``: what a line after its end would inherit."""
+    """The file with Includes in place. ``*_defaults``: the DEFAULT values after the last line."""
 
     path: str
     lines: tuple[Line, ...]
@@ -84,9 +84,9 @@ class SiteConf(Struct, frozen=True, kw_only=True):
     partition_defaults: Mapping[str, Entry] = field(default_factory=dict)
 
     def option(self, name: str) -> Entry | None:
-        """The value of a global option that holds: the last one (None: not set)."""
-        found = self.options(name)
-        return found[-1] if found else None
+        """The global option's effective value, which is its last one. None if it is not set."""
+        entries = self.options(name)
+        return entries[-1] if entries else None
 
     def options(self, name: str) -> tuple[Entry, ...]:
         """Every line that sets a global option, first to last."""
@@ -106,7 +106,7 @@ class SiteConf(Struct, frozen=True, kw_only=True):
 
     @property
     def directory(self) -> Path:
-        """Where relative Includes, job_submit.lua and topology.conf are looked for."""
+        """The directory of relative Includes, job_submit.lua and topology.conf."""
         return Path(self.path).parent
 
     @property
@@ -116,7 +116,7 @@ class SiteConf(Struct, frozen=True, kw_only=True):
 
     @property
     def default_partition(self) -> Record | None:
-        """The partition of jobs that name none (the last with Default=YES)."""
+        """The partition of jobs that name none: the last one with Default=YES."""
         chosen = [p for p in self.partitions if confvalues.is_true(p.get("default"))]
         return chosen[-1] if chosen else None
 
@@ -133,7 +133,7 @@ class SiteConf(Struct, frozen=True, kw_only=True):
 
 def priority(partition: Record | None, key: str) -> int:
     """PriorityTier or PriorityJobFactor (``key`` in lower case) of a partition."""
-    # ``Priority`` sets both numbers and wins over them, also as a DEFAULT (measured).
+    # ``Priority`` sets both numbers and wins over them, even as a DEFAULT (measured).
     text = partition.get("priority", partition.get(key)) if partition else ""
     value = confvalues.number(text)
     return 1 if value is None else value
@@ -145,21 +145,21 @@ Release = tuple[int, int]
 def read(
     path: str | Path, *, ignore: str | None = None, release: Callable[[], Release] | None = None
 ) -> SiteConf:
-    """Read slurm.conf and its includes but ``ignore`` (our fragment). ConfigError has the line.
+    """Read slurm.conf and its includes except ``ignore`` (our fragment). ConfigError has the line.
 
-    ``release`` gives Slurm's release, which an Include in an included file depends on.
+    ``release`` gives Slurm's release, which decides the place of an Include in an included file.
     """
     reader = _Reader(Path(path), ignore, release or installed_release)
     return _assemble(str(path), tuple(reader.lines(Path(path))))
 
 
 def read_lines(path: Path, *, ignore: str | None = None) -> tuple[Line, ...]:
-    """The logical lines of another file in that form, but for includes named ``ignore``."""
+    """The logical lines of another file in this form, without includes named ``ignore``."""
     return tuple(_Reader(path, ignore, installed_release).lines(path))
 
 
 def names(entry: Entry) -> tuple[str, ...]:
-    """The hostlist in a value, expanded. Raises ConfigError naming file and line."""
+    """The hostlist in a value, expanded. ConfigError with file and line if it is none."""
     try:
         return tuple(expand(entry.value))
     except HostlistError as error:
@@ -167,13 +167,13 @@ def names(entry: Entry) -> tuple[str, ...]:
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Line number and text of each non-empty logical line: comments off, continuations joined."""
+    """Line number and text of each non-empty logical line, without comments, lines joined."""
     joined, start = "", 0
-    for number, raw in enumerate(text.split("\n"), 1):
+    for number, physical_line in enumerate(text.split("\n"), 1):
         start = start or number
-        line, goes_on = _strip(raw)
+        line, is_continued = _strip(physical_line)
         joined += line
-        if goes_on:
+        if is_continued:
             continue
         if joined.strip():
             yield start, joined.rstrip()
@@ -183,25 +183,28 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def pairs(text: str, file: str, line: int) -> tuple[Entry, ...]:
-    """The ``name=value`` pairs of a logical line. Raises ConfigError for anything else in it."""
-    found: list[Entry] = []
-    at = 0
-    while text[at:].strip():
-        match = _PAIR.match(text, at)
+    """The ``name=value`` pairs of a logical line. ConfigError for any other text in it."""
+    entries: list[Entry] = []
+    position = 0
+    while text[position:].strip():
+        match = _PAIR.match(text, position)
         if match is None:
             raise ConfigError(
-                f"{file}:{line}: {text[at:].strip()!r} is not a name=value pair as Slurm has them"
+                f"{file}:{line}: {text[position:].strip()!r} is not a name=value pair as Slurm has"
+                " them"
             )
         value = match[3] if match[2] is None else match[2]
-        found.append(Entry(key=match[1].lower(), name=match[1], value=value, file=file, line=line))
-        at = match.end()
-    return tuple(found)
+        entries.append(
+            Entry(key=match[1].lower(), name=match[1], value=value, file=file, line=line)
+        )
+        position = match.end()
+    return tuple(entries)
 
 
-def _strip(raw: str) -> tuple[str, bool]:
-    """A physical line without its comment, and whether the next continues it."""
-    line = raw.rstrip("\r")
-    # Slurm takes the comment off first: a backslash inside of it continues nothing.
+def _strip(physical_line: str) -> tuple[str, bool]:
+    """A physical line without its comment, and whether the next line continues it."""
+    line = physical_line.rstrip("\r")
+    # Slurm cuts the comment off first, so a backslash inside a comment continues nothing.
     comment = re.search(r"(?<!\\)(?:\\\\)*#", line)
     if comment:
         line = line[: comment.end() - 1]
@@ -219,7 +222,7 @@ def _text(path: Path, where: str) -> str:
 
 
 def encoded(text: str) -> bytes:
-    """``text`` as bytes again: a site's file goes back byte for byte, also where it is no UTF-8."""
+    """``text`` as bytes. A site's file returns byte for byte, even if it is no UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -245,7 +248,7 @@ class _Reader:
                 yield from self.lines(self._place(path, include), depth + 1, here)
 
     def _included(self, text: str, here: str) -> str | None:
-        """The name in an Include line; None for another line."""
+        """The name in an Include line. None for another line."""
         stripped = text.strip()
         if not re.match(r"include(\s|$)", stripped, re.IGNORECASE):
             return None
@@ -269,7 +272,7 @@ class _Reader:
                 self._cluster = entry.value.lower()
 
     def _place(self, including: Path, name: str) -> Path:
-        """Where Slurm looks for a file of this name."""
+        """The path at which Slurm looks for an included file."""
         is_elsewhere = including.parent != self._root.parent and not Path(name).is_absolute()
         if is_elsewhere and self._release() < _BESIDE_SLURM_CONF:
             return including.parent / name
@@ -277,19 +280,19 @@ class _Reader:
 
 
 class _Defaults:
-    """NodeName=DEFAULT or PartitionName=DEFAULT so far: later ones add to earlier ones."""
+    """The values of NodeName=DEFAULT or PartitionName=DEFAULT so far. Later lines add to them."""
 
     def __init__(self) -> None:
         self.values: dict[str, Entry] = {}
 
     def record(self, line: Line) -> Record | None:
-        """The record of a line; None for a DEFAULT line, which is remembered."""
-        head, rest = line.entries[0], {e.key: e for e in line.entries[1:]}
+        """The record of a line. None for a DEFAULT line, whose values are kept."""
+        head, values = line.entries[0], {e.key: e for e in line.entries[1:]}
         if head.value.upper() == "DEFAULT":
-            self.values.update(rest)
+            self.values.update(values)
             return None
-        found = names(head) if head.key == "nodename" else (head.value,)
-        return Record(names=found, where=head.where, values={**self.values, **rest})
+        expanded = names(head) if head.key == "nodename" else (head.value,)
+        return Record(names=expanded, where=head.where, values={**self.values, **values})
 
 
 def _assemble(path: str, lines: tuple[Line, ...]) -> SiteConf:
@@ -315,11 +318,11 @@ def _assemble(path: str, lines: tuple[Line, ...]) -> SiteConf:
     )
 
 
-def _unique(records: list[Record], what: str) -> None:
-    """A duplicate node or partition is fatal to slurmctld."""
-    seen: dict[str, str] = {}
+def _unique(records: list[Record], noun: str) -> None:
+    """ConfigError for a duplicate node or partition, which is fatal to slurmctld."""
+    places: dict[str, str] = {}
     for record in records:
         for name in record.names:
-            if name in seen:
-                raise ConfigError(f"{record.where}: {what} {name} is already at {seen[name]}")
-            seen[name] = record.where
+            if name in places:
+                raise ConfigError(f"{record.where}: {noun} {name} is already at {places[name]}")
+            places[name] = record.where

@@ -1,4 +1,4 @@
-"""Errors of updates that tell of something else than a failure."""
+"""Errors of updates that mean no failure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ _ERRNO_TEXTS = tuple(os.strerror(number) for number in errno.errorcode)
 
 
 def only_started(error: SlurmError) -> bool:
-    """Whether an update was refused for what started meanwhile, and for nothing else."""
+    """Whether the update was refused only because jobs had started or ended before it."""
     lines = _lines(error)
-    over = ("Job is no longer pending execution", "Job/step already completing or completed")
-    fine = (*over, "No error")
-    return bool(lines) and all(any(words in line for words in fine) for line in lines)
+    ended_texts = ("Job is no longer pending execution", "Job/step already completing or completed")
+    harmless_texts = (*ended_texts, "No error")
+    return bool(lines) and all(any(text in line for text in harmless_texts) for line in lines)
 
 
 def is_left_over(error: SlurmError) -> bool:
-    """Whether all that scontrol says of the jobs is what the system said of something else."""
-    fine = (*_ERRNO_TEXTS, "No error")
-    said = _lines(error)
-    return error.code == 1 and bool(said) and all(any(t in line for t in fine) for line in said)
+    """Whether all messages about the jobs are texts of an errno that an earlier call left over."""
+    harmless_texts = (*_ERRNO_TEXTS, "No error")
+    messages = _lines(error)
+    return (
+        error.code == 1
+        and bool(messages)
+        and all(any(t in line for t in harmless_texts) for line in messages)
+    )
 
 
 def _lines(error: SlurmError) -> list[str]:

@@ -1,4 +1,4 @@
-"""By what the site's daemons believe each other (AuthType), and whether machines get the same."""
+"""How the site's daemons authenticate each other (AuthType), and whether machines can, too."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SLURM = "auth/slurm"  # Slurm 23.11 and later: keys with an id and an end, no mu
 
 def kind(site: SiteConf) -> str:
     """The AuthType, with Slurm's own default."""
-    found = site.option("AuthType")
-    return "auth/munge" if found is None else found.value.lower()
+    entry = site.option("AuthType")
+    return "auth/munge" if entry is None else entry.value.lower()
 
 
 def wrong_secret(config: Config, site: SiteConf) -> str:
-    """Why the secret that machines get by SSH is of no use to them; empty where it is the right
-    one, or comes another way.
+    """Why machines cannot use the secret that they get by SSH. Empty if they can, or if the secret
+    comes another way.
     """
     ssh = config.join.ssh
     if ssh is None or (ssh.slurm_keys is not None) == (kind(site) == SLURM):
@@ -28,14 +28,14 @@ def wrong_secret(config: Config, site: SiteConf) -> str:
 
 
 def notices(config: Config, site: SiteConf) -> Iterator[str]:
-    """The words that an admin has to read about it before slurm-elastic is installed."""
+    """Sentences about authentication for an admin to read before slurm-elastic is installed."""
     if wrong := wrong_secret(config, site):
         yield f"{wrong}, or cannot join"
     if kind(site) != SLURM:
         return
     cred = site.option("CredType")
     if cred is None or cred.value.lower() != "cred/slurm":
-        yield "AuthType is auth/slurm: CredType has to be cred/slurm, or machines need munge, too"
+        yield "AuthType is auth/slurm: CredType must be cred/slurm, or machines need munge, too"
     if config.join.head is not None and config.join.ssh is None:
         yield (
             f"AuthType is {SLURM}: the image needs its cloud's keys as /etc/slurm/slurm.jwks"

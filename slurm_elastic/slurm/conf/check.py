@@ -1,9 +1,10 @@
-"""Prove, before anything is changed, that the fragment leaves the site's own parts as they are.
+"""Proves, before anything is changed, that the fragment does not change the site's own parts.
 
-First what needs no process: conflicts, topology. Then Slurm's own parser, by a client that talks
-to nobody. Then two throw-away slurmctld's cut off from the network, one without and one with the
-fragment, and what they say of the site's own nodes, partitions and options is compared. Where the
-kernel does not allow that cut, the last step is left out and the report says so.
+First come the checks that need no process: conflicts and topology. Then Slurm's own parser reads
+the files, in a client that contacts nobody. Then two throw-away slurmctlds run without a network,
+one without and one with the fragment, and we compare what they show of the site's own nodes,
+partitions and options. If the kernel allows no such namespace, the last step is left out and the
+report says so.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded
 from slurm_elastic.slurm.conf import dryrun, fragment, gresconf, mentions, readings, topology
 from slurm_elastic.slurm.conf.dryrun import DryRun
-from slurm_elastic.slurm.conf.leaving import Things
+from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 from slurm_elastic.slurm.conf.plan import ConfPlan
 
 VOLATILE = frozenset(
@@ -62,17 +63,20 @@ _MAY_CHANGE = frozenset(
         "SlurmctldParameters",
     }
 )
+"""Options that differ between the two runs although the site's own jobs run the same: places and
+counters of the throw-away slurmctld, and options that the fragment sets on purpose.
+"""
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """``full``: a throw-away slurmctld was run; ``lines``: what is in order, or why it was not."""
+    """``full``: a throw-away slurmctld was run. ``lines``: what is proven, or why no proof is."""
 
     full: bool
     lines: tuple[str, ...]
 
 
 def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
-    """Check a plan; ConfigError where it must not be installed. ``wrapper`` isolates."""
+    """Check a plan. ConfigError if it must not be installed. ``wrapper`` isolates a process."""
     problems = topology.problems(plan.config, plan.pools, plan.site, plan.version)
     if problems:
         raise ConfigError(*problems)
@@ -81,8 +85,8 @@ def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
     if isolation is None:
         return _lesser(lines, "unshare may not make a network namespace here")
     settings, site = plan.config.slurm, plan.site
-    # slurmctld starts on a site's own partition with our nodes only if it knows these nodes.
-    shared = list(mentions.partitions(site, Things(nodes=_nodes_of(plan))))
+    # A partition of the site may have our nodes, and slurmctld starts only if it knows them all.
+    shared = list(mentions.partitions(site, NodesAndPartitions(nodes=_nodes_of(plan))))
     before = dryrun.run(settings, site, _bare_nodes(plan) if shared else None, isolation)
     if before.failure:
         return _lesser(lines, f"it does not start on slurm.conf as it is: {before.failure}")
@@ -93,9 +97,9 @@ def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
     problems = list(_differences(plan, before, after, joined={place.holder for place in shared}))
     if problems:
         raise ConfigError(*problems)
-    own = len(site.node_names)
+    own_count = len(site.node_names)
     lines.append(
-        f"a throw-away slurmctld reads the site's own nodes ({own}) and partitions "
+        f"a throw-away slurmctld reads the site's own nodes ({own_count}) and partitions "
         f"({len(site.partitions)}) the same with and without the fragment"
     )
     return Report(full=True, lines=tuple(lines))
@@ -106,7 +110,7 @@ def _nodes_of(plan: ConfPlan) -> frozenset[str]:
 
 
 def _bare_nodes(plan: ConfPlan) -> str:
-    """Our nodes without devices, which would need options of the fragment."""
+    """Our nodes without devices: the options for devices are in the fragment."""
     lines = (
         f"NodeName={compress(pool.nodes)} CPUs={pool.cpus} RealMemory={pool.real_memory}"
         " State=CLOUD\n"
@@ -116,7 +120,7 @@ def _bare_nodes(plan: ConfPlan) -> str:
 
 
 def _readings(plan: ConfPlan, before: DryRun) -> Iterator[str]:
-    """The values that slurmctld reads otherwise than we do."""
+    """The values that slurmctld reads in another way than we do."""
     site_nodes = {n: fields for n, fields in before.nodes.items() if n not in _nodes_of(plan)}
     has_yaml = topology.has_yaml(plan.site, plan.version)
     yield from readings.differences(
@@ -124,16 +128,16 @@ def _readings(plan: ConfPlan, before: DryRun) -> Iterator[str]:
     )
 
 
-def _lesser(lines: Sequence[str], why: str) -> Report:
-    return Report(full=False, lines=(*lines, f"lesser check, no throw-away slurmctld: {why}"))
+def _lesser(lines: Sequence[str], reason: str) -> Report:
+    return Report(full=False, lines=(*lines, f"lesser check, no throw-away slurmctld: {reason}"))
 
 
 def _parse(plan: ConfPlan) -> str:
-    """Let Slurm's own parser read the whole: unknown keys are fatal to clients too."""
+    """Let Slurm's own parser read everything: an unknown key is fatal even to its clients."""
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         conf = Path(name) / "slurm.conf"
         (Path(name) / fragment.FILE_NAME).write_bytes(encoded(plan.fragment))
-        # A `#` that is left was escaped in the site's file: comments are off already.
+        # Comments are already cut off, so any remaining `#` was escaped in the site's file.
         lines = (f"{line.text}\n".replace("#", "\\#") for line in plan.site.lines)
         text = "".join(lines) + f"include {fragment.FILE_NAME}\n"
         conf.write_bytes(encoded(text))
@@ -158,17 +162,17 @@ def _parse(plan: ConfPlan) -> str:
 
 
 def _relocated(message: str, conf: Path, site: SiteConf) -> str:
-    """Slurm's message about the copy with the site's file and line."""
-    unknown = re.search(r"unrecognized key: (\w+)", message)
-    if unknown and (found := site.option(unknown[1])):
-        return f"{found.where}: Slurm does not know {found.name}"
+    """Slurm's message about the copy, with the site's file and line in it."""
+    match = re.search(r"unrecognized key: (\w+)", message)
+    if match and (entry := site.option(match[1])):
+        return f"{entry.where}: Slurm does not know {entry.name}"
     return dryrun.relocated(message, conf, site)
 
 
 def _differences(
     plan: ConfPlan, before: DryRun, after: DryRun, *, joined: Set[str]
 ) -> Iterator[str]:
-    """What would change. ``joined``: the site's own partitions with our nodes."""
+    """What the fragment would change. ``joined``: the site's own partitions with our nodes."""
     if after.failure:
         yield f"slurmctld does not start with the fragment: {after.failure}"
         if "Invalid GRES data" in after.failure:
@@ -197,7 +201,9 @@ def _differences(
 
 
 def _unequal_order(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[str]:
-    """Slurm follows a job's list of partitions only among partitions of equal tier and factor."""
+    """Slurm follows the order in a job's list only among partitions of equal tier and factor
+    (measured on 22.05).
+    """
     default = plan.site.default_partition
     expected = before.partitions.get(default.names[0], {}) if default else {}
     for cloud in plan.config.clouds:
@@ -213,7 +219,7 @@ def _unequal_order(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[st
 def _without_devices(
     partitions: Mapping[str, Mapping[str, str]], joined: Set[str]
 ) -> dict[str, dict[str, str]]:
-    """The same without TRES of ``joined`` partitions: the first run knows no devices of ours."""
+    """The same, without TRES of ``joined`` partitions: the first run has no devices of ours."""
     return {
         name: {
             key: value
@@ -225,12 +231,12 @@ def _without_devices(
 
 
 def _compare(
-    what: str,
+    noun: str,
     names: Sequence[str] | Mapping[str, str],
     before: Mapping[str, Mapping[str, str]],
     after: Mapping[str, Mapping[str, str]],
 ) -> Iterator[str]:
-    """What would change of the site's own nodes or partitions, as far as both answers have them."""
+    """What would change in the site's own nodes or partitions that both runs show."""
     for name in names:
         # The site's own cloud nodes may be hidden before and shown after (PrivateData, 22.05).
         if name not in before:
@@ -239,6 +245,6 @@ def _compare(
         for field in sorted((old.keys() | new.keys()) - VOLATILE):
             if old.get(field) != new.get(field):
                 yield (
-                    f"the site's own {what} {name} would change:"
+                    f"the site's own {noun} {name} would change:"
                     f" {field} from {old.get(field)} to {new.get(field)}"
                 )

@@ -1,5 +1,5 @@
-"""``conf diff``: what install would change, as a unified diff or as a person reads it: a line for
-each option, node line and partition that comes, goes or changes, in 80 columns.
+"""``conf diff``: the changes of an install, as a unified diff or for a person: a line for each
+option, node line and partition that comes, goes or changes, in 80 columns.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from slurm_elastic.slurm.conf import fragment, gresconf
 from slurm_elastic.slurm.conf.plan import ConfPlan, PlannedFile
 
 WIDTH = 80
-_LONGEST = 48  # characters of a list of nodes that is printed whole
-_MOST = 12  # lines of a kind (NodeName, PartitionName, options) that are printed; more are counted
+_MAX_LIST_LENGTH = 48  # characters of a list of nodes that is printed whole
+_MAX_LINES = 12  # lines of a kind (NodeName, PartitionName, options) to print; others are counted
 _RECORDS = ("NodeName=", "PartitionName=")
 _PIECE = re.compile(r"[^ ,]+[ ,]*|[ ,]+")
 
 
 def whole(planned: ConfPlan) -> str:
-    """Every changed file as a unified diff; empty for no change."""
+    """Every changed file as a unified diff. Empty if nothing changes."""
     return "".join(_unified(file) for file in planned.changes())
 
 
 def short(planned: ConfPlan) -> str:
-    """The changes, a line each; empty for no change."""
+    """The changes, one line each. Empty if nothing changes."""
     conf = Path(planned.config.slurm.conf)
     records = planned.site.directory / fragment.FILE_NAME
     gres = {planned.site.directory / name for name in (gresconf.FILE_NAME, gresconf.SITE_FILE)}
-    read = {records, *gres, conf}
+    conf_files = {records, *gres, conf}
     changes = planned.changes()
-    lines = list(_programs([file for file in changes if file.path not in read]))
+    lines = list(_programs([file for file in changes if file.path not in conf_files]))
     for file in changes:
-        if file.path in read:
+        if file.path in conf_files:
             lines += [_headline(file), *_lines(file, records=file.path == records)]
     return "".join(f"{line}\n" for line in lines)
 
@@ -45,7 +45,7 @@ def _headline(file: PlannedFile) -> str:
 
 
 def _programs(files: Sequence[PlannedFile]) -> Iterator[str]:
-    """Our own files by directory: who runs the site need not read them."""
+    """Our own files by directory. An admin need not read their content."""
     for directory, group in groupby(files, key=lambda file: file.path.parent):
         members = list(group)
         for word, present in (("new", False), ("changed", True)):
@@ -65,42 +65,42 @@ def _lines(file: PlannedFile, *, records: bool) -> Iterator[str]:
         return
     before, after = _records(old), _records(new)
     entries = {key: _entry(key, before, after) for key in (*before, *after)}
-    told = [(key, entry) for key, entry in entries.items() if entry]
-    for kind, group in groupby(sorted(told, key=_kind), key=_kind):
+    changed_entries = [(key, entry) for key, entry in entries.items() if entry]
+    for kind, group in groupby(sorted(changed_entries, key=_kind), key=_kind):
         yield from _kind_lines(kind[1], list(group), after)
 
 
-def _kind(told: tuple[str, str]) -> tuple[int, str]:
+def _kind(keyed_entry: tuple[str, str]) -> tuple[int, str]:
     """Options, then nodes, then partitions, as the fragment has them."""
-    kinds = {name: (at, name) for at, name in enumerate(_RECORDS, start=1)}
-    return next((kinds[name] for name in _RECORDS if told[0].startswith(name)), (0, ""))
+    kinds = {name: (rank, name) for rank, name in enumerate(_RECORDS, start=1)}
+    return next((kinds[name] for name in _RECORDS if keyed_entry[0].startswith(name)), (0, ""))
 
 
 def _kind_lines(
-    kind: str, told: Sequence[tuple[str, str]], after: Mapping[str, str]
+    kind: str, entries: Sequence[tuple[str, str]], after: Mapping[str, str]
 ) -> Iterator[str]:
-    # One more would take no more room than the line that counts it.
-    shown = len(told) if len(told) <= _MOST + 1 else _MOST
-    for _, entry in told[:shown]:
+    # One more line takes no more room than the line that counts the rest.
+    shown = len(entries) if len(entries) <= _MAX_LINES + 1 else _MAX_LINES
+    for _, entry in entries[:shown]:
         yield from _wrapped(entry[2:], f"  {entry[:2]}")
-    if rest := [key for key, _ in told[shown:]]:
-        nodes = sum(_count(key.removeprefix(kind)) for key in rest if key in after)
-        of = f" ({nodes:,} nodes)" if kind == _RECORDS[0] and nodes else ""
-        yield f"    and {len(rest):,} more {kind.rstrip('=') or 'option'} lines{of}"
+    if unshown_keys := [key for key, _ in entries[shown:]]:
+        nodes = sum(_count(key.removeprefix(kind)) for key in unshown_keys if key in after)
+        node_count = f" ({nodes:,} nodes)" if kind == _RECORDS[0] and nodes else ""
+        yield f"    and {len(unshown_keys):,} more {kind.rstrip('=') or 'option'} lines{node_count}"
 
 
 def _records(lines: Sequence[str]) -> dict[str, str]:
-    """The lines by what tells them apart: an option's name, or the whole NodeName=..."""
-    found = {}
+    """The lines by their key: an option's name, or the whole ``NodeName=...``."""
+    records = {}
     for line in lines:
         if line and not line.startswith("#"):
-            first = line.split(maxsplit=1)[0]
-            found[first if first.startswith(_RECORDS) else first.partition("=")[0]] = line
-    return found
+            word = line.split(maxsplit=1)[0]
+            records[word if word.startswith(_RECORDS) else word.partition("=")[0]] = line
+    return records
 
 
 def _entry(key: str, before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """``+`` and ``-`` with the line, or ``~`` with the words of it that change; empty for none."""
+    """``+`` or ``-`` with the line, or ``~`` with the changed items. Empty if nothing changes."""
     old, new = before.get(key), after.get(key)
     if old == new:
         return ""
@@ -110,16 +110,16 @@ def _entry(key: str, before: Mapping[str, str], after: Mapping[str, str]) -> str
         return f"+ {_abbreviated(new)}"
     if not key.startswith(_RECORDS):
         return f"~ {old} -> {new.partition('=')[2]}"
-    was, now = (dict(map(_value, line.split()[1:])) for line in (old, new))
-    parts = [
-        f"{name}={was.get(name, '(none)')} -> {now.get(name, '(none)')}"
-        for name in dict.fromkeys((*was, *now))
-        if was.get(name) != now.get(name)
+    old_items, new_items = (dict(map(_item, line.split()[1:])) for line in (old, new))
+    changes = [
+        f"{name}={old_items.get(name, '(none)')} -> {new_items.get(name, '(none)')}"
+        for name in dict.fromkeys((*old_items, *new_items))
+        if old_items.get(name) != new_items.get(name)
     ]
-    return f"~ {_abbreviated(key)} {', '.join(parts)}"
+    return f"~ {_abbreviated(key)} {', '.join(changes)}"
 
 
-def _value(word: str) -> tuple[str, str]:
+def _item(word: str) -> tuple[str, str]:
     name, _, value = word.partition("=")
     return name, _abbreviated(word).partition("=")[2] if name == "Nodes" else value
 
@@ -129,11 +129,11 @@ def _abbreviated(line: str) -> str:
 
 
 def _short_list(word: str) -> str:
-    """A list of nodes that would fill the screen is its begin and its count."""
+    """A list of nodes that would fill the screen becomes its beginning and its length."""
     name, _, value = word.partition("=")
-    if name not in ("NodeName", "Nodes") or len(value) <= _LONGEST:
+    if name not in ("NodeName", "Nodes") or len(value) <= _MAX_LIST_LENGTH:
         return word
-    return f"{name}={value[: _LONGEST - 20]}... ({_count(value):,} nodes)"
+    return f"{name}={value[: _MAX_LIST_LENGTH - 20]}... ({_count(value):,} nodes)"
 
 
 def _count(nodes: str) -> int:
@@ -143,13 +143,13 @@ def _count(nodes: str) -> int:
         return 1
 
 
-def _wrapped(text: str, first: str, rest: str = " " * 8) -> Iterator[str]:
-    """Lines of 80 columns, broken after blanks and commas; what has neither stays whole."""
-    line = first
+def _wrapped(text: str, first_indent: str, indent: str = " " * 8) -> Iterator[str]:
+    """Lines of 80 columns, broken after blanks and commas. A text with neither is not broken."""
+    line = first_indent
     for piece in _PIECE.findall(text):
         if len(line) + len(piece.rstrip()) > WIDTH and line.strip(" +-~"):
             yield line.rstrip()
-            line = rest
+            line = indent
         line += piece
     yield line.rstrip()
 

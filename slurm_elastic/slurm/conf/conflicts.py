@@ -1,8 +1,8 @@
-"""The options of a site's slurm.conf that our fragment cannot stand beside. Pure.
+"""The options of a site's slurm.conf that conflict with our fragment. Pure.
 
-Slurm lets the last of two different values win and says so only in the log of slurmctld, so every
-such case is named here, with both values and the file and line of the site, before anything is
-written.
+If an option has two values, Slurm uses the last one and says so only in the log of slurmctld
+(measured on 22.05 to 26.05). So we report each such case before anything is written, with both
+values and the site's file and line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NODE_RESETS = {
     "reason": '""',
     "gres": '""',
 }
-"""Slurm's own defaults of what a site's NodeName=DEFAULT may set and ours must not inherit."""
+"""Slurm's defaults of options that NodeName=DEFAULT may set and our nodes must not inherit."""
 
 _NODE_SET_BY_US = frozenset(
     {
@@ -46,7 +46,7 @@ _NODE_SET_BY_US = frozenset(
 
 
 def conflicts_of(config: Config, pools: Sequence[Pool], site: SiteConf) -> list[str]:
-    """One sentence for each conflict; empty where fragment and site fit together."""
+    """One sentence for each conflict. Empty if fragment and site fit together."""
     return [
         *_cluster(config, site),
         *_names(config, pools, site),
@@ -67,6 +67,7 @@ def programs_of(config: Config) -> dict[str, str]:
         "ResumeProgram": f"{base}/slurm-elastic-resume",
         "SuspendProgram": f"{base}/slurm-elastic-suspend",
         "ResumeFailProgram": f"{base}/slurm-elastic-resume-fail",
+        # 0 is no limit. By default Slurm resumes 300 nodes and suspends 60 a minute.
         "ResumeRate": "0",
         "SuspendRate": "0",
     }
@@ -79,18 +80,18 @@ def _cluster(config: Config, site: SiteConf) -> Iterator[str]:
     elif name.value.lower() != config.cluster.name.lower():
         yield f"{name.where}: ClusterName is {name.value}, slurm-elastic has {config.cluster.name}"
     user = site.option("SlurmUser")
-    found = user.value if user else "root"
+    owner = user.value if user else "root"
     where = user.where if user else site.path
-    if not same(found, config.slurm.user):
-        yield f"{where}: SlurmUser is {found}, slurm-elastic's slurm.user is {config.slurm.user}"
+    if not same(owner, config.slurm.user):
+        yield f"{where}: SlurmUser is {owner}, slurm-elastic's slurm.user is {config.slurm.user}"
 
 
 def _names(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
-    own = site.node_names
+    lines = site.node_names
     for pool in pools:
         for node in pool.nodes:
-            if node in own:
-                yield f"{own[node]}: node {node} is the site's own; pool {pool.name} names it too"
+            if node in lines:
+                yield f"{lines[node]}: node {node} is the site's own; pool {pool.name} names it too"
     partitions = {name: p.where for p in site.partitions for name in p.names}
     partitions |= {name: n.where for n in site.nodesets for name in n.names}
     for cloud in config.clouds:
@@ -100,8 +101,8 @@ def _names(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[st
 
 
 def _lone_localhost(site: SiteConf) -> Iterator[str]:
-    """Slurm finds the first node by every name that is none yet, if it is named localhost and still
-    the only one, and takes the next node for its double (node_conf.c, 22.05 to master).
+    """Slurm looks the first node up by every new name if it is named localhost and is still the
+    only node, and takes the next node for its double (node_conf.c, 22.05 to master).
     """
     for name, where in list(site.node_names.items())[:1]:
         if name == "localhost":
@@ -113,16 +114,16 @@ def _lone_localhost(site: SiteConf) -> Iterator[str]:
 
 
 def _spills_over(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
-    """Site partitions and node sets that our nodes would silently join."""
+    """Site partitions and node sets that our nodes would join without notice."""
     for partition in site.partitions:
         if "ALL" in partition.get("nodes").upper().split(","):
             yield (
                 f"{partition.where}: partition {partition.names[0]} has Nodes=ALL and would take"
                 " in cloud nodes; name its nodes instead"
             )
-    ours = {feature for pool in pools for feature in features(pool)}
+    our_features = {feature for pool in pools for feature in features(pool)}
     for nodeset in site.nodesets:
-        if nodeset.get("feature") in ours:
+        if nodeset.get("feature") in our_features:
             yield (
                 f"{nodeset.where}: node set {nodeset.names[0]} takes nodes by the feature"
                 f" {nodeset.get('feature')}, which cloud nodes have; rename one of them"
@@ -130,20 +131,20 @@ def _spills_over(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
 
 
 def _programs(config: Config, site: SiteConf) -> Iterator[str]:
-    for name, ours in programs_of(config).items():
+    for name, our_program in programs_of(config).items():
         entry = site.option(name)
-        if entry is not None and entry.value != ours:
-            yield f"{entry.where}: {name} is {entry.value}, slurm-elastic needs {ours}"
+        if entry is not None and entry.value != our_program:
+            yield f"{entry.where}: {name} is {entry.value}, slurm-elastic needs {our_program}"
 
 
 def _suspends_static(site: SiteConf) -> Iterator[str]:
-    """A finite SuspendTime would hand the site's own idle nodes to our SuspendProgram."""
+    """A finite SuspendTime would make slurmctld suspend the site's own idle nodes, too."""
     entry = site.option("SuspendTime")
     if entry is not None and not confvalues.never_suspends(entry.value):
         yield _suspend_sentence("SuspendTime", entry)
     for partition in site.partitions:
         yield from _suspends_partition(partition)
-    for node in site.nodes:  # from 26.05 on
+    for node in site.nodes:  # 26.05 has SuspendTime of a node, too
         entry = node.values.get("suspendtime")
         if entry is not None and not confvalues.never_suspends(entry.value, of_partition=True):
             yield _suspend_sentence(f"SuspendTime of node {node.names[0]}", entry)
@@ -160,17 +161,17 @@ def _suspends_partition(partition: Record) -> Iterator[str]:
         )
 
 
-def _suspend_sentence(what: str, entry: Entry, *, expected: str = "INFINITE") -> str:
+def _suspend_sentence(option: str, entry: Entry, *, expected: str = "INFINITE") -> str:
     return (
-        f"{entry.where}: {what} is {entry.value}; with slurm-elastic's SuspendProgram it would"
+        f"{entry.where}: {option} is {entry.value}; with slurm-elastic's SuspendProgram it would"
         f" power down the site's own nodes, so it must be {expected} or absent"
     )
 
 
 def _node_defaults(site: SiteConf) -> Iterator[str]:
-    known = _NODE_SET_BY_US | NODE_RESETS.keys()
+    handled_keys = _NODE_SET_BY_US | NODE_RESETS.keys()
     for key, entry in site.node_defaults.items():
-        if key not in known:
+        if key not in handled_keys:
             yield (
                 f"{entry.where}: NodeName=DEFAULT sets {entry.name}={entry.value}, which cloud"
                 " nodes would inherit; set it on the site's own NodeName lines instead"
@@ -178,7 +179,9 @@ def _node_defaults(site: SiteConf) -> Iterator[str]:
 
 
 def _unequal_priority(site: SiteConf) -> Iterator[str]:
-    """Priority in PartitionName=DEFAULT wins over the two numbers that our lines set."""
+    """Priority in PartitionName=DEFAULT wins over PriorityTier and PriorityJobFactor of our lines,
+    because it sets both.
+    """
     entry = site.partition_defaults.get("priority")
     tier, factor = site.priority_tier, site.priority_job_factor
     if entry is not None and tier != factor:
@@ -191,12 +194,12 @@ def _unequal_priority(site: SiteConf) -> Iterator[str]:
 
 def _node_count(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     entry = site.option("MaxNodeCount")
-    most = confvalues.number(entry.value) if entry else None
-    if entry is None or most is None:
+    max_count = confvalues.number(entry.value) if entry else None
+    if entry is None or max_count is None:
         return
-    ours, own = sum(len(pool.nodes) for pool in pools), len(site.node_names)
-    if ours + own > most:
+    our_count, own_count = sum(len(pool.nodes) for pool in pools), len(site.node_names)
+    if our_count + own_count > max_count:
         yield (
             f"{entry.where}: MaxNodeCount is {entry.value};"
-            f" {own} own and {ours} cloud nodes need {own + ours}"
+            f" {own_count} own and {our_count} cloud nodes need {own_count + our_count}"
         )

@@ -1,9 +1,9 @@
-"""Start a throw-away slurmctld on a copy of a configuration and read back what it makes of it.
+"""Starts a throw-away slurmctld on a copy of a configuration and reads back what it understood.
 
-The copy keeps all that describes nodes, partitions and scheduling; daemons' places, authentication,
-accounting and every program are replaced, so that nothing of the site is run, written or asked. A
-slurmctld contacts the slurmd's of its configuration at once, even on a port of its own (measured),
-hence the network namespace: nothing outside can be reached from it.
+The copy keeps everything about nodes, partitions and scheduling. Paths, authentication, accounting
+and all programs are replaced, so that nothing of the site is run, written or asked. A slurmctld
+contacts the slurmds of its configuration at once, even from a port of its own (measured). Therefore
+it runs in a network namespace, from which it can reach nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from slurm_elastic.slurm.conf.plugins import has_plugin
 
 _NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
 _PROGRAM = Path(__file__).with_name("isolated.py")
-_SECONDS = 180.0
+_TIMEOUT_S = 180.0
 
 _REPLACED = re.compile(
     r"accounting.*|acctgather.*|auth(alt)?(types?|info)|backup(addr|controller)|burstbuffer.*"
@@ -45,23 +45,23 @@ _REPLACED = re.compile(
     r"|slurmschedlog(file|level)|slurmuser|srun(epilog|prolog)|statesavelocation|suspendprogram"
     r"|task(epilog|prolog)|tls.*|unkillablestepprogram"
 )
-"""Options (lower case) that the copy does without: places, keys, accounting, programs."""
+"""Options (lower case) that the copy leaves out: paths, keys, accounting, programs."""
 
 _WEIGHTS = frozenset({"tresbillingweights", "priorityweighttres"})
-"""Options whose items may need slurmdbd: without it slurmctld knows no GPU and no licence here."""
+"""Options whose items may need slurmdbd. Without it slurmctld knows no TRES of GPUs or licences."""
 
-_BESIDE = ("cgroup.conf", "topology.conf", topology_yaml.FILE_NAME)
+_COPIED_FILES = ("cgroup.conf", "topology.conf", topology_yaml.FILE_NAME)
 """The files that slurmctld reads beside slurm.conf and gres.conf."""
 
 
-_VAGUE = re.compile(r"Unable to process configuration file|read_slurm_conf reading")
+_WITHOUT_CAUSE = re.compile(r"Unable to process configuration file|read_slurm_conf reading")
 """Fatal errors whose cause is in the error lines before them."""
-_USUAL = re.compile(r"state file|state save file|MailProg|mpi/|MPI:|http_parser|url_parser")
+_USUAL_ERRORS = re.compile(r"state file|state save file|MailProg|mpi/|MPI:|http_parser|url_parser")
 """Errors that every throw-away slurmctld logs: it has no state and no mail program."""
 
 
 class DryRun(Struct, frozen=True, kw_only=True):
-    """slurmctld's answer: fields by node and partition, and all options; or its ``failure``."""
+    """slurmctld's answer: fields by node and by partition, and all options. Or its ``failure``."""
 
     nodes: Mapping[str, Mapping[str, str]]
     partitions: Mapping[str, Mapping[str, str]]
@@ -70,7 +70,7 @@ class DryRun(Struct, frozen=True, kw_only=True):
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """The partitions of a plain job, or what sbatch said against it, or why nothing was tried."""
+    """The partitions of a plain job, or sbatch's refusal, or why nothing was tried."""
 
     partitions: tuple[str, ...] = ()
     refusal: str = ""
@@ -78,11 +78,11 @@ class Submission(Struct, frozen=True, kw_only=True):
 
 
 def isolation() -> tuple[str, ...] | None:
-    """The command that puts another one into namespaces of its own; None: not allowed here."""
-    # Not as a mapped root: slurmctld would want to drop groups, which such a root may not.
+    """The command that runs another one in its own namespaces. None if that is not allowed here."""
+    # Without --map-root-user: slurmctld as root drops groups, which a mapped root may not.
     own_user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
     command = ("unshare", *own_user, *_NAMESPACES)
-    return command if shutil.which("unshare") and _works((*command, "true")) else None
+    return command if shutil.which("unshare") and _succeeds((*command, "true")) else None
 
 
 def run(
@@ -94,11 +94,11 @@ def run(
     gres: str = "",
     linger: float = 0.0,
 ) -> DryRun:
-    """One throw-away slurmctld on the site's configuration, with or without our fragment, and with
-    ``gres`` as our part of gres.conf.
+    """Run one throw-away slurmctld on the site's configuration, with or without our fragment.
+    ``gres`` is our part of gres.conf.
 
-    ``wrapper`` is ``isolation()``; with none the network is shared, which only a test may want.
-    ``linger``: seconds that slurmctld goes on for after its answers.
+    ``wrapper`` is ``isolation()``. An empty one shares the network, which only a test may want.
+    ``linger``: how long (s) slurmctld runs on after its answers.
     """
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         directory = Path(name)
@@ -127,7 +127,7 @@ def submit_job(
     user: str | None = None,
 ) -> Submission:
     """Submit a plain job to one throw-away slurmctld, which calls the job_submit.lua in ``scripts``
-    (name -> text); without any, none. ``options`` are sbatch's.
+    (name -> text), if there is any. ``options`` are sbatch's.
     """
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         directory = Path(name)
@@ -142,13 +142,13 @@ def submit_job(
         command += ["--submit", *options, *([f"--user={user}"] if user else [])]
         if failure := _failure_of(command, directory, site):
             return Submission(failure=failure)
-        answers = (directory / "partitions", directory / "refusal")
-        partitions, refusal = (a.read_text() if a.exists() else "" for a in answers)
+        answer_files = (directory / "partitions", directory / "refusal")
+        partitions, refusal = (a.read_text() if a.exists() else "" for a in answer_files)
     return Submission(partitions=tuple(partitions.strip().split(",")), refusal=refusal.strip())
 
 
 def _write_script(path: Path, text: str, user: str) -> None:
-    """A copy for slurmctld alone: the site may keep secrets in its own."""
+    """A copy that only slurmctld can read, because the site may keep secrets in its script."""
     path.touch(mode=0o600)
     path.write_text(text)
     if os.geteuid() == 0:
@@ -157,22 +157,22 @@ def _write_script(path: Path, text: str, user: str) -> None:
 
 
 def _failure_of(command: Sequence[str], directory: Path, site: SiteConf) -> str:
-    """Run the throw-away slurmctld to its end; why it gave no answer, empty if it did."""
+    """Run the throw-away slurmctld to its end. Return why it gave no answer, or "" if it did."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"no answer within {brief(_SECONDS)}"
-    if done.returncode == 0:
+        return f"no answer within {brief(_TIMEOUT_S)}"
+    if process.returncode == 0:
         return ""
-    stderr = done.stderr.decode(errors="replace").strip()
+    stderr = process.stderr.decode(errors="replace").strip()
     reason = stderr.rpartition("\n")[2] or _reason(directory)
-    return relocated(reason, directory / "slurm.conf", site) or "it said nothing"
+    return relocated(reason, directory / "slurm.conf", site) or "it logged no reason"
 
 
 def _command(
@@ -183,12 +183,12 @@ def _command(
         *(sys.executable, "-I", str(_PROGRAM), str(directory)),
         *(f"{settings.sbin_dir}/slurmctld", f"{settings.bin_dir}/scontrol"),
         f"--outside={namespaces()}" if wrapper else "--shared",
-        *(() if _needs_no_munge(settings, site) else ("--munged",)),
+        *(() if _can_skip_authentication(settings, site) else ("--munged",)),
     ]
 
 
 def records(text: str, key: str) -> dict[str, dict[str, str]]:
-    """The answer of ``scontrol -o show``: for each ``key`` (NodeName, PartitionName) its fields."""
+    """The answer of ``scontrol -o show``: the fields by the value of ``key`` (as NodeName)."""
     records: dict[str, dict[str, str]] = {}
     for line in text.splitlines():
         fields = {m[1]: m[2].strip() for m in re.finditer(r"(\S+?)=(.*?)(?=\s+\S+?=|$)", line)}
@@ -202,21 +202,21 @@ def copy_text(lines: Sequence[Line]) -> str:
 
     An empty line replaces a line that is left out, so that slurmctld counts lines as we do.
     """
-    return "".join(f"{_kept(line)}\n" for line in lines)
+    return "".join(f"{_kept_text(line)}\n" for line in lines)
 
 
-def _kept(line: Line) -> str:
+def _kept_text(line: Line) -> str:
     if line.entries[0].key == "poweraction":  # a program of the site (26.05)
         return ""
     is_option = not line.is_record
-    kept = tuple(
+    kept_entries = tuple(
         _without_slurmdbd(entry)
         for entry in line.entries
         if not (is_option and _REPLACED.fullmatch(entry.key))
     )
-    if kept == line.entries:
+    if kept_entries == line.entries:
         return _escaped(line.text)
-    return _escaped(" ".join(_written(entry) for entry in kept))
+    return _escaped(" ".join(_written(entry) for entry in kept_entries))
 
 
 def _without_slurmdbd(entry: Entry) -> Entry:
@@ -236,9 +236,9 @@ def _escaped(text: str) -> str:
     return text.replace("#", "\\#")
 
 
-def _works(command: Sequence[str]) -> bool:
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return done.returncode == 0
+def _succeeds(command: Sequence[str]) -> bool:
+    process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return process.returncode == 0
 
 
 def _prepare(
@@ -250,41 +250,41 @@ def _prepare(
         lines = (*lines, *siteconf.read_lines(directory / "fragment"))
     user = settings.user if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
     text = copy_text(lines) + _own_options(
-        directory, user, munge=not _needs_no_munge(settings, site)
+        directory, user, munge=not _can_skip_authentication(settings, site)
     )
     (directory / "slurm.conf").write_bytes(siteconf.encoded(text))
-    for name in _BESIDE:
+    for name in _COPIED_FILES:
         if (site.directory / name).is_file():
             shutil.copyfile(site.directory / name, directory / name)
     hosts = "".join(f"{line}\n" for line in _hosts(lines))
     (directory / "hosts").write_bytes(siteconf.encoded(hosts))
     (directory / "state").mkdir()
-    # A temporary directory is closed to others, and slurmctld reads this one as SlurmUser.
+    # A temporary directory has mode 0700, but slurmctld reads this one as SlurmUser.
     directory.chmod(0o755)
     if os.geteuid() == 0:
-        # And no more: root goes on writing beside it, where SlurmUser must not lay links.
+        # Only ``state``: root writes into the directory, where SlurmUser must not plant links.
         owner = account(user)
         os.chown(directory / "state", owner.pw_uid, owner.pw_gid)
 
 
-def _prepare_gres(site: SiteConf, ours: str, directory: Path) -> None:
+def _prepare_gres(site: SiteConf, our_text: str, directory: Path) -> None:
     lines = gresconf.site_lines(site)
-    if lines or ours:
-        text = gresconf.flattened(lines, ours)
+    if lines or our_text:
+        text = gresconf.flattened(lines, our_text)
         (directory / gresconf.SITE_FILE).write_bytes(siteconf.encoded(text))
 
 
-def _needs_no_munge(settings: SlurmSettings, site: SiteConf) -> bool:
-    """Debian has the plug-ins that authenticate nobody; SchedMD's RPMs leave them out."""
+def _can_skip_authentication(settings: SlurmSettings, site: SiteConf) -> bool:
+    """Whether Slurm has the plug-ins for no authentication. SchedMD's RPMs leave them out."""
     return all(has_plugin(settings, site, name) for name in ("auth_none", "cred_none"))
 
 
 def _own_options(directory: Path, user: str, *, munge: bool) -> str:
     host = socket.gethostname().split(".")[0]
-    auth = "AuthType=auth/none\nCredType=cred/none\n"
+    authentication = "AuthType=auth/none\nCredType=cred/none\n"
     if munge:
-        auth = f"AuthType=auth/munge\nAuthInfo=socket={directory}/munge/socket\n"
-    return auth + (
+        authentication = f"AuthType=auth/munge\nAuthInfo=socket={directory}/munge/socket\n"
+    return authentication + (
         f"SlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={_free_port()}\n"
         f"SlurmUser={user}\nStateSaveLocation={directory}/state\n"
         f"SlurmctldPidFile={directory}/state/pid\nSlurmctldLogFile={directory}/state/log\n"
@@ -299,7 +299,7 @@ def _free_port() -> int:
 
 
 def _hosts(lines: Sequence[Line]) -> Iterator[str]:
-    """An /etc/hosts in which every name of a node line resolves; addresses stay addresses."""
+    """An /etc/hosts in which every name of a node line resolves. Addresses stay addresses."""
     yield "127.0.0.1 localhost"
     names = {
         name
@@ -314,7 +314,7 @@ def _hosts(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def relocated(message: str, conf: Path, site: SiteConf) -> str:
-    """A place in Slurm's message about a copy as the site's: their lines stand one for one."""
+    """Slurm's message with places in the copy replaced by the site's. Both have the same lines."""
     match = re.search(rf"{re.escape(str(conf))} line (\d+)", message)
     if match and 0 < int(match[1]) <= len(site.lines):
         place = site.lines[int(match[1]) - 1].entries[0]
@@ -323,21 +323,21 @@ def relocated(message: str, conf: Path, site: SiteConf) -> str:
 
 
 def _reason(directory: Path) -> str:
-    """The fatal errors of the log; with the errors before them if they name no cause."""
+    """The fatal errors of the log, with the errors before them if they name no cause."""
     log = directory / "state" / "log"
     texts = [
         p.read_text(errors="replace") for p in (directory / "slurmctld.out", log) if p.exists()
     ]
     lines = [re.sub(r"^\[\S+\] |^slurmctld: ", "", line) for t in texts for line in t.splitlines()]
     fatal = [line for line in lines if "fatal:" in line]
-    errors = [line for line in lines if "error:" in line and not _USUAL.search(line)]
-    if not fatal or any(_VAGUE.search(line) for line in fatal):
+    errors = [line for line in lines if "error:" in line and not _USUAL_ERRORS.search(line)]
+    if not fatal or any(_WITHOUT_CAUSE.search(line) for line in fatal):
         fatal = [*errors[-3:], *fatal]
     return "; ".join(dict.fromkeys(fatal))
 
 
 def _failed(failure: str) -> DryRun:
-    return DryRun(nodes={}, partitions={}, config={}, failure=failure or "it said nothing")
+    return DryRun(nodes={}, partitions={}, config={}, failure=failure or "it logged no reason")
 
 
 def _settings(text: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""``slurm-elastic.conf``: what slurm.conf includes. Pure: the same arguments, the same text.
+"""``slurm-elastic.conf``, which slurm.conf includes. Pure: the same arguments give the same text.
 
-It holds our nodes, a partition for each cloud and, of options that are lists, the union with the
-site's own values, because the last of two lines wins in Slurm. It sets nothing that changes how the
-site's own jobs run.
+It holds our nodes and a partition for each cloud. For options that are lists it holds the union
+with the site's own values, because Slurm uses only the last of two lines. It sets nothing that
+changes how the site's own jobs run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slurm_elastic.slurm.conf.conflicts import NODE_RESETS, conflicts_of, progra
 
 FILE_NAME = "slurm-elastic.conf"
 
-HOSTS_OF_24 = 254
+HOSTS_PER_NETWORK = 254
 _PARTITION_RESETS = {
     "alternate": 'Alternate=""',
     "hidden": "Hidden=NO",
@@ -38,7 +38,7 @@ _PARTITION_RESETS = {
     "reqresv": "ReqResv=NO",
     "rootonly": "RootOnly=NO",
 }
-"""Options of PartitionName=DEFAULT that would cripple a cloud partition, at Slurm's default."""
+"""Slurm's default for each option of PartitionName=DEFAULT that would cripple a cloud partition."""
 
 _PARTITION_SET_BY_US = frozenset(
     {
@@ -63,7 +63,7 @@ def render(
     *,
     lua: bool = True,
 ) -> str:
-    """The fragment for this site and Slurm version (22, 5); ``lua``: Slurm has job_submit/lua.
+    """The fragment for this site and Slurm version (22, 5). ``lua``: Slurm has job_submit/lua.
 
     Raises ConfigError with every conflict between our lines and the site's.
     """
@@ -80,10 +80,10 @@ def render(
 
 
 def slurm_time(seconds: float) -> str:
-    """Seconds as ``D-HH:MM:SS``, rounded up to the minute that Slurm's time limits have."""
+    """Seconds as ``D-HH:MM:SS``, rounded up to minutes, which is the unit of Slurm's limits."""
     minutes = math.ceil(seconds / 60)
-    days, rest = divmod(minutes, 24 * 60)
-    return f"{days}-{rest // 60:02}:{rest % 60:02}:00"
+    days, minutes_of_day = divmod(minutes, 24 * 60)
+    return f"{days}-{minutes_of_day // 60:02}:{minutes_of_day % 60:02}:00"
 
 
 def _header(config: Config, version: tuple[int, int]) -> list[str]:
@@ -100,13 +100,13 @@ def _options(
     for name, value in programs_of(config).items():
         yield f"{name}={value}"
     base = config.slurm.programs_dir.rstrip("/")
-    # Without a prolog that waits for the nodes slurmctld starts the job by its look of every 30 s,
-    # up to 29 s after they are up (measured on 22.05 to 26.05).
+    # A prolog must wait for the nodes. Without it slurmctld starts the job in a pass every 30 s
+    # (PERIODIC_TIMEOUT), up to 29 s after the nodes are up (measured on 22.05 to 26.05).
     yield f"PrologSlurmctld={base}/slurm-elastic-prolog"
     if config.slurm.epilog_hook:
         yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
     yield from _union(site, "SlurmctldParameters", _controller_parameters(config, version))
-    # Without it the commands of 22.05 hide powered-down cloud nodes, which those of 24.11 show.
+    # Without it the commands of 22.05 hide powered-down cloud nodes. 24.11 shows them.
     yield from _union(site, "PrivateData", ["cloud"] if version < (23, 2) else [])
     gres = {name.partition(":")[0] for pool in pools for name in pool.gres}
     yield from _union(site, "GresTypes", sorted(gres))
@@ -114,44 +114,47 @@ def _options(
 
 
 WIPE = "/usr/local/sbin/slurm-elastic-wipe"
-"""The program of ``join.wipe`` on machines. slurm.conf's Epilog cannot name it for them alone: a
-path or a pattern that fits nothing on a node is an Epilog error there, which drains it (22.05).
+"""The program of ``join.wipe`` on machines. slurm.conf's Epilog cannot name it for machines alone:
+if a path or a pattern matches nothing on a node, that is an Epilog error, which drains the node
+(22.05).
 """
 
 
 def _controller_parameters(config: Config, version: tuple[int, int]) -> list[str]:
-    # By default slurmctld calls ResumeProgram up to 10 s after it has allocated the nodes
-    # (measured).
-    wanted = ["power_save_interval=1", "power_save_min_interval=0"]
+    # power_save_interval is 10 s by default, so ResumeProgram is called up to 10 s after the
+    # allocation (measured on 24.11).
+    parameters = ["power_save_interval=1", "power_save_min_interval=0"]
     if version < (23, 11):
-        # Later releases do so in any case, and 24.11 complains of the word.
-        wanted.append("cloud_reg_addrs")
+        # Later releases always do this, and 24.11 logs that the option is defunct.
+        parameters.append("cloud_reg_addrs")
     if any(cloud.__struct_config__.tag != "local" for cloud in config.clouds):
-        wanted.append("enable_configless")
-    return wanted
+        # Machines then get slurm.conf from slurmctld and need only the key (measured on 22.05 to
+        # 26.05).
+        parameters.append("enable_configless")
+    return parameters
 
 
-def _union(site: SiteConf, name: str, wanted: Sequence[str]) -> Iterator[str]:
-    """The site's items, then ours that it lacks; no line where it lacks none.
+def _union(site: SiteConf, name: str, our_items: Sequence[str]) -> Iterator[str]:
+    """The site's items, and then ours that it lacks. No line if it lacks none.
 
-    An item with a value (``power_save_interval=5``) stays the site's.
+    An item of the site with a value (``power_save_interval=5``) stays as it is.
     """
-    own = site.items(name)
-    have = {item.partition("=")[0].lower() for item in own}
-    new = [item for item in wanted if item.partition("=")[0].lower() not in have]
-    if new:
-        yield f"{name}={','.join((*own, *new))}"
+    site_items = site.items(name)
+    site_names = {item.partition("=")[0].lower() for item in site_items}
+    new_items = [item for item in our_items if item.partition("=")[0].lower() not in site_names]
+    if new_items:
+        yield f"{name}={','.join((*site_items, *new_items))}"
 
 
 def ranked(config: Config, pools: Sequence[Pool]) -> list[Pool]:
-    """On-premises pools first, each location in the file's order."""
+    """The pools, on-premises first, otherwise in the file's order."""
     return sorted(
         pools, key=lambda p: (config.cloud(p.cloud).location != Location.ON_PREMISES, p.weight)
     )
 
 
 def slurm_weights(config: Config, pools: Sequence[Pool]) -> dict[str, int]:
-    """By pool, in the order of ``ranked``: the Weight of its nodes."""
+    """The Weight of the nodes of each pool, in the order of ``ranked``."""
     weights = sorted(pool.weight for pool in pools)
     return {pool.name: weight for pool, weight in zip(ranked(config, pools), weights, strict=True)}
 
@@ -178,7 +181,7 @@ def _nodes(
 
 
 def _hostlist(nodes: Sequence[str]) -> str:
-    """Compressed, but never reordered: the i-th name has the i-th port."""
+    """The nodes compressed, but never reordered, because the i-th name has the i-th port."""
     text = compress(nodes)
     return text if expand(text) == list(nodes) else ",".join(nodes)
 
@@ -191,21 +194,23 @@ def _gres(pool: Pool) -> Iterator[str]:
 def _address(
     pool: Pool, port: int | None, site: SiteConf, version: tuple[int, int]
 ) -> Iterator[str]:
-    """Several slurmd's on this host need a port each; else the cloud tells the address."""
+    """The nodes' ports if their slurmds run on this host, which need one each. Otherwise nothing,
+    or an address that leads nowhere: the cloud tells the real one.
+    """
     if port is not None:
-        last = port + len(pool.nodes) - 1
-        yield f"NodeAddr=127.0.0.1 Port={port if last == port else f'[{port}-{last}]'}"
+        last_port = port + len(pool.nodes) - 1
+        yield f"NodeAddr=127.0.0.1 Port={port if last_port == port else f'[{port}-{last_port}]'}"
         return
-    if _looks_names_up(site, version):
-        yield f"NodeAddr={_no_addresses(len(pool.nodes))}"
+    if _looks_up_names(site, version):
+        yield f"NodeAddr={_unreachable_addresses(len(pool.nodes))}"
     if "port" in site.node_defaults:
         slurmd_port = site.option("SlurmdPort")
         yield f"Port={slurmd_port.value if slurmd_port else 6818}"
 
 
-def _looks_names_up(site: SiteConf, version: tuple[int, int]) -> bool:
-    """Whether slurmctld looks up the names of nodes without an address, 10 s each, and answers no
-    command until then, for example at ``scontrol reconfigure`` while they boot (22.05, measured).
+def _looks_up_names(site: SiteConf, version: tuple[int, int]) -> bool:
+    """Whether slurmctld looks up the names of nodes without an address. It takes 10 s for each and
+    answers no command meanwhile, for example at ``scontrol reconfigure`` (22.05, measured).
     """
     # Commands use the names with cloud_dns, and slurmd binds to NodeAddr with NoInAddrAny.
     by_name = "cloud_dns" in site.items("SlurmctldParameters")
@@ -213,12 +218,12 @@ def _looks_names_up(site: SiteConf, version: tuple[int, int]) -> bool:
     return version < (23, 11) and not by_name and not binds
 
 
-def _no_addresses(count: int) -> str:
-    """So many addresses to which nothing can be sent (``NOWHERE``): until a machine registers."""
+def _unreachable_addresses(count: int) -> str:
+    """As many addresses that lead nowhere (``NOWHERE``), for the time until a machine registers."""
     prefix = NOWHERE.rpartition(".")[0]
-    # One for each node: Slurm without --enable-multiple-slurmd refuses fewer.
-    parts = [min(HOSTS_OF_24, count - begin) for begin in range(0, count, HOSTS_OF_24)]
-    return ",".join(f"{prefix}.[1-{size}]" if size > 1 else f"{prefix}.1" for size in parts)
+    # One for each node, because Slurm without --enable-multiple-slurmd refuses fewer addresses.
+    sizes = [min(HOSTS_PER_NETWORK, count - begin) for begin in range(0, count, HOSTS_PER_NETWORK)]
+    return ",".join(f"{prefix}.[1-{size}]" if size > 1 else f"{prefix}.1" for size in sizes)
 
 
 def _node_resets(pool: Pool, site: SiteConf) -> Iterator[str]:
@@ -230,13 +235,13 @@ def _node_resets(pool: Pool, site: SiteConf) -> Iterator[str]:
 
 
 def _partitions(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
-    kept = [
+    inherited = [
         f"{entry.name}={entry.value} ({PurePath(entry.file).name}:{entry.line})"
         for key, entry in site.partition_defaults.items()
         if key not in _PARTITION_SET_BY_US and key not in _PARTITION_RESETS
     ]
-    if kept:
-        yield "# From the site's PartitionName=DEFAULT, unless set below: " + ", ".join(kept)
+    if inherited:
+        yield "# From the site's PartitionName=DEFAULT, unless set below: " + ", ".join(inherited)
     blocked = blocked_clouds(config)
     for cloud in config.clouds:
         nodes = [node for pool in pools if pool.cloud == cloud.name for node in pool.nodes]
@@ -244,7 +249,7 @@ def _partitions(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterat
             continue
         if cloud.name in blocked:
             yield f"# Shut: {blocked[cloud.name]}"
-        # Nothing would be launched for its jobs, so Slurm must not take any.
+        # We launch nothing for a blocked cloud, so Slurm must accept no jobs there.
         state = "INACTIVE" if cloud.name in blocked else "UP"
         yield f"{_partition(config, cloud, nodes, site)} State={state}"
 
@@ -257,7 +262,7 @@ def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site:
             f"Nodes={compress(nodes)}",
             "Default=NO",
             *_order(site),
-            *_who(config, cloud, site),
+            *_access(config, cloud, site),
             *_times(config, cloud),
             *_billing(config, cloud),
             *resets,
@@ -271,49 +276,51 @@ def _order(site: SiteConf) -> Iterator[str]:
     The order of a job's own list decides only if both numbers are equal (measured).
     """
     if "priority" in site.partition_defaults:
-        # It would win over the other two, and it sets both (conflicts refuses unequal ones).
+        # Priority wins over the other two and sets both (``conflicts`` refuses unequal ones).
         yield f"Priority={site.priority_tier}"
     else:
         yield f"PriorityTier={site.priority_tier}"
         yield f"PriorityJobFactor={site.priority_job_factor}"
 
 
-def _who(config: Config, cloud: CloudSettings, site: SiteConf) -> Iterator[str]:
-    """Slurm wants every list to hold: account and group and QOS (slurm.conf(5))."""
-    who = config.who_of(cloud)
-    lists = {"AllowAccounts": who.accounts, "AllowGroups": who.groups, "AllowQos": who.qos}
+def _access(config: Config, cloud: CloudSettings, site: SiteConf) -> Iterator[str]:
+    """The limits of ``who:``. Slurm requires all lists: account, group and QOS (slurm.conf(5))."""
+    rules = config.who_of(cloud)
+    lists = {"AllowAccounts": rules.accounts, "AllowGroups": rules.groups, "AllowQos": rules.qos}
     for name, allowed in lists.items():
         if allowed:
             yield f"{name}={','.join(allowed)}"
-    default_time = who.default_time or _time_at_site(site, who.max_time)
+    default_time = rules.default_time or _time_at_site(site, rules.max_time)
     if default_time is not None:
         yield f"DefaultTime={slurm_time(default_time)}"
-    if who.max_time is not None:
-        yield f"MaxTime={slurm_time(who.max_time)}"
+    if rules.max_time is not None:
+        yield f"MaxTime={slurm_time(rules.max_time)}"
 
 
 def _time_at_site(site: SiteConf, max_time: float | None) -> float | None:
-    """The limit (s) of jobs without one on the site's own nodes, if that is their MaxTime and the
-    cloud allows it. Slurm gives all tasks of an array the limit of the first one that starts, so
-    without this DefaultTime an array without a limit could not use both.
+    """The limit (s) for jobs without one, or None: the MaxTime of the site's own partition, if jobs
+    without a limit get it there and the cloud allows it. Slurm gives all tasks of an array the
+    limit of the first task that starts, so otherwise such an array could not use both partitions.
     """
     default = site.default_partition
     if default is None or default.get("defaulttime"):
-        return None  # Slurm then gives DefaultTime of the first partition everywhere
+        return None  # Slurm then gives all its partitions the DefaultTime of the first one
     limit = confvalues.seconds(default.get("maxtime"))
     inherited = site.partition_defaults.get("maxtime")
-    most = max_time or (confvalues.seconds(inherited.value) if inherited else None)
-    return limit if most is None or (limit is not None and limit <= most) else None
+    cloud_limit = max_time or (confvalues.seconds(inherited.value) if inherited else None)
+    return limit if cloud_limit is None or (limit is not None and limit <= cloud_limit) else None
 
 
 def _times(config: Config, cloud: CloudSettings) -> Iterator[str]:
+    # In the partition's line, because a global SuspendTime would suspend the site's own nodes, too.
+    # Power saving works with this one alone (measured on 22.05 to 26.05).
     yield f"SuspendTime={math.ceil(fail_safe(config, cloud))}"
     yield f"ResumeTimeout={math.ceil(config.resume_timeout(cloud))}"
     yield f"SuspendTimeout={math.ceil(config.suspend_timeout(cloud))}"
 
 
 def _billing(config: Config, cloud: CloudSettings) -> Iterator[str]:
-    """TRESBillingWeights by the dearest of the cloud's pools, on-demand, a CPU."""
+    """TRESBillingWeights by the cloud's highest on-demand price for a CPU."""
     unit = config.books.billing_unit
     prices = [
         shape.price / shape.cpus
@@ -325,6 +332,6 @@ def _billing(config: Config, cloud: CloudSettings) -> Iterator[str]:
     if cloud.flat_price is not None:
         prices = [cloud.flat_price / pool.cpus for pool in config.pools if pool.cloud == cloud.name]
     if unit is not None and prices and max(prices) > 0:
-        # CPU alone: Slurm adds the weights of all TRES up (unless PriorityFlags has MAX_TRES), and
-        # would charge a whole machine twice.
+        # Only CPU: Slurm adds the weights of all TRES up (unless PriorityFlags has MAX_TRES), so
+        # further weights would charge a whole machine twice.
         yield f'TRESBillingWeights="CPU={max(prices) / unit:.6g}"'

@@ -1,8 +1,9 @@
-"""``slurm-elastic-gres.conf``: what gres.conf includes for cloud nodes. Pure but for reading.
+"""``slurm-elastic-gres.conf``: the lines for cloud nodes, included by gres.conf. Pure except for
+reading.
 
-Slurmd counts no GPU without a file, and slurmctld then drains its node. slurmctld itself reads the
-lines of cloud nodes when it starts, before there is a machine. So our lines name files, and take a
-site's AutoDetect back for our nodes.
+slurmd counts no GPU whose file is not named, and slurmctld then drains the node. slurmctld itself
+reads the lines of cloud nodes at its start, before there is a machine. So our lines name files, and
+switch a site's AutoDetect off for our nodes.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ _HEAD = """\
 
 
 def site_lines(site: SiteConf) -> tuple[Line, ...]:
-    """The site's own gres.conf, Includes in place; none where it has none."""
+    """The lines of the site's gres.conf with its Includes in place. Empty without such a file."""
     path = path_of(site)
     return read_lines(path, ignore=FILE_NAME) if path.is_file() else ()
 
 
-def flattened(lines: Sequence[Line], ours: str) -> str:
-    """One file of the site's lines and ours."""
-    return "".join(f"{line.text}\n" for line in lines) + ours
+def flattened(lines: Sequence[Line], our_text: str) -> str:
+    """The site's lines and ours as one file."""
+    return "".join(f"{line.text}\n" for line in lines) + our_text
 
 
 def render(config: Config, pools: Sequence[Pool], lines: Sequence[Line]) -> str:
-    """Our file beside these lines of the site's; empty where nothing is to be said.
+    """Our file beside the site's lines. Empty if we need none.
 
-    Raises ConfigError with every line of the site's that ours cannot stand beside, and every pool
-    whose devices nobody knows.
+    Raises ConfigError with every line of the site's that conflicts with ours, and every pool whose
+    device files are unknown.
     """
-    taken, detects = named_nodes(lines), _detects(lines)
+    named, detects = named_nodes(lines), _detects(lines)
     problems: list[str] = []
     text: list[str] = []
     for pool, settings in zip(pools, config.pools, strict=True):
-        nodes = [node for node in pool.nodes if node not in taken]
+        nodes = [node for node in pool.nodes if node not in named]
         if nodes:
             problems += _for_all(settings, lines)
             text += _of_pool(settings, nodes, detects, problems)
@@ -56,19 +57,19 @@ def render(config: Config, pools: Sequence[Pool], lines: Sequence[Line]) -> str:
 
 
 def named_nodes(lines: Sequence[Line]) -> Set[str]:
-    """The nodes that gres.conf names: their devices are what the site says."""
+    """The nodes that gres.conf names. Their devices are as the site says."""
     heads = [line.entries[0] for line in lines if line.is_record]
     return {name for head in heads for name in names(head)}
 
 
 def _detects(lines: Sequence[Line]) -> bool:
-    """Whether the site has its GPUs detected on all nodes."""
+    """Whether the site lets Slurm detect the GPUs of all nodes."""
     entries = [entry for line in lines if not line.is_record for entry in line.entries]
     return any(e.key == "autodetect" and e.value.lower() != "off" for e in entries)
 
 
 def lines_for_all(lines: Sequence[Line]) -> Iterator[str]:
-    """A remedy for each line without nodes: such a line holds for cloud nodes, too."""
+    """A remedy for each line without nodes, because such a line also holds for cloud nodes."""
     for entry in (line.entries[0] for line in lines if not line.is_record):
         if entry.key == "name":
             yield (
@@ -78,7 +79,7 @@ def lines_for_all(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def _for_all(pool: PoolSettings, lines: Sequence[Line]) -> Iterator[str]:
-    """Lines without nodes hold for cloud nodes, too, and would double their devices."""
+    """Lines without nodes also hold for cloud nodes, and would double their devices."""
     kinds = {name.partition(":")[0] for name in pool.gres}
     for entry in (line.entries[0] for line in lines if not line.is_record):
         if entry.key == "name" and entry.value in kinds:
@@ -91,11 +92,11 @@ def _for_all(pool: PoolSettings, lines: Sequence[Line]) -> Iterator[str]:
 def _of_pool(
     pool: PoolSettings, nodes: Sequence[str], detects: bool, problems: list[str]
 ) -> list[str]:
-    # The slurmctld of 22.05 ends itself where it would have to detect the GPUs of cloud nodes
-    # ("Cannot use AutoDetect on cloud node"; 24.11 does not).
+    # slurmctld 22.05 ends itself if it would have to detect the GPUs of cloud nodes ("Cannot use
+    # AutoDetect on cloud node"). 24.11 does not.
     start = f"NodeName={compress(nodes)} AutoDetect=off"
     try:
-        found = [f"{start} {_device(one)}" for one in devices(pool.gres, pool.devices)]
+        device_lines = [f"{start} {_device(device)}" for device in devices(pool.gres, pool.devices)]
     except ValueError as error:
         problems.append(
             f"pool {pool.name}: gres {error} is a part of a GPU (MIG), whose files differ from"
@@ -103,7 +104,7 @@ def _of_pool(
             " gres.conf (docs/gpus.md)"
         )
         return []
-    return found or ([start] if detects else [])
+    return device_lines or ([start] if detects else [])
 
 
 def _device(device: Device) -> str:
@@ -113,12 +114,16 @@ def _device(device: Device) -> str:
 
 
 def least(types: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """The gres that all of these types of machines have, by the name that says most."""
+    """The gres that all of these machine types have, by the most specific names, with the smallest
+    count of each.
+    """
     names = set(types[0]).intersection(*types[1:])
-    told = {name for name in names if not any(other.startswith(f"{name}:") for other in names)}
-    return {name: min(one[name] for one in types) for name in sorted(told)}
+    specific_names = {
+        name for name in names if not any(other.startswith(f"{name}:") for other in names)
+    }
+    return {name: min(counts[name] for counts in types) for name in sorted(specific_names)}
 
 
 def path_of(site: SiteConf) -> Path:
-    """The site's gres.conf, which has our include."""
+    """The site's gres.conf, which includes our file."""
     return site.directory / SITE_FILE

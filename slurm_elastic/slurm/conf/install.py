@@ -1,8 +1,8 @@
-"""``conf install``: put the planned files in place, slurm.conf last, and let slurmctld read them.
+"""``conf install``: writes the planned files, slurm.conf last, and lets slurmctld read them.
 
-Everything is checked before the first change; a failure on the way takes every change back. All
-places are kept in ``installed.json`` beside the configuration (owned by root, so that
-SlurmUser cannot tell a later uninstall what to remove).
+All checks come before the first change, and a failure on the way takes every change back. All paths
+are recorded in ``installed.json`` beside the configuration. Root owns it, so that SlurmUser cannot
+choose what a later uninstall removes.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ BACKUP_SUFFIX = ".before-slurm-elastic"
 STATE_DIRECTORIES = ("requests", "requests/bad")
 REREAD = (
     "slurm-elasticd and slurm-elastic-local read slurm-elastic.yaml only when they start: restart"
-    " those that run (systemctl restart slurm-elasticd)"
+    " the running ones (systemctl restart slurm-elasticd)"
 )
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """The record of an install: ``files`` by path with the SHA-256 of what was written."""
+    """The record of an install. ``files``: by path, the SHA-256 of the written content."""
 
     slurm_conf: str
     backup: str
@@ -50,8 +50,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 class InstallResult(Struct, frozen=True, kw_only=True):
-    """``changed``: the paths written or removed. ``lines``: what a person should read, in order.
-    ``restart_needed``: slurmctld still runs on the old configuration.
+    """``changed``: the paths written or removed. ``lines``: sentences for the admin, in order.
+    ``restart_needed``: slurmctld still runs with the old configuration.
     """
 
     changed: tuple[Path, ...]
@@ -68,78 +68,79 @@ def install(
     version: tuple[int, int] | None = None,
     verify: bool = True,
 ) -> InstallResult:
-    """Install or bring up to date. ``restart`` is a command that restarts slurmctld; ``force``
-    takes nodes out of an earlier install also while jobs run on, or wait for, them, and while
-    their machines are paid.
+    """Install, or update an installation. ``restart`` is a command that restarts slurmctld.
 
-    Raises ConfigError, with nothing changed, where the check fails; after a failure on the way
-    everything is as before. ``verify=False`` leaves out the check's slurmctld (the sandbox, whose
-    site is made for it).
+    ``force`` removes nodes of an earlier install even while jobs run on them or wait for them, and
+    while their machines cost money. ``verify=False`` leaves out the check's slurmctld, as the
+    sandbox does, whose site is made for it.
+
+    Raises ConfigError, with nothing changed, if a check fails. After a later failure everything is
+    as before.
     """
     planned = plan.make(config, version=version)
     lines = list(check.check(planned).lines) if verify else []
     _check_state_dir(config)
     changes = planned.changes()
     lines += planned.notices + planned.manual
-    gone = _gone(planned)
-    if gone:
-        # The check's first slurmctld does not start either on a partition with such nodes.
-        removal.refuse_mentions(config.slurm, planned.site, planned.version, gone, force=force)
-    still = leaving.paid(config, gone, {cloud.name for cloud in config.clouds})
-    _leave(planned, gone, still, force=force)
-    lines += [*still.lines(), REREAD]
+    departing = _departing(planned)
+    if departing:
+        # The check's first slurmctld fails, too, on a partition with nodes that it does not know.
+        removal.refuse_mentions(config.slurm, planned.site, planned.version, departing, force=force)
+    costs = leaving.find_costs(config, departing, {cloud.name for cloud in config.clouds})
+    _prepare_jobs(planned, departing, costs, force=force)
+    lines += [*costs.lines(), REREAD]
     if not changes:
         with all_or_nothing() as files:
-            _ensure_rest(config, config_path, planned, files)
+            _write_state(config, config_path, planned, files)
         lines.append("already installed as configured: no change")
-        return _have_it_served(planned, restart, lines)
-    told, needed = _carry_out(planned, config_path, changes, restart, gone)
+        return _ensure_served(planned, restart, lines)
+    sentence, restart_needed = _make_changes(planned, config_path, changes, restart, departing)
     paths = tuple(file.path for file in changes)
     lines += [f"wrote {path}" for path in paths]
-    return InstallResult(changed=paths, lines=(*lines, told), restart_needed=needed)
+    return InstallResult(changed=paths, lines=(*lines, sentence), restart_needed=restart_needed)
 
 
-def _have_it_served(planned: ConfPlan, restart: str | None, lines: Sequence[str]) -> InstallResult:
-    """Let slurmctld read what is installed, unless it has: an earlier install may have had no
-    ``restart``.
+def _ensure_served(planned: ConfPlan, restart: str | None, lines: Sequence[str]) -> InstallResult:
+    """Let slurmctld read the installed files if it has not, because an earlier install may have had
+    no ``restart``.
     """
     settings = planned.config.slurm
     if not controller.is_up(settings) or _is_served(planned):
         return InstallResult(changed=(), lines=tuple(lines))
-    told, needed = tell_slurmctld(planned.config, planned.version, restart)
+    sentence, restart_needed = tell_slurmctld(planned.config, planned.version, restart)
     not_yet = "slurmctld does not serve yet what is installed"
-    added = (not_yet, told) if needed else (told,)
-    return InstallResult(changed=(), lines=(*lines, *added), restart_needed=needed)
+    new_lines = (not_yet, sentence) if restart_needed else (sentence,)
+    return InstallResult(changed=(), lines=(*lines, *new_lines), restart_needed=restart_needed)
 
 
 def _is_served(planned: ConfPlan) -> bool:
     directory = planned.site.directory
     things = leaving.installed(directory)
-    # Only what slurmctld reads: the submit filter needs no restart.
-    read = (fragment.FILE_NAME, gresconf.FILE_NAME)
-    paths = [directory / name for name in read if (directory / name).exists()]
+    # Only files that slurmctld reads at its start. The submit filter needs no restart.
+    read_files = (fragment.FILE_NAME, gresconf.FILE_NAME)
+    paths = [directory / name for name in read_files if (directory / name).exists()]
     written_at = max(path.stat().st_mtime for path in paths)
     return controller.serves(planned.config.slurm, things.nodes, things.partitions, written_at)
 
 
-def _carry_out(
+def _make_changes(
     planned: ConfPlan,
     config_path: Path,
     changes: tuple[PlannedFile, ...],
     restart: str | None,
-    gone: leaving.Things,
+    departing: leaving.NodesAndPartitions,
 ) -> tuple[str, bool]:
-    """All changes or none; what to tell the admin, and whether a restart is still to be made."""
+    """Make all changes or none. Return a sentence for the admin, and whether it needs a restart."""
     with all_or_nothing() as files:
-        _ensure_rest(planned.config, config_path, planned, files)
+        _write_state(planned.config, config_path, planned, files)
         _back_up(planned, files)
         for file in changes:
             files.write(file)
             log.info("installed path=%s bytes=%d", file.path, len(file.content))
         if planned.site.directory / submit_filter.FILTER in {file.path for file in changes}:
             touch_lua(planned.site.directory)
-        # Once more, for jobs that came before the new filter was in place.
-        _leave(planned, gone, leaving.Paid(), force=True)
+        # A second time, for jobs that were submitted before the new filter was in place.
+        _prepare_jobs(planned, departing, leaving.Costs(), force=True)
         return _apply(planned, changes, restart, files)
 
 
@@ -160,7 +161,7 @@ def manifest_path(config_path: Path) -> Path:
 
 
 def read_manifest(config_path: Path) -> Manifest | None:
-    """The record of the install, as far as this host remembers."""
+    """The record of the install, or None if this host has none."""
     path = manifest_path(config_path)
     try:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -175,11 +176,11 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _ensure_rest(config: Config, config_path: Path, planned: ConfPlan, files: Transaction) -> None:
-    """State directories, the cluster's identity and the manifest."""
+def _write_state(config: Config, config_path: Path, planned: ConfPlan, files: Transaction) -> None:
+    """Write the state directories, the cluster's id and the manifest."""
     owner = _slurm_user(config)
     files.make_directory(config.state, owner, statedir.DIRECTORY)
-    # Of two heads the services make what both share: on their directory root may be nobody.
+    # With two heads the services make the shared ones: root may be nobody there (root_squash).
     for name in STATE_DIRECTORIES if config.ha.directory is None else ():
         files.make_below(config.state, name, owner, statedir.DIRECTORY)
     statedir.close_to_others(config.state, owner[0] if owner else os.geteuid())
@@ -198,7 +199,7 @@ def _ensure_rest(config: Config, config_path: Path, planned: ConfPlan, files: Tr
 
 
 def _slurm_user(config: Config) -> tuple[int, int] | None:
-    """Uid and gid for what SlurmUser must own; None when we are not root and own it anyway."""
+    """Uid and gid for SlurmUser's files. None if we are not root, so that files are ours anyway."""
     if os.geteuid() != 0:
         return None
     try:
@@ -209,36 +210,40 @@ def _slurm_user(config: Config) -> tuple[int, int] | None:
 
 
 def _check_state_dir(config: Config) -> None:
-    """A directory that exists must be SlurmUser's already: taking /var/lib would be a disaster."""
+    """An existing directory must belong to SlurmUser: we must never take over one as /var/lib."""
     owner = _slurm_user(config)
     if owner is None or not config.state.exists():
         return
-    found = config.state.stat().st_uid
+    owner_uid = config.state.stat().st_uid
     if not config.state.is_dir():
         raise ConfigError(f"state_dir: {config.state} is not a directory")
-    if found != owner[0]:
+    if owner_uid != owner[0]:
         raise ConfigError(
-            f"state_dir: {config.state} belongs to uid {found}, not to {config.slurm.user}"
+            f"state_dir: {config.state} belongs to uid {owner_uid}, not to {config.slurm.user}"
         )
 
 
-def _gone(planned: ConfPlan) -> leaving.Things:
-    """The files that an earlier install had and this one lacks."""
-    new = leaving.Things(
+def _departing(planned: ConfPlan) -> leaving.NodesAndPartitions:
+    """The nodes and partitions of an earlier install that this one does not have."""
+    new = leaving.NodesAndPartitions(
         nodes=frozenset(node for pool in planned.pools for node in pool.nodes),
         partitions=frozenset(cloud.partition_name for cloud in planned.config.clouds),
     )
     return leaving.installed(planned.site.directory).without(new)
 
 
-def _leave(planned: ConfPlan, gone: leaving.Things, still: leaving.Paid, *, force: bool) -> None:
-    if gone or still:
+def _prepare_jobs(
+    planned: ConfPlan, departing: leaving.NodesAndPartitions, costs: leaving.Costs, *, force: bool
+) -> None:
+    if departing or costs:
         settings = planned.config.slurm
-        leaving.leave(settings, gone, up=controller.is_up(settings), still=still, force=force)
+        leaving.prepare_jobs(
+            settings, departing, up=controller.is_up(settings), costs=costs, force=force
+        )
 
 
 def _back_up(planned: ConfPlan, files: Transaction) -> None:
-    """Keep slurm.conf as it was before our lines; what is kept from the first install stays."""
+    """Keep slurm.conf as it was before our lines. A backup of an earlier install stays."""
     path = Path(planned.config.slurm.conf)
     text = path.read_bytes()
     if not our_lines.has_include(text):
@@ -249,10 +254,12 @@ def _back_up(planned: ConfPlan, files: Transaction) -> None:
 def _apply(
     planned: ConfPlan, changes: tuple[PlannedFile, ...], restart: str | None, files: Transaction
 ) -> tuple[str, bool]:
-    """Let slurmctld know; what to tell the admin, and whether a restart is still to be made."""
+    """Let slurmctld read the files. Return a sentence for the admin, and whether a restart is
+    needed.
+    """
     names = {file.path.name for file in changes}
-    read = {fragment.FILE_NAME, gresconf.FILE_NAME, gresconf.SITE_FILE}
-    if not names & {*read, Path(planned.config.slurm.conf).name}:
+    read_files = {fragment.FILE_NAME, gresconf.FILE_NAME, gresconf.SITE_FILE}
+    if not names & {*read_files, Path(planned.config.slurm.conf).name}:
         return "slurmctld needs no restart", False
     try:
         return tell_slurmctld(planned.config, planned.version, restart)
@@ -263,9 +270,9 @@ def _apply(
 def taken_back(
     error: SlurmElasticError, files: Transaction, settings: SlurmSettings, restart: str | None
 ) -> SlurmElasticError:
-    """Take every change back and let slurmctld run on the old files again; says how that went."""
+    """Take every change back and let slurmctld run on the old files. Return the error to raise."""
     files.roll_back()
-    # The filter that was read meanwhile must not outlive its file.
+    # slurmctld may have read the new filter already, so it must read the old one again.
     touch_lua(Path(settings.conf).parent)
     with contextlib.suppress(SlurmElasticError):
         if restart is not None:
@@ -277,7 +284,9 @@ def taken_back(
 def tell_slurmctld(
     config: Config, version: tuple[int, int], restart: str | None
 ) -> tuple[str, bool]:
-    """Have slurmctld read its files: (sentence, restart needed). SlurmError if it stays down."""
+    """Let slurmctld read its files. Return a sentence, and whether a restart is still needed.
+    SlurmError if slurmctld does not come up.
+    """
     settings = config.slurm
     if restart is not None:
         controller.restart(settings, restart)
@@ -287,19 +296,19 @@ def tell_slurmctld(
     if version >= controller.RECONFIGURES_NODES:
         controller.reconfigure(settings)
         return "slurmctld was reconfigured", False
-    told = (
+    sentence = (
         "stop and start slurmctld now (systemctl restart slurmctld; running jobs go on). Do NOT"
         f" run `scontrol reconfigure`: on Slurm {version[0]}.{version[1]:02} it ends slurmctld when"
         " nodes were added or removed"
     )
-    return told, True
+    return sentence, True
 
 
 def touch_lua(directory: Path) -> None:
-    """Have Slurm read job_submit.lua again at the next submission."""
+    """Make Slurm read job_submit.lua again at the next submission."""
     path = directory / submit_filter.PLUGIN_SCRIPT
     if path.exists():
-        # Ahead of now and of the last one: Slurm reads the file again where it is newer than its
-        # last reading, in whole seconds.
+        # In the future, because Slurm compares whole seconds: it reads the file again only if the
+        # file is newer than its last reading.
         soon = max(time.time(), path.stat().st_mtime) + 2
         os.utime(path, (soon, soon))

@@ -1,9 +1,10 @@
 """The inside of ``check``: a throw-away slurmctld in a network namespace of its own.
 
-Run as a program by ``dryrun``, behind ``unshare``, so that it is the first process of its
-namespaces and all ends with it; standard library only. It brings up loopback, starts slurmctld on
-DIRECTORY/slurm.conf, asks it what ``check`` compares, writes the answers into DIRECTORY and stops
-it. Exit 0: all answers are there; 3: slurmctld did not come up (its log says why).
+``dryrun`` runs this as a program behind ``unshare``, so that it is the first process of its
+namespaces and everything ends with it. It uses the standard library only. It brings up loopback,
+starts slurmctld on DIRECTORY/slurm.conf, asks it the questions of ``check``, writes the answers
+into DIRECTORY and stops it. Exit 0: all answers are there; 3: slurmctld did not come up (its log
+says why).
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ QUESTIONS = {
     "partitions": ("-a", "-o", "show", "partitions"),
     "config": ("show", "config"),
 }
-ADDRESS = "192.0.2.1"  # an address of RFC 5737, for documentation: it is nobody's
+ADDRESS = "192.0.2.1"  # an address for documentation (RFC 5737), which no host has
 
 _SIOCSIFFLAGS, _SIOCSIFADDR, _IFF_UP, _MS_BIND = 0x8914, 0x8916, 1, 4096
-_START_SECONDS, _STOP_SECONDS = 60.0, 10.0
+_START_TIMEOUT_S, _STOP_TIMEOUT_S = 60.0, 10.0
 
 
 def main() -> int:
@@ -44,7 +45,7 @@ def main() -> int:
     munged = start_munged(directory) if args.munged else None
     daemon = start(directory, [args.slurmctld, "-D", "-f", environment["SLURM_CONF"]], environment)
     try:
-        if not answered(daemon, args.scontrol, environment, directory):
+        if not collect_answers(daemon, args.scontrol, environment, directory):
             return 3
         if args.submit is not None:
             submit(Path(args.scontrol).parent, args.submit, args.user, environment, directory)
@@ -57,7 +58,7 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    """``--shared`` (no namespaces) and ``--linger`` prove that a contact would be noticed."""
+    """``--shared`` (no namespaces) and ``--linger`` let tests prove that contacts are noticed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory")
     parser.add_argument("slurmctld")
@@ -67,24 +68,24 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--outside", default="", help="namespaces() of the caller")
     parser.add_argument("--munged", action="store_true", help="with a munged of its own")
     parser.add_argument("--shared", action="store_true", help="change nothing, isolate nothing")
-    parser.add_argument("--linger", type=float, default=0.0, help="seconds to go on for")
+    parser.add_argument("--linger", type=float, default=0.0, help="seconds to run on for")
     return parser.parse_args()
 
 
 def namespaces() -> str:
-    """The network and mount namespace of this process, by name."""
+    """The names of the network and mount namespaces of this process."""
     return " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "mnt"))
 
 
 def cut_off(outside: str) -> bool:
-    """Whether both namespaces differ from the caller's, else loopback and hosts are the host's."""
-    theirs, ours = outside.split(), namespaces().split()
-    return len(theirs) == len(ours) and all(a != b for a, b in zip(theirs, ours, strict=True))
+    """Whether both namespaces differ from the caller's. If not, we would change the host's own."""
+    outer, inner = outside.split(), namespaces().split()
+    return len(outer) == len(inner) and all(a != b for a, b in zip(outer, inner, strict=True))
 
 
 def raise_loopback() -> None:
-    """Bring up lo with a second address: with 127.0.0.1 alone getaddrinfo() takes the host for one
-    without IPv4 (AI_ADDRCONFIG) and slurmctld cannot resolve even its own address.
+    """Bring up lo with a second address. If lo has only 127.0.0.1, getaddrinfo() (AI_ADDRCONFIG)
+    thinks that the host has no IPv4, and slurmctld cannot resolve even its own address.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
@@ -93,9 +94,9 @@ def raise_loopback() -> None:
 
 
 def own_hosts(hosts: Path) -> None:
-    """Let every node name resolve here: slurmctld 22.05 tries each for 10 s while it starts.
+    """Make every node name resolve here: slurmctld 22.05 tries each for 10 s while it starts.
 
-    mount(2) itself, since mount(8) refuses all but uid 0, whatever its capabilities.
+    It calls mount(2) itself, because mount(8) refuses every uid but 0, whatever its capabilities.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(os.fsencode(hosts), b"/etc/hosts", None, ctypes.c_ulong(_MS_BIND), None) != 0:
@@ -106,7 +107,7 @@ def own_hosts(hosts: Path) -> None:
 def start(
     directory: Path, command: list[str], environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a daemon in the foreground; what it prints goes to NAME.out."""
+    """Start a daemon in the foreground. Its output goes to NAME.out."""
     with (directory / f"{Path(command[0]).name}.out").open("wb") as output:
         return subprocess.Popen(
             command,
@@ -119,25 +120,26 @@ def start(
 
 
 def start_munged(directory: Path) -> subprocess.Popen[bytes]:
-    """A munged with a key and a socket of its own, in DIRECTORY/munge."""
-    own = directory / "munge"
-    own.mkdir(mode=0o755)
-    (own / "key").write_bytes(os.urandom(128))
-    (own / "key").chmod(0o400)
-    files = [f"--{name}-file={own}/{name}" for name in ("key", "pid", "log", "seed")]
-    command = ["/usr/sbin/munged", "--foreground", "--force", f"--socket={own}/socket", *files]
+    """Start a munged with a key and a socket of its own, in DIRECTORY/munge."""
+    place = directory / "munge"
+    place.mkdir(mode=0o755)
+    (place / "key").write_bytes(os.urandom(128))
+    (place / "key").chmod(0o400)
+    files = [f"--{name}-file={place}/{name}" for name in ("key", "pid", "log", "seed")]
+    command = ["/usr/sbin/munged", "--foreground", "--force", f"--socket={place}/socket", *files]
     munged = start(directory, command, {"PATH": "/usr/sbin:/usr/bin:/bin"})
-    deadline = time.monotonic() + _STOP_SECONDS
-    while not (own / "socket").exists() and munged.poll() is None and time.monotonic() < deadline:
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    # In the foreground munged does not say when it is ready. Its socket shows it.
+    while not (place / "socket").exists() and munged.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     return munged
 
 
-def answered(
+def collect_answers(
     daemon: subprocess.Popen[bytes], scontrol: str, environment: dict[str, str], directory: Path
 ) -> bool:
-    """Whether slurmctld came up and every answer is written."""
-    deadline = time.monotonic() + _START_SECONDS
+    """Ask all questions until slurmctld is up. Return whether every answer is written."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
     while daemon.poll() is None and time.monotonic() < deadline:
         if all(ask(daemon, scontrol, environment, directory, name) for name in QUESTIONS):
             return True
@@ -152,20 +154,20 @@ def ask(
     directory: Path,
     name: str,
 ) -> bool:
-    """Write the answer to one question; whether slurmctld gave it and still runs."""
+    """Write the answer to one question. Return whether slurmctld gave it and still runs."""
     with (directory / name).open("wb") as answer:
-        asking = subprocess.Popen(
+        process = subprocess.Popen(
             [scontrol, *QUESTIONS[name]],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=answer,
             stderr=subprocess.DEVNULL,
         )
-    # Without this loop scontrol would try for 10 s to reach a slurmctld of which nothing is left.
-    while asking.poll() is None and daemon.poll() is None:
+    # Without this loop scontrol would try for 10 s to reach a slurmctld that has ended.
+    while process.poll() is None and daemon.poll() is None:
         time.sleep(0.02)
-    asking.kill()
-    return asking.wait() == 0 and daemon.poll() is None
+    process.kill()
+    return process.wait() == 0 and daemon.poll() is None
 
 
 def submit(
@@ -175,8 +177,8 @@ def submit(
     environment: dict[str, str],
     directory: Path,
 ) -> None:
-    """Submit a held job of one node. Write its partitions to `partitions`, or what sbatch says
-    against it to `refusal`.
+    """Submit a held job of one node. Write its partitions to `partitions`, or sbatch's error to
+    `refusal`.
     """
     account = pwd.getpwnam(user) if user else None
     groups = os.getgrouplist(account.pw_name, account.pw_gid) if account else None
@@ -189,8 +191,8 @@ def submit(
             group=account and account.pw_gid, extra_groups=groups,
         )  # fmt: skip
 
-    plain = ("--hold", "--parsable", "--nodes=1", "--time=1", "--output=/dev/null")
-    sbatch = run("sbatch", *plain, *options, "--wrap=true")
+    job_options = ("--hold", "--parsable", "--nodes=1", "--time=1", "--output=/dev/null")
+    sbatch = run("sbatch", *job_options, *options, "--wrap=true")
     if sbatch.returncode != 0:
         (directory / "refusal").write_text(sbatch.stderr)
         return
@@ -199,10 +201,10 @@ def submit(
 
 
 def stop(daemon: subprocess.Popen[bytes]) -> None:
-    """End it, and make sure of it."""
+    """End the daemon, by SIGKILL if it does not end in time."""
     daemon.terminate()
     try:
-        daemon.wait(_STOP_SECONDS)
+        daemon.wait(_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         daemon.kill()
         daemon.wait()

@@ -1,6 +1,6 @@
-"""Properties of a site that order a plain job's partitions and that the fragment cannot set.
+"""Properties of a site that change the order of a plain job's partitions.
 
-A QOS of a partition and associations with a partition give a job another priority there. Both
+A QOS of a partition, or an association with a partition, gives a job another priority there. Both
 also carry limits, so the fragment copies neither. The sentences say which line to change.
 """
 
@@ -16,7 +16,7 @@ from slurm_elastic.slurm.client.siteconf import SiteConf
 
 
 def notices(settings: SlurmSettings, site: SiteConf) -> Iterator[str]:
-    """A sentence for each; nothing if Slurm orders jobs by their time alone."""
+    """A sentence for each such property. None if Slurm orders jobs by their time alone."""
     kind = site.option("PriorityType")
     default = site.default_partition
     if default is None or (kind is not None and kind.value == "priority/basic"):
@@ -28,17 +28,18 @@ def notices(settings: SlurmSettings, site: SiteConf) -> Iterator[str]:
 
 def _qos(site: SiteConf) -> Iterator[str]:
     default = site.default_partition
-    of_default = default.values.get("qos") if default else None
+    default_entry = default.values.get("qos") if default else None
     inherited = site.partition_defaults.get("qos")
-    names = [entry.value if entry else "" for entry in (of_default, inherited)]
+    names = [entry.value if entry else "" for entry in (default_entry, inherited)]
     if default is None or names[0] == names[1] or not _weighs(site, "PriorityWeightQOS"):
         return
-    entry = of_default or inherited
+    entry = default_entry or inherited
     where = entry.where if entry else default.where
-    has, have = (name or "none" for name in names)
+    default_qos, cloud_qos = (name or "none" for name in names)
     change = " and ".join(f"`sacctmgr modify qos {name} set priority=0`" for name in names if name)
     yield (
-        f"{where}: partition {default.names[0]} has QOS {has}, cloud partitions have {have}: with"
+        f"{where}: partition {default.names[0]} has QOS {default_qos}, cloud partitions have"
+        f" {cloud_qos}: with"
         " PriorityWeightQOS the priority of a QOS may start plain jobs in a cloud first, or last;"
         f" to prevent it: {change}, or the same priority for both"
     )

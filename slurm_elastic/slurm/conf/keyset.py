@@ -1,13 +1,13 @@
-"""The keys of auth/slurm, as ``slurm.jwks`` has them: read, given to clouds, replaced. Pure but for
+"""The keys of auth/slurm, as in ``slurm.jwks``: read, renewed, and split by cloud. Pure except
 ``read``.
 
 Slurm's rules (authentication.html, src/plugins/auth/slurm/internal.c; seen with 24.11.5 and
-26.05.5): a daemon signs with its file's default key, whether that has expired or not, and takes
-what is signed with any key of its file that has not. The keys are symmetric: who is to hear
-slurmctld has to have the key that slurmctld signs with.
+26.05.5): a daemon signs with the default key of its file, even if that key has expired. It accepts
+messages signed with any key of its file that has not expired. The keys are symmetric, so a machine
+that must hear slurmctld needs the key that slurmctld signs with.
 
-A key with an id ``slurm-elastic:CLOUD:NUMBER`` is that cloud's: its machines sign with it, and no
-other cloud's machines get it. All other keys are everybody's.
+A key with an id ``slurm-elastic:CLOUD:NUMBER`` belongs to that cloud. Its machines sign with it,
+and no other cloud's machines get it. Every machine gets all other keys.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from slurm_elastic.base.errors import ConfigError
 DEFAULT = "default"
 SIZE = 64  # bytes of a new key
 _OURS = "slurm-elastic"
-_LEAST = 16  # bytes of a key that Slurm takes
-_MOST = 1 << 20
+_MIN_KEY_BYTES = 16  # Slurm accepts no shorter key
+_MAX_FILE_BYTES = 1 << 20
 
 
 class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One key; ``exp`` is the Unix time after which nobody takes what is signed with it."""
+    """One key. ``exp``: the Unix time after which no daemon accepts a message signed with it."""
 
     alg: str
     kty: str
@@ -43,9 +43,9 @@ class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def cloud(self) -> str:
-        """The cloud whose machines alone sign with it; empty for everybody's."""
-        head, _, rest = self.kid.partition(":")
-        return rest.partition(":")[0] if head == _OURS else ""
+        """The cloud whose machines alone sign with it. Empty if all machines have it."""
+        owner, _, cloud_and_number = self.kid.partition(":")
+        return cloud_and_number.partition(":")[0] if owner == _OURS else ""
 
     @property
     def ours(self) -> bool:
@@ -53,7 +53,7 @@ class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.kid.startswith(f"{_OURS}:")
 
     def lives(self, now: float) -> bool:
-        """Whether it is taken at ``now``."""
+        """Whether daemons accept it at ``now`` (Unix time)."""
         return self.exp is UNSET or self.exp > now
 
 
@@ -64,44 +64,44 @@ class KeySet(Struct, frozen=True):
 
     @property
     def default(self) -> Key:
-        """The key by which its daemon signs: the one that says so, else the first."""
+        """The key that its daemon signs with: the one marked as default, otherwise the first."""
         return next((key for key in self.keys if key.use == DEFAULT), self.keys[0])
 
     def encoded(self) -> bytes:
-        """The file's text."""
+        """The content of the file."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
     def signing(self, kid: str) -> KeySet:
-        """The same keys with that one as default."""
+        """The same keys with this one as default."""
         return KeySet(
             tuple(replace(key, use=DEFAULT if key.kid == kid else UNSET) for key in self.keys)
         )
 
     def for_cloud(self, cloud: str, now: float) -> KeySet:
-        """The file of that cloud's machines: everybody's keys, so that they hear slurmctld, and the
-        cloud's, of which they sign with the last; where it has none, with slurmctld's.
+        """The file for that cloud's machines: all common keys, so that they hear slurmctld, and the
+        cloud's own keys. They sign with the last of these, or with slurmctld's if there is none.
         """
-        kept = [key for key in self.keys if key.cloud in ("", cloud) and key.lives(now)]
-        own = [key for key in kept if key.cloud] or [self.default]
-        return KeySet(tuple(kept) or (self.default,)).signing(own[-1].kid)
+        served_keys = [key for key in self.keys if key.cloud in ("", cloud) and key.lives(now)]
+        signing_keys = [key for key in served_keys if key.cloud] or [self.default]
+        return KeySet(tuple(served_keys) or (self.default,)).signing(signing_keys[-1].kid)
 
     def joined(self, other: KeySet) -> KeySet:
-        """These keys, with their default, and those of ``other`` that are not among them."""
-        known = {key.kid for key in self.keys}
-        more = tuple(replace(k, use=UNSET) for k in other.keys if k.kid not in known)
-        return KeySet((*self.signing(self.default.kid).keys, *more))
+        """These keys and their default, and the keys of ``other`` with other ids."""
+        own_ids = {key.kid for key in self.keys}
+        added_keys = tuple(replace(k, use=UNSET) for k in other.keys if k.kid not in own_ids)
+        return KeySet((*self.signing(self.default.kid).keys, *added_keys))
 
     def renewed(
         self, clouds: Iterable[str], now: float, *, ends: float, overlap: float,
         random: Callable[[int], bytes] = os.urandom,
     ) -> KeySet:  # fmt: skip
-        """With a new default and a new key for each cloud, which end at ``ends`` (Unix time). The
-        ones of before end in ``overlap`` s at the latest; with 0 they are left out, as are those
-        that have ended.
+        """The keys with a new default and a new key for each cloud, which end at ``ends`` (Unix
+        time). The earlier keys end in ``overlap`` seconds at the latest. With 0 they are left out,
+        as are ended keys.
         """
-        last = int(now + overlap)
-        kept = [
-            replace(key, use=UNSET, exp=last if key.exp is UNSET else min(key.exp, last))
+        end = int(now + overlap)
+        earlier_keys = [
+            replace(key, use=UNSET, exp=end if key.exp is UNSET else min(key.exp, end))
             for key in self.keys
             if overlap and key.lives(now)
         ]
@@ -110,7 +110,7 @@ class KeySet(Struct, frozen=True):
             Key(alg="HS256", kty="oct", kid=kid, k=_text(random(SIZE)), exp=int(ends))
             for kid in (f"{_OURS}:{cloud}:{number}" for cloud in ("", *clouds))
         ]
-        return KeySet((*kept, *fresh)).signing(fresh[0].kid)
+        return KeySet((*earlier_keys, *fresh)).signing(fresh[0].kid)
 
 
 class _File(Struct):
@@ -118,27 +118,27 @@ class _File(Struct):
 
 
 def parse(text: bytes) -> KeySet:
-    """ValueError, saying what is wrong, for what would stop Slurm's daemons."""
+    """The keys of a file. ValueError, which names the fault, if Slurm's daemons would stop."""
     keys = msgspec.json.decode(text, type=_File).keys
     if not keys:
         raise ValueError("it has no key")
     for key in keys:
         if key.alg.upper() != "HS256" or key.kty.lower() != "oct":
             raise ValueError(f"key {key.kid}: alg {key.alg}, kty {key.kty}; Slurm takes HS256, oct")
-        if len(_bytes(key)) < _LEAST:
-            raise ValueError(f"key {key.kid} has fewer than {_LEAST} bytes")
+        if len(_bytes(key)) < _MIN_KEY_BYTES:
+            raise ValueError(f"key {key.kid} has fewer than {_MIN_KEY_BYTES} bytes")
     ids = [key.kid for key in keys]
-    if twice := sorted({kid for kid in ids if ids.count(kid) > 1}):
-        raise ValueError(f"two keys have the kid {twice[0]}")
+    if repeated_ids := sorted({kid for kid in ids if ids.count(kid) > 1}):
+        raise ValueError(f"two keys have the kid {repeated_ids[0]}")
     if sum(key.use == DEFAULT for key in keys) > 1:
         raise ValueError('more than one key has "use": "default"')
     return KeySet(tuple(keys))
 
 
 def read(path: str | Path) -> KeySet:
-    """The keys of a file; OSError if unreadable, ConfigError where Slurm could not use it."""
+    """The keys of a file. OSError if unreadable, ConfigError if Slurm could not use it."""
     with Path(path).open("rb") as file:
-        text = file.read(_MOST)
+        text = file.read(_MAX_FILE_BYTES)
     try:
         return parse(text)
     except (ValueError, msgspec.MsgspecError) as error:
@@ -149,7 +149,7 @@ def read(path: str | Path) -> KeySet:
 
 
 def of_slurm_key(text: bytes) -> KeySet:
-    """A file that daemons with that ``slurm.key`` understand: theirs is the default key."""
+    """A file for daemons that have this ``slurm.key``, with the same key as default."""
     return KeySet((Key(alg="HS256", kty="oct", kid="slurm.key", k=_text(text), use=DEFAULT),))
 
 
@@ -166,5 +166,5 @@ def _bytes(key: Key) -> bytes:
 
 
 def _number(key: Key) -> int:
-    last = key.kid.rpartition(":")[2]
-    return int(last) if key.ours and last.isdecimal() else 0
+    number = key.kid.rpartition(":")[2]
+    return int(number) if key.ours and number.isdecimal() else 0

@@ -1,9 +1,9 @@
 """Jobs and machines that stand in the way when nodes or partitions leave slurm.conf.
 
-slurmctld ends every job of a partition that is gone when it starts, also a pending one that merely
-lists it beside others (NODE_FAIL, measured on 22.05). So such lists are cut first, and what has no
-other partition, or runs on a node that goes, is a reason to refuse. So is a machine that is paid:
-Slurm suspends no node that it does not know.
+When slurmctld starts without a partition, it ends every job of that partition with NODE_FAIL, even
+a pending one that has other partitions in its list (measured on 22.05). So we cut these lists
+first, and refuse if a job has no other partition, or runs on a node that leaves. We also refuse
+while machines cost money: Slurm suspends no node that it does not know, so nothing would end them.
 """
 
 from __future__ import annotations
@@ -29,27 +29,30 @@ from slurm_elastic.state.store.shared_journal import is_there
 
 log = logging.getLogger(__name__)
 
-_SHOWN = 10
+_MAX_SHOWN = 10
 
 
-class Things(Struct, frozen=True, kw_only=True):
+class NodesAndPartitions(Struct, frozen=True, kw_only=True):
     """Nodes and partitions by name."""
 
     nodes: frozenset[str] = frozenset()
     partitions: frozenset[str] = frozenset()
 
-    def without(self, others: Things) -> Things:
-        """The nodes and partitions that ``others`` does not have."""
-        return Things(
-            nodes=self.nodes - others.nodes, partitions=self.partitions - others.partitions
+    def without(self, remaining: NodesAndPartitions) -> NodesAndPartitions:
+        """The nodes and partitions that are not in ``remaining``."""
+        return NodesAndPartitions(
+            nodes=self.nodes - remaining.nodes, partitions=self.partitions - remaining.partitions
         )
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.partitions)
 
 
-class Paid(Struct, frozen=True, kw_only=True):
-    """What costs money on nodes that leave: machines, and launches without an answer."""
+class Costs(Struct, frozen=True, kw_only=True):
+    """Machines, and launches without an answer, that cost money on nodes that leave.
+
+    ``unread``: why the ledger could not be read, so that there may be more.
+    """
 
     machines: tuple[Machine, ...] = ()
     launches: tuple[Launch, ...] = ()
@@ -59,19 +62,19 @@ class Paid(Struct, frozen=True, kw_only=True):
         return bool(self.machines or self.launches or self.unread)
 
     def lines(self) -> Iterator[str]:
-        """A sentence for each kind, naming the first few."""
+        """A sentence for each kind, with the names of the first few."""
         if self.unread:
-            yield f"machines that are paid cannot be ruled out: {self.unread}"
+            yield f"there may be machines that cost money: {self.unread}"
         if self.machines:
             shown = [f"{m.instance.id} of {m.instance.node or 'no node'}" for m in self.machines]
-            yield f"still paid: {_first(shown)}"
+            yield f"machines that cost money: {_first(shown)}"
         for launch in self.launches:
             yield f"a launch at {launch.cloud} for {compress(launch.nodes)} has no answer yet"
 
-    def problems(self, known: Set[str]) -> Iterator[str]:
-        """The same, with what to do about it. ``known``: nodes that Slurm still has."""
+    def problems(self, known_nodes: Set[str]) -> Iterator[str]:
+        """The same, with the remedy. ``known_nodes``: nodes that Slurm still has."""
         yield from self.lines()
-        nodes = compress({m.instance.node for m in self.machines} & known)
+        nodes = compress({m.instance.node for m in self.machines} & known_nodes)
         ask = f"`scontrol update nodename={nodes} state=power_down`, then " if nodes else ""
         if self:
             yield (
@@ -81,31 +84,33 @@ class Paid(Struct, frozen=True, kw_only=True):
             )
 
 
-def paid(config: Config, gone: Things, clouds: Set[str]) -> Paid:
-    """Machines that are paid on nodes of ``gone``, or at a cloud that is not one of ``clouds``."""
+def find_costs(config: Config, departing: NodesAndPartitions, clouds: Set[str]) -> Costs:
+    """Machines and launches on nodes of ``departing``, or in a cloud that is not in ``clouds``."""
     path = config.state / "ledger.db"
     try:
         with config.sharing():
             if not is_there(path):
-                return Paid()
+                return Costs()
             with contextlib.closing(Ledger(path, read_only=True)) as ledger:
                 state = ledger.state()
     except (sqlite3.Error, SlurmElasticError) as error:
-        return Paid(unread=f"{path}: {error}")
-    return Paid(
+        return Costs(unread=f"{path}: {error}")
+    return Costs(
         machines=tuple(
             m
             for m in state.machines
-            if m.instance.node in gone.nodes or m.instance.cloud not in clouds
+            if m.instance.node in departing.nodes or m.instance.cloud not in clouds
         ),
         launches=tuple(
-            one for one in state.launches if gone.nodes & set(one.nodes) or one.cloud not in clouds
+            launch
+            for launch in state.launches
+            if departing.nodes & set(launch.nodes) or launch.cloud not in clouds
         ),
     )
 
 
 def forget_holds(config: Config) -> None:
-    """Nodes that have left are held no more: should they come back, they come free."""
+    """Forget the holds of nodes that have left. If they come back, they come back released."""
     path = config.state / "ledger.db"
     try:
         with config.sharing():
@@ -123,49 +128,58 @@ def _readmit_all(path: Path) -> None:
             ledger.exclusions.readmit(kind, *nodes)
 
 
-def installed(directory: Path) -> Things:
-    """The nodes of the fragment beside slurm.conf, which may be older than the configuration."""
+def installed(directory: Path) -> NodesAndPartitions:
+    """The nodes of the installed fragment, which may be older than the configuration."""
     path = directory / fragment.FILE_NAME
     return of_lines(read_lines(path) if path.exists() else ())
 
 
-def of_lines(lines: Sequence[Line]) -> Things:
+def of_lines(lines: Sequence[Line]) -> NodesAndPartitions:
     """The nodes and partitions that these lines define."""
     nodes = [n for li in lines if li.entries[0].key == "nodename" for n in names(li.entries[0])]
     partitions = [li.entries[0].value for li in lines if li.entries[0].key == "partitionname"]
-    return Things(nodes=frozenset(nodes), partitions=frozenset(partitions))
+    return NodesAndPartitions(nodes=frozenset(nodes), partitions=frozenset(partitions))
 
 
-def leave(
-    settings: SlurmSettings, gone: Things, *, up: bool, still: Paid, force: bool = False
+def prepare_jobs(
+    settings: SlurmSettings,
+    departing: NodesAndPartitions,
+    *,
+    up: bool,
+    costs: Costs,
+    force: bool = False,
 ) -> None:
-    """Make pending jobs ready for ``gone`` to go. ``up``: slurmctld answers.
+    """Take ``departing`` partitions out of pending jobs' lists. ``up``: slurmctld answers.
 
-    Raises ConfigError, with no job changed, for jobs that cannot do without and for what is
-    ``still`` paid; not with ``force``.
+    Raises ConfigError, with no job changed, if jobs need these nodes or partitions, or if there are
+    ``costs``. With ``force`` neither is an error.
     """
-    if not (gone or still) or (force and not up):
+    if not (departing or costs) or (force and not up):
         return
     if not up:
         raise ConfigError(
-            "slurmctld does not answer, so jobs on cloud nodes that leave cannot be ruled out;"
+            "slurmctld does not answer, so there may be jobs on cloud nodes that leave;"
             " start it, or use --force"
         )
     slurm = SlurmCli(settings)
     jobs = slurm.jobs()
-    running = [job for job in jobs if gone.nodes & set(job.nodes) and job.states & ON_NODES]
+    running = [job for job in jobs if departing.nodes & set(job.nodes) and job.states & ON_NODES]
     waiting = [
-        job for job in jobs if "PENDING" in job.states and gone.partitions & set(job.partitions)
+        job
+        for job in jobs
+        if "PENDING" in job.states and departing.partitions & set(job.partitions)
     ]
-    stuck = [job for job in waiting if gone.partitions >= set(job.partitions)]
-    if not force and (running or stuck or still):
-        raise ConfigError(*_complaints(running, stuck), *still.problems(gone.nodes))
-    # Or slurmctld ends them when it starts, though they have other partitions (22.05, measured).
+    stuck = [job for job in waiting if departing.partitions >= set(job.partitions)]
+    if not force and (running or stuck or costs):
+        raise ConfigError(*_complaints(running, stuck), *costs.problems(departing.nodes))
+    # Otherwise slurmctld ends these jobs at its start, despite their other partitions (see above).
     for job in waiting:
-        rest = tuple(name for name in job.partitions if name not in gone.partitions)
-        if rest:
-            slurm.set_partitions(job.id, rest)
-            log.info("job moved job=%d partitions=%s", job.id, ",".join(rest))
+        other_partitions = tuple(
+            name for name in job.partitions if name not in departing.partitions
+        )
+        if other_partitions:
+            slurm.set_partitions(job.id, other_partitions)
+            log.info("job moved job=%d partitions=%s", job.id, ",".join(other_partitions))
 
 
 def _complaints(running: Sequence[SlurmJob], stuck: Sequence[SlurmJob]) -> Iterator[str]:
@@ -185,5 +199,5 @@ def _jobs(jobs: Sequence[SlurmJob]) -> str:
 
 
 def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    unnamed = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+    return ", ".join(names[:_MAX_SHOWN]) + unnamed

@@ -1,4 +1,4 @@
-"""The places outside of our own files that name our nodes or partitions. Pure but for reading.
+"""The places outside our own files that name our nodes or partitions. Pure except for reading.
 
 slurmctld does not start with a partition whose nodes it does not know (22.05 to 25.11). It logs an
 error for every other place that names an unknown node, and ignores the node. When slurmctld starts,
@@ -15,14 +15,14 @@ from msgspec import Struct
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.slurm.client.siteconf import Entry, Record, SiteConf
-from slurm_elastic.slurm.conf.leaving import Things
+from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 
 _COUNT = re.compile(r":\d+(?=,|$)")
-"""The end of an item of SuspendExcNodes: so many of these nodes stay on (``pub[1-4]:2``)."""
+"""The end of an item of SuspendExcNodes: the number of its nodes that stay on (``pub[1-4]:2``)."""
 
 
 class Mention(Struct, frozen=True, kw_only=True):
-    """``holder`` (``partition sim``) at ``where`` (file and line, or nothing) names ``names``.
+    """``holder`` (as ``partition sim``) names ``names`` at ``where`` (file and line, or "").
 
     ``is_fatal``: slurmctld does not start once these nodes have left.
     """
@@ -39,9 +39,12 @@ class Mention(Struct, frozen=True, kw_only=True):
 
 
 def mentions(
-    site: SiteConf, switches: Sequence[Record], reservations: Iterable[Reservation], things: Things
+    site: SiteConf,
+    switches: Sequence[Record],
+    reservations: Iterable[Reservation],
+    things: NodesAndPartitions,
 ) -> tuple[Mention, ...]:
-    """Every place that names something of ``things``, in the order of the files."""
+    """Every place that names a node or partition of ``things``, in the order of the files."""
     places = (
         *partitions(site, things),
         *suspend_exceptions(site, things),
@@ -52,7 +55,7 @@ def mentions(
     return tuple(places)
 
 
-def partitions(site: SiteConf, things: Things) -> Iterator[Mention]:
+def partitions(site: SiteConf, things: NodesAndPartitions) -> Iterator[Mention]:
     """The site's partitions and node sets that hold our nodes."""
     for kind, records in (("partition", site.partitions), ("node set", site.nodesets)):
         for record in records:
@@ -63,7 +66,7 @@ def partitions(site: SiteConf, things: Things) -> Iterator[Mention]:
                 yield Mention(where=entry.where, holder=holder, names=names, is_fatal=True)
 
 
-def suspend_exceptions(site: SiteConf, things: Things) -> Iterator[Mention]:
+def suspend_exceptions(site: SiteConf, things: NodesAndPartitions) -> Iterator[Mention]:
     """SuspendExcNodes and SuspendExcParts, by which Slurm leaves our nodes powered up."""
     for name, items in (("SuspendExcNodes", things.nodes), ("SuspendExcParts", things.partitions)):
         entry = site.option(name)
@@ -78,11 +81,11 @@ def kept_states(site: SiteConf) -> Iterator[str]:
     if entry is not None and site.items("SuspendExcStates"):
         yield (
             f"{entry.where}: SuspendExcStates is {entry.value}: Slurm does not power down cloud"
-            " nodes in these states, and their machines stay paid as long"
+            " nodes in these states, and their machines cost money as long"
         )
 
 
-def _down_nodes(site: SiteConf, things: Things) -> Iterator[Mention]:
+def _down_nodes(site: SiteConf, things: NodesAndPartitions) -> Iterator[Mention]:
     heads = (line.entries[0] for line in site.lines if line.is_record)
     for head in heads:
         names = _cloud_names(head.value, things.nodes) if head.key == "downnodes" else ()
@@ -90,7 +93,7 @@ def _down_nodes(site: SiteConf, things: Things) -> Iterator[Mention]:
             yield Mention(where=head.where, holder="DownNodes", names=names)
 
 
-def _switches(switches: Sequence[Record], things: Things) -> Iterator[Mention]:
+def _switches(switches: Sequence[Record], things: NodesAndPartitions) -> Iterator[Mention]:
     for switch in switches:
         names = _cloud_names(switch.get("nodes"), things.nodes)
         if names:
@@ -102,7 +105,9 @@ def _place(entry: Entry | None, otherwise: str) -> str:
     return entry.where if entry else otherwise
 
 
-def _reservations(reservations: Iterable[Reservation], things: Things) -> Iterator[Mention]:
+def _reservations(
+    reservations: Iterable[Reservation], things: NodesAndPartitions
+) -> Iterator[Mention]:
     for reservation in reservations:
         names = tuple(node for node in reservation.nodes if node in things.nodes)
         # When slurmctld starts, it replaces the node list of such a reservation.

@@ -1,8 +1,8 @@
-"""Our two lines in slurm.conf and gres.conf: put at the end, taken out again byte for byte. Pure.
+"""Our two lines in slurm.conf and gres.conf: added at the end, removed again byte for byte. Pure.
 
-The marker comment ends in ``(a newline was added)`` where the file had no final one, and in
-``(two ...)`` where its last line ended in a continuation backslash, so that taking the lines out
-needs no memory of the file before.
+The marker comment ends in ``(a newline was added)`` if the file had no final one, and in
+``(two ...)`` if its last line ended in a continuation backslash. So the removal needs no record of
+the original file.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _block(name: str) -> re.Pattern[bytes]:
 
 
 def with_include(text: bytes, name: str = fragment.FILE_NAME) -> bytes:
-    """``text`` with our lines as its last options. Nodes, partitions and comments may follow them:
-    only of options the last line wins.
+    """``text`` with our lines as its last options. Nodes, partitions and comments may follow them,
+    because the last line wins only for options.
     """
     match = _block(name).search(text)
     if match and all(map(_RECORD.fullmatch, text[match.end() :].splitlines())):
@@ -45,18 +45,20 @@ def with_include(text: bytes, name: str = fragment.FILE_NAME) -> bytes:
     text = without_include(text, name)
     newline = b"\r\n" if text.endswith(b"\r\n") or _mostly_crlf(text) else b"\n"
     added = _newlines_needed(text)
+    # A relative name: an absolute one does not reach configless nodes, whose slurmd and commands
+    # then fail (measured on 22.05 to 26.05).
     block = (_MARKER + _NOTES[added], b"include " + name.encode(), b"")
     return text + newline * added + newline.join(block)
 
 
 def without_include(text: bytes, name: str = fragment.FILE_NAME) -> bytes:
-    """``text`` without our lines, and the newlines that came with them; edits since stay."""
+    """``text`` without our lines and the newlines added with them. Later edits stay."""
     while match := _block(name).search(text):
-        before, rest = match["before"], text[match.end() :]
-        if not rest.strip():
+        before, text_after = match["before"], text[match.end() :]
+        if not text_after.strip():
             for _ in range(_NOTES.index(match["note"])):
                 before = before.removesuffix(match["newline"])
-        text = text[: match.start()] + before + rest
+        text = text[: match.start()] + before + text_after
     return text
 
 
@@ -66,14 +68,16 @@ def has_include(text: bytes, name: str = fragment.FILE_NAME) -> bool:
 
 
 def _newlines_needed(text: bytes) -> int:
-    """Our comment starts a line of its own, not joined by a backslash before (slurm.conf(5))."""
+    """How many newlines our comment needs before it, so that no line is continued into it
+    (slurm.conf(5)).
+    """
     if not text:
         return 0
-    last = text.rstrip(b"\r\n").rsplit(b"\n", 1)[-1].split(b"#", 1)[0].rstrip()
-    ends = text.endswith(b"\n")
-    if last.endswith(b"\\") and text[len(text.rstrip(b"\r\n")) :].count(b"\n") < 2:
-        return 1 if ends else 2
-    return 0 if ends else 1
+    last_line = text.rstrip(b"\r\n").rsplit(b"\n", 1)[-1].split(b"#", 1)[0].rstrip()
+    has_newline = text.endswith(b"\n")
+    if last_line.endswith(b"\\") and text[len(text.rstrip(b"\r\n")) :].count(b"\n") < 2:
+        return 1 if has_newline else 2
+    return 0 if has_newline else 1
 
 
 def _mostly_crlf(text: bytes) -> bool:

@@ -1,5 +1,5 @@
-"""Two heads (``ha.directory``): whether slurm.conf and our configuration mean the same ones, and
-what is to be done on the other one.
+"""Two heads (``ha.directory``): whether slurm.conf names the same two as our configuration, and the
+steps on the other head.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNITS = "/etc/systemd/system"
 
 
 def notices(config: Config, site: SiteConf) -> Iterator[str]:
-    """What an admin should know; nothing with one head, or two that fit."""
+    """Sentences for an admin. None with one head, or with two that fit slurm.conf."""
     heads = site.options("SlurmctldHost")
     names = ", ".join(head.value.partition("(")[0] for head in heads) or "none"
     if config.ha.directory is None:
@@ -34,30 +34,30 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
     if len(heads) < 2:
         yield (
             f"{heads[0].where if heads else site.path}: found SlurmctldHost {names}, expected two"
-            f" such lines, as ha.directory is set: nobody would take over ({_PAGE})"
+            f" such lines, as ha.directory is set: no head would take over ({_PAGE})"
         )
         return
     needed, grace = takeover(timeout_of(site)), config.timings.grace
     if grace < needed:
-        # The services wait for that long by themselves: the key would promise less than they do.
+        # The services wait that long in any case, so a smaller value in the key would be wrong.
         yield (
             f"timings.grace: found {grace:g} s, expected {needed:g} s or more (2 x SlurmctldTimeout"
-            f" of {site.path} + 60 s): for that long after a takeover Slurm asks again for what it"
-            f" forgot, and nothing ends unasked ({_PAGE})"
+            f" of {site.path} + 60 s): for that long after a takeover Slurm repeats forgotten"
+            f" requests, and no machine ends without a request ({_PAGE})"
         )
 
 
 def steps(config: Config, config_path: Path, peer: str, restart: str | None) -> tuple[str, ...]:
-    """What root does on the other head, a line each. ConfigError where ``peer`` is not that one."""
+    """The steps for root on the other head. ConfigError if ``peer`` is not that head."""
     if config.ha.directory is None:
         raise ConfigError(
             f"{config_path}: ha.directory: not set, expected the directory that this head and"
             f" {peer} share ({_PAGE})"
         )
     pair = controllers(config.slurm.conf)
-    others = [host for place, host in enumerate(pair.hosts) if place != pair.place]
+    other_hosts = [host for place, host in enumerate(pair.hosts) if place != pair.place]
     if pair.place_of(peer) in (None, pair.place):
-        expected = " or ".join(others) or "another host in a second line"
+        expected = " or ".join(other_hosts) or "another host in a second line"
         raise ConfigError(
             f"--peer: found {peer}, expected {expected}, as {config.slurm.conf} has it for"
             f" SlurmctldHost; this host is {pair.hosts[pair.place]}"
@@ -68,17 +68,17 @@ def steps(config: Config, config_path: Path, peer: str, restart: str | None) -> 
 
 
 def _commands(config: Config, path: Path, here: str, restart: str | None) -> Iterator[str]:
-    """A configuration's paths have no characters that a shell would take for its own."""
+    """The commands. Paths of a configuration have no characters that are special to a shell."""
     user, parent = config.slurm.user, shlex.quote(str(path.parent.parent))
     copied = f"-c --exclude=installed.json {shlex.quote(path.parent.name)}"
-    again = f" --restart {shlex.quote(restart)}" if restart else ""
+    restart_option = f" --restart {shlex.quote(restart)}" if restart else ""
     drop_in = f"{_UNITS}/$unit.service.d"
     write = f"'[Service]\\nReadWritePaths={config.ha.directory}\\n'"
     units = "slurm-elasticd slurm-elastic-ckptman"
     yield f"install slurm-elastic {version('slurm-elastic')}; `id -u {user}` says {_uid(config)}"
     yield f"ssh {here} tar -C {parent} {copied} | tar -C {parent} -xp"
     yield f"scp -p {here}:/etc/default/slurm-elastic /etc/default/    # and credentials elsewhere"
-    yield f"slurm-elastic --config {shlex.quote(str(path))} conf install{again}"
+    yield f"slurm-elastic --config {shlex.quote(str(path))} conf install{restart_option}"
     yield f"runuser -u {user} -- mkdir -p {config.ha.directory}"
     yield (
         f"for unit in {units}; do mkdir -p {drop_in}; printf {write} >{drop_in}/ha.conf; done"

@@ -1,4 +1,4 @@
-"""The plan of ``conf install`` for this host: every file with its content. Nothing is written."""
+"""The plan of ``conf install`` for this host: every file with its content. It writes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from slurm_elastic.slurm.conf import (
     pair,
     submissions,
 )
-from slurm_elastic.slurm.conf.leaving import Things
+from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
 from slurm_elastic.slurm.conf.plugins import has_plugin
 from slurm_elastic.slurm.hooks import submit_filter
@@ -43,7 +43,7 @@ PROGRAMS: Mapping[str, str] = {
     "slurm-elastic-epilog": "slurm-elastic-epilog",
     "slurm-elastic-wait": "slurm-elastic-wait",
 }
-"""Name in ``programs_dir`` and its source in the package."""
+"""The source in the package by the name in ``programs_dir``."""
 
 _OWN_LUA = "-- Made by `slurm-elastic conf install`"
 _ANY_INCLUDE = re.compile(
@@ -52,14 +52,14 @@ _ANY_INCLUDE = re.compile(
 
 
 class PlannedFile(Struct, frozen=True, kw_only=True):
-    """A file as it shall be; ``mode`` None keeps the mode and owner that it has."""
+    """A file as it must become. With ``mode`` None it keeps its mode and owner."""
 
     path: Path
     content: bytes
     mode: int | None
 
     def current(self) -> bytes | None:
-        """The content there now; None for nothing. Raises ConfigError where it cannot be read."""
+        """The content of the file now. None if there is no file. ConfigError if unreadable."""
         try:
             return self.path.read_bytes()
         except FileNotFoundError:
@@ -68,14 +68,14 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def differs(self) -> bool:
-        """Whether content or mode are not yet as planned; a link is only where it may stay one."""
+        """Whether content or mode are not as planned. If ``mode`` is set, a link differs."""
         if self.current() != self.content:
             return True
         return self.mode is not None and self.path.lstat().st_mode != stat.S_IFREG | self.mode
 
 
 class ConfPlan(Struct, frozen=True, kw_only=True):
-    """``files`` in order, slurm.conf last; ``notices``, and ``manual`` lines for the admin."""
+    """``files`` in order, slurm.conf last. ``manual``: lines that the admin must add."""
 
     config: Config
     pools: tuple[Pool, ...]
@@ -93,7 +93,7 @@ class ConfPlan(Struct, frozen=True, kw_only=True):
 
 
 def make(config: Config, *, version: tuple[int, int] | None = None) -> ConfPlan:
-    """Read the site and plan. Raises ConfigError for whatever does not fit together."""
+    """Read the site and make the plan. Raises ConfigError with every conflict."""
     version = version or release_of(config.slurm)
     site = read(config.slurm.conf, ignore=fragment.FILE_NAME, release=lambda: version)
     pools = pools_of(config)
@@ -111,11 +111,12 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> ConfPlan:
         files=(
             *_programs(config, site, version),
             *(_lua_files(site, filters) if lua else ()),
+            # Readable by all, because users' commands read it, too.
             PlannedFile(
                 path=site.directory / fragment.FILE_NAME, content=encoded(text), mode=0o644
             ),
             *_gres_files(site, gres),
-            # Last: its include line names what has to be there by then.
+            # Last, because its include line needs the other files to be there.
             _slurm_conf(config),
         ),
         notices=tuple(_notices(config, pools, site)),
@@ -130,9 +131,9 @@ def pools_of(config: Config) -> tuple[Pool, ...]:
 
 
 def settings_text(config: Config, site: SiteConf, version: tuple[int, int]) -> str:
-    """The file ``settings`` beside the programs; values run to the end of their line."""
-    # Up to 22.05 the last PrologSlurmctld replaces the site's own, so ours calls it; since 23.11
-    # several lines add up and Slurm calls both.
+    """The content of ``settings`` beside the programs. A value ends with its line."""
+    # On 22.05 the last PrologSlurmctld replaces the site's own, so our program calls the site's.
+    # Since 23.11 several lines add up, and Slurm calls both.
     chained = version < (23, 11)
     prolog = _value(site, "PrologSlurmctld") if chained else ""
     epilog = _value(site, "EpilogSlurmctld") if chained and config.slurm.epilog_hook else ""
@@ -142,18 +143,19 @@ def settings_text(config: Config, site: SiteConf, version: tuple[int, int]) -> s
         "site_prolog": prolog,
         "site_epilog": epilog,
         "prolog_timeout": f"{_prolog_timeout(config, site):.0f}",
+        # A whole path, because slurmctld starts its programs without PATH (measured).
         "python": "/usr/bin/python3",
     }
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
 def _prolog_timeout(config: Config, site: SiteConf) -> float:
-    """How long (s) a prolog waits at most: for the slowest cloud, but less than slurmctld lets it
-    (PrologEpilogTimeout), which would kill it.
+    """How long (s) a prolog waits at most: as long as the slowest cloud needs, but less than
+    PrologEpilogTimeout, after which slurmctld kills the prolog.
     """
     longest = config.longest_resume_timeout
-    own = confvalues.number(_value(site, "PrologEpilogTimeout"))
-    return longest if own is None else min(longest, max(own - 5, 1))
+    slurm_timeout = confvalues.number(_value(site, "PrologEpilogTimeout"))
+    return longest if slurm_timeout is None else min(longest, max(slurm_timeout - 5, 1))
 
 
 def _value(site: SiteConf, name: str) -> str:
@@ -178,7 +180,7 @@ def _lua_files(site: SiteConf, filters: Mapping[str, str]) -> Iterator[PlannedFi
 
 
 def foreign_lua(directory: Path) -> str | None:
-    """The site's own job_submit.lua, beside slurm.conf; None where there is none but ours."""
+    """The site's own job_submit.lua beside slurm.conf. None if there is none, or ours."""
     path = directory / submit_filter.PLUGIN_SCRIPT
     try:
         text = path.read_text(errors="replace")
@@ -190,7 +192,7 @@ def foreign_lua(directory: Path) -> str | None:
 
 
 def is_installed(config: Config) -> bool:
-    """Whether slurm.conf includes our part, by whosever line, as far as it can be read."""
+    """Whether slurm.conf includes our part, whoever wrote the line. True if it is unreadable."""
     try:
         return _ANY_INCLUDE.search(Path(config.slurm.conf).read_bytes()) is not None
     except OSError:
@@ -203,7 +205,7 @@ def _slurm_conf(config: Config) -> PlannedFile:
 
 
 def bytes_of(path: Path) -> bytes:
-    """The content of a file that has to be there; ConfigError where it cannot be read."""
+    """The content of a file that must be there. ConfigError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -211,24 +213,26 @@ def bytes_of(path: Path) -> bytes:
 
 
 def _gres_files(site: SiteConf, gres: str) -> Iterator[PlannedFile]:
-    """Our lines, and gres.conf, which includes them: the site's own, or one with nothing else."""
+    """Our lines, and gres.conf with an include of them: the site's own, or a new one."""
     path = gresconf.path_of(site)
-    own = PlannedFile(path=path, content=b"", mode=None).current()
-    if not gres and not has_include(own or b"", gresconf.FILE_NAME):
+    current = PlannedFile(path=path, content=b"", mode=None).current()
+    if not gres and not has_include(current or b"", gresconf.FILE_NAME):
         return
     yield PlannedFile(path=site.directory / gresconf.FILE_NAME, content=encoded(gres), mode=0o644)
-    rest = without_include(own or b"", gresconf.FILE_NAME)
-    content = with_include(own or b"", gresconf.FILE_NAME)
-    yield PlannedFile(path=path, content=content, mode=None if rest else 0o644)
+    other_lines = without_include(current or b"", gresconf.FILE_NAME)
+    content = with_include(current or b"", gresconf.FILE_NAME)
+    yield PlannedFile(path=path, content=content, mode=None if other_lines else 0o644)
 
 
 def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     if config.join.wipe:
-        own = site.option("Epilog")
-        whose = f"{own.where}: the site's Epilog" if own else "slurm.conf has no Epilog: one"
+        epilog = site.option("Epilog")
+        subject = (
+            f"{epilog.where}: the site's Epilog" if epilog else "slurm.conf has no Epilog: one"
+        )
         yield (
-            f"{whose} has to run {fragment.WIPE} where that is there, and exit as it does; it must"
-            " be on every node of the cluster. Until then join.wipe does nothing"
+            f"{subject} must run {fragment.WIPE} if the node has it, and exit with its status; this"
+            " Epilog must be on every node of the cluster. Until then join.wipe does nothing"
         )
     yield from authentication.notices(config, site)
     for reason in blocked_clouds(config).values():
@@ -246,11 +250,11 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
     yield from shared_partitions(pools, site)
     yield from _suspend_exceptions(config, pools, site)
     timeout = site.option("SlurmdTimeout")
-    # Without an end it is 65535 s to slurmctld.
+    # slurmctld takes SlurmdTimeout=INFINITE for 65535 s.
     if timeout and not is_pinged(confvalues.number(timeout.value) or 0):
         yield (
             f"{timeout.where}: SlurmdTimeout is {timeout.value}: slurmctld finds out late or never"
-            " that a node is silent, so the daemon goes by the clouds' lists alone"
+            " that a node is silent, so the daemon relies on the clouds' lists alone"
         )
     if "cloud_dns" in site.items("SlurmctldParameters"):
         yield (
@@ -261,14 +265,14 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
     if "idle_on_node_suspend" in site.items("SlurmctldParameters"):
         yield (
             "SlurmctldParameters has idle_on_node_suspend: Slurm then ends a drain when it suspends"
-            " a node, also one that you set"
+            " a node, even a drain that you set"
         )
 
 
 def shared_partitions(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
-    """The site's own partitions and node sets with our nodes."""
+    """Sentences about the site's own partitions and node sets that have our nodes."""
     nodes = frozenset(node for pool in pools for node in pool.nodes)
-    for place in mentions.partitions(site, Things(nodes=nodes)):
+    for place in mentions.partitions(site, NodesAndPartitions(nodes=nodes)):
         yield (
             f"{place.where}: {place.holder} has cloud nodes ({place.listed}): its jobs get them"
             " whatever `who` and `max_time` of their cloud say, and `conf uninstall` is refused"
@@ -277,45 +281,47 @@ def shared_partitions(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
 
 
 def _suspend_exceptions(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
-    """The lines by which Slurm keeps our nodes powered up."""
-    things = Things(
+    """Sentences about the options by which Slurm keeps our nodes powered up."""
+    things = NodesAndPartitions(
         nodes=frozenset(node for pool in pools for node in pool.nodes),
         partitions=frozenset(cloud.partition_name for cloud in config.clouds),
     )
     for place in mentions.suspend_exceptions(site, things):
         yield (
             f"{place.where}: {place.holder} has {place.listed}: Slurm does not power down these"
-            " nodes, so their machines stay paid until a person ends them; take them out"
+            " nodes, so their machines cost money until a person ends them; take them out"
         )
     yield from mentions.kept_states(site)
 
 
 def _gres_notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
-    """The pools whose devices are the site's to name, or that nobody tells Slurm of."""
-    taken = gresconf.named_nodes(gresconf.site_lines(site))
+    """Sentences about pools whose devices the site names, or that are not in Slurm's lines."""
+    named_nodes = gresconf.named_nodes(gresconf.site_lines(site))
     for pool, settings in zip(pools, config.pools, strict=True):
-        if pool.gres and taken & set(pool.nodes):
+        if pool.gres and named_nodes & set(pool.nodes):
             path = gresconf.path_of(site)
             yield f"pool {pool.name}: {path} names its nodes, and says what devices they have"
         shapes = config.cloud(pool.cloud).shapes
         types = [shapes[name].gres for name in settings.type_names if name in shapes]
         if not pool.gres and types and all(types):
-            found = ", ".join(f'"{name}": {count}' for name, count in gresconf.least(types).items())
+            listed = ", ".join(
+                f'"{name}": {count}' for name, count in gresconf.least(types).items()
+            )
             yield (
                 f"pool {pool.name} has no gres, but each of its types has: to let jobs use them,"
-                f" set gres: {{{found}}}"
+                f" set gres: {{{listed}}}"
             )
 
 
 def _manual_lua(site: SiteConf) -> Iterator[str]:
-    """The two lines for a site's own job_submit.lua."""
+    """Where the two lines go in a site's own job_submit.lua."""
     text = foreign_lua(site.directory)
     if text is not None:
         yield from submissions.manual_lua(site, text)
 
 
 def _manual_profile(config: Config, site: SiteConf) -> Iterator[str]:
-    """The environment that serves plain jobs where Slurm has no Lua (sbatch(1))."""
+    """The environment by which plain jobs burst if Slurm has no Lua (sbatch(1))."""
     default = site.default_partition
     partitions = [default.names[0]] if default else []
     partitions += [cloud.partition_name for cloud in config.clouds]

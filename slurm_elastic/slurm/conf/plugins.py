@@ -1,4 +1,4 @@
-"""Which plug-ins the Slurm of the site has, by the files that are there."""
+"""Whether the site's Slurm has a plug-in, found by its file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client.siteconf import SiteConf
 
 _PLACES = ("lib*/slurm", "lib*/slurm-wlm", "lib/*/slurm", "lib/*/slurm-wlm")
-"""Below the prefix that Slurm was built for: SchedMD's, RPMs' and Debian's ways."""
+"""Below the prefix that Slurm was built for: SchedMD's own, the RPMs' and Debian's directories."""
 
 
 def has_plugin(settings: SlurmSettings, site: SiteConf, name: str) -> bool:
@@ -20,9 +20,9 @@ def has_plugin(settings: SlurmSettings, site: SiteConf, name: str) -> bool:
 def _directories(settings: SlurmSettings, site: SiteConf) -> Iterator[Path]:
     entry = site.option("PluginDir")
     if entry is not None:
-        yield from (Path(place) for place in entry.value.split(":"))
+        yield from (Path(directory) for directory in entry.value.split(":"))
         return
-    # Where /sbin is a link to /usr/sbin, the libraries are below /usr.
+    # If /sbin is a link to /usr/sbin, the libraries are below /usr.
     prefix = Path(settings.sbin_dir).resolve().parent
-    for place in _PLACES:
-        yield from prefix.glob(place)
+    for directory in _PLACES:
+        yield from prefix.glob(directory)

@@ -1,7 +1,7 @@
-"""Whether our reading of slurm.conf is slurmctld's: each value that we use, by both. Pure.
+"""Compares our reading of slurm.conf with slurmctld's, for each value that we use. Pure.
 
 The throw-away slurmctld runs without some options (``dryrun``: authentication, accounting,
-programs, places). Those are not compared.
+programs, places). These are not compared.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from slurm_elastic.slurm.conf.dryrun import DryRun
 
 Value = str | int | bool | None
 Reader = Callable[[str], Value]
-_NO_END = 65535  # slurmctld shows an endless time-out by the largest number of 16 bits
+_NO_END = 65535  # slurmctld shows an endless time-out as the largest number of 16 bits
 _HIDDEN_STATES = ("cloud", "future")
 
 
 def differences(site: SiteConf, shown: DryRun, *, has_topology_yaml: bool) -> Iterator[str]:
-    """A sentence for each value that slurmctld reads otherwise, with the site's file and line."""
+    """A sentence, with the site's file and line, for each value that slurmctld reads otherwise."""
     ignored = {"TopologyPlugin"} if has_topology_yaml else set()
     yield from _options(site, shown.config, ignored)
     yield from _names("node", site.node_names, shown.nodes.keys(), _hidden(site))
@@ -180,4 +180,4 @@ _OPTIONS: Mapping[str, tuple[Reader, Reader]] = {
     "SuspendExcParts": (_listed("SuspendExcParts"), _listed("SuspendExcParts")),
     "SuspendExcStates": (_listed("SuspendExcStates"), _listed("SuspendExcStates")),
 }
-"""By option: how we read the site's text, and slurmctld's in ``scontrol show config``."""
+"""How to read each option in the site's text, and in ``scontrol show config``."""

@@ -1,6 +1,6 @@
-"""Prove, before anything is changed, that slurmctld starts once our nodes and partitions have left.
+"""Proves, before anything is changed, that slurmctld starts without our nodes and partitions.
 
-First the places that still name them are refused with file, line and names. Then a throw-away
+First the places that still name them are refused, with file, line and names. Then a throw-away
 slurmctld reads slurm.conf without our part, as in ``check``.
 """
 
@@ -15,7 +15,7 @@ from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.conf import dryrun, fragment, gresconf, topology
-from slurm_elastic.slurm.conf.leaving import Things
+from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 from slurm_elastic.slurm.conf.mentions import Mention, mentions
 
 
@@ -23,13 +23,13 @@ def refuse_mentions(
     settings: SlurmSettings,
     site: SiteConf,
     version: tuple[int, int],
-    departing: Things,
+    departing: NodesAndPartitions,
     *,
     force: bool,
 ) -> None:
-    """Raise ConfigError for each place that names something of ``departing``.
+    """Raise ConfigError for each place that names a node or partition of ``departing``.
 
-    ``force`` passes over the places without which slurmctld still starts.
+    With ``force`` only for the places because of which slurmctld would not start.
     """
     switches = topology.switches_of(site, version)
     places = mentions(site, switches, _reservations(settings), departing)
@@ -39,7 +39,7 @@ def refuse_mentions(
 
 
 def prove(settings: SlurmSettings, site: SiteConf, *, force: bool) -> Iterator[str]:
-    """Sentences about what was proven. ConfigError where slurmctld would not start without us."""
+    """Sentences about what is proven. ConfigError if slurmctld would not start without us."""
     isolation = dryrun.isolation()
     if isolation is None:
         yield "not proven by a throw-away slurmctld: unshare may not make a network namespace here"
@@ -49,7 +49,7 @@ def prove(settings: SlurmSettings, site: SiteConf, *, force: bool) -> Iterator[s
         yield "a throw-away slurmctld starts on slurm.conf without slurm-elastic's part"
         return
     current = _current_failure(settings, site, isolation)
-    # A slurm.conf that a throw-away slurmctld never takes (a plug-in that it lacks) proves nothing.
+    # If it does not start now either, for example without a plug-in, the failure proves nothing.
     if current is not None:
         yield f"not proven by a throw-away slurmctld: it does not start now either: {current}"
     elif not force:
@@ -64,7 +64,7 @@ def prove(settings: SlurmSettings, site: SiteConf, *, force: bool) -> Iterator[s
 def _current_failure(
     settings: SlurmSettings, site: SiteConf, isolation: Sequence[str]
 ) -> str | None:
-    """Why a throw-away slurmctld does not start on what is installed now; None if it does."""
+    """Why a throw-away slurmctld does not start on the installed files. None if it does."""
     paths = [site.directory / name for name in (fragment.FILE_NAME, gresconf.FILE_NAME)]
     texts = [path.read_text(errors="surrogateescape") if path.exists() else "" for path in paths]
     return dryrun.run(settings, site, texts[0], isolation, gres=texts[1]).failure

@@ -1,4 +1,4 @@
-"""What `conf check` says about submissions: the lines for a site's own job_submit.lua, jobs that
+"""Sentences of `conf check` about submissions: the lines for a site's own job_submit.lua, jobs that
 name no time, and clouds that do not fit into the list of partitions.
 """
 
@@ -15,17 +15,17 @@ from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks import submit_filter
 
 WRAP = "if slurm_elastic_wrap then slurm_job_submit = slurm_elastic_wrap(slurm_job_submit) end"
-"""The line that puts the filter behind the site's own function."""
+"""The line that calls the filter after the site's own function."""
 
 
 def filter_lines(directory: Path) -> tuple[str, str]:
     """The two lines that a site's job_submit.lua ends with."""
-    # pcall: a dofile of a missing file would be fatal for slurmctld.
+    # Without pcall a missing file would be fatal for slurmctld.
     return f'pcall(dofile, "{directory / submit_filter.FILTER}")', WRAP
 
 
 def manual_lua(site: SiteConf, text: str) -> Iterator[str]:
-    """Where the two lines go, if the site's own job_submit.lua does not call the filter."""
+    """Where to put the two lines, if the site's own job_submit.lua does not call the filter."""
     path = site.directory / submit_filter.PLUGIN_SCRIPT
     if "lua" not in site.items("JobSubmitPlugins"):
         raise ConfigError(
@@ -48,46 +48,46 @@ def manual_lua(site: SiteConf, text: str) -> Iterator[str]:
 
 
 def notices(config: Config, site: SiteConf) -> Iterator[str]:
-    """What surprises users who name neither a partition nor a time."""
+    """Sentences about surprises for users who name neither a partition nor a time."""
     yield from _without_limit(config, site)
     unlisted = unlisted_partitions(config, site)
     if unlisted:
         yield (
-            f"a list of partitions has at most {submit_filter.LONGEST_LIST} characters in Slurm:"
+            f"a list of partitions has at most {submit_filter.MAX_LIST_LENGTH} characters in Slurm:"
             f" {', '.join(unlisted)} do not fit in and get only jobs that name them; shorter names"
             " of partitions make room"
         )
 
 
 def unlisted_partitions(config: Config, site: SiteConf) -> list[str]:
-    """Partitions of clouds that do not fit into the list of a job that all of them can hold."""
+    """Partitions of clouds for which the list of a job that fits everywhere has no room."""
     default = site.default_partition
     names = [default.names[0]] if default else []
     names += [name for name in submit_filter.ranked_partitions(config) if name not in names]
     length = 0
     for i, name in enumerate(names):
         length += len(name) + (i > 0)
-        if length > submit_filter.LONGEST_LIST:
+        if length > submit_filter.MAX_LIST_LENGTH:
             return names[i:]
     return []
 
 
 def _without_limit(config: Config, site: SiteConf) -> Iterator[str]:
-    """What jobs without a time get, if the site's default partition has no limit."""
+    """Sentences about jobs without a time, if the site's default partition has no limit."""
     default = site.default_partition
     limits = [default.get(key) for key in ("maxtime", "defaulttime")] if default else []
     if default is None or any(confvalues.seconds(limit) is not None for limit in limits):
         return
     allowed = {cloud.name: config.who_of(cloud) for cloud in config.clouds}
-    closed = [name for name, who in allowed.items() if who.max_time and not who.default_time]
+    closed = [name for name, rules in allowed.items() if rules.max_time and not rules.default_time]
     if closed:
         yield (
             f"partition {default.names[0]} has neither MaxTime nor DefaultTime: jobs that name no"
             f" time start in no cloud with a max_time ({', '.join(closed)}) until who.default_time"
             " is set"
         )
-    shorter = [f"{brief(who.default_time)} in cloud {name}"
-               for name, who in allowed.items() if who.default_time]  # fmt: skip
+    shorter = [f"{brief(rules.default_time)} in cloud {name}"
+               for name, rules in allowed.items() if rules.default_time]  # fmt: skip
     if shorter:
         yield (
             f"partition {default.names[0]} has neither MaxTime nor DefaultTime: a job that names no"

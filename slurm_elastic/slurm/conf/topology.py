@@ -1,8 +1,8 @@
-"""The lines that topology.conf or topology.yaml of a site with topology/tree lacks for our nodes.
+"""The lines for our nodes that a site's topology.conf or topology.yaml lacks (topology/tree).
 
-A node on no switch can run no job there: submissions to its partition are refused, and a job with
-a list of partitions that has such a one stays pending with BadConstraints (measured on 22.05 and
-24.11), so this is an error before anything is installed.
+A node on no switch can run no job: Slurm refuses submissions to its partition, and a job with such
+a partition in its list stays pending with BadConstraints (measured on 22.05 and 24.11). So missing
+lines are an error before anything is installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILE_NAME = "topology.conf"
 
 
 def is_tree(site: SiteConf) -> bool:
-    """Whether the site's slurm.conf says topology/tree."""
+    """Whether the site's slurm.conf has topology/tree."""
     plugin = site.option("TopologyPlugin")
     return plugin is not None and plugin.value.lower().removeprefix("topology/") == "tree"
 
@@ -40,7 +40,7 @@ def switches(lines: Sequence[Line]) -> list[Record]:
 
 
 def switches_of(site: SiteConf, version: tuple[int, int]) -> list[Record]:
-    """The switches of the site's file that this release reads; none where it has no such file."""
+    """The switches of the file that this release reads. None if the site has no such file."""
     by_yaml = site.directory / topology_yaml.FILE_NAME
     if has_yaml(site, version):
         return topology_yaml.all_switches(by_yaml)
@@ -49,7 +49,7 @@ def switches_of(site: SiteConf, version: tuple[int, int]) -> list[Record]:
 
 
 def has_yaml(site: SiteConf, version: tuple[int, int]) -> bool:
-    """Whether topology.yaml holds, and topology.conf and TopologyPlugin do not."""
+    """Whether topology.yaml is used instead of topology.conf and TopologyPlugin."""
     path = site.directory / topology_yaml.FILE_NAME
     return version >= topology_yaml.SINCE and path.is_file()
 
@@ -57,7 +57,7 @@ def has_yaml(site: SiteConf, version: tuple[int, int]) -> bool:
 def problems(
     config: Config, pools: Sequence[Pool], site: SiteConf, version: tuple[int, int]
 ) -> list[str]:
-    """The lines that the topology lacks for our nodes, if the site's partitions use a tree."""
+    """A sentence with the lines that the topology lacks for our nodes, if the site uses a tree."""
     if has_yaml(site, version):
         path = site.directory / topology_yaml.FILE_NAME
         named = site.partition_defaults.get("topology")
@@ -77,7 +77,7 @@ def problems(
 
 
 class Switch(Struct, frozen=True, kw_only=True):
-    """A switch to add, over ``nodes`` or over ``children``; ``replaces``: the place of another."""
+    """A switch to add, over ``nodes`` or over ``children``. ``replaces``: the line to replace."""
 
     name: str
     nodes: str = ""
@@ -86,7 +86,7 @@ class Switch(Struct, frozen=True, kw_only=True):
 
 
 def missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> list[str]:
-    """The exact lines for topology.conf; empty where no node of ours is missing."""
+    """The exact lines for topology.conf. Empty if no node of ours is missing."""
     lines = []
     for switch in _missing(config, pools, tree):
         below = f"Nodes={switch.nodes}" if switch.nodes else f"Switches={switch.children}"
@@ -96,7 +96,7 @@ def missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> li
 
 
 def _as_yaml(added: Sequence[Switch]) -> list[str]:
-    """The same for the list of switches in topology.yaml."""
+    """The same as items of topology.yaml's list of switches."""
     lines = []
     for switch in added:
         below = f"nodes: {switch.nodes}" if switch.nodes else f"children: {switch.children}"
@@ -106,14 +106,14 @@ def _as_yaml(added: Sequence[Switch]) -> list[str]:
 
 
 def _missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> list[Switch]:
-    """A switch for each cloud, as no job spans clouds. Under the site's root where it has one;
-    beside its islands where it has several, which stay apart as they were.
+    """A switch for each cloud, because no job spans clouds. It goes under the site's root if there
+    is one. If the site has several islands, it becomes another island.
     """
-    known = {node for switch in tree for node in _expand(switch.get("nodes"))}
+    known_nodes = {node for switch in tree for node in _expand(switch.get("nodes"))}
     added = []
     for cloud in config.clouds:
         nodes = [node for pool in pools if pool.cloud == cloud.name for node in pool.nodes]
-        if not set(nodes) <= known:
+        if not set(nodes) <= known_nodes:
             added.append(Switch(name=f"elastic-{cloud.name}", nodes=compress(nodes)))
     return [*added, *_root(tree, [switch.name for switch in added])] if added else []
 

@@ -1,7 +1,7 @@
 """topology.yaml (Slurm 25.05 and later), which replaces topology.conf and TopologyPlugin.
 
-Each topology has a name and a kind. Cloud partitions use the topology that PartitionName=DEFAULT
-names, else the cluster's default. Only a tree must know every node.
+Each topology has a name and a kind. Cloud partitions use the topology of PartitionName=DEFAULT,
+otherwise the cluster's default. Only a tree must know every node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEYS = {"nodes": "nodes", "children": "switches"}
 
 
 def tree(path: Path, name: str = "") -> list[Record] | None:
-    """The switches of the topology ``name``, or of the default; None for another kind."""
+    """The switches of that topology, or of the default. None if it is no tree."""
     for topology in _topologies(path):
         is_chosen = _text(topology, "topology") == name if name else _is_default(topology)
         if is_chosen:
@@ -74,7 +74,7 @@ def _text(mapping: Mapping[str, yaml.Node], key: str) -> str:
 
 
 def _mapping(node: yaml.Node | None) -> Mapping[str, yaml.Node]:
-    """The values of a mapping by key; nothing for another kind of node."""
+    """The values of a mapping by key. Empty for another kind of node."""
     if not isinstance(node, yaml.MappingNode):
         return {}
     return {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}

@@ -1,4 +1,4 @@
-"""File changes, each atomic, that are all taken back on failure."""
+"""File changes, each atomic, that are all taken back after a failure."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class Transaction:
     def roll_back(self) -> None:
         """Take back every change so far, the last one first."""
         while self._undo:
-            # One that cannot be taken back must not keep the others from it.
+            # A change that cannot be taken back must not keep us from taking back the others.
             with contextlib.suppress(OSError):
                 self._undo.pop()()
 
     def write(self, file: PlannedFile) -> None:
-        """Make the file as planned. One that keeps its mode and owner (the site's slurm.conf) may
-        be a symbolic link and stays one; elsewhere a link is replaced.
+        """Make the file as planned. If it keeps its mode and owner, as the site's slurm.conf does,
+        it may be a symbolic link and stays one. Any other link is replaced.
         """
-        # Elsewhere a link is replaced: whoever made it must not choose what root writes over.
+        # Any other link is replaced, as its maker must not choose the file that root overwrites.
         path = file.path.resolve() if file.mode is None else file.path
         self.make_directory(path.parent)
         before = _Before.of(path)
-        # Before the change, so that one that breaks off half-way is taken back, too.
+        # Before the change, so that a change that fails half-way is taken back, too.
         self._undo.append(lambda: before.restore(path))
         if file.mode is None:
             writing.replace(path, file.content, before.mode, before.owner)
@@ -53,7 +53,7 @@ class Transaction:
             writing.replace(path, file.content, file.mode, None)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; none there is no error."""
+        """Remove a file if it is there."""
         before = _Before.of(path)
         self._undo.append(lambda: before.restore(path))
         path.unlink(missing_ok=True)
@@ -61,39 +61,39 @@ class Transaction:
     def make_directory(
         self, path: Path, owner: tuple[int, int] | None = None, mode: int = 0o755
     ) -> None:
-        """Make a directory with its parents (0755); only what is made gets the owner and mode."""
+        """Make a directory and its parents (0755). Only a new directory gets the owner and mode."""
         if path.is_dir():
             return
         self.make_directory(path.parent)
         path.mkdir()
         self._undo.append(path.rmdir)
-        with _opened(path) as made:
-            _give(made, owner, mode)
+        with _opened(path) as directory:
+            _set_owner_and_mode(directory, owner, mode)
 
     def make_below(
         self, base: Path, name: str, owner: tuple[int, int] | None = None, mode: int = 0o755
     ) -> None:
-        """As ``make_directory`` for ``base/name``, but through no symbolic link: whom ``base``
-        belongs to may put there what it likes.
+        """As ``make_directory`` for ``base/name``, but it follows no symbolic link below ``base``,
+        because the owner of ``base`` may put any link there.
         """
         with contextlib.ExitStack() as stack:
             inside = stack.enter_context(_opened(base))
             path = base
-            for part in Path(name).parts:
-                path /= part
-                made = False
-                with contextlib.suppress(FileExistsError), _naming(path):
-                    os.mkdir(part, mode, dir_fd=inside)
-                    made = True
+            for name_part in Path(name).parts:
+                path /= name_part
+                is_new = False
+                with contextlib.suppress(FileExistsError), _name_path_in_errors(path):
+                    os.mkdir(name_part, mode, dir_fd=inside)
+                    is_new = True
                     self._undo.append(path.rmdir)
-                inside = stack.enter_context(_opened(path, part, inside))
-                if made:
-                    _give(inside, owner, mode)
+                inside = stack.enter_context(_opened(path, name_part, inside))
+                if is_new:
+                    _set_owner_and_mode(inside, owner, mode)
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Have an OSError name the whole path, also of what is looked up in an open directory."""
+def _name_path_in_errors(path: Path) -> Iterator[None]:
+    """Make an OSError name the whole path, also for a name that was opened inside a directory."""
     try:
         yield
     except OSError as error:
@@ -104,7 +104,7 @@ def _naming(path: Path) -> Iterator[None]:
 def _opened(path: Path, name: str | None = None, inside: int | None = None) -> Iterator[int]:
     """A descriptor of the directory ``path``, or of ``name`` in the directory ``inside``."""
     flags = os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if name else 0)
-    with _naming(path):
+    with _name_path_in_errors(path):
         descriptor = os.open(name or path, flags, dir_fd=inside)
     try:
         yield descriptor
@@ -112,14 +112,14 @@ def _opened(path: Path, name: str | None = None, inside: int | None = None) -> I
         os.close(descriptor)
 
 
-def _give(directory: int, owner: tuple[int, int] | None, mode: int) -> None:
+def _set_owner_and_mode(directory: int, owner: tuple[int, int] | None, mode: int) -> None:
     os.fchmod(directory, mode)
     if owner is not None:
         os.fchown(directory, *owner)
 
 
 class _Before:
-    """The thing that was at a path: a symbolic link, or content, mode and owner, or nothing."""
+    """The state of a path before a change: a link, or content, mode and owner, or nothing."""
 
     def __init__(
         self,
@@ -135,10 +135,10 @@ class _Before:
         if path.is_symlink():
             return cls(None, 0o644, None, os.readlink(path))
         try:
-            content, found = path.read_bytes(), path.stat()
+            content, status = path.read_bytes(), path.stat()
         except FileNotFoundError:
             return cls(None, 0o644, None)
-        return cls(content, found.st_mode & 0o7777, (found.st_uid, found.st_gid))
+        return cls(content, status.st_mode & 0o7777, (status.st_uid, status.st_gid))
 
     def restore(self, path: Path) -> None:
         if self.link is not None:

@@ -1,7 +1,7 @@
-"""``conf uninstall``: slurm.conf as it was, then, when slurmctld no longer needs them, the files.
+"""``conf uninstall``: restores slurm.conf, and removes the files once slurmctld does not need them.
 
-The files go last, and only when slurmctld has let go of them. The state directory, the ledger and
-the UUID of the cluster stay: there may be machines that carry it.
+The files go last, and only after slurmctld has stopped using them. The state directory, the ledger
+and the UUID of the cluster stay, because machines may still carry that UUID.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from slurm_elastic.slurm.conf.plan import PlannedFile
 from slurm_elastic.slurm.conf.transaction import Transaction
 from slurm_elastic.slurm.hooks import submit_filter
 
-LEFT = ("/etc/default/slurm-elastic", "/var/log/slurm-elastic")
-"""Places that an administrator or our programs have made, and no install."""
+FOREIGN_PLACES = ("/etc/default/slurm-elastic", "/var/log/slurm-elastic")
+"""Places that an administrator or our programs create, but ``install`` does not."""
 _INERT = b"""-- slurm-elastic is being uninstalled: jobs are left as they come.
 function slurm_elastic_submit(job_desc, part_list, submit_uid)
   return slurm.SUCCESS
@@ -52,10 +52,11 @@ def uninstall(
     version: tuple[int, int] | None = None,
     verify: bool = True,
 ) -> InstallResult:
-    """Take out what ``install`` put in. ``force``: also while jobs run on, or wait for, our nodes,
-    and while machines are paid. ``verify=False`` leaves out the throw-away slurmctld.
+    """Take out the parts that ``install`` put in. ``force``: even while jobs run on our nodes or
+    wait for them, and while machines cost money. ``verify=False`` leaves out the throw-away
+    slurmctld.
 
-    Raises ConfigError, with nothing changed, where jobs, machines, the site's own lua or its own
+    Raises ConfigError, with nothing changed, if jobs, machines, the site's own lua or its own
     slurm.conf still need us.
     """
     version = version or release_of(config.slurm)
@@ -65,52 +66,54 @@ def uninstall(
     if manifest is None and not our_lines.has_include(text):
         return InstallResult(changed=(), lines=("nothing is installed",))
     _refuse_for_lua(config)
-    still = leaving.paid(config, leaving.Things(), frozenset())
+    costs = leaving.find_costs(config, leaving.NodesAndPartitions(), frozenset())
     proven: tuple[str, ...] = ()
     if our_lines.has_include(text):
         proven = _proven(config, version, verify=verify, force=force)
-        told, needed = _take_out(config, text, version, restart, still, force=force)
-    elif still and not force:
-        # Jobs may have got machines after the first step, until slurmctld was restarted.
-        raise ConfigError(*still.problems(frozenset()))
+        sentence, restart_needed = _remove_lines(config, text, version, restart, costs, force=force)
+    elif costs and not force:
+        # Jobs may have got machines between the first step and the restart of slurmctld.
+        raise ConfigError(*costs.problems(frozenset()))
     else:
-        told, needed = "slurm.conf has no line of slurm-elastic", False
-    # A slurmctld that still has our PrologSlurmctld would requeue every job if that file were gone.
-    if needed or _still_used(config):
+        sentence, restart_needed = "slurm.conf has no line of slurm-elastic", False
+    # If slurmctld still calls our PrologSlurmctld and its file is gone, it requeues every job.
+    if restart_needed or _still_used(config):
         later = "then run `slurm-elastic conf uninstall` again: it removes the remaining files"
         return InstallResult(
-            changed=(slurm_conf,), lines=(*proven, *still.lines(), told, later), restart_needed=True
+            changed=(slurm_conf,),
+            lines=(*proven, *costs.lines(), sentence, later),
+            restart_needed=True,
         )
-    _leave_gres_conf(slurm_conf.parent)
-    removed, kept = _remove_files(config, config_path, manifest)
+    _clean_gres_conf(slurm_conf.parent)
+    removed, kept_lines = _remove_files(config, config_path, manifest)
     leaving.forget_holds(config)
-    left = _left_over(config, config_path)
+    left_lines = _foreign_places(config, config_path)
     files = (f"removed {path}" for path in removed)
-    lines = (*proven, *still.lines(), told, *files, *kept, *left)
+    lines = (*proven, *costs.lines(), sentence, *files, *kept_lines, *left_lines)
     return InstallResult(changed=(slurm_conf, *removed), lines=lines)
 
 
 def _proven(
     config: Config, version: tuple[int, int], *, verify: bool, force: bool
 ) -> tuple[str, ...]:
-    """Sentences about what was proven; ConfigError where slurmctld would not start afterwards."""
+    """Sentences about what is proven. ConfigError if slurmctld would not start afterwards."""
     site = read_site(config.slurm, ignore=fragment.FILE_NAME)
     departing = leaving.installed(site.directory)
     removal.refuse_mentions(config.slurm, site, version, departing, force=force)
     return tuple(removal.prove(config.slurm, site, force=force)) if verify else ()
 
 
-def _left_over(config: Config, config_path: Path) -> Iterator[str]:
-    """The things that are still there and not for us to remove: for who wants nothing to stay."""
-    places = [config_path.parent, config.state, *map(Path, LEFT)]
+def _foreign_places(config: Config, config_path: Path) -> Iterator[str]:
+    """A sentence about places that we must not remove, for an admin who wants nothing to stay."""
+    places = [config_path.parent, config.state, *map(Path, FOREIGN_PLACES)]
     units = Path("/etc/systemd/system").glob("slurm-elastic*.service")
-    found = [str(path) for path in dict.fromkeys((*places, *units)) if path.exists()]
-    if found:
-        yield f"left as they are (docs/install.md, Out again): {', '.join(found)}"
+    existing = [str(path) for path in dict.fromkeys((*places, *units)) if path.exists()]
+    if existing:
+        yield f"left as they are (docs/install.md, Out again): {', '.join(existing)}"
 
 
 def _refuse_for_lua(config: Config) -> None:
-    """A site's own job_submit.lua that loads ours would fail, and with it every submission."""
+    """If a site's own job_submit.lua loads our filter and it is gone, every submission fails."""
     directory = Path(config.slurm.conf).parent
     text = plan.foreign_lua(directory)
     if text is not None and submit_filter.FILTER in text:
@@ -120,25 +123,27 @@ def _refuse_for_lua(config: Config) -> None:
         )
 
 
-def _take_out(
+def _remove_lines(
     config: Config,
     text: bytes,
     version: tuple[int, int],
     restart: str | None,
-    still: leaving.Paid,
+    costs: leaving.Costs,
     *,
     force: bool,
 ) -> tuple[str, bool]:
-    """Take our lines out of slurm.conf, and have slurmctld know: what to tell the admin, and
-    whether a restart is still to be made.
+    """Take our lines out of slurm.conf and let slurmctld read it. Return a sentence for the admin,
+    and whether a restart is still needed.
     """
     settings, path = config.slurm, Path(config.slurm.conf)
-    gone = leaving.installed(path.parent)
+    departing = leaving.installed(path.parent)
     with Transaction() as files:
         try:
-            # First, so that no job gets our partitions while those that have them are moved.
+            # First, so that no new job gets our partitions while they are taken out of old jobs.
             _disarm(path.parent, files)
-            leaving.leave(settings, gone, up=controller.is_up(settings), still=still, force=force)
+            leaving.prepare_jobs(
+                settings, departing, up=controller.is_up(settings), costs=costs, force=force
+            )
             files.write(PlannedFile(path=path, content=our_lines.without_include(text), mode=None))
         except SlurmElasticError:
             files.roll_back()
@@ -151,23 +156,23 @@ def _take_out(
 
 
 def _disarm(directory: Path, files: Transaction) -> None:
-    """Until slurmctld starts anew, let it give no further job our partitions."""
+    """Make the filter do nothing, so that no further job gets our partitions before the restart."""
     path = directory / submit_filter.FILTER
     if path.exists():
         files.write(PlannedFile(path=path, content=_INERT, mode=0o644))
         touch_lua(directory)
 
 
-def _leave_gres_conf(directory: Path) -> None:
-    """Take our lines out of a gres.conf of the site's; one with nothing else is removed with our
-    files. Without slurm.conf's nodes they have no effect, so they may go last.
+def _clean_gres_conf(directory: Path) -> None:
+    """Take our lines out of the site's gres.conf. If the file has no other lines, it is removed
+    with our files. Our lines have no effect without our nodes in slurm.conf, so they may go last.
     """
     file = PlannedFile(path=directory / gresconf.SITE_FILE, content=b"", mode=None)
     text = file.current() or b""
-    rest = our_lines.without_include(text, gresconf.FILE_NAME)
-    if rest and rest != text:
+    other_lines = our_lines.without_include(text, gresconf.FILE_NAME)
+    if other_lines and other_lines != text:
         with all_or_nothing() as files:
-            files.write(msgspec.structs.replace(file, content=rest))
+            files.write(msgspec.structs.replace(file, content=other_lines))
 
 
 def _still_used(config: Config) -> bool:
@@ -178,9 +183,9 @@ def _still_used(config: Config) -> bool:
 def _remove_files(
     config: Config, config_path: Path, manifest: Manifest | None
 ) -> tuple[list[Path], list[str]]:
-    """The files that were removed, and a sentence for each that stays, as it was changed."""
+    """Remove our files. Return their paths, and a sentence for each file that stays."""
     removed: list[Path] = []
-    kept: list[str] = []
+    kept_lines: list[str] = []
     for name, written in (manifest.files if manifest else {}).items():
         path = Path(name)
         if not path.exists():
@@ -189,14 +194,14 @@ def _remove_files(
             path.unlink()
             removed.append(path)
         else:
-            kept.append(f"{path} was changed since the install and stays")
+            kept_lines.append(f"{path} was changed since the install and stays")
     if manifest is not None:
         with contextlib.suppress(OSError):
             Path(manifest.programs_dir).rmdir()
-    kept += _drop_backup(Path(config.slurm.conf))
+    kept_lines += _drop_backup(Path(config.slurm.conf))
     manifest_path(config_path).unlink(missing_ok=True)
-    kept.append(f"{config.state} and the cluster's UUID stay")
-    return removed, kept
+    kept_lines.append(f"{config.state} and the cluster's UUID stay")
+    return removed, kept_lines
 
 
 def _drop_backup(slurm_conf: Path) -> Iterator[str]:

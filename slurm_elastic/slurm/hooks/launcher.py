@@ -1,7 +1,7 @@
 """The lines before a batch script by which it can be checkpointed, by method.
 
-Where the node cannot do it, or says no, the script runs by itself: the launcher never keeps a job
-from running. sudo hands over the standard streams and signals.
+If the node cannot save the job, or refuses, the script runs without the launcher, which never keeps
+a job from running. sudo passes on the standard streams and signals.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MARK = "#__SLURM_ELASTIC_SCRIPT__"
 """The line between launcher and script."""
 PROGRAM = "/usr/local/sbin/slurm-elastic-ckpt-root"
 
-# With bash -p the environment goes on as it came, and no BASH_ENV is read; dash would drop exported
+# bash -p passes the environment on unchanged and reads no BASH_ENV. dash would drop exported
 # functions.
 _SUDO = """\
 #!/bin/bash -p
@@ -37,7 +37,7 @@ fi
 SLURM_ELASTIC_RUN=$(command -v cr_run)
 """
 
-# A deleted file keeps its content while it is open: nothing is left in the temporary directory.
+# A deleted file keeps its content while it is open, so nothing stays in the temporary directory.
 _PLAIN = """\
 unset SLURM_ELASTIC_PLAIN p
 f=$(/usr/bin/mktemp) && /bin/sed '1,/^{mark}$/d' "$0" >"$f" && /bin/chmod 500 "$f" &&
@@ -48,7 +48,7 @@ exit 126
 
 
 def launchers(directory: str, program: str = PROGRAM) -> Mapping[str, str]:
-    """By method the text in front of the script. ``directory``: ``checkpoint.directory``."""
+    """The text before the script by method. ``directory`` is ``checkpoint.directory``."""
     plain = _PLAIN.format(mark=MARK, run="")
     return {
         "criu": _SUDO.format(program=program, method="criu") + plain,

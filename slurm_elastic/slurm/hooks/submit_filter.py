@@ -1,9 +1,9 @@
-"""The job submit filter: ``slurm_elastic.lua`` with its parts (``job_*.lua``), and for a site that
-has none ``job_submit.lua``.
+"""The job submit filter: ``slurm_elastic.lua`` with its parts (``job_*.lua``), and
+``job_submit.lua`` for a site that has none.
 
-The code is Lua, for Slurm's job_submit/lua plugin, and lies beside this module; here it gets its
-data: our partitions in rank order with what their nodes have. Who may use a partition, its state
-and its limits are not in the data: the filter asks Slurm for those at each submission.
+The code is Lua, for Slurm's job_submit/lua plug-in, and lies beside this module. This module gives
+it its data: our partitions in rank order, with the resources of their nodes. The data does not say
+who may use a partition, nor its state and limits: the filter asks Slurm at each submission.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ FILTER = "slurm_elastic.lua"
 PLUGIN_SCRIPT = "job_submit.lua"
 _DATA_LINE = "local SITE = {}\n"
 _PARTS = ("job_time.lua", "job_never.lua", "job_saving.lua")
-LONGEST_LIST = 1024
-"""Characters of a job's list of partitions: Slurm refuses a job with a longer one."""
-_LONGEST_SCRIPT = 4 * 1024 * 1024
+MAX_LIST_LENGTH = 1024
+"""Characters of a job's list of partitions. Slurm refuses a job with a longer list."""
+_MAX_SCRIPT_LENGTH = 4 * 1024 * 1024
+"""Characters of a job's script by default (slurm.conf(5), max_script_size)."""
 _CALL = re.compile(r"(?<!function )\bslurm_elastic_(submit|wrap)\s*\(")
-_LOST = re.compile(r"(?<!return )(?<!function )\bslurm_elastic_submit\s*\(")
+_ANSWER_DROPPED = re.compile(r"(?<!return )(?<!function )\bslurm_elastic_submit\s*\(")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 
 LuaValue = str | int | float | bool | Mapping[str, "LuaValue"] | Sequence["LuaValue"]
@@ -44,25 +45,26 @@ LuaValue = str | int | float | bool | Mapping[str, "LuaValue"] | Sequence["LuaVa
 def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) -> dict[str, str]:
     """Name -> text of the files that go beside slurm.conf.
 
-    ``job_submit.lua`` is for sites without one; a site's own is never replaced, it loads the other
-    file and calls ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. Clouds that may not be
-    used yet are left out. From ``site`` those options are read that Slurm hides from the filter:
-    DefMemPerCPU and DefMemPerNode, which jobs get that ask for no memory, JobRequeue, which jobs
-    get that say nothing of it, and what ``client_patience`` needs, and whether users are held to
-    their accounts (``accounts_enforced``).
+    ``job_submit.lua`` is for sites without one. We never replace a site's own, which must load the
+    other file and call ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. Clouds that may
+    not be used yet are left out.
+
+    The filter cannot see all options, so some come from ``site``: DefMemPerCPU and DefMemPerNode
+    (for jobs that ask for no memory), JobRequeue (for jobs that do not set it), the time-outs of
+    ``client_patience``, and whether users are held to their accounts (``accounts_enforced``).
     """
     data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
     data["open_accounts"] = site is not None and not accounts_enforced(site)
     data["held_accounts"] = site is not None and accounts_enforced(site)
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0
     data["saving"] = _saving(config)
-    data["longest_list"] = LONGEST_LIST
-    data["longest_script"] = _longest_script(site)
+    data["longest_list"] = MAX_LIST_LENGTH
+    data["longest_script"] = _max_script_length(site)
     data |= _default_memory(site)
     if config.checkpoint.directory is not None:
         data["launchers"] = launchers(config.checkpoint.directory)
     return {
-        FILTER: _put(_whole_source(), _DATA_LINE, f"local SITE = {to_lua(data)}\n"),
+        FILTER: _replace_line(_whole_source(), _DATA_LINE, f"local SITE = {to_lua(data)}\n"),
         PLUGIN_SCRIPT: _source(PLUGIN_SCRIPT),
     }
 
@@ -70,12 +72,12 @@ def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) 
 def loses_refusals(script: str) -> bool:
     """Whether a job_submit.lua calls the filter and does not return its answer."""
     code = _COMMENT.sub("", script)
-    return "slurm_elastic_wrap" not in code and _LOST.search(code) is not None
+    return "slurm_elastic_wrap" not in code and _ANSWER_DROPPED.search(code) is not None
 
 
 def final_return(script: str) -> int | None:
-    """The line of the ``return`` that ends the script itself. Lua takes no line after it."""
-    code = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), script)
+    """The line of the ``return`` that ends the script itself. In Lua no statement may follow it."""
+    code = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), script)
     lines = [(n, line.strip()) for n, line in enumerate(code.splitlines(), 1) if line.strip()]
     # The `return` of a function has an `end` after it.
     return lines[-1][0] if lines and re.match(r"return\b", lines[-1][1]) else None
@@ -92,22 +94,22 @@ def _ranked(config: Config) -> list[CloudSettings]:
 
 
 def _whole_source() -> str:
-    """The filter with its parts."""
+    """The filter with its parts put in."""
     code = _source(FILTER)
-    for part in _PARTS:
-        code = _put(code, f"-- Here comes {part}.\n", _source(part))
+    for name in _PARTS:
+        code = _replace_line(code, f"-- Here comes {name}.\n", _source(name))
     return code
 
 
-def _put(code: str, line: str, text: str) -> str:
+def _replace_line(code: str, line: str, text: str) -> str:
     if code.count(line) != 1:
         raise AssertionError(f"{FILTER} lacks the line {line!r}")
     return code.replace(line, text)
 
 
 def trouble(conf: str | Path) -> str:
-    """Why no job is given our partitions by itself: slurmctld does not call the filter, as far as
-    slurm.conf and the site's job_submit.lua tell. Empty where it does.
+    """Why slurmctld does not call the filter, as far as slurm.conf and job_submit.lua show, so that
+    jobs without a partition get none of ours. Empty if slurmctld calls it.
     """
     try:
         plugins = siteconf.read(conf).items("JobSubmitPlugins")
@@ -115,7 +117,7 @@ def trouble(conf: str | Path) -> str:
     except (ConfigError, FileNotFoundError) as error:
         return f"the submit filter is not installed ({error})"
     except OSError:
-        return ""  # nobody knows
+        return ""  # this user may not read them, so the question stays open
     if "lua" not in plugins:
         return "slurm.conf's JobSubmitPlugins has no lua, so the submit filter is not called"
     if not calls_filter(script):
@@ -129,26 +131,27 @@ def calls_filter(script: str) -> bool:
 
 
 ENFORCING = frozenset({"all", "associations", "limits", "qos", "safe", "wckeys"})
-"""The words of AccountingStorageEnforce that hold users to their accounts (slurm.conf(5))."""
+"""The values of AccountingStorageEnforce that hold users to their accounts (slurm.conf(5))."""
 
 
 def accounts_enforced(site: SiteConf) -> bool:
-    """Whether Slurm takes only jobs whose users belong to the account that they name."""
-    return bool({word.lower() for word in site.items("AccountingStorageEnforce")} & ENFORCING)
+    """Whether Slurm accepts a job only if its user belongs to the account that it names."""
+    return bool({value.lower() for value in site.items("AccountingStorageEnforce")} & ENFORCING)
 
 
 def client_patience(site: SiteConf | None) -> int:
     """Seconds that srun and salloc wait for the nodes of their job to boot before they give up.
 
-    They know the cluster's timeouts only, not those of a partition (22.05 to 26.05: src/srun and
-    src/salloc, _wait_nodes_ready): five times the sum; 30 and 60 s by default.
+    The sum of both time-outs times five (src/srun and src/salloc, _wait_nodes_ready, 22.05 to
+    26.05). The commands know only the cluster's time-outs (30 and 60 s by default), not those of a
+    partition.
     """
     values = (_integer(site, "SuspendTimeout", 30), _integer(site, "ResumeTimeout", 60))
     return 5 * sum(values)
 
 
 def to_lua(value: LuaValue, indent: int = 0) -> str:
-    """The value as a Lua expression (5.1 and later); tables with one line for each entry."""
+    """The value as a Lua expression (5.1 and later), with one line for each entry of a table."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -165,23 +168,23 @@ def to_lua(value: LuaValue, indent: int = 0) -> str:
     return "{\n" + "".join(f"{pad}{entry},\n" for entry in entries) + "  " * indent + "}"
 
 
-def _longest_script(site: SiteConf | None) -> int:
-    """Characters of a job's script that Slurm takes (max_script_size)."""
+def _max_script_length(site: SiteConf | None) -> int:
+    """The number of characters that Slurm accepts for a job's script (max_script_size)."""
     for item in site.items("SchedulerParameters") if site else ():
         name, _, value = item.partition("=")
         if name == "max_script_size" and value.isdigit():
             return int(value)
-    return _LONGEST_SCRIPT
+    return _MAX_SCRIPT_LENGTH
 
 
 def _saves(config: Config) -> bool:
-    """Whether the site lets jobs be saved at all, by any of its settings."""
+    """Whether any setting of the site lets jobs be saved."""
     methods = {config.checkpoint.method, *(pool.checkpoint.method for pool in config.pools)}
     return config.checkpoint.directory is not None or bool(methods - {"none", None})
 
 
 def _saving(config: Config) -> dict[str, LuaValue]:
-    """The words in which a job says how it is saved, and ours where it is not."""
+    """The data of the filter about checkpoints: methods, their options, and its messages."""
     options: dict[str, LuaValue] = {
         method: [{"key": key, "values": values} for key, values in options_of(method).items()]
         for method in table().names()
@@ -196,27 +199,27 @@ def _saving(config: Config) -> dict[str, LuaValue]:
 
 
 def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[LuaValue]:
-    """On-premises before public, then in the order of the configuration."""
+    """On-premises partitions before public ones, each in the order of the configuration."""
     blocked = blocked_clouds(config)
     partitions: list[LuaValue] = []
     for cloud in _ranked(config):
-        # A job that is listed there could only wait.
+        # A job that lists a blocked cloud's partition could only wait there.
         if cloud.name in blocked:
             continue
-        own = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
-        if own:
-            data: list[LuaValue] = [_pool(config, pool) for pool in own]
+        cloud_pools = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
+        if cloud_pools:
+            data: list[LuaValue] = [_pool(config, pool) for pool in cloud_pools]
             partition: dict[str, LuaValue] = {
                 "name": cloud.partition_name,
                 "interactive": config.resume_timeout(cloud) <= patience,
                 "public": cloud.location is Location.PUBLIC,
-                "spot": any(Market.SPOT in pool.markets for pool in own),
+                "spot": any(Market.SPOT in pool.markets for pool in cloud_pools),
                 "pools": data,
             }
             if licenses := config.who_of(cloud).licenses:
                 partition["licenses"] = {name.lower(): True for name in licenses}
-            if (most := most_of_cloud(config, cloud)) is not None:
-                partition["most"] = most
+            if (max_nodes := most_of_cloud(config, cloud)) is not None:
+                partition["most"] = max_nodes
             if method := _method(config, cloud.name):
                 partition["checkpoint"] = method
             partitions.append(partition)
@@ -224,9 +227,9 @@ def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[Lu
 
 
 def _method(config: Config, cloud: str) -> str:
-    """How jobs are saved that run there and say nothing themselves: by the first pool that does."""
-    own = (pool.checkpoint.method for pool in config.pools if pool.cloud == cloud)
-    methods = [config.checkpoint.method if method is None else method for method in own]
+    """The method for jobs in that cloud that name none: of the first pool that has a method."""
+    own_methods = (pool.checkpoint.method for pool in config.pools if pool.cloud == cloud)
+    methods = [config.checkpoint.method if method is None else method for method in own_methods]
     return next((method for method in methods if method != "none"), "")
 
 
@@ -241,36 +244,36 @@ def _pool(config: Config, pool: Pool) -> LuaValue:
 
 
 def most_of(config: Config, pool: Pool) -> int:
-    """Nodes of the pool that may ever be up together under the limits."""
+    """How many nodes of the pool may be up together under the limits."""
     cloud = config.cloud(pool.cloud)
     caps = (config.limits.dollars_per_hour, cloud.limits.dollars_per_hour)
     return most_nodes(pool, cheapest(cloud, pool), caps)
 
 
 def most_of_cloud(config: Config, cloud: CloudSettings) -> int | None:
-    """Nodes of the cloud that may ever be up together, where its limits or the cluster's say."""
+    """How many nodes of the cloud may be up together by its limits and the cluster's, if set."""
     limits = (config.limits.nodes, cloud.limits.nodes)
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _default_memory(site: SiteConf | None) -> dict[str, LuaValue]:
-    """MiB; slurm.conf(5) knows no unit here, and 0 is none."""
+    """The default memory (MiB). slurm.conf(5) allows no unit here, and 0 means no default."""
     options = {"def_mem_per_cpu": "DefMemPerCPU", "def_mem_per_node": "DefMemPerNode"}
-    found = {name: _integer(site, option, 0) for name, option in options.items()}
-    return {name: value for name, value in found.items() if value}
+    values = {name: _integer(site, option, 0) for name, option in options.items()}
+    return {name: value for name, value in values.items() if value}
 
 
 def _integer(site: SiteConf | None, option: str, default: int) -> int:
-    """A global option's number; the default also for UNLIMITED and what is no number."""
+    """A global option's number. The default also for UNLIMITED and for text that is no number."""
     entry = site.option(option) if site else None
     value = confvalues.number(entry.value) if entry is not None else None
     return default if value is None else value
 
 
 def _quoted(text: str) -> str:
-    """A Lua string of printable ASCII; all else as decimal escapes of its UTF-8 bytes."""
+    """A Lua string of printable ASCII. Other bytes of its UTF-8 become decimal escapes."""
     plain = (
-        # Three digits always: a digit that follows would be read as part of the escape.
+        # Always three digits, or a digit that follows would belong to the escape.
         chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03d}"
         for byte in text.encode("utf-8", "surrogateescape")
     )
