@@ -1,9 +1,9 @@
 """The configuration as frozen values. Every default stands here or in the module of its section
 (``clouds``, ``checkpoint``, ``joining``, ``access``, ...).
 
-``etc/slurm-elastic.yaml`` describes the file key by key; ``configfile.load`` reads it. Durations
-are seconds here (the file also takes ``90s 15m 2h 7d`` and Slurm's ``D-HH:MM:SS``), sizes are MiB
-(the file also takes ``4G``).
+``etc/slurm-elastic.yaml`` describes the file key by key, and ``configfile.load`` reads it. Here
+durations are seconds (the file also takes ``90s 15m 2h 7d`` and Slurm's ``D-HH:MM:SS``) and sizes
+are MiB (the file also takes ``4G``).
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ NO_UUID = "cluster.uuid is not set; 'slurm-elastic init' or 'slurm-elastic conf 
 
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cluster that the machines belong to; each machine's tags have its UUID."""
+    """The cluster of the machines. The tags of each machine have its UUID."""
 
     name: str
     """Change it when slurm.conf's ClusterName changes; end all machines first."""
     uuid: str | None = None
-    """Change it when a configuration is to keep the identity of a head node that is set up anew;
-    machines of another UUID are nobody's.
+    """Change it when a new head node must keep the identity of an old one; machines with another
+    UUID belong to no cluster and stay.
     """
 
 
 class Client(StrEnum):
-    """How the daemon talks to Slurm: AUTO is pyslurm where it fits this Slurm, else commands."""
+    """How the daemon talks to Slurm. AUTO: pyslurm if it fits this Slurm, otherwise commands."""
 
     CLI = "cli"
     PYSLURM = "pyslurm"
@@ -71,7 +71,7 @@ class Client(StrEnum):
 
 
 class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where Slurm is installed, and how we talk to it."""
+    """The places of Slurm's files and programs, and how we talk to Slurm."""
 
     conf: str = "/etc/slurm/slurm.conf"
     """Change it when slurm.conf is in another place."""
@@ -86,28 +86,28 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     command_timeout: Seconds = 60.0
     """Change it when slurmctld needs longer than a minute for a list when it is busiest."""
     client: Client = Client.CLI
-    """Change it when the commands of a round take too long in a large cluster, and pyslurm of the
-    very release of Slurm is there.
+    """Change it when the commands of a round take too long in a large cluster, and a pyslurm of
+    exactly this release of Slurm is installed.
     """
-    # Off: on 22.05 any EpilogSlurmctld makes the next job on a static node wait for the next
-    # sched_interval (measured).
+    # Off by default, because on 22.05 any EpilogSlurmctld makes the next job on a static node wait
+    # for the next sched_interval (measured).
     epilog_hook: bool = False
-    """Change it when waiting jobs should hear a little sooner that another has ended, and Slurm is
-    newer than 22.05.
+    """Change it when waiting jobs should learn a little sooner that another job has ended, and
+    Slurm is newer than 22.05.
     """
     machine_reasons: tuple[str, ...] = ()
     """Change it when a health check drains nodes (NHC, HealthCheckProgram): the patterns of its
-    reasons, such as "NHC: *". A node that has such a reason gets another machine.
+    reasons, such as "NHC: *". A node with such a reason gets another machine.
     """
 
     @property
     def drain_terms(self) -> DrainTerms:
-        """How the reasons of drained nodes are read."""
+        """The rules by which the reasons of drained nodes are read."""
         return DrainTerms(slurm_user=self.user, machine_reasons=self.machine_reasons)
 
 
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of these are seconds, except ``boot_failures``."""
+    """All values are seconds, except ``boot_failures``."""
 
     gone: ClassVar[Gone] = {
         "misses": "a machine is gone after 3 lists in a row without it",
@@ -116,12 +116,12 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     }
 
     suspend_time: SuspendSeconds = 600.0
-    """Change it when jobs come in gaps of another length: longer keeps machines for the next job,
-    shorter saves what they cost idle.
+    """Change it when jobs come in gaps of another length: a longer time keeps machines for the next
+    job, a shorter time saves the price of idle machines.
     """
     resume_timeout: SlurmSeconds = 420.0
-    """Change it when machines of your image need longer to boot and register, or a failed boot
-    should be noticed sooner.
+    """Change it when machines of your image need longer to boot and register, or to notice a failed
+    boot sooner.
     """
     suspend_timeout: SlurmSeconds = 60.0
     """Change it when machines need longer to end than a minute, so that a node comes back before
@@ -132,21 +132,21 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     come sooner (shorter).
     """
     capacity_cooldown: Seconds = 180.0
-    """Change it when capacity that a cloud refused tends to come back sooner or later than that."""
+    """Change it when capacity that a cloud refused tends to come back sooner or later than this."""
     quota_cooldown: Seconds = 1800.0
     """Change it when your quota is raised, or freed by others of the account, within minutes."""
     cooldown_max: Seconds = 3600.0
-    """Change it when an offer that refused often should be asked sooner, or later."""
+    """Change it when we should ask sooner, or later, for an offer that was refused often."""
     grace: Seconds = 120.0
-    """Change it when a machine that nobody needs should end sooner, or power-ups reach slurmctld
-    late because it is very busy.
+    """Change it when a machine without work should end sooner, or power-ups reach slurmctld late
+    because it is very busy.
     """
     boot_failures: Count = 10
     """Change it when a broken image should stop a pool sooner, or single hosts of a cloud often
     fail to boot.
     """
     boot_cooldown: Seconds = 3600.0
-    """Change it when nobody mends a pool within the hour, or its cause passes sooner."""
+    """Change it when nobody repairs a pool within the hour, or the cause passes sooner."""
     heartbeat_stale: Seconds = 120.0
     """Change it when ckptman should stand in for a dead daemon sooner, or `reconcile` is longer
     than two minutes.
@@ -154,7 +154,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class HaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Two heads, of which Slurm says which one acts."""
+    """Two heads. Slurm decides which one acts."""
 
     directory: str | None = None
     """Change it when slurm.conf has two SlurmctldHost lines: a directory that both heads see, such
@@ -164,7 +164,7 @@ class HaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 DEFAULT_STATE = "/var/lib/slurm-elastic"
 DEFAULT_SOCKET = Path("/run/slurm-elasticd/read.sock")
-"""In the service's RuntimeDirectory, which users can enter."""
+"""In the service's RuntimeDirectory, which users may enter."""
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -175,7 +175,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     operators' orders.
     """
     cloud: str
-    """Change it when the pool's machines are to come from elsewhere; end those that run first."""
+    """Change it when the pool's machines should come from elsewhere; end the running ones first."""
     nodes: str
     """Change it when the pool needs more nodes, or other names; only names of nodes that are
     powered down may go.
@@ -195,15 +195,15 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     features: tuple[str, ...] = ()
     """Change it when jobs choose nodes by `--constraint`."""
     instance_types: tuple[str, ...] | Requirements = ()
-    """Change it when other types are cheaper, more often to be had, or better for your jobs; more
-    of them mean fewer refusals.
+    """Change it when other types are cheaper, more often available, or better for your jobs; more
+    types mean fewer refusals.
     """
     zones: tuple[str, ...] = ()
     """Change it when data, licences or prices bind jobs to some zones of the cloud."""
     markets: Annotated[tuple[Market, ...], Meta(min_length=1)] = (Market.ON_DEMAND,)
-    """Change it when jobs can stand an interruption and may run on spot machines, or must not."""
+    """Change it when jobs can stand an interruption and may run on spot machines, or may not."""
     max_price: Dollars | None = None
-    """Change it when above some price a job should rather wait."""
+    """Change it when above some price jobs should wait instead."""
     max_nodes: Count | None = None
     """Change it when fewer machines should run at a time than there are node names."""
     max_age: Seconds | None = None
@@ -231,22 +231,22 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def type_names(self) -> tuple[str, ...]:
-        """The names in ``instance_types``; none for requirements not yet met by a catalogue."""
+        """The names in ``instance_types``. None for requirements that no catalogue has met yet."""
         names = self.instance_types
         return () if isinstance(names, Requirements) else names
 
     @property
     def slurm_memory(self) -> int:
-        """RealMemory for slurm.conf. It is 5 % and at least 256 MiB below ``memory``."""
+        """RealMemory for slurm.conf, by default 5 % and at least 256 MiB below ``memory``."""
         if self.real_memory is not None:
             return self.real_memory
-        # slurmd reports a little less than the data sheet says, and Slurm drains a node with too
-        # little.
+        # slurmd reports a little less than the data sheet, and Slurm drains a node that has less
+        # than RealMemory.
         return max(1, min(int(self.memory * 0.95), self.memory - 256))
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file. Of equally good clouds or pools, the one that stands first is taken first."""
+    """The whole file. Of equally good clouds or pools, the first in the file is taken first."""
 
     gone: ClassVar[Gone] = {"metrics": "slurm-elastic-metrics.timer writes them to a file"}
 
@@ -254,7 +254,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clouds: Annotated[tuple[CloudSettings, ...], Meta(min_length=1)]
     pools: Annotated[tuple[PoolSettings, ...], Meta(min_length=1)]
     state_dir: str = DEFAULT_STATE
-    """Change it when /var/lib is small, slow or not kept over an upgrade; move what is in it while
+    """Change it when /var/lib is small, slow or not kept over an upgrade; move its content while
     the services are stopped.
     """
     ha: HaSettings = field(default_factory=HaSettings)
@@ -274,32 +274,32 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "price",
         "waste",
     )
-    """Change it when another thing counts first, such as the price before the location, or `risk`
+    """Change it when something else counts first, such as the price before the location, or `risk`
     on spot markets.
     """
 
     def cloud(self, name: str) -> CloudSettings:
-        """The cloud of that name. Raises KeyError if there is none."""
+        """The cloud of that name. KeyError if there is none."""
         for cloud in self.clouds:
             if cloud.name == name:
                 return cloud
         raise KeyError(name)
 
     def suspend_time(self, cloud: CloudSettings) -> float:
-        """Seconds that a machine of that cloud may be idle."""
+        """How long (s) a machine of that cloud may be idle."""
         return _own_or(cloud.suspend_time, self.timings.suspend_time)
 
     def resume_timeout(self, cloud: CloudSettings) -> float:
-        """Seconds that a machine of that cloud may take to boot."""
+        """How long (s) a machine of that cloud may take to boot."""
         return _own_or(cloud.resume_timeout, self.timings.resume_timeout)
 
     def suspend_timeout(self, cloud: CloudSettings) -> float:
-        """Seconds after which a node of that cloud can be used again when its machine was ended."""
+        """How long (s) after the end of its machine a node of that cloud can be used again."""
         return _own_or(cloud.suspend_timeout, self.timings.suspend_timeout)
 
     @property
     def longest_resume_timeout(self) -> float:
-        """Seconds that the slowest cloud's machines may take to boot."""
+        """The boot time (s) that the slowest cloud may take."""
         return max(self.resume_timeout(cloud) for cloud in self.clouds)
 
     def who_of(self, cloud: CloudSettings) -> Who:
@@ -312,8 +312,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Path(self.state_dir)
 
     def sharing(self) -> AbstractContextManager[None]:
-        """Run the body with SlurmUser's rights. Root in SlurmUser's directories would write through
-        links and leave files that SlurmUser cannot change. NFS (root_squash) gives root no rights.
+        """Run the body with SlurmUser's rights. Otherwise root would write through links in
+        SlurmUser's directories, and leave files that SlurmUser cannot change. On NFS with
+        root_squash root has no rights at all.
         """
         shared = [] if self.ha.directory is None else [Path(self.ha.directory)]
         return acting_in([self.state, *shared], self.slurm.user)
@@ -321,15 +322,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def read_socket(self) -> Path:
         """The socket on which users ask slurm-elasticd. They cannot enter the state directory, so
-        it lies elsewhere: in /run, or beside a state directory that is not the usual one.
+        the socket is in /run, or beside a state directory that is not the usual one.
         """
         if self.users.socket is not None:
             return Path(self.users.socket)
         return DEFAULT_SOCKET if self.state_dir == DEFAULT_STATE else Path(f"{self.state_dir}.sock")
 
 
-def _own_or(own: float | None, general: float) -> float:
-    return general if own is None else own
+def _own_or(own_value: float | None, general: float) -> float:
+    return general if own_value is None else own_value
 
 
 def settled(config: Config) -> Config:
@@ -344,9 +345,9 @@ def settled(config: Config) -> Config:
 
 
 def blocked_clouds(config: Config) -> dict[str, CloudBlocked]:
-    """By name, the clouds in which nothing may be started, and why. A public cloud spends money:
-    it needs an allow list and an hourly cap, its own or the cluster's. A cloud whose kind cannot
-    be used is blocked, too.
+    """Why nothing may be started in a cloud, by the name of the cloud. A public cloud spends
+    money, so it needs an allow list and an hourly cap, its own or the cluster's. A cloud of an
+    unusable kind is blocked, too.
     """
     costly = {
         cloud.name: CloudBlocked(cloud=cloud.name, lacks=missing)
@@ -367,7 +368,7 @@ def _missing_consents(config: Config, cloud: CloudSettings) -> tuple[str, ...]:
 
 
 def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tuple[Pool, ...]:
-    """The pools as policies and providers want them; ``expand`` turns a hostlist into names."""
+    """The pools in the form of the domain model. ``expand`` turns a hostlist into names."""
     return tuple(
         Pool(
             name=p.name,
@@ -387,8 +388,8 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             partial_jobs=p.partial_jobs,
             max_booting=p.max_booting,
             image=p.image,
-            # Slurm takes the lowest weight first. The weights are 10 apart, so that a site can
-            # put nodes of its own in between.
+            # Slurm uses nodes of the lowest weight first. The weights are 10 apart, so that a site
+            # can put nodes of its own in between.
             weight=1000 + 10 * rank,
             stopped=p.stopped,
             stopped_price=p.stopped_price,
@@ -398,14 +399,14 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
 
 
 def max_age(config: Config, pool: PoolSettings) -> float | None:
-    """Seconds that a machine of the pool may live; never without end where it costs money."""
+    """How long (s) a machine of the pool may live. Never without end if it costs money."""
     if pool.max_age is None and config.cloud(pool.cloud).location is Location.PUBLIC:
         return PUBLIC_MAX_AGE
     return pool.max_age
 
 
 def _markets(config: Config, pool: PoolSettings) -> tuple[Market, ...]:
-    """A site has paid for its own machines already: they count as reserved."""
+    """The markets. A site has already paid for its own machines, so they count as reserved."""
     if config.cloud(pool.cloud).location is Location.ON_PREMISES:
         return (Market.RESERVED,)
     return pool.markets

@@ -1,4 +1,4 @@
-"""The sections ``who`` and ``users``: who may use a cloud, and whom the daemon answers."""
+"""The sections ``who`` and ``users``: who may use a cloud, and whose questions are answered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slurm_elastic.config.numbers import SlurmTime
 
 
 class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may run jobs in a cloud, and for how long; nobody where it costs and lists are empty."""
+    """Who may run jobs in a cloud, and for how long. With empty lists, nobody in a paid cloud."""
 
     accounts: tuple[str, ...] = ()
     """Change it when other Slurm accounts may spend money, or no longer may."""
@@ -47,18 +47,20 @@ class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
 
-def effective_who(own: Who | None, everywhere: Who) -> Who:
-    """A cloud's own allow list if it has one, else the cluster's; and so for each time limit and
-    the licences.
+def effective_who(own_who: Who | None, everywhere: Who) -> Who:
+    """A cloud's own allow list, or the cluster's if the cloud has none. The same for each time
+    limit and for the licences.
     """
-    own = own or Who()
-    # A cloud that sets nothing but its own ``max_time`` thus lets nobody else in.
-    allowed = own if own.anybody else everywhere
+    own_who = own_who or Who()
+    # A cloud that sets only its own ``max_time`` therefore admits nobody else.
+    allowed = own_who if own_who.anybody else everywhere
     return Who(
         accounts=allowed.accounts,
         groups=allowed.groups,
         qos=allowed.qos,
-        max_time=everywhere.max_time if own.max_time is None else own.max_time,
-        default_time=everywhere.default_time if own.default_time is None else own.default_time,
-        licenses=own.licenses or everywhere.licenses,
+        max_time=everywhere.max_time if own_who.max_time is None else own_who.max_time,
+        default_time=everywhere.default_time
+        if own_who.default_time is None
+        else own_who.default_time,
+        licenses=own_who.licenses or everywhere.licenses,
     )

@@ -1,4 +1,4 @@
-"""The section ``books``: where costs are written besides the ledger."""
+"""The section ``books``: where costs are recorded besides the ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 
 class Owner(StrEnum):
-    """What a machine's tags may tell of the jobs that it was launched for."""
+    """Facts about a machine's jobs that its tags may have."""
 
     ACCOUNT = "account"
     USER = "user"
@@ -25,4 +25,4 @@ class BooksSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     admin_comment: bool = False
     """Change it when `sacct` should show what a job cost."""
     billing_unit: Annotated[float, Meta(gt=0)] | None = None
-    """Change it when Slurm's own fair share and limits should count what cloud nodes cost."""
+    """Change it when Slurm's own fair share and limits should count the price of cloud nodes."""

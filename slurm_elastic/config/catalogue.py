@@ -22,16 +22,16 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType, typed
 from slurm_elastic.config.requirements import KnownType, Requirements, Shape, lacks
 from slurm_elastic.model.cluster import Location
 
-FRESH = 86400.0  # seconds after which a cloud is asked again
+FRESH = 86400.0  # seconds after which we ask a cloud again
 OLDEST = 30 * 86400.0
 MOST_TYPES = 5000
-_MOST_BYTES = 8 << 20
-_DEAREST = 10_000.0
+_MAX_BYTES = 8 << 20
+_MAX_PRICE_PER_HOUR = 10_000.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 class Catalogue(Struct, frozen=True, kw_only=True):
-    """A cloud's answer, and the Unix time ``at`` which it gave it."""
+    """A cloud's answer. ``at``: the Unix time of the answer."""
 
     cloud: str
     at: float
@@ -40,96 +40,116 @@ class Catalogue(Struct, frozen=True, kw_only=True):
 
 
 def path_of(config: Config, cloud: CloudSettings) -> Path:
-    """The file that keeps a cloud's catalogue."""
+    """The file with a cloud's catalogue."""
     return config.state / "catalogue" / f"{cloud.name}.json"
 
 
 def sound(types: Iterable[KnownType]) -> tuple[KnownType, ...]:
-    """The types whose values make sense, each name once. A cloud's answer is not trusted."""
-    found: dict[str, KnownType] = {}
-    for one in types:
-        price = one.price is None or (math.isfinite(one.price) and 0 <= one.price <= _DEAREST)
-        size = 0 < one.cpus <= 65533 and 0 < one.memory <= 1 << 30
-        if price and size and _NAME.fullmatch(one.name) and len(found) < MOST_TYPES:
-            found.setdefault(one.name, one)
-    return tuple(found.values())
+    """The types with meaningful values, each name once. A cloud's answer is not trusted."""
+    types_by_name: dict[str, KnownType] = {}
+    for machine_type in types:
+        has_price = machine_type.price is None or (
+            math.isfinite(machine_type.price) and 0 <= machine_type.price <= _MAX_PRICE_PER_HOUR
+        )
+        has_size = 0 < machine_type.cpus <= 65533 and 0 < machine_type.memory <= 1 << 30
+        if (
+            has_price
+            and has_size
+            and _NAME.fullmatch(machine_type.name)
+            and len(types_by_name) < MOST_TYPES
+        ):
+            types_by_name.setdefault(machine_type.name, machine_type)
+    return tuple(types_by_name.values())
 
 
 def kept(path: Path) -> Catalogue | None:
-    """The catalogue in a file; None if there is none that can be read."""
+    """The catalogue in a file. None if there is no readable one."""
     try:
+        # SlurmUser owns the directory: root must not follow a link there, or wait at a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-        found = msgspec.json.decode(text[:_MOST_BYTES], type=Catalogue)
+            text = file.read(_MAX_BYTES + 1)
+        catalogue = msgspec.json.decode(text[:_MAX_BYTES], type=Catalogue)
     except (OSError, msgspec.MsgspecError):
         return None
-    return replace(found, types=sound(found.types)) if found.version == 1 else None
+    return replace(catalogue, types=sound(catalogue.types)) if catalogue.version == 1 else None
 
 
-def filled(config: Config, found: Mapping[str, Catalogue], now: float) -> Config:
-    """The configuration with these catalogues' types, and those that meet pools' requirements."""
-    known = {c.name: known_of(c, found.get(c.name), now) for c in config.clouds}
-    pools = tuple(_resolved(pool, known[pool.cloud]) for pool in config.pools)
-    clouds = tuple(_with_types(c, known[c.name], pools) for c in config.clouds)
+def filled(config: Config, catalogues: Mapping[str, Catalogue], now: float) -> Config:
+    """The configuration with these catalogues' types, and with the types that meet requirements."""
+    known_types = {c.name: known_of(c, catalogues.get(c.name), now) for c in config.clouds}
+    pools = tuple(_resolved(pool, known_types[pool.cloud]) for pool in config.pools)
+    clouds = tuple(_with_types(c, known_types[c.name], pools) for c in config.clouds)
     return replace(config, clouds=clouds, pools=pools)
 
 
 def from_state(config: Config, now: float) -> Config:
-    """The configuration, filled from the catalogues that the state directory keeps."""
-    asked = [cloud for cloud in config.clouds if cloud.catalogued]
+    """The configuration, filled from the catalogues in the state directory."""
+    catalogued = [cloud for cloud in config.clouds if cloud.catalogued]
     flexible = any(isinstance(pool.instance_types, Requirements) for pool in config.pools)
-    if not asked and not flexible:
+    if not catalogued and not flexible:
         return config
-    files = {cloud.name: kept(path_of(config, cloud)) for cloud in asked}
-    return filled(config, {name: one for name, one in files.items() if one is not None}, now)
+    files = {cloud.name: kept(path_of(config, cloud)) for cloud in catalogued}
+    return filled(
+        config, {name: catalogue for name, catalogue in files.items() if catalogue is not None}, now
+    )
 
 
-def matching(pool: PoolSettings, known: Mapping[str, KnownType]) -> tuple[str, ...]:
-    """The types that meet a pool's requirements: the cheapest ones, ``most`` of them."""
-    wanted = pool.instance_types
-    if not isinstance(wanted, Requirements):
-        return wanted
+def matching(pool: PoolSettings, known_types: Mapping[str, KnownType]) -> tuple[str, ...]:
+    """The types that meet a pool's requirements: the cheapest, at most ``most`` of them."""
+    requirements = pool.instance_types
+    if not isinstance(requirements, Requirements):
+        return requirements
     node = Shape(cpus=pool.cpus, memory=pool.slurm_memory, gres=pool.gres)
-    fitting = [one for one in known.values() if not lacks(one, wanted, node)]
-    fitting.sort(key=lambda one: (one.price or 0.0, one.name))
-    return tuple(one.name for one in fitting[: wanted.most])
+    fitting = [
+        machine_type
+        for machine_type in known_types.values()
+        if not lacks(machine_type, requirements, node)
+    ]
+    fitting.sort(key=lambda machine_type: (machine_type.price or 0.0, machine_type.name))
+    return tuple(machine_type.name for machine_type in fitting[: requirements.most])
 
 
 def known_of(cloud: CloudSettings, catalogue: Catalogue | None, now: float) -> dict[str, KnownType]:
     """All types of a cloud, from the catalogue and from the file."""
-    found: dict[str, KnownType] = {}
-    for one in catalogue.types if catalogue is not None and cloud.catalogued else ():
-        stale = now - (catalogue.at if catalogue else 0.0) > OLDEST
-        public = cloud.location is Location.PUBLIC
-        # Nothing is bought by a public cloud's price that is older than OLDEST.
-        price = None if public and (stale or not one.price) else one.price
-        found[one.name] = replace(one, price=price if public else price or 0.0)
+    known_types: dict[str, KnownType] = {}
+    for machine_type in catalogue.types if catalogue is not None and cloud.catalogued else ():
+        is_stale = now - (catalogue.at if catalogue else 0.0) > OLDEST
+        is_public = cloud.location is Location.PUBLIC
+        # A price older than OLDEST must not decide about buying in a public cloud.
+        price = None if is_public and (is_stale or not machine_type.price) else machine_type.price
+        known_types[machine_type.name] = replace(
+            machine_type, price=price if is_public else price or 0.0
+        )
     for name, kind in cloud.shapes.items():
-        own, told = typed(name, kind), found.get(name)
-        if told is not None:
-            own = replace(own, arch=told.arch, generation=told.generation)
-        found[name] = own
-    return found
+        described, listed = typed(name, kind), known_types.get(name)
+        if listed is not None:
+            described = replace(described, arch=listed.arch, generation=listed.generation)
+        known_types[name] = described
+    return known_types
 
 
-def _resolved(pool: PoolSettings, known: Mapping[str, KnownType]) -> PoolSettings:
-    names = matching(pool, known)
+def _resolved(pool: PoolSettings, known_types: Mapping[str, KnownType]) -> PoolSettings:
+    names = matching(pool, known_types)
     return pool if names == pool.instance_types else replace(pool, instance_types=names)
 
 
 def _with_types(
-    cloud: CloudSettings, known: Mapping[str, KnownType], pools: Iterable[PoolSettings]
+    cloud: CloudSettings, known_types: Mapping[str, KnownType], pools: Iterable[PoolSettings]
 ) -> CloudSettings:
     """The cloud with the types that its pools name. A type without a price cannot be bought."""
     if not cloud.catalogued:
         return cloud
-    wanted = {name for pool in pools if pool.cloud == cloud.name for name in pool.type_names}
+    named_types = {name for pool in pools if pool.cloud == cloud.name for name in pool.type_names}
     types: dict[str, InstanceType] = dict(cloud.shapes)
-    for name in sorted(wanted - types.keys()):
-        one = known.get(name)
-        if one is not None and one.price is not None:
+    for name in sorted(named_types - types.keys()):
+        known_type = known_types.get(name)
+        if known_type is not None and known_type.price is not None:
             types[name] = cloud.type_class(
-                cpus=one.cpus, memory=one.memory, price=one.price, gres=dict(one.gres), **one.own
+                cpus=known_type.cpus,
+                memory=known_type.memory,
+                price=known_type.price,
+                gres=dict(known_type.gres),
+                **known_type.own,
             )
     return replace(cloud, types=types) if types != cloud.shapes else cloud

@@ -1,7 +1,7 @@
 """Checks the names, paths and references of a configuration, and runs all other checks. Pure.
 
-Words that Slurm and the shell will read (partitions, nodes, features, allow lists, paths) may only
-have safe characters, so that nothing in the file can add a second option to slurm.conf.
+Slurm and the shell will read some words (partitions, nodes, features, allow lists, paths). These
+may have only safe characters, so that nothing in the file can add a second option to slurm.conf.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from slurm_elastic.config.validate_stopped import check_stopped
 from slurm_elastic.policies.launch.ranking import KEYS
 
 NODE_ADDRESSES = ("registration", "provider")
-_LONGEST_SOCKET = 107  # sun_path of unix(7), less its final NUL
-_SOCKET_NAME = len("/prolog.sock")  # the longest one in the state directory
-_MOST_NODES = 64 * 1024  # slurmctld's MAX_SLURM_NODES
+_MAX_SOCKET_PATH = 107  # bytes of sun_path (unix(7)), without the final NUL
+_SOCKET_NAME_LENGTH = len("/prolog.sock")  # the longest name in the state directory
+_MAX_NODES = 64 * 1024  # slurmctld's MAX_SLURM_NODES
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _CLUSTER = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+/-]{0,127}")
 _GRES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
-_RESERVED = ("default", "all")  # slurm.conf(5): not names but keywords in any case
-_NO_NODES = frozenset({*_RESERVED, "localhost"})
+_RESERVED = ("default", "all")  # keywords of slurm.conf(5), in upper and lower case
+_NO_NODES = frozenset({*_RESERVED, "localhost"})  # see ``conflicts``: Slurm mistakes others for it
 
 _NAME_FORM = "letters, digits, '_', '-' and '.', at most 63, starting with a letter or digit"
 _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 
 def check(draft: Draft) -> None:
-    """Complain of everything that is wrong in the parts of a file that could be read."""
-    for one in (
+    """Report every mistake in the parts of a file that could be read."""
+    for check_part in (
         *_CHECKS,
         *FITS,
         *LIMIT_FITS,
@@ -55,11 +55,11 @@ def check(draft: Draft) -> None:
         check_images,
         *CHECKPOINT_FITS,
     ):
-        one(draft)
+        check_part(draft)
 
 
 def _clouds(draft: Draft) -> None:
-    """Each kind of cloud checks its own settings."""
+    """Let each kind of cloud check its own settings."""
     for i, cloud in draft.clouds.items():
         if not cloud.unusable:
             table().kind(cloud.provider).check(draft, i, cloud)
@@ -80,7 +80,7 @@ UUID_FORM = "a UUID in lower case, 8-4-4-4-12 hexadecimal digits"
 
 
 def is_uuid(text: str) -> bool:
-    """Whether ``text`` is a UUID in the form that tags have it; they are compared as text."""
+    """Whether ``text`` is a UUID in the form of our tags, which are compared as text."""
     try:
         return str(uuid.UUID(text)) == text
     except ValueError:
@@ -93,30 +93,32 @@ def _names(draft: Draft) -> None:
             _name(draft, (section, i, key), name)
 
 
-def _name(draft: Draft, at: KeyPath, name: str) -> None:
+def _name(draft: Draft, path: KeyPath, name: str) -> None:
     if not _NAME.fullmatch(name):
-        draft.problems.add(at, shown(name), _NAME_FORM)
+        draft.problems.add(path, shown(name), _NAME_FORM)
     elif name.lower() in _RESERVED:
-        draft.problems.add(at, shown(name), "a name that is no keyword of Slurm")
+        draft.problems.add(path, shown(name), "a name that is no keyword of Slurm")
 
 
 def _words(draft: Draft) -> None:
-    for at, words in _all_words(draft):
-        for i, word in enumerate(words):
+    for path, texts in _all_words(draft):
+        for i, word in enumerate(texts):
             if not _WORD.fullmatch(word):
-                draft.problems.add((*at, i), shown(word), _WORD_FORM)
-    for at, gres in _all_gres(draft):
+                draft.problems.add((*path, i), shown(word), _WORD_FORM)
+    for path, gres in _all_gres(draft):
         for name in gres:
             if not _GRES.fullmatch(name):
-                draft.problems.add((*at, name), shown(name), "a gres name such as gpu or gpu:a100")
+                draft.problems.add(
+                    (*path, name), shown(name), "a gres name such as gpu or gpu:a100"
+                )
     user = draft.value(("slurm", "user"), str)
     if user is not None and not _NAME.fullmatch(user):
         draft.problems.add(("slurm", "user"), shown(user), "a user name")
 
 
 def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, tuple[str, ...]]]:
-    for i, words in draft.each("pools", "features", tuple).items():
-        yield ("pools", i, "features"), words
+    for i, texts in draft.each("pools", "features", tuple).items():
+        yield ("pools", i, "features"), texts
     places: list[KeyPath] = [("who",), *(("clouds", i, "who") for i in draft.indices("clouds"))]
     for place in places:
         for key in ("accounts", "groups", "qos", "licenses"):
@@ -124,10 +126,10 @@ def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, tuple[str, ...]]]:
 
 
 def _offer_names(draft: Draft) -> None:
-    """Types and zones may have no slash: ``Offer.key`` is cut at slashes."""
+    """Types and zones may have no slash, because ``Offer.key`` is split at slashes."""
     for section, key in (("pools", "instance_types"), ("pools", "zones"), ("clouds", "zones")):
-        for i, words in draft.each(section, key, tuple).items():
-            for n, word in enumerate(words):
+        for i, texts in draft.each(section, key, tuple).items():
+            for n, word in enumerate(texts):
                 _name(draft, (section, i, key, n), word)
     for key in ("types", "subnets"):
         for i, mapping in draft.each("clouds", key, dict).items():
@@ -147,19 +149,19 @@ def _duplicates(draft: Draft) -> None:
     names = draft.each("clouds", "name", str)
     _once(draft, "clouds", "name", names, "a name that no other cloud has")
     _once(draft, "pools", "name", draft.each("pools", "name", str), "a name that no other pool has")
-    own = draft.each("clouds", "partition", str)
+    own_names = draft.each("clouds", "partition", str)
     unique = {i: name for i, name in names.items() if list(names.values()).count(name) == 1}
-    partitions = dict(sorted((unique | own).items()))
+    partitions = dict(sorted((unique | own_names).items()))
     _once(draft, "clouds", "partition", partitions, "a partition that no other cloud has")
 
 
 def _once(draft: Draft, section: str, key: str, names: dict[int, str], expected: str) -> None:
-    first: dict[str, int] = {}
+    first_index: dict[str, int] = {}
     for i, name in names.items():
-        other = first.setdefault(name, i)
+        other = first_index.setdefault(name, i)
         if other != i:
-            words = f"{shown(name)}, which {section}[{other}] has already"
-            draft.problems.add((section, i, key), words, expected)
+            text = f"{shown(name)}, which {section}[{other}] has already"
+            draft.problems.add((section, i, key), text, expected)
 
 
 def _pool_clouds(draft: Draft) -> None:
@@ -173,32 +175,32 @@ def _pool_clouds(draft: Draft) -> None:
 def _node_names(draft: Draft) -> None:
     owner: dict[str, int] = {}
     for i, hostlist in draft.each("pools", "nodes", str).items():
-        at = ("pools", i, "nodes")
+        path = ("pools", i, "nodes")
         if i not in draft.nodes:
-            draft.problems.add(at, shown(hostlist), _hostlist_form(hostlist))
+            draft.problems.add(path, shown(hostlist), _hostlist_form(hostlist))
             continue
         names = draft.nodes[i]
         if not all(map(_NAME.fullmatch, names)) or not _NO_NODES.isdisjoint(map(str.lower, names)):
-            draft.problems.add(at, shown(hostlist), f"names of {_NAME_FORM}, no keyword of Slurm")
+            draft.problems.add(path, shown(hostlist), f"names of {_NAME_FORM}, no keyword of Slurm")
         if len(set(names)) < len(names):
-            twice = [name for name, count in Counter(names).items() if count > 1]
-            draft.problems.add(at, f"{compress(twice)} twice", "each node name once")
+            repeated = [name for name, count in Counter(names).items() if count > 1]
+            draft.problems.add(path, f"{compress(repeated)} twice", "each node name once")
         _overlaps(draft, i, names, owner)
     _node_count(draft)
 
 
 def _node_count(draft: Draft) -> None:
-    """Complain at the pool with which there are more nodes than slurmctld takes."""
+    """Report the pool with which the nodes exceed slurmctld's maximum."""
     counts = {i: len(names) for i, names in draft.nodes.items()}
     for i, total in zip(counts, accumulate(counts.values()), strict=True):
-        if total > _MOST_NODES:
-            expected = f"at most {_MOST_NODES}, as many as Slurm takes (MAX_SLURM_NODES)"
+        if total > _MAX_NODES:
+            expected = f"at most {_MAX_NODES}, as many as Slurm takes (MAX_SLURM_NODES)"
             draft.problems.add(("pools", i, "nodes"), f"{total} nodes up to here", expected)
             return
 
 
 def _overlaps(draft: Draft, i: int, names: list[str], owner: dict[str, int]) -> None:
-    """Complain once of each earlier pool that has some of ``names``."""
+    """Report each earlier pool that shares some of ``names``, once."""
     if owner.keys().isdisjoint(names):
         owner.update(dict.fromkeys(names, i))
         return
@@ -207,41 +209,41 @@ def _overlaps(draft: Draft, i: int, names: list[str], owner: dict[str, int]) -> 
         other = owner.setdefault(name, i)
         if other != i:
             shared.setdefault(other, []).append(name)
-    for other, taken in shared.items():
+    for other, repeated in shared.items():
         whose = draft.problems.document.locate(("pools", other))
-        words = f"{compress(taken)}, which {whose} has already"
-        draft.problems.add(("pools", i, "nodes"), words, "node names that no other pool has")
+        text = f"{compress(repeated)}, which {whose} has already"
+        draft.problems.add(("pools", i, "nodes"), text, "node names that no other pool has")
 
 
 def _hostlist_form(text: str) -> str:
     try:
         expand(text)
     except HostlistError as error:
-        # The complaint has the hostlist already.
-        why = str(error).removeprefix(f"hostlist {text!r}").lstrip(": ")
-        return f"a hostlist such as pub[1-8] ({why})"
+        # The complaint already has the hostlist.
+        reason = str(error).removeprefix(f"hostlist {text!r}").lstrip(": ")
+        return f"a hostlist such as pub[1-8] ({reason})"
     return "a hostlist such as pub[1-8]"
 
 
 def _paths(draft: Draft) -> None:
     for key in ("conf", "bin_dir", "sbin_dir", "programs_dir"):
         draft.path(("slurm", key))
-    draft.path(("state_dir",), _LONGEST_SOCKET - _SOCKET_NAME)
+    draft.path(("state_dir",), _MAX_SOCKET_PATH - _SOCKET_NAME_LENGTH)
     draft.path(("ha", "directory"))
-    draft.path(("users", "socket"), _LONGEST_SOCKET)
+    draft.path(("users", "socket"), _MAX_SOCKET_PATH)
     for i in draft.indices("clouds"):
-        at = ("clouds", i)
-        draft.path((*at, "socket"), _LONGEST_SOCKET)
+        path = ("clouds", i)
+        draft.path((*path, "socket"), _MAX_SOCKET_PATH)
         for key in ("user_data", "auth", "ca_file", "clouds_file"):
-            draft.path((*at, key))
-        for host in draft.value((*at, "hosts"), dict) or ():
+            draft.path((*path, key))
+        for host in draft.value((*path, "hosts"), dict) or ():
             for key in ("ca_file", "cert_file", "key_file"):
-                draft.path((*at, "hosts", host, key))
+                draft.path((*path, "hosts", host, key))
     draft.path(("join", "template"))
     for key in ("key", "munge_key", "slurm_keys", "target"):
         draft.path(("join", "ssh", key))
     draft.path(("join", "network", "public_key"))
-    draft.path(("join", "network", "socket"), _LONGEST_SOCKET)
+    draft.path(("join", "network", "socket"), _MAX_SOCKET_PATH)
     draft.path(("notify", "mail_program"))
 
 
@@ -267,7 +269,7 @@ def _notify(draft: Draft) -> None:
 
 
 def _machine_reasons(draft: Draft) -> None:
-    """A pattern that matches any drain would end machines that a person drained to look at."""
+    """A pattern for any drain would end machines that a person drained to examine them."""
     for i, pattern in enumerate(draft.value(("slurm", "machine_reasons"), tuple) or ()):
         if not re.match(r"[^*?\[]{3}", str(pattern)):
             expected = "a pattern that begins with the health check's own words, such as 'NHC: *'"

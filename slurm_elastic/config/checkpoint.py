@@ -14,13 +14,13 @@ from slurm_elastic.policies.checkpoint.unsavable import Unsavable
 METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
 """The ways to save a job's progress."""
 REHEARSED = "fake"
-"""The method for rehearsals, which no message offers to users."""
+"""The method for rehearsals. No message offers it to users."""
 LAUNCHED = ("criu", "dmtcp", "blcr")
 """Methods whose jobs start under a launcher and run on one node."""
 SCOPES = ("batch", "full")
 UNSAVABLE = tuple(Unsavable)
 KEEP, CLOSE = CONNECTIONS = ("keep", "close")
-"""Method ``criu`` and TCP connections: either a job that has one is not saved, or it goes on
+"""Method ``criu`` and TCP connections: a job with a connection is not saved, or it continues
 elsewhere with its connections closed.
 """
 LIMIT, TCP = "limit", "tcp"
@@ -46,11 +46,11 @@ class SignalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     signal: str = "USR1"
     """Change it when your applications save themselves on another signal."""
     stop_signal: str | None = None
-    """Change it when an application has one signal for a save after which it goes on and another
-    for its last.
+    """Change it when an application has one signal for a save after which it continues, and another
+    for its last save.
     """
     scope: str = "batch"
-    """Change it when the batch script does not pass the signal on to what it started."""
+    """Change it when the batch script does not pass the signal on to the programs it started."""
     saved: str = "exit"
     """Change it when the end of a save shows in another way than by the end of the script."""
 
@@ -63,7 +63,7 @@ class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cloud: str | None = None
     """Change it when another account than the first AWS cloud's reads the queue."""
     clouds: bool = True
-    """Change it when queue or agents tell all notices, and calls to the clouds are scarce."""
+    """Change it when queue or agents report all notices, and calls to the clouds are scarce."""
     every: Seconds = 5.0
     """Change it when a cloud throttles calls (longer), or its notices leave less than two minutes
     (shorter).
@@ -73,7 +73,7 @@ class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Spot prices for policies. Without a ``bid`` no price takes a machine, as on EC2 now."""
+    """Spot prices for policies. Without a ``bid`` no price ends a machine, as on EC2 today."""
 
     source: str = "none"
     """Change it when the checkpoint policy looks at spot prices."""
@@ -93,14 +93,14 @@ class BlcrSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         "connections": "32 connections are kept open at most",
     }
     timeout: ClassVar[float] = 10.0
-    """Seconds to connect. Nodes are near, and a save has no time to wait for one that is not."""
+    """Seconds to connect. Nodes are near, and a save has no time to wait for a slow node."""
     connections: ClassVar[int] = 32
-    """So many stay open; to connect to another node anew costs a tenth of a second."""
+    """How many stay open. A new connection to another node costs a tenth of a second."""
 
     user: str = "root"
     """Change it when root is not let in on the nodes."""
     key: str | None = None
-    """Change it when SlurmUser's own key is not to be used for the nodes."""
+    """Change it when another key than SlurmUser's own should be used for the nodes."""
     known_hosts: str | None = None
     """Change it when the nodes' keys are collected in another file."""
     port: Port = 22
@@ -119,15 +119,15 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How jobs are saved, and moved off machines that are taken away."""
 
     gone: ClassVar[Gone] = {
-        "patience": "a job that was stopped for a move that does not come goes on after 10 minutes"
+        "patience": "a stopped job whose move does not happen continues after 10 minutes"
     }
 
     policy: str = "first_of(on_notice, daly)"
     """Change it when jobs lose too much at a crash, or saves cost more than they are worth."""
     method: str = "none"
-    """Change it when most jobs should be saved without a word of their users."""
+    """Change it when most jobs should be saved without a request of their users."""
     at_limit: OrNone = "on_request"
-    """Change it when jobs should go on beyond their time limit without being asked, or never."""
+    """Change it when jobs should continue beyond their time limit without being asked, or never."""
     probe: Seconds = 60.0
     """Change it when jobs have nothing worth saving in their first minute, or their users want to
     know sooner whether saving works.
@@ -139,7 +139,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     directory: str | None = None
     """Change it when jobs are saved by criu, dmtcp or blcr: head and nodes share this directory."""
     keep: Count = 2
-    """Change it when space is short, or an older image should be there when the newest is bad."""
+    """Change it when space is short, or an older image should exist in case the newest is bad."""
     parallel: Count = 32
     """Change it when the shared file system can take more saves at a time, or fewer."""
     period: Seconds = 1.0
@@ -157,7 +157,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a pool does in another way than the section ``checkpoint`` says."""
+    """What a pool does in another way than the section ``checkpoint``."""
 
     policy: OrNone | None = None
     """Change it when jobs of this pool are interrupted more often or less often than others."""

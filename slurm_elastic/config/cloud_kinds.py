@@ -1,4 +1,4 @@
-"""The table of the kinds of clouds. No other module knows which kinds there are.
+"""The table of the kinds of clouds. Only this module knows which kinds exist.
 
 Each of our kinds is a folder of ``slurm_elastic.providers`` with a ``CLOUD``. Other packages offer
 theirs by an entry point of the group ``slurm_elastic.providers``. A kind is imported only when a
@@ -29,8 +29,8 @@ from slurm_elastic.model.protocols import ImageStore, Provider
 
 GROUP = "slurm_elastic.providers"
 API = 1
-"""The version of the interface that a kind is written for. It grows when a change of CloudKind,
-CloudSettings or Provider breaks kinds of others.
+"""The version of the interface for kinds. It grows when a change of CloudKind, CloudSettings or
+Provider breaks kinds of other packages.
 """
 _SHARED = "base"
 
@@ -43,12 +43,11 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     """A kind of cloud.
 
     ``open`` imports the SDK and makes a provider from settings, the cluster and, if there is one,
-    the whole configuration. ``check`` complains to the draft of mistakes in the cloud at that index
-    of the file. ``grant`` writes the least rights that its account needs; None if the cloud knows
-    no rights. ``known_types`` asks the cloud for its types and prices and may raise any
-    ProviderError; None if it has no catalogue. ``found`` looks for clouds of the kind that this
-    host can reach, for ``init``. ``images`` opens its images, for ``image upload``; None if it
-    keeps none.
+    the whole configuration. ``check`` reports mistakes in the cloud at that index of the file to
+    the draft. ``grant`` writes the least rights that its account needs; None if the cloud has no
+    rights. ``known_types`` asks the cloud for its types and prices and may raise any ProviderError;
+    None if it has no catalogue. ``found`` looks for clouds of the kind that this host can reach,
+    for ``init``. ``images`` opens its images, for ``image upload``; None if it keeps none.
     """
 
     settings: type[CloudSettings]
@@ -67,24 +66,26 @@ class CloudKind(Struct, frozen=True, kw_only=True):
 
 
 class CloudTable(outside.Kinds[CloudKind]):
-    """All kinds of clouds; their names are the values that ``provider`` may have."""
+    """All kinds of clouds. Their names are the possible values of ``provider``."""
 
-    def __init__(self, own: Mapping[str, str], others: Mapping[str, tuple[str, ...]]) -> None:
-        super().__init__(CloudKind, API, "providers", own, others)
+    def __init__(
+        self, own_places: Mapping[str, str], other_places: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        super().__init__(CloudKind, API, "providers", own_places, other_places)
 
     def member(self, name: str) -> mi.StructType:
-        """The schema of that kind's settings; raises what ``kind`` raises."""
+        """The schema of that kind's settings. Raises the errors of ``kind``."""
         return _schema(self.kind(name).settings)
 
 
 class Tolerant:
-    """The same, but an unusable kind has the keys of all clouds, so that the others go on."""
+    """The same, but an unusable kind accepts any keys, so that the other clouds continue."""
 
     def __init__(self, whole: CloudTable) -> None:
         self._whole = whole
 
     def names(self) -> tuple[str, ...]:
-        """As the table has them."""
+        """The names in the table."""
         return self._whole.names()
 
     def member(self, name: str) -> mi.StructType:
@@ -96,12 +97,12 @@ class Tolerant:
 
 
 @cache
-def _unusable(name: str, why: str) -> type[CloudSettings]:
+def _unusable(name: str, reason: str) -> type[CloudSettings]:
     return cast(
         type[CloudSettings],
         msgspec.defstruct(
             UnusableCloud.__name__, [], bases=(UnusableCloud,), tag=name, frozen=True, kw_only=True,
-            namespace={"unusable": why},
+            namespace={"unusable": reason},
         ),
     )  # fmt: skip
 
@@ -113,9 +114,9 @@ def table() -> CloudTable:
 
 
 def _own() -> dict[str, str]:
-    """By name, the places of our own kinds. This imports none of them."""
-    found = importlib.util.find_spec("slurm_elastic.providers")
-    folders = found.submodule_search_locations if found else None
+    """The places of our own kinds by name. No kind is imported."""
+    package = importlib.util.find_spec("slurm_elastic.providers")
+    folders = package.submodule_search_locations if package else None
     names = [m.name for m in pkgutil.iter_modules(folders) if m.ispkg and m.name != _SHARED]
     return {name: f"slurm_elastic.providers.{name}:CLOUD" for name in sorted(names)}
 

@@ -1,6 +1,6 @@
-"""The section ``clouds``: what all clouds have in common.
+"""The section ``clouds``: the settings that all clouds have.
 
-The file has no credentials: each provider finds them in a place of its own.
+The file has no credentials. Each provider finds them in a place of its own.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ ONE_ZONE = "default"  # the one zone of a cloud whose scheduler chooses by itsel
 class CloudSettings(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="provider"
 ):
-    """The settings of every cloud. ``node_address``: whether slurmd or the provider tells slurmctld
-    a node's address. At most ``max_booting`` machines boot at a time.
+    """The settings of every cloud. ``node_address``: whether slurmd or the provider reports a
+    node's address to slurmctld. At most ``max_booting`` machines boot at a time.
     """
 
     name: str
-    """Change it when it means something else to people; end its machines first, since their tags
-    have it.
+    """Change it when it means something else to people; end its machines first, because their tags
+    have this name.
     """
     location: Location
     """Change it when a cloud of your own starts to cost money (`public`), or its machines are paid
@@ -48,7 +48,7 @@ class CloudSettings(
     node_address: str = "registration"
     """Change it when slurmctld cannot resolve machines' names: NAT, or Slurm 22.05 without DNS."""
     timeout: Seconds = 30.0
-    """Change it when the cloud's API is slow and its answers come later than that."""
+    """Change it when the cloud's API is slow and needs longer for its answers."""
     max_booting: Count | None = None
     """Change it when machines that boot at once overload the cloud, an image store or the head."""
     who: Who | None = None
@@ -61,25 +61,25 @@ class CloudSettings(
     """Change it when machines of this cloud need longer to end than others."""
 
     needs_types: ClassVar[bool] = False
-    """Whether its pools have to say which of its types they take."""
+    """Whether its pools must say which of its types they use."""
     has_images: ClassVar[bool] = False
     """Whether its pools may choose an image."""
     shows_console: ClassVar[bool] = True
-    """Whether it shows what its machines print on their console."""
+    """Whether it shows the console output of its machines."""
     by_user_data: ClassVar[bool] = False
-    """Whether user data tells its machines how to join; others share a host, or an image tells."""
+    """Whether user data tells its machines how to join. Otherwise they share a host or an image."""
     unusable: ClassVar[str] = ""
-    """Why its kind cannot be used; reads on from the cloud's name. Empty if it can be."""
+    """Why its kind cannot be used, to follow the cloud's name. Empty if it can be used."""
     can_stop: ClassVar[bool] = False
-    """Whether its machines can be stopped, and started again."""
+    """Whether its machines can be stopped and started again."""
     tells_launch: ClassVar[bool] = True
-    """Whether each launch can tell its machines facts of its own."""
+    """Whether user data may differ from launch to launch."""
     reach_advice: ClassVar[str] = "look at the endpoint, the network and the cloud's own state"
-    """What ``doctor`` advises when the cloud does not answer."""
+    """The advice of ``doctor`` if the cloud does not answer."""
 
     @property
     def catalogued(self) -> bool:
-        """Whether we ask the cloud for types and prices that the file leaves out."""
+        """Whether we ask the cloud for the types and prices that the file leaves out."""
         return bool(getattr(self, "catalogue", False))
 
     @property
@@ -99,7 +99,7 @@ class CloudSettings(
 
     @property
     def shapes(self) -> Mapping[str, InstanceType]:
-        """Its types of machines by name; none if a machine has the size that its pool asks for."""
+        """Its machine types by name. Empty if a machine has the size that its pool asks for."""
         types: Mapping[str, InstanceType] = getattr(self, "types", {})
         return types
 
@@ -110,24 +110,24 @@ class CloudSettings(
 
     @property
     def markets(self) -> frozenset[Market]:
-        """The markets that it sells on."""
+        """The markets on which it sells."""
         if self.location is Location.ON_PREMISES:
             return frozenset({Market.RESERVED, Market.ON_DEMAND})
         return frozenset(Market)
 
     @property
     def known_zones(self) -> tuple[str, ...]:
-        """All its zones; none if only the cloud itself knows them."""
+        """All its zones. Empty if only the cloud itself knows them."""
         return (ONE_ZONE,)
 
     @property
     def room(self) -> int | None:
-        """How many machines it can have by its settings; None if these do not tell."""
+        """How many machines it can have by its settings. None if these do not say."""
         return None
 
     @property
     def metadata(self) -> str:
-        """The URL at which a machine finds its notices; empty if there is none."""
+        """The URL at which a machine finds its notices. Empty if there is none."""
         return ""
 
     @property
@@ -140,19 +140,19 @@ class CloudSettings(
         return other.name == self.name
 
     def wrong_image_id(self, text: str) -> str | None:
-        """The form that ids of its images have, if ``text`` does not have it."""
+        """The expected form of an image's id, if ``text`` does not have it."""
         del text
         return None
 
 
 class UnusableCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cloud whose kind cannot be used; its pools and limits stay, and other clouds go on."""
+    """A cloud whose kind cannot be used. Its pools and limits stay, and other clouds continue."""
 
     any_keys: ClassVar[bool] = True
 
     @property
     def known_zones(self) -> tuple[str, ...]:
-        """Nobody knows them."""
+        """Empty, because only the kind knows them."""
         return ()
 
 
@@ -176,19 +176,21 @@ class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def typed(name: str, kind: InstanceType) -> KnownType:
-    """A type of the file in the form of a catalogue's."""
+    """A type of the file in the form of a catalogue's type."""
     gres = dict(kind.gres)
     return KnownType(name=name, cpus=kind.cpus, memory=kind.memory, price=kind.price, gres=gres)
 
 
 LISTING_LAG = 60.0
-"""Seconds for which a fresh machine may be missing from the lists of a cloud whose orders take no
-token. nova and oned list what their databases hold, and replicas lag by seconds at most. But an
-order that we gave up may be on its way for as long as somebody in between waits for an answer: by
-default 60 s in oslo.messaging (``rpc_response_timeout``) and nginx (``proxy_read_timeout``).
+"""How long (s) a new machine may be missing from the lists of a cloud whose orders take no token.
+nova and oned list the content of their databases, and replicas lag by seconds at most. But an order
+that we gave up may be on its way for as long as a proxy in between waits for an answer: by default
+60 s in oslo.messaging (``rpc_response_timeout``) and nginx (``proxy_read_timeout``).
 """
 
 
 def default_listing_lag(resume_timeout: float) -> float:
-    """Seconds, at most half of what a node is waited for: a lost order is repeated before."""
+    """Seconds, at most half of the time that a node is waited for, so that a lost order is
+    repeated in time.
+    """
     return round(min(LISTING_LAG, given_up_after(resume_timeout) / 2), 2)

@@ -1,6 +1,6 @@
 """Reads the configuration file, checks it as a whole, and writes it out again.
 
-ConfigError has every complaint at once, each a line
+ConfigError has all complaints at once. Each is a line
 ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``.
 """
 
@@ -40,16 +40,16 @@ T = TypeVar("T")
 
 
 def load(path: Path, *, whole: bool = False) -> Config:
-    """``read`` it, and add the types of the catalogues in the state directory."""
+    """``read`` the file, and add the types of the catalogues in the state directory."""
     return from_state(read(path, whole=whole), time.time())
 
 
 def read(path: Path, *, whole: bool = False) -> Config:
     """The configuration in ``path``, with the UUID from ``cluster-uuid`` beside it if that exists.
 
-    Raises ConfigError for anything that is wrong with either file; for root, that includes that
-    somebody else could have written it. If a kind of cloud cannot be used, its clouds become
-    ``UnusableCloud``; with ``whole``, that is an error, too.
+    ConfigError for anything wrong with either file. For root this includes that another user could
+    have written it. If a kind of cloud cannot be used, its clouds become ``UnusableCloud``. With
+    ``whole`` that is an error, too.
     """
     is_root = os.geteuid() == 0
     if is_root:
@@ -58,45 +58,45 @@ def read(path: Path, *, whole: bool = False) -> Config:
     if is_root:
         with contextlib.suppress(KeyError):
             trust.also(account(config.slurm.user).pw_uid)
-    kept = read_uuid(path)
-    if kept is None:
+    uuid_in_file = read_uuid(path)
+    if uuid_in_file is None:
         return config
-    if config.cluster.uuid not in (None, kept):
-        # Machines of the other identity would be nobody's: never seen, never deleted, still paid.
+    if config.cluster.uuid not in (None, uuid_in_file):
+        # Machines of the other identity would belong to nobody: never seen or deleted, still paid.
         raise ConfigError(
-            f"{path}: cluster.uuid: found '{config.cluster.uuid}', expected '{kept}' as in"
+            f"{path}: cluster.uuid: found '{config.cluster.uuid}', expected '{uuid_in_file}' as in"
             f" {_uuid_file(path)}: remove one of them"
         )
-    return replace(config, cluster=replace(config.cluster, uuid=kept))
+    return replace(config, cluster=replace(config.cluster, uuid=uuid_in_file))
 
 
 def require_ours(path: Path) -> None:
-    """ConfigError if others than root and we could have written the file or the UUID beside it."""
+    """ConfigError if users other than root and we could have written the file or its UUID."""
     for file in (path, _uuid_file(path)):
         try:
-            wrong = trust.flaw(file, trust.roots())
+            flaw = trust.flaw(file, trust.roots())
         except OSError:
-            continue  # reading it will fail, and say why
-        if wrong:
-            raise ConfigError(f"{file}: others may have written it: {wrong}")
+            continue  # reading the file will fail with the reason
+        if flaw:
+            raise ConfigError(f"{file}: others may have written it: {flaw}")
 
 
 def parse(text: str, source: str, *, whole: bool = True) -> Config:
-    """The configuration in ``text``; complaints call it ``source``. ``whole`` as for ``read``."""
+    """The configuration in ``text``. Complaints call it ``source``. ``whole`` as for ``read``."""
     keys = "cluster, clouds and pools"
     return settled(_converted(text, source, Config, keys, check, whole=whole))
 
 
 def load_as(path: Path, kind: type[T], keys: str) -> T:
-    """Another YAML file as a Struct; ``keys``: what an empty file should have had. ConfigError with
-    every complaint at once, in the same form.
+    """Another YAML file as a Struct. ``keys``: what an empty file lacks. ConfigError with all
+    complaints at once, in the same form.
     """
     return _converted(text(path), str(path), kind, keys)
 
 
 def _converted(
     text: str, source: str, kind: type[T], keys: str,
-    also: Callable[[Draft], None] | None = None, *, whole: bool = True,
+    check_draft: Callable[[Draft], None] | None = None, *, whole: bool = True,
 ) -> T:  # fmt: skip
     document = yaml_document.read(text, source)
     if document.value is None:
@@ -104,8 +104,8 @@ def _converted(
     problems = Problems(document)
     shape = Shape(problems, {CloudSettings: table() if whole else Tolerant(table())})
     value = shape.convert(_schema(cast(Hashable, kind)), document.value, ())
-    if also:
-        also(Draft(problems, shape, strict=whole))
+    if check_draft:
+        check_draft(Draft(problems, shape, strict=whole))
     for note in problems.notes:
         log.warning(note)
     sentences = problems.sentences()
@@ -115,42 +115,42 @@ def _converted(
 
 
 def dump(config: Config) -> str:
-    """The configuration as YAML with all defaults; ``parse`` reads it back."""
+    """The configuration as YAML with all defaults. ``parse`` reads it back."""
     return yaml_document.write(render(_schema(Config), config))
 
 
 def read_uuid(path: Path) -> str | None:
-    """The UUID in the file beside ``path``, None without one; ConfigError if it is none."""
+    """The UUID in the file beside ``path``. None without a file, ConfigError if it has no UUID."""
     file = _uuid_file(path)
     try:
-        found = file.read_bytes()[:100].decode("utf-8", "replace").strip()
+        identity = file.read_bytes()[:100].decode("utf-8", "replace").strip()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    if not is_uuid(found):
-        raise ConfigError(f"{file}: found {yaml_document.shown(found)}, expected {UUID_FORM}")
-    return found
+    if not is_uuid(identity):
+        raise ConfigError(f"{file}: found {yaml_document.shown(identity)}, expected {UUID_FORM}")
+    return identity
 
 
 def ensure_uuid(path: Path) -> str:
-    """The UUID in the file beside the configuration ``path``, which is made now if there is none.
+    """The UUID in the file beside the configuration ``path``. It is made now if there is none.
 
-    Of several that try at once, the first makes it. Raises ConfigError if the file can be neither
+    If several processes try at once, the first makes it. ConfigError if the file can be neither
     read nor written.
     """
-    kept = read_uuid(path)
-    if kept is not None:
-        return kept
+    existing = read_uuid(path)
+    if existing is not None:
+        return existing
     file = _uuid_file(path)
     try:
         writing.create(file, f"{uuid.uuid4()}\n".encode(), 0o644)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
-    made = read_uuid(path)
-    if made is None:
-        raise ConfigError(f"{file}: was removed while it was made")
-    return made
+    created = read_uuid(path)
+    if created is None:
+        raise ConfigError(f"{file}: was removed while it was created")
+    return created
 
 
 def _uuid_file(path: Path) -> Path:
@@ -158,13 +158,13 @@ def _uuid_file(path: Path) -> Path:
 
 
 def text(path: Path) -> str:
-    """What is in it. ConfigError where that is no text, or more than a configuration has."""
+    """The text of a file. ConfigError if it is no text, or longer than any configuration."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ConfigError(f"{path}: found more than {MAX_BYTES} bytes, expected a YAML file")
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")  # an editor may have put a byte order mark first
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path}: found byte 0x{error.object[error.start]:02x} at offset {error.start},"

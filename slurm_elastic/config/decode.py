@@ -1,9 +1,9 @@
 """Turns plain values into the frozen types of ``config``, and collects all complaints.
 
-The types are the schema (read through ``msgspec.inspect``): they have the fields, defaults and
-bounds; ``Meta(extra={"unit": ...})`` says what a number counts, and ``{"none": True}`` that the
-word ``none`` is a value. Nothing raises here: a value that does not fit becomes ``BAD``, and so
-does everything that contains it.
+The types are the schema (read through ``msgspec.inspect``), with fields, defaults and bounds.
+``Meta(extra={"unit": ...})`` says what a number counts, and ``{"none": True}`` that the word
+``none`` is a value. Nothing raises here. A value that does not fit becomes ``BAD``, and so does
+everything that contains it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slurm_elastic.base.units import (
 from slurm_elastic.config.document import Document, KeyPath, shown
 from slurm_elastic.config.gone import Gone, farewell
 
-MOST = 10**12  # no number may be greater, so that sums and the ledger's integers cannot overflow
+MOST = 10**12  # a bound for all numbers, so that sums and the ledger's integers cannot overflow
 
 _UNITS: Mapping[str, tuple[Callable[[str], float], str]] = {
     "duration": (parse_duration, DURATION_FORMS),
@@ -48,45 +48,45 @@ class Problems:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self._found: list[tuple[int, str]] = []
+        self._complaints: list[tuple[int, str]] = []
         self.notes: list[str] = []
-        """Sentences about keys that are no mistake, such as those that are gone."""
-        for line, at, text in document.repeated:
-            self._add(line, self._placed(at, text))
+        """Sentences about keys that are no mistake, such as removed keys."""
+        for line, path, text in document.repeated:
+            self._add(line, self._placed(path, text))
 
-    def add(self, at: KeyPath, found: str, expected: str, hint: str | None = None) -> None:
+    def add(self, path: KeyPath, actual: str, expected: str, hint: str | None = None) -> None:
         """Add ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
-        text = self._placed(at, f"found {found}, expected {expected}")
-        self._add(self.document.line(at), f"{text}; did you mean {hint}?" if hint else text)
+        text = self._placed(path, f"found {actual}, expected {expected}")
+        self._add(self.document.line(path), f"{text}; did you mean {hint}?" if hint else text)
 
-    def note(self, at: KeyPath, text: str) -> None:
+    def note(self, path: KeyPath, text: str) -> None:
         """Add ``FILE:LINE: PATH: TEXT``, which is no complaint."""
-        line = self.document.line(at)
-        self.notes.append(f"{self.document.source}:{line}: {self._placed(at, text)}")
+        line = self.document.line(path)
+        self.notes.append(f"{self.document.source}:{line}: {self._placed(path, text)}")
 
-    def _placed(self, at: KeyPath, text: str) -> str:
-        place = self.document.locate(at)
+    def _placed(self, path: KeyPath, text: str) -> str:
+        place = self.document.locate(path)
         return f"{place}: {text}" if place else text
 
     def _add(self, line: int, text: str) -> None:
-        self._found.append((line, f"{self.document.source}:{line}: {text}"))
+        self._complaints.append((line, f"{self.document.source}:{line}: {text}"))
 
     def sentences(self) -> tuple[str, ...]:
         """The complaints in the order of the file, each once."""
-        ordered = [text for _, text in sorted(self._found, key=lambda item: item[0])]
+        ordered = [text for _, text in sorted(self._complaints, key=lambda item: item[0])]
         return tuple(dict.fromkeys(ordered))
 
 
-def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The one of ``words`` that was probably meant, or None."""
-    by_lower = {w.lower(): w for w in words}
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The one of ``choices`` that was probably meant, or None."""
+    by_lower = {w.lower(): w for w in choices}
     close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, 1, 0.6)
     close = close or difflib.get_close_matches(word.lower(), by_lower, 1, 0.5)
     return by_lower[close[0]] if close else None
 
 
 def describe(value: object) -> str:
-    """A value as the author of the file would call it, to stand after "found"."""
+    """A value in the words of the file's author, to follow "found"."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -100,205 +100,210 @@ def describe(value: object) -> str:
 
 
 class Family(Protocol):
-    """Structs with a common base that are told apart by a tag, and known only at run time."""
+    """Structs with a common base that a tag tells apart, and that are known only at run time."""
 
     def names(self) -> Sequence[str]:
         """The values that the tag may have."""
 
     def member(self, name: str) -> mi.StructType:
-        """The Struct with that tag. ConfigError, which reads on from the tag, if unusable."""
+        """The Struct with that tag. ConfigError, to follow the tag, if it is unusable."""
 
 
 class Shape:
-    """One conversion. ``built``: all that fits, by path; ``families`` go by their base."""
+    """One conversion. ``built``: all values that fit, by path. ``families``: by their base."""
 
     def __init__(self, problems: Problems, families: Mapping[type, Family] | None = None) -> None:
         self.built: dict[KeyPath, object] = {}
         self._problems = problems
         self._families = families or {}
 
-    def convert(self, kind: mi.Type, raw: object, at: KeyPath) -> object:
-        """``raw`` as a value of ``kind``, or BAD."""
-        value = self._convert(kind, raw, at)
+    def convert(self, kind: mi.Type, plain: object, path: KeyPath) -> object:
+        """``plain`` as a value of ``kind``, or BAD."""
+        value = self._convert(kind, plain, path)
         if value is not BAD:
-            self.built[at] = value
+            self.built[path] = value
         return value
 
-    def _convert(self, kind: mi.Type, raw: object, at: KeyPath) -> object:
+    def _convert(self, kind: mi.Type, plain: object, path: KeyPath) -> object:
         unit = _unit(kind)
-        if _extra(kind).get("number") and isinstance(raw, int) and not isinstance(raw, bool):
-            raw = str(raw)
+        if _extra(kind).get("number") and isinstance(plain, int) and not isinstance(plain, bool):
+            plain = str(plain)
         kind = _bare(kind)
         match kind:
             case mi.StructType() if kind.cls in self._families:
-                return self._of_family(self._families[kind.cls], kind.tag_field or "", raw, at)
+                return self._of_family(self._families[kind.cls], kind.tag_field or "", plain, path)
             case mi.StructType():
-                return self._struct(kind, raw, at)
+                return self._struct(kind, plain, path)
             case mi.UnionType():
-                return self._union(kind, raw, at)
+                return self._union(kind, plain, path)
             case mi.VarTupleType():
-                return self._tuple(kind, raw, at)
+                return self._tuple(kind, plain, path)
             case mi.DictType():
-                return self._dict(kind, raw, at)
+                return self._dict(kind, plain, path)
             case mi.EnumType():
-                return self._enum(kind, raw, at)
+                return self._enum(kind, plain, path)
             case mi.IntType() | mi.FloatType():
-                return self._number(kind, raw, at, unit)
+                return self._number(kind, plain, path, unit)
             case mi.BoolType():
-                return raw if isinstance(raw, bool) else self._wrong(at, raw, expectation(kind))
+                return (
+                    plain
+                    if isinstance(plain, bool)
+                    else self._wrong(path, plain, expectation(kind))
+                )
             case _:
-                return self._text(raw, at)
+                return self._text(plain, path)
 
-    def _wrong(self, at: KeyPath, raw: object, expected: str, hint: str | None = None) -> Bad:
-        self._problems.add(at, describe(raw), expected, hint)
+    def _wrong(self, path: KeyPath, plain: object, expected: str, hint: str | None = None) -> Bad:
+        self._problems.add(path, describe(plain), expected, hint)
         return BAD
 
-    def _wrong_choice(self, at: KeyPath, raw: object, words: Iterable[str]) -> Bad:
-        if not isinstance(raw, str):
-            return self._wrong(at, raw, _one_of(words))
-        self._problems.add(at, shown(raw), _one_of(words), nearest(raw, words))
+    def _wrong_choice(self, path: KeyPath, plain: object, choices: Iterable[str]) -> Bad:
+        if not isinstance(plain, str):
+            return self._wrong(path, plain, _one_of(choices))
+        self._problems.add(path, shown(plain), _one_of(choices), nearest(plain, choices))
         return BAD
 
-    def _struct(self, kind: mi.StructType, raw: object, at: KeyPath) -> object:
-        if not isinstance(raw, dict):
-            return self._wrong(at, raw, expectation(kind))
-        whole, meant = self._unknown_keys(kind, raw, at)
+    def _struct(self, kind: mi.StructType, plain: object, path: KeyPath) -> object:
+        if not isinstance(plain, dict):
+            return self._wrong(path, plain, expectation(kind))
+        whole, meant_keys = self._unknown_keys(kind, plain, path)
         values: dict[str, object] = {}
         for field in kind.fields:
-            if field.name in raw:
-                values[field.name] = self._value(field, raw[field.name], (*at, field.name))
+            if field.name in plain:
+                values[field.name] = self._value(field, plain[field.name], (*path, field.name))
                 whole = whole and values[field.name] is not BAD
             elif field.required:
                 whole = False
-                if field.name not in meant:
-                    self._problems.add(at, f"no {field.name!r}", expectation(field.type))
+                if field.name not in meant_keys:
+                    self._problems.add(path, f"no {field.name!r}", expectation(field.type))
         return kind.cls(**values) if whole else BAD
 
-    def _value(self, field: mi.Field, raw: object, at: KeyPath) -> object:
-        """Convert it; tell who writes ``none`` to leave the key out instead."""
+    def _value(self, field: mi.Field, plain: object, path: KeyPath) -> object:
+        """Convert the value. Advise the author who writes ``none`` to leave the key out."""
         advice = "" if field.required else _left_out(field.type)
-        if advice and isinstance(raw, str) and raw.lower() == "none":
-            return self._wrong(at, raw, f"{expectation(field.type)}; for none {advice}")
-        return self.convert(field.type, raw, at)
+        if advice and isinstance(plain, str) and plain.lower() == "none":
+            return self._wrong(path, plain, f"{expectation(field.type)}; for none {advice}")
+        return self.convert(field.type, plain, path)
 
     def _unknown_keys(
-        self, kind: mi.StructType, raw: Mapping[str, object], at: KeyPath
+        self, kind: mi.StructType, plain: Mapping[str, object], path: KeyPath
     ) -> tuple[bool, set[str]]:
-        """Complain of unknown keys; whether there are none, and which keys were meant."""
+        """Report unknown keys. Return whether there are none, and which keys were meant."""
         if getattr(kind.cls, "any_keys", False):
             return True, set()
-        known = _keys(kind)
-        free = [key for key in known if key not in raw]
-        gone: Gone = getattr(kind.cls, "gone", {})
-        for key in (key for key in raw if key in gone):
-            self._problems.note((*at, key), farewell(key, gone[key]))
-        unknown = [key for key in raw if key not in known and key not in gone]
-        meant: set[str] = set()
+        known_keys = _keys(kind)
+        free = [key for key in known_keys if key not in plain]
+        removed: Gone = getattr(kind.cls, "gone", {})
+        for key in (key for key in plain if key in removed):
+            self._problems.note((*path, key), farewell(key, removed[key]))
+        unknown = [key for key in plain if key not in known_keys and key not in removed]
+        meant_keys: set[str] = set()
         for key in unknown:
             close = nearest(key, free)
-            meant |= {close} if close else set()
-            expected = f"one of {', '.join(sorted(known))}"
-            self._problems.add((*at, key), f"unknown key {shown(key)}", expected, close)
-        return not unknown, meant
+            meant_keys |= {close} if close else set()
+            expected = f"one of {', '.join(sorted(known_keys))}"
+            self._problems.add((*path, key), f"unknown key {shown(key)}", expected, close)
+        return not unknown, meant_keys
 
-    def _union(self, kind: mi.UnionType, raw: object, at: KeyPath) -> object:
+    def _union(self, kind: mi.UnionType, plain: object, path: KeyPath) -> object:
         """``X | None``, structs with tags, or a list or a mapping."""
         if any(isinstance(option, mi.NoneType) for option in kind.types):
-            return None if raw is None else self.convert(_options(kind)[0], raw, at)
+            return None if plain is None else self.convert(_options(kind)[0], plain, path)
         tags = _tags(kind)
         if not tags:
-            return self.convert(_by_form(kind, raw), raw, at)
+            return self.convert(_by_form(kind, plain), plain, path)
         tag_field = next(iter(tags.values())).tag_field or ""
-        tag = self._tag(tag_field, list(tags), raw, at)
-        return BAD if tag is None else self.convert(tags[tag], raw, at)
+        tag = self._tag(tag_field, list(tags), plain, path)
+        return BAD if tag is None else self.convert(tags[tag], plain, path)
 
-    def _of_family(self, family: Family, tag_field: str, raw: object, at: KeyPath) -> object:
-        tag = self._tag(tag_field, family.names(), raw, at)
+    def _of_family(self, family: Family, tag_field: str, plain: object, path: KeyPath) -> object:
+        tag = self._tag(tag_field, family.names(), plain, path)
         if tag is None:
             return BAD
         try:
             member = family.member(tag)
         except ConfigError as error:
-            found = f"{shown(tag)}, {error}"
-            self._problems.add((*at, tag_field), found, f"a {tag_field} that can be used")
+            actual = f"{shown(tag)}, {error}"
+            self._problems.add((*path, tag_field), actual, f"a {tag_field} that can be used")
             return BAD
-        return self._struct(member, raw, at)
+        return self._struct(member, plain, path)
 
-    def _tag(self, tag_field: str, tags: Sequence[str], raw: object, at: KeyPath) -> str | None:
+    def _tag(self, tag_field: str, tags: Sequence[str], plain: object, path: KeyPath) -> str | None:
         """The value of the tag field, if it is one of ``tags``."""
-        if not isinstance(raw, dict):
-            self._wrong(at, raw, f"a mapping with the key {tag_field!r}")
+        if not isinstance(plain, dict):
+            self._wrong(path, plain, f"a mapping with the key {tag_field!r}")
             return None
-        if tag_field not in raw:
-            self._problems.add(at, f"no {tag_field!r}", _one_of(tags))
+        if tag_field not in plain:
+            self._problems.add(path, f"no {tag_field!r}", _one_of(tags))
             return None
-        tag = raw[tag_field]
+        tag = plain[tag_field]
         if not isinstance(tag, str) or tag not in tags:
-            self._wrong_choice((*at, tag_field), tag, tags)
+            self._wrong_choice((*path, tag_field), tag, tags)
             return None
         return tag
 
-    def _tuple(self, kind: mi.VarTupleType, raw: object, at: KeyPath) -> object:
-        if not isinstance(raw, list):
-            return self._wrong(at, raw, expectation(kind), _as_list(kind.item_type, raw))
-        if len(raw) < (kind.min_length or 0):
-            self._problems.add(at, "an empty list", expectation(kind))
+    def _tuple(self, kind: mi.VarTupleType, plain: object, path: KeyPath) -> object:
+        if not isinstance(plain, list):
+            return self._wrong(path, plain, expectation(kind), _as_list(kind.item_type, plain))
+        if len(plain) < (kind.min_length or 0):
+            self._problems.add(path, "an empty list", expectation(kind))
             return BAD
-        items = tuple(self.convert(kind.item_type, v, (*at, i)) for i, v in enumerate(raw))
-        twice = [i for i, v in enumerate(raw) if isinstance(v, str) and v in raw[:i]]
+        items = tuple(self.convert(kind.item_type, v, (*path, i)) for i, v in enumerate(plain))
+        twice = [i for i, v in enumerate(plain) if isinstance(v, str) and v in plain[:i]]
         for i in twice:
-            self._problems.add((*at, i), f"{shown(raw[i])} again", "each entry once")
+            self._problems.add((*path, i), f"{shown(plain[i])} again", "each entry once")
         return BAD if twice or any(item is BAD for item in items) else items
 
-    def _dict(self, kind: mi.DictType, raw: object, at: KeyPath) -> object:
-        if not isinstance(raw, dict):
-            return self._wrong(at, raw, expectation(kind))
-        if len(raw) < (kind.min_length or 0):
-            self._problems.add(at, "an empty mapping", expectation(kind))
+    def _dict(self, kind: mi.DictType, plain: object, path: KeyPath) -> object:
+        if not isinstance(plain, dict):
+            return self._wrong(path, plain, expectation(kind))
+        if len(plain) < (kind.min_length or 0):
+            self._problems.add(path, "an empty mapping", expectation(kind))
             return BAD
-        items = {k: self.convert(kind.value_type, v, (*at, k)) for k, v in raw.items()}
-        keys = [self._text(key, (*at, key)) for key in raw]
+        items = {k: self.convert(kind.value_type, v, (*path, k)) for k, v in plain.items()}
+        keys = [self._text(key, (*path, key)) for key in plain]
         return BAD if BAD in keys or any(v is BAD for v in items.values()) else items
 
-    def _enum(self, kind: mi.EnumType, raw: object, at: KeyPath) -> object:
+    def _enum(self, kind: mi.EnumType, plain: object, path: KeyPath) -> object:
         values = [member.value for member in kind.cls]
-        if isinstance(raw, str) and raw in values:
-            return kind.cls(raw)
-        return self._wrong_choice(at, raw, values)
+        if isinstance(plain, str) and plain in values:
+            return kind.cls(plain)
+        return self._wrong_choice(path, plain, values)
 
-    def _text(self, raw: object, at: KeyPath) -> object:
-        if not isinstance(raw, str):
-            scalar = isinstance(raw, bool | int | float)
-            word = str(raw).lower() if isinstance(raw, bool) else str(raw)
-            return self._wrong(at, raw, "text", f"'{word}' in quotes" if scalar else None)
-        if not raw or not raw.isprintable() or raw != raw.strip():
-            return self._wrong(at, raw, "text on one line, not empty, without blanks around it")
-        return raw
+    def _text(self, plain: object, path: KeyPath) -> object:
+        if not isinstance(plain, str):
+            scalar = isinstance(plain, bool | int | float)
+            word = str(plain).lower() if isinstance(plain, bool) else str(plain)
+            return self._wrong(path, plain, "text", f"'{word}' in quotes" if scalar else None)
+        if not plain or not plain.isprintable() or plain != plain.strip():
+            return self._wrong(path, plain, "text on one line, not empty, without blanks around it")
+        return plain
 
     def _number(
-        self, kind: mi.IntType | mi.FloatType, raw: object, at: KeyPath, unit: str
+        self, kind: mi.IntType | mi.FloatType, plain: object, path: KeyPath, unit: str
     ) -> object:
-        value: object = raw
-        if isinstance(raw, str) and unit:
+        value: object = plain
+        if isinstance(plain, str) and unit:
             try:
-                value = _UNITS[unit][0](raw)
+                value = _UNITS[unit][0](plain)
             except ValueError:
-                return self._wrong(at, raw, _UNITS[unit][1])
+                return self._wrong(path, plain, _UNITS[unit][1])
         whole = isinstance(kind, mi.IntType)
-        if whole and isinstance(raw, float):
-            hint = f"{raw:.0f}" if raw.is_integer() and _within(kind, raw) else None
-            self._problems.add(at, repr(raw), expectation(kind, unit), hint)
+        if whole and isinstance(plain, float):
+            hint = f"{plain:.0f}" if plain.is_integer() and _within(kind, plain) else None
+            self._problems.add(path, repr(plain), expectation(kind, unit), hint)
             return BAD
+        # A bool is an int in Python, but no number in the file.
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-            return self._wrong(at, raw, expectation(kind, unit), _unquoted(raw))
+            return self._wrong(path, plain, expectation(kind, unit), _unquoted(plain))
         if not _within(kind, value):
-            most = f", at most {MOST}" if value > MOST else ""
-            return self._wrong(at, raw, expectation(kind, unit) + most)
+            bound = f", at most {MOST}" if value > MOST else ""
+            return self._wrong(path, plain, expectation(kind, unit) + bound)
         return float(value) if isinstance(kind, mi.FloatType) else value
 
 
 def expectation(kind: mi.Type, unit: str = "") -> str:
-    """The values that ``kind`` takes, to stand after "expected"."""
+    """The values of ``kind``, to follow "expected"."""
     unit, kind = unit or _unit(kind), _bare(kind)
     match kind:
         case mi.IntType() | mi.FloatType():
@@ -339,36 +344,36 @@ def _expected_number(kind: mi.IntType | mi.FloatType, unit: str) -> str:
 
 
 def _within(kind: mi.IntType | mi.FloatType, value: float) -> bool:
-    """Whether it is within the type's bounds; without any, not negative; never NaN or infinite."""
+    """Whether it is within the type's bounds. Without bounds: not negative. Never NaN, infinite."""
     if not -MOST <= value <= MOST:
         return False
     above = value > kind.gt if kind.gt is not None else value >= (kind.ge or 0)
     return above and value <= (MOST if kind.le is None else kind.le)
 
 
-def _as_list(item: mi.Type, raw: object) -> str | None:
-    """A list with the lone text: it was probably meant to be one."""
-    if not isinstance(raw, str) or not raw.isprintable():
+def _as_list(item: mi.Type, plain: object) -> str | None:
+    """A list of the single text, if the author probably meant a list."""
+    if not isinstance(plain, str) or not plain.isprintable():
         return None
-    words = [member.value for member in item.cls] if isinstance(item, mi.EnumType) else [raw]
-    word = nearest(raw, words) if isinstance(item, mi.EnumType | mi.StrType) else None
-    return f"[{word}]" if word else None
+    choices = [member.value for member in item.cls] if isinstance(item, mi.EnumType) else [plain]
+    choice = nearest(plain, choices) if isinstance(item, mi.EnumType | mi.StrType) else None
+    return f"[{choice}]" if choice else None
 
 
-def _unquoted(raw: object) -> str | None:
+def _unquoted(plain: object) -> str | None:
     return (
-        f"{int(raw)} without quotes"
-        if isinstance(raw, str) and raw.isdecimal() and raw.isascii()
+        f"{int(plain)} without quotes"
+        if isinstance(plain, str) and plain.isdecimal() and plain.isascii()
         else None
     )
 
 
 def _left_out(kind: mi.Type) -> str:
-    """How the file says that there is none; empty if it cannot, or says it by ``none``."""
+    """How the file says that there is no value. Empty if it cannot, or says it by ``none``."""
     match _bare(kind):
-        case mi.UnionType(types=types) if any(isinstance(one, mi.NoneType) for one in types):
-            word = any(_extra(one).get("none") for one in types)
-            return "" if word else "leave the key out, or write null"
+        case mi.UnionType(types=types) if any(isinstance(option, mi.NoneType) for option in types):
+            has_word = any(_extra(option).get("none") for option in types)
+            return "" if has_word else "leave the key out, or write null"
         case mi.StructType() | mi.DictType():
             return "leave the key out"
     return ""
@@ -391,7 +396,7 @@ def _options(kind: mi.UnionType) -> list[mi.Type]:
 
 
 def _by_form(kind: mi.UnionType, value: object) -> mi.Type:
-    """The option for a mapping or Struct; for any other value the first."""
+    """The option for a mapping or Struct. For any other value the first option."""
     structs = [o for o in _options(kind) if isinstance(o, mi.StructType)]
     return structs[0] if isinstance(value, dict | Struct) and structs else _options(kind)[0]
 
@@ -406,8 +411,8 @@ def _keys(kind: mi.StructType) -> list[str]:
     return [*tag, *(field.name for field in kind.fields)]
 
 
-def _one_of(words: Iterable[str]) -> str:
-    return f"one of {', '.join(words)}"
+def _one_of(choices: Iterable[str]) -> str:
+    return f"one of {', '.join(choices)}"
 
 
 def render(kind: mi.Type, value: object) -> object:

@@ -1,8 +1,8 @@
-"""Reads YAML text into plain values and remembers their lines; writes values as YAML.
+"""Reads YAML text into plain values and remembers their lines. Writes values as YAML.
 
-It is stricter than PyYAML's safe load: only ``true`` and ``false`` are booleans (a zone may be
-called ``no``), numbers are decimal (``010`` and ``1:30:00`` stay text), a key may stand once in a
-mapping, and aliases cannot make the document endless. ConfigError has line and column.
+It is stricter than PyYAML's safe load. Only ``true`` and ``false`` are booleans (a zone may be
+called ``no``). Numbers are decimal (``010`` and ``1:30:00`` stay text). A mapping may have a key
+only once. Aliases cannot make the document endless. ConfigError has line and column.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError
 
-KeyPath = tuple[str | int, ...]  # where a value stands: keys and list indices, outermost first
+KeyPath = tuple[str | int, ...]  # the place of a value: keys and list indices, outermost first
 
 MAX_VALUES = 100_000
 _CORE = "tag:yaml.org,2002:"
@@ -22,10 +22,10 @@ _SCALARS = {f"{_CORE}{kind}" for kind in ("str", "int", "float", "bool", "null")
 
 
 class _Loader(yaml.SafeLoader):
-    """A SafeLoader that has our rules for unquoted scalars."""
+    """A SafeLoader with our rules for unquoted scalars."""
 
 
-_Loader.yaml_implicit_resolvers = {}  # else we would change those of the base class
+_Loader.yaml_implicit_resolvers = {}  # its own, or we would change the base class
 _RESOLVERS = (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
@@ -40,7 +40,7 @@ for _kind, _regexp, _first in _RESOLVERS:
 
 class Document(Struct, frozen=True, kw_only=True):
     """A file's values, and by path the line (from 1) on which each starts. ``repeated``: line, path
-    and sentence of each key that a mapping has twice; the last one counts.
+    and sentence of each key that a mapping has twice. The last one counts.
     """
 
     source: str
@@ -49,13 +49,13 @@ class Document(Struct, frozen=True, kw_only=True):
     repeated: tuple[tuple[int, KeyPath, str], ...] = ()
 
     def line(self, path: KeyPath) -> int:
-        """The line of ``path``, or of the innermost value around it that the file has."""
+        """The line of ``path``, or of the innermost value around it in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
     def locate(self, path: KeyPath) -> str:
-        """``path`` for people: ``pools[0] (std).nodes``."""
+        """``path`` in a form for people: ``pools[0] (std).nodes``."""
         text, here = "", self.value
         for step in path:
             here = _step(here, step)
@@ -67,7 +67,7 @@ class Document(Struct, frozen=True, kw_only=True):
 
 
 def read(text: str, source: str) -> Document:
-    """Parse one YAML document. Raises ConfigError, which names ``source``."""
+    """Parse one YAML document. ConfigError, which names ``source``, if it is none."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -83,7 +83,7 @@ def read(text: str, source: str) -> Document:
 
 
 def write(value: object) -> str:
-    """``value`` as YAML in block style, which ``read`` turns back into it."""
+    """``value`` as YAML in block style. ``read`` gives the same value."""
     return yaml.dump(value, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True, width=100)
 
 
@@ -98,8 +98,8 @@ def _step(here: object, step: str | int) -> object:
 def _complaint(error: yaml.YAMLError, text: str, source: str) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
-        what = ", ".join(part for part in (error.context, error.problem) if part)
-        return f"{source}:{mark.line + 1}:{mark.column + 1}: not YAML: {what}"
+        problem = ", ".join(text for text in (error.context, error.problem) if text)
+        return f"{source}:{mark.line + 1}:{mark.column + 1}: not YAML: {problem}"
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
         return f"{source}:{line}: not YAML: unprintable character {_code(error.character)}"
@@ -110,27 +110,27 @@ def _code(character: str | int) -> str:
     return f"U+{character if isinstance(character, int) else ord(character):04X}"
 
 
-def shown(text: str, most: int = 60) -> str:
-    """``text`` in quotes for a message; long text is cut."""
+def shown(text: str, max_length: int = 60) -> str:
+    """``text`` in quotes for a message. Long text is cut."""
     text = str(text)  # an enum's member shows its value
-    return repr(text if len(text) <= most else text[: most - 3] + "...")
+    return repr(text if len(text) <= max_length else text[: max_length - 3] + "...")
 
 
 class _Walk:
-    """One pass over a document's nodes, which collects values, lines and repeated keys."""
+    """One pass over a document's nodes that collects values, lines and repeated keys."""
 
     def __init__(self, loader: _Loader, source: str) -> None:
         self.lines: dict[KeyPath, int] = {}
         self.repeated: list[tuple[int, KeyPath, str]] = []
         self._loader = loader
         self._source = source
-        self._left = MAX_VALUES
+        self._values_left = MAX_VALUES
 
     def value(self, node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...]) -> object:
-        """The plain value of ``node`` at ``path``; ``inside`` are the nodes around it."""
+        """The plain value of ``node`` at ``path``. ``inside``: the nodes around it."""
         self.lines.setdefault(path, node.start_mark.line + 1)
-        self._left -= 1
-        if self._left < 0:
+        self._values_left -= 1
+        if self._values_left < 0:
             raise self._wrong(node, f"more than {MAX_VALUES} values")
         if any(node is outer for outer in inside):
             raise self._wrong(node, "an alias that contains itself")
@@ -147,22 +147,22 @@ class _Walk:
         self, node: yaml.MappingNode, path: KeyPath, inside: tuple[yaml.Node, ...]
     ) -> dict[str, object]:
         merged: dict[str, object] = {}
-        own: dict[str, object] = {}
+        own_values: dict[str, object] = {}
         for key, value in node.value:
             if key.tag == f"{_CORE}merge":
                 merged = self._merge(value, path, inside) | merged
                 continue
             name = self._key(key)
-            if name in own:
+            if name in own_values:
                 self._repeat(name, key, path)
             self.lines[*path, name] = key.start_mark.line + 1
-            own[name] = self.value(value, (*path, name), inside)
-        return merged | own
+            own_values[name] = self.value(value, (*path, name), inside)
+        return merged | own_values
 
     def _merge(
         self, node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...]
     ) -> dict[str, object]:
-        """The keys of ``<<``, which has a mapping or a list of them; the first one wins."""
+        """The keys of ``<<``, which has a mapping or a list of mappings. The first one wins."""
         merged: dict[str, object] = {}
         for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             value = self.value(item, path, inside)
@@ -183,14 +183,14 @@ class _Walk:
             raise self._wrong(node, f"{shown(node.value)} tagged as {node.tag!r}") from None
 
     def _repeat(self, name: str, node: yaml.Node, path: KeyPath) -> None:
-        first = self.lines[*path, name]
+        first_line = self.lines[*path, name]
         line = node.start_mark.line + 1
         self.repeated.append(
-            (line, path, f"found the key {name!r} again, it stands on line {first} already")
+            (line, path, f"found the key {name!r} again, which line {first_line} already has")
         )
 
-    def _wrong(self, node: yaml.Node, found: str) -> ConfigError:
+    def _wrong(self, node: yaml.Node, actual: str) -> ConfigError:
         return ConfigError(
-            f"{self._source}:{node.start_mark.line + 1}: found {found},"
+            f"{self._source}:{node.start_mark.line + 1}: found {actual},"
             " expected plain YAML: text, numbers, lists and mappings"
         )

@@ -1,4 +1,4 @@
-"""The clouds that ``init`` finds on a host; each kind looks for its own (``CloudKind.found``)."""
+"""The clouds that ``init`` finds on a host. Each kind looks for its own (``CloudKind.found``)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from slurm_elastic.model.cluster import Location
 
 
 class SearchPlace(Struct, frozen=True, kw_only=True):
-    """Where to look: the home and environment of SlurmUser, or of whoever runs ``init``."""
+    """Where to look: home and environment of SlurmUser, or of the user who runs ``init``."""
 
     home: Path
     environment: Mapping[str, str]
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A cloud that was found; ``keys``: further settings, ``enable``: what makes it ``usable``;
-    ``lacking``: the site has an account or engine of it, to which only that is missing.
+    """A cloud that was found. ``keys``: further settings. ``enable``: the step that makes it
+    ``usable``. ``lacking``: the site has an account or engine of it, and only that step is missing.
 
-    ``narrowed`` are requirements of a pool that keep out what is not for batch work. ``sized``: it
-    has no sizes of its own, so its file names one, a node's; ``by_node``: its hosts are to be told.
-    ``joins``: its machines learn from the file where the head is. ``reads`` are the files and
-    sockets that the services will use, each with what to do where {user} (SlurmUser) may not.
+    ``narrowed``: requirements of a pool that exclude types unfit for batch work. ``sized``: the
+    cloud has no sizes of its own, so its file names one, that of a node. ``by_node``: its hosts
+    must be listed. ``joins``: its machines learn from the file where the head is. ``reads``: the
+    files and sockets that the services will use, each with the remedy if {user} (SlurmUser) may not
+    read it.
     """
 
     name: str
@@ -46,14 +47,14 @@ class Found(Struct, frozen=True, kw_only=True):
     reads: dict[str, str] = {}
 
 
-def unusable(found: Found, why: str) -> Found:
-    """The same cloud, which lacks that."""
+def unusable(cloud: Found, remedy: str) -> Found:
+    """The same cloud, which lacks ``enable``."""
     return Found(
-        name=found.name, provider=found.provider, location=found.location, what=found.what,
-        usable=False, enable=why, lacking=True, reads=found.reads,
+        name=cloud.name, provider=cloud.provider, location=cloud.location, what=cloud.what,
+        usable=False, enable=remedy, lacking=True, reads=cloud.reads,
     )  # fmt: skip
 
 
-def unanswered(found: Found, where: str, error: ProviderError) -> Found:
-    """The same, which refused or did not answer; ``where`` is what may be wrong, such as a file."""
-    return unusable(found, f"look at {where}: {error.refusal[:160]}")
+def unanswered(cloud: Found, where: str, error: ProviderError) -> Found:
+    """The same, which refused or did not answer. ``where``: the possible cause, such as a file."""
+    return unusable(cloud, f"look at {where}: {error.refusal[:160]}")

@@ -1,5 +1,5 @@
 """The least rights that a cloud's account needs for a configuration. Each kind of cloud writes them
-in the form in which its administrator grants them (``CloudKind.grant``).
+in the form in which its administrator grants rights (``CloudKind.grant``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurm_elastic.model.cluster import Pool
 
 
 class Holder(StrEnum):
-    """Who holds rights: the services, which buy; the watchdog, which ends; an image's uploader."""
+    """Who has the rights: the services (buy), the watchdog (ends), or an image's uploader."""
 
     SERVICES = "services"
     WATCHDOG = "watchdog"
@@ -24,7 +24,7 @@ class Holder(StrEnum):
 
 
 class Use(Struct, frozen=True, kw_only=True):
-    """What rights depend on, too: the cloud's ``pools``, and whether we read consoles' keys."""
+    """Facts on which the rights depend: the cloud's ``pools``, and whether we read consoles."""
 
     cluster: Cluster
     pools: tuple[Pool, ...]
@@ -32,7 +32,7 @@ class Use(Struct, frozen=True, kw_only=True):
 
 
 class Grant(Struct, frozen=True, kw_only=True):
-    """A document for the cloud's own tool, and ``notes``: how to apply it, and its limits."""
+    """A document for the cloud's own tool. ``notes``: how to apply it, and its limits."""
 
     text: str
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The growth policies that a configuration may name: ours, and those of other packages, which offer
+"""The growth policies that a configuration may name: ours, and those of other packages. These offer
 them by an entry point of the group ``slurm_elastic.growth``.
 """
 
@@ -23,8 +23,8 @@ from slurm_elastic.policies.growth.capacity import (
 
 GROUP = "slurm_elastic.growth"
 API = 1
-"""The version of the interface that a policy is written for. It grows when a change of OwnGrowth,
-Demand or Growth breaks policies of others.
+"""The version of the interface for policies. It grows when a change of OwnGrowth, Demand or Growth
+breaks policies of other packages.
 """
 
 
@@ -41,7 +41,7 @@ class GrowthKind(Struct, frozen=True, kw_only=True):
 
 
 class _Unusable(OwnGrowth, frozen=True, tag="unusable"):
-    """In place of one that cannot be used, where a service goes on without it."""
+    """Replaces a policy that cannot be used, so that a service can continue without it."""
 
     text: str = ""
     why: str = ""
@@ -51,7 +51,7 @@ class _Unusable(OwnGrowth, frozen=True, tag="unusable"):
 
 
 class _Makers(Mapping[str, Callable[..., Any]]):
-    """By name what makes a policy; one of another package is imported when it is looked up."""
+    """The function that makes a policy, by name. A look-up may import another package."""
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         return table().kind(name).policy if name in table().others else GROWTH[name]
@@ -66,25 +66,25 @@ class _Makers(Mapping[str, Callable[..., Any]]):
 @cache
 def table() -> outside.Kinds[GrowthKind]:
     """The growth policies of this installation."""
-    own = {name: f"{kind.__module__}:{kind.__name__}" for name, kind in GROWTH.items()}
-    return outside.Kinds(GrowthKind, API, "growth policies", own, outside.installed(GROUP))
+    own_places = {name: f"{kind.__module__}:{kind.__name__}" for name, kind in GROWTH.items()}
+    return outside.Kinds(GrowthKind, API, "growth policies", own_places, outside.installed(GROUP))
 
 
 def checked_growth(text: str) -> AnyGrowth:
-    """``bursts(waste=180)``. ValueError with one sentence for a text that is no policy, and where
-    the policy cannot be used.
+    """The policy of a text such as ``bursts(waste=180)``. ValueError with one sentence if the text
+    is no policy, or if the policy cannot be used.
     """
     try:
         policy = parse_growth(text, _Makers())
         _check_form(policy)
         hash(policy)
-        msgspec.to_builtins(policy)  # the journal has it
+        msgspec.to_builtins(policy)  # the journal stores it in this form
         _check_period(policy.period)
     except ConfigError as error:
         raise ValueError(f"{text.partition('(')[0]!r}, {error}") from None
     except ValueError:
         raise
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+    except (Exception, SystemExit) as error:  # another package's code may raise anything
         raise ValueError(f"it cannot be made: {of_stranger(error)}") from error
     return policy
 
@@ -101,8 +101,8 @@ def _check_period(period: object) -> None:
 
 
 def growth_of(text: str) -> AnyGrowth:
-    """The same, after the file was checked: another package's policy that cannot be used any more
-    is one that fails whenever it is asked, so that the service goes on.
+    """The same for a file that was checked. If another package's policy can no longer be used, the
+    result is a policy that fails whenever it is asked, so that the service continues.
     """
     try:
         return checked_growth(text)

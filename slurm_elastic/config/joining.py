@@ -11,7 +11,7 @@ from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Port, Seconds
 
 CONSOLE = "console"
-"""The ``Ssh.host_key`` with which we read each machine's host keys from its console."""
+"""The ``Ssh.host_key`` that means: read each machine's host keys from its console."""
 
 
 MUNGE_KEY = "munge key"
@@ -19,18 +19,18 @@ MUNGE_KEY = "munge key"
 
 
 class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The head brings Slurm's secret (munge key, or a cloud's slurm.jwks) to machines by SSH."""
+    """The head copies Slurm's secret (munge key, or a cloud's slurm.jwks) to machines by SSH."""
 
     gone: ClassVar[Gone] = {
         "timeout": "one try at one machine may take 20 s",
         "at_once": "10 machines are served at a time",
     }
     timeout: ClassVar[float] = 20.0
-    """Seconds for one try at one machine. A machine that is up answers within one; the next try
-    comes anyway, until the node's ``resume_timeout``.
+    """Seconds for one try at one machine. A machine that is up answers within one second. The next
+    try follows anyway, until the node's ``resume_timeout``.
     """
     at_once: ClassVar[int] = 10
-    """So many machines are served at a time. Each takes about a second, a hundred take ten."""
+    """Machines served at a time. Each takes about a second, so a hundred take ten."""
 
     key: str
     """Change it when the key of SlurmUser for machines is in another file."""
@@ -59,13 +59,13 @@ class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def place(self) -> str:
-        """The file on the machine that gets it."""
+        """The file on the machine that gets the secret."""
         usual = "/etc/slurm/slurm.jwks" if self.slurm_keys else "/etc/munge/munge.key"
         return self.target or usual
 
 
 class NetworkKind(StrEnum):
-    """How machines reach the head: by themselves, or by a tunnel that they open to it."""
+    """How machines reach the head: by a route of their own, or by a tunnel that they open."""
 
     NONE = "none"
     WIREGUARD = "wireguard"
@@ -92,13 +92,13 @@ class Firewall(StrEnum):
 
 
 class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The network between machines and the head, whose end of it is ``slurm_elastic.machine.hub``.
+    """The network between machines and the head. ``slurm_elastic.machine.hub`` is the head's end.
     The head has the first address of ``subnet``. Its private key lies beside ``public_key``, and
-    root alone can read it.
+    only root can read it.
     """
 
     kind: NetworkKind = NetworkKind.WIREGUARD
-    """Change it when machines reach the head by themselves and you want the firewall alone."""
+    """Change it when machines reach the head without a tunnel and you want only the firewall."""
     endpoint: str | None = None
     """Change it when the head has another address or port as seen from the clouds."""
     subnet: str = "10.99.0.0/16"
@@ -143,11 +143,11 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What machines are told besides a name; without ``head`` nothing, and images start slurmd."""
+    """The facts for machines to join. Without ``head`` they get a name only; images do the rest."""
 
     head: str | None = None
-    """Change it when machines should be told where the head is, instead of by your image; of two
-    heads name both: head1,head2.
+    """Change it when machines should learn where the head is from us and not from your image; for
+    two heads name both: head1,head2.
     """
     template: str | None = None
     """Change it when your image becomes a node by other steps than the shipped program's."""
@@ -172,5 +172,5 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Each of ``head``, with its port where it has one; none without."""
+        """Each host of ``head``, with its port if it has one. Empty without ``head``."""
         return tuple(self.head.split(",")) if self.head is not None else ()

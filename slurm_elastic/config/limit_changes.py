@@ -1,4 +1,4 @@
-"""Puts the limits that operators have changed at run time into the configuration. Pure."""
+"""Applies limits that operators have changed at run time to the configuration. Pure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BUDGETS = ("per_day", "per_month")
 MAX_NODES = "max_nodes"
 _PAYERS = (ACCOUNT, USER)
 MOST = 1e12
-"""Above every limit that means anything: such amounts can be added and counted in millionths."""
+"""Above every meaningful limit. Such amounts can still be added and counted in millionths."""
 KEYS = (*COUNTS, DOLLARS, *BUDGETS, MAX_NODES)
 
 P = TypeVar("P", bound=CloudPolicies)
 
 
 def with_limits(config: Config, changes: Iterable[LimitChange]) -> Config:
-    """The configuration with these changes, the latest last; others than the file's are ignored."""
+    """The configuration with these changes, the latest last. Unknown scopes are ignored."""
     for change in changes:
         config = _with_limit(config, change)
     return config
@@ -47,15 +47,17 @@ def _with_limit(config: Config, change: LimitChange) -> Config:
         )
         return replace(config, clouds=clouds)
     if kind == "pool":
-        most = int(change.value)
-        pools = tuple(replace(p, max_nodes=most) if p.name == name else p for p in config.pools)
+        max_nodes = int(change.value)
+        pools = tuple(
+            replace(p, max_nodes=max_nodes) if p.name == name else p for p in config.pools
+        )
         return replace(config, pools=pools)
     field = f"{kind}_budgets"
     budgets = getattr(config.policies, field)
     if name not in budgets:
         return config
-    own = replace(budgets[name], **{change.key: change.value})
-    policies = replace(config.policies, **{field: {**budgets, name: own}})
+    budget = replace(budgets[name], **{change.key: change.value})
+    policies = replace(config.policies, **{field: {**budgets, name: budget}})
     return replace(config, policies=policies)
 
 
@@ -73,34 +75,34 @@ def _policies(policies: P, change: LimitChange) -> P:
 
 def scope_named(config: Config, text: str, *, payers: bool = False, nodes: bool = False) -> str:
     """The scope that a person means by ``text``: ``cluster``, a cloud, a pool, or one of these with
-    its kind in front; with ``payers`` also an account or a user with a budget. A name that a cloud
-    shares with its only pool means the cloud. Raises ConfigError if nothing (``nodes``: the caller
-    has looked for a node), or more than one thing, has that name.
+    its kind in front. With ``payers`` also an account or a user with a budget. If a cloud and its
+    only pool share a name, the cloud is meant. ConfigError if nothing (``nodes``: the caller has
+    looked for a node) or more than one thing has that name.
     """
     budgets = config.policies.payer_budgets if payers else ()
     by_name = {"cluster": [""], **{payer: [payer] for payer in budgets}}
-    for one in config.clouds:
-        by_name.setdefault(one.name, []).append(scope_of_cloud(one.name))
-        by_name[scope_of_cloud(one.name)] = [scope_of_cloud(one.name)]
+    for cloud in config.clouds:
+        by_name.setdefault(cloud.name, []).append(scope_of_cloud(cloud.name))
+        by_name[scope_of_cloud(cloud.name)] = [scope_of_cloud(cloud.name)]
     for pool in config.pools:
         by_name.setdefault(pool.name, []).append(scope_of_pool(pool.name))
         by_name[scope_of_pool(pool.name)] = [scope_of_pool(pool.name)]
-    found = by_name.get(text, [])
-    if len(found) == 1:
-        return found[0]
-    # A cloud and its only pool may share a name: whichever is meant, the machines are the same.
+    scopes = by_name.get(text, [])
+    if len(scopes) == 1:
+        return scopes[0]
+    # A cloud and its only pool may share a name: either way the machines are the same.
     if [pool.name for pool in config.pools if pool.cloud == text] == [text]:
         return scope_of_cloud(text)
-    if found:
-        raise ConfigError(f"{text!r} is a cloud and a pool: say {' or '.join(found)}")
-    more = ["account", "user with a budget"] * payers + ["node of a pool"] * nodes
-    *kinds, last = "pool", "cloud", *more
-    there = "; ".join((places(config), *budgets))
-    raise ConfigError(f"{text!r} is no {', '.join(kinds)} or {last}; there are {there}")
+    if scopes:
+        raise ConfigError(f"{text!r} is a cloud and a pool: say {' or '.join(scopes)}")
+    further_kinds = ["account", "user with a budget"] * payers + ["node of a pool"] * nodes
+    *kinds, last_kind = "pool", "cloud", *further_kinds
+    existing = "; ".join((places(config), *budgets))
+    raise ConfigError(f"{text!r} is no {', '.join(kinds)} or {last_kind}; there are {existing}")
 
 
 def places(config: Config) -> str:
-    """The pools with their nodes, and the clouds, as an error about a wrong name tells them."""
+    """The pools with their nodes, and the clouds, for an error about a wrong name."""
     pools = ", ".join(f"{pool.name} ({pool.nodes})" for pool in config.pools)
     return f"pools: {pools}; clouds: {', '.join(cloud.name for cloud in config.clouds)}"
 
@@ -122,10 +124,10 @@ def keys_of(scope: str) -> tuple[str, ...]:
 
 
 def configured(config: Config, scope: str, key: str) -> float | None:
-    """The file's limit (None: it has none). ConfigError if the scope has no such limit."""
+    """The file's limit, None if it has none. ConfigError if the scope has no such limit."""
     if key not in keys_of(scope):
-        known = ", ".join(keys_of(scope))
-        raise ConfigError(f"{scope_in_words(scope)} has no limit {key!r}; it has {known}")
+        possible_keys = ", ".join(keys_of(scope))
+        raise ConfigError(f"{scope_in_words(scope)} has no limit {key!r}; it has {possible_keys}")
     kind, _, name = scope.partition(":")
     if kind == "pool":
         return next(p.max_nodes for p in config.pools if p.name == name)
@@ -138,8 +140,8 @@ def configured(config: Config, scope: str, key: str) -> float | None:
 
 
 def checked(scope: str, key: str, value: float) -> LimitChange:
-    """The change. Raises ConfigError if the limit cannot have that value."""
-    if not abs(value) < MOST:  # NaN is not below it, either
+    """The change. ConfigError if the limit cannot have that value."""
+    if not abs(value) < MOST:  # false for NaN, too
         raise ConfigError(f"{key} is a number below {MOST:g}, not {value:g}")
     if key in (*COUNTS, MAX_NODES) and (value != int(value) or value < 0):
         raise ConfigError(f"{key} is a number of machines from 0 on, not {value:g}")

@@ -1,5 +1,5 @@
-"""The checkpoint methods that a configuration or a job may name: ours, and those of other packages,
-which offer them by an entry point of the group ``slurm_elastic.checkpointers``.
+"""The checkpoint methods that a configuration or a job may name: ours, and those of other packages.
+These offer them by an entry point of the group ``slurm_elastic.checkpointers``.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from slurm_elastic.model.slurm import SlurmJob
 
 GROUP = "slurm_elastic.checkpointers"
 API = 1
-"""The version of the interface that a method is written for. It grows when a change of MethodKind
-or Checkpointer breaks methods of others.
+"""The version of the interface for methods. It grows when a change of MethodKind or Checkpointer
+breaks methods of other packages.
 """
 
 Look = Callable[[int], SlurmJob | None]
-"""A job as Slurm has it now, None if Slurm no longer has it; may raise SlurmError."""
+"""The job as Slurm has it now. None if Slurm no longer has it. It may raise SlurmError."""
 
 
 class MethodKind(Struct, frozen=True, kw_only=True):
-    """A checkpoint method of another package. ``name`` is of lower-case letters, as jobs say it
-    (``--comment=ckpt=NAME``). ``open`` makes the method from the whole configuration, Slurm, and a
-    look at one job; ConfigError where something is lacking.
+    """A checkpoint method of another package. ``name``: lower-case letters, as in jobs'
+    ``--comment=ckpt=NAME``. ``open`` makes the method from the whole configuration, Slurm, and a
+    function that looks at one job. It raises ConfigError if something is missing.
     """
 
     name: str
@@ -39,10 +39,12 @@ class MethodKind(Struct, frozen=True, kw_only=True):
 @cache
 def table() -> outside.Kinds[MethodKind]:
     """The checkpoint methods of this installation."""
-    own = {name: f"slurm_elastic.checkpointers:{name}" for name in METHODS}
-    return outside.Kinds(MethodKind, API, "checkpoint methods", own, outside.installed(GROUP))
+    own_places = {name: f"slurm_elastic.checkpointers:{name}" for name in METHODS}
+    return outside.Kinds(
+        MethodKind, API, "checkpoint methods", own_places, outside.installed(GROUP)
+    )
 
 
 def options_of(method: str) -> Mapping[str, tuple[str, ...]]:
-    """The keys that a job may set for that method, as ``config.checkpoint.OPTIONS`` has them."""
+    """The keys that a job may set for that method, in the form of ``config.checkpoint.OPTIONS``."""
     return OPTIONS.get(method, {LIMIT: ()})

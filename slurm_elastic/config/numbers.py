@@ -1,4 +1,4 @@
-"""What the configuration's numbers count, and their bounds; ``decode`` checks values by these."""
+"""The units and bounds of the configuration's numbers. ``decode`` checks values by these."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 Seconds = Annotated[float, Meta(gt=0, extra={"unit": "duration"})]
-# Slurm keeps these in 16 bits.
+# Slurm keeps these numbers in 16 bits, of which 65534 and 65535 mean "not set" and "infinite".
 SlurmSeconds = Annotated[float, Meta(ge=1, le=65533, extra={"unit": "duration"})]
 SuspendSeconds = Annotated[float, Meta(ge=1, extra={"unit": "duration"})]
 SlurmTime = Annotated[float, Meta(ge=60, extra={"unit": "duration"})]  # Slurm counts minutes

@@ -1,4 +1,4 @@
-"""The sections ``policies`` of the cluster, of a cloud and of a pool; the nearest counts
+"""The sections ``policies`` of the cluster, of a cloud and of a pool. The narrowest one counts
 (``pool_rules``). ``policies.growth.capacity`` and ``policies.growth.release`` read the texts.
 """
 
@@ -16,10 +16,10 @@ Money = Annotated[float, Meta(gt=0)]
 
 
 class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Once so many dollars are spent in a day or a month (UTC), no machine starts any more."""
+    """After so many dollars in a day or a month (UTC) no more machines start."""
 
     per_day: Money | None = None
-    """Change it when a day may cost at most so much, for instance a runaway job on a weekend."""
+    """Change it when a day may cost at most so much, for example for a job that runs wild."""
     per_month: Money | None = None
     """Change it when a grant or a bill sets what a month may cost."""
 

@@ -1,6 +1,6 @@
-"""What the sections ``policies`` come to for each pool: how its machines come and go.
+"""The sections ``policies`` combined for each pool: how its machines come and go.
 
-``validate_policies`` has checked the texts when the file was read; after that, nothing raises here.
+``validate_policies`` checks the texts when the file is read. After that nothing here raises.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from slurm_elastic.policies.growth.scaling import PoolRules
 from slurm_elastic.policies.money.bounds import Bounds, Window
 
 BOOT = 120  # seconds that a machine takes to be ready, if no section says how long
-MARGIN = 300.0  # Slurm's SuspendTime is the fail-safe: it comes so many seconds after the daemon
-WARM = 86400.0  # seconds after which Slurm suspends a machine that the daemon keeps up without work
+MARGIN = 300.0  # Slurm's SuspendTime is only the fail-safe, so it comes this much after the daemon
+WARM = 86400.0  # when Slurm suspends (s) a machine that the daemon keeps without work
 _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 WINDOW_FORM = "HH:MM-HH:MM in UTC, such as 20:00-06:00, of two different times"
 
 
 def parse_window(text: str) -> Window:
-    """Read ``20:00-06:00``. Raises ValueError if it is no such window, or an empty one."""
+    """Read ``20:00-06:00``. ValueError if it is no such window, or an empty one."""
     match = _WINDOW.fullmatch(text)
     if match is None or match[0][:5] == match[0][6:]:
         raise ValueError(f"{text!r} is not {WINDOW_FORM}")
@@ -46,7 +46,7 @@ def rules_of(config: Config, pool: PoolSettings) -> PoolRules:
 
 
 def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolRules:
-    """The same from the sections themselves. Raises ValueError for a text that is no policy."""
+    """The same from the sections themselves. ValueError if a text is no policy."""
     sections: tuple[Policies, ...] = (pool.policies, cloud.policies, site)
     growth = next((s.growth for s in sections if s.growth is not None), None)
     release = next((s.release for s in sections if s.release is not None), None)
@@ -65,43 +65,43 @@ def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolR
 
 
 def inert(config: Config) -> bool:
-    """Whether no section says anything: then Slurm does it all, and we need not look."""
-    plain = (Policies(), PoolPolicies(), CloudPolicies(), SitePolicies(look=config.policies.look))
+    """Whether all sections are empty: then Slurm decides alone, and the daemon need not look."""
+    empty = (Policies(), PoolPolicies(), CloudPolicies(), SitePolicies(look=config.policies.look))
     sections: tuple[Policies, ...] = (
         config.policies,
         *(cloud.policies for cloud in config.clouds),
         *(pool.policies for pool in config.pools),
     )
-    return all(any(s == p and type(s) is type(p) for p in plain) for s in sections)
+    return all(any(s == p and type(s) is type(p) for p in empty) for s in sections)
 
 
 def bounds_of(budget: Budget) -> Bounds:
-    """A budget as policies know it."""
+    """A budget in the form of the policies."""
     return Bounds(per_day=budget.per_day, per_month=budget.per_month)
 
 
 def lease_of(config: Config, cloud: CloudSettings) -> int:
-    """The cloud bills by so many seconds."""
+    """The unit (s) in which the cloud bills."""
     return round(_first((cloud.policies.lease, config.policies.lease), 1))
 
 
 def fail_safe(config: Config, cloud: CloudSettings) -> float:
-    """Slurm's SuspendTime (s) for the cloud's partition, which comes later than the daemon."""
+    """Slurm's SuspendTime (s) for the cloud's partition. It comes after the daemon's decision."""
     times = [config.suspend_time(cloud)]
     times += [_latest(rules_of(config, p)) for p in config.pools if p.cloud == cloud.name]
     return max(times)
 
 
-def _latest(own: PoolRules) -> float:
-    """After so many idle seconds, the daemon has let go even the last machine of the pool."""
-    if own.min_idle or isinstance(own.growth, SteadyStream):
+def _latest(pool_rules: PoolRules) -> float:
+    """The idle time (s) after which the daemon has released every machine of the pool."""
+    if pool_rules.min_idle or isinstance(pool_rules.growth, SteadyStream):
         return WARM
-    release = own.release
+    release = pool_rules.release
     if isinstance(release, Idle):
         return release.seconds + MARGIN
     if isinstance(release, Delayed):
-        by_lease = own.public and own.lease > 1
-        return (own.lease if by_lease else release.on_premises) + MARGIN
+        by_lease = pool_rules.public and pool_rules.lease > 1
+        return (pool_rules.lease if by_lease else release.on_premises) + MARGIN
     return 0.0
 
 

@@ -1,7 +1,7 @@
-"""Lists all keys of the configuration with their places, defaults, and when one would change them,
-for ``slurm-elastic conf keys`` and the pages that are made from it.
+"""Lists all keys of the configuration with their places, defaults, and when to change them, for
+``slurm-elastic conf keys`` and the pages that are generated from it.
 
-The sentence "Change it when ..." stands below the key in its struct; we read it from the source.
+The sentence "Change it when ..." stands below the key in its struct. We read it from the source.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.decode import render
 
-CLOUDS = ("clouds", "pools")  # the sections that have most keys; they come after all others
+CLOUDS = ("clouds", "pools")  # the sections with most keys; they come after all others
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """A key at a ``place`` (``timings.grace``); ``default`` as in the file (empty: required)."""
+    """A key at a ``place`` (``timings.grace``). ``default`` as in the file (empty: required)."""
 
     place: str
     default: str
@@ -32,33 +32,33 @@ class Key(Struct, frozen=True, kw_only=True):
 
 
 def keys() -> tuple[Key, ...]:
-    """Each key once, at the first place that has it. Sections are no keys."""
-    seen: set[tuple[type, str]] = set()
+    """Each key once, at the first place that has it. A section is no key."""
+    listed_fields: set[tuple[type, str]] = set()
     general = [f for f in _fields(Config) if f.name not in CLOUDS]
     large = [f for f in _fields(Config) if f.name in CLOUDS]
-    found = list(_below(Config, general, "", seen))
-    found += _below(Config, large, "", seen)
-    own = table()
-    for name in sorted(own.own):
-        settings = own.kind(name).settings
-        found += _below(settings, _fields(settings), f"clouds ({name})", seen)
-    return tuple(found)
+    listed = list(_below(Config, general, "", listed_fields))
+    listed += _below(Config, large, "", listed_fields)
+    kinds = table()
+    for name in sorted(kinds.own):
+        settings = kinds.kind(name).settings
+        listed += _below(settings, _fields(settings), f"clouds ({name})", listed_fields)
+    return tuple(listed)
 
 
 def _below(
-    kind: type, fields: list[mi.Field], place: str, seen: set[tuple[type, str]]
+    kind: type, fields: list[mi.Field], place: str, listed_fields: set[tuple[type, str]]
 ) -> Iterator[Key]:
     for field in fields:
         home = next(c for c in kind.__mro__ if field.name in inspect.get_annotations(c))
-        if (home, field.name) in seen:
+        if (home, field.name) in listed_fields:
             continue
-        seen.add((home, field.name))
-        at = f"{place}.{field.name}" if place else field.name
+        listed_fields.add((home, field.name))
+        key_place = f"{place}.{field.name}" if place else field.name
         inner = tuple(_structs(field.type))
         if not inner or _is_value(field.type):
-            yield Key(place=at, default=_default(field), when=_sentence(kind, field.name))
-        for one in inner:
-            yield from _below(one, _fields(one), at, seen)
+            yield Key(place=key_place, default=_default(field), when=_sentence(kind, field.name))
+        for struct in inner:
+            yield from _below(struct, _fields(struct), key_place, listed_fields)
 
 
 def _fields(kind: type) -> list[mi.Field]:
@@ -83,10 +83,12 @@ def _structs(kind: mi.Type) -> Iterator[type]:
 
 
 def _is_value(kind: mi.Type) -> bool:
-    """Whether the file may give a plain value, or names of the site's own, instead of a struct."""
+    """Whether the file may have a plain value, or names of the site's own, instead of a struct."""
     kind = kind.type if isinstance(kind, mi.Metadata) else kind
     if isinstance(kind, mi.UnionType):
-        return any(_is_value(one) for one in kind.types if not isinstance(one, mi.NoneType))
+        return any(
+            _is_value(option) for option in kind.types if not isinstance(option, mi.NoneType)
+        )
     return not isinstance(kind, mi.StructType | mi.VarTupleType) or not any(_structs(kind))
 
 
@@ -103,7 +105,7 @@ def _default(field: mi.Field) -> str:
 
 
 def _sentence(kind: type, name: str) -> str:
-    """The sentence of the class, or of its nearest base that has one."""
+    """The sentence in the class, or in its nearest base that has one."""
     return next((s for base in kind.__mro__ if (s := _sentences(base).get(name))), "")
 
 
@@ -111,7 +113,7 @@ _READ: dict[type, dict[str, str]] = {}
 
 
 def _sentences(kind: type) -> dict[str, str]:
-    """The texts below a class's fields."""
+    """The text below each field in the class."""
     if kind not in _READ:
         module = sys.modules[kind.__module__]
         tree = ast.parse(inspect.getsource(module)) if issubclass(kind, Struct) else ast.parse("")

@@ -1,6 +1,6 @@
-"""Lets a pool say what its types of machines must have, instead of naming them.
+"""Requirements: a pool can say what its machine types must have, instead of naming the types.
 
-A range is ``4``, ``4..8``, ``4..``, ``..8``, ``>=4`` or ``<=8``; both ends belong to it.
+A range is ``4``, ``4..8``, ``4..``, ``..8``, ``>=4`` or ``<=8``. Both ends belong to it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from slurm_elastic.base.units import parse_size
 from slurm_elastic.config.numbers import Count
 
 RangeText = Annotated[str, Meta(extra={"number": True})]
-"""A range as the file has it; a number alone is one, too."""
+"""A range as in the file. A number alone is a range, too."""
 RANGE_FORM = "a range such as 4, 4..8, '>=4' or '<=8'"
 
 
 class Range(Struct, frozen=True):
-    """The numbers from ``low`` to ``high``; both belong to it."""
+    """The numbers from ``low`` to ``high``, both included."""
 
     low: float = 0.0
     high: float = float("inf")
@@ -30,7 +30,7 @@ class Range(Struct, frozen=True):
 
 
 class KnownType(Struct, frozen=True, kw_only=True):
-    """A type in a catalogue: ``memory`` in MiB, ``price`` on demand in $/h; ``own``: more keys."""
+    """A type in a catalogue. ``memory`` in MiB, ``price`` on demand in $/h, ``own``: more keys."""
 
     name: str
     cpus: int
@@ -43,7 +43,7 @@ class KnownType(Struct, frozen=True, kw_only=True):
 
 
 class Requirements(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each key narrows the choice to types that fit the nodes; the ``most`` cheapest are taken."""
+    """Each key narrows the choice to types that fit the nodes. The ``most`` cheapest are taken."""
 
     cpus: RangeText | None = None
     """Change it when types with more CPUs than the nodes have would be a waste, or are welcome."""
@@ -62,20 +62,20 @@ class Requirements(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def parse_range(text: str, number: Callable[[str], float] = float) -> Range:
-    """Read a range. Raises ValueError if it is none, or if it is empty."""
+    """Read a range. ValueError if the text is none, or if the range is empty."""
     text = text.replace(" ", "")
     if text.startswith(">="):
-        found = Range(low=number(text[2:]))
+        parsed = Range(low=number(text[2:]))
     elif text.startswith("<="):
-        found = Range(high=number(text[2:]))
+        parsed = Range(high=number(text[2:]))
     elif ".." in text:
         low, _, high = text.partition("..")
-        found = Range(number(low) if low else 0.0, number(high) if high else float("inf"))
+        parsed = Range(number(low) if low else 0.0, number(high) if high else float("inf"))
     else:
-        found = Range(number(text), number(text))
-    if not 0 <= found.low <= found.high:
+        parsed = Range(number(text), number(text))
+    if not 0 <= parsed.low <= parsed.high:
         raise ValueError(f"nothing is in {text}")
-    return found
+    return parsed
 
 
 RANGES: dict[str, Callable[[str], float]] = {
@@ -85,33 +85,34 @@ RANGES: dict[str, Callable[[str], float]] = {
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """What a machine must have at least to be a node of a pool; ``memory`` in MiB."""
+    """The least size that a machine needs to be a node of a pool. ``memory`` in MiB."""
 
     cpus: int
     memory: int
     gres: dict[str, int]
 
 
-def lacks(known: KnownType, wanted: Requirements, node: Shape) -> str:
-    """Why the pool does not take the type; empty if it takes it."""
-    typed = sum(n for name, n in known.gres.items() if name.startswith("gpu:"))
-    gpus = known.gres.get("gpu", typed)
-    if known.cpus < node.cpus or known.memory < node.memory:
-        return f"smaller than the node: {known.cpus} cpus, {known.memory} MiB"
+def lacks(offered: KnownType, required: Requirements, node: Shape) -> str:
+    """Why the pool does not take the type. Empty if it takes it."""
+    typed_gpus = sum(n for name, n in offered.gres.items() if name.startswith("gpu:"))
+    gpus = offered.gres.get("gpu", typed_gpus)
+    if offered.cpus < node.cpus or offered.memory < node.memory:
+        return f"smaller than the node: {offered.cpus} cpus, {offered.memory} MiB"
     for name, count in node.gres.items():
-        if known.gres.get(name, 0) < count:
-            return f"{known.gres.get(name, 0)} {name} of {count}"
-    if gpus and not node.gres and wanted.gpu is None:
-        return "it has GPUs that the nodes do not tell of"
-    have: dict[str, float | None] = {
-        "cpus": known.cpus, "memory": known.memory, "gpu": gpus, "generation": known.generation,
+        if offered.gres.get(name, 0) < count:
+            return f"{offered.gres.get(name, 0)} {name} of {count}"
+    if gpus and not node.gres and required.gpu is None:
+        return "it has GPUs that the pool's gres does not name"
+    values: dict[str, float | None] = {
+        "cpus": offered.cpus, "memory": offered.memory,
+        "gpu": gpus, "generation": offered.generation,
     }  # fmt: skip
     for key, number in RANGES.items():
-        text, value = getattr(wanted, key), have[key]
+        text, value = getattr(required, key), values[key]
         if text is not None and (value is None or value not in parse_range(text, number)):
             return f"{key} {value:g}, not {text}" if value is not None else f"unknown {key}"
-    if wanted.arch is not None and known.arch != wanted.arch:
-        return f"arch {known.arch or 'unknown'}"
-    if any(fnmatchcase(known.name, pattern) for pattern in wanted.exclude):
+    if required.arch is not None and offered.arch != required.arch:
+        return f"arch {offered.arch or 'unknown'}"
+    if any(fnmatchcase(offered.name, pattern) for pattern in required.exclude):
         return "excluded by name"
-    return "" if known.price is not None else "no price is known"
+    return "" if offered.price is not None else "no price is known"

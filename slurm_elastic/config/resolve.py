@@ -1,4 +1,4 @@
-"""Writes out what clouds and pools leave to the wider sections and to defaults."""
+"""Writes out the values that clouds and pools take from the wider sections and from defaults."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from slurm_elastic.config.pool_rules import BOOT
 
 T = TypeVar("T", bound=Policies)
 
-_LEAST = Policies(growth="slurm", lease=1.0, boot=float(BOOT))
-"""What holds if no section says anything. Without ``release``, Slurm's SuspendTime decides."""
+_DEFAULTS = Policies(growth="slurm", lease=1.0, boot=float(BOOT))
+"""The values if no section sets any. Without ``release``, Slurm's SuspendTime decides."""
 
 
 def effective(config: Config) -> Config:
     """The same configuration with every value of each cloud and pool written out."""
-    site = _filled(config.policies, _LEAST)
+    site = _filled(config.policies, _DEFAULTS)
     clouds = tuple(_cloud(config, cloud, site) for cloud in config.clouds)
     whole = replace(config, policies=site, clouds=clouds)
     return replace(whole, pools=tuple(_pool(whole, pool) for pool in config.pools))
@@ -46,7 +46,9 @@ def _pool(config: Config, pool: PoolSettings) -> PoolSettings:
     )
 
 
-def _filled(own: T, wider: Policies) -> T:
-    """Take the keys that this section leaves out from the wider one."""
-    silent = [name for name in Policies.__struct_fields__ if getattr(own, name) in (None, ())]
-    return replace(own, **{k: v for k, v in asdict(wider).items() if k in silent})
+def _filled(section: T, wider: Policies) -> T:
+    """Take the keys that this section leaves out from the wider section."""
+    missing_keys = [
+        name for name in Policies.__struct_fields__ if getattr(section, name) in (None, ())
+    ]
+    return replace(section, **{k: v for k, v in asdict(wider).items() if k in missing_keys})

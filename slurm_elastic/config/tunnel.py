@@ -32,13 +32,13 @@ def enrols(network: Network, cloud: CloudSettings) -> Enrol:
 
 
 def nodes_by_pool(config: Config) -> Mapping[str, Sequence[str]]:
-    """The nodes of all pools with a tunnel, in an order that machines can work out, too."""
+    """The nodes of all pools with a tunnel, in an order that machines can compute, too."""
     clouds = clouds_with_tunnel(config)
     return {p.name: expand(compress(expand(p.nodes))) for p in config.pools if p.cloud in clouds}
 
 
 def node_addresses(config: Config) -> Mapping[str, str]:
-    """Each node's address in the tunnel; empty if there is no tunnel."""
+    """Each node's address in the tunnel. Empty if there is no tunnel."""
     network = config.join.network
     if network is None or not network.tunnels:
         return {}

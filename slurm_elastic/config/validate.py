@@ -1,6 +1,6 @@
-"""Checks that the parts of a configuration fit each other: pools, their clouds, times. Pure.
+"""Checks that the parts of a configuration fit together: pools, their clouds, times. Pure.
 
-A setting that merely keeps a public cloud from being used (no allow list, no spending cap) is no
+A setting that only keeps a public cloud from being used (no allow list, no spending cap) is no
 mistake: see ``config.blocked_clouds``.
 """
 
@@ -26,7 +26,7 @@ from slurm_elastic.config.requirements import (
 )
 from slurm_elastic.model.cluster import Market
 
-_MARGIN = 256  # PoolSettings.slurm_memory keeps back at least so many MiB
+_RESERVED_MIB = 256  # PoolSettings.slurm_memory leaves at least this much to the system
 
 
 def _pool_size(draft: Draft) -> None:
@@ -38,9 +38,9 @@ def _pool_size(draft: Draft) -> None:
         if pool.real_memory is not None and pool.real_memory > pool.memory:
             expected = f"at most {pool.memory} MiB, the memory of the pool's machines"
             draft.problems.add(("pools", i, "real_memory"), f"{pool.real_memory} MiB", expected)
-        if pool.real_memory is None and pool.memory <= _MARGIN:
+        if pool.real_memory is None and pool.memory <= _RESERVED_MIB:
             hint = f"{pool.memory}G"
-            expected = f"more than {_MARGIN} MiB, which are kept back for kernel and firmware"
+            expected = f"more than {_RESERVED_MIB} MiB, which are kept back for kernel and firmware"
             draft.problems.add(("pools", i, "memory"), f"{pool.memory} MiB", expected, hint)
 
 
@@ -63,73 +63,73 @@ def _cloud_types(draft: Draft) -> None:
 
 def _pool_types(draft: Draft) -> None:
     for i, pool, cloud in draft.pools_with_clouds:
-        at = ("pools", i, "instance_types")
+        path = ("pools", i, "instance_types")
         if isinstance(pool.instance_types, Requirements):
-            _requirements(draft, at, pool, cloud, pool.instance_types)
+            _requirements(draft, path, pool, cloud, pool.instance_types)
         elif cloud.needs_types and not pool.instance_types:
             expected = f"at least one of the types of cloud {cloud.name}: {', '.join(cloud.shapes)}"
-            draft.problems.add(at, "no instance types", expected)
+            draft.problems.add(path, "no instance types", expected)
         for n, name in enumerate(pool.type_names):
             if name in cloud.shapes:
-                _type_fits(draft, (*at, n), pool, cloud, name)
+                _type_fits(draft, (*path, n), pool, cloud, name)
             elif cloud.shapes and not cloud.catalogued:
                 types = cloud.shapes
                 expected = f"a type of cloud {cloud.name}: one of {', '.join(types)}"
-                draft.problems.add((*at, n), shown(name), expected, nearest(name, types))
+                draft.problems.add((*path, n), shown(name), expected, nearest(name, types))
 
 
 def _requirements(
-    draft: Draft, at: KeyPath, pool: PoolSettings, cloud: CloudSettings, wanted: Requirements
+    draft: Draft, path: KeyPath, pool: PoolSettings, cloud: CloudSettings, required: Requirements
 ) -> None:
     wrong = False
     for key, number in RANGES.items():
-        text = getattr(wanted, key)
+        text = getattr(required, key)
         try:
             if text is not None:
                 parse_range(text, number)
         except ValueError:
             wrong = True
-            draft.problems.add((*at, key), shown(text), RANGE_FORM)
+            draft.problems.add((*path, key), shown(text), RANGE_FORM)
     if not cloud.catalogued and cloud.shapes and not wrong:
         types = [typed(name, kind) for name, kind in cloud.shapes.items()]
         node = Shape(cpus=pool.cpus, memory=pool.slurm_memory, gres=pool.gres)
-        if all(lacks(one, wanted, node) for one in types):
-            expected = f"such as a type of cloud {cloud.name} meets, or its catalogue: true"
-            draft.problems.add(at, "requirements that none meets", expected)
+        if all(lacks(machine_type, required, node) for machine_type in types):
+            expected = f"requirements that a type of cloud {cloud.name} meets, or catalogue: true"
+            draft.problems.add(path, "requirements that no type meets", expected)
 
 
 def _type_fits(
-    draft: Draft, at: KeyPath, pool: PoolSettings, cloud: CloudSettings, name: str
+    draft: Draft, path: KeyPath, pool: PoolSettings, cloud: CloudSettings, name: str
 ) -> None:
     kind = cloud.shapes[name]
-    have = {"cpus": kind.cpus, "MiB of memory": kind.memory, **kind.gres}
-    need = {"cpus": pool.cpus, "MiB of memory": pool.slurm_memory, **pool.gres}
-    for what, count in need.items():
-        if have.get(what, 0) < count:
-            found = f"{shown(name)} with {have.get(what, 0)} {what}"
-            draft.problems.add(at, found, f"at least the {count} {what} of the pool's nodes")
+    offered = {"cpus": kind.cpus, "MiB of memory": kind.memory, **kind.gres}
+    needed = {"cpus": pool.cpus, "MiB of memory": pool.slurm_memory, **pool.gres}
+    for resource, count in needed.items():
+        if offered.get(resource, 0) < count:
+            actual = f"{shown(name)} with {offered.get(resource, 0)} {resource}"
+            draft.problems.add(path, actual, f"at least the {count} {resource} of the pool's nodes")
 
 
 def _pool_devices(draft: Draft) -> None:
-    """gres.conf must name as many devices as the nodes have."""
+    """Check that gres.conf will name as many devices as the nodes have."""
     for i, pool in draft.pools.items():
         for name, entries in pool.devices.items():
-            at: KeyPath = ("pools", i, "devices", name)
+            path: KeyPath = ("pools", i, "devices", name)
             if name not in pool.gres:
                 expected = f"a name of the pool's gres: one of {', '.join(pool.gres) or 'none'}"
-                draft.problems.add(at, shown(name), expected, nearest(name, pool.gres))
-            elif (found := _devices_of(draft, at, entries)) not in (None, pool.gres[name]):
-                draft.problems.add(at, f"{found} devices", f"{pool.gres[name]}, as its gres says")
+                draft.problems.add(path, shown(name), expected, nearest(name, pool.gres))
+            elif (count := _devices_of(draft, path, entries)) not in (None, pool.gres[name]):
+                draft.problems.add(path, f"{count} devices", f"{pool.gres[name]}, as its gres says")
 
 
-def _devices_of(draft: Draft, at: KeyPath, entries: Sequence[str]) -> int | None:
-    """How many devices the entries name; None if one of them cannot be read."""
+def _devices_of(draft: Draft, path: KeyPath, entries: Sequence[str]) -> int | None:
+    """How many devices the entries name. None if an entry cannot be read."""
     counts: list[int] = []
     for n, entry in enumerate(entries):
         try:
             counts.append(counted(entry))
         except ValueError:
-            draft.problems.add((*at, n), shown(entry), FORM)
+            draft.problems.add((*path, n), shown(entry), FORM)
     return sum(counts) if len(counts) == len(entries) else None
 
 
@@ -145,24 +145,24 @@ def _pool_zones(draft: Draft) -> None:
 
 def _ports(draft: Draft) -> None:
     """Pools with ports of their own may share a host, so no two nodes may have the same port."""
-    taken: list[tuple[int, range]] = []
+    used_ports: list[tuple[int, range]] = []
     for i, pool in draft.pools.items():
         count = len(draft.nodes.get(i, ()))
         if pool.slurmd_port is None or not count:
             continue
         ports = range(pool.slurmd_port, pool.slurmd_port + count)
-        at = ("pools", i, "slurmd_port")
-        found = f"{ports[0]} to {ports[-1]} for {count} nodes"
+        path = ("pools", i, "slurmd_port")
+        actual = f"{ports[0]} to {ports[-1]} for {count} nodes"
         if ports[-1] > 65535:
             draft.problems.add(
-                at, found, f"at most {65536 - count}, so that the last fits in 65535"
+                path, actual, f"at most {65536 - count}, so that the last fits in 65535"
             )
-        for other, theirs in taken:
-            if ports[0] <= theirs[-1] and theirs[0] <= ports[-1]:
-                whose = f"pools[{other}] ({draft.pools[other].name})"
-                expected = f"no port of {whose}, which has {theirs[0]} to {theirs[-1]}"
-                draft.problems.add(at, found, expected)
-        taken.append((i, ports))
+        for other, other_ports in used_ports:
+            if ports[0] <= other_ports[-1] and other_ports[0] <= ports[-1]:
+                owner = f"pools[{other}] ({draft.pools[other].name})"
+                expected = f"no port of {owner}, which has {other_ports[0]} to {other_ports[-1]}"
+                draft.problems.add(path, actual, expected)
+        used_ports.append((i, ports))
 
 
 def _timings(draft: Draft) -> None:
@@ -197,12 +197,16 @@ def _who_times(draft: Draft) -> None:
     scopes.append((("who", "default_time"), draft.who.default_time, draft.who.max_time))
     for i, cloud in draft.clouds.items():
         if cloud.who is not None:
-            who = effective_who(cloud.who, draft.who)
-            scopes.append((("clouds", i, "who", "default_time"), who.default_time, who.max_time))
-    for at, default, most in scopes:
-        if default is not None and most is not None and default > most:
+            rules = effective_who(cloud.who, draft.who)
+            scopes.append(
+                (("clouds", i, "who", "default_time"), rules.default_time, rules.max_time)
+            )
+    for path, default, max_time in scopes:
+        if default is not None and max_time is not None and default > max_time:
             draft.problems.add(
-                at, str(format_duration(default)), f"at most max_time, {format_duration(most)}"
+                path,
+                str(format_duration(default)),
+                f"at most max_time, {format_duration(max_time)}",
             )
 
 

@@ -24,18 +24,18 @@ from slurm_elastic.policies.checkpoint import checkpoint
 SECTION = "checkpoint"
 SHARED = ("criu", "dmtcp", "blcr")  # methods that keep their images in `checkpoint.directory`
 NO_DIRECTORY = "keeps images in checkpoint.directory, which is not set here"
-"""The end of the sentence about a method that saves no job for lack of the directory."""
-_DEADLY = ("KILL", "STOP", "CONT")
+"""The end of the sentence about a method that can save no job without the directory."""
+_UNCATCHABLE = ("KILL", "STOP", "CONT")
 _SAVED = re.compile(r"exit(:([01]?\d?\d|2[0-4]\d|25[0-5]))?|file:[^\s/][^\s]*|line:.+")
 
 
 def is_signal(name: str) -> bool:
     """Whether this signal can ask a program to save itself."""
-    return name not in _DEADLY and f"SIG{name}" in signal.Signals.__members__
+    return name not in _UNCATCHABLE and f"SIG{name}" in signal.Signals.__members__
 
 
 def is_sign(text: str) -> bool:
-    """Whether ``text`` says how the end of a save shows, as in ``checkpoint.signal.saved``."""
+    """Whether ``text`` says how the end of a save shows (``checkpoint.signal.saved``)."""
     return bool(_SAVED.fullmatch(text)) and ".." not in text.removeprefix("file:").split("/")
 
 
@@ -45,10 +45,10 @@ SIGN_FORM = "exit, exit:CODE (0 to 255), file:PATH (in the job's directory) or l
 
 def _words(draft: Draft) -> None:
     choices = {"method": table().names(), "unsavable": UNSAVABLE, "tcp": CONNECTIONS}
-    for key, words in choices.items():
-        for at, _ in _each(draft, key):
-            draft.choice(at, words)
-    _of_others(draft)
+    for key, choices_of_key in choices.items():
+        for path, _ in _each(draft, key):
+            draft.choice(path, choices_of_key)
+    _methods_of_other_packages(draft)
     draft.choice((SECTION, "signal", "scope"), SCOPES)
     draft.choice((SECTION, "prices", "source"), PRICE_SOURCES)
     for key in ("signal", "stop_signal"):
@@ -60,15 +60,15 @@ def _words(draft: Draft) -> None:
         draft.problems.add((SECTION, "signal", "saved"), shown(saved), SIGN_FORM)
 
 
-def _of_others(draft: Draft) -> None:
-    """A method of another package must be one that can be used."""
-    for at, method in _each(draft, "method") if draft.strict else ():
+def _methods_of_other_packages(draft: Draft) -> None:
+    """Check that a method of another package can be used."""
+    for path, method in _each(draft, "method") if draft.strict else ():
         if method in table().others:
             try:
                 table().kind(method)
             except ConfigError as error:
-                found, expected = f"{shown(method)}, {error}", "a method that can be used"
-                draft.problems.add(at, found, expected)
+                actual, expected = f"{shown(method)}, {error}", "a method that can be used"
+                draft.problems.add(path, actual, expected)
 
 
 def _paths(draft: Draft) -> None:
@@ -86,11 +86,11 @@ def _policies(draft: Draft) -> None:
         "at_limit": (checkpoint.parse_at_limit, "a rule such as on_request(times=5)"),
     }
     for key, (parse, expected) in forms.items():
-        for at, text in _each(draft, key):
+        for path, text in _each(draft, key):
             try:
                 parse(text)
             except ValueError as error:
-                draft.problems.add(at, shown(text), f"{expected} ({error})")
+                draft.problems.add(path, shown(text), f"{expected} ({error})")
 
 
 def _directory(draft: Draft) -> None:
@@ -103,14 +103,14 @@ def _directory(draft: Draft) -> None:
             expected = f"a directory outside of state_dir ({state}), which is SlurmUser's alone"
             draft.problems.add((SECTION, "directory"), shown(settings.directory), expected)
         return
-    for at, method in _each(draft, "method"):
+    for path, method in _each(draft, "method"):
         if method in SHARED:
             expected = f"checkpoint.directory, too: method {method} keeps its images there"
-            draft.problems.add(at, shown(method), expected)
+            draft.problems.add(path, shown(method), expected)
 
 
 def _accounts(draft: Draft) -> None:
-    """We ask the queue and the price history with the account of a cloud of provider aws."""
+    """Check the clouds whose account we use for the queue and the price history: provider aws."""
     settings = _settings(draft)
     if settings is None or not draft.all_whole:
         return
@@ -141,24 +141,24 @@ def _prices(draft: Draft) -> None:
         draft.problems.add((SECTION, "prices", "file"), shown(prices.file), expected)
     if prices.source != "none":
         return
-    for at, text in _each(draft, "policy"):
+    for path, text in _each(draft, "policy"):
         if _watches(text):
             expected = "a policy that looks at no prices: checkpoint.prices.source is none"
-            draft.problems.add(at, shown(text), expected)
+            draft.problems.add(path, shown(text), expected)
 
 
 def _watches(text: str) -> bool:
     try:
         return checkpoint.watches_prices(checkpoint.parse(text))
     except ValueError:
-        return False  # _policies complains of it
+        return False  # _policies reports it
 
 
 def _each(draft: Draft, key: str) -> list[tuple[KeyPath, str]]:
-    """The places that have that key in the section and in pools' own sections, and its values."""
+    """The places of that key in the section and in pools' own sections, with its values."""
     places: list[KeyPath] = [(SECTION, key)]
     places += [("pools", i, SECTION, key) for i in draft.indices("pools")]
-    return [(at, text) for at in places if (text := draft.value(at, str)) is not None]
+    return [(path, text) for path in places if (text := draft.value(path, str)) is not None]
 
 
 def _text(draft: Draft, *keys: str) -> str | None:

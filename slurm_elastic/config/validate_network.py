@@ -15,7 +15,7 @@ from slurm_elastic.policies.repair.peers import room_for
 AT: KeyPath = ("join", "network")
 _ENDPOINT = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(?P<port>[1-9]\d{0,4})")
 _INTERFACE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,14}")
-_MOST_PORT = 65535
+_MAX_PORT = 65535
 
 
 def check_network(draft: Draft) -> None:
@@ -39,54 +39,59 @@ def check_network(draft: Draft) -> None:
 
 
 def _tunnel(draft: Draft, join: Join, network: Network) -> None:
-    found = _ENDPOINT.fullmatch(network.endpoint or "")
-    if found is None or int(found["port"]) > _MOST_PORT:
-        given = "no endpoint" if network.endpoint is None else shown(network.endpoint)
+    match = _ENDPOINT.fullmatch(network.endpoint or "")
+    if match is None or int(match["port"]) > _MAX_PORT:
+        actual = "no endpoint" if network.endpoint is None else shown(network.endpoint)
         expected = "the head's name or address and UDP port as machines reach them, such as"
-        draft.problems.add((*AT, "endpoint"), given, f"{expected} vpn.example.org:51820")
+        draft.problems.add((*AT, "endpoint"), actual, f"{expected} vpn.example.org:51820")
     if not _INTERFACE.fullmatch(network.interface):
         expected = "the name of a network interface, at most 15 letters"
         draft.problems.add((*AT, "interface"), shown(network.interface), expected)
     if join.head is None:
-        draft.problems.add(AT, "'network' alone", "join.head, too: it is told to machines with it")
+        draft.problems.add(AT, "'network' alone", "join.head, too: machines learn both together")
     _its_clouds(draft, network)
     subnet = _subnet(network.subnet)
     if subnet is None:
         expected = "a private network of 64 addresses or more, such as 10.99.0.0/16"
         draft.problems.add((*AT, "subnet"), shown(network.subnet), expected)
         return
-    _through(draft, join, network, subnet, found["host"] if found else "")
+    _through(draft, join, network, subnet, match["host"] if match else "")
     _room(draft, network, subnet)
 
 
 def _through(
     draft: Draft, join: Join, network: Network, subnet: IPv4Network, endpoint: str
 ) -> None:
-    """Machines reach the head inside the tunnel, and the tunnel's end outside of it."""
+    """Check that the head is inside the tunnel for machines, and the tunnel's end outside of it."""
     inside = [subnet, *filter(None, map(_network, network.routes))]
-    heads = [_address(one.partition(":")[0]) for one in join.heads]
-    if any(head is not None and not any(head in one for one in inside) for head in heads):
+    heads = [_address(network_inside.partition(":")[0]) for network_inside in join.heads]
+    if any(
+        head is not None and not any(head in network_inside for network_inside in inside)
+        for head in heads
+    ):
         expected = f"an address inside the tunnel: in {subnet} or join.network.routes"
         draft.problems.add(("join", "head"), shown(join.head or ""), expected)
     end = _address(endpoint)
-    if end is not None and any(end in one for one in inside):
+    if end is not None and any(end in network_inside for network_inside in inside):
         expected = "an address that is not in subnet or routes: the tunnel itself goes there"
         draft.problems.add((*AT, "endpoint"), shown(network.endpoint or ""), expected)
 
 
 def _its_clouds(draft: Draft, network: Network) -> None:
-    known = {c.name: c for c in draft.clouds.values() if c.by_user_data}
+    told_clouds = {c.name: c for c in draft.clouds.values() if c.by_user_data}
     for n, name in enumerate(network.clouds):
-        if name not in known and draft.all_whole:
-            expected = "a cloud whose machines are told by user data: " + (
-                f"one of {', '.join(known)}" if known else "there is none"
+        if name not in told_clouds and draft.all_whole:
+            expected = "a cloud whose machines get user data: " + (
+                f"one of {', '.join(told_clouds)}" if told_clouds else "there is none"
             )
-            draft.problems.add((*AT, "clouds", n), shown(name), expected, nearest(name, known))
-    silent = [c.name for c in known.values() if uses(network, c) and not c.shows_console]
+            draft.problems.add(
+                (*AT, "clouds", n), shown(name), expected, nearest(name, told_clouds)
+            )
+    silent = [c.name for c in told_clouds.values() if uses(network, c) and not c.shows_console]
     if network.enrol is Enrol.CONSOLE and silent:
         expected = f"once: {', '.join(silent)} shows no console output"
         draft.problems.add((*AT, "enrol"), shown(network.enrol), expected)
-    alike = [c.name for c in known.values() if uses(network, c) and not c.tells_launch]
+    alike = [c.name for c in told_clouds.values() if uses(network, c) and not c.tells_launch]
     if network.enrol is Enrol.ONCE and alike:
         expected = f"console: machines of {', '.join(alike)} get the same user data in all launches"
         draft.problems.add((*AT, "enrol"), shown(network.enrol), expected)
@@ -108,8 +113,10 @@ def _networks(draft: Draft, key: str, values: tuple[str, ...]) -> None:
 
 
 def _subnet(text: str) -> IPv4Network | None:
-    found = _network(text)
-    return found if found is not None and found.is_private and 8 <= found.prefixlen <= 26 else None
+    subnet = _network(text)
+    return (
+        subnet if subnet is not None and subnet.is_private and 8 <= subnet.prefixlen <= 26 else None
+    )
 
 
 def _network(text: str) -> IPv4Network | None:
@@ -129,7 +136,7 @@ def _any_network(text: str) -> bool:
 
 def _address(text: str) -> IPv4Address | None:
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return None
-    return found if isinstance(found, IPv4Address) else None
+    return address if isinstance(address, IPv4Address) else None

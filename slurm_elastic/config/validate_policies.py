@@ -18,53 +18,58 @@ from slurm_elastic.policies.growth.scaling import PoolRules
 
 
 def _sections(draft: Draft) -> Iterator[tuple[KeyPath, Policies]]:
-    found: list[tuple[KeyPath, Policies | None]] = [
+    sections: list[tuple[KeyPath, Policies | None]] = [
         (("policies",), draft.value(("policies",), SitePolicies))
     ]
-    found += [(("clouds", i, "policies"), c.policies) for i, c in draft.clouds.items()]
-    found += [(("pools", i, "policies"), p.policies) for i, p in draft.pools.items()]
-    yield from ((at, section) for at, section in found if section is not None)
+    sections += [(("clouds", i, "policies"), c.policies) for i, c in draft.clouds.items()]
+    sections += [(("pools", i, "policies"), p.policies) for i, p in draft.pools.items()]
+    yield from ((path, section) for path, section in sections if section is not None)
 
 
 def _texts(draft: Draft) -> None:
-    """Each text must be a policy or a window."""
-    for at, section in _sections(draft):
-        _text(draft, (*at, "growth"), section.growth, checked_growth if draft.strict else growth_of)
-        _text(draft, (*at, "release"), section.release, parse_release)
+    """Check that each text is a policy or a window."""
+    for path, section in _sections(draft):
+        _text(
+            draft, (*path, "growth"), section.growth, checked_growth if draft.strict else growth_of
+        )
+        _text(draft, (*path, "release"), section.release, parse_release)
         for i, window in enumerate(section.windows):
             try:
                 parse_window(window)
             except ValueError:
-                draft.problems.add((*at, "windows", i), shown(window), WINDOW_FORM)
+                draft.problems.add((*path, "windows", i), shown(window), WINDOW_FORM)
 
 
-def _text(draft: Draft, at: KeyPath, text: str | None, parse: Callable[[str], object]) -> None:
+def _text(draft: Draft, path: KeyPath, text: str | None, parse: Callable[[str], object]) -> None:
     if text is None:
         return
     try:
         parse(text)
     except ValueError as error:
-        draft.problems.add(at, shown(text), f"a policy: {error}")
+        draft.problems.add(path, shown(text), f"a policy: {error}")
 
 
 def _budgets(draft: Draft) -> None:
-    """A day's budget is at most its month's."""
-    found: list[tuple[KeyPath, Budget]] = []
-    for at, section in _sections(draft):
+    """Check that a day's budget is not above its month's."""
+    budgets: list[tuple[KeyPath, Budget]] = []
+    for path, section in _sections(draft):
         if isinstance(section, CloudPolicies):
-            found.append(((*at, "budget"), section.budget))
+            budgets.append(((*path, "budget"), section.budget))
         if isinstance(section, SitePolicies):
-            found += [((*at, key, name), own) for key, name, own in _of_payers(section)]
-    for at, budget in found:
+            budgets += [
+                ((*path, key, name), payer_budget)
+                for key, name, payer_budget in _payers_of(section)
+            ]
+    for path, budget in budgets:
         day, month = budget.per_day, budget.per_month
         if day is not None and month is not None and day > month:
-            draft.problems.add((*at, "per_day"), f"{day:g}", f"at most per_month, {month:g}")
+            draft.problems.add((*path, "per_day"), f"{day:g}", f"at most per_month, {month:g}")
 
 
-def _of_payers(site: SitePolicies) -> Iterator[tuple[str, str, Budget]]:
-    """Budgets of accounts and users: the key in the section, the name, and the budget."""
-    yield from (("account_budgets", name, own) for name, own in site.account_budgets.items())
-    yield from (("user_budgets", name, own) for name, own in site.user_budgets.items())
+def _payers_of(site: SitePolicies) -> Iterator[tuple[str, str, Budget]]:
+    """The budgets of accounts and users: the key in the section, the name, and the budget."""
+    yield from (("account_budgets", name, budget) for name, budget in site.account_budgets.items())
+    yield from (("user_budgets", name, budget) for name, budget in site.user_budgets.items())
 
 
 _PAYERS = {
@@ -79,34 +84,38 @@ _PAYERS = {
         "a user's name, without spaces, commas and slashes",
     ),
 }
-"""What these budgets are, the form of their names, and that form in words."""
+"""For each key: the noun, the form of the names, and that form in words."""
 
 
 def _payer_budgets(draft: Draft) -> None:
-    """A budget of an account or user is at most the cluster's, which would always run out first."""
+    """Check that the budget of an account or user is not above the cluster's, which would always
+    run out first.
+    """
     site = draft.section("policies", SitePolicies, SitePolicies())
     if site is None:
         return
     public = any(c.location is Location.PUBLIC for c in draft.clouds.values())
-    for section in dict.fromkeys(section for section, _, _ in _of_payers(site)):
+    for section in dict.fromkeys(section for section, _, _ in _payers_of(site)):
         if draft.all_whole and not public:
             expected = "a public cloud among the clouds: budgets stop no other"
             draft.problems.add(("policies", section), _PAYERS[section][0], expected)
-    for section, name, budget in _of_payers(site):
-        at = ("policies", section, name)
+    for section, name, budget in _payers_of(site):
+        path = ("policies", section, name)
         _, form, expected = _PAYERS[section]
         if not form.fullmatch(name):
-            draft.problems.add(at, shown(name), expected)
+            draft.problems.add(path, shown(name), expected)
         if budget == Budget():
-            draft.problems.add(at, "an empty mapping", "per_day, per_month or both")
+            draft.problems.add(path, "an empty mapping", "per_day, per_month or both")
         for key in ("per_day", "per_month"):
-            own, all_ = getattr(budget, key), getattr(site.budget, key)
-            if own is not None and all_ is not None and own > all_:
-                draft.problems.add((*at, key), f"{own:g}", f"at most the cluster's, {all_:g}")
+            amount, cluster_amount = getattr(budget, key), getattr(site.budget, key)
+            if amount is not None and cluster_amount is not None and amount > cluster_amount:
+                draft.problems.add(
+                    (*path, key), f"{amount:g}", f"at most the cluster's, {cluster_amount:g}"
+                )
 
 
 def _together(draft: Draft) -> None:
-    """The policies of a pool, as the daemon will have them, must make sense together."""
+    """Check that the policies of a pool make sense together, as the daemon will combine them."""
     site = draft.section("policies", SitePolicies, SitePolicies())
     if site is None:
         return
@@ -115,27 +124,38 @@ def _together(draft: Draft) -> None:
         if cloud is None:
             continue
         try:
-            own = rules(site, cloud, pool)
+            pool_rules = rules(site, cloud, pool)
         except ValueError:
             continue  # _texts complains of it
-        at = ("pools", i)
-        odd = misfits(own.growth, own.release, own.lease, own.boot, own.min_idle)
-        for why in (*odd, *_odd(own, site.look)):
-            found = f"growth {_name(own.growth)} with release {_name(own.release)}"
-            draft.problems.add(at, found, f"policies that go together: {why}")
+        path = ("pools", i)
+        misfit_reasons = misfits(
+            pool_rules.growth,
+            pool_rules.release,
+            pool_rules.lease,
+            pool_rules.boot,
+            pool_rules.min_idle,
+        )
+        for reason in (*misfit_reasons, *_late_looks(pool_rules, site.look)):
+            actual = f"growth {_name(pool_rules.growth)} with release {_name(pool_rules.release)}"
+            draft.problems.add(path, actual, f"policies that go together: {reason}")
         count = len(draft.nodes.get(i, ()))
-        if count and own.min_idle > (pool.max_nodes or count):
+        if count and pool_rules.min_idle > (pool.max_nodes or count):
             expected = f"at most {pool.max_nodes or count}, the machines that the pool may have"
-            draft.problems.add((*at, "policies", "min_idle"), f"{own.min_idle}", expected)
+            draft.problems.add((*path, "policies", "min_idle"), f"{pool_rules.min_idle}", expected)
 
 
-def _odd(own: PoolRules, look: float) -> Iterator[str]:
-    """Why these rules make no sense for a daemon that looks every ``look`` seconds."""
-    release = own.release
-    if isinstance(release, Delayed) and own.public and own.lease > 1 and look >= release.before_end:
+def _late_looks(pool_rules: PoolRules, look: float) -> Iterator[str]:
+    """Why these rules make no sense for a daemon that decides every ``look`` seconds."""
+    release = pool_rules.release
+    if (
+        isinstance(release, Delayed)
+        and pool_rules.public
+        and pool_rules.lease > 1
+        and look >= release.before_end
+    ):
         yield (
-            f"delayed lets go in the last {brief(release.before_end)} of a lease, which a look"
-            f" every {format_duration(look)} may miss"
+            f"delayed releases machines in the last {brief(release.before_end)} of a lease, which a"
+            f" look every {format_duration(look)} may miss"
         )
 
 

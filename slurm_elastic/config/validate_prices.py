@@ -13,15 +13,15 @@ from slurm_elastic.model.cluster import Limits, Location, Market
 
 
 def _type_prices(draft: Draft) -> None:
-    """A type of a public cloud without a price would pass below any spending cap."""
+    """A type without a price in a public cloud would pass any spending cap."""
     for i, cloud in draft.clouds.items():
         if cloud.location is not Location.PUBLIC:
             continue
         for name, kind in cloud.shapes.items():
             if kind.price <= 0:
-                at = ("clouds", i, "types", name, "price")
+                path = ("clouds", i, "types", name, "price")
                 expected = "a price above 0: the spending cap of a public cloud counts with it"
-                draft.problems.add(at, describe(kind.price), expected)
+                draft.problems.add(path, describe(kind.price), expected)
 
 
 def _pool_price(draft: Draft) -> None:
@@ -42,19 +42,19 @@ def _limits(draft: Draft) -> None:
     if everywhere is not None:
         scopes.append((("limits",), everywhere, pools))
     for i, cloud in draft.clouds.items():
-        own = [(p, c) for p, c in pools if c is cloud]
-        scopes.append((("clouds", i, "limits"), cloud.limits, own))
-    for at, limits, bound in scopes:
+        cloud_pools = [(p, c) for p, c in pools if c is cloud]
+        scopes.append((("clouds", i, "limits"), cloud.limits, cloud_pools))
+    for path, limits, bound in scopes:
         if limits.dollars_per_hour == 0:
             expected = "more than 0: without the key, public clouds stay shut"
-            draft.problems.add((*at, "dollars_per_hour"), "0", expected)
+            draft.problems.add((*path, "dollars_per_hour"), "0", expected)
         if draft.all_whole and bound:
-            _market_limits(draft, at, limits, bound)
-            _spending_limit(draft, at, limits, bound)
+            _market_limits(draft, path, limits, bound)
+            _spending_limit(draft, path, limits, bound)
 
 
 def _market_limits(
-    draft: Draft, at: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, CloudSettings]]
+    draft: Draft, path: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, CloudSettings]]
 ) -> None:
     bounds: Mapping[Market, tuple[str, int | None]] = {
         Market.SPOT: ("spot", limits.spot),
@@ -65,29 +65,29 @@ def _market_limits(
         used = [pool for pool, cloud in pools if market in markets_used(pool, cloud)]
         if limit and not used:
             expected = f"no such limit: none of these pools uses the {market} market"
-            draft.problems.add((*at, key), describe(limit), expected)
+            draft.problems.add((*path, key), describe(limit), expected)
     for pool, cloud in pools:
         used_markets = markets_used(pool, cloud)
         if used_markets <= shut:
             key = bounds[min(used_markets)][0]
-            words = " and ".join(sorted(used_markets))
-            expected = f"at least 1: pool {pool.name} uses nothing but {words}"
-            draft.problems.add((*at, key), "0", expected)
+            market_names = " and ".join(sorted(used_markets))
+            expected = f"at least 1: pool {pool.name} uses nothing but {market_names}"
+            draft.problems.add((*path, key), "0", expected)
 
 
 def _spending_limit(
-    draft: Draft, at: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, CloudSettings]]
+    draft: Draft, path: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, CloudSettings]]
 ) -> None:
     for pool, cloud in pools:
         cheapest = _cheapest(pool, cloud)
         if limits.dollars_per_hour and cheapest and limits.dollars_per_hour < cheapest[0]:
             expected = f"at least {cheapest[0]:g}, one {cheapest[1]} of pool {pool.name}"
-            found = describe(limits.dollars_per_hour)
-            draft.problems.add((*at, "dollars_per_hour"), found, expected)
+            actual = describe(limits.dollars_per_hour)
+            draft.problems.add((*path, "dollars_per_hour"), actual, expected)
 
 
 def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | None:
-    """The full price ($/h) and name of the pool's cheapest machine; None if nobody knows."""
+    """The full price ($/h) and name of the pool's cheapest machine. None if unknown."""
     if cloud.flat_price is not None:
         return cloud.flat_price, "machine"
     names, types = pool.type_names or tuple(cloud.shapes), cloud.shapes
@@ -96,7 +96,7 @@ def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | N
 
 
 def markets_used(pool: PoolSettings, cloud: CloudSettings) -> frozenset[Market]:
-    """The markets that the pool buys on; machines on-premises count as reserved."""
+    """The markets on which the pool buys. Machines on-premises count as reserved."""
     if cloud.location is Location.ON_PREMISES:
         return frozenset({Market.RESERVED})
     return frozenset(pool.markets)

@@ -20,7 +20,7 @@ def check_stopped(draft: Draft) -> None:
 
 
 def _expected(pool: PoolSettings, cloud: CloudSettings, nodes: Sequence[str]) -> str:
-    """The ``stopped`` that the pool could have instead; empty if it can have its own."""
+    """The ``stopped`` that the pool could have instead. Empty if its own is possible."""
     if not cloud.can_stop:
         return f"0: machines of provider {cloud.provider} cannot be stopped and started"
     if not markets_used(pool, cloud) - {Market.SPOT}:

@@ -145,8 +145,8 @@ def test_a_key_that_has_gone_is_told_of_and_changes_nothing(
     (told,) = caplog.messages
     assert told.startswith("site.yaml:")
     assert (
-        f": {at + '.' if at else ''}{key}: the key {key} is gone since release 0.1.0 and does nothing: "
-        in told
+        f": {at + '.' if at else ''}{key}: the key {key} was removed in release 0.1.0 and does"
+        " nothing: " in told
     )
     decision = (ROOT / "docs/design/21-a-key-says-when-to-change-it.md").read_text()
     table = (
