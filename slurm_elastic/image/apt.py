@@ -28,7 +28,7 @@ def host_release() -> str:
     fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     codename = fields.get("VERSION_CODENAME", "").strip('"')
     if not codename:
-        raise SlurmElasticError("/etc/os-release names no release: say debian: in the recipe")
+        raise SlurmElasticError("/etc/os-release names no release: set debian: in the recipe")
     return codename
 
 
@@ -51,7 +51,9 @@ def sources(debian: str, host: str) -> tuple[str, ...]:
         )
     lines = sources_in(fetched, debian, host)
     if not lines:
-        raise SlurmElasticError("this host's apt sources tell of no Debian mirror")
+        raise SlurmElasticError(
+            "this host's apt sources have no Debian mirror: add one to /etc/apt/sources.list"
+        )
     return lines
 
 

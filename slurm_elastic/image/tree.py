@@ -266,8 +266,7 @@ def _add_line(path: Path, line: str, number: str) -> bool:
             return False
         if number and fields[2:3] == [number]:
             raise SlurmElasticError(
-                f"{name} has the number {number} on this host, which is that of {fields[0]} in the "
-                "image"
+                f"{name} has the number {number} on this host, but in the image {fields[0]} has it"
             )
     with path.open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")

@@ -184,9 +184,9 @@ class BootTrial:
         ended: dict[str, str] = self._until(lambda: self._ended(number), f"the end of job {number}")
         if ended["ExitCode"] != f"{RAN}:0":
             raise SlurmElasticError(
-                f"job {number} is {ended['JobState']}, exit {ended['ExitCode']}: 0 is one that "
-                "never began (slurmctld.log of --keep says why), 2 is another host's name, 3 a "
-                "metadata service that is open to users"
+                f"job {number} is {ended['JobState']}, exit {ended['ExitCode']} (0: it never "
+                "began, see slurmctld.log of --keep; 2: it ran on another host; 3: users reach the "
+                "metadata service)"
             )
         node = self._head.shown("node", NODE)
         return f"{NODE}, Slurm {node.get('Version')}, {node.get('OS')}"

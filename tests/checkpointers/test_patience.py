@@ -16,8 +16,8 @@ from slurm_elastic.testing.saving import save
 from tests.checkpointers.node_bed import PATIENCE, NodeBed
 
 pytestmark = ROOT_PART
-TAKEN = " s, to go on from its images: job 7 is driven by another process already\n"
-SILENT = " s, to go on from its images: slurmctld does not answer\n"
+TAKEN = " s, to continue from its images: job 7 is driven by another process already\n"
+SILENT = " s, to continue from its images: slurmctld does not answer\n"
 
 
 @pytest.fixture

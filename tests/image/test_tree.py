@@ -61,8 +61,8 @@ def test_a_user_whose_number_differs_in_the_image_is_refused(place: Path) -> Non
 @pytest.mark.parametrize(
     ("file", "line", "whose"),
     [
-        ("passwd", "munge:x:1234:110::/:/bin/false\n", "alice has the number 1234 .* of munge"),
-        ("group", "sudoers:x:2000:\n", "lab has the number 2000 .* of sudoers"),
+        ("passwd", "munge:x:1234:110::/:/bin/false\n", "alice has the number 1234 .* munge has it"),
+        ("group", "sudoers:x:2000:\n", "lab has the number 2000 .* sudoers has it"),
     ],
 )
 def test_a_number_that_somebody_else_has_in_the_image_is_refused(

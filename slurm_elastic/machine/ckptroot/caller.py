@@ -69,7 +69,7 @@ def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> C
     # While our parent lives it stays our parent. If it is the same now, no pid was reused during
     # the checks.
     if os.getppid() != parent or chain(site, proc, asks=asks) != (top, step):
-        raise Refused("what started us ended meanwhile")
+        raise Refused("the process that started us has ended")
     return caller
 
 

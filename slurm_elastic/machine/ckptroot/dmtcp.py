@@ -319,7 +319,7 @@ class Dmtcp(Method):
                 self._clocks = stack.enter_context(clock.begun(self._own_clocks, saved))
             except OSError as error:
                 if saved:
-                    raise Refused(f"its clocks cannot go on here: {error.strerror}") from error
+                    raise Refused(f"its clocks cannot continue here: {error.strerror}") from error
             yield
 
     def _end(self) -> None:

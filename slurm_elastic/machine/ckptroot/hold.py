@@ -58,7 +58,7 @@ class Hold:
         # If slurmctld reports no end of the run, the user has sent the SIGTERM.
         self._relay.terminated = self._relay.terminated and state is None
         if is_late and state is not None and state.runs(attempt):
-            self._run.say(f"no requeue in {self._run.site.hold:.0f} s: the job goes on here")
+            self._run.say(f"no requeue in {self._run.site.hold:.0f} s: the job continues here")
             return Outcome.GOES_ON
         if is_late:
             self._stay(state)

@@ -59,11 +59,11 @@ class ImageWait:
             self._began_at = now
         remaining = self._began_at + self._limit - now
         if remaining <= 0:
-            self._tell(f"waited {self._limit:.0f} s and goes on from no image: {reason}")
+            self._tell(f"waited {self._limit:.0f} s and starts over without an image: {reason}")
             return False
         if reason != self._reason:
             self._reason = reason
-            self._tell(f"waits, up to {remaining:.0f} s, to go on from its images: {reason}")
+            self._tell(f"waits, up to {remaining:.0f} s, to continue from its images: {reason}")
         # Random pauses, so that a thousand jobs that wait for one slurmctld do not ask at once.
         pause = min(self._pause * random.uniform(0.5, 1.5), remaining)  # noqa: S311 - no secret
         self._pause = min(1.5 * self._pause, _LONGEST_PAUSE_S)

@@ -173,7 +173,9 @@ class JobInit:
             return {"clocks": clock.begin(self._clocks, saved)}
         except OSError as error:
             if saved:
-                raise OSError(f"its clocks cannot go on here: {error.strerror or error}") from error
+                raise OSError(
+                    f"its clocks cannot continue here: {error.strerror or error}"
+                ) from error
             return {"clockless": error.strerror or str(error)}
 
     def _restore(self, order: dict[str, Any]) -> None:

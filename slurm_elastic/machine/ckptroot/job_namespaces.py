@@ -117,7 +117,7 @@ class JobNamespaces:
                 namespace = os.dup(opened)
                 break
         else:
-            raise Refused("the job has no process any more")
+            raise Refused("the job has no process left")
         try:
             yield namespace
         finally:

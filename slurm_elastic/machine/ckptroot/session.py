@@ -65,7 +65,7 @@ class Session:
         """Start the job from its beginning. ``again``: it has written outputs before."""
         run = self._run
         if again:
-            run.say("no image to go on from: the job starts anew")
+            run.say("no image to continue from: the job starts anew")
             run.given_back = dict.fromkeys(run.meta.outputs, 0)
             for line in outputs.clear(run.copies, run.meta.outputs, run.caller):
                 run.say(line)
@@ -168,7 +168,7 @@ class Session:
             case "release":
                 if self.is_held:
                     self._release()
-                return "the job goes on here", 0
+                return "the job continues here", 0
         raise Refused(f"unknown request {request.verb!r}")
 
     def _checkpoint(self, request: Request) -> tuple[str, int]:

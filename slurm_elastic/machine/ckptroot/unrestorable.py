@@ -30,7 +30,7 @@ def why(tasks: Iterable[int], uid: int) -> str:
     for pid in tasks:
         name = status_of(pid).get("Name", str(pid))
         if _VALGRIND.search(_program(pid)):
-            return f"process {name} runs in valgrind, which does not go on after a restore"
+            return f"process {name} runs in valgrind, which does not work after a restore"
         # The variable alone proves nothing: it may come from the host on which the job was
         # submitted.
         if has_keys and _TICKETS in b"\0" + _environment(pid):

@@ -55,7 +55,7 @@ class Hub:
             peers = msgspec.json.decode(self._peers_file.read_bytes(), type=tuple[Peer, ...])
             check(self._network, peers)  # the configuration may have changed since
         except (FileNotFoundError, msgspec.DecodeError, ValueError) as error:
-            log.info("nobody is let in yet: %s", error)
+            log.info("no peers from an earlier run, none is admitted: %s", error)
             peers = ()
         with self._lock:
             self._apply(peers)
@@ -107,7 +107,7 @@ def check(network: Network, peers: Sequence[Peer]) -> None:
             raise ValueError(f"{peer.key[:60]!r} is no public key")
     for values in ([p.address for p in peers], [p.key for p in peers if p.key]):
         if len(set(values)) != len(values):
-            raise ValueError("an address or a key twice")
+            raise ValueError("the list of peers has an address or a key twice")
 
 
 def _is_key(text: str) -> bool:

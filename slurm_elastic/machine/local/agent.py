@@ -154,8 +154,10 @@ class Agent:
             raise Refusal("NodeBusy", f"there is a machine already for: {', '.join(busy)}")
         room = min(self._settings.room - len(standing), len(message.nodes))
         if room < 1:
-            occupancy = f"{len(standing)} of {self._settings.room} machines are taken"
-            raise Refusal("InsufficientCapacity", f"{occupancy}, {len(message.nodes)} more wanted")
+            occupancy = f"{len(standing)} of {self._settings.room} machines are in use"
+            raise Refusal(
+                "InsufficientCapacity", f"{occupancy}, {len(message.nodes)} more requested"
+            )
         return room
 
     def _new_records(self, message: LaunchOrder, room: int) -> tuple[Record, ...]:

@@ -367,7 +367,7 @@ class Agent:
         if not warning or warning == self.reported:
             return
         if self.slurm.comment("slurm-elastic:notice:" + warning):
-            say("told Slurm of " + warning)
+            say("reported to Slurm: " + warning)
             self.reported = warning
 
     def run(self, command: List[str]) -> bool:  # noqa: UP006

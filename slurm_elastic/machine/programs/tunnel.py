@@ -152,7 +152,7 @@ class Tunnel:
         try:
             run("ip", "link", "add", "dev", self.name, "type", "wireguard")
         except OSError as error:
-            say("no WireGuard in the kernel, wireguard-go takes its place: %s" % error)  # noqa: UP031
+            say("the kernel has no WireGuard, starting wireguard-go: %s" % error)  # noqa: UP031
             subprocess.call(
                 ["wireguard-go", self.name], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -218,9 +218,9 @@ class Tunnel:
             if self.wait(TRY_S):
                 answer = self.ask(self.public)
                 self.sent_at = time.monotonic()
-                say("the head was given the key, and says: " + (answer or "nothing yet"))
+                say("sent the key to the head, its answer: " + (answer or "none yet"))
         except OSError as error:
-            say("the key is not handed in: %s" % error)  # noqa: UP031
+            say("cannot send the key to the head: %s" % error)  # noqa: UP031
         finally:
             os.unlink(path)
 

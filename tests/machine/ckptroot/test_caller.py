@@ -134,9 +134,9 @@ def test_a_parent_that_changed_while_it_was_asked_about_is_believed_nothing(
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(os, "getgrouplist", another)
-        with pytest.raises(Refused, match="what started us ended meanwhile"):
+        with pytest.raises(Refused, match="the process that started us has ended"):
             tree.identify(asks=True)
     parents = iter([30, 30, 1])
     monkeypatch.setattr(os, "getppid", lambda: next(parents))
-    with pytest.raises(Refused, match="what started us ended meanwhile"):
+    with pytest.raises(Refused, match="the process that started us has ended"):
         tree.identify(asks=True)

@@ -149,7 +149,9 @@ def test_it_has_clocks_of_its_own_where_its_node_can_give_it_any(
     bed.method.start()
     assert bed.method.clocks() is None
     bed.method.stop()
-    with pytest.raises(Refused, match=r"^its clocks cannot go on here: Operation not permitted$"):
+    with pytest.raises(
+        Refused, match=r"^its clocks cannot continue here: Operation not permitted$"
+    ):
         bed.restore("a.dmtcp")
     assert bed.method.pid == 0, "nothing was brought back with other clocks"
 

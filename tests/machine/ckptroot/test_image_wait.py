@@ -60,8 +60,8 @@ def test_it_waits_five_minutes_ever_more_slowly_and_then_goes_on_without(
     assert wait.pauses[:3] == [1.0, 1.5, 2.25]
     assert set(wait.pauses[7:-1]) == {15.0}
     assert 0 < wait.pauses[-1] <= 15.0
-    begins = f"waits, up to 300 s, to go on from its images: {WHY}"
-    ends = f"waited 300 s and goes on from no image: {WHY}"
+    begins = f"waits, up to 300 s, to continue from its images: {WHY}"
+    ends = f"waited 300 s and starts over without an image: {WHY}"
     assert wait.told == [(patiences.log.WARNING, f"job 7: {one}") for one in (begins, ends)]
     said = (tmp_path / "out").read_text()
     assert said == f"of before\nslurm-elastic: the job {begins}\nslurm-elastic: the job {ends}\n"
@@ -71,8 +71,8 @@ def test_another_reason_is_said_and_has_no_time_of_its_own(wait: Wait) -> None:
     wait.patience.again(WHY)
     wait.patience.again("it is taken")
     assert [line for _, line in wait.told] == [
-        f"job 7: waits, up to 300 s, to go on from its images: {WHY}",
-        "job 7: waits, up to 299 s, to go on from its images: it is taken",
+        f"job 7: waits, up to 300 s, to continue from its images: {WHY}",
+        "job 7: waits, up to 299 s, to continue from its images: it is taken",
     ]
 
 

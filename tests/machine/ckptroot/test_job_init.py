@@ -463,7 +463,7 @@ def test_without_clocks_of_its_own_what_is_begun_runs_and_what_was_saved_does_no
     numbers.one.obey({"do": "restore", "pid": 1001, "sysv": False, "clocks": saved})
     why = "Operation not permitted"
     if saved:
-        assert numbers.sent == [{"failed": f"criu restore: its clocks cannot go on here: {why}"}]
+        assert numbers.sent == [{"failed": f"criu restore: its clocks cannot continue here: {why}"}]
     else:
         assert numbers.sent == [{"pid": 1001, "clockless": why}]
 

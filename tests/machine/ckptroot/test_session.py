@@ -211,7 +211,7 @@ def test_a_restart_without_images_says_that_it_starts_anew_and_what_becomes_of_i
     run.session.begin()
     assert run.node.did == ["start"]
     first, second = run.said()
-    assert first == "no image to go on from: the job starts anew"
+    assert first == "no image to continue from: the job starts anew"
     assert second.startswith(f"{run.out}: 10 bytes of earlier runs, or of others")
     assert run.told == [f"job 7: {line}" for line in run.said()]
 
@@ -436,7 +436,7 @@ def test_one_that_nobody_requeued_says_so_and_goes_on(run: Bed) -> None:
     run.answers = [RUNS]
     run.node.status = 0
     assert run.session.run() == 0
-    assert run.said()[0] == "no requeue in 600 s: the job goes on here"
+    assert run.said()[0] == "no requeue in 600 s: the job continues here"
     assert run.status()["state"] == "running"
 
 
@@ -480,7 +480,7 @@ def test_a_request_that_fails_is_answered_with_the_reason(
 
 
 def test_a_release_of_what_is_not_held_changes_nothing(run: Bed) -> None:
-    assert run.session.carry_out(Request("a", "release")) == ("the job goes on here", 0)
+    assert run.session.carry_out(Request("a", "release")) == ("the job continues here", 0)
     assert run.node.did == []
 
 

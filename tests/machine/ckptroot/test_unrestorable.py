@@ -55,7 +55,7 @@ def test_a_tool_of_valgrind_is_known_by_its_program(place: str, tmp_path: Path) 
     with running(tool, "600") as pid:
         found = unrestorable.why([pid], UID)
     assert found.startswith("process ")
-    assert found.endswith(" runs in valgrind, which does not go on after a restore")
+    assert found.endswith(" runs in valgrind, which does not work after a restore")
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="not installed: valgrind")

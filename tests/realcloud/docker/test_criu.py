@@ -60,8 +60,8 @@ def test_periodic_images_leave_nothing_on_the_nodes_own_disk(world: CriuWorld) -
     gone(world, job)
 
 
-TAKEN = "to go on from its images: job {job} is driven by another process already"
-SILENT = "to go on from its images: slurmctld does not answer"
+TAKEN = "to continue from its images: job {job} is driven by another process already"
+SILENT = "to continue from its images: slurmctld does not answer"
 
 
 @contextlib.contextmanager
