@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.see import Snapshot
+from slurm_elastic.model.causes.saves import NoticeGiven
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.actions import SaveJob
@@ -45,10 +46,11 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     """All that is known of one run. ``situations``: one for each of its machines that differs.
 
     ``cause``: of what it is to be moved for now (None: nothing), by ``deadline`` at the earliest
-    (None: not known), for ``reason``. ``threatened``: its nodes that are to be left; none where
-    only its time limit ends, or it is preempted. ``can_move``: it is a batch job, which alone can
-    be requeued. ``probe``: it is time to see whether it can be saved. ``stays_suspended``:
-    it is suspended, and has done no work that a save of now would keep.
+    (None: not known), for ``reason``; ``notice``: the kind of
+    a cloud's notice that has no reason of its own. ``threatened``: its nodes that are to be left;
+    none where only its time limit ends, or it is preempted. ``can_move``: it is a batch job, which
+    alone can be requeued. ``probe``: it is time to see whether it can be saved.
+    ``stays_suspended``: it is suspended, and has done no work that a save of now would keep.
     """
 
     run: JobRun
@@ -58,6 +60,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     threatened: tuple[str, ...] = ()
     deadline: float | None = None
     reason: str = ""
+    notice: str = ""
     can_move: bool = True
     probe: bool = False
     stays_suspended: bool = False
@@ -101,8 +104,8 @@ def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
     if facts.cause is not None and facts.can_move:
         reason = facts.reason
         if action is not None:
-            said = action.reason.startswith(reason)
-            reason = action.reason if said else f"{reason}: {action.reason}"
+            is_same = isinstance(action.cause, NoticeGiven) and action.cause.notice == facts.notice
+            reason = action.reason if is_same else f"{reason}: {action.reason}"
         # A run that is over at that time for certain is saved whatever its policy says.
         saves = (action is not None or facts.cause in CERTAIN) and all(
             fits(facts.deadline, s.now, s.dump, slack) for s in facts.situations
@@ -158,6 +161,7 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFact
         threatened=tuple(node for node in job.nodes if node in left),
         deadline=leaving[0].until if leaving else None,
         reason=leaving[0].why if leaving else "",
+        notice=leaving[0].notice if leaving else "",
         can_move=job.batch,
         probe=_is_to_be_probed(snapshot, job, choice),
         stays_suspended=job.is_suspended and not _is_to_be_kept(snapshot, job),

@@ -15,6 +15,7 @@ from slurm_elastic.ckptman.see import told_of
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.checkpoint.threat import by_subject, moving
+from slurm_elastic.policies.nodes.node_reasons import has_mark
 from slurm_elastic.policies.nodes.node_state import is_drained
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.ledger import Machine
@@ -68,7 +69,7 @@ class NodeReleases:
 
     def _is_released(self, name: str, node: SlurmNode | None) -> bool:
         # Nothing is owed where an admin has drained it by now, or nobody: theirs stays.
-        if node is None or not is_drained(node) or not node.reason.startswith(MARK):
+        if node is None or not is_drained(node) or not has_mark(node, MARK):
             return True
         try:
             node_updates.return_to_service(self._site.slurm, [node])

@@ -19,7 +19,7 @@ from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.checkpoint.threat import LEAVING, Cause, Threat, is_false
 from slurm_elastic.policies.launch.exclusions import after_interruption
-from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK
+from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
     is_anothers_address,
@@ -80,7 +80,7 @@ def _ours(threats: Sequence[Threat], node: SlurmNode, moving: Collection[str]) -
     """The one for which a node is to be drained: its machine goes; or it comes to its planned end,
     and jobs are moved off for that. Plans of Slurm's and of administrators are theirs.
     """
-    planned = node.name in moving or node.reason.startswith(MARK)
+    planned = node.name in moving or has_mark(node, MARK)
     causes = LEAVING | {Cause.PLANNED_END} if planned else LEAVING
     return next((t for t in threats if t.cause in causes), None)
 
@@ -124,7 +124,7 @@ def _give_up(
 
 def _is_lost(node: SlurmNode) -> bool:
     # Not where an admin has drained it: the reason is theirs.
-    is_ours = node.reason.startswith(OUR_MARK)
+    is_ours = has_mark(node, OUR_MARK)
     return is_busy(node) and not is_down(node) and is_ours and "NOT_RESPONDING" in node.states
 
 
@@ -135,7 +135,7 @@ def _power_down(site: Site, view: Mapping[str, SlurmNode], leaving: Iterable[str
         for name in leaving
         if name in site.pool_of
         and phase(view[name]) is Phase.UP
-        and view[name].reason.startswith(MARK)
+        and has_mark(view[name], MARK)
         and is_drained(view[name])
         and not is_busy(view[name])
         and not is_down(view[name])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,10 +17,11 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.local_time import localised, moment, zone
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli import why_not
+from slurm_elastic.cli.repeated_text import without_repeats
 from slurm_elastic.cli.shortened import hosts, offers, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE
 from slurm_elastic.model.causes import Quoted
-from slurm_elastic.policies.launch.grouping import generalised
+from slurm_elastic.policies.launch.grouping import kind_of
 from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.state.audit_trail import jobs_of, nodes_of
 from slurm_elastic.state.ledger import Decision, Machine
@@ -33,7 +33,6 @@ MACHINES_SHOWN = 5
 DETAILS_SHOWN = 6
 LINES = 40  # lines that are printed where not all are asked for
 _KIND_WIDTH = 16
-_REPEATED = 40  # characters of a reason from which on it is told once in a row of decisions
 SAVES = "job's saves"
 """The subject of ``ckpt explain``: the decisions of slurm-elastic-ckptman alone."""
 _OFFERS = ("ranked", "behind", "refused", "rejected")
@@ -87,9 +86,10 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
     day, printed = "", [one.reason for one in explanation.verdicts]
     for decision, again in reversed(chosen):
         day = _day(decision, day, console)
-        short = _without(printed, decision)
-        _decision(short, console, subject, again=again, printed=decision.reason)
-        printed.append(decision.reason)
+        whole = decision.reason
+        short = replace(decision, cause=Quoted(text=without_repeats(whole, printed)))
+        _decision(short, console, subject, again=again, printed=whole)
+        printed.append(whole)
     left_out = len(told) - len(chosen)
     if left_out or len(told) < len(explanation.decisions):
         count = len(explanation.decisions)
@@ -131,46 +131,20 @@ def _without_decisions(explanation: Explanation) -> str:
     return "slurm-elastic has not acted on this job."
 
 
-def _without(printed: Sequence[str], decision: Decision) -> Decision:
-    """The decision without the reasons and the ends of reasons (a cloud's error) that were printed
-    above it.
-    """
-    for reason in filter(lambda text: len(text) >= _REPEATED, reversed(printed)):
-        if reason in decision.reason:
-            short = decision.reason.replace(reason, "for the same reason")
-            return replace(decision, cause=Quoted(text=short))
-    ends = (_common_end(reason, decision.reason) for reason in printed)
-    end = max(ends, key=len, default="")
-    if len(end) < _REPEATED:
-        return decision
-    short = f"{decision.reason.removesuffix(end)}(see above)"
-    return replace(decision, cause=Quoted(text=short))
-
-
-def _common_end(text: str, other: str) -> str:
-    """The longest end that both have and that begins at a word."""
-    pairs = zip(reversed(text), reversed(other), strict=False)
-    length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    end = other[len(other) - length :]
-    if len(end) == len(other) or other[: len(other) - len(end)].endswith(" "):
-        return end
-    return end.partition(" ")[2]
-
-
 def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:
     """The last decision of each kind and cause, by time, and how often it was taken in all; it is
     about all that these were about, the last ones first. Where its figures are others each time,
     those of one job are not told of another.
     """
-    found: dict[tuple[str, str], list[Decision]] = {}
+    found: dict[tuple[str, object], list[Decision]] = {}
     for decision in decisions:
-        found.setdefault((decision.kind, generalised(decision.reason)), []).append(decision)
+        found.setdefault((decision.kind, kind_of(decision.cause)), []).append(decision)
     parts = [part for all_of in found.values() for part in _of_one_cause(all_of)]
     return sorted(map(_as_one, parts), key=lambda one: one[0].at)
 
 
 def _of_one_cause(decisions: Sequence[Decision]) -> Iterable[Sequence[Decision]]:
-    if len({decision.reason for decision in decisions}) == 1:
+    if len({decision.cause for decision in decisions}) == 1:
         return [decisions]
     by_job: dict[tuple[int, ...], list[Decision]] = {}
     for decision in decisions:

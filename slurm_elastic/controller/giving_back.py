@@ -23,7 +23,7 @@ from slurm_elastic.model.causes.composed import NodesUnavailable
 from slurm_elastic.model.cluster import NodeRequest, Pool
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob, SlurmNode
-from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
+from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.slurm.client import node_updates, requeue_setting
 
@@ -161,9 +161,7 @@ def _expect_requeues(site: Site, nodes: Sequence[str], *, hurry: bool) -> list[S
 
 def may_force(node: SlurmNode) -> bool:
     """Whether ``power_down_and_requeue`` would power the node down."""
-    return phase(node) is Phase.POWERING_UP and (
-        not is_drained(node) or node.reason.startswith(OUR_MARK)
-    )
+    return phase(node) is Phase.POWERING_UP and (not is_drained(node) or has_mark(node, OUR_MARK))
 
 
 def _allow_requeue(site: Site, job: SlurmJob) -> None:

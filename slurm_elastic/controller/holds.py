@@ -24,7 +24,7 @@ from slurm_elastic.model.exclusion import (
 )
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
-from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.slurm.client import node_updates
 
@@ -122,7 +122,7 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
             continue
         if is_drained(node):
             waiting = waiting or "POWER_DOWN" in node.states  # which will end the drain
-            if node.reason.startswith(HOLD_MARK) and node.reason != reason:
+            if has_mark(node, HOLD_MARK) and node.reason != reason:
                 renamed.setdefault(reason, []).append(name)
         elif can_drain(node):
             due.setdefault(reason, []).append(name)
@@ -182,4 +182,4 @@ def _keep_back(site: Site, nodes: Sequence[str]) -> None:
 def is_held(node: SlurmNode) -> bool:
     """Whether a node with a hold of ours is drained by us."""
     # Slurm 22.05 drops a node's reason when it powers it up, and demands one of an admin.
-    return is_drained(node) and (node.reason.startswith(HOLD_MARK) or not node.reason)
+    return is_drained(node) and (has_mark(node, HOLD_MARK) or not node.reason)

@@ -11,7 +11,7 @@ from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
+from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
     is_anothers_address,
@@ -35,7 +35,7 @@ def fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = False
         node = view.get(name)
         if node is None:
             continue
-        admins = is_drained(node) and not node.reason.startswith(OUR_MARK)
+        admins = is_drained(node) and not has_mark(node, OUR_MARK)
         # One that an admin has drained stays drained: with no job on it there is nothing to do,
         # and else it goes down for the admin's reason, which we never clear.
         if phase(node) is Phase.UP and (is_busy(node) or not admins):

@@ -132,7 +132,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     @property
     def why(self) -> str:
         """The cause of its end for people, "" while it serves."""
-        return self.cause.sentence if self.cause is not None else ""
+        return str(self.cause) if self.cause is not None else ""
 
     @property
     def lease(self) -> Lease:
@@ -184,7 +184,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     @property
     def reason(self) -> str:
         """The cause for people."""
-        return self.cause.sentence
+        return str(self.cause)
 
 
 _PLAIN_NAMES = {"plans of Slurm": "Slurm's reservations and drains", "slurm (ckptman)": "slurm"}

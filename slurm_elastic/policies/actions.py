@@ -31,7 +31,7 @@ class Action(Struct, frozen=True, kw_only=True):
     @property
     def reason(self) -> str:
         """The cause for people."""
-        return self.cause.sentence
+        return str(self.cause)
 
     @property
     def subject(self) -> str:

@@ -80,6 +80,11 @@ def _is_of_source(health: Health) -> bool:
     return health.name != SLURM
 
 
+def is_scope(name: str) -> bool:
+    """Whether a cloud or a pool is at fault."""
+    return name.startswith((scope_of_cloud(""), scope_of_pool("")))
+
+
 def of_order(number: int) -> str:
     """An operator's order."""
     return f"order:{number}"

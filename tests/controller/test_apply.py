@@ -394,7 +394,7 @@ def test_a_machine_that_was_gone_before_it_could_be_taken_in_is_written_down_bes
     (found,) = [m for m in world.ledger.machines.live(ended_since=0) if m.instance.id == one.id]
     assert found.ended_at == world.now
     assert found.worst_price == pytest.approx(0.10)
-    assert told(world, "pub2", "ended") == [EndedWhileUnwritable().sentence]
+    assert told(world, "pub2", "ended") == [str(EndedWhileUnwritable())]
     assert list(world.site.unadopted.snapshot()) == [("onp", "onp-x")], (
         "its list says nothing of the other"
     )

@@ -226,7 +226,7 @@ def test_a_node_whose_launch_never_got_an_answer_is_given_back_too(world: World)
     world.advance(LATE + 20, step=1)
     assert "RUNNING" in world.slurm.queue()[1].states
     assert world.slurm.queue()[1].nodes == ("pub1",)
-    assert "its launch has no answer" in world.ledger.exclusions.holds()[0].cause.sentence
+    assert "its launch has no answer" in str(world.ledger.exclusions.holds()[0].cause)
     assert world.ledger.exclusions.breakers() == (), "nothing is known to have booted"
 
 

@@ -74,7 +74,7 @@ def in_file(world: World) -> dict[str, tuple[float | None, str | None]]:
     """By machine: its end and why, as another process reads them from the file."""
     with closing(sqlite3.connect(world.dir / "ledger.db")) as db:
         rows = db.execute("select id, ended, cause from machines").fetchall()
-    return {i: (end, cause and decoded(cause).sentence) for i, end, cause in rows}
+    return {i: (end, cause and str(decoded(cause))) for i, end, cause in rows}
 
 
 def write_out(world: World) -> None:

@@ -122,7 +122,7 @@ def test_an_idle_machine_is_stopped_and_started_for_the_next_job(
     assert [k for k in world.kinds("pub1") if k in ("stopped", "started", "launched")] == [
         "launched", "stopped", "started",
     ]  # fmt: skip
-    assert f"nodes=pub1 reason={stopping._IDLE.sentence}" in caplog.text
+    assert f"nodes=pub1 reason={stopping._IDLE}" in caplog.text
     assert f"node=pub1 id={machine}" in caplog.text
     (told,) = (d for d in world.ledger.decisions.about("job:20") if d.kind == "started")
     assert told.reason == f"{machine}, which was stopped: small in zone-1, $0.10/h"
@@ -574,7 +574,7 @@ def test_one_of_no_pool_any_more_stops_at_no_price(world: World) -> None:
     run(world, 1, "pub1")
     (machine,) = world.ledger.machines.live()
     world.ledger.stops.stopping(
-        "pub", [machine.instance.id], Quoted(text=stopping._IDLE.sentence), world.now
+        "pub", [machine.instance.id], Quoted(text=str(stopping._IDLE)), world.now
     )
     site = dataclasses.replace(world.site, pools={})
     stopping.has_stopped(site, "pub", [machine], "r-1")

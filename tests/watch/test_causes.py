@@ -144,7 +144,7 @@ def test_other_words_change_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [offers(ORDER), offers(SOLD_OUT), pool_rests(FAILED), pool_rests(EXPLAINED)]
     before = [causes.of(cause) for cause in found]
     for kind in {type(cause) for cause in (*found, ORDER, SOLD_OUT, FAILED, EXPLAINED)}:
-        monkeypatch.setattr(kind, "sentence", "x")
+        monkeypatch.setattr(kind, "words", "x")
     assert [causes.of(cause) for cause in found] == before
 
 

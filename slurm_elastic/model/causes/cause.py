@@ -6,6 +6,8 @@ import re
 
 from msgspec import Struct
 
+from slurm_elastic.base.sentence import Sentence
+
 
 def _tag(name: str) -> str:
     """The tag of a class: its name in lower case, words joined by ``-``."""
@@ -18,12 +20,17 @@ class Cause(Struct, frozen=True, kw_only=True, tag_field="kind", tag=_tag):
     """
 
     @property
-    def sentence(self) -> str:
-        """The cause for people, without a full stop."""
+    def words(self) -> str:
+        """The text of the sentence, without a full stop; only ``sentence`` and ``str`` read it."""
         raise NotImplementedError(type(self).__name__)
 
+    @property
+    def sentence(self) -> Sentence:
+        """The cause for people."""
+        return Sentence(self.words)
+
     def __str__(self) -> str:
-        return self.sentence
+        return self.words
 
 
 class Quoted(Cause, frozen=True, kw_only=True):
@@ -34,5 +41,5 @@ class Quoted(Cause, frozen=True, kw_only=True):
     text: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return self.text

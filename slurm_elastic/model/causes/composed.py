@@ -28,7 +28,7 @@ class CoolsDown(Cause, frozen=True, kw_only=True):
     cause: AnyCause
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"cools down {self.until} after {self.code}: {self.cause}"
 
 
@@ -40,7 +40,7 @@ class PoolPaused(Cause, frozen=True, kw_only=True):
     cause: AnyCause
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"pool {self.pool} is paused {self.until}: {self.cause}"
 
 
@@ -51,7 +51,7 @@ class PoolTried(Cause, frozen=True, kw_only=True):
     cause: AnyCause
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"pool {self.pool} is tried with one machine, as {self.cause}"
 
 
@@ -62,7 +62,7 @@ class SpotRefused(Cause, frozen=True, kw_only=True):
     cause: AnyCause
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"job {self.job} gets no spot machine: {self.cause}"
 
 
@@ -74,7 +74,7 @@ class RoomShort(Cause, frozen=True, kw_only=True):
     cause: AnyCause
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.room} of {self.wanted} nodes can be had now: {self.cause}"
 
 
@@ -90,7 +90,7 @@ class NeverTogether(Cause, frozen=True, kw_only=True):
     then: str = ""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return (
             f"its {self.wanted} nodes can never be had together in cloud {self.cloud},"
             f" {self.most} at most: {self.bound or 'it has no offer'}"
@@ -125,7 +125,7 @@ class NoOfferServes(Cause, frozen=True, kw_only=True):
     bounded: tuple[OffersRefused, ...] = ()
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         lines = [*map(str, self.groups), *map(str, self.bounded)]
         if self.more:
             lines.append(f"{self.more} more for {counted(self.more_causes, 'other reason')}")
@@ -157,7 +157,7 @@ class ScopesCoolDown(Cause, frozen=True, kw_only=True):
     scopes: tuple[ScopeCoolsDown, ...]
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "; ".join(map(str, self.scopes))
 
 
@@ -168,7 +168,7 @@ class NodeFailed(Cause, frozen=True, kw_only=True):
     explanation: NodeIll | Quoted
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.machine}: {self.explanation}"
 
 
@@ -178,7 +178,7 @@ class StoppedMachineUnwanted(Cause, frozen=True, kw_only=True):
     because: Unwanted | StoppedByOrder
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"it was stopped: {self.because}"
 
 
@@ -188,7 +188,7 @@ class RequestsRefused(Cause, frozen=True, kw_only=True):
     causes: tuple[AnyCause, ...]
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "; ".join(map(str, self.causes))
 
 
@@ -198,7 +198,7 @@ class ServesAnother(Cause, frozen=True, kw_only=True):
     cause: AnyCause
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"its job cannot be had whole ({self.cause})"
 
 
@@ -208,7 +208,7 @@ class NodesUnavailable(Cause, frozen=True, kw_only=True):
     cause: AnyCause
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"its nodes cannot be had: {self.cause}"
 
 
@@ -219,7 +219,7 @@ class OrderOver(Cause, frozen=True, kw_only=True):
     told: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"its time is over: {self.told}"
 
 

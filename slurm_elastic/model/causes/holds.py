@@ -9,7 +9,7 @@ class GrowthStartsIt(Cause, frozen=True, kw_only=True):
     """A growth policy keeps its idle nodes from Slurm."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "the growth policy starts it when it is needed"
 
 
@@ -17,7 +17,7 @@ class NoOrderKeepsIt(Cause, frozen=True, kw_only=True):
     """The operator's order that kept the node is over."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "no operator keeps it any more"
 
 
@@ -25,7 +25,7 @@ class UpOrComing(Cause, frozen=True, kw_only=True):
     """The held node is up, or on its way up."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "it is up or coming"
 
 
@@ -33,7 +33,7 @@ class MayStart(Cause, frozen=True, kw_only=True):
     """What let nothing start in the pool is over."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "machines may be started"
 
 
@@ -41,7 +41,7 @@ class NoPoliciesLeft(Cause, frozen=True, kw_only=True):
     """The configuration has no growth policies any more."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "there are no policies any more"
 
 
@@ -49,7 +49,7 @@ class PoliciesStartIt(Cause, frozen=True, kw_only=True):
     """A growth policy starts the node now."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "the policies start it"
 
 

@@ -15,7 +15,7 @@ class FewFree(Cause, frozen=True, kw_only=True):
     said: str = ""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         said = f": {self.said}" if self.said else ""
         return f"{self.cloud} has {self.free} free{said}"
 
@@ -29,7 +29,7 @@ class NodesLimited(Cause, frozen=True, kw_only=True):
     market: str = ""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         on = f" on {self.market}" if self.market else ""
         who = scope_in_words(self.scope)
         return f"{who}{on} is limited to {self.limit} nodes, {self.used} are in use"
@@ -44,7 +44,7 @@ class DollarsLimited(Cause, frozen=True, kw_only=True):
     price: float
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return (
             f"{scope_in_words(self.scope)} may spend {money(self.limit)}/h, spends"
             f" {money(self.spent)}/h and this costs up to {money(self.price)}/h"
@@ -58,7 +58,7 @@ class BootsLimited(Cause, frozen=True, kw_only=True):
     limit: int
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{scope_in_words(self.scope)} boots {self.limit} at a time"
 
 
@@ -68,7 +68,7 @@ class StartsLimited(Cause, frozen=True, kw_only=True):
     cloud: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"the API of cloud {self.cloud} starts only so many machines a second"
 
 
@@ -82,7 +82,7 @@ class WaitsForTurn(Cause, frozen=True, kw_only=True):
     cap: BootCap
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"for its turn: {self.cap}"
 
 
@@ -94,7 +94,7 @@ class TurnMissed(Cause, frozen=True, kw_only=True):
     cap: BootCap
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return (
             f"its turn to boot did not come in {brief(self.waited_s)}: {self.cap}, and what is left"
             f" of ResumeTimeout ({brief(self.timeout_s)}) would not do"

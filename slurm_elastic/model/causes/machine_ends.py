@@ -10,7 +10,7 @@ class SuspendedBySlurm(Cause, frozen=True, kw_only=True):
     """Slurm powered the node down in its own time (SuspendTime, or ResumeTimeout)."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "suspended by Slurm"
 
 
@@ -20,7 +20,7 @@ class OutOfService(Cause, frozen=True, kw_only=True):
     node_reason: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"Slurm took it out of service: {self.node_reason}"
 
 
@@ -28,7 +28,7 @@ class NeverRegistered(Cause, frozen=True, kw_only=True):
     """The node did not come up in its time."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "it did not register in time"
 
 
@@ -36,7 +36,7 @@ class JobNotWhole(Cause, frozen=True, kw_only=True):
     """The job needs all its nodes at once, and some of them cannot be had."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "its job could not be had whole"
 
 
@@ -49,7 +49,7 @@ class NodePoweredDown(Cause, frozen=True, kw_only=True):
     was_stopped: bool = False
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         before = "it was stopped and runs: " if self.was_stopped else ""
         time = "" if self.for_s is None else f" for {brief(self.for_s)}"
         return f"{before}Slurm has its node powered down{time}"
@@ -65,7 +65,7 @@ class SecondMachine(Cause, frozen=True, kw_only=True):
     generation: str = ""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         of = f"of generation {self.generation}" if self.generation else "of its own cloud"
         return f"node {self.node} has machine {self.keeper} {of}"
 
@@ -74,7 +74,7 @@ class PoweredUpAgain(Cause, frozen=True, kw_only=True):
     """Slurm powers the node up once more, and takes no slurmd that booted before."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "Slurm powers its node up again: it waits for a machine that boots after that"
 
 
@@ -82,7 +82,7 @@ class StoppedByOthers(Cause, frozen=True, kw_only=True):
     """The cloud has the machine stopped, which we did not ask for."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "the cloud has it stopped, which nobody asked for: it serves nobody"
 
 
@@ -90,7 +90,7 @@ class NoSuchNode(Cause, frozen=True, kw_only=True):
     """Slurm has no node of the name that the machine's tags have."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "Slurm has no such node"
 
 
@@ -98,7 +98,7 @@ class TooOldWithoutNode(Cause, frozen=True, kw_only=True):
     """The machine's tags name no node, and it has passed its maximum age."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "its tags name no node and it is too old"
 
 
@@ -106,7 +106,7 @@ class EndPending(Cause, frozen=True, kw_only=True):
     """The end was decided before, and the cloud still lists the machine."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "its end was decided and it is still there"
 
 
@@ -114,7 +114,7 @@ class EndConfirmed(Cause, frozen=True, kw_only=True):
     """The end was decided before, and the cloud lists the machine no more."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "its end was decided and it is gone"
 
 
@@ -125,7 +125,7 @@ class NotListed(Cause, frozen=True, kw_only=True):
     was_stopped: bool = False
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         stopped = ", stopped," if self.was_stopped else ""
         return f"the cloud did not list it{stopped} {self.times} times in a row"
 
@@ -134,7 +134,7 @@ class EndedInCloud(Cause, frozen=True, kw_only=True):
     """The cloud's list says that the machine has ended."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "terminated in the cloud"
 
 
@@ -142,7 +142,7 @@ class EndedWhileUnwritable(Cause, frozen=True, kw_only=True):
     """The machine was launched and ended while the ledger could not be written."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "it was gone before the ledger could be written again"
 
 
@@ -152,7 +152,7 @@ class CountedAsGone(Cause, frozen=True, kw_only=True):
     uid: int
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"gone, by the operator (uid {self.uid})"
 
 
@@ -160,7 +160,7 @@ class IdleStopped(Cause, frozen=True, kw_only=True):
     """The machine is idle, and its pool keeps stopped machines."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "idle: stopped, to be started again"
 
 
@@ -170,7 +170,7 @@ class CannotBeStopped(Cause, frozen=True, kw_only=True):
     error: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"it cannot be stopped: {self.error}"
 
 
@@ -180,7 +180,7 @@ class CannotBeStarted(Cause, frozen=True, kw_only=True):
     error: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"it could not be started: {self.error}"
 
 

@@ -13,7 +13,7 @@ class OfCloud(Cause, frozen=True, kw_only=True):
     pool_cloud: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"is of cloud {self.cloud}, the pool is of {self.pool_cloud}"
 
 
@@ -23,7 +23,7 @@ class MarketNotUsed(Cause, frozen=True, kw_only=True):
     market: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"the pool does not use the {self.market} market"
 
 
@@ -33,7 +33,7 @@ class TypeNotUsed(Cause, frozen=True, kw_only=True):
     instance_type: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.instance_type} is not among the pool's instance types"
 
 
@@ -43,7 +43,7 @@ class ZoneNotUsed(Cause, frozen=True, kw_only=True):
     zone: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"zone {self.zone} is not among the pool's zones"
 
 
@@ -57,7 +57,7 @@ class TooSmall(Cause, frozen=True, kw_only=True):
     needed: int
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         unit = " MiB" if self.resource == "MiB" else ""
         return f"has {self.has} {self.resource}, the pool's nodes need {self.needed}{unit}"
 
@@ -74,7 +74,7 @@ class PriceMistyped(Cause, frozen=True, kw_only=True):
     reference: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return (
             f"clouds[{self.cloud}].types[{self.instance_type}].price of the configuration is"
             f" {money(self.typed)}/h, but the cloud itself asks {money(self.asked)}/h"
@@ -90,7 +90,7 @@ class TooDear(Cause, frozen=True, kw_only=True):
     maximum: float
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"costs {money(self.price)}/h, the pool pays at most {money(self.maximum)}/h"
 
 
@@ -101,7 +101,7 @@ class SpotNotCheaper(Cause, frozen=True, kw_only=True):
     on_demand: float
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         dear = money(self.on_demand)
         return f"spot at {money(self.price)}/h is not cheaper than on-demand at {dear}/h"
 

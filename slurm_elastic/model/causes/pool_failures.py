@@ -31,7 +31,7 @@ class BootsFailed(Cause, frozen=True, kw_only=True):
         return f"{before}{how}"
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.finding}; do: {self.remedy}" if self.remedy else self.finding
 
 
@@ -42,7 +42,7 @@ class KeyNotBrought(Cause, frozen=True, kw_only=True):
     error: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.machine}: {self.error}"
 
 
@@ -55,7 +55,7 @@ class SecretMissing(Cause, frozen=True, kw_only=True):
     error: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.name} not brought: {self.error}"
 
 
@@ -65,7 +65,7 @@ class CheckFailed(Cause, frozen=True, kw_only=True):
     said: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"its check failed: {self.said}"
 
 
@@ -80,7 +80,7 @@ class BootsCounted(Cause, frozen=True, kw_only=True):
     known: SecretMissing | CheckFailed | None = None
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         how = "booted but not registered in time"
         if self.how.node_reason:
             how = f"Slurm took it out of service: {self.how.reason_with_remedy}"
@@ -99,7 +99,7 @@ class MachinesFailed(Cause, frozen=True, kw_only=True):
     known: SecretMissing | CheckFailed | None = None
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         if self.how.node_reason:
             return f"Slurm took {self.nodes} out of service: {self.how.reason_with_remedy}"
         machines = "machine" if self.count == 1 else "machines"
@@ -111,7 +111,7 @@ class LaunchUnanswered(Cause, frozen=True, kw_only=True):
     """The cloud never answered the launch for the node, and the time to boot is over."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "its launch has no answer, and its time to boot is over"
 
 
@@ -126,7 +126,7 @@ class BootTimeOver(Cause, frozen=True, kw_only=True):
     slurm_was_away: bool = False
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         timeout = brief(self.timeout_s)
         if self.slurm_was_away:
             away = "could not register while slurmctld was away"

@@ -16,7 +16,7 @@ class BestOffer(Cause, frozen=True, kw_only=True):
     offer: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         nodes = counted(self.nodes, "node")
         return f"best offer for {nodes} of pool {self.pool}: {self.offer or 'none'}"
 
@@ -41,7 +41,7 @@ class MachinesBought(Cause, frozen=True, kw_only=True):
     offers: int = 1
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         is_mixed = len(self.machines) > 1
         parts = [f"{one} ({one.count})" if is_mixed else str(one) for one in self.machines]
         among = f", chosen by the cloud among {self.offers} offers" if self.offers > 1 else ""

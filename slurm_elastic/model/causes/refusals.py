@@ -12,7 +12,7 @@ class PartlyGiven(Cause, frozen=True, kw_only=True):
     wanted: int
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"gave {self.given} of {self.wanted} machines"
 
 
@@ -22,7 +22,7 @@ class TakenAway(Cause, frozen=True, kw_only=True):
     machine: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"machine {self.machine} is taken away"
 
 
@@ -32,7 +32,7 @@ class NotSavable(Cause, frozen=True, kw_only=True):
     because: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"it cannot be saved: {self.because}"
 
 
@@ -42,7 +42,7 @@ class NoOffers(Cause, frozen=True, kw_only=True):
     cloud: str = ""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"cloud {self.cloud} gave no offers" if self.cloud else "it has no offer"
 
 
@@ -53,7 +53,7 @@ class CloudSilent(Cause, frozen=True, kw_only=True):
     error: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return self.error
 
 
@@ -64,7 +64,7 @@ class CloudUnlisted(Cause, frozen=True, kw_only=True):
     error: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"its machines could not be listed, so it sells none: {self.error}"
 
 

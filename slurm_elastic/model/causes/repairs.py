@@ -10,7 +10,7 @@ class AskedBySlurm(Cause, frozen=True, kw_only=True):
     """slurmctld called ResumeProgram for the node."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "Slurm asks for it"
 
 
@@ -18,7 +18,7 @@ class RequestLost(Cause, frozen=True, kw_only=True):
     """slurmctld waits for the node, and no request, launch or machine is there for it."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "Slurm waits for it and nothing serves it: the request was lost"
 
 
@@ -26,7 +26,7 @@ class NotPoweringUp(Cause, frozen=True, kw_only=True):
     """A request to power the node up that slurmctld does not stand by (any more)."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "Slurm does not have the node powering up (any more)"
 
 
@@ -34,7 +34,7 @@ class NotPoweringDown(Cause, frozen=True, kw_only=True):
     """A request to power the node down that slurmctld does not stand by (any more)."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "Slurm does not have the node powering down (any more)"
 
 
@@ -42,7 +42,7 @@ class AlreadyServed(Cause, frozen=True, kw_only=True):
     """The node has a machine or an open launch."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "the node has a machine or an open launch already"
 
 
@@ -50,7 +50,7 @@ class NoOfferLeft(Cause, frozen=True, kw_only=True):
     """No offer was left for the node."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "no offer was left for it"
 
 
@@ -60,7 +60,7 @@ class TagsOfCluster(Cause, frozen=True, kw_only=True):
     node: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"carries this cluster's tag for node {self.node}; the ledger lacks it"
 
 
@@ -70,7 +70,7 @@ class MachinesOfLaunch(Cause, frozen=True, kw_only=True):
     count: int
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"this open launch has {counted(self.count, 'machine')}"
 
 
@@ -80,7 +80,7 @@ class StillWanted(Cause, frozen=True, kw_only=True):
     count: int
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"no answer is known and Slurm still wants {self.count} of its nodes"
 
 
@@ -93,7 +93,7 @@ class NothingLaunched(Cause, frozen=True, kw_only=True):
     served: str = ""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         why = f"{self.served} has another one" if self.served else "Slurm wants none of its nodes"
         return f"no machine of it was seen for {brief(self.age_s)} and {why}"
 
@@ -102,7 +102,7 @@ class StopConfirmed(Cause, frozen=True, kw_only=True):
     """The stop was decided before, and the machine is stopped."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "it is stopped, to be started again"
 
 
@@ -110,7 +110,7 @@ class StopPending(Cause, frozen=True, kw_only=True):
     """The stop was decided before, and the machine runs."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "it was to be stopped and still runs"
 
 
@@ -118,7 +118,7 @@ class StartPending(Cause, frozen=True, kw_only=True):
     """The start was decided before, and the machine is stopped."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "it was to be started and is still stopped"
 
 
@@ -126,7 +126,7 @@ class StartedByOthers(Cause, frozen=True, kw_only=True):
     """A stopped machine runs, which we did not ask for, and its node is up."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "somebody has started it, and its node is up"
 
 
@@ -139,7 +139,7 @@ class OverAge(Cause, frozen=True, kw_only=True):
     maximum_s: int
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         old = (
             "from before the clock was set back"
             if self.age_s is None
@@ -152,7 +152,7 @@ class MachineLost(Cause, frozen=True, kw_only=True):
     """slurmctld has the node up, and its machine is gone."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "Slurm has it up and its machine is gone"
 
 
@@ -160,7 +160,7 @@ class AllocatedWithoutJob(Cause, frozen=True, kw_only=True):
     """slurmctld has a powered-down node allocated, and no job has it."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "Slurm has it powered down and allocated, and no job has it"
 
 
@@ -168,7 +168,7 @@ class NotResponding(Cause, frozen=True, kw_only=True):
     """A powered-down node that is NOT_RESPONDING."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "powered down and NOT_RESPONDING: no job would get it once slurmctld starts anew"
 
 
@@ -176,7 +176,7 @@ class DrainOutlived(Cause, frozen=True, kw_only=True):
     """The node was drained for a machine that is gone."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "drained for a machine that is gone: back to the powered-down nodes"
 
 
@@ -186,7 +186,7 @@ class IllAndPoweredDown(Cause, frozen=True, kw_only=True):
     node_reason: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.node_reason}: its machine is gone, back to the powered-down nodes"
 
 
@@ -205,7 +205,7 @@ class NodeIll(Cause, frozen=True, kw_only=True):
         return f"{self.node_reason}: {self.meaning}"
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.finding}; do: {self.remedy}" if self.remedy else self.finding
 
 
@@ -215,7 +215,7 @@ class NodeDown(Cause, frozen=True, kw_only=True):
     node_reason: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"DOWN ({self.node_reason}): back to the powered-down nodes"
 
 
@@ -223,7 +223,7 @@ class ListRead(Cause, frozen=True, kw_only=True):
     """All that the cloud lists is in the ledger."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "all that it lists is in the ledger"
 
 
@@ -233,7 +233,7 @@ class MachineThere(Cause, frozen=True, kw_only=True):
     machine: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.machine} is there"
 
 
@@ -241,7 +241,7 @@ class NameLookedUp(Cause, frozen=True, kw_only=True):
     """slurmctld would look the node's name up."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "slurmctld would look its name up"
 
 
@@ -251,7 +251,7 @@ class NodeUp(Cause, frozen=True, kw_only=True):
     node: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"node {self.node} is up"
 
 
@@ -261,7 +261,7 @@ class PoolWorks(Cause, frozen=True, kw_only=True):
     pool: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"a machine of pool {self.pool} has registered: it works again"
 
 
@@ -269,7 +269,7 @@ class TakesNoJobs(Cause, frozen=True, kw_only=True):
     """The node is drained."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "it takes no jobs"
 
 
@@ -277,7 +277,7 @@ class TakesJobs(Cause, frozen=True, kw_only=True):
     """The node is drained no more, or has no machine."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "it takes jobs, or has no machine"
 
 
@@ -285,7 +285,7 @@ class HoldNotInLedger(Cause, frozen=True, kw_only=True):
     """The node bears our mark of a hold, and the ledger lacks the hold."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "its hold is not in the ledger"
 
 
@@ -293,7 +293,7 @@ class NodeOfNoPool(Cause, frozen=True, kw_only=True):
     """The configuration has no pool with the node any more."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "no pool of the configuration has it any more"
 
 
@@ -303,7 +303,7 @@ class OfferAvailable(Cause, frozen=True, kw_only=True):
     offer: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.offer} can be had again"
 
 
@@ -313,7 +313,7 @@ class ListDoubted(Cause, frozen=True, kw_only=True):
     doubt: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return self.doubt
 
 

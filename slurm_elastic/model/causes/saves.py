@@ -17,7 +17,7 @@ class LeaseEnds(Cause, frozen=True, kw_only=True):
     is_paid: bool
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         time = "the paid lease" if self.is_paid else "its time"
         return (
             f"{time} of {brief(self.time_s)} ends in {brief(self.left_s)} "
@@ -32,7 +32,7 @@ class PriceOverThreshold(Cause, frozen=True, kw_only=True):
     threshold: float
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"price {money(self.price)} is over the threshold {money(self.threshold)}"
 
 
@@ -43,7 +43,7 @@ class PriceRose(Cause, frozen=True, kw_only=True):
     edge: float
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"price {money(self.price)} rose over {money(self.edge)}"
 
 
@@ -53,7 +53,7 @@ class IntervalOver(Cause, frozen=True, kw_only=True):
     interval_s: float
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{brief(self.interval_s)} of work since the last checkpoint"
 
 
@@ -66,7 +66,7 @@ class NoticeGiven(Cause, frozen=True, kw_only=True):
     left_s: float | None = None
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         left = "" if self.left_s is None else f", {brief(self.left_s)} left"
         return f"{self.notice} notice{left}"
 

@@ -30,7 +30,7 @@ class StoppedByOrder(Cause, frozen=True, kw_only=True):
         )
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"{self.fact}{given_by(self.who, self.until, self.reason)}"
 
 
@@ -44,7 +44,7 @@ class CloudBlocked(Cause, frozen=True, kw_only=True):
     unusable: str = ""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         if self.unusable:
             return f"cloud {self.cloud} cannot be used: {self.unusable}"
         return f"cloud {self.cloud} costs money: {' and '.join(self.lacks)}"
@@ -59,7 +59,7 @@ class OutsideTimes(Cause, frozen=True, kw_only=True):
     whose: str = ""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         times = ", ".join(self.times)
         whose = f"{self.whose}: " if self.whose else ""
         return f"{whose}outside the times at which machines may be started: {times} UTC"
@@ -73,7 +73,7 @@ class BudgetSpent(Cause, frozen=True, kw_only=True):
     whose: str = ""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         whose = f"{self.whose}: " if self.whose else ""
         return f"{whose}the budget of {money(self.dollars)} a {self.period} is spent"
 
@@ -84,7 +84,7 @@ class RecordsNotWritten(Cause, frozen=True, kw_only=True):
     trouble: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return self.trouble
 
 
@@ -95,7 +95,7 @@ class ByOrder(Cause, frozen=True, kw_only=True):
     told: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return self.told
 
 
@@ -111,7 +111,7 @@ class PayerOverdrawn(Cause, frozen=True, kw_only=True):
     until: float
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         when = "today" if self.period == "day" else f"this {self.period}"
         used, budget = money(self.spent), money(self.budget)
         return (

@@ -10,7 +10,7 @@ class NodeNotOfPool(Cause, frozen=True, kw_only=True):
     """The machine's node is of its pool no more."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "the configuration has its node in this pool no more"
 
 
@@ -21,7 +21,7 @@ class NoLongerUsed(Cause, frozen=True, kw_only=True):
     name: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"the pool does not use the {self.what} {self.name} any more"
 
 
@@ -34,7 +34,7 @@ class TooOld(Cause, frozen=True, kw_only=True):
     maximum_s: float
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         age = "an unknown time" if self.age_s is None else brief(self.age_s)
         return f"it is {age} old, the pool's maximum is {brief(self.maximum_s)}"
 
@@ -43,7 +43,7 @@ class RecipeChanged(Cause, frozen=True, kw_only=True):
     """A fresh machine would be made otherwise."""
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return "a fresh machine would be made of another image, user data or settings"
 
 
@@ -53,7 +53,7 @@ class EnoughStopped(Cause, frozen=True, kw_only=True):
     most: int
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"the pool keeps {counted(self.most, 'stopped machine')}"
 
 
@@ -63,7 +63,7 @@ class YoungerStopped(Cause, frozen=True, kw_only=True):
     node: str
 
     @property
-    def sentence(self) -> str:
+    def words(self) -> str:
         return f"node {self.node} has a younger one"
 
 

@@ -30,6 +30,7 @@ from msgspec import Struct
 from slurm_elastic.base.units import money
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
+from slurm_elastic.policies.nodes.node_reasons import has_mark
 
 LEAD = 15.0
 """Seconds kept, besides a save's own and the site's slack, for the look that finds it due, the stop
@@ -84,7 +85,8 @@ class Response(StrEnum):
 class Threat(Struct, frozen=True, kw_only=True):
     """``what`` is the name of a node, or ``job:NUMBER``. ``until``: Unix time at which it is lost
     (None: nobody says); ``since``: when it was heard of. ``why`` in one line, the same for all that
-    a cloud takes, so that a thousand nodes are one command.
+    a cloud takes, so that a thousand nodes are one command. ``notice``: the kind of a notice that
+    has no reason of its own.
     """
 
     what: str
@@ -93,6 +95,7 @@ class Threat(Struct, frozen=True, kw_only=True):
     why: str
     since: float
     until: float | None = None
+    notice: str = ""
 
     def begins(self, job: SlurmJob, dump: float, slack: float) -> float:
         """When this is to be answered for a job on it whose save may take ``dump`` seconds, with
@@ -142,6 +145,7 @@ def of_notice(node: str, notice: Notice) -> Threat:
         cause=cause,
         answer=Response.MOVE if cause in LEAVING else Response.SAVE,
         why=notice.reason or f"{notice.kind} notice",
+        notice="" if notice.reason else notice.kind,
         since=notice.seen,
         until=notice.deadline,
     )
@@ -186,7 +190,7 @@ def of_node(node: SlurmNode, now: float, ours: str) -> Threat | None:
     if node.states & {"FAIL", "FAILING"}:
         why = f"Slurm has its node as failing: {node.reason or 'no reason is given'}"
         return Threat(what=node.name, cause=Cause.HEALTH, answer=Response.MOVE, why=why, since=now)
-    if "DRAIN" not in node.states or node.reason.startswith(ours):
+    if "DRAIN" not in node.states or has_mark(node, ours):
         return None
     when = _date(node.reason)
     if when is None or when <= now:

@@ -49,7 +49,7 @@ def grouped(causes: Iterable[tuple[Offer, AnyCause]]) -> tuple[Group, ...]:
     named = re.compile("|".join(re.escape(name) for name in names)) if names else None
     found: dict[object, tuple[AnyCause, list[str]]] = {}
     for offer, cause in pairs:
-        kind = _kind(cause, named)
+        kind = kind_of(cause, named)
         if kind not in found:
             found[kind] = with_short_quotes(cause), []
         found[kind][1].append(offer.key)
@@ -66,15 +66,15 @@ def no_offer_serves(groups: Sequence[Group]) -> NoOfferServes:
     )
 
 
-def _kind(value: object, named: re.Pattern[str] | None) -> object:
+def kind_of(value: object, named: re.Pattern[str] | None = None) -> object:
     """The same for two causes that differ in numbers and names of types and zones only."""
     if isinstance(value, Struct):
         fields = (getattr(value, name) for name in value.__struct_fields__)
-        return (type(value), *(_kind(field, named) for field in fields))
+        return (type(value), *(kind_of(field, named) for field in fields))
     if isinstance(value, str):
         return generalised(named.sub("*", value) if named else value)
     if isinstance(value, tuple):
-        return tuple(_kind(item, named) for item in value)
+        return tuple(kind_of(item, named) for item in value)
     return value if isinstance(value, bool) else None
 
 

@@ -22,7 +22,7 @@ from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.unhelped_words import unhelped_reason
 from slurm_elastic.policies.launch.waiting import is_counted, is_limit_fixed, sentence
-from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, without_mark
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 
@@ -395,7 +395,7 @@ def out_of_service(nodes: Iterable[SlurmNode], terms: DrainTerms) -> tuple[int, 
     for node in nodes:
         if is_down(node) or is_drained(node):
             ails = ill(node, terms)
-            words = node.reason.removeprefix(HOLD_MARK).strip()
+            words = without_mark(node, HOLD_MARK)
             reasons[ails.cause if ails else Quoted(text=words or "without a reason")] += 1
     return reasons.total(), reasons.most_common(1)[0][0] if reasons else Quoted(text="")
 

@@ -10,7 +10,7 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.model.slurm_words import node_states
 from slurm_elastic.model.slurm_words.node_causes import GIVEN_UP
 from slurm_elastic.model.slurm_words.rows import Actor
-from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
+from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
     is_busy,
@@ -59,7 +59,7 @@ def kept_node(node: SlurmNode, terms: DrainTerms) -> KeptNode | None:
     """Why the node takes no jobs; None if it takes some, or if slurm-elastic itself keeps it."""
     ails = ill(node, terms)
     how = Keep.REPLACED if ails is not None else _how(node)
-    if how is None or node.reason.startswith(OUR_MARK):
+    if how is None or has_mark(node, OUR_MARK):
         return None
     reason = node.reason if ails is None else f"{ails.words}: {ails.why}"
     is_slurms = node.reason_user in ("", terms.slurm_user)
@@ -79,7 +79,7 @@ def _how(node: SlurmNode) -> Keep | None:
     if is_rebooting(node):
         return Keep.REBOOT
     if is_down(node):
-        return Keep.GIVEN_UP if node.reason.startswith(GIVEN_UP) else Keep.DOWN
+        return Keep.GIVEN_UP if has_mark(node, GIVEN_UP) else Keep.DOWN
     if is_drained(node):
         return Keep.DRAINED if "DRAIN" in node.states else Keep.FAILED
     return Keep.OTHER if _others(node) else None

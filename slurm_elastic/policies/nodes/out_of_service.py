@@ -38,7 +38,7 @@ class Ill(Struct, frozen=True, kw_only=True):
         return NodeIll(node_reason=self.words, meaning=self.why, remedy=self.remedy)
 
     def __str__(self) -> str:
-        return self.cause.sentence
+        return str(self.cause)
 
 
 _COMPILED = tuple((cause, re.compile(cause.words)) for cause in CAUSES)

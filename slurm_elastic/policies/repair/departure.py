@@ -12,6 +12,7 @@ from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.stopped import born
 from slurm_elastic.policies.launch.verdict import could_run
+from slurm_elastic.policies.nodes.node_reasons import has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_drained, phase
 
 OURS = "slurm-elastic:"
@@ -65,7 +66,7 @@ def is_leaving(node: SlurmNode) -> bool:
 
 def is_persons(node: SlurmNode) -> bool:
     """A person has drained it, and decides."""
-    return is_drained(node) and not is_leaving(node) and not node.reason.startswith(OURS)
+    return is_drained(node) and not is_leaving(node) and not has_mark(node, OURS)
 
 
 def jobs_on(jobs: Iterable[SlurmJob], nodes: Iterable[str]) -> list[SlurmJob]:

@@ -10,7 +10,7 @@ from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import Action, Hold, Release
 from slurm_elastic.policies.launch.ranking import serving
-from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 
@@ -46,7 +46,7 @@ def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
 
 def is_marked(node: SlurmNode) -> bool:
     """Whether it is drained by a hold of ours."""
-    return node.reason.startswith(HOLD_MARK) and is_drained(node)
+    return has_mark(node, HOLD_MARK) and is_drained(node)
 
 
 def _pool_holds(

@@ -29,7 +29,7 @@ from slurm_elastic.policies.actions import (
     Recycle,
     Restore,
 )
-from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK
+from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
     is_allocated,
@@ -99,7 +99,7 @@ def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Actio
         if held:
             return GiveBack(node=node.name, cause=NoOfferLeft())
         return Launch(node=node.name, cause=RequestLost())
-    if where is Phase.POWERED_DOWN and node.reason.startswith(NOTICE_MARK) and is_drained(node):
+    if where is Phase.POWERED_DOWN and has_mark(node, NOTICE_MARK) and is_drained(node):
         # Slurm powered it down just as it was drained, which ends no drain that comes later.
         return Restore(node=node.name, cause=DrainOutlived())
     if where is Phase.UP and not held and (lost or not heard):
@@ -124,7 +124,7 @@ def _ill(node: SlurmNode, ails: Ill) -> Action | None:
 
 def _down(node: SlurmNode, where: Phase) -> Action | None:
     """A DOWN node of ours goes back to the powered-down ones; an admin's own stays."""
-    if not node.reason.startswith(_GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
+    if not has_mark(node, _GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
         return None
     action = Restore if where is Phase.POWERED_DOWN else Clear
     return action(node=node.name, cause=NodeDown(node_reason=node.reason))

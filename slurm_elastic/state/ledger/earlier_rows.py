@@ -57,7 +57,7 @@ def _decided(kind: str, sentence: str) -> AnyCause:
 def _exclusion_cause(kind: str, sentence: str) -> AnyCause:
     if kind == "breaker":
         return _pool_failure(sentence)
-    if sentence == GrowthStartsIt().sentence:
+    if sentence == str(GrowthStartsIt()):
         return GrowthStartsIt()
     return Quoted(text=sentence)
 

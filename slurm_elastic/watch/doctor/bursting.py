@@ -19,7 +19,7 @@ from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.launch.verdict import out_of_service
-from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import is_rebooting
 from slurm_elastic.slurm.client import confvalues, siteconf
 from slurm_elastic.slurm.client.site import read_site
@@ -161,12 +161,10 @@ def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Findi
     """Pools of which most nodes take no jobs. Our own holds come and go, and status shows them."""
     for pool in plan.pools_of(config):
         own = [nodes[name] for name in pool.nodes if name in nodes]
-        others = [
-            node for node in own if not node.reason.startswith(HOLD_MARK) and not is_rebooting(node)
-        ]
+        others = [node for node in own if not has_mark(node, HOLD_MARK) and not is_rebooting(node)]
         out, why = out_of_service(others, config.slurm.drain_terms)
         if 2 * out > len(own):
-            finding = why.finding if isinstance(why, NodeIll) else why.sentence
+            finding = why.finding if isinstance(why, NodeIll) else str(why)
             remedy = why.remedy if isinstance(why, NodeIll) else ""
             yield Finding.wrong(
                 f"nodes of pool {pool.name}",
@@ -202,7 +200,7 @@ def _waits_for_growth(config: Config, cloud: CloudSettings, nodes: Mapping[str, 
     rules = {own.name: rules_of(config, own) for own in config.pools}
     return all(
         holds_back(rules[pool.name].growth)
-        and all(nodes[n].reason.startswith(HOLD_MARK) for n in pool.nodes if n in nodes)
+        and all(has_mark(nodes[n], HOLD_MARK) for n in pool.nodes if n in nodes)
         for pool in pools
     )
 

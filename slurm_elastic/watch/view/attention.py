@@ -13,7 +13,7 @@ from slurm_elastic.model.finding import SLURMCTLD, try_pool
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
-from slurm_elastic.watch.causes import LEDGER, UNHELPED, of_order, told_once
+from slurm_elastic.watch.causes import LEDGER, UNHELPED, is_scope, of_order, told_once
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.departing import TAKEN, taken
 from slurm_elastic.watch.view.kept import GIVEN_UP, REPLACED
@@ -70,8 +70,7 @@ def attention(view: StatusView) -> tuple[Told, ...]:
 
 def reason(row: HoldView | CoolDownView, sentences: Iterable[Told]) -> str:
     """Why, in a table below these sentences: what they tell of a cloud or a pool is only named."""
-    named = row.cause.startswith((scope_of_cloud(""), scope_of_pool("")))
-    if named and any(one.cause == row.cause for one in sentences):
+    if is_scope(row.cause) and any(one.cause == row.cause for one in sentences):
         return f"{scope_in_words(row.cause)}, told above"
     return row.reason
 
@@ -92,7 +91,7 @@ def of_directive(one: DirectiveView) -> Told:
 def without_services(head: HeadView | None) -> Iterable[Told]:
     """Reports that Slurm acts on a head whose services did not follow."""
     if head is not None and head.do:
-        text = sentence(head.told.removeprefix("Head: "))
+        text = sentence(head.told)
         yield Told(level=Level.LOUD, text=text, do=head.do)
 
 

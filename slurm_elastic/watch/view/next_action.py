@@ -14,7 +14,7 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.release import Flagged
 from slurm_elastic.policies.growth.scaling import PoolRules
 from slurm_elastic.policies.launch.boots import given_up_after
-from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
     is_answering,
@@ -44,7 +44,7 @@ def node_state(node: SlurmNode | None, hold: Exclusion | None, *, has_machine: b
         return DOWN if is_down(node) else BOOTING
     if where is Phase.POWERING_DOWN:
         return POWERING_DOWN
-    held = is_drained(node) and (hold is not None or node.reason.startswith(HOLD_MARK))
+    held = is_drained(node) and (hold is not None or has_mark(node, HOLD_MARK))
     if held:
         return HELD
     if is_rebooting(node):
@@ -90,7 +90,7 @@ def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: f
     """Why a node is in that state, if there is something to say."""
     if state == HELD and hold is not None:
         if hold.kind != CAPACITY:
-            return hold.cause.sentence
+            return str(hold.cause)
         left = hold.until - now
         when = f"released in {brief(left)}" if left > 0 else "about to be released"
         return f"{hold.cause}; {when}"

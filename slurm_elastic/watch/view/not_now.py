@@ -57,7 +57,7 @@ def shut(states: Mapping[str, int], pool: str, held: Iterable[Exclusion]) -> str
     """Why none of its nodes that are off may start; "" where one may, or nothing is held."""
     if states.get(POWERED_DOWN) or not states.get(HELD):
         return ""
-    return next((hold.cause.sentence for hold in held if hold.pool == pool), "")
+    return next((str(hold.cause) for hold in held if hold.pool == pool), "")
 
 
 def cool_down(one: Exclusion, now: float) -> CoolDownView:
@@ -65,7 +65,7 @@ def cool_down(one: Exclusion, now: float) -> CoolDownView:
     return CoolDownView(
         key=one.scope,
         code=one.code,
-        reason=one.cause.sentence,
+        reason=str(one.cause),
         strikes=one.count,
         until=one.until,
         left=one.until - now,
@@ -84,7 +84,7 @@ def breaker(one: Exclusion, config: Config, facts: Facts) -> BreakerView:
         limit=config.timings.boot_failures,
         until=one.until or None,
         left=max(0.0, one.until - now) if one.until else None,
-        how=replace(how, in_a_row=0).sentence if taken_out else "booted but never registered",
+        how=str(replace(how, in_a_row=0)) if taken_out else "booted but never registered",
         node_reason=how.node_reason,
         remedy=how.remedy,
         paid=0.0 if taken_out else _paid(one, facts),

@@ -57,7 +57,7 @@ def test_breakers_and_holds_work_on_by_their_cause(path: Path) -> None:
     assert found[POLICY, "pub4"].cause == GrowthStartsIt()
     assert found[CAPACITY, "pub5"].cause == Quoted(text=SOLD_OUT)
     (cooling,) = (one for kind, one in ((k[0], v) for k, v in found.items()) if kind == COOL_DOWN)
-    assert cooling.cause.sentence == "gave 1 of 2 machines"
+    assert str(cooling.cause) == "gave 1 of 2 machines"
 
 
 def test_decisions_keep_their_sentences(path: Path) -> None:

@@ -1,0 +1,32 @@
+"""A text on the screen without what stands above it already. This is for the eye alone: what is
+left out depends on the words that are printed, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+_LEAST = 40
+"""Characters that are worth it."""
+
+
+def without_repeats(text: str, printed: Sequence[str]) -> str:
+    """The text without the texts, and the ends of texts (a cloud's error), that were printed above
+    it.
+    """
+    for other in filter(lambda one: len(one) >= _LEAST, reversed(printed)):
+        if other in text:
+            return text.replace(other, "for the same reason")
+    end = max((_common_end(other, text) for other in printed), key=len, default="")
+    return text if len(end) < _LEAST else f"{text.removesuffix(end)}(see above)"
+
+
+def _common_end(text: str, other: str) -> str:
+    """The longest end that both have and that begins at a word."""
+    pairs = zip(reversed(text), reversed(other), strict=False)
+    length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    end = other[len(other) - length :]
+    if len(end) == len(other) or other[: len(other) - len(end)].endswith(" "):
+        return end
+    return end.partition(" ")[2]
