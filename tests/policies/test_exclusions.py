@@ -271,3 +271,14 @@ def test_a_machine_that_registered_at_the_very_launch_proves_the_pool() -> None:
 def test_a_breaker_says_whether_slurm_took_its_machines_out() -> None:
     assert sickly(replace(OPEN, cause=BootsFailed(in_a_row=3, node_reason="Prolog error")))
     assert not sickly(OPEN)
+
+
+def test_other_words_change_no_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BootsFailed, "words", "x")
+    drained = after_failures(
+        Exclusion(kind=BREAKER, scope="std"), 9, T0, limit=3, cool_down=60.0,
+        how=BootsFailed(node_reason="Prolog error"),
+    )  # fmt: skip
+    silent = failing(Exclusion(kind=BREAKER, scope="std"), 10, T0)
+    assert (sickly(drained), sickly(silent)) == (True, False)
+    assert paused(drained, T0) is not None
