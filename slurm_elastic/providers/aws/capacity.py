@@ -167,6 +167,7 @@ def _value(client: Any, code: str) -> float:  # noqa: ANN401 - made by boto3 at 
     try:
         answer = client.get_service_quota(**request)
     except client.exceptions.NoSuchResourceException:
+        # Some quotas have no applied value, but only Amazon's default ("GetServiceQuota").
         answer = client.get_aws_default_service_quota(**request)
     return float(answer["Quota"]["Value"])
 

@@ -155,6 +155,7 @@ class Offers:
     def _report_trouble(self, error: ProviderError) -> None:
         """Log a new trouble once, because it makes us pay on-demand prices."""
         last_trouble, self.trouble = self.trouble, error
+        # Compared by code, because the text of one trouble may differ each time.
         if last_trouble is None or last_trouble.code != error.code:
             log.warning("no spot prices, spot is bought by those of before or not at all "
                         "cloud=%s error=%s", self._settings.name, error)  # fmt: skip

@@ -85,7 +85,10 @@ def _state(record: Record) -> InstanceState:
     paid for.
     """
     name = record["State"]["Name"]
+    # Codes that begin with "Server." are EC2's doing (as Server.SpotInstanceTermination); "Client."
+    # ones are ours.
     taken_by_ec2 = (record.get("StateReason") or {}).get("Code", "").startswith("Server.")
     if name == "shutting-down" and taken_by_ec2:
         return InstanceState.TERMINATED
+    # An unknown state counts as stopping, so that no job is sent there.
     return STATES.get(name, InstanceState.STOPPING)

@@ -209,6 +209,7 @@ def _from_answer(cloud: str, error: ClientError) -> ProviderError | None:
     provider_error = refusal(cloud, code, text, error.operation_name)
     if provider_error is None and status >= 500:
         return TransientError(cloud, code, sentence(text))
+    # A mismatch is the one refusal after which machines may exist (see ``instances.earlier``).
     if provider_error is None and 400 <= status < 500 and code != MISMATCH:
         return ProviderError(cloud, code, sentence(text))
     return provider_error

@@ -59,6 +59,7 @@ def _token_end(profile: Mapping[str, Any], sessions: Mapping[str, Any]) -> float
             token = json.loads(path.read_text("utf-8"))
             is_renewable = "refreshToken" in token
             return _time(token.get("registrationExpiresAt" if is_renewable else "expiresAt"))
+        # Deliberate: a missing or broken file only hides a date, and must not stop doctor.
         except (OSError, ValueError, TypeError, AttributeError):
             continue
     return None

@@ -42,6 +42,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
     for profile in profiles:
         if profile == "default" or examined >= MAX_PROFILES:
             continue  # "default" is the profile None, which comes first
+        # Each profile costs several calls to EC2, so only the first few are examined.
         cloud = _examine_profile(profile, place)
         if cloud is not None:
             examined += 1

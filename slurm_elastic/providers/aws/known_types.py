@@ -54,6 +54,7 @@ def _known_type(record: Mapping[str, Any], prices: Mapping[str, float]) -> Known
         memory=int(record["MemoryInfo"]["SizeInMiB"]),
         price=prices.get(name),
         gres=_gpus(record.get("GpuInfo", {}).get("Gpus", ())),
+        # x86_64 types also list i386.
         arch=next((a for a in archs if a != "i386"), ""),
         generation=int(generation[1]) if generation else None,
     )

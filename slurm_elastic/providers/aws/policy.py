@@ -127,6 +127,8 @@ def _services(
     })  # fmt: skip
     fleet = ["CreateFleet", "CreateLaunchTemplate"]
     creating = [*(fleet if settings.strategy is Strategy.FLEET else ()), "RunInstances"]
+    # Tags may be set only by the call that creates the resource. Otherwise the role could mark
+    # foreign machines as ours, and then end them.
     yield _allow("TagAtTheStart", ["CreateTags"], _tagged(settings, pools, arns), {
         "StringEquals": {"ec2:CreateAction": creating},
     })  # fmt: skip
@@ -233,6 +235,8 @@ def _fleets(settings: AwsCloud, cluster: Cluster, arns: _Arns) -> Iterator[State
     condition = {"StringEquals": {f"aws:RequestTag/{CLUSTER}": cluster.uuid}}
     yield _allow("MakeTemplates", ["CreateLaunchTemplate"], templates, condition)
     yield _allow("LaunchByTemplates", ["RunInstances"], templates, _tagged_with(cluster))
+    # For the same reason a later tag needs our tag on the machine, and only the keys of places are
+    # allowed.
     yield _allow("TagPlaces", ["CreateTags"], [arns.ec2("instance")], {
         **_tagged_with(cluster),
         "ForAllValues:StringLike": {"aws:TagKeys": [f"{PLACE}*"]},

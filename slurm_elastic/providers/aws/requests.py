@@ -191,12 +191,15 @@ def create_fleet(
         options |= {**single_pool, "MinTargetCapacity": 1}
     if market == "spot":
         options["InstanceInterruptionBehavior"] = "terminate"
+    # The first attempt has the plain generation, so that a repeated launch after a crash has the
+    # same token.
     token = f"{spec.generation}-{attempt}" if attempt else spec.generation
     return {
         "Type": "instant",
         "ClientToken": client_token(cluster, token, number),
         "LaunchTemplateConfigs": [
             {
+                # Templates of ours have only version 1, and it never changes.
                 "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "1"},
                 "Overrides": [_override(settings, spec, n) for n in range(len(spec.offers))],
             }

@@ -55,6 +55,7 @@ class SiteTemplate:
             kept = "not kept" if last_data is None else "those of before"
             log.warning("launch template's metadata options and placement are %s "
                         "cloud=%s error=%s", kept, self._settings.name, error)  # fmt: skip
+            # Deliberate: a launch without the site's metadata options is better than none.
             return last_data or {}
 
     def _read(self, template: str | None) -> Data:

@@ -67,6 +67,7 @@ class Templates:
 
     def name_for(self, spec: LaunchSpec) -> str:
         """The name of the template for a launch. The template exists when this returns."""
+        # The lock is held during the call, so that threads do not create the same template twice.
         with self._lock:
             data = self._data(spec)
             name = template_name(self._cluster, spec.pool.name, data)

@@ -65,6 +65,7 @@ def machine_of(
     machine = Instance(
         id=machine_id,
         cloud=settings.name,
+        # Each call made one machine, so its node is the first and only one in the list.
         node=NodeNames().node(marks, 0),
         generation=marks.get(GENERATION, ""),
         instance_type=kind,
@@ -72,6 +73,8 @@ def machine_of(
         market=market_of(marks.get(MARKET, "")),
         price=price_of(marks.get(PRICE), kind, settings.shapes),
         state=state,
+        # The tag can be edited in the cloud. A cloud that reports the time itself gives it in
+        # ``fields``.
         launched=float(made_at) if made_at.isdecimal() else 0.0,
         address=address,
     )

@@ -191,6 +191,8 @@ def price_of(tag: str | None, kind: str, types: Mapping[str, InstanceType]) -> f
     If the tag is missing or makes no sense, the configured price of the type. If the configuration
     lacks the type, the highest configured price, so that spending limits never count too little.
     """
+    # ``price_in`` also rejects negative, infinite and NaN prices, which would break the sums of
+    # limits.
     tagged_price = price_in(tag)
     if tagged_price is not None:
         return tagged_price

@@ -80,4 +80,5 @@ def used(containers: Iterable[Tagged]) -> tuple[int, int]:
 
 def _number(labels: Mapping[str, str], key: str) -> int:
     text = labels.get(key, "")
+    # Labels can be edited. The length keeps a senseless number from overflowing sums.
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

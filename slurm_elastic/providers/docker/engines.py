@@ -23,6 +23,7 @@ class Engines(Hosts[Client]):
         super().__init__(settings.name, tuple(settings.hosts), settings.timeout)
         self._settings = settings
         # Providers are never closed, so the connections are closed with the last reference.
+        # The callback refers to the dictionary and not to ``self``, which it would keep alive.
         weakref.finalize(self, _close_all, self._open)
 
     def call(self, host: str, do: Callable[[Client], Result]) -> Result:

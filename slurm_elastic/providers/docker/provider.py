@@ -186,7 +186,9 @@ class DockerProvider(HostedProvider[DockerType]):
     def _remove_container(self, host: str, container_id: str) -> None:
         try:
             self._engines.call(
-                host, lambda client: client.remove_container(container_id, force=True, v=True)
+                # ``v`` also removes its anonymous volumes, which nothing else would delete.
+                host,
+                lambda client: client.remove_container(container_id, force=True, v=True),
             )
         except InstanceNotFound:
             log.debug("already removed cloud=%s id=%s", self.name, container_id)
@@ -194,6 +196,7 @@ class DockerProvider(HostedProvider[DockerType]):
 
 def _create(client: Client, machine: requests.ContainerToBe) -> Mapping[str, Any]:
     settings = machine.settings
+    # Docker's DNS then finds the container by its node's name.
     endpoint = client.create_endpoint_config(aliases=[machine.node])
     answer: Mapping[str, Any] = client.create_container(
         settings.image,

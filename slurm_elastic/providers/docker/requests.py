@@ -69,12 +69,15 @@ class ContainerToBe(Struct, frozen=True, kw_only=True):
         return {
             "nano_cpus": self.kind.cpus * 10**9,
             "mem_limit": memory,
+            # Docker's limit for memory and swap together; equal to memory, it allows no swap.
             "memswap_limit": memory,
+            # A small init reaps the zombies that jobs leave behind.
             "init": True,
             "network_mode": settings.network,
             "binds": list(settings.mounts),
             "tmpfs": dict.fromkeys(settings.tmpfs, ""),
             "cap_add": list(settings.capabilities),
             "security_opt": list(settings.security_options),
+            # A machine that has powered itself off must stay off.
             "restart_policy": {"Name": "no"},
         }

@@ -333,6 +333,7 @@ class FakeProvider:
         with self.account.lock:
             for index, (call, error) in enumerate(self._faults):
                 if fnmatchcase(name, call) and not issubclass(error, exempt):
+                    # Each requested fault is used once.
                     del self._faults[index]
                     raise error(self.name, f"Fake{error.__name__}", "as it was asked to")
             yield

@@ -85,6 +85,7 @@ class VolumeImages:
         self._call_in_time(place, partial(_begin, self._settings, name))
         try:
             say(f"{file.size >> 20} MiB are sent as {name}")
+            # Twice the time, because the file is sent and then read back.
             limit = time.monotonic() + 2 * upload_limit(file.size, self._settings.timeout)
             with until(limit):
                 self._call(place, partial(_fill, self._settings, file, self._label(file), say))

@@ -147,6 +147,7 @@ class DomainPlan(Struct, frozen=True, kw_only=True):
         """The domain's XML with its two volumes, which are in ``directory`` of the storage pool."""
         root = Xml.fromstring(self.text)  # noqa: S314 - the site's own, or ours
         root.set("type", self.settings.virtualization)
+        # libvirt counts KiB.
         memory = str(self.kind.memory << 10)
         values = {"name": self.name, "uuid": self.id, "vcpu": str(self.kind.cpus)}
         values |= {"memory": memory, "currentMemory": memory}
@@ -162,5 +163,6 @@ class DomainPlan(Struct, frozen=True, kw_only=True):
             Xml.SubElement(disk, "driver", name="qemu", type=kind)
             Xml.SubElement(disk, "source", file=f"{directory}/{volume}")
             Xml.SubElement(disk, "target", dev=f"vd{place}", bus="virtio")
+        # The last disk of the loop is the seed.
         Xml.SubElement(disk, "readonly")
         return Xml.tostring(root, encoding="unicode")

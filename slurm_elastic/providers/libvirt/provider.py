@@ -71,6 +71,8 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
             # Marks change only if a machine is stopped, started or ended, so they are read once and
             # after each such change. Reading them takes a call for each domain.
             key = domain_id, stats["state.state"] == machine.OFF
+            # The key contains whether the domain is off, so a change made by another process is
+            # also noticed.
             must_read = key not in known_marks or self._is_changed(host, domain_id)
             seen_marks[key] = tags = _marks(domain, domain_id) if must_read else known_marks[key]
             if tags is not None:

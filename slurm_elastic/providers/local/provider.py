@@ -126,6 +126,7 @@ class LocalProvider:
             price=record.price,
             state=InstanceState(record.state),
             launched=record.launched,
+            # All its machines are slurmd processes on this host.
             address="127.0.0.1",
         )
 

@@ -53,6 +53,7 @@ def bounds(
     )
     # The queue is read before the hosts. A machine placed between the two readings then counts
     # twice, and never not at all.
+    # Machines of all accounts wait in one queue, as far as we may see them.
     waiting = call("vmpool.info", ALL, -1, -1, PENDING).VM
     room = host_room(call("hostpool.info").HOST, per_machine)
     if room is not None:

@@ -117,6 +117,7 @@ def open_server(settings: OpenNebulaCloud) -> Any:  # noqa: ANN401 - pyone has n
     secure = settings.endpoint.startswith("https://")
     context = ssl.create_default_context(cafile=settings.ca_file) if secure else None
     server = OneServer(settings.endpoint, session=session(settings, os.environ))
+    # pyone offers no way to pass a transport, so its private attribute is replaced.
     server._ServerProxy__transport = Transport(settings.timeout, context)
     return server
 
@@ -147,6 +148,7 @@ def session(settings: OpenNebulaCloud, env: Mapping[str, str]) -> str:
         if flaw:
             raise NoCredentials(flaw)
         with path.open(encoding="utf-8") as file:
+            # Bounded, because somebody may name a device or a huge file.
             lines: Iterable[str] = file.read(4096).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"

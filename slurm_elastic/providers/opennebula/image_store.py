@@ -32,6 +32,7 @@ from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 POLL_EVERY_S = 2.0
 _URLS = ("http://", "https://")
+# oned's update merges with 1 and replaces the whole template with 0.
 _APPEND = 1
 _MIB = 1 << 20
 
@@ -97,6 +98,7 @@ class OneImages:
         return {
             "NAME": file.name,
             "TYPE": "OS",
+            # Only one machine at a time could use a persistent image.
             "PERSISTENT": "NO",
             "PATH": file.seen_as or file.path,
             "FORMAT": file.form,

@@ -25,6 +25,8 @@ def room(absolute: Mapping[str, object], vcpus: int, ram: int) -> tuple[int | No
     allowed = []
     for name, limit_key, used_key in LIMITS:
         limit, used = absolute.get(limit_key, -1), absolute.get(used_key, 0)
+        # A cloud may leave out limits, or answer with something else. Such a quota shows when a
+        # launch meets it.
         if isinstance(limit, int) and isinstance(used, int) and limit >= 0 and needs[name]:
             reason = f"the project's quota of {name} is {limit} and {used} are used"
             allowed.append((max(limit - used, 0) // needs[name], reason))

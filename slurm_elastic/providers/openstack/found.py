@@ -40,6 +40,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
         cloud = _found("stack", f"projects in {path}", path)
         yield unusable(cloud, f"correct it: it cannot be read{_where(error)}")
         return
+    # Each project costs several calls, so only the first few are examined.
     for entry in names[:MAX_PROJECTS]:
         yield _examine(str(entry), path)
 

@@ -87,6 +87,7 @@ class GlanceImages:
             "name": f"unfinished {file.name}",
             "disk_format": file.form,
             "container_format": "bare",
+            # Nobody else may start from the image before it is complete.
             "visibility": "private",
             UNFINISHED: "yes",
             SIZE: str(file.size),

@@ -99,6 +99,7 @@ def _image(
         if not pool.instance_types or name in pool.instance_types
     ]
     memory, disk = _number(record, "min_ram"), _number(record, "min_disk")
+    # A flavor with a disk of 0 gets a disk as large as the image, so it always fits.
     small = sorted({f.name for f in flavors if f.ram < memory or 0 < f.disk < disk})
     if record.get("status") != "active":
         advice = "upload it again, or name another one"

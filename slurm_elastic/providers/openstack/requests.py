@@ -67,6 +67,7 @@ def metadata(
 ) -> dict[str, str]:
     """The metadata of the servers for ``nodes``: their owner and purpose."""
     tags = bought(spec, (), cluster, cloud)
+    # A server has a name of its own, so the tag is not needed.
     tags.pop("Name")
     shortened = {key: value[:MAX_VALUE] for key, value in tags.items()}
     return shortened | machine_tags.node_tags(nodes, MAX_VALUE)

@@ -59,6 +59,8 @@ class Redfish:
             allowed_resets = {
                 reset.value: reset for reset in system.get_allowed_reset_system_values()
             }
+            # "on" is never replaced: a BMC that lacks it raises an error, instead of switching the
+            # host off.
             order = order if RESETS[order] in allowed_resets or order == "on" else "off"
             system.reset_system(allowed_resets[RESETS[order]])
 
