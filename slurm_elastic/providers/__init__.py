@@ -36,7 +36,7 @@ def open_providers(config: Config) -> dict[str, Provider]:
     if refused and len(refused) == len(providers):
         raise refused[0]
     for reason in refused:
-        log.error("cloud cannot be used, the others go on: %s", reason)
+        log.error("cloud cannot be used; the other clouds keep working: %s", reason)
     return providers
 
 

@@ -121,7 +121,7 @@ class Keeper:
             is_whole = not refresh(self._plain, self._clock())
         # Deliberately broad: this thread must survive any defect of a plug-in's catalogue.
         except Exception:
-            log.exception("catalogues cannot be read, tried again later")
+            log.exception("catalogues cannot be read; will be retried")
             is_whole = False
         if from_state(self._plain, self._clock()) != self._used:
             self._changed()

@@ -79,7 +79,7 @@ def index(token: str) -> str:
             return "".join(digits)
         if time.monotonic() > give_up_at:
             subprocess.call(END)
-            sys.exit("nobody has given this machine a node")
+            sys.exit("no node was assigned to this machine")
         time.sleep(2)
         token = ask("api/token")
     return ask("meta-data/ami-launch-index", token) or "0"

@@ -157,8 +157,11 @@ class Offers:
         last_trouble, self.trouble = self.trouble, error
         # Compared by code, because the text of one trouble may differ each time.
         if last_trouble is None or last_trouble.code != error.code:
-            log.warning("no spot prices, spot is bought by those of before or not at all "
-                        "cloud=%s error=%s", self._settings.name, error)  # fmt: skip
+            log.warning(
+                "no spot prices: spot machines are bought at the last known prices, or not at all "
+                "cloud=%s error=%s",
+                self._settings.name, error,
+            )  # fmt: skip
 
     def _read_spot_prices(self, product: str) -> Mapping[tuple[str, str], float]:
         """The newest spot price of each (type, zone), read in one paged request."""

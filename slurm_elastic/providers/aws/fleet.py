@@ -123,7 +123,9 @@ class Fleet:
             machines = {i.id: i for i in self._machines.read(call_records)}
             nodes = expanded(text)
             if nodes and any(self._is_abandoned(i) for i in machines.values()):
-                log.warning("fleet was never given its nodes nodes=%s", text)
+                log.warning(
+                    "machines of a fleet never got their nodes; assigning them now nodes=%s", text
+                )
                 adopted += self._give_nodes(nodes, machines)
         return adopted
 
@@ -133,7 +135,7 @@ class Fleet:
         try:
             places, _ = self._assign(nodes, machines, machines)
         except ProviderError as error:
-            log.warning("places not tagged, tried again at the next reading: %s", error)
+            log.warning("places not tagged; retrying at the next listing: %s", error)
             return ()
         return [replace(machines[i], node=nodes[n]) for i, n in places.items()]
 
@@ -186,7 +188,9 @@ class Fleet:
             except ProviderError as error:
                 if is_last or error.code not in NO_TEMPLATE:
                     raise
-                log.warning("launch template is gone, made anew cloud=%s", self._settings.name)
+                log.warning(
+                    "launch template was deleted; creating it again cloud=%s", self._settings.name
+                )
                 self._templates.forget()
         raise AssertionError  # the second turn always returns or raises
 
@@ -228,7 +232,9 @@ class Fleet:
         worst = refused or errors.get(spec.offer.key) or next(iter(errors.values()), None)
         if worst is not None:
             return worst
-        return CapacityError(self._settings.name, _POINTER, "the fleet gave no machine, nor a word")
+        return CapacityError(
+            self._settings.name, _POINTER, "the fleet started no machine and gave no reason"
+        )
 
     def _keep_refusals(self, generation: str, errors: dict[str, ProviderError]) -> None:
         self._refusals[generation] = {**self._refusals.get(generation, {}), **errors}
@@ -267,7 +273,7 @@ class Fleet:
             text = f"EC2 does not know these machines of the fleet yet: {', '.join(unknown)}"
             raise TransientError(self._settings.name, "InvalidInstanceID.NotFound", text)
         if unknown:
-            log.warning("fleet's machines went before anybody saw them generation=%s ids=%s",
+            log.warning("fleet's machines ended before EC2 listed them generation=%s ids=%s",
                         spec.generation, ",".join(unknown))  # fmt: skip
         return [
             self._instance(spec, id_, nodes[n], visible.get(id_), offer_by_id.get(id_))

@@ -130,7 +130,7 @@ class Snapshots:
                 say(shown)
             last_shown = shown
             time.sleep(POLL_EVERY_S)
-        text = f"{task} is still under way; the next upload goes on with it"
+        text = f"{task} is still running; the next upload continues with it"
         raise ProviderError(self._settings.name, "ImportSlow", text)
 
     def _checked_snapshot(self, file: ImageFile, detail: Mapping[str, Any]) -> str:

@@ -178,7 +178,7 @@ class AwsProvider:
     def start(self, instance: str) -> None:
         """Start a stopped machine. See ``stops``."""
         if not self._own_ids([instance], "started"):
-            raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
+            raise InstanceNotFound(self.name, "NotOurs", f"{instance} is not one of our machines")
         self._stopping.start(instance)
 
     def _own_ids(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:

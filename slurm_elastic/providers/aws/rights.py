@@ -66,10 +66,8 @@ def examine(api: Api, attempts: Iterable[Attempt]) -> Iterator[Finding]:
         # calls and end a machine, so they are tried only if the first one was answered as a dry
         # run.
         if not granted:
-            finding_text = (
-                f"no other is tried: that of {attempt.shown} was not answered as a dry run"
-            )
-            yield Finding.note("rights", finding_text, advice="put that right first")
+            finding_text = f"no other right is tried: {attempt.shown} was not answered as a dry run"
+            yield Finding.note("rights", finding_text, advice="correct that first")
             return
     if granted:
         yield Finding.ok("rights", f"granted: {', '.join(granted)}")
@@ -94,9 +92,9 @@ def _try(api: Api, attempt: Attempt) -> Finding | None:
             # which rights are needed.
             advice = "look again when a machine has been launched"
             return Finding.note(subject, error.refusal, advice=advice)
-        advice = "put right in the cloud's settings what it names"
+        advice = "correct the cloud's settings that it names"
         return Finding.wrong(subject, error.refusal, advice=advice)
-    text = "an answer as if it had been carried out: this service knows no dry runs"
+    text = "answered as if it had been carried out: this service does not support dry runs"
     return Finding.note(subject, text)
 
 
@@ -106,8 +104,8 @@ def _refused(subject: str, attempt: Attempt, error: ProviderError) -> Finding:
     if attempt.optional:
         return Finding.note(subject, finding, advice=f"{allow}; without it {attempt.optional}")
     if attempt.unsure:
-        finding = f"{finding} (of a machine that does not exist, as none of ours does now)"
-        advice = "no wonder where the policy asks for our tags: look again when a machine runs"
+        finding = f"{finding} (tried on a machine that does not exist, because we have none now)"
+        advice = "expected if the policy requires our tags: look again when a machine runs"
         return Finding.note(subject, finding, advice=advice)
     return Finding.wrong(subject, finding, "the right to it", allow)
 

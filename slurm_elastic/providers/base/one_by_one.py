@@ -150,7 +150,7 @@ class OneByOne:
             to_end = [m for m in listed if m.id in failed and m.id not in self._ended]
         just_ended = set()
         for machine in to_end:
-            log.warning("machine failed after its launch, it is ended cloud=%s id=%s node=%s",
+            log.warning("machine failed after its launch; ending it cloud=%s id=%s node=%s",
                         self._cloud, machine.id, machine.node)  # fmt: skip
             try:
                 self.terminate([machine.id], end)

@@ -97,7 +97,7 @@ class SwitchedHosts:
             # another launch's, and its job must not be killed.
             claim = self._claims.all().get(host)
             if claim is None or _number(host, claim) != machine:
-                raise InstanceNotFound(self.name, "Free", f"{host} is another launch's by now")
+                raise InstanceNotFound(self.name, "Free", f"{host} now belongs to another launch")
             self._end(host, claim, on=self._power.is_on(host))
 
         self._calls.terminate([i for i in ids if i in hosts], end)

@@ -75,7 +75,7 @@ class OneImages:
             image_id = int(self._call("image.allocate", template, self._settings.image_datastore))
             say(f"image {image_id} made; the front end reads {file.seen_as or file.path}")
         else:
-            say(f"image {image_id} is of an earlier upload; the front end goes on")
+            say(f"image {image_id} is of an earlier upload; the front end is still reading")
         self._wait_until_ready(file, image_id, say)
         attributes = {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
         self._call("image.update", image_id, {"TEMPLATE": attributes}, _APPEND)
@@ -119,7 +119,7 @@ class OneImages:
         give_up_at = time.monotonic() + upload_limit(file.size, self._settings.timeout)
         while int((record := self._call("image.info", image_id)).STATE) == LOCKED:
             if time.monotonic() > give_up_at:
-                text = f"image {image_id} is still LOCKED; the next upload goes on with it"
+                text = f"image {image_id} is still LOCKED; the next upload continues with it"
                 raise ProviderError(self._settings.name, "ImageSlow", text)
             time.sleep(POLL_EVERY_S)
         if problem := _why_wrong(record, file):

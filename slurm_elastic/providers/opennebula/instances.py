@@ -120,7 +120,7 @@ class OneMachines:
                     raise UnsettledError(self.name, error.code, error.message) from error
                 raise InstanceNotFound(self.name, error.code, error.message) from error
             return
-        raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
+        raise InstanceNotFound(self.name, "NotOurs", f"{instance} is not one of our machines")
 
     def _state(self, number: int) -> InstanceState | None:
         machine = self.by_number([number]).get(number)

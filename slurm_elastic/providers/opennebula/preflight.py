@@ -221,7 +221,7 @@ def _hosts(call: Call, needs: Mapping[str, capacity.Need]) -> Iterator[Finding]:
         subject = f"hosts for type {name}"
         empty_room = capacity.host_room(hosts, need, empty=True)
         if not empty_room:
-            finding = "none that is up is large enough, even if it were empty"
+            finding = "no running host is large enough, even if it were empty"
             advice = "a smaller type, or look at the hosts (`onehost list`)"
             yield Finding.wrong(subject, finding, "a host that one machine fits on", advice)
             continue

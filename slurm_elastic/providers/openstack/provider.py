@@ -155,7 +155,7 @@ class OpenStackProvider:
     def start(self, instance: str) -> None:
         """Start a stopped server."""
         if not self._own_ids([instance], "started"):
-            raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
+            raise InstanceNotFound(self.name, "NotOurs", f"{instance} is not one of our machines")
         self._servers.start(instance)
 
     def _own_ids(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
