@@ -324,7 +324,7 @@ class HostedProvider(ABC, Generic[Kind]):
         """Run launches on one host one after the other, because each counts the free room."""
         lock = self._launching[host]
         if not lock.acquire(timeout=seconds_left()):
-            # TransientError: the caller repeats the launch, and does not cool the offer down.
+            # TransientError, because nothing was refused: the same launch can be repeated.
             raise TransientError(self.name, "Busy", f"{host}: another launch takes long")
         try:
             yield

@@ -214,7 +214,8 @@ class OneByOne:
     def _note(self, machine: Instance) -> None:
         now = self._clock()
         with self._lock:
-            # ``lag`` is added because a launch is repeated at most so much later than it was made.
+            # The lag is added, so that no entry goes while its machine may be missing from
+            # listings.
             for key in [
                 k
                 for k, (_, made_at) in self._made.items()

@@ -91,12 +91,12 @@ class SwitchedHosts:
         """Shut these hosts down. They are STOPPING until they are off."""
         hosts = {machine.id: machine.node for machine in self._listed()}
 
-        def end(machine: str) -> None:
-            host = hosts[machine]
+        def end(machine_id: str) -> None:
+            host = hosts[machine_id]
             # Read again for each host: while others were shut down, this host may have become
             # another launch's, and its job must not be killed.
             claim = self._claims.all().get(host)
-            if claim is None or _number(host, claim) != machine:
+            if claim is None or _number(host, claim) != machine_id:
                 raise InstanceNotFound(self.name, "Free", f"{host} now belongs to another launch")
             self._end(host, claim, on=self._power.is_on(host))
 
@@ -170,7 +170,7 @@ class SwitchedHosts:
             # look like a listing.
             answers[0].result()
         machines = []
-        # Not strict: ``asked`` has one host more than ``ours`` if no host is ours.
+        # Not strict: ``asked`` has one host more than ``own_claims`` if no host is ours.
         for (host, claim), answer in zip(own_claims.items(), answers, strict=False):
             silent = answer.exception() is not None
             state = (

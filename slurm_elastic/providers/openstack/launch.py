@@ -35,7 +35,7 @@ Order = Callable[[LaunchSpec, int, Sequence[str]], None]
 
 class ServerLaunch:
     """Carries out one spec; used once. ``warned`` returns a recent failure to start machines of
-    this type, or None. ``patience`` (s): how long the scheduler may take.
+    this type, or None. ``schedule_wait_s``: how long the scheduler may take.
     """
 
     def __init__(
