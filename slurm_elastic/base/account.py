@@ -43,7 +43,7 @@ def is_group(name: str) -> bool:
     return True
 
 
-def same(user: str, other: str) -> bool:
+def same_account(user: str, other: str) -> bool:
     """Whether both name the same account."""
     try:
         return user == other or account(user).pw_uid == account(other).pw_uid

@@ -3,7 +3,7 @@
 Only one of two heads may (``state.heads``). A head that stood still in the middle of its work finds
 out in no other way that the other one took over. So the check runs before each exchange, and for
 HTTP also before each piece that is sent: a connection and its handshake lie between the two, and a
-head may stand still there as well. Without a gate (``first``) every request is allowed.
+head may stand still there as well. Without a gate (``set_gate``) every request is allowed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 _gate: Callable[[], object] | None = None
 
 
-def first(ask: Callable[[], object] | None) -> None:
+def set_gate(ask: Callable[[], object] | None) -> None:
     """Call ``ask`` before each exchange from now on. It raises OSError to forbid the exchange. None
     removes the gate.
     """
@@ -25,7 +25,7 @@ def first(ask: Callable[[], object] | None) -> None:
         _add_hook()
 
 
-def require() -> None:
+def check_gate() -> None:
     """OSError if no requests may be sent now."""
     if _gate is not None:
         _gate()
@@ -41,4 +41,4 @@ def _audit_hook(event: str, _: object) -> None:
     # Every HTTP request passes here, whichever library sends it. http.client.HTTPConnection.send
     # sends nothing if a hook raises (docs.python.org).
     if event == "http.client.send":
-        require()
+        check_gate()

@@ -34,7 +34,7 @@ class Budget:
     def __init__(
         self, max_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        asking.require()
+        asking.check_gate()
         self._clock = clock
         self._until = clock() + seconds
         self._max_bytes = max_bytes
@@ -113,7 +113,7 @@ def exchange(inner: socket.socket, line: bytes, budget: Budget) -> bytes:
     """Send one line and return the line that answers it, without its newline."""
     inner.settimeout(budget.left())
     # Checked again, because the process may have stood still while it connected.
-    asking.require()
+    asking.check_gate()
     # A server that refuses us may have closed the connection already; its answer has the reason.
     with contextlib.suppress(BrokenPipeError):
         inner.sendall(line + b"\n")

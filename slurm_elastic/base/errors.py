@@ -89,15 +89,15 @@ class NotLearntError(SlurmElasticError):
     """The ledger may lack machines that the cloud already has for the nodes."""
 
 
-MOST = 1000
+MAX_ERROR_LENGTH = 1000
 """Characters of an error's text. SDKs put whole answers with thousands of machines into it."""
 
 
 def bounded(text: str) -> str:
     """The text, fit for log and ledger: short, and valid even if a file name is no UTF-8."""
     text = text.encode("utf-8", "backslashreplace").decode()
-    excess_length = len(text) - MOST
-    return text if excess_length <= 0 else f"{text[:MOST]}... ({excess_length} more characters)"
+    excess = len(text) - MAX_ERROR_LENGTH
+    return text if excess <= 0 else f"{text[:MAX_ERROR_LENGTH]}... ({excess} more characters)"
 
 
 def why(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from typing import ClassVar, TypeVar
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.units import brief
 
-MOST = 4
+MAX_ABANDONED = 4
 """Abandoned threads per owner. At this number its next calls fail until a thread has ended."""
 _SLICES = 20
 """The wait is divided into so many parts. If the host is suspended for a while, the call stands
@@ -44,7 +44,7 @@ class InTime:
             alive = [thread for thread in self._abandoned.pop(owner, ()) if thread.is_alive()]
             if alive:
                 self._abandoned[owner] = alive
-            if len(alive) >= MOST:
+            if len(alive) >= MAX_ABANDONED:
                 raise TimeoutError("earlier calls have not ended")
         results: list[T] = []
         errors: list[BaseException] = []

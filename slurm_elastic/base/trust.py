@@ -20,7 +20,7 @@ _MAX_LINKS = 40
 _slurm_user: set[int] = set()
 
 
-def also(uid: int) -> None:
+def trust_slurm_user(uid: int) -> None:
     """Let root rely on files of this user, SlurmUser, as well. A later call replaces the user."""
     _slurm_user.clear()
     _slurm_user.add(uid)

@@ -152,7 +152,7 @@ class Head:
             # whose services did not run, and may have lost orders on either change.
             self._settles = time.monotonic() + self._slurm.takeover
         self._fence = Fence(epochs=self._epochs, epoch=epoch.number, host=host)
-        asking.first(self.require)
+        asking.set_gate(self.require)
         log.info("acting host=%s epoch=%d", host, epoch.number)
         self._reports.over("standing by")
         return ""

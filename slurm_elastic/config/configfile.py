@@ -57,7 +57,7 @@ def read(path: Path, *, whole: bool = False) -> Config:
     config = parse(text(path), str(path), whole=whole)
     if is_root:
         with contextlib.suppress(KeyError):
-            trust.also(account(config.slurm.user).pw_uid)
+            trust.trust_slurm_user(account(config.slurm.user).pw_uid)
     uuid_in_file = read_uuid(path)
     if uuid_in_file is None:
         return config

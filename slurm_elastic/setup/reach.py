@@ -29,7 +29,7 @@ def look(kinds: CloudTable, place: SearchPlace, user: str) -> tuple[Found, ...]:
     (SlurmUser) may not read becomes unusable, too, because the services run as that user.
     """
     with contextlib.suppress(KeyError):
-        trust.also(account(user).pw_uid)
+        trust.trust_slurm_user(account(user).pw_uid)
     clouds = [
         _check_access(cloud, user)
         for name in kinds.names()

@@ -127,14 +127,14 @@ def test_where_nothing_may_be_asked_no_cloud_is_called(
         left.pop()
 
     server = Endless(b"x", 0.0)
-    asking.first(acts)
+    asking.set_gate(acts)
     try:
         # botocore says no more at first, and asks once more, which is refused at once.
         words = r"b \(epoch 2\) acts, not a|Connection was closed before"
         with pytest.raises((OSError, HTTPClientError, DockerException), match=words):
             ask(server.url, tmp_path)
     finally:
-        asking.first(None)
+        asking.set_gate(None)
         server.close()
     assert not left
     assert server.heard == 0

@@ -101,7 +101,7 @@ def test_root_goes_by_files_of_whom_it_is_told_to_and_of_who_used_sudo(
     os.chown(place / "dir" / "file", NOBODY, NOBODY)
     path = place / "dir" / "file"
     assert trust.flaw(path, trust.ours()) is not None
-    trust.also(NOBODY)
+    trust.trust_slurm_user(NOBODY)
     assert trust.flaw(path, trust.ours()) is None
     assert trust.flaw(path, trust.roots()) is not None, "credentials alone"
     monkeypatch.setenv("SUDO_UID", str(NOBODY))

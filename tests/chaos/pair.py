@@ -81,7 +81,7 @@ class Pair:
 
     def close(self) -> None:
         self.goes("")
-        asking.first(None)
+        asking.set_gate(None)
         os.uname, heads.Epochs.take = self._uname, self._take  # type: ignore[assignment,method-assign]
 
     # who a thread is of

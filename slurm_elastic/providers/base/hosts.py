@@ -93,7 +93,7 @@ class Hosts(ABC, Generic[Connection]):
 
         def bounded(item: Item) -> Result:
             # Another head may have taken over while this item waited for a thread.
-            asking.require()
+            asking.check_gate()
             with until(limit):
                 return do(item)
 

@@ -69,7 +69,7 @@ class Redfish:
         """The host's system. TransientError if there is no answer or a senseless one, because the
         call may have taken effect.
         """
-        asking.require()
+        asking.check_gate()
         name, url = self._settings.name, urlsplit(self._settings.hosts[host])
         link = connector.Connector(
             f"{url.scheme}://{url.netloc}", verify=self._settings.ca_file or True,

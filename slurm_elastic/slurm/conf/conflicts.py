@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slurm_elastic.base.account import same
+from slurm_elastic.base.account import same_account
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.verdict import features
@@ -82,7 +82,7 @@ def _cluster(config: Config, site: SiteConf) -> Iterator[str]:
     user = site.option("SlurmUser")
     owner = user.value if user else "root"
     where = user.where if user else site.path
-    if not same(owner, config.slurm.user):
+    if not same_account(owner, config.slurm.user):
         yield f"{where}: SlurmUser is {owner}, slurm-elastic's slurm.user is {config.slurm.user}"
 
 

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_elastic.base.account import is_group, same, trusted
+from slurm_elastic.base.account import is_group, same_account, trusted
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.units import brief, counted
@@ -49,7 +49,7 @@ def state_directory(config: Config) -> Iterator[Finding]:
         yield Finding.wrong(what, str(error.strerror), advice=advice)
         return
     owner = _name(found.st_uid)
-    if not same(owner, config.slurm.user) or found.st_mode & statedir.OTHERS:
+    if not same_account(owner, config.slurm.user) or found.st_mode & statedir.OTHERS:
         yield Finding.wrong(
             what,
             f"owner {owner}, mode {stat.S_IMODE(found.st_mode):04o}",
