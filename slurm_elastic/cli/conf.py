@@ -109,7 +109,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def _command(text: str) -> str:
     try:
-        controller.words(text)
+        controller.split_command(text)
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text

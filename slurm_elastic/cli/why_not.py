@@ -57,7 +57,7 @@ def _cases(config: Config, site: SiteConf | None, facts: Facts, chain: Chain) ->
     nodes = facts.nodes or {}
     shut = {one.names: f"{one.text}; do: {one.do}" for one in kept_partitions(config, facts)}
     bars = {bar.pool: bar.reason for bar in chain.bars}
-    patience = submit_filter.client_patience(site)
+    patience = submit_filter.client_boot_timeout_s(site)
     unlisted = submit_filter.trouble(Path(config.slurm.conf))
     for pool in domain_pools(config, expand):
         cloud = config.cloud(pool.cloud)

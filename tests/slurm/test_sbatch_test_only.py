@@ -60,5 +60,5 @@ def test_a_start_that_slurmctld_does_not_know_is_none() -> None:
 
 
 def test_an_option_that_is_none_is_told() -> None:
-    with pytest.raises(SlurmElasticError, match=r"does not take this: .*unrecognized"):
+    with pytest.raises(SlurmElasticError, match=r"rejects this: .*unrecognized"):
         understood("sbatch: unrecognized option '--x'\nTry \"sbatch --help\"\n")

@@ -63,11 +63,11 @@ def reconfigure(settings: SlurmSettings) -> None:
 def restart(settings: SlurmSettings, command: str) -> None:
     """Run the site's restart command (no shell) and wait until slurmctld answers."""
     log.info("slurmctld restart command=%s", command)
-    run(words(command), settings)
+    run(split_command(command), settings)
     wait_up(settings)
 
 
-def words(command: str) -> tuple[str, ...]:
+def split_command(command: str) -> tuple[str, ...]:
     """The program and its arguments, as a shell would split them. Raises ConfigError."""
     try:
         arguments = tuple(shlex.split(command))

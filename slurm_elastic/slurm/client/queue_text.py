@@ -125,6 +125,7 @@ def _whole(value: str, unknown: int) -> int:
 
 def _memory(value: str) -> int:
     """The MiB of ``MinMemory``, which does not show whether it is for a node or for a CPU."""
+    # ``--noconvert`` keeps Slurm from writing 4G for 4096M.
     return int(value.removesuffix("M")) if value.removesuffix("M").isdecimal() else 0
 
 

@@ -26,6 +26,7 @@ RECORDS = frozenset(
 """Keys whose line is one record. All further pairs of the line belong to it."""
 
 _MAX_DEPTH = 8
+# Slurm also knows name+=value and the like (parse_config.c).
 _PAIR = re.compile(r'\s*([A-Za-z0-9_.]+)\s*[-+*/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|$)')
 _INCLUDE = re.compile(r"include\s+(\S+)$", re.IGNORECASE)
 _BESIDE_SLURM_CONF = (23, 2)

@@ -156,6 +156,7 @@ def _parse(plan: ConfPlan) -> str:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SlurmError(command, None, str(error)) from error
     if done.returncode != 0:
+        # Slurm writes "error:" and "Error", depending on the place.
         errors = [line for line in done.stderr.splitlines() if "rror" in line]
         raise ConfigError(*(_relocated(line, conf, plan.site) for line in errors or [done.stderr]))
     return "Slurm's parser reads slurm.conf with the fragment"

@@ -180,6 +180,7 @@ def _command(
 ) -> list[str]:
     return [
         *wrapper,
+        # -I: no PYTHONPATH and no user site of the caller.
         *(sys.executable, "-I", str(_PROGRAM), str(directory)),
         *(f"{settings.sbin_dir}/slurmctld", f"{settings.bin_dir}/scontrol"),
         f"--outside={namespaces()}" if wrapper else "--shared",

@@ -52,7 +52,7 @@ class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether ``key rotate`` has made it."""
         return self.kid.startswith(f"{_OURS}:")
 
-    def lives(self, now: float) -> bool:
+    def is_valid(self, now: float) -> bool:
         """Whether daemons accept it at ``now`` (Unix time)."""
         return self.exp is UNSET or self.exp > now
 
@@ -81,7 +81,7 @@ class KeySet(Struct, frozen=True):
         """The file for that cloud's machines: all common keys, so that they hear slurmctld, and the
         cloud's own keys. They sign with the last of these, or with slurmctld's if there is none.
         """
-        served_keys = [key for key in self.keys if key.cloud in ("", cloud) and key.lives(now)]
+        served_keys = [key for key in self.keys if key.cloud in ("", cloud) and key.is_valid(now)]
         signing_keys = [key for key in served_keys if key.cloud] or [self.default]
         return KeySet(tuple(served_keys) or (self.default,)).signing(signing_keys[-1].kid)
 
@@ -103,7 +103,7 @@ class KeySet(Struct, frozen=True):
         earlier_keys = [
             replace(key, use=UNSET, exp=end if key.exp is UNSET else min(key.exp, end))
             for key in self.keys
-            if overlap and key.lives(now)
+            if overlap and key.is_valid(now)
         ]
         number = max([int(now), *(_number(key) + 1 for key in self.keys)])
         fresh = [
@@ -158,6 +158,7 @@ def _text(key: bytes) -> str:
 
 
 def _bytes(key: Key) -> bytes:
+    # The key is base64url without padding (RFC 7515), which b64decode does not take.
     plain = key.k.translate(str.maketrans("-_", "+/")).rstrip("=")
     try:
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)

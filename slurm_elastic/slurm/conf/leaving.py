@@ -131,10 +131,10 @@ def _readmit_all(path: Path) -> None:
 def installed(directory: Path) -> NodesAndPartitions:
     """The nodes of the installed fragment, which may be older than the configuration."""
     path = directory / fragment.FILE_NAME
-    return of_lines(read_lines(path) if path.exists() else ())
+    return defined_in(read_lines(path) if path.exists() else ())
 
 
-def of_lines(lines: Sequence[Line]) -> NodesAndPartitions:
+def defined_in(lines: Sequence[Line]) -> NodesAndPartitions:
     """The nodes and partitions that these lines define."""
     nodes = [n for li in lines if li.entries[0].key == "nodename" for n in names(li.entries[0])]
     partitions = [li.entries[0].value for li in lines if li.entries[0].key == "partitionname"]

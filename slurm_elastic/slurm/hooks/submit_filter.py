@@ -35,6 +35,7 @@ MAX_LIST_LENGTH = 1024
 """Characters of a job's list of partitions. Slurm refuses a job with a longer list."""
 _MAX_SCRIPT_LENGTH = 4 * 1024 * 1024
 """Characters of a job's script by default (slurm.conf(5), max_script_size)."""
+# A call, and not the definition of a function of that name.
 _CALL = re.compile(r"(?<!function )\bslurm_elastic_(submit|wrap)\s*\(")
 _ANSWER_DROPPED = re.compile(r"(?<!return )(?<!function )\bslurm_elastic_submit\s*\(")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
@@ -51,9 +52,11 @@ def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) 
 
     The filter cannot see all options, so some come from ``site``: DefMemPerCPU and DefMemPerNode
     (for jobs that ask for no memory), JobRequeue (for jobs that do not set it), the time-outs of
-    ``client_patience``, and whether users are held to their accounts (``accounts_enforced``).
+    ``client_boot_timeout_s``, and whether users are held to their accounts (``accounts_enforced``).
     """
-    data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
+    data: dict[str, LuaValue] = {
+        "partitions": _partitions(config, pools, client_boot_timeout_s(site))
+    }
     data["open_accounts"] = site is not None and not accounts_enforced(site)
     data["held_accounts"] = site is not None and accounts_enforced(site)
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0
@@ -139,7 +142,7 @@ def accounts_enforced(site: SiteConf) -> bool:
     return bool({value.lower() for value in site.items("AccountingStorageEnforce")} & ENFORCING)
 
 
-def client_patience(site: SiteConf | None) -> int:
+def client_boot_timeout_s(site: SiteConf | None) -> int:
     """Seconds that srun and salloc wait for the nodes of their job to boot before they give up.
 
     The sum of both time-outs times five (src/srun and src/salloc, _wait_nodes_ready, 22.05 to
@@ -198,7 +201,7 @@ def _saving(config: Config) -> dict[str, LuaValue]:
     }  # fmt: skip
 
 
-def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[LuaValue]:
+def _partitions(config: Config, pools: Sequence[Pool], boot_timeout_s: int) -> list[LuaValue]:
     """On-premises partitions before public ones, each in the order of the configuration."""
     blocked = blocked_clouds(config)
     partitions: list[LuaValue] = []
@@ -211,7 +214,7 @@ def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[Lu
             data: list[LuaValue] = [_pool(config, pool) for pool in cloud_pools]
             partition: dict[str, LuaValue] = {
                 "name": cloud.partition_name,
-                "interactive": config.resume_timeout(cloud) <= patience,
+                "interactive": config.resume_timeout(cloud) <= boot_timeout_s,
                 "public": cloud.location is Location.PUBLIC,
                 "spot": any(Market.SPOT in pool.markets for pool in cloud_pools),
                 "pools": data,
