@@ -120,8 +120,8 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     job, a shorter time saves the price of idle machines.
     """
     resume_timeout: SlurmSeconds = 420.0
-    """Change it when machines of your image need longer to boot and register, or to notice a failed
-    boot sooner.
+    """Change it when machines of your image need longer to boot and register, or a failed boot
+    should be noticed sooner.
     """
     suspend_timeout: SlurmSeconds = 60.0
     """Change it when machines need longer to end than a minute, so that a node comes back before

@@ -228,6 +228,7 @@ def _hostlist_form(text: str) -> str:
 def _paths(draft: Draft) -> None:
     for key in ("conf", "bin_dir", "sbin_dir", "programs_dir"):
         draft.path(("slurm", key))
+    # The sockets in the state directory must have room, too.
     draft.path(("state_dir",), _MAX_SOCKET_PATH - _SOCKET_NAME_LENGTH)
     draft.path(("ha", "directory"))
     draft.path(("users", "socket"), _MAX_SOCKET_PATH)

@@ -28,7 +28,7 @@ from slurm_elastic.base.units import (
 from slurm_elastic.config.document import Document, KeyPath, shown
 from slurm_elastic.config.gone import Gone, farewell
 
-MOST = 10**12  # a bound for all numbers, so that sums and the ledger's integers cannot overflow
+MAX_NUMBER = 10**12  # a bound so that sums and the ledger's integers cannot overflow
 
 _UNITS: Mapping[str, tuple[Callable[[str], float], str]] = {
     "duration": (parse_duration, DURATION_FORMS),
@@ -80,6 +80,7 @@ class Problems:
 def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The one of ``choices`` that was probably meant, or None."""
     by_lower = {w.lower(): w for w in choices}
+    # The underscores first, because people often write "-" in a key.
     close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, 1, 0.6)
     close = close or difflib.get_close_matches(word.lower(), by_lower, 1, 0.5)
     return by_lower[close[0]] if close else None
@@ -297,7 +298,7 @@ class Shape:
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             return self._wrong(path, plain, expectation(kind, unit), _unquoted(plain))
         if not _within(kind, value):
-            bound = f", at most {MOST}" if value > MOST else ""
+            bound = f", at most {MAX_NUMBER}" if value > MAX_NUMBER else ""
             return self._wrong(path, plain, expectation(kind, unit) + bound)
         return float(value) if isinstance(kind, mi.FloatType) else value
 
@@ -345,10 +346,10 @@ def _expected_number(kind: mi.IntType | mi.FloatType, unit: str) -> str:
 
 def _within(kind: mi.IntType | mi.FloatType, value: float) -> bool:
     """Whether it is within the type's bounds. Without bounds: not negative. Never NaN, infinite."""
-    if not -MOST <= value <= MOST:
+    if not -MAX_NUMBER <= value <= MAX_NUMBER:
         return False
     above = value > kind.gt if kind.gt is not None else value >= (kind.ge or 0)
-    return above and value <= (MOST if kind.le is None else kind.le)
+    return above and value <= (MAX_NUMBER if kind.le is None else kind.le)
 
 
 def _as_list(item: mi.Type, plain: object) -> str | None:

@@ -82,7 +82,7 @@ def checked_growth(text: str) -> AnyGrowth:
         _check_period(policy.period)
     except ConfigError as error:
         raise ValueError(f"{text.partition('(')[0]!r}, {error}") from None
-    except ValueError:
+    except ValueError:  # its text is a sentence already
         raise
     except (Exception, SystemExit) as error:  # another package's code may raise anything
         raise ValueError(f"it cannot be made: {of_stranger(error)}") from error

@@ -19,7 +19,7 @@ DOLLARS = "dollars_per_hour"
 BUDGETS = ("per_day", "per_month")
 MAX_NODES = "max_nodes"
 _PAYERS = (ACCOUNT, USER)
-MOST = 1e12
+MAX_LIMIT = 1e12
 """Above every meaningful limit. Such amounts can still be added and counted in millionths."""
 KEYS = (*COUNTS, DOLLARS, *BUDGETS, MAX_NODES)
 
@@ -141,8 +141,8 @@ def configured(config: Config, scope: str, key: str) -> float | None:
 
 def checked(scope: str, key: str, value: float) -> LimitChange:
     """The change. ConfigError if the limit cannot have that value."""
-    if not abs(value) < MOST:  # false for NaN, too
-        raise ConfigError(f"{key} is a number below {MOST:g}, not {value:g}")
+    if not abs(value) < MAX_LIMIT:  # false for NaN, too
+        raise ConfigError(f"{key} is a number below {MAX_LIMIT:g}, not {value:g}")
     if key in (*COUNTS, MAX_NODES) and (value != int(value) or value < 0):
         raise ConfigError(f"{key} is a number of machines from 0 on, not {value:g}")
     if key in BUDGETS and value <= 0:

@@ -19,7 +19,7 @@ class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """After so many dollars in a day or a month (UTC) no more machines start."""
 
     per_day: Money | None = None
-    """Change it when a day may cost at most so much, for example for a job that runs wild."""
+    """Change it when a day may cost at most so much, for example to bound a job that runs wild."""
     per_month: Money | None = None
     """Change it when a grant or a bill sets what a month may cost."""
 
