@@ -1,8 +1,9 @@
-"""The documentation: pages can be found, links lead somewhere, commands are what they are called."""
+"""The documentation: pages can be found, links lead somewhere, commands and files exist."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 import tomllib
@@ -33,10 +34,6 @@ _WORD = re.compile(r"\[.*?\]|\S+")
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
 
-_PARTS = ("Start here", "Run it", "Understand it", "Change it", "Reference")
-_WHAT_A_USER_DOES = (
-    "Burst", "Save jobs", "Watch and ask", "Spend", "Plan", "Install", "Extend",
-)  # fmt: skip
 _LONGEST, _WIDEST = 265, 120
 """Lines of a page, and characters of a line."""
 
@@ -49,23 +46,19 @@ DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"
 
 
-def test_the_index_lists_every_page_once_in_five_parts() -> None:
-    parts = re.findall(
-        r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", INDEX.read_text(), re.MULTILINE | re.DOTALL
-    )
-    assert tuple(name for name, _ in parts) == _PARTS
-    listed = [target for _, text in parts for target in _LINK.findall(text)]
+def test_the_index_lists_every_page_once() -> None:
+    listed = [target for target in _LINK.findall(INDEX.read_text()) if target.endswith(".md")]
     pages = [*DOCS.glob("*.md"), *DOCS.glob("*/README.md"), *DOCS.glob("contributing/*.md")]
-    assert sorted(listed) == sorted(str(p.relative_to(DOCS)) for p in pages if p != INDEX)
+    expected = [os.path.relpath(page, DOCS) for page in pages if page != INDEX]
+    assert sorted({*listed} - {"../README.md", "../CONTRIBUTING.md"}) == sorted(expected)
+    assert len(listed) == len({*listed})
 
 
 @pytest.mark.parametrize("page", sorted(set(DOCS.glob("*.md")) - {INDEX}), ids=lambda p: p.name)
-def test_a_page_is_short_and_begins_with_its_purpose_and_an_example(page: Path) -> None:
+def test_a_page_is_short_and_has_a_title(page: Path) -> None:
     lines = page.read_text().splitlines()
     assert len(lines) <= _LONGEST
     assert lines[0].startswith("# ")
-    assert lines[2][:1].isalnum() or lines[2][:1] in "`["
-    assert any(line.startswith(("```", "    ")) for line in lines[:25]), "no example"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -75,15 +68,11 @@ def test_no_line_is_too_wide_but_of_tables_and_examples(page: Path) -> None:
     assert [line for line in lines if len(line) > _WIDEST] == []
 
 
-def test_the_changelog_says_of_the_first_release_what_a_user_gets() -> None:
-    """Until it is out, there is nothing of which somebody could be told that it has changed."""
+def test_the_changelog_begins_with_the_version_of_the_program() -> None:
+    """Until the first release is out, this section is the only one."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    text = (ROOT / "CHANGELOG.md").read_text()
-    assert re.findall(r"^##+ (.*)", text, re.MULTILINE) == [
-        f"[{version}] - Unreleased", "Added", *_WHAT_A_USER_DOES
-    ]  # fmt: skip
-    lines = re.findall(r"^- (.*?)(?=\n- |\n\n|\Z)", text.rstrip(), re.MULTILINE | re.DOTALL)
-    assert [line for line in lines if not line.endswith(").") or not _LINK.search(line)] == []
+    sections = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert sections == [version]
 
 
 _PATH = re.compile(r"`((?:slurm_elastic/)?(?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`")
@@ -125,22 +114,17 @@ def test_decisions_are_numbered_in_turn_and_each_is_in_their_list() -> None:
     assert {page.name for page in DECISIONS} <= set(listed)
 
 
-_SECTIONS = [
-    "Context", "Decision", "What else was weighed", "Consequence", "Where it lives",
-    "What keeps it",
-]  # fmt: skip
-_PLACE = re.compile(r"`([a-z_]+/[^`\s]*|pyproject\.toml)`")
+_FOLDERS = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
+_PLACE = re.compile(rf"`((?:{_FOLDERS})/[^`\s]*|pyproject\.toml)`")
 
 
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
-def test_a_decision_has_its_parts_and_what_it_names_is_there(page: Path) -> None:
+def test_what_a_decision_names_is_there(page: Path) -> None:
     text = page.read_text()
     assert text.startswith(f"# {page.name[:2]}. ")
-    assert re.findall(r"^## (.*)", text, re.MULTILINE) == _SECTIONS
-    assert max(map(len, text.splitlines())) <= 120
-    tests = text[text.index("## What keeps it") :]
-    assert any(one.startswith("tests/") for one in _PLACE.findall(tests))
-    places = _PLACE.findall(text[text.index("## Where it lives") :])
+    assert max(map(len, text.splitlines())) <= _WIDEST
+    places = _PLACE.findall(text)
+    assert any(one.startswith("tests/") for one in places)
     assert [one for one in places if not (ROOT / one).exists()] == []
 
 

@@ -1,4 +1,4 @@
-"""What a docstring or a comment names is there: modules, functions, values, files of the package."""
+"""Docstrings and comments name only modules, functions, values and files that exist."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ import pytest
 from msgspec import Struct, field
 
 import slurm_elastic
-from slurm_elastic.state.ledger.histograms import BUCKETS
-from slurm_elastic.watch.door.metrics import COUNTERS, HISTOGRAMS
 
 PACKAGE = Path(slurm_elastic.__file__).parent
 OTHERS = {
@@ -93,39 +91,6 @@ def _is_there(name: str, names: Names) -> bool:
     return not modules or last in names.modules or any(last in names.of[one] for one in modules)
 
 
-FORBIDDEN = {
-    "hibernated": "stopped", "leaked": "stray", "parked": "stopped",
-    "rescue": "migration", "rescued": "moved", "rescues": "migrations", "rested": "cooled down",
-    "rests": "cools down",
-}  # fmt: skip
-"""Words that the glossary takes out of use and that mean nothing else in a program; and their word."""
-_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
-
-
-def test_names_have_none_of_the_words_that_the_glossary_forbids() -> None:
-    """Names of modules, classes, functions and values, of metrics, and of what the page shows."""
-    told: list[tuple[str, str]] = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        where, tree = str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
-        told += [(where, where)]
-        told += [
-            (where, w) for n in ast.walk(tree) if not isinstance(n, ast.Constant) for w in _words(n)
-        ]
-    static = PACKAGE / "watch" / "web" / "static"
-    told += [(path.name, path.name) for path in static.iterdir()]
-    told += [
-        ("app.js", title) for title in re.findall(r'"([^"]+)"', (static / "app.js").read_text())
-    ]
-    told += [("metrics", name) for name in (*COUNTERS, *HISTOGRAMS, *BUCKETS)]
-    wrong = {
-        f"{where}: {name}: say {FORBIDDEN[part.lower()]}"
-        for where, name in told
-        for part in _PARTS.findall(name)
-        if part.lower() in FORBIDDEN
-    }
-    assert sorted(wrong) == []
-
-
 def test_each_quoted_name_is_there(names: Names) -> None:
     wrong = [
         f"{path.relative_to(PACKAGE)}:{line}: {name}"
@@ -151,7 +116,6 @@ def test_each_file_of_the_package_is_there(names: Names) -> None:
     assert wrong == []
 
 
-def test_no_module_is_longer_than_a_concept_takes(names: Names) -> None:
-    """One that is longer has two concepts, as those had that were: they are to be told apart."""
+def test_no_module_is_too_long(names: Names) -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in names.of}
     assert [f"{path.relative_to(PACKAGE)}: {n}" for path, n in lengths.items() if n > LONG] == []
