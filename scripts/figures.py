@@ -1,8 +1,8 @@
 """Outputs of commands in the documentation, and the picture of the README's simulation.
 
 A page says which command an output is of: a comment ``<!-- made by: COMMAND -->``, a line after it
-the output between two lines of three backquotes. The files of a command are those of the histories'
-directory, where the clone has none of that name.
+the output between two lines of three backquotes. A file of a command is the clone's, else one of
+the histories' directory.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ def readme_command() -> str:
     return " ".join(str(shown).replace("\\\n", " ").split())
 
 
-def arguments(command: str) -> list[str]:
-    """The words of a command, its histories by their paths. Raises NotHereError without one."""
-    return [_found(word) for word in shlex.split(command)[1:]]
+def arguments(command: str, directory: Path) -> list[str]:
+    """The words of a command, whose histories are linked into the directory where it runs.
+
+    So its output names them without anybody's paths. Raises NotHereError without a history.
+    """
+    return [_linked(word, directory) for word in shlex.split(command)[1:]]
 
 
 def printed(command: str) -> str:
     """The output of a command on a terminal of 80 columns, without its notes."""
     with tempfile.TemporaryDirectory() as scratch:
-        page = f"{scratch}/x.html"
-        return _run([page if word.endswith(".html") else word for word in arguments(command)])
+        return _run(arguments(command, Path(scratch)), Path(scratch))
 
 
 def made_anew(page: Path) -> Iterator[tuple[str, str]]:
@@ -70,9 +72,8 @@ def made_anew(page: Path) -> Iterator[tuple[str, str]]:
 def picture(path: Path) -> None:
     """The README's report, as a browser shows it."""
     with tempfile.TemporaryDirectory() as scratch:
+        _run(arguments(readme_command(), Path(scratch)), Path(scratch))
         report = Path(scratch) / "report.html"
-        words = arguments(readme_command())
-        _run([str(report) if word.endswith(".html") else word for word in words])
         subprocess.run(
             [*_CHROMIUM, f"--window-size={SIZE}", f"--screenshot={path}", report.as_uri()],
             check=True, capture_output=True,
@@ -99,21 +100,25 @@ def _write(page: Path, command: str, now: str) -> None:
     page.write_text(_MADE.sub(renewed, page.read_text()))
 
 
-def _found(word: str) -> str:
-    name, equals, file = word.rpartition("=")
-    if not file.endswith((".swf.gz", ".json", ".json.gz", ".csv.gz")) or (ROOT / file).is_file():
+def _linked(word: str, directory: Path) -> str:
+    _, _, file = word.rpartition("=")
+    if (ROOT / word).is_file():
+        return str(ROOT / word)
+    if not file.endswith((".swf.gz", ".json", ".json.gz", ".csv.gz")):
         return word
-    directory = data()
-    there = next(directory.rglob(file), None) if directory else None
+    histories = data()
+    there = next(histories.rglob(file), None) if histories else None
     if there is None:
         raise NotHereError(f"{file} is not at hand: set ${VARIABLE}")
-    return f"{name}{equals}{there}"
+    if not (directory / file).exists():
+        (directory / file).symlink_to(there)
+    return word
 
 
-def _run(words: list[str]) -> str:
+def _run(words: list[str], directory: Path) -> str:
     done = subprocess.run(
         [Path(sys.executable).with_name("slurm-elastic"), *words],
-        cwd=ROOT, env={**os.environ, "COLUMNS": "80", "LC_ALL": "C.UTF-8"},
+        cwd=directory, env={**os.environ, "COLUMNS": "80", "LC_ALL": "C.UTF-8"},
         stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())

@@ -46,12 +46,11 @@ DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"
 
 
-def test_the_index_lists_every_page_once() -> None:
+def test_the_index_lists_every_page() -> None:
     listed = [target for target in _LINK.findall(INDEX.read_text()) if target.endswith(".md")]
     pages = [*DOCS.glob("*.md"), *DOCS.glob("*/README.md"), *DOCS.glob("contributing/*.md")]
     expected = [os.path.relpath(page, DOCS) for page in pages if page != INDEX]
     assert sorted({*listed} - {"../README.md", "../CONTRIBUTING.md"}) == sorted(expected)
-    assert len(listed) == len({*listed})
 
 
 @pytest.mark.parametrize("page", sorted(set(DOCS.glob("*.md")) - {INDEX}), ids=lambda p: p.name)
@@ -90,6 +89,12 @@ def test_every_path_in_the_architecture_page_is_there() -> None:
         if not (path in names or (ROOT / path).exists() or (package / path).exists())
     ]
     assert missing == []
+
+
+def test_every_file_of_the_reading_list_is_there() -> None:
+    paths = re.findall(r"^\d+\. `([^`]+)`", (DOCS / "core.md").read_text(), re.MULTILINE)
+    assert len(paths) > 40
+    assert [path for path in paths if not (ROOT / "slurm_elastic" / path).is_file()] == []
 
 
 def test_code_and_units_name_pages_that_are_there() -> None:
@@ -133,6 +138,21 @@ def test_what_a_decision_names_is_there(page: Path) -> None:
 )
 def test_every_link_leads_somewhere(page: Path) -> None:
     assert [str(target) for target in links(page) if not target.exists()] == []
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *(DOCS / "design").glob("*.md")], ids=lambda page: page.name
+)
+def test_every_link_to_a_heading_finds_it(page: Path) -> None:
+    found = re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", page.read_text())
+    aims = [((page.parent / name).resolve() if name else page, anchor) for name, anchor in found]
+    assert [f"{aim.name}#{anchor}" for aim, anchor in aims if anchor not in anchors(aim)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings}
 
 
 def test_the_first_configurations_are_whole_and_short(tmp_path: Path) -> None:

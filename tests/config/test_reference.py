@@ -1,14 +1,9 @@
-"""Every key says when one would change it; keys that have gone are told of and do no harm.
-
-``UPDATE_GOLDEN=1`` writes the two pages anew.
-"""
+"""Every key says when one would change it; keys that have gone are told of and do no harm."""
 
 from __future__ import annotations
 
 import logging
-import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +15,10 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.config.checkpoint import BlcrSettings, CheckpointSettings
 from slurm_elastic.config.joining import Ssh
-from slurm_elastic.config.reference import CLOUDS, Key, keys
+from slurm_elastic.config.reference import keys
 
 ROOT = Path(__file__).parents[2]
 GOOD = (ROOT / "tests" / "data" / "config" / "good.yaml").read_text()
-PAGES = {
-    "configuration-when.md": (
-        "Keys, and when one would change them",
-        ("This page says of each key when one would change it. [configuration.md](configuration.md) says what each means and\n"
-        "how values are written; [clouds and pools](configuration-clouds-when.md) have a page of their own. A cloud may have\n"
-        "its own `limits`, `who` and `policies`, a pool its own `policies`, by the same keys."),
-    ),
-    "configuration-clouds-when.md": (
-        "Keys of clouds and pools, and when one would change them",
-        ("This page says of each key of clouds and pools when one would change it.\n"
-        "[configuration-clouds.md](configuration-clouds.md) says what each means; all other sections are on\n"
-        "[another page](configuration-when.md). `clouds.KEY` is a key of every cloud, `clouds (aws).KEY` one of those with\n"
-        "`provider: aws`."),
-    ),
-}  # fmt: skip
-
-
-def page(name: str, rows: Sequence[Key]) -> str:
-    title, words = PAGES[name]
-    lines = [
-        f"# {title}", "", words, "", "```", "slurm-elastic conf keys timings", "```", "",
-        "| key | default | change it |", "|---|---|---|",
-    ]  # fmt: skip
-    for key in rows:
-        when = key.when.removeprefix("Change it ").removesuffix(".")
-        default = (
-            f"`{key.default}`" if key.default not in ("", "none") else key.default or "required"
-        )
-        lines.append(f"| `{key.place}` | {default} | {when} |")
-    return "\n".join(lines) + "\n"
 
 
 def test_every_key_says_when_one_would_change_it() -> None:
@@ -62,16 +27,6 @@ def test_every_key_says_when_one_would_change_it() -> None:
     silent = [k.place for k in found if not k.when.startswith("Change it when ")]
     assert silent == [], "say it below the key in its struct, or make it a constant"
     assert [k.place for k in found if not k.when.endswith(".") or "\n" in k.when] == []
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_the_pages_say_the_same(name: str) -> None:
-    large = "clouds" in name
-    rows = [k for k in keys() if k.place.startswith(CLOUDS) == large]
-    path = ROOT / "docs" / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(page(name, rows))
-    assert path.read_text() == page(name, rows)
 
 
 def test_a_word_chooses_among_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
