@@ -38,10 +38,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "clear",
         description="End cool-downs of offers and clouds, and pauses of pools, so that they are "
         "tried again at once. The daemon's next round releases the nodes that were held for them. "
-        "With a cloud's name, also trust its list of machines again. With a job (job:17) that "
-        "got machines and never used them, the growth policy counts the job again. With --gone, "
-        "count machines of clouds that have left the configuration as gone. For root and "
-        "SlurmUser only.",
+        "A cloud's name also makes the daemon trust the cloud's list of machines again. A job "
+        "(job:17) is counted again by the growth policy, which stopped because machines came up "
+        "for it in vain. --gone counts machines of clouds that have left the configuration as "
+        "gone. For root and SlurmUser only.",
         epilog=examples(
             "slurm-elastic clear burst",
             "slurm-elastic clear aws/c5.xlarge/eu-central-1a/spot",
@@ -115,7 +115,7 @@ def clear(
     """
     jobs = _jobs(ledger, subjects)
     if subjects is not None:
-        subjects = [one for one in subjects if not one.startswith(_JOB)]
+        subjects = [subject for subject in subjects if not subject.startswith(_JOB)]
     pools = domain_pools(config, expand)
     clouds = [c.name for c in config.clouds if subjects is None or c.name in subjects]
     doubted = [name for name in clouds if ledger.exclusions.readmit(DOUBT, name)]
@@ -124,7 +124,9 @@ def clear(
     chosen = {*keys, *paused, *(p.name for p in pools)}
     if subjects is not None:
         cloud_names = {c.name for c in config.clouds}
-        chosen = set().union(*(_meant(one, pools, cloud_names, keys, paused) for one in subjects))
+        chosen = set().union(
+            *(_meant(subject, pools, cloud_names, keys, paused) for subject in subjects)
+        )
     lines = [
         f"cool-down of {key}"
         for key in keys
@@ -142,7 +144,9 @@ def clear(
     if lines:
         text = f"by the operator (uid {os.getuid()}): {'; '.join(lines)}"
         names = {*paused, *(pool.name for pool in pools)}
-        scopes = (pool_subject(one) if one in names else one for one in sorted(chosen))
+        scopes = (
+            pool_subject(subject) if subject in names else subject for subject in sorted(chosen)
+        )
         lists = (list_subject(name) for name in doubted)
         subjects_changed = (
             *scopes,

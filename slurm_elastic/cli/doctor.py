@@ -47,7 +47,7 @@ from slurm_elastic.watch.doctor import (
 )
 
 Catalogues = Mapping[str, Catalogue | ProviderError]
-"""For each cloud the catalogue of its types and prices, or why it could not be read."""
+"""The catalogue of types and prices by cloud, or the error if it could not be read."""
 NO_CATALOGUES: Catalogues = {}
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}

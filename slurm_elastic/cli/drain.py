@@ -1,4 +1,4 @@
-"""``slurm-elastic drain``: machines leave, and nothing new starts there."""
+"""``slurm-elastic drain``: empty machines after their jobs, and start no new ones."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def add(subparsers: Subparsers) -> None:
     parser = add_command(
         subparsers,
         "drain",
-        "Have the machines of a cloud, a pool or some nodes leave when their jobs have ended, and "
-        "start nothing new there until `slurm-elastic resume`. With --aggressive jobs are saved "
-        "and requeued, and not waited for.",
+        "End the machines of a cloud, a pool or some nodes when their jobs have ended, and start "
+        "no new ones there until `slurm-elastic resume`. --aggressive saves and requeues the jobs "
+        "instead of waiting for their end.",
         "slurm-elastic drain pub[1-4] --reason 'disk errors'",
         "slurm-elastic drain aws --aggressive --at 22:00 --dry-run",
         run=functools.partial(leave, "drain"),

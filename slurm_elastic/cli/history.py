@@ -1,4 +1,4 @@
-"""The common part of ``simulate`` and ``plan``: a job history on the configuration's pools."""
+"""The common part of ``simulate`` and ``plan``: replay a job history on the configured pools."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.setting import DEPTH, Options, Setting, setting_of
 from slurm_elastic.simulate.swf import History
 
-LONG = 20_000
+MIN_JOBS_FOR_BAR = 20_000  # shorter simulations show no progress bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that say which history and how the machines are."""
+    """Add the options for the history, the machines and the queue."""
     _add_history(parser.add_argument_group("the job history"))
     _add_machines(parser.add_argument_group("machines"))
     _add_spot(parser.add_argument_group("spot machines and checkpoints"))
@@ -35,12 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     queue.add_argument(
         "--depth", type=count, default=DEPTH, metavar="N",
-        help=f"end a look at the queue after N jobs that cannot start (default: {DEPTH}, as Slurm)",
+        help=f"stop scanning the queue after N jobs that cannot start (default: {DEPTH}, as Slurm)",
     )  # fmt: skip
     queue.add_argument(
         "--whole-nodes", action="store_true",
-        help="give each job its nodes alone, as select/linear and OverSubscribe=EXCLUSIVE do "
-        "(default: jobs share a node by cores, memory and GPUs, as CR_Core_Memory has it)",
+        help="give each job whole nodes, as select/linear and OverSubscribe=EXCLUSIVE do "
+        "(default: jobs share a node by cores, memory and GPUs, as with CR_Core_Memory)",
     )  # fmt: skip
     queue.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed of random choices (default: 0)"
@@ -65,12 +65,12 @@ def _add_history(group: argparse._ArgumentGroup) -> None:
 def _add_machines(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--static", type=_static, metavar="NODESxCPUS",
-        help="nodes that the site has anyway, such as 4x16: they cost nothing and are used first",
+        help="the site's own nodes, such as 4x16: they cost nothing and are used first",
     )  # fmt: skip
     group.add_argument(
         "--boot", type=billed.boot, metavar="S",
-        help="seconds that a machine takes to boot, also by how many boot together, such as "
-        "1:90,16:150 (default: as configured, else 120)",
+        help="seconds that a machine takes to boot, or the seconds by number of machines that "
+        "boot together, such as 1:90,16:150 (default: as configured, else 120)",
     )  # fmt: skip
     group.add_argument(
         "--configure", type=seconds, default=0, metavar="S",
@@ -79,12 +79,12 @@ def _add_machines(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--billing", type=billed.billing, metavar="HOW",
         help="how the cloud bills: 'per_second(minimum=60)' or 'hourly(refund=true, seconds=3600)' "
-        "(default: by the configured lease, else per_second)",
+        "(default: from the configured lease, else per_second)",
     )  # fmt: skip
     group.add_argument(
         "--reserved", type=billed.reserved, action="append", default=[], metavar="POOL=N@PRICE",
-        help="N machines of the pool run and are paid at all times, at PRICE dollars an hour each; "
-        "may be given again",
+        help="N machines of the pool always run and are always paid, at PRICE dollars an hour "
+        "each; may be given again",
     )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def _add_spot(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument(
         "--availability", action="append", default=[], metavar="[POOL=]JSON",
-        help="a trace of how many spot machines there were; may be given again",
+        help="a trace of how many spot machines were available; may be given again",
     )  # fmt: skip
     group.add_argument(
         "--notice", type=seconds, default=120, metavar="S",
@@ -103,8 +103,7 @@ def _add_spot(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument(
         "--rebalance", type=seconds, default=0, metavar="S",
-        help="the cloud recommends to move S seconds before it takes a machine (default: it never "
-        "does)",
+        help="the cloud recommends to move S seconds before it takes a machine (default: never)",
     )  # fmt: skip
     group.add_argument(
         "--requeue-delay", type=seconds, default=0, metavar="S",
@@ -122,20 +121,23 @@ def _add_spot(group: argparse._ArgumentGroup) -> None:
 
 
 def read(args: argparse.Namespace) -> Setting:
-    """Everything is read and checked here, before the first job is simulated."""
+    """Read and check everything before the first job is simulated.
+
+    Raises ConfigError for a wrong option, history or configuration.
+    """
     return setting_of(*asked(args))
 
 
 def asked(args: argparse.Namespace) -> tuple[History, Config, Options]:
-    """What the options of ``add_arguments`` name, as it was read."""
+    """Read the history and the configuration that the options of ``add_arguments`` name."""
     config = load_config(Path(args.config))
-    found = _history(args)
+    history = _history(args)
     options = Options(**{name: getattr(args, name) for name in Options.__struct_fields__})
-    return found, config, options
+    return history, config, options
 
 
 def _history(args: argparse.Namespace) -> History:
-    """The history, of the form that the option names. ConfigError if it is of the other form."""
+    """Read the history. ConfigError if the file has the format of the other option."""
     path = args.sacct or args.workload
     is_of_sacct = str(path) != "-" and sacct.is_of_sacct(path)
     if args.workload and is_of_sacct:
@@ -151,9 +153,12 @@ def _history(args: argparse.Namespace) -> History:
 
 @contextmanager
 def progress(total: int) -> Iterator[Told | None]:
-    """A bar on the terminal's error side, for what takes a while; calls back with jobs done."""
+    """Show a progress bar on stderr for a long simulation.
+
+    Yields a function that takes the number of jobs done since its last call, or None without bar.
+    """
     console = Console(stderr=True)
-    if total < LONG or not console.is_terminal:
+    if total < MIN_JOBS_FOR_BAR or not console.is_terminal:
         yield None
         return
     with Progress(console=console, transient=True) as bar:
@@ -162,10 +167,10 @@ def progress(total: int) -> Iterator[Told | None]:
 
 
 @contextmanager
-def working(at: str) -> Iterator[None]:
-    """Tell on a terminal's error side what is being done, as long as it takes."""
+def working(text: str) -> Iterator[None]:
+    """Show ``text`` with a spinner on stderr, if that is a terminal, until the block ends."""
     console = Console(stderr=True)
-    with console.status(at) if console.is_terminal else nullcontext():
+    with console.status(text) if console.is_terminal else nullcontext():
         yield
 
 
@@ -174,4 +179,4 @@ def _static(text: str) -> tuple[int, int]:
     try:
         return count(nodes), count(procs or "1")
     except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text[:24]!r} is not NODESxCPUS, as 4x16") from None
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is not NODESxCPUS, such as 4x16") from None

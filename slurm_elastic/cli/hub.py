@@ -1,4 +1,4 @@
-"""``slurm-elastic-hub``: the root-owned service of the head's network: tunnel and firewall."""
+"""``slurm-elastic-hub``: the root service that keeps the head's tunnel and firewall."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from slurm_elastic.machine.hub.service import Hub
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM; the tunnel and the rules outlive the service."""
+    """Serve until SIGTERM. The tunnel and the firewall rules stay after the service has ended.
+
+    Exit 2: wrong configuration or not root; 1: another error.
+    """
     prepare()
     arguments = parser().parse_args(argv)
     log_plainly(logging.INFO)
@@ -42,14 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = Command(
+    command = Command(
         prog="slurm-elastic-hub",
         description="Keep the head's end of join.network as root: the tunnel to machines, and the "
-        "firewall. slurm-elasticd says which machines may come.",
+        "firewall. slurm-elasticd decides which machines may connect.",
         epilog=examples("slurm-elastic-hub --config /etc/slurm-elastic/slurm-elastic.yaml"),
     )
-    add_config(made)
-    return made
+    add_config(command)
+    return command
 
 
 if __name__ == "__main__":

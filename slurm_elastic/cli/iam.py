@@ -1,4 +1,4 @@
-"""``slurm-elastic iam``: the least rights that a cloud's account needs for this configuration."""
+"""``slurm-elastic iam``: print the least rights that a cloud account needs for this site."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="print the least rights for exactly the configured types, images, networks and tags",
         description="Print the least rights that the configuration needs: an IAM policy (aws), "
         "access rules of an application credential (openstack), or a script of ACL rules and "
-        "quotas (opennebula). How it is applied, and what it cannot hold, goes to standard "
-        "error. No cloud is asked; 'slurm-elastic doctor' proves rights where the cloud can.",
+        "quotas (opennebula). Standard error gets the steps to apply it and its limits. No cloud "
+        "is asked; 'slurm-elastic doctor' checks rights if the cloud can check them.",
         epilog=examples(
             "slurm-elastic iam render aws",
             "slurm-elastic iam render aws --for watchdog",
         ),
     )
     render.add_argument("kind", metavar="KIND", help="a provider: aws, openstack or opennebula")
-    render.add_argument("--cloud", metavar="NAME", help="the cloud, where several are of that kind")
+    render.add_argument("--cloud", metavar="NAME", help="the cloud, if several are of that kind")
     render.add_argument(
         "--for", dest="holder", type=Holder, choices=list(Holder), default=Holder.SERVICES,
         metavar="|".join(Holder),
@@ -49,7 +49,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the document; 1 where the cloud has none for that holder."""
+    """Print the document. Exit 1 if the cloud has none for that holder.
+
+    Raises ConfigError if no such cloud is configured or the cluster has no UUID yet.
+    """
     config = load(Path(args.config))
     cloud = _chosen(config, args.kind, args.cloud)
     if config.cluster.uuid is None:
@@ -57,12 +60,12 @@ def run(args: argparse.Namespace) -> int:
     grant = table().kind(cloud.provider).grant
     if grant is None:
         raise ConfigError(f"a cloud of provider {cloud.provider} has no accounts with rights")
-    found = grant(cloud, use_of(config, cloud, expand), args.holder)
-    for note in found.notes:
+    document = grant(cloud, use_of(config, cloud, expand), args.holder)
+    for note in document.notes:
         print(visible(f"# {note}"), file=sys.stderr)
-    if not found.text:
+    if not document.text:
         return 1
-    print(visible(found.text))
+    print(visible(document.text))
     return 0
 
 
@@ -70,11 +73,13 @@ def _chosen(config: Config, kind: str, name: str | None) -> CloudSettings:
     of_kind = [cloud for cloud in config.clouds if cloud.provider == kind]
     names = ", ".join(cloud.name for cloud in of_kind)
     if not of_kind:
-        there = ", ".join(sorted({cloud.provider for cloud in config.clouds}))
-        raise ConfigError(f"clouds: found none with provider {kind!r}, expected one of: {there}")
+        providers = ", ".join(sorted({cloud.provider for cloud in config.clouds}))
+        raise ConfigError(
+            f"clouds: found none with provider {kind!r}, expected one of: {providers}"
+        )
     if name is None:
         if len(of_kind) > 1:
-            raise ConfigError(f"clouds of provider {kind} are several: add --cloud with {names}")
+            raise ConfigError(f"several clouds have provider {kind}: add --cloud with {names}")
         return of_kind[0]
     for cloud in of_kind:
         if cloud.name == name:

@@ -1,4 +1,4 @@
-"""``slurm-elastic image``: golden images: built, proved by a boot, uploaded, listed."""
+"""``slurm-elastic image``: build, test, upload and list golden images."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from slurm_elastic.image.build import build
 from slurm_elastic.image.cloud_metadata import KINDS
 from slurm_elastic.image.recipe import Recipe, problems
 
-HEARTBEAT = 180
-TIMEOUT = 900
+HEARTBEAT_S = 180
+STEP_TIMEOUT_S = 900
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,81 +43,83 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _add_list(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    found = actions.add_parser(
+    command = actions.add_parser(
         "list",
-        help="show the images in a directory or a cloud, and what is in them",
+        help="show the images in a directory or a cloud, and their contents",
         description="Show the images in a directory, the newest first: name, release of Slurm, "
-        "other software, age, and whether the munge key is in it. With the name of a cloud, its "
-        "images whose tags say what is in them: name, id, releases, size, age, and the pools "
-        "whose machines start from them now.",
+        "other software, age, and whether the munge key is in it. Given the name of a cloud, show "
+        "its images with our tags: name, id, releases, size, age, and the pools whose machines "
+        "currently start from them.",
         epilog=examples("slurm-elastic image list /srv/images", "slurm-elastic image list aws"),
     )
-    found.add_argument(
+    command.add_argument(
         "place", type=Path, metavar="DIR|CLOUD",
-        help="the directory of the images; where there is none of that name, a configured cloud",
+        help="the directory of the images; if it does not exist, the name of a configured cloud",
     )  # fmt: skip
-    found.set_defaults(run=run_list)
+    command.set_defaults(run=run_list)
 
 
 def _add_build(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    made = actions.add_parser(
+    command = actions.add_parser(
         "build",
         help="make an image from Debian's packages and a recipe",
         description="Make an image from the packages of this host's apt sources: slurmd, munge, "
         "cloud-init and an SSH server, with what the recipe adds. No key is in it. A file that "
-        "ends in .qcow2 or .raw is a disk that boots, one in .tar is for 'docker import'; in a "
-        "directory it is named by what is in it. FILE.json says what that is. Needs root.",
+        "ends in .qcow2 or .raw is a disk that boots, one that ends in .tar is for 'docker "
+        "import'. In a directory, the image is named after its contents. FILE.json lists the "
+        "contents. Needs root.",
         epilog=examples(
             "slurm-elastic image build compute.qcow2",
             "slurm-elastic image build --recipe compute.yaml /srv/images",
         ),
     )
-    made.add_argument("place", type=Path, metavar="FILE|DIR", help="the image, or where it goes")
-    made.add_argument(
+    command.add_argument("place", type=Path, metavar="FILE|DIR", help="the image or its directory")
+    command.add_argument(
         "--recipe", type=Path, metavar="FILE",
         help="a YAML file with the release, packages, files, users and mounts of the image "
-        "(default: this host's releases of Debian and Slurm, and nothing besides)",
+        "(default: this host's releases of Debian and Slurm, and nothing else)",
     )  # fmt: skip
-    made.set_defaults(run=run_build)
+    command.set_defaults(run=run_build)
 
 
 def _add_check(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    proved = actions.add_parser(
+    command = actions.add_parser(
         "check",
-        help="boot a machine of an image, have it join and run a job, look for secrets",
-        description="Boot a machine of an image as a cloud would, in a network of its own: it "
-        "joins a throw-away slurmctld by the shipped text, with a munge key that is brought once "
-        "its host key was read from its console, runs a job, and powers itself off when the head "
-        "is gone. Image, user data, metadata and console are searched for secrets. Takes minutes, "
-        "and longer without KVM. Needs root. Exit code 1: the image is no good.",
+        help="boot a machine of an image, have it join and run a job, search for secrets",
+        description="Boot a machine of an image as a cloud would, in a network of its own. The "
+        "machine joins a throw-away slurmctld with the shipped join program. It gets its munge "
+        "key by SSH, after its host key was read from its console. It runs a job, and powers "
+        "itself off when the head is gone. Image, user data, metadata and console are searched "
+        "for secrets. This takes minutes, longer without KVM. Needs root. Exit code 1: the image "
+        "is not usable.",
         epilog=examples("slurm-elastic image check compute.qcow2"),
     )
-    proved.add_argument("file", type=Path, metavar="FILE", help="the image")
-    proved.add_argument(
+    command.add_argument("file", type=Path, metavar="FILE", help="the image")
+    command.add_argument(
         "--as", dest="cloud", choices=list(KINDS), default="ec2", metavar="|".join(KINDS),
-        help="the way in which it is told who it is: EC2's metadata service (IMDSv2), OpenStack's "
+        help="how the machine learns its identity: EC2's metadata service (IMDSv2), OpenStack's "
         "config drive, OpenNebula's CONTEXT (default: %(default)s)",
     )  # fmt: skip
-    proved.add_argument(
-        "--heartbeat", type=count, default=HEARTBEAT, metavar="SECONDS",
-        help="how long the machine waits for a head that is gone (default: %(default)s)",
+    command.add_argument(
+        "--heartbeat", type=count, default=HEARTBEAT_S, metavar="SECONDS",
+        help="how long the machine waits for a head that does not answer (default: %(default)s)",
     )  # fmt: skip
-    proved.add_argument(
-        "--timeout", type=count, default=TIMEOUT, metavar="SECONDS",
+    command.add_argument(
+        "--timeout", type=count, default=STEP_TIMEOUT_S, metavar="SECONDS",
         help="how long each step may take (default: %(default)s)",
     )  # fmt: skip
-    proved.add_argument(
+    command.add_argument(
         "--keep", type=Path, metavar="DIR", help="put the console and all logs there"
     )
-    proved.set_defaults(run=run_check)
+    command.set_defaults(run=run_check)
 
 
 def run_build(args: argparse.Namespace) -> int:
     recipe = Recipe()
     if args.recipe is not None:
         recipe = load_as(args.recipe, Recipe, "debian, slurm, packages, files, users or mounts")
-        if found := problems(recipe):
-            raise ConfigError(*(f"{args.recipe}: {text}" for text in found))
+        if mistakes := problems(recipe):
+            raise ConfigError(*(f"{args.recipe}: {text}" for text in mistakes))
     if not args.place.is_dir() and not args.place.parent.is_dir():
         raise SlurmElasticError(f"{args.place.parent} is no directory")
     with ended_like_ctrl_c():
@@ -126,7 +128,7 @@ def run_build(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """0 where the image is good, else 1."""
+    """Exit 0 if the image is usable, else 1."""
     try:
         from slurm_elastic.image.check import check
     except ModuleNotFoundError as error:
@@ -141,13 +143,16 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    """One line for each."""
+    """Print one line for each image of the directory, or of the cloud."""
     if not args.place.is_dir():
         return image_clouds.run_list(args)
-    for one in label.labels(args.place):
-        days = (time.time() - one.built) / 86400
-        secret = "  munge key inside: a secret" if one.secret else ""
-        text = f"{one.file}  {one.os} {one.version}  {one.software}  {days:.0f} days old{secret}"
+    for image in label.labels(args.place):
+        days = (time.time() - image.built) / 86400
+        secret = "  munge key inside: a secret" if image.secret else ""
+        text = (
+            f"{image.file}  {image.os} {image.version}  {image.software}  "
+            f"{days:.0f} days old{secret}"
+        )
         print(visible(text))
     return 0
 

@@ -25,49 +25,53 @@ _COLUMNS = ("NAME", "ID", "SLURM", "SYSTEM", "SIZE", "AGE", "POOLS")
 
 
 def add_upload(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    sent = actions.add_parser(
+    command = actions.add_parser(
         "upload",
         help="put a built image into a configured cloud, tagged so that pools find it",
         description="Put an image that 'image build' made into a configured cloud, with tags that "
-        "say what is in it, so that pools find it by requirements. An image that is there already "
-        "is not uploaded again. No pool takes an upload that was broken off for an image. Needs "
-        "rights that the services do not have: 'iam render KIND --for images' prints them.",
+        "list its contents, so that pools find it by requirements. An image that the cloud has "
+        "already is not uploaded again. Pools never use an interrupted upload. This needs rights "
+        "that the services do not have: 'iam render KIND --for images' prints them.",
         epilog=examples(
             "slurm-elastic image upload stack compute.qcow2",
             "slurm-elastic image upload aws compute.raw --dry-run",
             "slurm-elastic image upload nebula a.qcow2 --path /srv/images/a.qcow2",
         ),
     )
-    sent.add_argument("cloud", metavar="CLOUD", help="the cloud's name in the configuration")
-    sent.add_argument("file", type=Path, metavar="FILE", help="the image, with FILE.json beside it")
-    sent.add_argument("--name", metavar="NAME", help="its name there (default: by what is in it)")
-    sent.add_argument(
+    command.add_argument("cloud", metavar="CLOUD", help="the cloud's name in the configuration")
+    command.add_argument(
+        "file", type=Path, metavar="FILE", help="the image, with FILE.json beside it"
+    )
+    command.add_argument(
+        "--name", metavar="NAME", help="its name in the cloud (default: from its contents)"
+    )
+    command.add_argument(
         "--path", metavar="PATH|URL",
-        help="how the cloud itself finds the file, where the cloud reads it (OpenNebula's front "
-        "end; default: by the same path as here)",
+        help="the file's path or URL for a cloud that reads the file itself (OpenNebula's front "
+        "end; default: the same path as here)",
     )  # fmt: skip
-    sent.add_argument(
-        "--again", action="store_true", help="remove first what an upload of it has left half done"
+    command.add_argument(
+        "--again", action="store_true", help="first remove an interrupted upload of this image"
     )
-    sent.add_argument(
-        "--dry-run", action="store_true", help="look what is there, say what would be done, stop"
+    command.add_argument(
+        "--dry-run", action="store_true", help="print what would be done, and change nothing"
     )
-    sent.set_defaults(run=run_upload)
+    command.set_defaults(run=run_upload)
 
 
 def run_upload(args: argparse.Namespace) -> int:
-    """Put it there."""
+    """Upload the image, unless the cloud has it already."""
     config = load(Path(args.config))
     store = _opened(config, _cloud(config, args.cloud))
     file = image_file(args.file, args.name, args.path)
     if label.read(args.file).secret:
-        _say("the munge key is in it: whoever may read the image there has the key")
+        _say("this image contains the munge key: everyone who may read the image has the key")
     upload(store, file, _say, again=args.again, dry_run=args.dry_run)
     return 0
 
 
 def run_list(args: argparse.Namespace) -> int:
-    """One row for each image whose tags say what is in it."""
+    """Print one row for each image whose tags list its contents, or that a pool starts from."""
     name = str(args.place)
     if "/" in name:
         raise ConfigError(f"{name}: found no directory, expected one or a cloud's name")
@@ -76,9 +80,9 @@ def run_list(args: argparse.Namespace) -> int:
     store = _opened(config, cloud)
     images = store.images()
     starts = dict(_starts(config, cloud, store))
-    shown = [one for one in images if one.tagged or one.id in starts.values()]
+    shown = [image for image in images if image.tagged or image.id in starts.values()]
     if not shown:
-        _say(f"{cloud.name} has no image whose tags say what is in it")
+        _say(f"{cloud.name} has no image with our tags")
         return 0
     for line in aligned(_rows(shown, starts, time.time())):
         _say(line)
@@ -86,11 +90,11 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def _starts(config: Config, cloud: CloudSettings, store: ImageStore) -> Iterator[tuple[str, str]]:
-    """By pool, the id of the image that its machines start from; where there is none it is told."""
+    """Yield (pool, id of the image that its machines start from); print the error if none."""
     for pool in use_of(config, cloud, expand).pools:
         try:
             yield pool.name, store.start_of(pool)
-        except (AuthError, TransientError):
+        except (AuthError, TransientError):  # subclasses of ProviderError that end the command
             raise
         except ProviderError as error:
             _say(f"pool {pool.name}: {error.message}")
@@ -99,28 +103,28 @@ def _starts(config: Config, cloud: CloudSettings, store: ImageStore) -> Iterator
 def _rows(
     images: Sequence[CloudImage], starts: Mapping[str, str], now: float
 ) -> Iterator[Sequence[str]]:
-    several = any(one.place for one in images)
+    several = any(i.place for i in images)
     yield (*(["HOST"] if several else []), *_COLUMNS)
-    for one in sorted(images, key=lambda one: (one.place, -one.created)):
-        pools = ", ".join(pool for pool, number in starts.items() if number == one.id) or "-"
+    for i in sorted(images, key=lambda i: (i.place, -i.created)):
+        pools = ", ".join(pool for pool, number in starts.items() if number == i.id) or "-"
         yield (
-            *([one.place] if several else []), one.name, one.id, _slurm(one),
-            f"{one.os} {one.version}".strip() or "-", _size(one.size), _age(one.created, now),
-            one.unfinished or pools,
+            *([i.place] if several else []), i.name, i.id, _slurm(i),
+            f"{i.os} {i.version}".strip() or "-", _size(i.size), _age(i.created, now),
+            i.unfinished or pools,
         )  # fmt: skip
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Rows as lines, however wide the terminal is: an id that is cut is none. Pure."""
+    """Rows as aligned lines of any width: an id that is cut is useless. Pure."""
     cells = list(rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         yield "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
 
 
-def _slurm(one: CloudImage) -> str:
-    words = sorted(w.removeprefix("slurm-") for w in one.software if w.startswith("slurm-"))
-    return ", ".join(words) or "-"
+def _slurm(image: CloudImage) -> str:
+    versions = sorted(w.removeprefix("slurm-") for w in image.software if w.startswith("slurm-"))
+    return ", ".join(versions) or "-"
 
 
 def _size(size: int | None) -> str:

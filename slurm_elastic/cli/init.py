@@ -1,4 +1,4 @@
-"""``slurm-elastic init``: the first configuration, made of what the site and its hosts tell."""
+"""``slurm-elastic init``: write the first configuration, from slurm.conf, clouds and answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from slurm_elastic.watch.doctor.environment import of_the_units
 
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
 BY_HAND = "docs/configuration-clouds.md; for clouds of other packages their own pages"
-_MOST_BYTES = 65536
+_MAX_ANSWERS_BYTES = 65536
 NOTHING = "nothing is written"
 
 
@@ -47,18 +47,17 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "init",
         description="Read slurm.conf, look for clouds that this host can reach, ask at most nine "
         "questions, and write a configuration with comments. It is then checked as 'conf show', "
-        "'conf check' and 'doctor' do. A configuration that is there gets the clouds and pools "
-        "that it lacks, and the answers that are others than it has. Nothing else is changed, and "
-        "nothing is bought.",
+        "'conf check' and 'doctor' do. An existing file is only added to: missing clouds and "
+        "pools, and changed answers. Nothing else is changed, and nothing is bought.",
         epilog=examples("slurm-elastic init", "slurm-elastic init --yes --output /tmp/first.yaml"),
     )
     parser.add_argument(
         "--yes", action="store_true",
-        help="ask nothing: take every default; public clouds stay shut",
+        help="ask nothing: take every default; public clouds stay closed",
     )  # fmt: skip
     parser.add_argument(
         "--answers", type=Path, metavar="FILE",
-        help="take answers from this YAML file, and the default of each that it lacks",
+        help="take answers from this YAML file, and defaults for missing answers",
     )  # fmt: skip
     parser.add_argument(
         "--output", type=Path, metavar="FILE",
@@ -72,28 +71,28 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file; 1 where a check of it fails."""
+    """Write the file. Exit 1 if one of its checks fails."""
     output = Path(args.output or args.config)
-    before = _text(output)
+    before = _existing_text(output)
     try:
-        text = _composed(args, output, before)
+        text = _configuration(args, output, before)
         print()
         if text == before:
-            say(f"{output} has all that was found and answered; nothing is changed.")
+            say(f"{output} has all clouds and answers already; nothing is changed.")
         else:
-            for made in _write(output, text):
-                print(f"made directory {made}")
+            for directory in _write(output, text):
+                print(f"made directory {directory}")
             print(f"{'changed' if before else 'wrote'} {output}")
         return _checked(output)
     except KeyboardInterrupt:
-        written = _text(output) != before
-        what = f"{output} is written; its checks are not finished" if written else NOTHING
-        print(f"\nstopped; {what}", file=sys.stderr)
+        written = _existing_text(output) != before
+        outcome = f"{output} is written; its checks are not finished" if written else NOTHING
+        print(f"\nstopped; {outcome}", file=sys.stderr)
         raise
 
 
-def _text(path: Path) -> str | None:
-    """What is there; ConfigError where that is no file, or no text."""
+def _existing_text(path: Path) -> str | None:
+    """The text of the existing file, or None. ConfigError if it is no regular file or no text."""
     if not path.exists():
         return None
     if not path.is_file():
@@ -104,138 +103,148 @@ def _text(path: Path) -> str | None:
         raise ConfigError(f"{error}; nothing is changed") from None
 
 
-def _composed(args: argparse.Namespace, output: Path, before: str | None) -> str:
-    """The text of the configuration, by the site, its clouds and the answers."""
+def _configuration(args: argparse.Namespace, output: Path, before: str | None) -> str:
+    """The text of the configuration, from the site, its clouds and the answers."""
     conf_file = args.slurm_conf or Path(os.environ.get("SLURM_CONF") or SLURM_CONF)
     site = facts(conf_file.resolve())
-    there = configfile.parse(before, str(output)) if before is not None else None
+    existing = configfile.parse(before, str(output)) if before is not None else None
     say(
         f"{site.conf}: cluster {site.cluster}, {counted(site.nodes, 'node')}, most of "
         f"{site.cpus} cpus and {site.memory} MiB; partition {site.partition or '(none)'}; "
         f"auth/{site.auth}; {site.accounting}; SlurmUser {site.user}"
     )
     kinds = table()
-    with of_the_units():  # credentials may be named there alone
+    with of_the_units():  # credentials may be named only in the units' environment
         place = SearchPlace(home=Path.home(), environment=os.environ)
-        found = _renamed(reach.look(kinds, place, site.user), site)
-    _show_found(found)
-    if others := reach.not_found(kinds, found):
-        say(f"Not found here, to be written by hand: {', '.join(others)} ({BY_HAND})")
-    earlier = merge.earlier(there, found) if there else None
-    if there is None:
-        _expect_a_cloud(found)
+        clouds = _renamed(reach.look(kinds, place, site.user), site)
+    _show_found(clouds)
+    if not_found := reach.not_found(kinds, clouds):
+        say(f"Not found here; write by hand if you need it: {', '.join(not_found)} ({BY_HAND})")
+    earlier = merge.earlier(existing, clouds) if existing else None
+    if existing is None:
+        _expect_a_cloud(clouds)
     else:
-        say(f"{output} is there: only what is new is put into it, and its values are the defaults.")
+        say(f"{output} exists: only new parts are added to it, and its values are the defaults.")
 
-    def merged(given: Answers) -> merge.Merge:
-        return merge.Merge(before or "", str(output), compose.chosen(found, given), site, given)
+    def merged(answers: Answers) -> merge.Merge:
+        return merge.Merge(
+            before or "", str(output), compose.chosen(clouds, answers), site, answers
+        )
 
-    def new(given: Answers) -> str:
-        return compose.checked(site, found, given, str(output))
+    def new(answers: Answers) -> str:
+        return compose.checked(site, clouds, answers, str(output))
 
-    given = _given(args, site, found, earlier, new if before is None else merged)
-    for line in compose.differs(found, given):
+    answers = _answers(args, site, clouds, earlier, new if before is None else merged)
+    for line in compose.differs(clouds, answers):
         say(line)
-    return new(given) if before is None else merged(given).text
+    return new(answers) if before is None else merged(answers).text
 
 
-def _expect_a_cloud(found: Sequence[Found]) -> None:
-    """ConfigError where all that the site has lacks something: a rehearsal would hide that."""
-    if any(one.usable for one in found):
+def _expect_a_cloud(clouds: Sequence[Found]) -> None:
+    """ConfigError if the site has clouds but each lacks something.
+
+    A rehearsal cloud in the file would hide that.
+    """
+    if any(cloud.usable for cloud in clouds):
         return
-    lacking = [one.name for one in found if one.lacking]
+    lacking = [cloud.name for cloud in clouds if cloud.lacking]
     if lacking:
         names = ", ".join(lacking)
-        raise ConfigError(f"no cloud can be used yet: do first what is said of {names}; {NOTHING}")
-    say("No cloud can be used yet: the file gets one in memory, shut, to rehearse with.")
+        raise ConfigError(f"no cloud can be used yet: do first the steps of {names}; {NOTHING}")
+    say("No cloud can be used yet: the file gets one in memory, closed, to rehearse with.")
 
 
-def _renamed(found: Sequence[Found], site: Facts) -> tuple[Found, ...]:
-    """No cloud is called as a partition or node of the site."""
+def _renamed(clouds: Sequence[Found], site: Facts) -> tuple[Found, ...]:
+    """Rename each cloud that has the name of a partition or node of the site."""
     return tuple(
-        replace(one, name=f"{one.name}-cloud") if one.name in site.taken else one for one in found
+        replace(cloud, name=f"{cloud.name}-cloud") if cloud.name in site.taken else cloud
+        for cloud in clouds
     )
 
 
-def _show_found(found: Sequence[Found]) -> None:
-    """Each with what was found of it, whether it is usable, and else what would enable it."""
+def _show_found(clouds: Sequence[Found]) -> None:
+    """Print each cloud, whether it is usable, what was found, and the step that would enable it."""
     shown = Table(box=None, pad_edge=False, show_edge=False)
     for title in ("cloud", "usable", "found"):
         shown.add_column(title, overflow="fold")
-    for one in found:
-        public = " (public)" if one.location is Location.PUBLIC else ""
-        types = f"; {counted(len(one.types), 'type')}" if one.types and not one.sized else ""
-        usable = "yes" if one.usable else "no"
-        shown.add_row(f"{one.name}{public}", usable, visible(f"{one.what}{types}"))
-        if one.enable:
-            shown.add_row("", "", visible(f"do: {one.enable}"))
+    for cloud in clouds:
+        public = " (public)" if cloud.location is Location.PUBLIC else ""
+        types = f"; {counted(len(cloud.types), 'type')}" if cloud.types and not cloud.sized else ""
+        usable = "yes" if cloud.usable else "no"
+        shown.add_row(f"{cloud.name}{public}", usable, visible(f"{cloud.what}{types}"))
+        if cloud.enable:
+            shown.add_row("", "", visible(f"do: {cloud.enable}"))
     print()
     plain().print(shown)
 
 
-def _given(
+def _answers(
     args: argparse.Namespace,
     site: Facts,
-    found: Sequence[Found],
+    clouds: Sequence[Found],
     earlier: Earlier | None,
     rules: Callable[[Answers], object],
 ) -> Answers:
-    """The answers to all questions that follow from each other."""
-    there = earlier or Earlier()
-    told = _read_answers(args.answers) if args.answers is not None else {}
+    """Ask all questions, or take their answers from a file or the defaults.
+
+    Each answer decides which questions follow. Raises ConfigError for a wrong answer of a file, or
+    if there is no terminal to ask at.
+    """
+    previous = earlier or Earlier()
+    file_answers = _read_answers(args.answers) if args.answers is not None else {}
     asks = not args.yes and args.answers is None
     if asks and not sys.stdin.isatty():
-        raise ConfigError("nobody can be asked here: add --yes or --answers FILE")
+        raise ConfigError("this is no terminal: add --yes or --answers FILE")
 
     def answer(question: Question, so_far: Answers) -> Answers:
         if asks:
             return _ask(question, so_far, rules)
-        return _read(question, told, so_far, rules, args.answers or "--yes")
+        return _read(question, file_answers, so_far, rules, args.answers or "--yes")
 
-    given = there.answers
-    for question in first(found, there):
-        given = answer(question, given)
-    asked = questions(site, compose.named(found, given), earlier)
-    if "accounts" in told and any(question.key == "groups" for question in asked):
+    answers = previous.answers
+    for question in first(clouds, previous):
+        answers = answer(question, answers)
+    open_questions = questions(site, compose.named(clouds, answers), earlier)
+    if "accounts" in file_answers and any(question.key == "groups" for question in open_questions):
         raise ConfigError(
-            f"{args.answers}: accounts: found names of accounts, expected groups: at this site an "
-            "account is whatever anybody types"
+            f"{args.answers}: accounts: found names of accounts, expected groups: at this site "
+            "users may type any account name"
         )
-    for question in asked:
-        given = answer(question, given)
-    return given
+    for question in open_questions:
+        answers = answer(question, answers)
+    return answers
 
 
 def _read(
-    question: Question, told: Mapping[str, str], so_far: Answers,
+    question: Question, file_answers: Mapping[str, str], so_far: Answers,
     rules: Callable[[Answers], object], source: Path | str,
 ) -> Answers:  # fmt: skip
-    """The answer of a file, or the default."""
-    text = told.get(question.key, question.default)
+    """The answer from the file, or the default. ConfigError if it is wrong."""
+    text = file_answers.get(question.key, question.default)
     try:
-        given = answered(question, text, so_far, rules)
+        answers = answered(question, text, so_far, rules)
     except ValueError as error:
         raise ConfigError(f"{source}: {question.key}: {error}; {NOTHING}") from None
-    if (doubt := reach.doubt(so_far, given)) and text != question.default:
+    if (doubt := reach.doubt(so_far, answers)) and text != question.default:
         say(f"{source}: {question.key}: {doubt}")
-    return given
+    return answers
 
 
 def _read_answers(path: Path) -> Mapping[str, str]:
     try:
         with path.open(encoding="utf-8") as file:
-            told = yaml.safe_load(file.read(_MOST_BYTES))
+            document = yaml.safe_load(file.read(_MAX_ANSWERS_BYTES))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {why(error)}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not YAML: {error}") from None
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         raise ConfigError(f"{path}: expected a mapping of answers by their keys")
-    strange = sorted(str(key) for key in told if key not in _KEYS)
+    strange = sorted(str(key) for key in document if key not in _KEYS)
     if strange:
         expected = ", ".join(_KEYS)
         raise ConfigError(f"{path}: found {', '.join(strange)}, expected one of {expected}")
-    return {key: _as_typed(value) for key, value in told.items()}
+    return {key: _as_typed(value) for key, value in document.items()}
 
 
 _KEYS = (
@@ -255,8 +264,9 @@ def _as_typed(value: object) -> str:
 
 
 def _ask(question: Question, so_far: Answers, rules: Callable[[Answers], object]) -> Answers:
-    """Until it is an answer; an empty line takes the default, and what this host does not know has
-    to be typed twice.
+    """Ask until the answer is valid. An empty line takes the default.
+
+    An answer that this host does not know, such as an unknown group, must be typed twice.
     """
     print()
     say(f"{question.text}  ({question.why})")
@@ -268,27 +278,30 @@ def _ask(question: Question, so_far: Answers, rules: Callable[[Answers], object]
             print()
             raise ConfigError(f"stopped; {NOTHING}") from None
         try:
-            given = answered(question, text, so_far, rules)
+            answers = answered(question, text, so_far, rules)
         except ValueError as error:
             say(f"  {error}")
             continue
-        doubt = reach.doubt(so_far, given) if text != doubted else ""
+        doubt = reach.doubt(so_far, answers) if text != doubted else ""
         if not doubt:
-            return given
+            return answers
         say(f"  {doubt}: correct it, or type it again")
         doubted = text
 
 
 def _write(path: Path, text: str) -> list[Path]:
-    """Whole or not at all; the directories that were made for it."""
-    made = [one for one in reversed(path.absolute().parents) if not one.exists()]
+    """Write the file completely or not at all. Returns the directories that were created."""
+    created = [parent for parent in reversed(path.absolute().parents) if not parent.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     writing.replace(path, text.encode(), 0o644)
-    return made
+    return created
 
 
 def _checked(path: Path) -> int:
-    """The checks, and the next two commands. ``conf show`` in a line: its pages would hide them."""
+    """Run the checks and print the next commands.
+
+    ``conf show`` is one line here: its pages of output would hide the rest.
+    """
     if configfile.read_uuid(path) is None:
         configfile.ensure_uuid(path)
         print(f"wrote {path.parent / configfile.UUID_FILE}, which marks this cluster's machines")
@@ -307,9 +320,9 @@ def _checked(path: Path) -> int:
     ill = doctor.run(argparse.Namespace(config=path, json=False, quick=True, clouds=False))
     print("next:")
     if failed:
-        print(f"  slurm-elastic{option} conf check       # once that is put right")
+        print(f"  slurm-elastic{option} conf check       # after you have fixed the above")
     if ill:
-        print(f"  slurm-elastic{option} doctor --quick   # once what it found is put right")
+        print(f"  slurm-elastic{option} doctor --quick   # after you have fixed its findings")
     print(f"  slurm-elastic{option} conf install     # as root: puts it into slurm.conf")
     if not (failed or ill):
         print(f"  slurm-elastic{option} doctor           # once the services run (docs/install.md)")

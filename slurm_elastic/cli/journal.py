@@ -1,4 +1,4 @@
-"""``slurm-elastic journal``: back up what the services remember, put it back, read it through."""
+"""``slurm-elastic journal``: back up, restore and verify the services' records."""
 
 from __future__ import annotations
 
@@ -26,49 +26,47 @@ LOCKS = {"daemon.lock": "slurm-elasticd", "ckptman.lock": "slurm-elastic-ckptman
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "journal",
-        description="Back up what the services remember, put it back, or read it through. See "
-        "docs/journal.md.",
+        description="Back up, restore or verify the services' records. See docs/journal.md.",
         epilog=examples("slurm-elastic journal export /backup/slurm-elastic.jsonl"),
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     export = actions.add_parser(
         "export",
-        help="write all of it into one file, while the services run",
-        description="Write all rows and what was appended since into one file, which import takes. "
-        "The services may run.",
+        help="write all records into one file, while the services run",
+        description="Write all records into one file that import can read. The services may run.",
         epilog=examples("slurm-elastic journal export /backup/slurm-elastic.jsonl"),
     )
     export.add_argument("file", metavar="FILE", type=Path, help="the file to write")
     put = actions.add_parser(
         "import",
-        help="put an export back, on this head or another one",
-        description="Make an export what the services remember. They must be stopped; where this "
-        "head has newer facts, nothing is done.",
+        help="restore an export, on this head or another one",
+        description="Restore an export as the services' records. The services must be stopped. If "
+        "this head has newer records, nothing is done.",
         epilog=examples("slurm-elastic journal import /backup/slurm-elastic.jsonl"),
     )
     put.add_argument("file", metavar="FILE", type=Path, help="an export")
     put.add_argument(
-        "--older", action="store_true", help="also where this head has newer facts, which are lost"
+        "--older", action="store_true", help="restore also if that loses newer records of this head"
     )
     actions.add_parser(
         "verify",
-        help="read every line, and say what is damaged",
-        description="Read every line of the journals; say where the first damage is and what it "
-        "costs. The exit code is 1 where something is lost.",
+        help="read every line and report damage",
+        description="Read every line of the journals and report each damage and the lost records. "
+        "The exit code is 1 if something is lost.",
         epilog=examples("slurm-elastic journal verify"),
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one action of ``slurm-elastic journal``."""
+    """Run one action of ``slurm-elastic journal``. Exit 1 if a journal is damaged."""
     config = load(args.config)
     memories = ((config.state / "ledger.db", LEDGER), (config.state / FILE, SCHEMA))
     if args.action == "verify":
-        found = _verified(config, memories)
-        for one in found:
-            print(*told(one), sep="\n")
-        return 0 if all(one.sound for one in found) else 1
+        healths = _verified(config, memories)
+        for health in healths:
+            print(*health_lines(health), sep="\n")
+        return 0 if all(health.sound for health in healths) else 1
     if args.action == "export":
         return _export(config, memories, args.file)
     return _import(config, memories, args.file, older=args.older)
@@ -76,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _verified(config: Config, memories: Sequence[Memory]) -> list[Health]:
     with config.sharing():
-        return [backup.verify(one) for one in memories]
+        return [backup.verify(memory) for memory in memories]
 
 
 def _import(config: Config, memories: Sequence[Memory], source: Path, *, older: bool) -> int:
@@ -89,12 +87,15 @@ def _import(config: Config, memories: Sequence[Memory], source: Path, *, older: 
     finally:
         for descriptor in held:
             os.close(descriptor)
-    print(f"{lines} lines of {source} are what the services will know; start them")
+    print(f"restored {lines} lines of {source}; start the services now")
     return 0
 
 
 def _share(state: Path, directory: Path) -> None:
-    """What is put back is both heads'; where none of them has ever acted, this one may."""
+    """Restore into the directory that two heads share.
+
+    If no head has ever acted, this head takes the first epoch, so that it may act.
+    """
     heads.link(state, directory)
     epochs = heads.Epochs(directory)
     if epochs.newest() is None:
@@ -104,16 +105,19 @@ def _share(state: Path, directory: Path) -> None:
 def _export(config: Config, memories: Sequence[Memory], target: Path) -> int:
     lines = backup.export(memories, target, config.sharing)
     print(f"{target}: {lines} lines")
-    unsound = [one for one in _verified(config, memories) if not one.sound]
-    for one in unsound:
-        print(*told(one), sep="\n")
+    unsound = [health for health in _verified(config, memories) if not health.sound]
+    for health in unsound:
+        print(*health_lines(health), sep="\n")
     if unsound:
-        print("what is damaged is not in it, all else is: see docs/journal.md")
+        print("the export lacks the damaged lines and has all others: see docs/journal.md")
     return 1 if unsound else 0
 
 
 def _held(path: Path, name: str) -> int:
-    """The service's own lock, so that it does not start meanwhile."""
+    """Take the service's own lock, so that it cannot start during the restore.
+
+    Returns the open descriptor. SlurmElasticError if the service runs.
+    """
     is_new = not path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if is_new and (owner := writing.owner_in(path.parent)) is not None:
@@ -123,30 +127,29 @@ def _held(path: Path, name: str) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise SlurmElasticError(
-            f"{name} runs and would go on with what it knows: stop it first (systemctl stop {name})"
+            f"{name} runs and would overwrite the import: stop it first (systemctl stop {name})"
         ) from None
     return descriptor
 
 
-def told(one: Health) -> list[str]:
-    """The sentences about one journal."""
-    if not one.segments and one.missing:
-        return [f"{one.name}: there is no journal, and there was one: {one.missing} lines are lost"]
-    if not one.segments:
-        return [f"{one.name}: there is no journal yet"]
-    parts = ((one.segments, "segment"), (one.lines, "line"), (one.facts, "fact"))
-    found = [f"{one.name}: {', '.join(counted(*part) for part in parts)}"]
-    for damage in one.damages:
-        what = "half a line, which no write told of" if damage.torn else "is damaged"
-        found.append(
-            f"  {damage.path}: line {damage.line}, bytes {damage.begin} to {damage.end}: {what}"
+def health_lines(health: Health) -> list[str]:
+    """The lines that ``verify`` prints about one journal."""
+    if not health.segments and health.missing:
+        return [f"{health.name}: the journal has disappeared: {health.missing} lines are lost"]
+    if not health.segments:
+        return [f"{health.name}: there is no journal yet"]  # its service has never run
+    totals = ((health.segments, "segment"), (health.lines, "line"), (health.facts, "fact"))
+    lines = [f"{health.name}: {', '.join(counted(*number_and_noun) for number_and_noun in totals)}"]
+    for damage in health.damages:
+        kind = "half a line of an unfinished write" if damage.torn else "is damaged"
+        lines.append(
+            f"  {damage.path}: line {damage.line}, bytes {damage.begin} to {damage.end}: {kind}"
         )
-    if one.missing:
-        found.append(
-            f"  {one.missing} lines are lost: what they said is known where it was said again"
+    if health.missing:
+        lines.append(f"  {health.missing} lines are lost, except records that later lines repeat")
+    if health.lacking:
+        lines.append(
+            f"  {health.lacking} rows at the start of the newest segment are lost here: the segment"
+            " before has them"
         )
-    if one.lacking:
-        found.append(
-            f"  {one.lacking} rows of the newest beginning are lost: the segment before has them"
-        )
-    return found
+    return lines

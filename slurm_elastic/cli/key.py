@@ -19,11 +19,11 @@ from slurm_elastic.config.joining import Ssh
 if TYPE_CHECKING:
     from slurm_elastic.features.key_rotation import Rotation
 
-WORDS = """\
-munged has one key at a time: from the head's change to the last machine's, Slurm's messages
-between them fail and are sent again. Running jobs go on; job steps that start just then may fail
-(srun), and nodes may show as not responding until their next ping. The site's own nodes and login
-nodes need the same key at the same time, by the site's own means: --head-command is the place for
+NOTICE = """\
+munged has one key at a time. Until the last machine has changed, Slurm's messages between changed
+and unchanged hosts fail and are sent again. Running jobs continue; job steps that start during the
+change may fail (srun), and nodes may show as not responding until their next ping. You must bring
+the same key to the site's own nodes and login nodes at the same time: use --head-command for
 that."""
 
 
@@ -42,70 +42,73 @@ def _add_rotate(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     rotate = actions.add_parser(
         "rotate",
         help="bring a new key to all living machines, then change it everywhere",
-        description="Lay a new key beside the old one on every living machine; where that "
-        "worked everywhere, change it on the head and on the machines, and in the file that new "
-        "machines get theirs from. Where a machine cannot change, all go back to the old one. Run "
-        "it as root. With join.ssh.munge_key: "
-        + " ".join(WORDS.split())
+        description="Place a new key beside the old one on every running machine. If that worked "
+        "everywhere, change the key on the head, on the machines, and in the file for new "
+        "machines. If one machine cannot change, all return to the old key. Run it as root. With "
+        "join.ssh.munge_key: "
+        + " ".join(NOTICE.split())
         + " With join.ssh.slurm_keys: "
-        + " ".join(key_slurm.WORDS.split()),
+        + " ".join(key_slurm.NOTICE.split()),
         epilog=examples("slurm-elastic key rotate --dry-run", "slurm-elastic key rotate"),
     )
     rotate.add_argument(
         "--key", metavar="FILE",
-        help="munge: take this key (32 to 1024 bytes) and not a fresh one",
+        help="munge: use this key (32 to 1024 bytes) instead of a random one",
     )  # fmt: skip
     rotate.add_argument(
         "--head-command", metavar="COMMAND",
-        help="change the head by this, {key} being the new key's file (default: install it as "
-        "/etc/munge/munge.key and restart munge.service; auth/slurm: reload slurmctld.service)",
+        help="change the head with this command; {key} is the new key's file (default: install it "
+        "as /etc/munge/munge.key and restart munge.service; auth/slurm: reload slurmctld.service)",
     )  # fmt: skip
     rotate.add_argument(
         "--restart", metavar="COMMAND",
-        help="have a machine use it by this (default: systemctl restart munge.service; auth/slurm: "
-        "systemctl reload slurmd.service)",
+        help="activate the key on a machine with this command (default: systemctl restart "
+        "munge.service; auth/slurm: systemctl reload slurmd.service)",
     )  # fmt: skip
     rotate.add_argument(
         "--without-unreachable", action="store_true",
-        help="change although some machines cannot be reached: their nodes are lost",
+        help="change even if some machines cannot be reached: their nodes are lost",
     )  # fmt: skip
     rotate.add_argument(
         "--dry-run", action="store_true",
-        help="say which machines would change; lay nothing there",
+        help="list the machines that would change, and change nothing",
     )  # fmt: skip
     rotate.add_argument(
         "--expires", metavar="TIME", type=duration,
-        help="auth/slurm: the new keys end then (default: 90d)",
+        help="auth/slurm: the new keys expire after this time (default: 90d)",
     )  # fmt: skip
     rotate.add_argument(
         "--overlap", metavar="TIME", type=duration,
-        help="auth/slurm: the old keys end then (default: 1d)",
+        help="auth/slurm: the old keys expire after this time (default: 1d)",
     )  # fmt: skip
     rotate.add_argument(
         "--revoke",
         action="store_true",
-        help="auth/slurm: the old keys end now, as soon as all machines have the new ones",
+        help="auth/slurm: the old keys end as soon as all machines have the new keys",
     )
     rotate.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Rotate; 1 where nothing has changed in the end."""
+    """Rotate the keys. Exit 1 if a machine still signs with its old key (auth/slurm).
+
+    Raises ConfigError for wrong options, SlurmElasticError if all keys stay as they are.
+    """
     config = load(Path(args.config))
     ssh = config.join.ssh
     if ssh is None:
-        raise ConfigError("join.ssh: found none; without it no machine gets its key from us")
+        raise ConfigError("join.ssh: found none; without it we cannot bring keys to machines")
     _refuse(args, ssh)
     keys = key_machines.module()
     usual = key_slurm.RELOAD if ssh.slurm_keys else keys.RESTART
-    rotation = key_machines.living(config, ssh, args.restart or usual)
+    rotation = key_machines.rotation_of_living(config, ssh, args.restart or usual)
     nodes = [machine.instance.node for machine in rotation.machines]
     print(
-        f"the key from us: {counted(len(nodes), 'machine')}"
-        f"{': ' if nodes else ''}{key_machines.few(nodes)}"
+        f"machines whose key we change: {counted(len(nodes), 'machine')}"
+        f"{': ' if nodes else ''}{key_machines.abbreviated(nodes)}"
     )
     if args.dry_run:
-        print(key_slurm.WORDS if ssh.slurm_keys else WORDS)
+        print(key_slurm.NOTICE if ssh.slurm_keys else NOTICE)
         return 0
     if ssh.slurm_keys:
         return key_slurm.rotate(config, ssh, rotation, args, time.time())
@@ -114,8 +117,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _refuse(args: argparse.Namespace, ssh: Ssh) -> None:
     """ConfigError for an option of the other kind of key."""
-    others = ("key",) if ssh.slurm_keys else ("expires", "overlap", "revoke")
-    for name in others:
+    foreign_options = ("key",) if ssh.slurm_keys else ("expires", "overlap", "revoke")
+    for name in foreign_options:
         if getattr(args, name):
             has = "slurm_keys" if ssh.slurm_keys else "munge_key"
             raise ConfigError(f"--{name}: found it with join.ssh.{has}, expected it without")
@@ -124,21 +127,31 @@ def _refuse(args: argparse.Namespace, ssh: Ssh) -> None:
 def _rotate_munge(config: Config, ssh: Ssh, rotation: Rotation, args: argparse.Namespace) -> int:
     keys = key_machines.module()
     text = keys.new_key(args.key)
-    left = key_machines.lay(rotation, lambda _: text, lose=args.without_unreachable)
+    unreached = key_machines.lay(rotation, lambda _: text, lose=args.without_unreachable)
     _change(rotation, ssh, text, args.head_command or keys.HEAD, lose=args.without_unreachable)
-    # A machine that came meanwhile may have got the key of before.
-    late = key_machines.living(config, ssh, args.restart or keys.RESTART, rotation.machines)
+    # A machine that started during the change may have got the old key.
+    late = key_machines.rotation_of_living(
+        config, ssh, args.restart or keys.RESTART, rotation.machines
+    )
     late.stage(lambda _: text)
-    key_machines.told("started meanwhile, not changed", keys.failed(late.change()))
-    print(f"changed: the head, {ssh.secret}, {counted(len(rotation.machines) - left, 'machine')}")
-    print("the keys of before are beside the new ones (.before); remove them when all is well:")
-    print("  scontrol ping && sinfo -R      # nodes answer, none is down for it")
+    key_machines.report_failures(
+        "started during the change, not changed", keys.failed(late.change())
+    )
+    print(
+        f"changed: the head, {ssh.secret}, {counted(len(rotation.machines) - unreached, 'machine')}"
+    )
+    print("the old keys are beside the new ones (.before); remove them when all is well:")
+    print("  scontrol ping && sinfo -R      # nodes answer, none is down because of it")
     return 0
 
 
 def _change(rotation: Rotation, ssh: Ssh, text: bytes, head: str, *, lose: bool) -> None:
-    """The head first, then the machines; where one fails, unless some may be lost, all go back."""
+    """Change the head first, then the machines.
+
+    If a machine fails, all return to the old key (SlurmElasticError), unless ``lose``.
+    """
     keys = key_machines.module()
+    # The file for new machines first: a machine that boots from now on gets the new key.
     keys.put_copy(ssh, text)
     try:
         keys.on_head(head, ssh)
@@ -147,9 +160,11 @@ def _change(rotation: Rotation, ssh: Ssh, text: bytes, head: str, *, lose: bool)
         rotation.unstage()
         raise SlurmElasticError(f"the head keeps its key, nothing is changed: {error}") from None
     wrong = keys.failed(rotation.change())
-    key_machines.told("not changed", wrong)
+    key_machines.report_failures("not changed", wrong)
     if wrong and not lose:
         keys.put_back(ssh)
         keys.on_head(head, ssh)
         rotation.back()
-        raise SlurmElasticError(f"{counted(len(wrong), 'machine')} cannot change: all went back")
+        raise SlurmElasticError(
+            f"{counted(len(wrong), 'machine')} cannot change: all have the old key again"
+        )

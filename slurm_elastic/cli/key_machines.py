@@ -1,4 +1,4 @@
-"""The machines of which ``key rotate`` changes the key, and what went wrong there."""
+"""The machines whose key ``key rotate`` changes, and the report of failures there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def module() -> ModuleType:
-    """The rotation, which needs SSH; ConfigError where that is not installed."""
+    """The module of the rotation. ConfigError if the packages for SSH are not installed."""
     try:
         from slurm_elastic.features import key_rotation
     except ModuleNotFoundError as error:
@@ -29,38 +29,43 @@ def module() -> ModuleType:
     return key_rotation
 
 
-def living(config: Config, ssh: Ssh, restart: str, without: Sequence[Machine] = ()) -> Rotation:
-    """The change of keys of the machines that live now, but for some."""
+def rotation_of_living(
+    config: Config, ssh: Ssh, restart: str, without: Sequence[Machine] = ()
+) -> Rotation:
+    """The rotation for all running machines, except those in ``without``."""
     keys = module()
-    known = {(m.instance.cloud, m.instance.id) for m in without}
+    excluded = {(m.instance.cloud, m.instance.id) for m in without}
     path = config.state / "ledger.db"
     with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
-        found = ledger.machines.live()
-    others = [m for m in found if (m.instance.cloud, m.instance.id) not in known]
-    rotation: Rotation = keys.Rotation(config, ssh, others, restart=restart)
+        machines = ledger.machines.live()
+    remaining = [m for m in machines if (m.instance.cloud, m.instance.id) not in excluded]
+    rotation: Rotation = keys.Rotation(config, ssh, remaining, restart=restart)
     return rotation
 
 
 def lay(rotation: Rotation, text_for: Callable[[str], bytes], *, lose: bool) -> int:
-    """Lay the key everywhere; how many machines were not reached, where those may be lost."""
+    """Place the new key on all machines. Returns how many were not reached (only with ``lose``).
+
+    Without ``lose`` raises SlurmElasticError if one was not reached; then no key is changed.
+    """
     absent = module().failed(rotation.stage(text_for))
-    told("not laid there", absent)
+    report_failures("the key was not placed", absent)
     if absent and not lose:
         rotation.unstage()
         raise SlurmElasticError(
             f"{counted(len(absent), 'machine')} cannot be reached, nothing is changed: end them, "
-            "wait for them, or add --without-unreachable"
+            "retry when they answer, or add --without-unreachable"
         )
     return len(absent)
 
 
-def told(what: str, wrong: Sequence[Result]) -> None:
-    """Name these machines on standard error."""
-    for one in wrong:
-        print(visible(f"{one.node}: {what}: {one.wrong}"), file=sys.stderr)
+def report_failures(failure: str, results: Sequence[Result]) -> None:
+    """Print each machine with its error on standard error."""
+    for result in results:
+        print(visible(f"{result.node}: {failure}: {result.wrong}"), file=sys.stderr)
 
 
-def few(names: Sequence[str]) -> str:
-    """The first of them."""
+def abbreviated(names: Sequence[str]) -> str:
+    """The first eight names."""
     shown = ", ".join(names[:8])
     return f"{shown}, ..." if len(names) > 8 else shown

@@ -1,4 +1,4 @@
-"""``slurm-elastic limit``: a cap other than the configuration's, at once and for a while."""
+"""``slurm-elastic limit``: override a configured cap at once, for a while."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add(subparsers: Subparsers) -> None:
         "limit",
         "Change a cap at once, without the configuration file: machines and dollars an hour of the "
         "cluster or a cloud, max_nodes of a pool, budgets of the cluster, a cloud, an account or a "
-        "user. No machine ends for it.",
+        "user. Running machines are not ended.",
         "slurm-elastic limit cluster dollars_per_hour 20 --for 8h",
         "slurm-elastic limit burst max_nodes 4 --reason 'licences'",
         "slurm-elastic limit account:physics per_day 50",
@@ -42,22 +42,24 @@ def add(subparsers: Subparsers) -> None:
         "scope", metavar="SCOPE", help="cluster, a cloud, a pool, account:NAME or user:NAME"
     )
     parser.add_argument("key", metavar="KEY", choices=KEYS, help=f"one of {', '.join(KEYS)}")
-    parser.add_argument("value", metavar="VALUE", help=f"a number, or {RESET}: the file's again")
+    parser.add_argument(
+        "value", metavar="VALUE", help=f"a number, or {RESET} for the configured value"
+    )
     add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Change it, and say what it was; 2 for what there is not."""
+    """Change the cap, and print the value before. ConfigError (exit 2) for an unknown scope."""
     config, facts = opened(args)
     scope, key = scope_named(config, args.scope, payers=True), args.key
-    own = configured(config, scope, key)
+    configured_value = configured(config, scope, key)
     if args.value != RESET:
         word = checked(scope, key, _number(args.value))
-        return direct(args, config, facts, word, _preview(facts, word, own))
-    mine = [d for d in facts.directives if d.word.is_limit and d.word.place == (scope, key)]
-    if not mine:
-        raise ConfigError(f"{key} of {scope_in_words(scope)} is the configuration's already")
-    return give(config, facts, EndAsk(numbers=tuple(d.number for d in mine)), dry=args.dry_run)
+        return direct(args, config, facts, word, _preview(facts, word, configured_value))
+    changes = [d for d in facts.directives if d.word.is_limit and d.word.place == (scope, key)]
+    if not changes:
+        raise ConfigError(f"{key} of {scope_in_words(scope)} has its configured value already")
+    return give(config, facts, EndAsk(numbers=tuple(d.number for d in changes)), dry=args.dry_run)
 
 
 def _number(text: str) -> float:
@@ -67,10 +69,11 @@ def _number(text: str) -> float:
         raise ConfigError(f"VALUE: {text[:24]!r} is neither a number nor {RESET!r}") from None
 
 
-def _preview(facts: Facts, word: LimitChange, own: float | None) -> Iterator[str]:
+def _preview(facts: Facts, word: LimitChange, configured_value: float | None) -> Iterator[str]:
     now = {(c.scope, c.key): c.value for c in limit_changes(facts.directives, facts.now)}
-    before = now.get((word.scope, word.key), own)
+    before = now.get((word.scope, word.key), configured_value)
     yield f"{word.subject}: {word.key} {bound(word.key, before)} -> {bound(word.key, word.value)}"
+    # Stopped machines and launches without an answer count, too.
     live = [m for m in facts.machines if not m.has_ended]
     paid = usage((*live, *facts.stopped), facts.open_launches)
     if word.key == DOLLARS:
@@ -82,4 +85,8 @@ def _preview(facts: Facts, word: LimitChange, own: float | None) -> Iterator[str
 
 
 def _over(used: float, word: LimitChange) -> str:
-    return "; none ends for it, none starts before some have ended" if used > word.value else ""
+    return (
+        "; running machines stay, and none starts until some have ended"
+        if used > word.value
+        else ""
+    )

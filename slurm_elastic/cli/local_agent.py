@@ -1,4 +1,4 @@
-"""``slurm-elastic-local``: the root-owned agent of a ``local`` cloud."""
+"""``slurm-elastic-local``: the root service that starts and ends the machines of a local cloud."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from slurm_elastic.providers.local.settings import LocalCloud
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM; the machines outlive the agent."""
+    """Serve until SIGTERM. The machines keep running after the agent has ended.
+
+    Exit 2: wrong configuration; 1: another error.
+    """
     prepare()
     arguments = parser().parse_args(argv)
     log_plainly(logging.INFO)
@@ -41,43 +44,43 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = Command(
+    command = Command(
         prog="slurm-elastic-local",
         description="Start and end the slurmd's of a cloud with provider local, on this host and "
         "as root, for slurm-elasticd.",
         epilog=examples("slurm-elastic-local --cloud onprem"),
     )
-    add_config(made)
-    made.add_argument(
+    add_config(command)
+    command.add_argument(
         "--cloud", help="serve this cloud; needed only if there are several local ones"
     )
-    made.add_argument(
+    command.add_argument(
         "--boot",
         type=pause,
         default=1.0,
         metavar="SECONDS",
-        help="start each slurmd this much later (default: 1, as slurmctld does not believe in a"
-        " boot in the second in which it asked for it)",
+        help="delay the start of each slurmd (default: 1, because slurmctld does not accept a boot"
+        " in the same second in which it asked for it)",
     )
-    made.add_argument(
+    command.add_argument(
         "--never-boot", default="", metavar="NODES", help="start no slurmd for these nodes"
     )
     logs = Path("/var/log/slurm-elastic")
-    made.add_argument(
+    command.add_argument(
         "--log-dir", type=Path, default=logs, metavar="DIR",
         help="write the output of each slurmd here (default: %(default)s)",
     )  # fmt: skip
-    return made
+    return command
 
 
 def _cloud(config: Config, name: str | None) -> LocalCloud:
-    found = [c for c in config.clouds if isinstance(c, LocalCloud) and name in (None, c.name)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    clouds = [c for c in config.clouds if isinstance(c, LocalCloud) and name in (None, c.name)]
+    if len(clouds) == 1:
+        return clouds[0]
+    if not clouds:
         which = "no cloud" if name is None else f"no cloud {name!r}"
         raise ConfigError(f"{which} with provider local is configured")
-    names = ", ".join(c.name for c in found)
+    names = ", ".join(c.name for c in clouds)
     raise ConfigError(f"several clouds have provider local ({names}): name one with --cloud")
 
 

@@ -1,4 +1,4 @@
-"""What programs read of ours on stdout: JSON, and comma-separated values for spreadsheets."""
+"""Output for programs on stdout: JSON, and comma-separated values for spreadsheets."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import msgspec
 from slurm_elastic.cli.streams import in_a_line
 
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""Beginnings of what spreadsheets calculate, as narrow and as wide characters."""
+"""First characters of a formula in spreadsheets, in their narrow and their wide form."""
 _NUMBER = re.compile(r"[+-]?[\d.]+")
 
 
 def as_json(document: object) -> str:
-    """One line, also of text that was no UTF-8 where it came from."""
+    """The document as one line of JSON, also if its text was not valid UTF-8 at its source."""
     try:
         return msgspec.json.encode(document).decode()
     except UnicodeEncodeError:
@@ -26,12 +26,12 @@ def as_json(document: object) -> str:
 
 
 def write_csv(rows: Iterable[Iterable[object]]) -> None:
-    """Comma-separated values on stdout, of which none rules a terminal or a spreadsheet."""
+    """Write comma-separated values to stdout, without control characters and formulas."""
     csv.writer(sys.stdout, lineterminator="\n").writerows(map(_cell, row) for row in rows)
 
 
 def _cell(value: object) -> object:
-    """Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    """Put an apostrophe before text that a spreadsheet would take for a formula."""
     if not isinstance(value, str):
         return value
     text = in_a_line(value)
@@ -40,6 +40,6 @@ def _cell(value: object) -> object:
 
 
 def write_json(document: object) -> None:
-    """The document in one line on stdout."""
+    """Write the document to stdout as one line."""
     sys.stdout.write(as_json(document) + "\n")
     sys.stdout.flush()

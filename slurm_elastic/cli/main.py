@@ -1,8 +1,8 @@
 """``slurm-elastic``: finds the sub-command's module, runs it, turns errors into exit codes.
 
-Exit codes: 0 done; 1 it failed; 2 wrong use, wrong configuration or a sandbox that refuses; 130
-interrupted; 141 the reader of the output went away. Only the sub-command that was asked for is
-imported, so that a missing dependency of one leaves the others working.
+Exit codes: 0 success; 1 failure; 2 wrong use, wrong configuration or a sandbox that refuses; 130
+interrupted; 141 the reader of the output went away. We import only the sub-command that was asked
+for, so that a missing dependency of one command leaves the others working.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ COMMANDS: Mapping[str, str] = {
     "simulate": "show what policies would have cost on a job history, and how long jobs waited",
     "plan": "choose a policy and reservations by a job history",
     "init": "write the first configuration, from slurm.conf and the clouds that can be reached",
-    "conf": "show and check the configuration; put its part into slurm.conf and take it out again",
+    "conf": "show and check the configuration; add its part to slurm.conf or remove it",
     "iam": "write the least rights that a cloud's account needs, as its policy or rules",
     "key": "change the munge key, or the keys of auth/slurm, on head and machines",
     "image": "make the image that machines start from, and prove that they become nodes",
     "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",
-    "offers": "show what would be bought now, for how much, and what is rejected why",
+    "offers": "show which machines would be bought now, their prices, and rejected offers",
     "price": "show when a job would start and what it would cost, before it is submitted",
-    "try": "start one machine as a job would, follow every step, end it: what works, what broke",
+    "try": "start one machine as a job would, follow every step, end it, report what broke",
     "status": "show clouds, pools, nodes and machines as they are now, and what they cost",
     "cost": "show what accounts, users or jobs cost, to the micro-dollar",
-    "web": "serve a page with all this, read-only, on this host alone",
+    "web": "serve a page with all this, read-only, on this host only",
     "metrics": "print metrics for Prometheus once, for node_exporter's textfile collector",
-    "explain": "tell why a node or a job is where it is: every decision in order",
-    "doctor": "find what is wrong with clouds, services or slurm.conf, and say what to do",
-    "journal": "back up what the services remember, put it back, read it through",
-    "bundle": "write an archive for who is asked for help, without secrets",
-    "ckpt": "list checkpoints and notices, save a job, warn of a node",
+    "explain": "show why a node or a job is where it is: every decision in order",
+    "doctor": "find problems of clouds, services or slurm.conf, and say what to do",
+    "journal": "back up, restore or verify the services' records",
+    "bundle": "collect logs and configuration for support, with secrets removed",
+    "ckpt": "list checkpoints and notices, save a job, announce the end of a node",
     "clear": "end cool-downs and pauses, as root or SlurmUser",
     "pause": "start no new machines in a cloud, a pool or anywhere, for a while",
     "resume": "end a pause, a drain, a replacement or a migration",
     "limit": "change a cap on machines or dollars at once, for a while",
-    "drain": "have machines leave, and start nothing new there",
-    "replace": "have machines leave, and others start in their place",
-    "migrate": "empty a cloud, its jobs go on in another one",
+    "drain": "empty machines after their jobs; start no new ones",
+    "replace": "empty machines after their jobs, and start new ones in their place",
+    "migrate": "empty a cloud and continue its jobs in another one",
 }
-MODULES = {"try": "trial"}  # modules of commands whose names are words of Python
+MODULES = {"try": "trial"}  # modules of commands whose names are keywords of Python
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
     "set it up": ("init", "conf", "iam", "key", "image", "rootpart", "offers", "try"),
@@ -73,7 +73,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "steer it": ("pause", "resume", "limit", "drain", "replace", "migrate"),
 }
-"""The commands as ``-h`` lists them."""
+"""The groups in which ``-h`` lists the commands."""
 _EXAMPLES = """examples:
   slurm-elastic quickstart          # see it work, without an account at a cloud
   slurm-elastic conf check          # does your slurm.conf work with it?
@@ -84,8 +84,10 @@ _EXAMPLES = """examples:
 
 
 def program() -> NoReturn:
-    """Run this process's command line and end the process. After ``status`` nothing is taken apart
-    first: it has only read, and of tens of thousands of values that is a tenth of its time.
+    """Run this process's command line and end the process.
+
+    ``status`` ends without the interpreter's clean-up: it has only read, and freeing tens of
+    thousands of values would be a tenth of its time.
     """
     code = main()
     if _command(_config_first(sys.argv[1:])) == "status":
@@ -106,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, ConfigError | SandboxError) else 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
+    except BrokenPipeError:  # before OSError, whose subclass it is
         let_go()
         return NO_READER
     except OSError as error:
@@ -114,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"slurm-elastic: {visible(_os_sentence(error))}", file=sys.stderr)
         return 1
     except sqlite3.Error as error:
-        text = f"what the services remember cannot be read or written: {error}"
+        text = f"the services' records cannot be read or written: {error}"
         print(f"slurm-elastic: {visible(text)}", file=sys.stderr)
         return 1
     return code
@@ -130,7 +132,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """The meaning of a command line without the program's name. SystemExit for wrong use."""
+    """The parsed command line (without the program's name). SystemExit for wrong use."""
     return _understood(argv)[1]
 
 
@@ -144,12 +146,12 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]
-    """Commands with their summaries, which completions show."""
+    """Gives each command its summary, which completions show."""
 
     def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:  # noqa: ANN401
         options = {"help": COMMANDS[name], **options}
-        found: argparse.ArgumentParser = super().add_parser(name, **options)
-        return found
+        parser: argparse.ArgumentParser = super().add_parser(name, **options)
+        return parser
 
 
 def _subparsers(
@@ -170,19 +172,19 @@ def _understood(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.
     argv = _config_first(argv)
     parser = outer_parser()
     subparsers = _subparsers(parser)
-    wanted = _command(argv)
+    command = _command(argv)
     for name in COMMANDS:
-        if name == wanted:
+        if name == command:
             _add(name, subparsers)
         else:
             subparsers.add_parser(name)
-    if wanted is not None and wanted not in COMMANDS:
-        parser.error(_unknown(wanted))
+    if command is not None and command not in COMMANDS:
+        parser.error(_unknown(command))
     return parser, parser.parse_args(argv)
 
 
 def _unknown(word: str) -> str:
-    import difflib  # a millisecond that no other command has to take
+    import difflib  # here, because the import takes a millisecond that other commands save
 
     close = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"commands: {', '.join(COMMANDS)}"
@@ -234,26 +236,26 @@ def _add(name: str, subparsers: argparse._SubParsersAction[argparse.ArgumentPars
 
 
 def _config_first(argv: Sequence[str]) -> list[str]:
-    """``--config FILE`` in front, wherever it stands before a ``--``: people write it last."""
+    """Move ``--config FILE`` to the front from any place before a ``--``: people write it last."""
     front: list[str] = []
-    rest = list(argv)
-    end = rest.index("--") if "--" in rest else len(rest)
+    remaining = list(argv)
+    end = remaining.index("--") if "--" in remaining else len(remaining)
     i = 0
     while i < end:
-        width = 2 if rest[i] == "--config" else 1
+        width = 2 if remaining[i] == "--config" else 1
         if i + width > end:
-            return ["--config"]  # its value is missing, whatever the rest says
-        if width == 2 or rest[i].startswith("--config="):
-            front += rest[i : i + width]
-            del rest[i : i + width]
+            return ["--config"]  # argparse then reports that its value is missing
+        if width == 2 or remaining[i].startswith("--config="):
+            front += remaining[i : i + width]
+            del remaining[i : i + width]
             end -= width
         else:
             i += 1
-    return front + rest
+    return front + remaining
 
 
 def _command(argv: Sequence[str]) -> str | None:
-    """The first word that is no option, given that ``--config`` stands in front."""
+    """The first word that is no option; ``--config`` must already stand in front."""
     skip = 0
     for word in argv:
         if skip:
@@ -266,16 +268,16 @@ def _command(argv: Sequence[str]) -> str | None:
 
 
 def _os_sentence(error: OSError) -> str:
-    words = error.strerror or str(error) or type(error).__name__
-    return f"{error.filename}: {words}" if error.filename is not None else words
+    error_text = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {error_text}" if error.filename is not None else error_text
 
 
 class _Version(argparse.Action):
-    """Looked up only when it is asked for: that takes as long as all else before a command."""
+    """Look the version up only for ``--version``: it takes as long as all other start-up work."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        """Print it and end."""
-        parser._print_message(f"slurm-elastic {_version()}\n", sys.stdout)  # as it prints help
+        """Print the version and exit."""
+        parser._print_message(f"slurm-elastic {_version()}\n", sys.stdout)  # flushes, as for help
         parser.exit()
 
 

@@ -1,6 +1,7 @@
-"""Man pages and completions of bash, zsh and fish, made from the commands' own definition. ``python
--m slurm_elastic.cli.manual DIRECTORY`` writes them as they belong below ``share``; setup.py does so
-for a wheel. Needs argparse-manpage and shtab.
+"""Man pages and completions for bash, zsh and fish, made from the commands' argparse parsers.
+
+``python -m slurm_elastic.cli.manual DIRECTORY`` writes them in the layout of ``share``; setup.py
+does so for a wheel. It needs argparse-manpage and shtab.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ RULES = {
     "CLOUD": _CLOUDS, "POOL": _POOLS, "NODE": _NODES, "NODES": _NODES,
     "SCOPE": f'BEGIN {{print "cluster"}} {_CLOUDS} {_POOLS} {_PAYERS}',
 }  # fmt: skip
-"""What awk prints of ``conf show`` for a metavar: slurmctld, which may hang, is not asked."""
+"""For a metavar, the awk rules that print its names from ``conf show``. We do not ask slurmctld,
+because it may hang and block the user's shell.
+"""
 _JOBS = "timeout 2 squeue -h -o %A 2>/dev/null"
 _STATUS = "timeout 2 slurm-elastic status --json 2>/dev/null | grep -o '{}' | cut -d'\"' -f4"
 OTHERS = {
@@ -67,15 +70,14 @@ SERVICES = {
     "slurm-elastic-hub": "keep the tunnel to machines and the head's firewall",
 }
 _EXIT = {
-    1: "0 done; 1 it failed; 2 wrong use or wrong configuration; 130 interrupted; 141 the reader "
+    1: "0 success; 1 failure; 2 wrong use or wrong configuration; 130 interrupted; 141 the reader "
     "of the output went away.",
-    8: "0 stopped by SIGTERM or SIGINT; 2 wrong configuration; 75 something that passes by itself "
-    "is in the way.",
+    8: "0 stopped by SIGTERM or SIGINT; 2 wrong configuration; 75 temporary failure: retry.",
 }
 
 
 def write(directory: Path) -> None:
-    """Everything, by its place, whatever this process's own configuration is."""
+    """Write all files below ``directory``, independent of this process's own configuration."""
     os.environ.pop(CONFIG_VARIABLE, None)
     for name, text in {**pages(), **completions()}.items():
         path = directory / name
@@ -84,22 +86,24 @@ def write(directory: Path) -> None:
 
 
 def pages() -> dict[str, str]:
-    """Man pages by their place."""
+    """Man pages by their path below ``share``."""
     names = [f"slurm-elastic-{name}" for name in sorted(main.COMMANDS)]
     see = ", ".join([*(f"{name}(1)" for name in names), *(f"{name}(8)" for name in SERVICES)])
     whole = main.outer_parser()
-    found = {"man/man1/slurm-elastic.1": _page(whole, "grow a Slurm cluster into clouds", 1, see)}
+    pages_by_place = {
+        "man/man1/slurm-elastic.1": _page(whole, "grow a Slurm cluster into clouds", 1, see)
+    }
     for name, parser in _children(main.whole_parser()):
         text = _page(parser, main.COMMANDS[name], 1, "slurm-elastic(1)")
-        found[f"man/man1/slurm-elastic-{name}.1"] = text
+        pages_by_place[f"man/man1/slurm-elastic-{name}.1"] = text
     for parser in _services():
         text = _page(parser, SERVICES[parser.prog], 8, "slurm-elastic(1)")
-        found[f"man/man8/{parser.prog}.8"] = text
-    return found
+        pages_by_place[f"man/man8/{parser.prog}.8"] = text
+    return pages_by_place
 
 
 def completions() -> dict[str, str]:
-    """Each shell's, by its place."""
+    """Each shell's completions by their path below ``share``."""
     parser = main.whole_parser()
     _complete_names(parser)
     return {
@@ -123,16 +127,18 @@ def _services() -> Iterator[argparse.ArgumentParser]:
 
 
 def _page(parser: argparse.ArgumentParser, summary: str, section: int, see: str) -> str:
-    """argparse-manpage's, with the examples as they are written."""
+    """The page of argparse-manpage, with the examples unchanged in a section of their own."""
     examples, parser.epilog = parser.epilog or "", None
     page = Manpage(parser)
     page.prog = parser.prog.replace(" ", "-")
     page.description, page.section = summary, section
     page.source, page.manual = "slurm-elastic", "slurm-elastic"
-    title, _, rest = examples.partition("\n")
-    known = title.startswith("example")
+    title, _, body = examples.partition("\n")
+    has_examples = title.startswith("example")
     page.add_section(
-        "examples" if known else "commands", "=", f".nf\n{_plain(rest if known else examples)}\n.fi"
+        "examples" if has_examples else "commands",
+        "=",
+        f".nf\n{_plain(body if has_examples else examples)}\n.fi",
     )
     page.add_section("exit status", "=", _plain(_EXIT[section]))
     page.add_section("files", "=", _plain(f"{DEFAULT_CONFIG}, or $SLURM_ELASTIC_CONFIG"))
@@ -141,7 +147,7 @@ def _page(parser: argparse.ArgumentParser, summary: str, section: int, see: str)
 
 
 def _plain(text: str) -> str:
-    """As troff has it: nothing of it is a request."""
+    """Escape text for troff, so that no line of it is a troff request."""
     lines = text.replace("\\", "\\\\").replace("-", "\\-").split("\n")
     return "\n".join(f"\\&{line}" if line[:1] in (".", "'") else line for line in lines)
 
@@ -149,39 +155,44 @@ def _plain(text: str) -> str:
 def _complete_names(parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            action.help = "command"  # one that is hidden is not completed
+            action.help = "command"  # shtab skips actions whose help is suppressed
             for child in action.choices.values():
                 _complete_names(child)
             continue
         kinds = str(action.metavar).split("|")
         if action.type is Path or FILES.issuperset(kinds):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-        elif known := [one for one in kinds if one in RULES or one in OTHERS]:
-            action.complete = _names(known)  # type: ignore[attr-defined]
+        elif completable := [kind for kind in kinds if kind in RULES or kind in OTHERS]:
+            action.complete = _names(completable)  # type: ignore[attr-defined]
 
 
 def _names(metavars: Sequence[str]) -> dict[str, object]:
-    """What shtab puts into each shell's file: a function of our own, and its call."""
+    """For shtab: a completion function of our own for each shell, and its call."""
     name = f"_slurm_elastic_{'_'.join(metavars).lower()}"
-    told = "; ".join([*_of_conf(metavars), *(OTHERS[one] for one in metavars if one in OTHERS)])
-    words = {"bash": '"${COMP_WORDS[@]}"', "zsh": "${(Q)${(z)BUFFER}}"}
-    of = {shell: f"_slurm_elastic_config {all_}; {told}" for shell, all_ in words.items()}
+    candidates = "; ".join(
+        [*_of_conf(metavars), *(OTHERS[metavar] for metavar in metavars if metavar in OTHERS)]
+    )
+    command_lines = {"bash": '"${COMP_WORDS[@]}"', "zsh": "${(Q)${(z)BUFFER}}"}
+    commands = {
+        shell: f"_slurm_elastic_config {command_line}; {candidates}"
+        for shell, command_line in command_lines.items()
+    }
     preamble = {
-        "bash": f'{name}() {{ compgen -W "$({of["bash"]})" -- "$1"; }}',
-        "zsh": f'{name}() {{ compadd -- ${{(f)"$({of["zsh"]})"}}; }}',
-        "fish": f"function {name}; {_FISH_CONFIG}; {told}; end",
+        "bash": f'{name}() {{ compgen -W "$({commands["bash"]})" -- "$1"; }}',
+        "zsh": f'{name}() {{ compadd -- ${{(f)"$({commands["zsh"]})"}}; }}',
+        "fish": f"function {name}; {_FISH_CONFIG}; {candidates}; end",
     }
     return {"bash": name, "zsh": name, "fish": f"({name})", "preamble": preamble}
 
 
 def _of_conf(metavars: Sequence[str]) -> Iterator[str]:
-    """The command that prints what the configuration has of them, in one reading of it."""
-    rules = " ".join(RULES[one] for one in metavars if one in RULES)
+    """The command that prints the configured names of all ``metavars``, in one ``conf show``."""
+    rules = " ".join(RULES[metavar] for metavar in metavars if metavar in RULES)
     if not rules:
         return
-    found = f"timeout 5 slurm-elastic conf show 2>/dev/null | awk '/^[a-z]/ {{at = $1}} {rules}'"
+    awk = f"timeout 5 slurm-elastic conf show 2>/dev/null | awk '/^[a-z]/ {{at = $1}} {rules}'"
     has_nodes = not {"NODE", "NODES"}.isdisjoint(metavars)
-    yield f"{found} | xargs -r -n1 scontrol show hostnames" if has_nodes else found
+    yield f"{awk} | xargs -r -n1 scontrol show hostnames" if has_nodes else awk
 
 
 if __name__ == "__main__":

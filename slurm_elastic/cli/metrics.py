@@ -1,4 +1,4 @@
-"""``slurm-elastic metrics``: all metrics once, in Prometheus' text form."""
+"""``slurm-elastic metrics``: print all metrics once, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE",
-        help="write this file, whole or not at all, for node_exporter's textfile collector",
+        help="write this file atomically, for node_exporter's textfile collector",
     )  # fmt: skip
     parser.add_argument(
         "--no-slurm", action="store_true", help="leave out nodes by state: Slurm is not asked"
@@ -37,7 +37,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write them."""
+    """Print the metrics or write them to a file. SlurmElasticError for users without the right."""
     config = load(Path(args.config))
     if not may_read(config):
         raise SlurmElasticError(f"{config.state} is for root and {config.slurm.user}")
@@ -53,9 +53,9 @@ def run(args: argparse.Namespace) -> int:
         except SlurmError as error:
             print(f"slurm-elastic: without nodes by state: {error}", file=sys.stderr)
     with config.sharing():
-        found = text(config, now, states)
+        exposition = text(config, now, states)
     if args.output is None:
-        sys.stdout.write(found.decode())
+        sys.stdout.write(exposition.decode())
     else:
-        writing.replace(args.output, found, 0o644)
+        writing.replace(args.output, exposition, 0o644)
     return 0

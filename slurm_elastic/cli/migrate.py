@@ -1,4 +1,4 @@
-"""``slurm-elastic migrate``: a cloud is emptied, its jobs go on in another one."""
+"""``slurm-elastic migrate``: empty a cloud and continue its jobs in another one."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ def add(subparsers: Subparsers) -> None:
     parser = add_command(
         subparsers,
         "migrate",
-        "Empty a cloud for its maintenance: its running jobs are saved, requeued and go on in the "
-        "other cloud, its waiting jobs may start there, and nothing new starts here until "
-        "`slurm-elastic resume`.",
+        "Empty a cloud for its maintenance: its running jobs are saved, requeued and continue in "
+        "the other cloud, its waiting jobs may start there, and no machine starts in the emptied "
+        "cloud until `slurm-elastic resume`.",
         "slurm-elastic migrate onprem --to aws --at 22:00 --for 6h --dry-run",
         run=run,
     )
-    parser.add_argument("cloud", metavar="CLOUD", help="the cloud that is emptied")
-    parser.add_argument("--to", required=True, metavar="CLOUD", help="where its jobs go on")
+    parser.add_argument("cloud", metavar="CLOUD", help="the cloud to empty")
+    parser.add_argument("--to", required=True, metavar="CLOUD", help="continue its jobs there")
     add_leaving(parser)
     add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say what will be done, and do it; 2 for what is no cloud."""
+    """Print the effects, and give the order. ConfigError (exit 2) for an unknown cloud."""
     config, facts = opened(args, read)
-    known = [cloud.name for cloud in config.clouds]
+    names = [cloud.name for cloud in config.clouds]
     for name in (args.cloud, args.to):
-        if name not in known:
-            raise ConfigError(f"there is no cloud {name!r}; there are {', '.join(known)}")
+        if name not in names:
+            raise ConfigError(f"there is no cloud {name!r}; there are {', '.join(names)}")
     if args.cloud == args.to:
-        raise ConfigError("--to is another cloud than the one that is emptied")
+        raise ConfigError("--to must name a different cloud")
     word = departure(config, "migrate", scope_of_cloud(args.cloud))
     return order(args, config, facts, replace(word, aggressive=True, to=args.to))

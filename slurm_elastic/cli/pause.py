@@ -1,4 +1,4 @@
-"""``slurm-elastic pause``: no new machines in a cloud, a pool or anywhere, for a while."""
+"""``slurm-elastic pause``: start no new machines in a cloud, a pool or anywhere, for a while."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def add(subparsers: Subparsers) -> None:
     parser = add_command(
         subparsers,
         "pause",
-        "Start no new machines in a cloud or a pool, or anywhere. Machines that are there stay, "
-        "and so do their jobs; waiting jobs start elsewhere or wait.",
+        "Start no new machines in a cloud or a pool, or anywhere. Running machines and their jobs "
+        "stay; waiting jobs start elsewhere or wait.",
         "slurm-elastic pause aws --for 2h --reason 'new image'",
         "slurm-elastic pause",
         run=run,
@@ -34,13 +34,13 @@ def add(subparsers: Subparsers) -> None:
         nargs="?",
         default="cluster",
         metavar="CLOUD|POOL",
-        help="pause this cloud or pool (default: all of them)",
+        help="pause this cloud or pool (default: the whole cluster)",
     )
     add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Pause, and say what that means; 2 for an unknown cloud or pool."""
+    """Print the effects, and give the order. ConfigError (exit 2) for an unknown scope."""
     config, facts = opened(args)
     word = Pause(scope=scope_named(config, args.scope))
     return direct(args, config, facts, word, _preview(config, facts, word))

@@ -1,4 +1,4 @@
-"""``slurm-elastic plan``: what a job history says about machines to reserve and policies to use."""
+"""``slurm-elastic plan``: choose reservations and policies from a job history."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.portfolio import PurchasePlan, plan_of
 from slurm_elastic.simulate.scenario import PoolModel
 
-WEEKS = 8  # less of a history says nothing of years to come
+WEEKS = 8  # a shorter history says nothing about the coming years
 
 
 class PricedClass(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A class of reservations or of a savings plan, as the provider prices it."""
+    """A class of reservations or of a savings plan, with the provider's prices.
+
+    ``term``: length of the contract (s). ``upfront``: $ at its start. ``hourly``: $/h. ``always``:
+    the hourly price is paid at all times, else only while the machine is used.
+    """
 
     name: str
     term: Seconds
@@ -50,16 +54,16 @@ class Pricing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "plan",
-        description="Plan ahead by a job history, or by traces of spot machines. See "
+        description="Plan ahead from a job history, or from traces of spot machines. See "
         "docs/planning.md.",
         epilog=examples("slurm-elastic plan policy --workload history.swf --max-wait 60"),
     )
     kinds = parser.add_subparsers(required=True, metavar="KIND")
     reserve = kinds.add_parser(
         "reserve",
-        help="tell which machines to reserve, and when",
-        description="Tell which machines of a pool to buy ahead (reserved instances, savings "
-        "plans), when, what it saves, and what it risks.",
+        help="show which machines to reserve, and when",
+        description="Show which machines of a pool to reserve (reserved instances, savings "
+        "plans), when, and the savings and risks.",
         epilog=examples("slurm-elastic plan reserve --workload h.swf --pricing pricing.yaml"),
     )
     history.add_arguments(reserve)
@@ -82,7 +86,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate the history, plan, print."""
+    """Simulate the history, plan, and print the plan. ConfigError if the history is too short."""
     classes, on_demand = pricing(args.pricing)
     setting = history.read(args)
     scenario = setting.scenario(args.policy)
@@ -90,7 +94,8 @@ def run(args: argparse.Namespace) -> int:
     with history.progress(len(setting.jobs)) as advance:
         outcome = simulate(setting.jobs, scenario, setting.history.start, advance)
     console = Output()
-    tell_unbought({args.policy: outcome.figures}, console)  # it is why there may be no plan
+    # Before the plan: a policy that bought no machine is the usual reason for the error of _plan.
+    tell_unbought({args.policy: outcome.figures}, console)
     plan = _plan(outcome, index, classes, on_demand)
     render(plan, scenario.pools[index].name, setting.history.start, console)
     console.print(SCHEDULER, markup=False, highlight=False)
@@ -102,9 +107,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def pricing(path: Path) -> tuple[tuple[ReservedClass, ...], float]:
-    """The classes, heaviest first, and the price on demand. ConfigError for anything wrong."""
-    found = load_as(path, Pricing, "on_demand and classes")
-    names = [kind.name for kind in found.classes]
+    """Read the classes (heaviest first) and the on-demand price ($/h). ConfigError for mistakes."""
+    document = load_as(path, Pricing, "on_demand and classes")
+    names = [kind.name for kind in document.classes]
     for number, name in enumerate(names):
         if name in names[:number]:
             raise ConfigError(f"{path}: classes[{number}].name: found {name!r} twice")
@@ -116,9 +121,9 @@ def pricing(path: Path) -> tuple[tuple[ReservedClass, ...], float]:
             price=kind.hourly,
             always=kind.always,
         )
-        for kind in found.classes
+        for kind in document.classes
     ]
-    return heaviest_first(classes), found.on_demand
+    return heaviest_first(classes), document.on_demand
 
 
 def _pool(name: str | None, pools: Sequence[PoolModel]) -> int:
@@ -133,7 +138,7 @@ def _pool(name: str | None, pools: Sequence[PoolModel]) -> int:
         raise ConfigError(f"--pool: found {name!r}, expected one of {', '.join(names)}")
     if name not in paid:
         raise ConfigError(
-            f"--pool: the machines of {name!r} are always there, and none is to be reserved;"
+            f"--pool: the machines of {name!r} always run, so there is nothing to reserve;"
             f" expected one of {', '.join(paid) or 'none'}"
         )
     return names.index(name)
@@ -145,7 +150,7 @@ def _plan(
     usage = usage_of_steps(outcome.paid_steps(pool))
     if len(usage) < WEEKS:
         raise ConfigError(
-            f"the history keeps machines of the pool for {len(usage)} whole weeks, expected {WEEKS}"
-            " at least: less says nothing of the years to come"
+            f"the history uses machines of the pool for {len(usage)} whole weeks, expected at least"
+            f" {WEEKS}: a shorter history says nothing about the coming years"
         )
     return plan_of(usage, classes, on_demand)

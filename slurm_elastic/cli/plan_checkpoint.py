@@ -1,4 +1,4 @@
-"""``slurm-elastic plan checkpoint``: the checkpoint policy that is cheapest on a site's history."""
+"""``slurm-elastic plan checkpoint``: find the cheapest checkpoint policy for a site's history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_elastic.cli import history
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import SCHEDULER, duration, tell_unbought, told
+from slurm_elastic.cli.simulate_tables import SCHEDULER, comparison_text, duration, tell_unbought
 from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy, parse
 from slurm_elastic.policies.policy_text import split, text_of
 from slurm_elastic.simulate.certainty import Comparison, compared
@@ -34,18 +34,22 @@ POLICIES = (
     "hour(margin=200)",
     "first_of(on_notice, hour(margin=200))",
 )
-"""The policies that are tried beside the one of the site."""
+"""The policies that are compared with the site's own."""
 
 
 class CheckpointRow(Struct, frozen=True, kw_only=True):
-    """A checkpoint policy and what it did to the history."""
+    """A checkpoint policy and the figures of its simulation."""
 
     policy: str
     figures: Figures
 
 
 class CheckpointPlan(Struct, frozen=True, kw_only=True):
-    """``--json``: ``site`` is the site's policy, ``beside`` compares the cheapest with it."""
+    """The document of ``--json``.
+
+    ``site``: the site's own policy. ``beside``: the cheapest policy compared with it, None if it
+    is the cheapest.
+    """
 
     workload: str
     tried: tuple[CheckpointRow, ...]
@@ -58,10 +62,10 @@ class CheckpointPlan(Struct, frozen=True, kw_only=True):
 def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = kinds.add_parser(
         "checkpoint",
-        help="tell which checkpoint policy is cheapest on the history",
-        description="Simulate the site as it is configured with one checkpoint policy after the "
-        "other, none among them, and print what each costs, how long jobs wait, what work is lost "
-        "and how many saves are made. See docs/planning.md.",
+        help="show which checkpoint policy is cheapest on the history",
+        description="Simulate the configured site with several checkpoint policies, also without "
+        "checkpoints. Print for each the cost, the wait of jobs, the lost work and the number of "
+        "saves. See docs/planning.md.",
         epilog=examples(
             "slurm-elastic plan checkpoint --workload h.swf --prices spot.csv \\\n"
             "      --availability us-west-2a_v100_1.json"
@@ -69,53 +73,53 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     history.add_arguments(parser)
     parser.add_argument(
-        "--policies", metavar="POLICIES", help="try these policies, not the usual ones"
+        "--policies", metavar="POLICIES", help="try these policies instead of the default ones"
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate each policy and print."""
+    """Simulate each policy and print the comparison."""
     setting = history.read(args)
-    own = text_of(setting.configured.checkpoints.policy)
-    outcomes = _simulated(setting, _policies(args.policies, own))
+    site_policy = text_of(setting.configured.checkpoints.policy)
+    outcomes = _simulated(setting, _policies(args.policies, site_policy))
     best = min(outcomes, key=lambda text: _order(outcomes[text].figures))
-    beside = compared(outcomes[best], outcomes[own]) if best != own else None
+    comparison = compared(outcomes[best], outcomes[site_policy]) if best != site_policy else None
     rows = [
         CheckpointRow(policy=text, figures=outcome.figures) for text, outcome in outcomes.items()
     ]
     console = Output()
     tell_unbought({row.policy: row.figures for row in rows}, console)
-    console.print(_table(rows, best, own))
-    console.print(_advice(rows, best, own, beside), markup=False, highlight=False)
+    console.print(_table(rows, best, site_policy))
+    console.print(_advice(rows, best, site_policy, comparison), markup=False, highlight=False)
     console.print(SCHEDULER, markup=False, highlight=False)
     for note in setting.told([CONFIGURED]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
-        found = CheckpointPlan(
+        document = CheckpointPlan(
             workload=setting.history.source,
             tried=tuple(rows),
-            site=own,
+            site=site_policy,
             cheapest=best,
-            beside=beside,
+            beside=comparison,
         )
         writing.as_told(
-            args.json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+            args.json, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
         )
     return 0
 
 
-def _policies(given: str | None, own: str) -> dict[str, AnyPolicy]:
-    """By their texts: the site's own first."""
-    found: dict[str, AnyPolicy] = {}
-    for text in (own, *(split(given) if given else POLICIES)):
+def _policies(listed: str | None, site_policy: str) -> dict[str, AnyPolicy]:
+    """The policies by their texts, the site's own first. ConfigError for an unknown policy."""
+    policies: dict[str, AnyPolicy] = {}
+    for text in (site_policy, *(split(listed) if listed else POLICIES)):
         try:
             policy = parse(text)
         except ValueError as error:
             raise ConfigError(f"--policies: {error}") from None
-        found.setdefault(text_of(policy), policy)
-    return found
+        policies.setdefault(text_of(policy), policy)
+    return policies
 
 
 def _simulated(setting: Setting, policies: dict[str, AnyPolicy]) -> dict[str, RunResult]:
@@ -129,17 +133,17 @@ def _simulated(setting: Setting, policies: dict[str, AnyPolicy]) -> dict[str, Ru
 
 
 def _order(figures: Figures) -> tuple[float, float, int]:
-    """To the cent: then by how long jobs wait, then by the fewest saves."""
+    """Sort key: the cost to the cent, then the mean wait, then the number of saves."""
     return round(figures.cost, 2), figures.mean_wait, figures.checkpoints
 
 
-def _table(rows: Sequence[CheckpointRow], best: str, own: str) -> Rows:
+def _table(rows: Sequence[CheckpointRow], best: str, site_policy: str) -> Rows:
     right = ("cost", "mean wait", "lost h", "saving h", "saves", "taken")
     table = Rows("", "", "policy", *right, right=right, words={"policy": 20})
     for row in rows:
         figures = row.figures
         table.add(
-            ">" if row.policy == best else "now" if row.policy == own else "",
+            ">" if row.policy == best else "now" if row.policy == site_policy else "",
             row.policy,
             f"${figures.cost:,.2f}",
             duration(figures.mean_wait),
@@ -151,13 +155,19 @@ def _table(rows: Sequence[CheckpointRow], best: str, own: str) -> Rows:
     return table
 
 
-def _advice(rows: Sequence[CheckpointRow], best: str, own: str, beside: Comparison | None) -> str:
+def _advice(
+    rows: Sequence[CheckpointRow], best: str, site_policy: str, comparison: Comparison | None
+) -> str:
     if not any(row.figures.interruptions for row in rows):
         return (
-            "No machine is taken from a job here, so no save pays. --prices and --availability say "
-            "when spot machines are taken."
+            "No machine is taken away from a job here, so no save pays off. Give --prices and "
+            "--availability to simulate when spot machines are taken away."
         )
-    if best == own:
-        return f"The site's own policy, {own}, is the cheapest of these."
-    sure = told(beside) if beside else "the history is too short to say how sure that is"
-    return f"checkpoint: {{policy: '{best}'}} beside the site's own {own}: {sure}."
+    if best == site_policy:
+        return f"The site's own policy, {site_policy}, is the cheapest of these."
+    sure = (
+        comparison_text(comparison)
+        if comparison
+        else "the history is too short: treat the difference as a guess"
+    )
+    return f"checkpoint: {{policy: '{best}'}} compared with the site's own {site_policy}: {sure}."

@@ -1,4 +1,4 @@
-"""``slurm-elastic plan deadline``: can a job ride spot machines and still be done in time?"""
+"""``slurm-elastic plan deadline``: can a job use spot machines and still end in time?"""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from slurm_elastic.policies.checkpoint.deadline import Choice, Race, choose, gre
 from slurm_elastic.simulate.availability import Availability, load_availability
 from slurm_elastic.simulate.deadline import Odds, tried
 
-HOUR = 3600.0
-LONGEST = 366 * 86400.0
-ZONES = (
-    "Each trace is looked at by itself: that the job may go to another zone where one has no "
-    "machine is not in it, and with several zones is worth more than the choice of a policy."
+HOUR_S = 3600.0
+MAX_DURATION_S = 366 * 86400.0
+ZONES_NOTE = (
+    "Each trace is simulated alone. A job that can move to another zone does better than shown "
+    "here: with several zones, that is worth more than the choice of a policy."
 )
-"""To be read with the advice."""
+"""A note to print below the tables."""
 POLICIES: Mapping[str, Callable[[Race], Choice]] = {
     "by dollars": choose,
     "uniform progress": uniform,
@@ -37,8 +37,10 @@ POLICIES: Mapping[str, Callable[[Race], Choice]] = {
 
 
 class DeadlineRow(Struct, frozen=True, kw_only=True):
-    """One policy on one trace; ``cost`` in dollars of one machine in the mean of all starts, and
-    from what to what of nine in ten of them: None where no price is given.
+    """One policy on one trace.
+
+    ``cost``: mean $ for one machine over all starts; nine in ten starts cost ``low`` to ``high``.
+    All three are None without ``--prices``.
     """
 
     trace: str
@@ -52,9 +54,10 @@ class DeadlineRow(Struct, frozen=True, kw_only=True):
 def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = kinds.add_parser(
         "deadline",
-        help="tell whether a job with a deadline can use spot machines, and what that saves",
-        description="Run one job from many random starts along traces of spot machines: how much "
-        "of its work they do, what it costs, and how often it would be late. See docs/planning.md.",
+        help="show whether a job with a deadline can use spot machines, and the savings",
+        description="Simulate one job from many random starts along traces of spot machines: the "
+        "share of its work that they do, its cost, and how often it would be late. See "
+        "docs/planning.md.",
         epilog=examples(
             "slurm-elastic plan deadline --availability us-west-2a_v100_1.json \\\n"
             "      --work 48h --deadline 60h --prices 0.3,1"
@@ -62,7 +65,7 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--availability", type=Path, action="append", required=True, metavar="JSON",
-        help="a trace of how many spot machines there were; may be given again",
+        help="a trace of how many spot machines were available; may be given again",
     )  # fmt: skip
     parser.add_argument(
         "--work", type=_duration, required=True, metavar="TIME",
@@ -70,16 +73,16 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--deadline", type=_duration, required=True, metavar="TIME",
-        help="how long after its start it must be done, such as 60h",
+        help="the job must end this long after its start, such as 60h",
     )  # fmt: skip
     parser.add_argument(
         "--restart", type=_duration, default=600.0, metavar="TIME",
-        help="time that the job loses at each new machine, for the boot and the restart from its "
-        "image (default: 10m)",
+        help="time that each new machine costs the job, for the boot and the restart from its save "
+        "(default: 10m)",
     )  # fmt: skip
     parser.add_argument(
         "--prices", type=_prices, metavar="SPOT,ON-DEMAND",
-        help="dollars an hour for one machine (default: no costs are told)",
+        help="dollars an hour for one machine (default: show no costs)",
     )  # fmt: skip
     parser.add_argument(
         "--starts", type=count, default=300, metavar="N",
@@ -93,27 +96,27 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Try every policy on every trace, print. Exit status 1: the deadline may be missed."""
+    """Simulate every policy on every trace. Exit 1: the first policy may miss the deadline."""
     traces = {str(path): load_availability(path) for path in args.availability}
     for name, trace in traces.items():
-        # Two restarts and a look are what the policy needs to be never late.
-        least = args.work + 2 * args.restart + trace.gap
-        if args.deadline < least:
+        # With time for two restarts and one step of the trace the policy is never late.
+        earliest = args.work + 2 * args.restart + trace.gap
+        if args.deadline < earliest:
             raise ConfigError(
                 f"--deadline: found {format_duration(args.deadline)}, expected at least"
-                f" {format_duration(least)}: the work, two restarts and the {brief(trace.gap)}"
-                f" between two looks of {name}"
+                f" {format_duration(earliest)}: the work, two restarts and the step of"
+                f" {brief(trace.gap)} of {name}"
             )
     rows = [
         _row(args, name, trace, policy) for name, trace in traces.items() for policy in POLICIES
     ]
     for name in traces:
         Output().print(_table(name, [row for row in rows if row.trace == name], args.work))
-    Output().print(ZONES, markup=False, highlight=False)
+    Output().print(ZONES_NOTE, markup=False, highlight=False)
     if args.json:
         writing.as_told(args.json, msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
-    ours = next(iter(POLICIES))
-    return int(any(row.odds.missed for row in rows if row.policy == ours))
+    default_policy = next(iter(POLICIES))
+    return int(any(row.odds.missed for row in rows if row.policy == default_policy))
 
 
 def _row(args: argparse.Namespace, name: str, trace: Availability, policy: str) -> DeadlineRow:
@@ -131,8 +134,8 @@ def _row(args: argparse.Namespace, name: str, trace: Availability, policy: str) 
     if not args.prices:
         return DeadlineRow(trace=name, policy=policy, odds=odds, cost=None)
     spot, on_demand = args.prices
-    cost = (odds.paid_spot * spot + odds.paid_on_demand * on_demand) / HOUR
-    low, high = (seconds * on_demand / HOUR for seconds in (odds.low, odds.high))
+    cost = (odds.paid_spot * spot + odds.paid_on_demand * on_demand) / HOUR_S
+    low, high = (seconds * on_demand / HOUR_S for seconds in (odds.low, odds.high))
     return DeadlineRow(trace=name, policy=policy, odds=odds, cost=cost, low=low, high=high)
 
 
@@ -147,7 +150,7 @@ def _table(trace: str, rows: Sequence[DeadlineRow], work: float) -> Table:
             row.policy,
             f"{odds.spot / work:.0%}",
             f"{odds.restarts:.1f}",
-            f"{odds.end / HOUR:.1f} h",
+            f"{odds.end / HOUR_S:.1f} h",
             f"{odds.missed}/{odds.starts}",
             "-" if row.cost is None else f"${row.cost:.2f}",
             "-" if row.low is None else f"{row.low:.2f}-{row.high:.2f}",
@@ -157,20 +160,20 @@ def _table(trace: str, rows: Sequence[DeadlineRow], work: float) -> Table:
 
 def _duration(text: str) -> float:
     try:
-        found = parse_duration(text)
+        duration = parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if not 1 <= found <= LONGEST:
+    if not 1 <= duration <= MAX_DURATION_S:
         raise argparse.ArgumentTypeError(f"{text[:24]} is not between a second and a year")
-    return found
+    return duration
 
 
 def _prices(text: str) -> tuple[float, float]:
-    parts = text.split(",")
+    price_texts = text.split(",")
     try:
-        spot, on_demand = (float(part) for part in parts)
+        spot, on_demand = (float(price_text) for price_text in price_texts)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text[:24]} is not two prices, as 0.3,1") from None
+        raise argparse.ArgumentTypeError(f"{text[:24]} is not two prices, such as 0.3,1") from None
     if not (0 <= spot < float("inf") and 0 < on_demand < float("inf")):
-        raise argparse.ArgumentTypeError(f"{text[:24]}: prices are not negative, and finite")
+        raise argparse.ArgumentTypeError(f"{text[:24]}: prices must be finite and not negative")
     return spot, on_demand

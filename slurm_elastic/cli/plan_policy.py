@@ -1,4 +1,4 @@
-"""``slurm-elastic plan policy``: the policies that suit a site's own history."""
+"""``slurm-elastic plan policy``: find the policies that suit a site's own history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.cli import arguments, history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import SCHEDULER, duration, tell_unbought, told
+from slurm_elastic.cli.simulate_tables import SCHEDULER, comparison_text, duration, tell_unbought
 from slurm_elastic.config.document import write
 from slurm_elastic.policies.growth.release import IdleOrder
 from slurm_elastic.policies.policy_text import split
@@ -32,13 +32,13 @@ from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.search import NEAR, Tried, apart, front, grid, neighbours, within
 from slurm_elastic.simulate.setting import Setting
 
-WIDE = 100  # columns of a terminal from which on the table has all of its own
-HELD = (
-    "It was chosen for what it did to this very history, which flatters it: of such choices on "
-    "public histories nine in ten savings and waits of the weeks that followed lay within, at one "
-    "site seven in ten waits."
+WIDE_COLUMNS = 100  # on narrower terminals the table leaves out its last two columns
+SELECTION_NOTE = (
+    "The policy was chosen on this same history, so expect a little less: in tests with public "
+    "histories, nine in ten such ranges also held for the following weeks (at one site seven in "
+    "ten ranges of waits)."
 )
-"""By ``scripts/bench held_back``, its rows of chosen policies; docs/planning.md has more."""
+"""From the rows of chosen policies of ``scripts/bench held_back``; docs/planning.md has more."""
 COLUMNS: Sequence[tuple[str, Callable[[Figures], str]]] = (
     ("cost", lambda f: f"${f.cost:,.2f}"),
     ("mean wait", lambda f: duration(f.mean_wait)),
@@ -49,8 +49,10 @@ COLUMNS: Sequence[tuple[str, Callable[[Figures], str]]] = (
 
 
 class PolicyPlan(Struct, frozen=True, kw_only=True):
-    """The document that ``--json`` writes. ``chosen`` is None where nothing keeps the limit;
-    ``beside`` compares it with the site as it is configured, None where that is not possible.
+    """The document of ``--json``.
+
+    ``chosen``: None if no policy keeps the limit. ``beside``: the chosen policy compared with the
+    site's configuration, or None.
     """
 
     workload: str
@@ -64,10 +66,10 @@ class PolicyPlan(Struct, frozen=True, kw_only=True):
 def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = kinds.add_parser(
         "policy",
-        help="tell which policy suits the history",
-        description="Try policies and their parameters on a history, and the site as it is "
-        "configured. Print the policies that no other beats in both cost and mean wait, the best "
-        "one within a limit, how it compares with the site as it is, and its lines for the "
+        help="show which policy suits the history",
+        description="Try policies and their parameters on a history, and the site's "
+        "configuration. Print the best trade-offs between cost and mean wait, the best policy "
+        "within a limit, how it compares with the current configuration, and its lines for the "
         "configuration.",
         epilog=examples("slurm-elastic plan policy --workload history.swf --max-wait 60"),
     )
@@ -75,15 +77,17 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
         "--max-wait", type=arguments.seconds, metavar="S",
-        help="choose the cheapest policy with a mean wait of S seconds at most",
+        help="choose the cheapest policy with a mean wait of at most S seconds",
     )  # fmt: skip
     limit.add_argument(
         "--budget", type=arguments.amount, metavar="$",
-        help="choose the policy with the least wait that costs this at most, over the whole "
-        "history",
+        help="choose the policy with the shortest mean wait that costs at most this, over the "
+        "whole history",
     )  # fmt: skip
     parser.add_argument(
-        "--policies", metavar="POLICIES", help="begin with these policies, not with the usual ones"
+        "--policies",
+        metavar="POLICIES",
+        help="start with these policies instead of the default ones",
     )
     parser.add_argument(
         "--rounds", type=arguments.count, default=2, metavar="N",
@@ -97,44 +101,50 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search and print; 1 if no policy keeps the limit."""
+    """Search and print the result. Exit 1 if no policy keeps the limit."""
     setting = history.read(args)
     tried = search(setting, args.policies, args.rounds)
     best = front(tried)
     chosen = within(tried, args.max_wait, args.budget)
-    now = next((one for one in tried if one.policy == CONFIGURED), None)
-    beside = _beside(setting, chosen, now)
+    configured = next((candidate for candidate in tried if candidate.policy == CONFIGURED), None)
+    comparison = _comparison(setting, chosen, configured)
     console = Output()
-    tell_unbought({one.policy: one.figures for one in tried}, console)
-    console.print(_table(apart(best, keep=(chosen, now)), chosen, now, console.width))
+    tell_unbought({candidate.policy: candidate.figures for candidate in tried}, console)
+    console.print(_table(apart(best, keep=(chosen, configured)), chosen, configured, console.width))
     console.print(Text(_how(args, len(tried), len(best)), style="dim"))
-    for sentence in _compare(chosen, now, beside):
+    for sentence in _compare(chosen, configured, comparison):
         console.print(sentence, markup=False, highlight=False)
     console.print(SCHEDULER, markup=False, highlight=False)
     _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
-    notes = setting.told(one.policy for one in tried)
+    notes = setting.told(candidate.policy for candidate in tried)
     for note in (*notes, *(unserved(chosen.policy, chosen.figures) if chosen else ())):
         print(f"note: {note}", file=sys.stderr)
-    found = PolicyPlan(
+    document = PolicyPlan(
         workload=setting.history.source,
         tried=tuple(tried),
-        front=tuple(one.policy for one in best),
+        front=tuple(candidate.policy for candidate in best),
         chosen=chosen.policy if chosen else None,
-        beside=beside,
+        beside=comparison,
     )
     if args.json:
         writing.as_told(
-            args.json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+            args.json, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
         )
     if args.plot:
         from slurm_elastic.cli.plots import front_page
 
-        writing.as_told(args.plot, front_page(tried, best, chosen, now, setting.history.source))
+        writing.as_told(
+            args.plot, front_page(tried, best, chosen, configured, setting.history.source)
+        )
     return 0 if chosen else 1
 
 
 def search(setting: Setting, policies: str | None, rounds: int) -> list[Tried]:
-    """All that was tried, in the order of trying: the site as it is configured first."""
+    """Simulate policies and the neighbours of the best ones, in ``rounds``.
+
+    Returns all results in this order, the site's configuration first. ConfigError for a policy of
+    ``policies`` that does not fit this site.
+    """
     tried: list[Tried] = []
     names = [CONFIGURED, *(split(policies) if policies else grid())]
     names = list(dict.fromkeys(names))
@@ -150,7 +160,7 @@ def search(setting: Setting, policies: str | None, rounds: int) -> list[Tried]:
 
 
 def _tried(setting: Setting, policy: str, advance: Told | None, *, strict: bool) -> list[Tried]:
-    """A policy of our own grid that makes no sense on this site is passed over."""
+    """Simulate one policy. A policy of our own grid that does not fit this site is skipped."""
     try:
         scenario = setting.scenario(policy)
     except ConfigError:
@@ -161,72 +171,81 @@ def _tried(setting: Setting, policy: str, advance: Told | None, *, strict: bool)
     return [Tried(policy=policy, figures=outcome.figures)]
 
 
-def _beside(setting: Setting, chosen: Tried | None, now: Tried | None) -> Comparison | None:
-    """Both are simulated once more: of what was tried only the figures are kept."""
-    if chosen is None or now is None or chosen == now:
+def _comparison(
+    setting: Setting, chosen: Tried | None, configured: Tried | None
+) -> Comparison | None:
+    """Compare the two policies. Both are simulated again: the search keeps only figures."""
+    if chosen is None or configured is None or chosen == configured:
         return None
-    ours, other = (
-        simulate(setting.jobs, setting.scenario(one.policy), setting.history.start)
-        for one in (chosen, now)
+    chosen_outcome, configured_outcome = (
+        simulate(setting.jobs, setting.scenario(candidate.policy), setting.history.start)
+        for candidate in (chosen, configured)
     )
-    return compared(ours, other)
+    return compared(chosen_outcome, configured_outcome)
 
 
-def _compare(chosen: Tried | None, now: Tried | None, beside: Comparison | None) -> Iterator[str]:
-    """How the choice compares with the site as it is, in sentences."""
-    if chosen is None or now is None:
+def _compare(
+    chosen: Tried | None, configured: Tried | None, comparison: Comparison | None
+) -> Iterator[str]:
+    """Sentences that compare the chosen policy with the site's configuration."""
+    if chosen is None or configured is None:
         return
-    if chosen == now:
-        yield "The site as it is configured is the best of these."
-    elif beside is None:
+    if chosen == configured:
+        yield "The current configuration is the best of these."
+    elif comparison is None:
         yield (
-            f"{chosen.policy} beside the site as it is configured: the history has fewer than "
-            f"{LEAST} whole weeks with costs, so nobody can say how sure the difference is."
+            f"{chosen.policy} compared with the current configuration: the history has fewer than "
+            f"{LEAST} whole weeks with costs. Treat the difference as a guess."
         )
     else:
-        yield f"{chosen.policy} beside the site as it is configured: {told(beside)}."
-        yield HELD
+        yield (
+            f"{chosen.policy} compared with the current configuration: "
+            f"{comparison_text(comparison)}."
+        )
+        yield SELECTION_NOTE
 
 
 def _how(args: argparse.Namespace, tried: int, best: int) -> str:
-    """The words below the table: which policies it shows, and by what the choice is made."""
-    chosen = "the nearest to the least cost and the least wait at once, each by its range here"
+    """The text below the table: which policies it shows, and the rule of the choice."""
+    chosen = "the best compromise, by the distance to the lowest cost and the shortest wait"
     if args.max_wait is not None:
-        chosen = f"the cheapest whose jobs wait {brief(args.max_wait)} at most in the mean"
+        chosen = f"the cheapest policy with a mean wait of at most {brief(args.max_wait)}"
     if args.budget is not None:
-        chosen = f"the one whose jobs wait least for ${args.budget:,.2f} at most"
+        chosen = f"the policy with the shortest mean wait for at most ${args.budget:,.2f}"
     return (
-        f"{best} of {tried} policies are beaten by no other in both cost and mean wait; those "
+        f"{best} of {tried} policies are best trade-offs between cost and mean wait; policies "
         f"within {NEAR:.1%} of the one above are left out (--json has all). >: {chosen}. now: the "
-        "site as it is configured."
+        "current configuration."
     )
 
 
-def _table(best: Sequence[Tried], chosen: Tried | None, now: Tried | None, width: int) -> Table:
-    columns = COLUMNS if width >= WIDE else COLUMNS[:-2]
-    rows = best if now is None or now in best else (*best, now)
-    shown = [[show(one.figures) for _, show in columns] for one in rows]
+def _table(
+    best: Sequence[Tried], chosen: Tried | None, configured: Tried | None, width: int
+) -> Table:
+    columns = COLUMNS if width >= WIDE_COLUMNS else COLUMNS[:-2]
+    rows = best if configured is None or configured in best else (*best, configured)
+    shown = [[show(candidate.figures) for _, show in columns] for candidate in rows]
     room = _room([[name for name, _ in columns], *shown], width)
     table = Table(box=box.SIMPLE)
     table.add_column("")
     table.add_column("policy", overflow="fold")
     for name, _ in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for one, cells in zip(rows, shown, strict=True):
-        mark = ">" if one == chosen else "now" if one == now else ""
-        table.add_row(mark, _broken(one.policy, room), *cells)
+    for candidate, cells in zip(rows, shown, strict=True):
+        mark = ">" if candidate == chosen else "now" if candidate == configured else ""
+        table.add_row(mark, _broken(candidate.policy, room), *cells)
     return table
 
 
 def _room(cells: Sequence[Sequence[str]], width: int) -> int:
-    """Characters of a line that the table's other columns leave to a policy's name."""
+    """The characters of a line that the other columns leave for a policy's name."""
     widths = [len("now"), *(max(map(len, column)) for column in zip(*cells, strict=True))]
     count = len(widths) + 1
     return width - sum(widths) - 2 * count - (count + 1)  # padding, and the box's own blanks
 
 
 def _broken(policy: str, room: int) -> str:
-    """The name, between its growth and its release where one line has no room for both."""
+    """The name, with a line break between growth and release if it is wider than ``room``."""
     return policy if len(policy) <= room else policy.replace(")+", ")\n+", 1)
 
 
@@ -239,13 +258,13 @@ def _advise(chosen: Tried | None, console: Console, *, lease: int) -> None:
 
 
 def snippet(policy: str, *, lease: int = 1) -> str:
-    """Configuration that makes the daemon follow the policy; ``lease``: seconds paid at once."""
+    """The lines of slurm-elastic.yaml for this policy; ``lease``: billing period (s)."""
     if policy == CONFIGURED:
-        return "# as it is\n"
-    growth, *rest = split(policy, "+")
+        return "# no change\n"
+    growth, *terms = split(policy, "+")
     keys = {"growth": growth}
-    for part in rest:
-        keys["order" if part in tuple(IdleOrder) else "release"] = part
+    for term in terms:
+        keys["order" if term in tuple(IdleOrder) else "release"] = term
     if lease > 1:
         keys["lease"] = "1h" if lease == 3600 else f"{lease}s"
     return write({"policies": keys})

@@ -1,4 +1,4 @@
-"""A portfolio of reserved machines as tables and sentences."""
+"""Tables and sentences about a plan of reserved machines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.table import Table
 from slurm_elastic.policies.planning.portfolio import WEEK, Bought, ReservedClass
 from slurm_elastic.simulate.portfolio import PurchasePlan
 
-SHOWN = 12  # purchases that are listed
+MAX_PURCHASES = 12  # the list shows at most this many; the others are counted
 
 
 def render(plan: PurchasePlan, pool: str, start: int, console: Console) -> None:
-    """Print all of it; ``start``: Unix time of the history's beginning, 0 where not known."""
+    """Print the plan; ``start``: Unix time of the history's first job, 0 if unknown."""
     console.print(f"pool {pool}: {plan.weeks} whole weeks of history")
     console.print(_classes(plan))
     console.print(_choices(plan))
@@ -62,33 +62,36 @@ def _purchases(plan: PurchasePlan, start: int, console: Console) -> None:
         if not choice.bought:
             continue
         console.print(f"{choice.name}:")
-        for one in choice.bought[:SHOWN]:
-            console.print(f"  {_week(one.week, start)}: {_what([one], plan.classes)}")
-        if len(choice.bought) > SHOWN:
-            console.print(f"  and {len(choice.bought) - SHOWN} more purchases")
+        for purchase in choice.bought[:MAX_PURCHASES]:
+            console.print(
+                f"  {_week(purchase.week, start)}: {_machines_text([purchase], plan.classes)}"
+            )
+        if len(choice.bought) > MAX_PURCHASES:
+            console.print(f"  and {len(choice.bought) - MAX_PURCHASES} more purchases")
 
 
 def _advice(plan: PurchasePlan, console: Console) -> None:
-    console.print(f"to buy now: {_what(plan.now, plan.classes) or 'nothing more'}")
+    console.print(f"to buy now: {_machines_text(plan.now, plan.classes) or 'nothing more'}")
     if plan.outlook:
-        one = plan.outlook
+        outlook = plan.outlook
         console.print(
-            f"what is held then saves {one.value:.1%} of the cost on demand in weeks like the"
-            f" history's ({one.low:.1%} to {one.high:.1%}, by how far single weeks differ)",
+            f"these reservations then save {outlook.value:.1%} of the on-demand cost in weeks like"
+            f" the history's ({outlook.low:.1%} to {outlook.high:.1%}, from the variation between"
+            " weeks)",
             soft_wrap=True,
         )
     for fall in plan.falls:
         console.print(
-            f"  had only {fall.left:.0%} of the machines been needed: ${fall.cost:,.0f} with what"
-            f" was bought week by week, ${fall.on_demand:,.0f} on demand",
+            f"  if only {fall.left:.0%} of the machines had been needed: ${fall.cost:,.0f} with"
+            f" these weekly purchases, ${fall.on_demand:,.0f} on demand",
             soft_wrap=True,
         )
     if plan.breakeven_left:
-        console.print(f"  it does not pay where {plan.breakeven_left:.0%} or less are needed")
+        console.print(f"  it does not pay off if {plan.breakeven_left:.0%} or less are needed")
 
 
-def _what(bought: Sequence[Bought], classes: Sequence[ReservedClass]) -> str:
-    return ", ".join(f"{one.machines} x {classes[one.kind].name}" for one in bought)
+def _machines_text(bought: Sequence[Bought], classes: Sequence[ReservedClass]) -> str:
+    return ", ".join(f"{purchase.machines} x {classes[purchase.kind].name}" for purchase in bought)
 
 
 def _week(week: int, start: int) -> str:

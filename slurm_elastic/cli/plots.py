@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.extras import missing_module
 from slurm_elastic.cli import report_text
-from slurm_elastic.cli.simulate_tables import SCHEDULER, WORDS
+from slurm_elastic.cli.simulate_tables import LEGEND, SCHEDULER
 from slurm_elastic.model.cluster import Offer
 from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy
 from slurm_elastic.simulate import breakdown, series
@@ -32,21 +32,21 @@ VARIABLES = {
     INK: "ink", QUIET: "quiet", LINE: "line", SHEET: "sheet",
     GREEN: "spot", BROWN: "on-demand", BLUE: "boot", VIOLET: "reserved", RED: "down",
 }  # fmt: skip
-"""The colours of pictures, which are the style's: so they are others on a dark page."""
+"""The CSS variable of each colour of the pictures, so that a dark page shows its own colours."""
 LOOK: dict[Any, Any] = {
-    "svg.hashsalt": "slurm-elastic",  # else ids differ from run to run
+    "svg.hashsalt": "slurm-elastic",  # without a fixed salt, ids differ from run to run
     "figure.facecolor": "none", "axes.facecolor": "none", "legend.facecolor": SHEET,
     "text.color": INK, "axes.labelcolor": QUIET, "xtick.color": QUIET, "ytick.color": QUIET,
     "axes.edgecolor": LINE, "legend.edgecolor": LINE, "grid.color": LINE, "font.size": 11,
 }  # fmt: skip
-MOST_PRICES = 6  # spot offers of a pool that are drawn
+MAX_PRICE_PICTURES = 6  # spot offers of a pool that are drawn
 Rows = Sequence[Sequence[str]]
 Clock = tuple[int, int, int]
-"""When the history begins (Unix time; 0: unknown); the first and last second of all pictures."""
+"""Start of the history (Unix time; 0: unknown); the first and last second of all pictures."""
 
 
 def figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
-    """An empty picture with one pair of axes. ConfigError where matplotlib is missing."""
+    """An empty picture with one pair of axes. ConfigError if matplotlib is missing."""
     try:
         import matplotlib as mpl
         from cycler import cycler
@@ -65,7 +65,7 @@ def figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
 
 
 def svg(picture: Figure) -> str:
-    """The picture as an inline SVG element, the same bytes for the same picture."""
+    """The picture as an inline SVG element; the same picture gives the same bytes."""
     out = io.StringIO()
     picture.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
@@ -74,24 +74,24 @@ def svg(picture: Figure) -> str:
     return f"<figure>{text[text.index('<svg') :]}</figure>"
 
 
-def page(title: str, parts: Sequence[str]) -> str:
+def page(title: str, blocks: Sequence[str]) -> str:
     """A whole document; ``parts`` are HTML."""
     name = html.escape(title)
     style = (STATIC / "style.css").read_text()
     screen = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f'<meta charset="utf-8">{screen}<title>{name}</title><style>{style}</style>'
-    body = "\n".join(['<main class="report">', f"<h1>{name}</h1>", *parts, "</main>"])
+    body = "\n".join(['<main class="report">', f"<h1>{name}</h1>", *blocks, "</main>"])
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}\n</body></html>\n'
 
 
 def table(head: Sequence[str], rows: Rows) -> str:
-    """As those of the page in the browser: on a phone each row is a card."""
+    """An HTML table in the style of the web page: on a phone each row is a card."""
 
     def line(row: Sequence[str]) -> str:
-        first, *others = map(html.escape, row)
-        named = zip(names, others, strict=True)
+        heading, *numbers = map(html.escape, row)
+        named = zip(names, numbers, strict=True)
         cells = (f'<td class="number" data-label="{name}">{cell}</td>' for name, cell in named)
-        begin = f'<th scope="row">{first}</th>' if first else "<td></td>"
+        begin = f'<th scope="row">{heading}</th>' if heading else "<td></td>"
         return f"<tr>{begin}{''.join(cells)}</tr>"
 
     top, *names = map(html.escape, head)
@@ -108,21 +108,22 @@ def report_page(
     seed: int,
     baseline: RunResult | None = None,
 ) -> str:
-    """A simulation's report: what comes of it, from what, and what happened over time; beside it
-    ``baseline``, the site without public clouds.
+    """The report of a simulation: conclusion, assumptions, prices, and pictures over time.
+
+    ``baseline``: the site without public clouds, to compare with.
     """
     start = setting.history.start
-    beside = [*runs, ("without clouds", baseline)] if baseline else runs
+    compared_runs = [*runs, ("without clouds", baseline)] if baseline else runs
     ends = [series.cost(run)[-1:] for _, run in runs] + [series.queue(run)[-1:] for _, run in runs]
-    last = max((when for steps in ends for when, _ in steps), default=1)
-    clock = (start, min(setting.jobs.submit, default=0), last)
+    last_second = max((when for steps in ends for when, _ in steps), default=1)
+    clock = (start, min(setting.jobs.submit, default=0), last_second)
     policies = [name for name, _ in runs]
     upright = list(zip(head, *rows, strict=True))
     pools = setting.base.pools
-    parts = [
+    blocks = [
         *map(_paragraph, report_text.conclusion(runs, baseline)),
         table(upright[0], upright[1:]),
-        _paragraph(" ".join(WORDS.split()), "note"),
+        _paragraph(" ".join(LEGEND.split()), "note"),
         _paragraph(SCHEDULER),
         *_section("Assumptions"),
         *map(_paragraph, report_text.assumptions(setting, seed, policies)),
@@ -132,14 +133,14 @@ def report_page(
         *_section("Over time"),
         '<div class="charts">',
         _compared("Cost so far", "$", runs, series.cost, clock),
-        _compared("Waiting jobs", "jobs", beside, series.queue, clock),
+        _compared("Waiting jobs", "jobs", compared_runs, series.queue, clock),
         *(_machines(*run, clock) for run in runs),
         "</div>",
         *_section("By month"),
         table(*report_text.months(runs, start)),
         *_section("How long jobs wait"),
         '<div class="charts">',
-        _waits(beside),
+        _waits(compared_runs),
         "</div>",
         *_section("By account"),
         table(*report_text.accounts(runs, setting)),
@@ -148,7 +149,7 @@ def report_page(
         *_spot_prices(runs, setting, clock),
         "</div>",
     ]
-    return page(f"Simulation of {Path(setting.history.source).name}", parts)
+    return page(f"Simulation of {Path(setting.history.source).name}", blocks)
 
 
 def _section(title: str) -> tuple[str]:
@@ -165,18 +166,18 @@ def _spot_prices(
 ) -> list[str]:
     scenarios = [setting.scenario(policy) for policy, _ in runs]
     policies = list(dict.fromkeys(scenario.checkpoints.policy for scenario in scenarios))
-    found = [
+    pictures = [
         _prices(pool.name, sold.offer, sold.market, policies, clock)
         for pool in setting.base.pools
-        for sold in pool.sold[:MOST_PRICES]
+        for sold in pool.sold[:MAX_PRICE_PICTURES]
         if sold.market is not None
     ]
-    return found or [_paragraph("No spot prices were given: machines are bought on demand.")]
+    return pictures or [_paragraph("No spot prices were given: machines are bought on demand.")]
 
 
 def _waits(runs: Sequence[tuple[str, RunResult]]) -> str:
-    """The share of jobs by the longest that they wait, from none to all."""
-    picture, axes = figure("Jobs that wait so long at most", "", "% of the jobs")
+    """A picture of the cumulative share of jobs over their wait."""
+    picture, axes = figure("Jobs that wait at most this long", "", "% of the jobs")
     for policy, outcome in runs:
         steps = [(0, 0.0), *series.thinned(breakdown.waits(outcome))]
         axes.plot(
@@ -185,7 +186,7 @@ def _waits(runs: Sequence[tuple[str, RunResult]]) -> str:
         )  # fmt: skip
     axes.set_xscale("symlog", linthresh=60)
     axes.set_xlabel("seconds")
-    _keyed(axes)
+    _add_legend(axes)
     return svg(picture)
 
 
@@ -199,31 +200,36 @@ def _compared(
     picture, axes = figure(title, "", unit)
     for policy, outcome in runs:
         _line(axes, values(outcome), clock, policy, sloping=values is series.cost)
-    _keyed(axes)
+    _add_legend(axes)
     return svg(picture)
 
 
 def _machines(policy: str, outcome: RunResult, clock: Clock) -> str:
-    """Without those that always stand: these are many, and would press the others flat."""
-    moving = [one for one in outcome.pools if one.pool.standing < one.pool.machines]
+    """A picture of the machines over time, without the pools whose machines always run.
+
+    These are many, and would flatten the other lines.
+    """
+    moving = [
+        pool_run for pool_run in outcome.pools if pool_run.pool.standing < pool_run.pool.machines
+    ]
     if not moving:
         return ""
     picture, axes = figure(f"Machines that come and go: {policy}", "", "machines")
     for machines in moving:
         _line(axes, series.machines(machines), clock, machines.pool.name)
-    _keyed(axes)
+    _add_legend(axes)
     return svg(picture)
 
 
-def _keyed(axes: Any) -> None:  # noqa: ANN401 - of matplotlib
-    """With its legend below, where it covers no line."""
+def _add_legend(axes: Any) -> None:  # noqa: ANN401 - of matplotlib
+    """Add the legend below the picture, where it covers no line."""
     axes.figure.legend(fontsize="small", loc="outside lower center", ncols=2)
 
 
 def _prices(
     pool: str, offer: Offer, market: SpotMarket, policies: Sequence[AnyPolicy], clock: Clock
 ) -> str:
-    """A spot offer's price, with what takes its machines and what saves their jobs."""
+    """A picture of a spot offer's price, with the bid and the prices above which jobs are saved."""
     curve, bid = market.curve, market.bid
     title = f"Spot price: {pool}, {offer.instance_type} in {offer.zone}"
     picture, axes = figure(title, "", "$/h")
@@ -231,10 +237,12 @@ def _prices(
     axes.axhline(offer.on_demand_price or 0.0, color=RED, linestyle="--", label="on demand")
     if bid is not None:
         axes.axhline(bid, color=BLUE, linestyle=":", label="lost above (bid)")
-    limits = dict(found for one in policies for found in series.thresholds(one, market))
+    limits = dict(
+        threshold for policy in policies for threshold in series.thresholds(policy, market)
+    )
     for text, steps in limits.items():
         _line(axes, steps, clock, f"saved above ({text})")
-    _keyed(axes)
+    _add_legend(axes)
     return svg(picture)
 
 
@@ -246,7 +254,7 @@ def _line(
     *,
     sloping: bool = False,
 ) -> None:
-    """Dates where the history says when it began, else hours."""
+    """Draw a line over dates if the start of the history is known, else over hours."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     points = series.thinned(steps)
@@ -271,7 +279,7 @@ def front_page(
     now: Tried | None,
     source: str,
 ) -> str:
-    """Cost against mean wait of all that was tried; the front as a line."""
+    """A picture of cost against mean wait of all tried policies; the best trade-offs as a line."""
     picture, axes = figure("Policies on this history", "cost ($)", "mean wait (s)")
     axes.scatter(
         [t.figures.cost for t in tried], [t.figures.mean_wait for t in tried],
@@ -279,7 +287,7 @@ def front_page(
     )  # fmt: skip
     axes.plot(
         [t.figures.cost for t in best], [t.figures.mean_wait for t in best],
-        marker="o", color=GREEN, label="not beaten in both",
+        marker="o", color=GREEN, label="best trade-offs",
     )  # fmt: skip
     if chosen:
         axes.scatter(
@@ -289,9 +297,9 @@ def front_page(
     if now:
         axes.scatter(
             [now.figures.cost], [now.figures.mean_wait],
-            s=60, marker="s", color=BLUE, label="as it is configured", zorder=3,
+            s=60, marker="s", color=BLUE, label="current configuration", zorder=3,
         )  # fmt: skip
-    _keyed(axes)
+    _add_legend(axes)
     rows = [[t.policy, f"${t.figures.cost:,.2f}", f"{t.figures.mean_wait:,.0f} s"] for t in best]
     return page(
         f"Policies for {Path(source).name}",

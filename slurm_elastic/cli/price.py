@@ -1,4 +1,4 @@
-"""``slurm-elastic price``: when a job would start and what it would cost, not yet submitted."""
+"""``slurm-elastic price``: when a job would start and what it would cost, before submission."""
 
 from __future__ import annotations
 
@@ -37,27 +37,29 @@ BARS = frozenset(
     {"partition", "account", "qos", "group", "requeue", "time", "features", "gres", "cpus",
      "memory", "size", "filter"}
 )  # fmt: skip
-"""The predicates of ``policies.launch.verdict`` that keep a job away for good; others pass with
-time.
+"""The predicates of ``policies.launch.verdict`` that exclude a job permanently; the others pass
+with time.
 """
-MOST_ASKED = 8  # partitions for which slurmctld is asked, a command each
-KNOWN_JOBS = 20  # with fewer ended jobs of the site a forecast is a guess
+MAX_QUERIES = 8  # ask slurmctld for at most this many partitions: each query is one command
+KNOWN_JOBS = 20  # with fewer ended jobs of the site, a forecast is a guess
 NO_ESTIMATE_S = 182 * 86400
-"""Slurm takes jobs without a time limit to run for a year, so an estimate this far off says only
-that such jobs come first.
+"""Slurm assumes that a job without a time limit runs for a year. An estimate this far ahead only
+says that such jobs are first in the queue.
 """
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
-    """A forecast, and slurmctld's own estimate: seconds until the start; None: it has none."""
+    """A forecast, and slurmctld's own estimate (seconds until the start; None: no estimate)."""
 
     forecast: PartitionPrice
     by_slurm: int | None = None
 
 
 class Priced(Struct, frozen=True, kw_only=True):
-    """The document of ``price --json``. ``limit``: the time limit that the job names (s; None: it
-    names none, and each forecast has its own); ``options``: as sbatch understood them.
+    """The document of ``price --json``.
+
+    ``limit``: the job's own time limit (s); None if it has none, so that each forecast has its own.
+    ``options``: the options as sbatch understood them. ``at``: Unix time.
     """
 
     at: float
@@ -73,82 +75,97 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "price",
         description="Show for each partition when a job would start if it were submitted now, what "
         "it would cost, how likely it is to be interrupted there, and what checkpoints would save. "
-        "Nothing is submitted. Starts are forecast from the queue as it is and from how long jobs "
-        "of this site really run.",
+        "Nothing is submitted. Starts are forecast from the current queue and the real run times "
+        "of this site's jobs.",
         epilog=examples(
             "slurm-elastic price job.sh",
             "slurm-elastic price job.sh --nodes 4 --time 2:00:00",
         ),
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("script", metavar="SCRIPT", help="a job script as sbatch takes it")
+    parser.add_argument("script", metavar="SCRIPT", help="a job script for sbatch")
     parser.add_argument(
         "options", nargs=argparse.REMAINDER, metavar="OPTION",
-        help="options of sbatch's own, which go before the script's #SBATCH lines",
+        help="options of sbatch, which override the script's #SBATCH lines",
     )  # fmt: skip
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the forecasts; 1 where the job can start nowhere."""
+    """Print the forecasts. Exit 1 if the job can start in no partition."""
     config, now = load(Path(args.config)), time.time()
     as_json = args.json or "--json" in args.options
     options = [word for word in args.options if word != "--json"]
     if not Path(args.script).is_file():
-        raise ConfigError(f"SCRIPT: there is no file {args.script}")
-    found = gather(config, args.script, options, now)
+        raise ConfigError(f"SCRIPT: {args.script} does not exist")
+    priced = gather(config, args.script, options, now)
     if as_json:
-        write_json(found)
+        write_json(priced)
     else:
-        render(found, plain())
-    return 0 if any(row.forecast.start for row in found.rows) else 1
+        render(priced, plain())
+    return 0 if any(row.forecast.start for row in priced.rows) else 1
 
 
 def gather(config: Config, script: str, options: Sequence[str], now: float) -> Priced:
-    """All of it. Raises SlurmElasticError where sbatch takes no such job."""
+    """Ask sbatch, Slurm and the daemon. Raises SlurmElasticError if sbatch rejects the job."""
     asked = sbatch_test_only.ask_sbatch(config.slurm, script, options)
     _require_partitions(config, asked)
     job = job_of(asked.options, _partitions(config, asked))
     slurm = PromptCli(config.slurm, excluded=False)
+    # Our own verdict and limits first: Slurm is asked only about partitions that remain.
     barred = _barred(config, slurm, job, now)
     limits, too_short = _limits(slurm, job, asked.options)
     ask = PriceAsk(job=job, save=config.checkpoint.expected, limits=limits)
     rows = [
-        _without(one, barred.get(one.pool, "") or too_short.get(one.partition, ""))
-        for one in prices(config, slurm, ask, now)
+        _without_forecast(
+            submission, barred.get(submission.pool, "") or too_short.get(submission.partition, "")
+        )
+        for submission in prices(config, slurm, ask, now)
     ]
     names = list(dict.fromkeys(row.partition for row in rows if not row.why))
-    told = {
-        name: asked  # each question takes a job number
+    answers = {
+        name: asked  # reuse the first answer: each query uses up a job number
         if asked.options.get("partition") == name
         else sbatch_test_only.ask_sbatch(config.slurm, script, options, partition=name)
-        for name in names[:MOST_ASKED]
+        for name in names[:MAX_QUERIES]
     }
-    refused = {name: f"Slurm says: {one.refused}" for name, one in told.items() if one.refused}
-    rows = [_without(one, refused.get(one.partition, "")) for one in rows]
+    refused = {
+        name: f"Slurm says: {submission.refused}"
+        for name, submission in answers.items()
+        if submission.refused
+    }
+    rows = [
+        _without_forecast(submission, refused.get(submission.partition, "")) for submission in rows
+    ]
     return Priced(
         at=now,
         job=Path(script).name,
         limit=job.limit,
-        rows=tuple(PartitionRow(forecast=row, by_slurm=_ahead(told, row, now)) for row in rows),
+        rows=tuple(
+            PartitionRow(forecast=row, by_slurm=_slurm_estimate(answers, row, now)) for row in rows
+        ),
         options=asked.options,
     )
 
 
-def _without(one: PartitionPrice, why: str) -> PartitionPrice:
-    """No forecast, where there is a reason that the job cannot start there."""
-    if not why or one.why:
-        return one
-    return PartitionPrice(partition=one.partition, pool=one.pool, nodes=one.nodes, why=why)
+def _without_forecast(forecast: PartitionPrice, reason: str) -> PartitionPrice:
+    """Replace the forecast by the reason, if there is one, that the job cannot start there."""
+    if not reason or forecast.why:
+        return forecast
+    return PartitionPrice(
+        partition=forecast.partition, pool=forecast.pool, nodes=forecast.nodes, why=reason
+    )
 
 
-def _ahead(told: Mapping[str, Submission], row: PartitionPrice, now: float) -> int | None:
-    start = told[row.partition].start if row.partition in told else None
+def _slurm_estimate(
+    answers: Mapping[str, Submission], row: PartitionPrice, now: float
+) -> int | None:
+    start = answers[row.partition].start if row.partition in answers else None
     return None if start is None else max(int(start - now), 0)
 
 
 def job_of(options: Mapping[str, str], partitions: Sequence[str]) -> SlurmJob:
-    """A pending job of this user, as Slurm would have it."""
+    """The pending job that Slurm would make from these options of sbatch."""
 
     def number(name: str, default: int) -> int:
         return sbatch_test_only.count(options.get(name, ""), default)
@@ -181,38 +198,43 @@ def job_of(options: Mapping[str, str], partitions: Sequence[str]) -> SlurmJob:
 
 
 def _partitions(config: Config, asked: Submission) -> list[str]:
-    """The partitions that it names; else the default one, and ours where the filter lists them."""
+    """The partitions that the job names.
+
+    If it names none: the default partition, and ours if the submit filter adds them to such jobs.
+    """
     if named := asked.options.get("partition"):
         return [name for name in named.split(",") if name]
     default = why_not.default_partition(why_not.site_of(config))
     listed = not submit_filter.trouble(Path(config.slurm.conf))
-    ours = [cloud.partition_name for cloud in config.clouds] if listed else []
-    return list(dict.fromkeys([*([default] if default else []), *ours]))
+    own_partitions = [cloud.partition_name for cloud in config.clouds] if listed else []
+    return list(dict.fromkeys([*([default] if default else []), *own_partitions]))
 
 
 def _require_partitions(config: Config, asked: Submission) -> None:
-    """ConfigError where it names a partition that slurmctld does not have."""
+    """ConfigError if the job names a partition that slurmctld does not have."""
     if "invalid partition" not in asked.refused.lower():
         return
     named = asked.options.get("partition", "").split(",")
     site = read_site(config.slurm)
-    known = list(dict.fromkeys(name for record in site.partitions for name in record.names))
-    strange = [name for name in named if name not in known] or named
+    configured = list(dict.fromkeys(name for record in site.partitions for name in record.names))
+    strange = [name for name in named if name not in configured] or named
     raise ConfigError(
-        f"Slurm has no partition {', '.join(strange)}; slurm.conf has {', '.join(known)}"
+        f"Slurm has no partition {', '.join(strange)}; slurm.conf has {', '.join(configured)}"
     )
 
 
 def _barred(config: Config, slurm: PromptCli, job: SlurmJob, now: float) -> dict[str, str]:
-    """By pool, what keeps such a job from it, as ``explain`` says it of one that waits."""
+    """By pool: why it is closed to this job, in the words of ``explain``."""
     verdicts = why_not.judge(config, job, Chain(), kept_of(slurm, now))
-    return {one.pool: one.reason for one in verdicts if one.predicate in BARS}
+    return {verdict.pool: verdict.reason for verdict in verdicts if verdict.predicate in BARS}
 
 
 def _limits(
     slurm: Slurm, job: SlurmJob, options: Mapping[str, str]
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """By partition: the limit that Slurm gives a job without --time, and why such a job does not
+    """Two maps by partition for a job without --time.
+
+    The first has the time limit (s) that Slurm gives it, the second the reasons why it cannot
     start there.
     """
     defaults, max_times = slurm.default_times(), slurm.max_times()
@@ -230,17 +252,17 @@ def _limits(
     )
 
 
-# As a table of 80 columns.
+# The rest prints a table that fits into 80 columns.
 
 
-def render(found: Priced, console: Console) -> None:
-    """Starts and costs, then interruptions where there are any, then what is left out."""
-    console.print(f"{found.job}, {_limit_text(found)}, if it were submitted now:")
+def render(priced: Priced, console: Console) -> None:
+    """Print starts and costs, then interruptions, then partitions that are closed to the job."""
+    console.print(f"{priced.job}, {_limit_text(priced)}, if it were submitted now:")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("WHERE", overflow="fold")
     for name in ("NODES", "STARTS IN", "90 % BY", "SLURM SAYS", "RUNS", "COSTS", "AT MOST"):
         table.add_column(name, justify="right", no_wrap=True)
-    started = [row for row in found.rows if row.forecast.start]
+    started = [row for row in priced.rows if row.forecast.start]
     jobs = max((row.forecast.jobs_known for row in started), default=0)
     for row in started:
         table.add_row(*_cells(row, is_guess=jobs < KNOWN_JOBS))
@@ -249,30 +271,30 @@ def render(found: Priced, console: Console) -> None:
     for row in started:
         if row.forecast.chance is not None:
             console.print(_interruption(row.forecast), style="dim")
-    for row in found.rows:
+    for row in priced.rows:
         if row.forecast.why:
-            console.print(f"{_where(row.forecast)}: not there: {row.forecast.why}")
+            console.print(f"{_where(row.forecast)}: not possible: {row.forecast.why}")
     if started:
         _print_notes(started, jobs, console)
 
 
 def _print_notes(started: Sequence[PartitionRow], jobs: int, console: Console) -> None:
-    """What the columns mean."""
+    """Print the notes that explain the columns."""
     if any(_is_no_estimate(row) for row in started):
         console.print("SLURM SAYS no limit: jobs that come first have no time limit.")
     console.print(_basis(jobs))
     if any(row.forecast.high for row in started):
         console.print(
-            "Costs are of whole machines while the job runs; `cost --by job` has its share of them."
+            "Costs are for whole machines while the job runs; `cost --by job` shows its share."
         )
 
 
-def _limit_text(found: Priced) -> str:
+def _limit_text(priced: Priced) -> str:
     """``with a time limit of 30m``, or the limits that a job without --time gets."""
-    if found.limit is not None:
-        return f"with a time limit of {brief(found.limit)}"
+    if priced.limit is not None:
+        return f"with a time limit of {brief(priced.limit)}"
     partitions: dict[int | None, list[str]] = {}
-    for row in found.rows:
+    for row in priced.rows:
         names = partitions.setdefault(row.forecast.limit, []) if row.forecast.start else []
         if row.forecast.partition not in names:
             names.append(row.forecast.partition)
@@ -304,22 +326,26 @@ def _is_no_estimate(row: PartitionRow) -> bool:
 
 
 def _cells(row: PartitionRow, *, is_guess: bool) -> list[str]:
-    one = row.forecast
-    _, half, most = one.start
-    slurm = "" if row.by_slurm is None else _in(row.by_slurm)
+    forecast = row.forecast
+    _, median, late = forecast.start
+    slurm = "" if row.by_slurm is None else _start_text(row.by_slurm)
     if _is_no_estimate(row):
         slurm = "no limit"
-    times = [_in(half), _in(most), brief(one.run[1])]
-    costs = ["", ""] if one.low is None or one.high is None else [money(one.low), money(one.high)]
+    times = [_start_text(median), _start_text(late), brief(forecast.run[1])]
+    costs = (
+        ["", ""]
+        if forecast.low is None or forecast.high is None
+        else [money(forecast.low), money(forecast.high)]
+    )
     if is_guess:
-        times = [_guess(second) for second in (half, most, one.run[1])]
-        costs[0] = costs[0] and _guessed_dollars(one.low or 0.0)
+        times = [_guess(second) for second in (median, late, forecast.run[1])]
+        costs[0] = costs[0] and _guessed_dollars(forecast.low or 0.0)
     starts, by, runs = times
-    return [_where(one), str(one.nodes), starts, by, slurm, runs, *costs]
+    return [_where(forecast), str(forecast.nodes), starts, by, slurm, runs, *costs]
 
 
 def _guess(seconds: int) -> str:
-    """``~4m``: one unit, as more digits would look like knowledge."""
+    """``~4m``: one unit only, because more digits would look exact."""
     if seconds < 1:
         return "now"
     unit = next((unit for unit in (86400, 3600, 60) if seconds >= unit), 1)
@@ -331,24 +357,30 @@ def _guessed_dollars(dollars: float) -> str:
     return f"~{money(float(f'{dollars:.0e}'))}" if dollars else money(0.0)
 
 
-def _where(one: PartitionPrice) -> str:
+def _where(forecast: PartitionPrice) -> str:
     return (
-        f"{one.partition}/{one.pool}" if one.pool and one.pool != one.partition else one.partition
+        f"{forecast.partition}/{forecast.pool}"
+        if forecast.pool and forecast.pool != forecast.partition
+        else forecast.partition
     )
 
 
-def _interruption(one: PartitionPrice) -> str:
-    chance = "under 1 %" if (one.chance or 0.0) < 0.01 else f"{100 * (one.chance or 0.0):.0f} %"
-    text = f"{_where(one)}: {chance} chance that spot machines are taken away meanwhile"
-    if one.saves_seconds is None or one.saves_dollars is None:
-        return f"{text}; without checkpoints it would hardly end"
-    if one.saves_seconds < 1:
+def _interruption(forecast: PartitionPrice) -> str:
+    chance = (
+        "under 1 %"
+        if (forecast.chance or 0.0) < 0.01
+        else f"{100 * (forecast.chance or 0.0):.0f} %"
+    )
+    text = f"{_where(forecast)}: {chance} chance that spot machines are taken away during the job"
+    if forecast.saves_seconds is None or forecast.saves_dollars is None:
+        return f"{text}; without checkpoints it would hardly ever end"
+    if forecast.saves_seconds < 1:
         return f"{text}; checkpoints would save nothing"
     return (
-        f"{text}; checkpoints save {brief(one.saves_seconds)} and "
-        f"{money(one.saves_dollars)} on average"
+        f"{text}; checkpoints save {brief(forecast.saves_seconds)} and "
+        f"{money(forecast.saves_dollars)} on average"
     )
 
 
-def _in(seconds: int) -> str:
+def _start_text(seconds: int) -> str:
     return brief(seconds) if seconds >= 1 else "now"

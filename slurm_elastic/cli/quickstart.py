@@ -1,4 +1,4 @@
-"""``slurm-elastic quickstart``: ten jobs on a sandbox, from sbatch to the last machine's end."""
+"""``slurm-elastic quickstart``: run ten jobs on a sandbox, until the last machine has ended."""
 
 from __future__ import annotations
 
@@ -40,23 +40,26 @@ from slurm_elastic.state.ledger import Decision, Machine
 
 USER = "nobody"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SPOT_STOCK = 4  # spot machines that the emulated EC2 has, so that on-demand ones are needed as well
-_RUN, _JOBS_DEADLINE, _SHRINK_DEADLINE, _TICK = 15, 300.0, 150.0, 0.5
-_ONE, _TWO = "sleep {seconds}", "srun --kill-on-bad-exit sh -c 'hostname; sleep {seconds}'"
+SPOT_STOCK = 4  # of the emulated EC2: fewer than needed, so that on-demand machines are bought too
+_JOB_RUN_S, _JOBS_DEADLINE_S, _SHRINK_DEADLINE_S, _POLL_EVERY_S = 15, 300.0, 150.0, 0.5
+_ONE_NODE_COMMAND, _TWO_NODE_COMMAND = (
+    "sleep {seconds}",
+    "srun --kill-on-bad-exit sh -c 'hostname; sleep {seconds}'",
+)
 JOBS: Sequence[tuple[str, int, str]] = (
-    *((f"sim-{n}", 1, _ONE) for n in range(1, 5)),
-    ("mpi-1", 2, _TWO),
-    ("sim-5", 1, _ONE),
-    ("mpi-2", 2, _TWO),
-    *((f"sim-{n}", 1, _ONE) for n in range(6, 9)),
+    *((f"sim-{n}", 1, _ONE_NODE_COMMAND) for n in range(1, 5)),
+    ("mpi-1", 2, _TWO_NODE_COMMAND),
+    ("sim-5", 1, _ONE_NODE_COMMAND),
+    ("mpi-2", 2, _TWO_NODE_COMMAND),
+    *((f"sim-{n}", 1, _ONE_NODE_COMMAND) for n in range(6, 9)),
 )
 
 
 def add(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
     parser = subparsers.add_parser(
         "quickstart",
-        description="Bring a hybrid cluster up on this machine, submit ten jobs to it, show what "
-        "becomes of them and check it. It ends with 0 only if all was as it should be.",
+        description="Start a hybrid cluster on this machine, submit ten jobs, show their progress "
+        "and check the results. The exit code is 0 only if every check passed.",
         epilog=examples("slurm-elastic quickstart --keep"),
     )
     parser.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
@@ -70,7 +73,7 @@ def add(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no publi
 
 
 def run(args: argparse.Namespace) -> int:
-    """The whole story; 1 when it did not go as it should."""
+    """Run the demonstration. Exit 1 if a check failed."""
     console = Output(highlight=False, markup=False, soft_wrap=True)
     sandbox = Sandbox(
         SandboxSpec(
@@ -85,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         sandbox.up(lambda step: console.print(f"  {step}"))
         kept = False
         try:
-            problems = Story(sandbox, console).tell()
+            problems = Demonstration(sandbox, console).perform()
             kept = args.keep
             if problems:
                 _print_logs(sandbox)
@@ -105,10 +108,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def verdict(problems: Sequence[str]) -> list[str]:
-    """The last lines: the summary, or all that was not as it should be."""
+    """The last lines: the summary, or all failed checks."""
     if problems:
         return [*(f"NOT AS IT SHOULD BE: {problem}" for problem in problems), "quickstart failed"]
-    count = len(JOBS) + 1  # the one that was moved is in the table, too
+    count = len(JOBS) + 1  # the job of the second act, too
     summary = f"{count} of {count} jobs completed, 0 instances left, on-premises used first"
     return [f"{summary}, multi-node jobs inside one partition"]
 
@@ -118,7 +121,7 @@ def _print_logs(sandbox: Sandbox) -> None:
 
 
 def _clear_up(sandbox: Sandbox, console: Console) -> None:
-    # A second Ctrl-C would leave daemons behind.
+    # Ignore a second Ctrl-C: it would interrupt the clean-up and leave daemons running.
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
     console.print("Clearing up: daemons, machines and files of the sandbox")
@@ -127,16 +130,16 @@ def _clear_up(sandbox: Sandbox, console: Console) -> None:
 
 def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
     where = "" if directory == DEFAULT_DIR else f" --dir {shlex.quote(str(directory))}"
-    yield "The cluster stays up. Try this, as root, in a shell of its own:"
+    yield "The cluster keeps running. Try this, as root, in a new shell:"
     yield "  bash"
     yield f"  export PATH={Path(sys.executable).parent}:$PATH"
     yield f'  eval "$(slurm-elastic sandbox env{where})"; cd {sandbox.work}'
-    # In this order: a refusal is seen only where no machine is idle, and after it spot cools down.
+    # Keep this order: the refusal below needs that no machine is idle, and then spot cools down.
     yield "A job that saves itself: when squeue shows it on a node, that machine is taken away"
     yield f"  rm -f walker.st* walker.runs; STEPS=900 sbatch {SCRIPT}; squeue"
     yield f"  slurm-elastic sandbox interrupt $(squeue -h -n walker -o %N) --notice 30{where}"
     yield "  slurm-elastic ckpt list; squeue"
-    yield "No spot machine is to be had: the next offer is taken, and explain says why"
+    yield "No spot machine is available: the next offer is taken, and explain shows why"
     yield f"  slurm-elastic sandbox fail capacity --market spot{where}"
     yield "  j=$(sbatch --parsable -p aws -N 2 --wrap 'sleep 5')"
     yield "  sleep 10; slurm-elastic explain $j"
@@ -145,12 +148,12 @@ def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
     yield "  sbatch -N 3 --wrap 'srun hostname; sleep 60'; squeue"
     yield "  slurm-elastic status --watch 2      # until Ctrl-C"
     yield "  slurm-elastic explain pub1"
-    yield "And in the end"
+    yield "At the end"
     yield f"  slurm-elastic sandbox down{where}; exit"
 
 
-class Story:
-    """Ten jobs on a sandbox that is up."""
+class Demonstration:
+    """Ten jobs on a running sandbox."""
 
     def __init__(self, sandbox: Sandbox, console: Console) -> None:
         self.sandbox = sandbox
@@ -160,28 +163,31 @@ class Story:
         self.watch = JobWatch(self._places())
         self.progress = Progress(console)
 
-    def tell(self) -> list[str]:
-        """Tell it all; what was not as it should be."""
+    def perform(self) -> list[str]:
+        """Run and print everything. Returns the failed checks."""
         self._obstacles()
         submitted = [self._submit(*job) for job in JOBS]
         self.console.print(
             f"Submitted as user {USER}, by plain sbatch: jobs {submitted[0]} to {submitted[-1]}"
         )
         with self.progress:
-            self._until(self._jobs_over, _JOBS_DEADLINE)
+            self._until(self._jobs_over, _JOBS_DEADLINE_S)
+        # The second act needs spot machines again.
         self.sandbox.ec2.heal()
         self.sandbox.ec2.stock("*/*/spot", None)
-        act = MigrationAct(self.sandbox, self.console, self.config, self.began).tell()
+        act = MigrationAct(self.sandbox, self.console, self.config, self.began).perform()
         with self.progress:
             self.console.print("All jobs have ended; idle nodes are suspended after 10 s")
-            left = self._until(self._shrunk, _SHRINK_DEADLINE)
+            leftovers = self._until(self._shrunk, _SHRINK_DEADLINE_S)
         machines = self._machines()
         self._tables(machines)
-        problems = job_problems(self.watch, submitted) + left
+        problems = job_problems(self.watch, submitted) + leftovers
         decisions = self._decisions(machines)
-        if found := refused_and_next(decisions):
-            for word, one in zip(("Refused", "In the same request"), found, strict=True):
-                self.console.print(f"{word}: {one.reason}")
+        if refused_then_bought := refused_and_next(decisions):
+            for word, decision in zip(
+                ("Refused", "In the same request"), refused_then_bought, strict=True
+            ):
+                self.console.print(f"{word}: {decision.reason}")
         return problems + market_problems(machines, decisions) + act
 
     def _places(self) -> list[RehearsedPartition]:
@@ -214,12 +220,12 @@ class Story:
     def _submit(self, name: str, nodes: int, command: str) -> int:
         script = (
             f"#!/bin/sh\n#SBATCH --job-name={name} --nodes={nodes} --ntasks-per-node=1\n"
-            f"#SBATCH --cpus-per-task=2 --time=5\n{command.format(seconds=_RUN)}\n"
+            f"#SBATCH --cpus-per-task=2 --time=5\n{command.format(seconds=_JOB_RUN_S)}\n"
         )
         return self.sandbox.submit(script, user=USER)
 
     def _until(self, done: Callable[[], list[str]], deadline: float) -> list[str]:
-        """Look on until nothing is missing any more; what is, after ``deadline`` seconds."""
+        """Poll until ``done`` returns nothing; return what is missing after ``deadline`` (s)."""
         until = time.monotonic() + deadline
         while True:
             answer = self.sandbox.run(["scontrol", "--oneliner", "show", "job"]).stdout
@@ -229,13 +235,13 @@ class Story:
             missing = done()
             if not missing or time.monotonic() > until:
                 return missing
-            time.sleep(_TICK)
+            time.sleep(_POLL_EVERY_S)
 
     def _jobs_over(self) -> list[str]:
         return [job.name for job in self.watch.jobs.values() if not job.over]
 
     def _shrunk(self) -> list[str]:
-        """Which machines and nodes are still there, by the clouds' and Slurm's own word."""
+        """The machines that clouds still list, else the nodes that Slurm has not powered down."""
         machines = [
             f"{m.id} ({m.node})"
             for m in self.sandbox.ec2.state().machines
@@ -248,8 +254,8 @@ class Story:
         if machines:
             return [f"still there: {name}" for name in machines]
         nodes = self.sandbox.nodes()
-        ours = [n for p in self.config.pools for n in expand(p.nodes)]
-        up = [n for n in ours if n not in nodes or "POWERED_DOWN" not in nodes[n].states]
+        own_nodes = [n for p in self.config.pools for n in expand(p.nodes)]
+        up = [n for n in own_nodes if n not in nodes or "POWERED_DOWN" not in nodes[n].states]
         return [f"node {name} is not powered down" for name in up]
 
     def _machines(self) -> Sequence[Machine]:

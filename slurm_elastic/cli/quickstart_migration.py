@@ -1,4 +1,4 @@
-"""The quickstart's second act: a price spike, a notice, and a job that goes on elsewhere."""
+"""The quickstart's second act: a price spike, a notice, and a job that continues elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slurm_elastic.state.ledger import Decision, Ledger, Machine
 
 USER = "nobody"
 BID, SPIKE = 0.085, 0.075
-"""$/h: where the policy takes machines for lost, and what the spot price jumps to."""
+"""$/h: the price above which the policy expects to lose machines; the spot price of the spike."""
 CHECKPOINT: Mapping[str, Any] = {
     "policy": "first_of(on_notice, threshold)",
     "expected": "5s",
@@ -31,7 +31,7 @@ CHECKPOINT: Mapping[str, Any] = {
     "notices": {"every": 1},
     "prices": {"source": "ec2", "every": 1, "bid": BID},
 }
-STEPS, _DEADLINE, _TICK = 80, 150.0, 0.2
+STEPS, _DEADLINE_S, _POLL_EVERY_S = 80, 150.0, 0.2
 _NAME = "walker"
 SCRIPT = f"{_NAME}.sh"
 """The file of a job that saves itself, in the sandbox's work directory."""
@@ -49,12 +49,12 @@ while [ "$n" -lt "${{STEPS:-{STEPS}}}" ]; do echo "$((++n))" >> {_NAME}.steps; s
 
 
 def ledger_of(config: Config) -> contextlib.closing[Ledger]:
-    """What the daemon of the sandbox remembers."""
+    """The ledger of the sandbox's slurm-elasticd, read-only."""
     return contextlib.closing(Ledger(config.state / "ledger.db", read_only=True))
 
 
 class MigrationAct:
-    """On a sandbox that is up and whose cloud has spot machines again."""
+    """The act; it needs a running sandbox whose cloud has spot machines again."""
 
     def __init__(
         self, sandbox: Sandbox, console: Console, config: Config, story_began: float
@@ -64,35 +64,36 @@ class MigrationAct:
         self.cloud = next(c for c in config.clouds if isinstance(c, AwsCloud))
         self.job = 0
 
-    def tell(self) -> list[str]:
-        """Tell it all; what was not as it should be."""
+    def perform(self) -> list[str]:
+        """Run and print everything. Returns the failed checks."""
         self._say("Act two: the price of a spot machine rises, then it is taken away")
         try:
-            return self._tell()
+            return self._perform()
         except SandboxError as error:
             return [f"act two: {error}"]
         finally:
             self.sandbox.ec2.price("*", "*", None)
 
-    def _tell(self) -> list[str]:
+    def _perform(self) -> list[str]:
         script = _SCRIPT.replace("PARTITION", self.cloud.partition_name)
-        # For who goes on with the cluster.
+        # With --keep, users can submit this script again.
         writing.replace(self.sandbox.work / SCRIPT, script.encode(), 0o644)
-        self._until(self._none_on_demand, "the end of the machines on demand that are idle")
+        self._until(self._none_on_demand, "the end of the idle on-demand machines")
         self.job = self.sandbox.submit(script, user=USER)
         self._until(lambda: len(self._steps()) >= 10, "the job does its first steps")
-        first = self._machine()
+        first_machine = self._machine()
         self._line(
-            f"job {self.job} of {USER} runs on {_bought(first)}: plain sbatch, {STEPS} steps"
+            f"job {self.job} of {USER} runs on {_bought(first_machine)}:"
+            f" plain sbatch, {STEPS} steps"
         )
-        self._spike(first)
-        self._line(f"EC2 will take {first.node} in two minutes")
-        interrupt(self.sandbox.ec2, first.node, 120.0)
+        self._spike(first_machine)
+        self._line(f"EC2 will take {first_machine.node} in two minutes")
+        interrupt(self.sandbox.ec2, first_machine.node, 120.0)
         moved = self._decision("ckpt-back")
         self._line(f"{self._decision('ckpt-saved', 1).reason}; requeued at once")
         self._line(f"{moved.reason}: {_bought(self._machine())}")
-        self.sandbox.wait_job(self.job, "COMPLETED", "FAILED", "NODE_FAIL", timeout=_DEADLINE)
-        return self._verdict(first)
+        self.sandbox.wait_job(self.job, "COMPLETED", "FAILED", "NODE_FAIL", timeout=_DEADLINE_S)
+        return self._verdict(first_machine)
 
     def _spike(self, machine: Instance) -> None:
         self.sandbox.ec2.price(machine.instance_type, machine.zone, SPIKE)
@@ -102,7 +103,7 @@ class MigrationAct:
         )
         self._line(self._decision("ckpt-saved").reason)
 
-    def _verdict(self, first: Instance) -> list[str]:
+    def _verdict(self, first_machine: Instance) -> list[str]:
         fields = self.sandbox.job(self.job)
         steps = self._steps()
         problems = []
@@ -111,42 +112,42 @@ class MigrationAct:
             problems.append(f"{_NAME} (job {self.job}) is {state}, not COMPLETED after 1")
         if steps != [str(n) for n in range(1, STEPS + 1)]:
             problems.append(f"{_NAME} did {len(steps)} steps, not each of {STEPS} once")
-        if fields["NodeList"] == first.node:
-            problems.append(f"{_NAME} ended on {first.node}, which was taken away")
+        if fields["NodeList"] == first_machine.node:
+            problems.append(f"{_NAME} ended on {first_machine.node}, which was taken away")
         if not problems:
             begun = self._read("runs")[-1]
             self._line(
-                f"completed: {STEPS} steps, each once; {begun} of them were not done again;"
-                f" {self._saved_money()}"
+                f"completed: all {STEPS} steps done, none twice; {begun} were saved from the lost"
+                f" machine; {self._saved_money()}"
             )
         return problems
 
     def _saved_money(self) -> str:
         prices = {name: kind.price for name, kind in self.cloud.types.items()}
         nodes = {node for d in self._decisions() for node in d.subjects}
-        mine = [
+        spot_machines = [
             m for m in self._machines()
             if m.instance.node in nodes and m.instance.market is Market.SPOT
         ]  # fmt: skip
-        rows = costs(mine, prices, time.time())
+        rows = costs(spot_machines, prices, time.time())
         paid, listed = sum(r.dollars for r in rows), sum(r.on_demand or 0.0 for r in rows)
         share = f" ({1 - paid / listed:.0%} saved)" if listed else ""
         return f"its spot machines cost {money(paid)}, on demand {money(listed)}{share}"
 
-    # looking
+    # reading
 
     def _none_on_demand(self) -> bool:
-        """The job would be given an idle one, which has no price that rises."""
+        """Whether no on-demand machine lives: the job would get an idle one, without spot price."""
         with ledger_of(self.config) as ledger:
             return all(m.instance.market is not Market.ON_DEMAND for m in ledger.machines.live())
 
     def _machine(self) -> Instance:
         """The machine that the job runs on."""
         node = self.sandbox.job(self.job)["NodeList"]
-        mine = [m.instance for m in self._machines() if m.instance.node == node]
-        if not mine:
+        candidates = [m.instance for m in self._machines() if m.instance.node == node]
+        if not candidates:
             raise SandboxError(f"the ledger knows no machine of node {node}")
-        return max(mine, key=lambda i: i.launched)
+        return max(candidates, key=lambda i: i.launched)
 
     def _steps(self) -> list[str]:
         return self._read("steps")
@@ -164,7 +165,7 @@ class MigrationAct:
             return ledger.decisions.about(f"job:{self.job}")
 
     def _decision(self, kind: str, number: int = 0) -> Decision:
-        """The job's decision of that kind, the first one (0), or a later one."""
+        """Wait for the job's decision of that kind: the first (``number`` 0), or a later one."""
 
         def found() -> list[Decision]:
             return [d for d in self._decisions() if d.kind == kind][number : number + 1]
@@ -172,8 +173,8 @@ class MigrationAct:
         self._until(lambda: bool(found()), f"{kind} of job {self.job}")
         return found()[0]
 
-    def _until(self, done: Callable[[], bool], what: str) -> None:
-        self.sandbox.wait_for(done, _DEADLINE, what, period=_TICK)
+    def _until(self, done: Callable[[], bool], awaited: str) -> None:
+        self.sandbox.wait_for(done, _DEADLINE_S, awaited, period=_POLL_EVERY_S)
 
     def _line(self, text: str) -> None:
         self._say(f"{time.time() - self.story_began:4.0f} s {text}")

@@ -1,4 +1,4 @@
-"""How the quickstart looks: one line that moves on a terminal, plain lines elsewhere, tables."""
+"""The quickstart's output: a clock on a terminal, lines of progress, and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JOBS = {"wait": "waiting", "start": "starting", "run": "running", "done": "comp
 
 
 class Progress:
-    """A row whenever jobs, nodes or machines have changed; on a terminal a moving clock below."""
+    """Prints a row when jobs, nodes or machines change, and a clock below on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -41,7 +41,7 @@ class Progress:
             self._status.stop()
 
     def show(self, watch: JobWatch, machines: Iterable[Market], seconds: float) -> None:
-        """One look, ``seconds`` after the beginning."""
+        """Print a row if it differs from the last one; ``seconds``: time since the start."""
         if self._status:
             self._status.update(f"{seconds:.0f} s")
         row = standing(watch, machines)
@@ -62,18 +62,18 @@ def heading(watch: JobWatch) -> str:
 
 
 def standing(watch: JobWatch, machines: Iterable[Market]) -> str:
-    """Jobs by state, taken nodes by cloud, machines by market, in one row."""
+    """One row: jobs by state, busy nodes by cloud, machines by market."""
     states, busy, bought = watch.states(), watch.busy(), Counter(machines)
     jobs = "".join(f"{states[state] or '-':>6}" for state in _JOBS.values())
-    taken = (f"{busy[p.cloud]}/{len(p.nodes)}" for p in watch.places.values())
-    nodes = "".join(f"{text:>7}" for text in taken)
+    busy_of_all = (f"{busy[p.cloud]}/{len(p.nodes)}" for p in watch.places.values())
+    nodes = "".join(f"{text:>7}" for text in busy_of_all)
     paid = "".join(f"{bought[m] or '-':>10}" for m in Market)
     odd = "".join(f"  {states[s]} {s}" for s in sorted(states.keys() - set(_JOBS.values())))
     return f"{jobs} {nodes} {paid}{odd}"
 
 
 def job_table(watch: JobWatch, machines: Sequence[Machine]) -> Table:
-    """Each job: where it ran, and on what kind of machine."""
+    """One row for each job: its nodes, and the market of its machines."""
     table = Table("Job", "Name", "Nodes", "Partition", "Cloud", "Market", "State", box=box.SIMPLE)
     for job in sorted(watch.jobs.values(), key=lambda j: j.id):
         place = watch.place(job) if job.nodes else None

@@ -1,4 +1,4 @@
-"""``slurm-elastic replace``: machines leave, and others may start in their place."""
+"""``slurm-elastic replace``: empty machines after their jobs, and start new ones when needed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def add(subparsers: Subparsers) -> None:
     parser = add_command(
         subparsers,
         "replace",
-        "Have the machines that a cloud, a pool or some nodes have now leave when their jobs have "
-        "ended, a few at a time with --max-unavailable. New ones start whenever they are needed, "
-        "from the image that the configuration names by then.",
+        "End the current machines of a cloud, a pool or some nodes when their jobs have ended, a "
+        "few at a time with --max-unavailable. New machines start when they are needed, from the "
+        "image in the configuration.",
         "slurm-elastic replace burst --max-unavailable 2 --reason 'new image'",
         "slurm-elastic replace pub3 --aggressive",
         run=functools.partial(leave, "replace"),

@@ -1,4 +1,4 @@
-"""The words and tables of a simulation's report; ``cli.plots`` makes the page."""
+"""The sentences and tables of a simulation's report; ``cli.plots`` makes the page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slurm_elastic.cli.simulate_tables import duration, told, unbought
+from slurm_elastic.cli.simulate_tables import comparison_text, duration, unbought
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.breakdown import Share, by_account, by_month
@@ -15,60 +15,70 @@ from slurm_elastic.simulate.outcome import Figures, RunResult
 from slurm_elastic.simulate.scenario import PoolModel, Sold
 from slurm_elastic.simulate.setting import Setting
 
-MOST = 20  # accounts and offers in a table; the others are counted
+MAX_ROWS = 20  # of accounts or offers in a table; the others are counted
 Runs = Sequence[tuple[str, RunResult]]
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # a head and its rows
 
 
 def conclusion(runs: Runs, baseline: RunResult | None = None) -> list[str]:
-    """The site without clouds and the policies that never bought; then the cheapest and the
-    fastest, beside the first.
+    """The sentences at the top of the report.
+
+    First the site without clouds and the policies that never bought a machine, then the cheapest
+    policy and the one with the shortest mean wait, compared with the first.
     """
-    never = [f"{found}." for found in unbought({name: outcome.figures for name, outcome in runs})]
+    never = [
+        f"{sentence}." for sentence in unbought({name: outcome.figures for name, outcome in runs})
+    ]
     if baseline:
-        lacking = max(one.figures.jobs for _, one in runs) - baseline.figures.jobs
+        lacking = max(outcome.figures.jobs for _, outcome in runs) - baseline.figures.jobs
         unrun = f"; {lacking:,} jobs would never run" if lacking > 0 else ""
         never.insert(0, f"Without public clouds {_paid(baseline.figures)}{unrun}.")
-    first_name, first = runs[0]
+    first_name, first_outcome = runs[0]
     if len(runs) == 1:
-        return [*never, f"Under {first_name} {_paid(first.figures)}."]
+        return [*never, f"Under {first_name} {_paid(first_outcome.figures)}."]
     cheapest = min(runs, key=lambda run: run[1].figures.cost)
     quickest = min(runs, key=lambda run: run[1].figures.mean_wait)
-    best = {cheapest[0]: "costs least", quickest[0]: "has jobs wait least"}
+    best = {cheapest[0]: "costs least", quickest[0]: "has the shortest mean wait"}
     if cheapest[0] == quickest[0]:
-        best = {cheapest[0]: "costs least and has jobs wait least"}
+        best = {cheapest[0]: "costs least and has the shortest mean wait"}
     outcomes = dict(runs)
     sentences = never
-    for name, why in best.items():
-        sentences.append(f"{name} {why}: {_paid(outcomes[name].figures)}.")
+    for name, merit in best.items():
+        sentences.append(f"{name} {merit}: {_paid(outcomes[name].figures)}.")
         if name == first_name:
             continue
-        found = compared(outcomes[name], first)
+        comparison = compared(outcomes[name], first_outcome)
         sentences.append(
-            f"Beside {first_name}: {told(found)}." if found else
-            f"How sure that is beside {first_name} nobody can say: the history has fewer than "
-            f"{LEAST} whole weeks with costs."
+            f"Compared with {first_name}: {comparison_text(comparison)}." if comparison else
+            f"Compared with {first_name}: the history has fewer than {LEAST} whole weeks with "
+            f"costs. Treat the difference as a guess."
         )  # fmt: skip
     return sentences
 
 
 def _paid(figures: Figures) -> str:
     return (
-        f"{figures.jobs:,} jobs cost ${figures.cost:,.2f} and wait {duration(figures.mean_wait)} "
-        f"in the mean, 95 of 100 at most {duration(figures.p95_wait)}"
+        f"{figures.jobs:,} jobs cost ${figures.cost:,.2f}; mean wait {duration(figures.mean_wait)};"
+        f" 95 % wait at most {duration(figures.p95_wait)}"
     )
 
 
 def assumptions(setting: Setting, seed: int, policies: Sequence[str]) -> list[str]:
-    """The assumptions of this run beside those of docs/simulate.md, a sentence each."""
+    """The assumptions of this run that docs/simulate.md does not list, one sentence each."""
     jobs, start = setting.jobs, setting.history.start
-    first, last = min(jobs.submit, default=0), max(jobs.submit, default=0)
-    when = f", submitted from {_day(start + first)} to {_day(start + last)}" if start else ""
+    first_submit, last_submit = min(jobs.submit, default=0), max(jobs.submit, default=0)
+    when = (
+        f", submitted from {_day(start + first_submit)} to {_day(start + last_submit)}"
+        if start
+        else ""
+    )
     cancelled = setting.history.cancelled
-    left = f"; {cancelled:,} were cancelled before they ran and are left out" if cancelled else ""
+    omitted = (
+        f"; {cancelled:,} were cancelled before they ran and are left out" if cancelled else ""
+    )
     return [
-        f"The history is {Path(setting.history.source).name}: {len(jobs):,} jobs{when}{left}.",
-        f"Random choices begin with seed {seed}: the same seed gives the same figures.",
+        f"The history is {Path(setting.history.source).name}: {len(jobs):,} jobs{when}{omitted}.",
+        f"Random choices start from seed {seed}: the same seed gives the same figures.",
         *setting.told(policies),
     ]
 
@@ -78,7 +88,7 @@ def _day(when: int) -> str:
 
 
 def machines(pools: Sequence[PoolModel]) -> Table:
-    """The machines that jobs may get."""
+    """The table of the machines that jobs can get, by pool."""
     head = ("pool", "machines", "always there", "processors", "boot", "paid")
     rows = [
         (
@@ -98,10 +108,12 @@ def _boot(boot: BootTimes) -> str:
 
 
 def prices(pools: Sequence[PoolModel]) -> Table:
-    """The offers that machines are bought from, with their prices."""
-    found = list(_prices(pools))
-    more = [("", f"and {len(found) - MOST} more", "", "", "")] if len(found) > MOST else []
-    return ("pool", "type", "zone", "market", "$ an hour"), [*found[:MOST], *more]
+    """The table of the offers that machines are bought from, with their prices."""
+    offers = list(_prices(pools))
+    hidden_row = (
+        [("", f"and {len(offers) - MAX_ROWS} more", "", "", "")] if len(offers) > MAX_ROWS else []
+    )
+    return ("pool", "type", "zone", "market", "$ an hour"), [*offers[:MAX_ROWS], *hidden_row]
 
 
 def _prices(pools: Sequence[PoolModel]) -> Iterator[Sequence[str]]:
@@ -120,40 +132,55 @@ def _price(sold: Sold) -> str:
 
 
 def months(runs: Runs, start: int) -> Table:
-    """Cost and mean wait under each policy, by the month in which jobs were submitted."""
+    """The table of cost and mean wait under each policy, by the month of submission."""
     head = ("month", "jobs", "core-hours", "policy", "cost", "mean wait")
-    of_each = [by_month(outcome, start) for _, outcome in runs]
+    months_by_run = [by_month(outcome, start) for _, outcome in runs]
     rows = [
-        [*_common(one, first=not number), runs[number][0], f"${one.cost or 0.0:,.2f}", _wait(one)]
-        for month in zip(*of_each, strict=True)
-        for number, one in enumerate(month)
+        [
+            *_common(share, is_first=not number),
+            runs[number][0],
+            f"${share.cost or 0.0:,.2f}",
+            _wait(share),
+        ]
+        for month in zip(*months_by_run, strict=True)
+        for number, share in enumerate(month)
     ]
     return head, rows
 
 
 def accounts(runs: Runs, setting: Setting) -> Table:
-    """Mean wait under each policy, by account: those with the most core-hours."""
+    """The table of the mean wait under each policy, for the accounts with most core-hours."""
     names = {number: name for name, number in (setting.history.accounts or {}).items()}
     of_first, *of_others = [by_account(outcome, names) for _, outcome in runs]
-    others = [{part.name: part for part in parts} for parts in of_others]
-    rows = [
-        [*_common(one, first=not number), runs[number][0], _wait(one)]
-        for first in of_first[:MOST]
-        for number, one in enumerate([first, *(of[first.name] for of in others)])
+    shares_of_others = [
+        {share_of_policy.name: share_of_policy for share_of_policy in shares_of_policy}
+        for shares_of_policy in of_others
     ]
-    rest = of_first[MOST:]
-    if rest:
-        jobs, hours = sum(part.jobs for part in rest), sum(part.core_hours for part in rest)
-        rows.append([f"{len(rest)} more", f"{jobs:,}", f"{hours:,.0f}", "", ""])
+    rows = [
+        [*_common(share, first=not number), runs[number][0], _wait(share)]
+        for account in of_first[:MAX_ROWS]
+        for number, share in enumerate(
+            [account, *(shares[account.name] for shares in shares_of_others)]
+        )
+    ]
+    hidden = of_first[MAX_ROWS:]
+    if hidden:
+        jobs, hours = (
+            sum(share_of_policy.jobs for share_of_policy in hidden),
+            sum(share_of_policy.core_hours for share_of_policy in hidden),
+        )
+        rows.append([f"{len(hidden)} more", f"{jobs:,}", f"{hours:,.0f}", "", ""])
     return ("account", "jobs", "core-hours", "policy", "mean wait"), rows
 
 
-def _common(part: Share, *, first: bool) -> list[str]:
-    """The cells that do not depend on the policy: in the first row of several."""
+def _common(share: Share, *, is_first: bool) -> list[str]:
+    """The cells that do not depend on the policy; blank unless this is the account's first row."""
     return (
-        [part.name or "(none)", f"{part.jobs:,}", f"{part.core_hours:,.0f}"] if first else [""] * 3
+        [share.name or "(none)", f"{share.jobs:,}", f"{share.core_hours:,.0f}"]
+        if is_first
+        else [""] * 3
     )
 
 
-def _wait(part: Share) -> str:
-    return duration(part.mean_wait)
+def _wait(share: Share) -> str:
+    return duration(share.mean_wait)

@@ -1,4 +1,4 @@
-"""``slurm-elastic resume``: the end of a pause, a drain, a replacement or a migration."""
+"""``slurm-elastic resume``: end a pause, a drain, a replacement or a migration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def add(subparsers: Subparsers) -> None:
         subparsers,
         "resume",
         "End a pause, a drain, a replacement or a migration: machines may start there again, and "
-        "what has not left yet stays. Changed limits end by `slurm-elastic limit SCOPE KEY reset`.",
+        "machines that have not ended yet stay. `slurm-elastic limit SCOPE KEY reset` ends "
+        "changed limits.",
         "slurm-elastic resume aws",
         "slurm-elastic resume --all",
         run=run,
@@ -27,21 +28,25 @@ def add(subparsers: Subparsers) -> None:
         nargs="?",
         default="cluster",
         metavar="CLOUD|POOL|NODES",
-        help="the cloud, the pool or the nodes, as the order named them (default: the cluster)",
+        help="the cloud, the pool or the nodes that the order named (default: the cluster)",
     )
-    parser.add_argument("--all", action="store_true", help="end all of them")
+    parser.add_argument("--all", action="store_true", help="end all such orders")
 
 
 def run(args: argparse.Namespace) -> int:
-    """End them; 2 where nothing of that name is paused or drained."""
+    """End the orders about the subject. ConfigError (exit 2) if there is none."""
     config, facts = opened(args)
-    mine = [d for d in facts.directives if not d.word.is_limit]
-    chosen = mine if args.all else [d for d in mine if _is_about(config, d.word, args.subject)]
+    directives = [d for d in facts.directives if not d.word.is_limit]
+    chosen = (
+        directives
+        if args.all
+        else [d for d in directives if _is_about(config, d.word, args.subject)]
+    )
     if not chosen:
-        if not mine:
+        if not directives:
             raise ConfigError("nothing is paused or drained")
-        known = ", ".join(d.word.subject for d in mine)
-        raise ConfigError(f"{args.subject!r} is not paused or drained; what is: {known}")
+        subjects = ", ".join(d.word.subject for d in directives)
+        raise ConfigError(f"{args.subject!r} is not paused or drained; choose from: {subjects}")
     return give(config, facts, EndAsk(numbers=tuple(d.number for d in chosen)))
 
 

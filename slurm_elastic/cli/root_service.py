@@ -1,4 +1,4 @@
-"""Services that run as root and do what SlurmUser asks of them at a unix socket."""
+"""Services that run as root and answer requests of SlurmUser at a unix socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def uid_of(config: Config) -> int:
-    """SlurmUser's; ConfigError where there is no such user."""
+    """The uid of SlurmUser. ConfigError if this host has no such user."""
     try:
         return account(config.slurm.user).pw_uid
     except KeyError:
@@ -24,7 +24,7 @@ def uid_of(config: Config) -> int:
 
 
 def serve(answer: Callable[[bytes], bytes], path: Path, uids: set[int]) -> None:
-    """Answer these users at the socket until SIGTERM."""
+    """Answer these users at the socket until SIGTERM. SlurmElasticError if the server failed."""
     server = RootServer(path, uids, answer)
     on_end(server.end)
     server.start()
@@ -32,4 +32,4 @@ def serve(answer: Callable[[bytes], bytes], path: Path, uids: set[int]) -> None:
     server.wait()
     log.info("stopping")
     if server.failed:
-        raise SlurmElasticError(f"{path} could not be served any more: see above")
+        raise SlurmElasticError(f"{path} can no longer be served: see above")

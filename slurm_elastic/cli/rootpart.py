@@ -1,4 +1,4 @@
-"""``slurm-elastic rootpart``: the program that nodes need for checkpoints by criu and dmtcp."""
+"""``slurm-elastic rootpart``: write the program that nodes need for criu and dmtcp checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_elastic.machine.ckptroot.site import CONFIG
 from slurm_elastic.slurm.hooks.launcher import PROGRAM
 
 NEXT = f"""\
-on the nodes (docs/checkpoint-criu.md): as {PROGRAM}, root's, mode 0755;
+on the nodes (docs/checkpoint-criu.md): install it as {PROGRAM}, owner root, mode 0755;
   etc/sudoers.d-slurm-elastic as /etc/sudoers.d/slurm-elastic, mode 0440;
   etc/ckpt-root.conf as {CONFIG}, and a key beside it, the same on all nodes"""
 

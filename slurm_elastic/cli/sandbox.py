@@ -1,4 +1,4 @@
-"""``slurm-elastic sandbox``: a whole hybrid cluster on this machine, to rehearse with."""
+"""``slurm-elastic sandbox``: run a whole hybrid cluster on this machine, for rehearsals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slurm_elastic.sandbox.ec2_cloud import View
     from slurm_elastic.sandbox.one_control import View as OneView
 
-ONE_DONE = 6
+OPENNEBULA_DONE = 6  # OpenNebula's VM state DONE: the machine has ended
 Subparsers = Any  # argparse._SubParsersAction has no public name
 
 
@@ -76,20 +76,20 @@ def _add_up(inner: Subparsers) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--boot", type=pause, default=default.boot_seconds, metavar="SECONDS",
-        help="let an emulated machine boot for this long (default: %(default)g)",
+        help="boot time of an emulated machine (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
         "--machines", metavar="IMAGE",
-        help="boot the emulated EC2's machines as virtual ones from this image, which "
-        "the command image has made (default: they are processes)",
+        help="boot the emulated EC2's machines as virtual machines from this image, made with "
+        "`slurm-elastic image` (default: machines are processes)",
     )  # fmt: skip
     parser.add_argument(
         "--suspend-time", type=pause, default=default.suspend_time, metavar="SECONDS",
-        help="give idle nodes back after this long (default: %(default)g)",
+        help="power idle nodes down after this time (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
         "--never-boot", default="", metavar="NODES",
-        help="start and bill machines for these nodes that never register",
+        help="for these nodes, start and bill machines that never register",
     )  # fmt: skip
     parser.add_argument(
         "--prices", metavar="FILE",
@@ -97,7 +97,7 @@ def _add_up(inner: Subparsers) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--price-speed", type=float, default=default.price_speed, metavar="X",
-        help="let X seconds of the trace pass in a second (default: %(default)g)",
+        help="play X seconds of the trace in one second (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
         "--slurm-conf", action="append", default=[], metavar="LINE",
@@ -106,7 +106,7 @@ def _add_up(inner: Subparsers) -> None:
 
 
 def _add_price(inner: Subparsers) -> None:
-    parser = _plain(inner, "price", _price, "set a spot price, or give it back to the trace")
+    parser = _plain(inner, "price", _price, "set a spot price, or let it follow the trace again")
     parser.epilog = examples(
         "slurm-elastic sandbox price 'c5.*' us-east-1a 0.5",
         "slurm-elastic sandbox price 'c5.*' us-east-1a trace",
@@ -117,7 +117,7 @@ def _add_price(inner: Subparsers) -> None:
 
 
 def _add_interrupt(inner: Subparsers) -> None:
-    parser = _plain(inner, "interrupt", _interrupt, "announce that a spot machine goes, and end it")
+    parser = _plain(inner, "interrupt", _interrupt, "announce the end of a spot machine and end it")
     parser.epilog = examples("slurm-elastic sandbox interrupt pub1 --notice 60")
     parser.add_argument("name", metavar="NODE|INSTANCE", help="the machine's node, or its id")
     parser.add_argument(
@@ -130,7 +130,7 @@ def _add_fail(inner: Subparsers) -> None:
     from slurm_elastic.sandbox.ec2_faults import FaultKind
 
     parser = _plain(
-        inner, "fail", _fail, "let calls to the emulated EC2 or OpenNebula fail, until heal"
+        inner, "fail", _fail, "make calls to the emulated EC2 or OpenNebula fail, until heal"
     )
     parser.epilog = examples(
         "slurm-elastic sandbox fail capacity --market spot",
@@ -140,15 +140,15 @@ def _add_fail(inner: Subparsers) -> None:
     parser.add_argument("kind", metavar="KIND", help=f"how the calls fail: {kinds}")
     parser.add_argument(
         "--action", default="RunInstances",
-        help="a call of EC2, or a method of OpenNebula as one.* (default: %(default)s)",
+        help="a call of EC2, or a method of OpenNebula such as one.* (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--market", choices=("spot", "on-demand"), help="let only calls for this market fail"
+        "--market", choices=("spot", "on-demand"), help="fail only calls for this market"
     )
-    parser.add_argument("--type", help="let only calls for this instance type or pattern fail")
-    parser.add_argument("--zone", help="let only calls for this zone or pattern fail")
+    parser.add_argument("--type", help="fail only calls for this instance type or pattern")
+    parser.add_argument("--zone", help="fail only calls for this zone or pattern")
     parser.add_argument(
-        "--count", type=count, metavar="N", help="let only the next N calls fail (default: all)"
+        "--count", type=count, metavar="N", help="fail only the next N calls (default: all)"
     )
 
 
@@ -182,7 +182,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _virtual(image: Path) -> dict[str, Any]:
-    """The parts of a sandbox whose public machines are virtual: these boot for minutes."""
+    """The settings of a sandbox whose public machines are virtual and boot for minutes."""
     from slurm_elastic.sandbox.hypervisor import settings
 
     return settings(image)
@@ -195,7 +195,7 @@ def _down(arguments: argparse.Namespace) -> int:
         print(f"There is no sandbox in {arguments.dir}.")
         return 0
     Sandbox(SandboxSpec(dir=arguments.dir.resolve())).down()
-    print(f"The sandbox in {arguments.dir} is gone.")
+    print(f"The sandbox in {arguments.dir} is removed.")
     return 0
 
 
@@ -219,26 +219,26 @@ def _cloud_lines(state: View) -> Iterator[str]:
     from slurm_elastic.sandbox.seen import ALIVE
 
     for m in (m for m in state.machines if m.state in ALIVE):
-        left = f" taken in {m.interruption.deadline - state.now:.0f} s" if m.interruption else ""
-        yield f"{m.id} {m.node:<8} {m.state:<8} {m.market:<10} {m.type} {m.zone}{left}"
+        end = f" taken in {m.interruption.deadline - state.now:.0f} s" if m.interruption else ""
+        yield f"{m.id} {m.node:<8} {m.state:<8} {m.market:<10} {m.type} {m.zone}{end}"
     for fault in state.faults:
         where = f"{fault.action} {fault.market}/{fault.type}/{fault.zone}"
         yield f"failing: {fault.kind} of {where}, {fault.count or 'all'} calls"
 
 
 def _one_lines(state: OneView) -> Iterator[str]:
-    for m in (m for m in state.machines if m.state != ONE_DONE):
+    for m in (m for m in state.machines if m.state != OPENNEBULA_DONE):
         yield f"one-{m.id} {m.node:<8} state {m.state}/{m.lcm} {m.tags.get('SCHED_MESSAGE', '')}"
     for fault in state.faults:
         yield f"failing: {fault.kind} of {fault.action}, {fault.count or 'all'} calls"
 
 
 def _env(arguments: argparse.Namespace) -> int:
-    now, wanted = dict(os.environ), _attached(arguments).env()
-    for name in sorted(now.keys() - wanted.keys()):
+    current, variables = dict(os.environ), _attached(arguments).env()
+    for name in sorted(current.keys() - variables.keys()):
         print(f"unset {name};")
-    for name, value in sorted(wanted.items()):
-        if now.get(name) != value:
+    for name, value in sorted(variables.items()):
+        if current.get(name) != value:
             print(f"export {name}={shlex.quote(value)};")
     return 0
 
@@ -262,9 +262,11 @@ def _interrupt(arguments: argparse.Namespace) -> int:
     from slurm_elastic.sandbox import control
     from slurm_elastic.sandbox.ec2_events import LEAD
 
-    taken = control.interrupt(_attached(arguments).ec2, arguments.name, arguments.notice)
-    said = "" if arguments.notice == LEAD else f" (its notice says {LEAD:g} s, as EC2's always do)"
-    print(f"{taken.id} ({taken.node}) is taken in {arguments.notice:g} s{said}")
+    machine = control.interrupt(_attached(arguments).ec2, arguments.name, arguments.notice)
+    remark = (
+        "" if arguments.notice == LEAD else f" (its notice says {LEAD:g} s, as EC2's always do)"
+    )
+    print(f"{machine.id} ({machine.node}) is taken in {arguments.notice:g} s{remark}")
     return 0
 
 
@@ -280,7 +282,7 @@ def _fail(arguments: argparse.Namespace) -> int:
         count=arguments.count,
     )
     sandbox = _attached(arguments)
-    # The methods of OpenNebula are told by their names.
+    # OpenNebula's methods all begin with "one.".
     (sandbox.one if arguments.action.startswith("one.") else sandbox.ec2).fail(fault)
     which = f" for {arguments.market} machines" if arguments.market else ""
     print(
@@ -294,5 +296,5 @@ def _heal(arguments: argparse.Namespace) -> int:
     states = sandbox.status()
     for cloud in [sandbox.ec2] * ("ec2" in states) + [sandbox.one] * ("opennebula" in states):
         cloud.heal()
-    print("no call is made to fail any more")
+    print("no call is made to fail now")
     return 0

@@ -117,7 +117,7 @@ def _require(config: Config) -> None:
 def _require_owner(config: Config, name: str) -> None:
     """ConfigError for root in another user's state directory.
 
-    That user could place symbolic links there, through which root would write elsewhere.
+    The user could place symbolic links there, and root would write through them.
     """
     state, user = config.state, config.slurm.user
     if os.geteuid() == 0 and state.exists() and not is_roots(state):

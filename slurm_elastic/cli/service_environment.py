@@ -1,4 +1,4 @@
-"""Commands that ask clouds for the services: in their environment, with their credentials."""
+"""For commands that ask clouds as the services do: the services' environment and credentials."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from slurm_elastic.watch.doctor.environment import of_the_services
 
 @contextlib.contextmanager
 def as_the_services(file: Path, config: Config) -> Iterator[Finding | None]:
-    """Have the services' environment meanwhile, and a finding about it; only with the configuration
-    that the units name: a sandbox's services have another one.
+    """Take on the services' environment inside the block; yields a finding about it, or None.
+
+    It does nothing unless ``file`` is the configuration that the systemd units name: the services
+    of a sandbox have another environment.
     """
     if Path(file) != Path(DEFAULT_CONFIG):
         yield None

@@ -1,4 +1,4 @@
-"""As many rows, and as much of a hostlist, as fit on a screen; and a word about the rest."""
+"""Shorten rows and hostlists to fit on a screen, with a note about the hidden part."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _SET = r"(\{[^{}]*\}|[^{},/]+)"
 _PLACES = re.compile(f"{_SET}/{_SET}")
 _OFFERS = re.compile(rf"([^{{}}/]+)/{_SET}/(.+)")
 HOSTS, FEW_HOSTS = 72, 36
-"""Characters of a hostlist that are shown where not all is; on a narrow screen."""
+"""Most characters of a shortened hostlist; the same on a narrow screen."""
 
 
 def words(text: str, style: str | Style = "") -> Text:
-    """Text of a user or a cloud as one line of visible characters, before a cell is measured; with
-    its times in local time.
+    """Text of a user or a cloud as one line of visible characters, with times in local time.
+
+    Call it before a table measures the cell: control characters get longer.
     """
     text = localised(text, time.time())
     if not text.isprintable():
@@ -32,18 +33,18 @@ def words(text: str, style: str | Style = "") -> Text:
 
 
 def offers(braced: str) -> str:
-    """Offers as ``braces`` writes them in words that lines may break between:
+    """The output of ``braces`` with spaces, so that lines can wrap:
     ``aws c5.large, m5.large in us-east-1a (on-demand, spot)``.
     """
 
     def names(group: str) -> str:
         return group.strip("{}").replace(",", ", ")
 
-    found = _OFFERS.fullmatch(braced)
-    cloud, kinds, rest = found.groups() if found else ("", "", "")
-    if "{" not in braced or not found or _PLACES.sub("", rest).strip("{},"):
+    match = _OFFERS.fullmatch(braced)
+    cloud, kinds, places_text = match.groups() if match else ("", "", "")
+    if "{" not in braced or not match or _PLACES.sub("", places_text).strip("{},"):
         return braced.replace(",", ", ")
-    places = (f"{names(zone)} ({names(market)})" for zone, market in _PLACES.findall(rest))
+    places = (f"{names(zone)} ({names(market)})" for zone, market in _PLACES.findall(places_text))
     return f"{cloud} {names(kinds)} in {', '.join(places)}"
 
 
@@ -51,24 +52,27 @@ def more(rows: Sequence[object], top: int | None) -> str:
     return f"and {len(rows) - top} more: --all" if top is not None and len(rows) > top else ""
 
 
-def with_rest(table: RenderableType, rest: str) -> RenderableType:
-    return Group(table, Text(rest, style="dim")) if rest else table
+def with_rest(table: RenderableType, hidden: str) -> RenderableType:
+    return Group(table, Text(hidden, style="dim")) if hidden else table
 
 
 def hosts(
     nodes: str, top: int | None, *, wide: bool = False, count: bool = True, first: str = ""
 ) -> Text:
-    """A hostlist, or the beginning of one that is too long and how many it has (unless another
-    column has that ``count``); the one that is asked for comes ``first``. ``top`` None: all of it.
+    """A hostlist, shortened if it is too long (``top`` None: never).
+
+    A shortened list ends with the number of its nodes, unless another column has the ``count``.
+    The node ``first`` stands first.
     """
-    most = HOSTS if wide else FEW_HOSTS
-    if top is None or len(nodes) <= most or "," not in nodes:
+    limit = HOSTS if wide else FEW_HOSTS
+    if top is None or len(nodes) <= limit or "," not in nodes:
         return Text(nodes)
     names = expand(nodes)
-    told = f" ({len(names)} nodes)" if count else ""
+    count_text = f" ({len(names)} nodes)" if count else ""
     asked = f"{first}," if first in names else ""
-    others = compress(name for name in names if name != first) if asked else nodes
-    room = most - len(f"{asked},...]{told}")
-    begin = others[: max(room, others.find(",") + 1)].rpartition(",")[0]  # one node at least
+    remaining = compress(name for name in names if name != first) if asked else nodes
+    room = limit - len(f"{asked},...]{count_text}")
+    # The ``max`` keeps at least one node, however little room there is.
+    begin = remaining[: max(room, remaining.find(",") + 1)].rpartition(",")[0]
     closing = "]" if begin.count("[") > begin.count("]") else ""
-    return Text(f"{asked}{begin},...{closing}{told}")
+    return Text(f"{asked}{begin},...{closing}{count_text}")

@@ -1,4 +1,4 @@
-"""``slurm-elastic simulate``: what policies would have cost on a job history."""
+"""``slurm-elastic simulate``: show what policies would have cost on a job history."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class PolicyRow(Struct, frozen=True, kw_only=True):
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """The document of ``--json``; ``notes``: assumptions, ``complaints``: about the history."""
+    """The document of ``--json``.
+
+    ``notes``: assumptions of this run. ``complaints``: problems of the history.
+    """
 
     workload: str
     jobs: int
@@ -59,8 +62,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--compare",
         default=CONFIGURED,
         metavar="POLICIES",
-        help="policies to compare, with commas between (default: configured, which is the site as "
-        "its configuration has it); none is the site without public machines",
+        help="policies to compare, separated by commas (default: configured, the site's own "
+        "configuration); none is the site without public machines",
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
     parser.add_argument(
@@ -88,41 +91,45 @@ def run(args: argparse.Namespace) -> int:
         with history.working("simulating the site without public clouds"):
             baseline = _without_clouds(result)
         with history.working("drawing the report, which takes some seconds"):
-            of = (*cells(shown.rows), args.seed, baseline)
-            page = report_page(result.runs, result.setting, *of)
+            arguments = (*cells(shown.rows), args.seed, baseline)
+            page = report_page(result.runs, result.setting, *arguments)
         writing.as_told(args.html, page)
     return 0
 
 
 def simulated(args: argparse.Namespace) -> Result:
-    """Each policy's run. All policies are checked before the first job is simulated."""
-    found, config, options = history.asked(args)
-    with history.progress(len(found.jobs) * len(split(args.compare))) as advance:
-        return simulate(found, config, args.compare, options, progress=advance)
+    """Simulate each policy. ConfigError for a wrong one, before the first job is simulated."""
+    jobs_history, config, options = history.asked(args)
+    with history.progress(len(jobs_history.jobs) * len(split(args.compare))) as advance:
+        return simulate(jobs_history, config, args.compare, options, progress=advance)
 
 
 def _without_clouds(result: Result) -> RunResult | None:
-    """None if that is among the runs, or if its own machines would never be done with the jobs."""
+    """The run without public clouds.
+
+    None if it is among the runs already, or if the site's own machines are too few to ever finish
+    the jobs.
+    """
     if NONE in dict(result.runs):
         return None
     try:
-        alone = result.setting.scenario(NONE)
+        scenario = result.setting.scenario(NONE)
     except ConfigError:
         return None
     jobs = result.setting.jobs
     work = sum(seconds * procs for seconds, procs in zip(jobs.run, jobs.procs, strict=True))
-    room = sum(pool.machines * pool.procs for pool in alone.pools)
+    room = sum(pool.machines * pool.procs for pool in scenario.pools)
     if work > room * (jobs.submit[-1] - jobs.submit[0]):
         return None
-    return engine.simulate(jobs, alone, result.setting.history.start)
+    return engine.simulate(jobs, scenario, result.setting.history.start)
 
 
 def _document(result: Result, seed: int) -> Document:
-    found = result.setting.history
+    history = result.setting.history
     return Document(
-        workload=found.source,
-        jobs=len(found.jobs),
-        cancelled=found.cancelled,
+        workload=history.source,
+        jobs=len(history.jobs),
+        cancelled=history.cancelled,
         seed=seed,
         notes=result.notes,
         complaints=result.complaints,

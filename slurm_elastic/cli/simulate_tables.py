@@ -1,4 +1,4 @@
-"""A simulation's result as a table, one row a policy."""
+"""The result of a simulation as a table, one row for each policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PolicyRow(Protocol):
 
     @property
     def policy(self) -> str:
-        """As it was asked for."""
+        """The policy's text, as the user gave it."""
         ...
 
     @property
@@ -48,74 +48,87 @@ COLUMNS: Sequence[tuple[str, Show]] = (
 )
 
 
-WORDS = """\
-saving: of the cost of the first policy. used: share of the machine time that is paid, or stands
-anyway, in which a job has the machine. peak: most machines at a time. slowdown: (wait + run) / run,
-in the mean, with runs of 10 s at least. lost h: machine-hours of work that interruptions took."""
-"""The meaning of the table's words."""
+LEGEND = """\
+saving: share of the first policy's cost. used: share of the machine time (paid, or of the site's
+own machines) in which a job has the machine. peak: most machines at a time. slowdown: mean of
+(wait + run) / run, with runs of at least 10 s. lost h: machine-hours of work lost by
+interruptions."""
+"""The meaning of the table's headings."""
 
 SCHEDULER = (
     "The simulated scheduler serves jobs in the order of their submission, with EASY backfill. It "
     "knows no priorities, fair-share, QOS, limits of partitions or associations, dependencies, "
-    "reservations or preemption: where these decide who runs first, waits will differ."
+    "reservations or preemption. If these decide which job runs first, real waits will differ."
 )
-"""To be read with each advice from a simulation."""
+"""A note to print below each advice from a simulation."""
 
 
 def render(rows: Sequence[PolicyRow], console: Console) -> None:
-    """Print the table; upright, a line a figure, where it would not fit across."""
+    """Print the table: one row per policy, or one row per figure if that is too wide."""
     head, lines = cells(rows)
     columns = zip(head, *lines, strict=True)
     if sum(max(map(len, column)) + 2 for column in columns) <= console.width:
         _across(head, lines, console)
     else:
         _upright(head, lines, console)
-    console.print(Text(" ".join(WORDS.split()), style="dim"))
+    console.print(Text(" ".join(LEGEND.split()), style="dim"))
     console.print(Text(SCHEDULER))
 
 
 def cells(rows: Sequence[PolicyRow]) -> tuple[list[str], list[list[str]]]:
-    """The head and a line a policy; savings are those against the first."""
-    first = rows[0].figures
-    lines = [[row.policy, *(show(row.figures, first) for _, show in COLUMNS)] for row in rows]
+    """The headings, and one row of cells for each policy; savings compare with the first policy."""
+    first_figures = rows[0].figures
+    lines = [
+        [row.policy, *(show(row.figures, first_figures) for _, show in COLUMNS)] for row in rows
+    ]
     return ["policy", *(name for name, _ in COLUMNS)], lines
 
 
 def duration(seconds: float) -> str:
-    """Short: ``45 s``, ``12 min``, ``5.2 h``, ``3.1 d``."""
+    """A duration with one unit: ``45 s``, ``12 min``, ``5.2 h``, ``3.1 d``."""
     for unit, size, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}" if size < 3600 else f"{seconds / size:.1f} {unit}"
     return f"{seconds / 86400:.1f} d"
 
 
-def told(comparison: Comparison) -> str:
-    """A comparison of two policies as words, with how sure it is."""
+def comparison_text(comparison: Comparison) -> str:
+    """A comparison of two policies in words, with its uncertainty."""
     saving, wait = comparison.saving, comparison.wait
     cost = _ranged(saving, ("cheaper", "dearer"), _percent) or "the same cost"
     waits = _ranged(wait, ("longer", "shorter"), duration) or "as long"
-    unsure = [name for name, one in (("cost", saving), ("wait", wait)) if one.low < 0 < one.high]
-    doubt = f"; which way the {' and the '.join(unsure)} would go is not sure" if unsure else ""
+    unsure = [
+        name
+        for name, interval in (("cost", saving), ("wait", wait))
+        if interval.low < 0 < interval.high
+    ]
+    doubt = (
+        f"; it is not sure which way the {' and the '.join(unsure)} would change" if unsure else ""
+    )
     return (
-        f"{cost}, and jobs wait {waits} (in parentheses: what to expect of as many weeks to come, "
-        f"by how far single ones of these {comparison.weeks} differ){doubt}"
+        f"{cost}, and jobs wait {waits} (in parentheses: the range to expect in as many coming "
+        f"weeks, from the variation between these {comparison.weeks} weeks){doubt}"
     )
 
 
-def _ranged(found: Interval, words: tuple[str, str], shown: Callable[[float], str]) -> str:
-    """``12 s longer (8 s to 15 s)``; empty where there is no difference to be seen."""
-    value, low, high = (_size(one, words, shown) for one in (found.value, found.low, found.high))
+def _ranged(interval: Interval, directions: tuple[str, str], shown: Callable[[float], str]) -> str:
+    """``12 s longer (8 s to 15 s)``; "" if no difference is visible."""
+    value, low, high = (
+        _size(bound, directions, shown) for bound in (interval.value, interval.low, interval.high)
+    )
     nothing = shown(0.0)
     if {value[0], low[0], high[0]} == {nothing}:
         return ""
-    ends = (low, high) if found.value >= 0 else (high, low)
+    ends = (low, high) if interval.value >= 0 else (high, low)
     if len({word for size, word in (value, *ends) if size != nothing}) == 1:
         return f"{' '.join(value)} ({' to '.join(size for size, _ in ends)})"
     return f"{' '.join(value)} ({' to '.join(' '.join(end) for end in ends)})"
 
 
-def _size(value: float, words: tuple[str, str], shown: Callable[[float], str]) -> tuple[str, str]:
-    return shown(abs(value)), words[value < 0]
+def _size(
+    value: float, directions: tuple[str, str], shown: Callable[[float], str]
+) -> tuple[str, str]:
+    return shown(abs(value)), directions[value < 0]
 
 
 def _percent(share: float) -> str:
@@ -123,16 +136,18 @@ def _percent(share: float) -> str:
 
 
 def unbought(figures: Mapping[str, Figures]) -> list[str]:
-    """Which policies never bought a machine, and why: a sentence for those of one reason."""
-    reasons = dict.fromkeys(one.unbought for one in figures.values() if one.unbought)
+    """The policies that never bought a machine: one sentence for each reason."""
+    reasons = dict.fromkeys(
+        policy_figures.unbought for policy_figures in figures.values() if policy_figures.unbought
+    )
     return [
-        f"{', '.join(policy for policy in figures if figures[policy].unbought == why)}: {why}"
-        for why in reasons
+        f"{', '.join(policy for policy in figures if figures[policy].unbought == reason)}: {reason}"
+        for reason in reasons
     ]
 
 
 def tell_unbought(figures: Mapping[str, Figures], console: Console) -> None:
-    """Print these sentences."""
+    """Print the sentences of ``unbought``."""
     for sentence in unbought(figures):
         console.print(Text(sentence, style="bold red"))
 

@@ -60,7 +60,7 @@ def head_of(config: Config, service: str, mark: str) -> Head | None:
     except OSError as error:
         raise PassingError(f"ha.directory: {directory} cannot be used: {error}") from error
     if flaw:
-        # Who can write there can make launches, give orders and write files as SlurmUser.
+        # A user who can write there can make launches, give orders and write files as SlurmUser.
         raise ConfigError(f"ha.directory: {flaw}")
     if "nocto" in mounts.nfs_options(str(directory.resolve()), mounts.mounts()):
         raise ConfigError(
@@ -93,7 +93,7 @@ def _text_of(key: Path | None) -> str:
 
 
 class Head:
-    """One of two heads, for one service."""
+    """One head of a pair, for one service."""
 
     def __init__(
         self, state: Path, directory: Path, slurm: Controllers, mark: str,

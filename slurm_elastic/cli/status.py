@@ -1,4 +1,4 @@
-"""``slurm-elastic status``: clouds, pools, nodes, machines with cost and owner, and the daemon."""
+"""``slurm-elastic status``: show clouds, pools, nodes, machines with their cost, and services."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from slurm_elastic.watch.view.narrowing import view_of_part
 
 Part = tuple[str | None, str | None]  # a cloud and a pool; None: all
 WHOLE: Part = (None, None)
-PERIOD = 5.0
-LEAST = 2  # rows a table that a watched screen has, however low it is
+PERIOD_S = 5.0
+MIN_ROWS = 2  # each table of a watched screen has at least these rows
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "status",
         description="Show clouds, pools, nodes and machines with price, cost, owner and next "
-        "action; cool-downs, holds, and whether the daemon lives. Where there are more rows than "
-        "fit, what needs attention comes first and the rest is counted.",
+        "action; cool-downs, held nodes, and whether the daemon runs. If there are more rows than "
+        "fit, the rows that need attention come first and the others are counted.",
         epilog=examples(
             "slurm-elastic status --watch", "slurm-elastic status --cloud aws --sort cost --top 20"
         ),
@@ -54,8 +54,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         metavar="SECONDS",
         nargs="?",
         type=_period,
-        const=PERIOD,
-        help=f"show again every SECONDS (default {PERIOD:g}) until interrupted",
+        const=PERIOD_S,
+        help=f"show again every SECONDS (default {PERIOD_S:g}) until interrupted",
     )
     parser.add_argument(
         "--day",
@@ -65,7 +65,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         const=Span.DAY,
         metavar="SPAN",
         help="print the last 24 hours instead, hour by hour: machines, dollars an hour, jobs; or "
-        f"another of {', '.join(Span)}; with --json a point each five minutes (of 24 hours)",
+        f"another span of {', '.join(Span)}; with --json one point per five minutes (of 24 hours)",
     )
     parser.add_argument("--once", action="store_true", help="show once and end (the default)")
     parser.add_argument("--cloud", metavar="CLOUD", help="show only this cloud")
@@ -73,22 +73,22 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--sort",
         choices=SORTS,
-        help="sort machines by this (default: by node; where not all are shown, the ones that "
-        "need attention come first)",
+        help="sort machines by this (default: by node; if some are hidden, machines that need "
+        "attention come first)",
     )
     rows = parser.add_mutually_exclusive_group()
     rows.add_argument(
         "--top",
         type=count,
         metavar="N",
-        help="show at most N rows a table (default: as many as fit)",
+        help="show at most N rows in each table (default: as many as fit)",
     )
     rows.add_argument("--all", action="store_true", help="show every row, however many there are")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the status of the configured cluster; 1 when neither ledger nor Slurm could be read."""
+    """Show the status. Exit 1 if neither the ledger nor Slurm could be read."""
     with contextlib.nullcontext() if args.watch else _uncollected():
         return _run(args)
 
@@ -96,23 +96,23 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     slurm = PromptCli(config.slurm, excluded=False)
-    part: Part = (args.cloud, args.pool)
+    selection: Part = (args.cloud, args.pool)
     if args.day:
         return show_day(config, slurm, args.day, as_json=args.json)
     screen = Screen(top=args.top, whole=args.all, sort=args.sort)
     if args.watch is None or args.once:
-        return show(config, slurm, as_json=args.json, part=part, screen=screen)
+        return show(config, slurm, as_json=args.json, selection=selection, screen=screen)
     for _ in _ticks(args.watch):
         try:
-            show(config, slurm, as_json=args.json, clear=True, part=part, screen=screen)
-        except SlurmElasticError as error:  # the daemon may be back at the next look
+            show(config, slurm, as_json=args.json, clear=True, selection=selection, screen=screen)
+        except SlurmElasticError as error:  # continue: the daemon may answer the next time
             print(f"slurm-elastic: {visible(str(error))}", file=sys.stderr)
     return 0
 
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage is looked for: of tens of thousands of values all are needed to the end."""
+    """Switch Python's garbage collector off: all of tens of thousands of values stay in use."""
     gc.disable()
     try:
         yield
@@ -127,11 +127,11 @@ def show(
     as_json: bool = False,
     clear: bool = False,
     console: Console | None = None,
-    part: Part = WHOLE,
+    selection: Part = WHOLE,
     screen: Screen = SHORT,
 ) -> int:
-    """Read everything and print that part of it once."""
-    view = view_of_part(config, gather(config, slurm, time.time()), *part)
+    """Read everything and print the selected part once. Returns the exit code."""
+    view = view_of_part(config, gather(config, slurm, time.time()), *selection)
     if as_json:
         write_json(view)
     else:
@@ -144,7 +144,7 @@ def show(
 
 
 def show_day(config: Config, slurm: Slurm, span: Span = Span.DAY, *, as_json: bool) -> int:
-    """Print the last hours or days. SlurmElasticError where they cannot be read."""
+    """Print the last hours or days. SlurmElasticError if they cannot be read."""
     day = gather_day(config, slurm, time.time(), span)
     if as_json:
         write_json(day)
@@ -154,7 +154,7 @@ def show_day(config: Config, slurm: Slurm, span: Span = Span.DAY, *, as_json: bo
 
 
 def gather_day(config: Config, slurm: Slurm, now: float, span: Span = Span.DAY) -> DayView:
-    """The ledger's part, and the jobs that wait by Slurm."""
+    """The history from the ledger, and the waiting jobs from Slurm (if it answers)."""
     day = day_of(config, now, span)
     with contextlib.suppress(SlurmError):
         return replace(day, waiting=still_waiting(slurm.jobs(), day.at, span))
@@ -162,13 +162,17 @@ def gather_day(config: Config, slurm: Slurm, now: float, span: Span = Span.DAY) 
 
 
 def gather(config: Config, slurm: Slurm, now: float) -> Facts:
-    """The records and Slurm's part. SlurmElasticError for users whom the daemon does not answer."""
+    """The records, and the nodes and jobs of Slurm.
+
+    SlurmElasticError if this user may not read the records and the daemon does not answer.
+    """
     facts = facts_of(config, now)
     try:
         nodes, jobs = slurm.nodes(), slurm.jobs()
     except SlurmError as error:
         return replace(facts, slurm_error=str(error))
-    if not nodes and "nodes" not in facts.private:  # no cluster has none
+    # An empty answer is an error of slurmctld: every cluster has nodes.
+    if not nodes and "nodes" not in facts.private:
         return replace(facts, slurm_error=NO_NODE)
     return _with_kept(replace(facts, nodes=nodes, jobs=jobs), slurm)
 
@@ -191,8 +195,9 @@ def _with_kept(facts: Facts, slurm: Slurm) -> Facts:
 
 
 def _page(view: StatusView, console: Console, screen: Screen) -> None:
-    """Draw on a cleared screen, in as many rows as fit; where the output is no terminal, below the
-    last.
+    """Draw on a cleared screen, in as many rows as fit.
+
+    If the output is no terminal, append a page instead.
     """
     if not console.is_terminal:
         render(view, console, screen)
@@ -201,12 +206,12 @@ def _page(view: StatusView, console: Console, screen: Screen) -> None:
     room = max(console.height - 1, 2)  # the cursor has the last line
     lines = _lines(view, console, screen)
     fewer = screen.rows(console.width) if screen.top is None else None
-    while len(lines) > room and fewer and fewer > LEAST:
+    while len(lines) > room and fewer and fewer > MIN_ROWS:
         fewer -= 1
         lines = _lines(view, console, replace(screen, top=fewer))
     if hidden := lines[room - 1 :] if len(lines) > room else []:
-        more = f"{len(hidden)} more lines: a taller window, or without --watch"
-        lines[room - 1 :] = [more]
+        hidden_text = f"{len(hidden)} more lines: a taller window, or without --watch"
+        lines[room - 1 :] = [hidden_text]
     console.clear()
     for line in lines:
         console.print(Text.from_ansi(line), no_wrap=True, overflow="ignore", crop=False)
@@ -219,7 +224,7 @@ def _lines(view: StatusView, console: Console, screen: Screen) -> list[str]:
 
 
 def _ticks(period: float) -> Iterator[None]:
-    """Now, and then every ``period`` seconds after the last was dealt with."""
+    """Yield now, and then again ``period`` seconds after the caller was done."""
     while True:
         yield
         time.sleep(period)

@@ -1,4 +1,4 @@
-"""The machines of ``status``: a line each, or some lines on a small screen."""
+"""The machines of ``status``: one line each, or several on a small screen."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ _JOBS_SHOWN = 3
 def machines(
     instances: Sequence[InstanceView], width: int, top: int | None, sort: str | None
 ) -> RenderableType:
-    """At most ``top`` of them (None: all), in the order of ``sort`` (one of SORTS; None: by node,
-    where not all are shown those that need attention first), and how many more there are.
+    """At most ``top`` machines (None: all), and a note about the hidden ones.
+
+    ``sort``: one of SORTS. None: by node, and if some are hidden, machines that need attention
+    come first.
     """
-    shown, rest = _chosen(instances, top, sort)
+    shown, hidden = _chosen(instances, top, sort)
     if width >= WIDE:
-        return with_rest(_instances(shown), rest)
+        return with_rest(_instances(shown), hidden)
     if width >= NARROW:
-        return with_rest(_instances_narrow(shown, sort), rest)
-    return with_rest(_instances_small(shown), rest)
+        return with_rest(_instances_narrow(shown, sort), hidden)
+    return with_rest(_instances_small(shown), hidden)
 
 
 def _instances(instances: Sequence[InstanceView]) -> RenderableType:
@@ -49,7 +51,7 @@ def _instances(instances: Sequence[InstanceView]) -> RenderableType:
 
 
 def _instances_narrow(instances: Sequence[InstanceView], sort: str | None) -> RenderableType:
-    """A row each; ``explain NODE`` and a wider screen tell the rest."""
+    """One row for each machine; ``explain NODE`` and a wider screen show more."""
     money = "$/h" if sort == "price" else "Cost $"
     table = Rows(
         "", "Node", "Type", "Market", money, "Age", "Jobs, next", right=(money, "Age"),
@@ -65,7 +67,7 @@ def _instances_narrow(instances: Sequence[InstanceView], sort: str | None) -> Re
 
 
 def _jobs_next(i: InstanceView) -> Text:
-    """Where all goes well, no more than fits beside the jobs."""
+    """The jobs and the next action; without its details if the machine needs no attention."""
     if not i.jobs:
         return _next(i)
     if i.calm and i.next == "in use":
@@ -89,7 +91,7 @@ def _instances_small(instances: Sequence[InstanceView]) -> RenderableType:
 def _chosen(
     instances: Sequence[InstanceView], top: int | None, sort: str | None
 ) -> tuple[Sequence[InstanceView], str]:
-    """Which to show, and a word about the others."""
+    """The machines to show, and a note about the hidden ones."""
     keys: dict[str, Callable[[InstanceView], float]] = {
         "cost": lambda i: -i.cost, "price": lambda i: -i.price, "age": lambda i: -i.age,
     }  # fmt: skip
@@ -101,8 +103,8 @@ def _chosen(
         instances = sorted(instances, key=lambda i: (i.calm, not i.next.startswith(TAKEN)))
     hidden = instances[top:]
     loud = sum(not i.calm for i in hidden)
-    what = f", {loud} of which need attention" if loud else ", none of which needs attention"
-    return instances[:top], f"and {len(hidden)} more{what}: --all, --top N, --cloud, --pool"
+    attention = f", {loud} of which need attention" if loud else ", none of which needs attention"
+    return instances[:top], f"and {len(hidden)} more{attention}: --all, --top N, --cloud, --pool"
 
 
 def _jobs(jobs: Sequence[JobView]) -> Text:

@@ -1,7 +1,7 @@
-"""``StatusView`` as rich tables; one set of columns from 120 characters on, a narrower below, and
-machines line by line below 72. A table has as many rows as fit, what needs attention first.
+"""``StatusView`` as rich tables: all columns from 120 characters on, fewer below, and lines of
+text instead of rows below 72. Rows that need attention come first if not all rows fit.
 
-All text goes in as ``Text``: hostlists have brackets, which rich would read as markup.
+All text is passed as ``Text``: rich would read the brackets of hostlists as markup.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ _CALM_STATES = (IN_USE, IDLE, BOOTING)
 
 
 class Screen(Struct, frozen=True, kw_only=True):
-    """What is shown: ``top`` rows a table (None: as many as fit) or the ``whole``; by ``sort``."""
+    """Options: ``top`` rows per table (None: as many as fit) or the ``whole``; order ``sort``."""
 
     top: int | None = None
     whole: bool = False
     sort: str | None = None
 
     def rows(self, width: int) -> int | None:
-        """At most so many a table; None: all."""
+        """The most rows per table at this width; None: all."""
         fit = TOP_WIDE if width >= WIDE else TOP_NARROW if width >= NARROW else TOP_SMALL
         return None if self.whole else self.top or fit
 
@@ -87,10 +87,12 @@ SHORT = Screen()
 
 
 def render(view: StatusView, console: Console, screen: Screen = SHORT) -> None:
-    """Print everything, or the most important of it."""
-    at = moment(view.at)
-    part = f", {view.part} alone" if view.part else ""
-    console.print(Text.assemble("Cluster ", (view.cluster, "bold"), part, (f"   {at}", _DIM)))
+    """Print the view, shortened to the screen."""
+    time_text = moment(view.at)
+    only = f", {view.part} alone" if view.part else ""
+    console.print(
+        Text.assemble("Cluster ", (view.cluster, "bold"), only, (f"   {time_text}", _DIM))
+    )
     for block in _blocks(view, console.width, screen):
         console.print()
         console.print(block)
@@ -99,10 +101,10 @@ def render(view: StatusView, console: Console, screen: Screen = SHORT) -> None:
 def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[RenderableType]:
     wide = width >= WIDE
     top = screen.rows(width)
-    # Machines that nobody can end cost money until a person acts.
-    yield from map(_told, unendable(view))
+    # First line of all: machines that we cannot end cost money until a person acts.
+    yield from map(_notice_line, unendable(view))
     if view.directives:
-        yield Group(*(_told(of_directive(d)) for d in view.directives))
+        yield Group(*(_notice_line(of_directive(d)) for d in view.directives))
     services = _services(view)
     if view.site and not view.ledger_error:
         services = Group(services, _summary(view.site, view))
@@ -113,7 +115,7 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
         yield from threatened(replace(ckpt, moves=ckpt.moves[:top], unsavable=ckpt.unsavable[:top]))
     small = width < NARROW
     yield _clouds_small(view) if small else _clouds(view, top, wide=wide)
-    if groups := _told_once(view, top):
+    if groups := _groups_to_show(view, top):
         title = "Nodes not powered down" if view.ledger_error else "Nodes in other states"
         yield _nodes(groups, title, top, wide=wide)
     if view.instances:
@@ -132,12 +134,12 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
 def _no_machine(kept: int) -> Text:
     if not kept:
         return Text("No machine is paid.", style=_DIM)
-    told = "1 stopped machine is" if kept == 1 else f"{kept} stopped machines are"
-    return Text(f"No machine runs; {told} paid for.")
+    stopped_text = "1 stopped machine is" if kept == 1 else f"{kept} stopped machines are"
+    return Text(f"No machine runs; {stopped_text} paid for.")
 
 
 def _not_now(view: StatusView, top: int | None, *, wide: bool) -> Iterable[RenderableType]:
-    """Tables of launches without an answer, and of offers that are not used for a time."""
+    """Tables of launches without an answer, of offers that cool down, and of held nodes."""
     if view.launches:
         table = _launches(view.launches[:top], top, wide=wide)
         yield with_rest(table, more(view.launches, top))
@@ -156,40 +158,42 @@ def _saves(view: CheckpointsView, top: int | None) -> Iterable[RenderableType]:
 
 
 def _alarms(view: StatusView, top: int | None) -> Iterable[RenderableType]:
-    """Above the tables: somebody has to do something, or sees a part only."""
+    """The lines above the tables: a person has to act, or sees only a part of the cluster."""
     if view.private:
         yield Text(private_note(view.private), style=_WARN)
-    told = (
+    notices = (
         *unread(view), *other_clouds(view), *map(paused, view.breakers), *stopped(view.budgets),
         *unhelped_jobs(view.unhelped),
     )  # fmt: skip
-    yield from map(_told, told)
+    yield from map(_notice_line, notices)
     if rows := tuple(kept(view)):
-        yield with_rest(Group(*map(_told, rows[:top])), more(rows, top))
+        yield with_rest(Group(*map(_notice_line, rows[:top])), more(rows, top))
 
 
-def _told(one: Told) -> Text:
-    return words(one.whole, _STYLES[one.level])
+def _notice_line(notice: Told) -> Text:
+    return words(notice.whole, _STYLES[notice.level])
 
 
 def _services(view: StatusView) -> RenderableType:
     daemon = view.daemon
     lines = [] if view.head is None else [words(view.head.told)]
-    lines += [_told(o) for o in (*end_only(daemon), *silent_daemon(daemon, view.ledger_error))]
+    lines += [
+        _notice_line(o) for o in (*end_only(daemon), *silent_daemon(daemon, view.ledger_error))
+    ]
     if daemon.alive and daemon.age is not None:
         beat = f", heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
         lines.append(Text.assemble("Daemon: ", ("alive", _GOOD), beat))
     if waiting := daemon.pending_requests:
         noun = "request of Slurm waits" if waiting == 1 else "requests of Slurm wait"
         lines.append(Text(f"  {waiting} {noun}", style="" if daemon.alive else _WARN))
-    lines += [words(f"  {one.text}", _BAD) for one in problems(view)]
+    lines += [words(f"  {trouble.text}", _BAD) for trouble in problems(view)]
     if view.checkpoints:
         lines.append(life(view.checkpoints))
     return Group(*lines)
 
 
 def _parts(view: StatusView) -> Iterable[tuple[CloudView | None, PoolView | None]]:
-    """A cloud with one pool is one row; another's row comes before those of its pools."""
+    """Rows as (cloud, pool). A cloud with one pool is one row; other clouds precede their pools."""
     for cloud in view.clouds:
         pools = [pool for pool in view.pools if pool.cloud == cloud.name]
         if len(pools) == 1:
@@ -207,50 +211,50 @@ def _clouds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
         "", *names, *right, right=right, otherwise=lambda: _clouds_small(view),
         gives=("Location", "Nodes", ("Pool", 12), ("Cloud", 12), "$/h now"),
     )  # fmt: skip
-    known = view.ledger_error is None
+    is_known = view.ledger_error is None
     for cloud, pool in _parts(view):
         here = [cloud.name if cloud else "", pool.name if pool else ""]
         if wide:
             here.insert(1, cloud.location if cloud else "")
             here.append(hosts(pool.nodes, top).plain if pool else "")
-        money = [Text(dollars(cloud.price_now) if known else "-") if cloud else Text()]
+        money = [Text(dollars(cloud.price_now) if is_known else "-") if cloud else Text()]
         if cloud and wide:
             limit = "-" if cloud.price_limit is None else f"{cloud.price_limit:.2f}"
-            money.append(Text(f"{cloud.price_worst:.2f}/{limit}" if known else f"-/{limit}"))
+            money.append(Text(f"{cloud.price_worst:.2f}/{limit}" if is_known else f"-/{limit}"))
         cells = _state_cells((cloud or pool).states, states)  # type: ignore[union-attr]
-        table.add(*here, *cells, _paid(cloud, pool, known=known), *money)
+        table.add(*here, *cells, _paid(cloud, pool, is_known=is_known), *money)
     return table
 
 
 def _clouds_small(view: StatusView) -> RenderableType:
     lines = []
-    known = view.ledger_error is None
+    is_known = view.ledger_error is None
     for cloud, pool in _parts(view):
         line = Text.assemble((cloud.name, "bold"), f" ({cloud.location})") if cloud else Text(" ")
         if pool:
             line.append(f" {pool.name}, {pool.nodes}")
-        line.append(": ").append(_paid(cloud, pool, known=known)).append(" paid")
+        line.append(": ").append(_paid(cloud, pool, is_known=is_known)).append(" paid")
         if cloud:
-            line.append(f", {dollars(cloud.price_now) if known else '-'} $/h now")
-        told = _told_states((cloud or pool).states)  # type: ignore[union-attr]
-        lines += [line, Text(f"  {told}")]
+            line.append(f", {dollars(cloud.price_now) if is_known else '-'} $/h now")
+        states_text = _states_text((cloud or pool).states)  # type: ignore[union-attr]
+        lines += [line, Text(f"  {states_text}")]
     return Group(*lines)
 
 
-def _paid(cloud: CloudView | None, pool: PoolView | None, *, known: bool) -> Text:
-    """How many machines, of how many by the limit that binds first."""
-    both = [one for one in (cloud, pool) if one]
-    limit = min((one.limit for one in both if one.limit is not None), default=None)
-    text = _of(both[0].machines if known else None, limit)
+def _paid(cloud: CloudView | None, pool: PoolView | None, *, is_known: bool) -> Text:
+    """The number of paid machines, and the lower limit of the cloud's and the pool's."""
+    both = [limited for limited in (cloud, pool) if limited]
+    limit = min((limited.limit for limited in both if limited.limit is not None), default=None)
+    text = _out_of(both[0].machines if is_known else None, limit)
     return text.append(f" +{pool.stopped} stopped") if pool and pool.stopped else text
 
 
-def _told_states(states: Mapping[str, int]) -> str:
+def _states_text(states: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.items()) or "nodes not known"
 
 
-def _told_once(view: StatusView, top: int | None) -> Sequence[NodesView]:
-    """The nodes that no machine's row tells of: no hold's either, as that is told with its end."""
+def _groups_to_show(view: StatusView, top: int | None) -> Sequence[NodesView]:
+    """The groups of nodes that neither the table of machines nor that of holds explains."""
     held = {name for hold in view.holds for name in expand(hold.nodes)}
     rows = view.instances if top is None or len(view.instances) <= top else ()
     follows = {machine.node: machine.next for machine in rows}
@@ -313,22 +317,26 @@ def _launches(launches: Sequence[LaunchView], top: int | None, *, wide: bool) ->
 
 
 def _by_reason(cool_downs: Sequence[CoolDownView]) -> list[list[CoolDownView]]:
-    """Cool-downs of one cause that end at the same time, together."""
+    """Group the cool-downs of the same cause that end at the same time."""
     groups: dict[tuple[object, ...], list[CoolDownView]] = {}
-    for one in cool_downs:
-        groups.setdefault((one.code, one.reason, brief(one.left)), []).append(one)
+    for cool_down in cool_downs:
+        groups.setdefault((cool_down.code, cool_down.reason, brief(cool_down.left)), []).append(
+            cool_down
+        )
     return list(groups.values())
 
 
-def _cool_downs(groups: Sequence[Sequence[CoolDownView]], told: Sequence[Told]) -> RenderableType:
+def _cool_downs(
+    groups: Sequence[Sequence[CoolDownView]], notices: Sequence[Told]
+) -> RenderableType:
     names = ("Offer", "Left", "Why")
     table = Rows("Cool-downs: not asked for now", *names, words={"Offer": 32, "Why": 20})
     for group in groups:
         cool_down = group[0]
         table.add(
-            "; ".join(map(offers, braces(one.key for one in group))),
+            "; ".join(map(offers, braces(cool_down_of_group.key for cool_down_of_group in group))),
             brief(cool_down.left),
-            words(f"{cool_down.code}: {reason(cool_down, told)}"),
+            words(f"{cool_down.code}: {reason(cool_down, notices)}"),
         )
     return table
 
@@ -340,12 +348,12 @@ def _holds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
         "Nodes kept from Slurm for now (holds)", *names, words={"Why": 20}, gives=("Pool",)
     )
     for hold in view.holds[:top]:
-        left = brief(hold.left) if hold.left > 0 else "over"
+        left_text = brief(hold.left) if hold.left > 0 else "over"
         if hold.kind != CAPACITY:
-            left = "-"
+            left_text = "-"
         nodes = hosts(hold.nodes, top, wide=wide)
-        why = words(reason(hold, view.attention))
-        table.add(hold.pool, nodes, *((left,) if ends else ()), why)
+        reason_text = words(reason(hold, view.attention))
+        table.add(hold.pool, nodes, *((left_text,) if ends else ()), reason_text)
     return table
 
 
@@ -405,21 +413,23 @@ def _total_cells(t: TotalView) -> list[Text]:
 
 
 def _columns(view: StatusView) -> dict[str, str]:
-    """States and the names of their columns; the rarer ones where there are such nodes."""
-    known = {IN_USE: "In use", IDLE: "Idle", BOOTING: "Boot", HELD: "Held", POWERED_DOWN: "Off"}
-    found = {state for cloud in view.clouds for state, count in cloud.states.items() if count}
-    if HELD not in found:
-        del known[HELD]
-    return known | ({_OTHER: "Other"} if found - known.keys() else {})
+    """States and the headings of their columns; rare states only if there are such nodes."""
+    columns = {IN_USE: "In use", IDLE: "Idle", BOOTING: "Boot", HELD: "Held", POWERED_DOWN: "Off"}
+    states_present = {
+        state for cloud in view.clouds for state, count in cloud.states.items() if count
+    }
+    if HELD not in states_present:
+        del columns[HELD]
+    return columns | ({_OTHER: "Other"} if states_present - columns.keys() else {})
 
 
 def _state_cells(states: Mapping[str, int], columns: Iterable[str]) -> Iterable[Text]:
-    """Counts under those columns; a dash everywhere when Slurm did not answer."""
+    """The counts for these columns; a dash in each if Slurm did not answer."""
     for state in columns:
         if not states:
             yield Text("-", style=_DIM)
         elif state == _OTHER:
-            yield _count(sum(n for one, n in states.items() if one not in _COLUMNS), _WARN)
+            yield _count(sum(n for name, n in states.items() if name not in _COLUMNS), _WARN)
         else:
             yield _count(states.get(state, 0), _state_style(state))
 
@@ -428,9 +438,9 @@ def _count(number: int, style: str) -> Text:
     return Text(str(number), style=style if number else _DIM)
 
 
-def _of(number: int | None, limit: int | None) -> Text:
-    """``number`` None: not known; ``limit`` None: there is none."""
-    return Text("/".join("-" if one is None else str(one) for one in (number, limit)))
+def _out_of(number: int | None, limit: int | None) -> Text:
+    """``3/10``. ``number`` None: unknown; ``limit`` None: no limit."""
+    return Text("/".join("-" if value is None else str(value) for value in (number, limit)))
 
 
 def _state_style(state: str) -> str:

@@ -1,5 +1,6 @@
-"""The subjects of ``explain``: nodes, jobs, pools, in the words that Slurm's commands use; and
-nodes and partitions of the site itself, which slurm-elastic leaves alone.
+"""The subjects of ``explain``: nodes, jobs and pools, as Slurm's commands write them.
+
+Nodes and partitions of the site itself are recognised, too; slurm-elastic leaves these alone.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ _LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*[,\[][A-Za-z0-9_.,\[\]-]*")
 
 
 def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
-    """The nodes, jobs and pools that ``text`` means: one as it is, a hostlist's nodes, a cloud's
-    or its partition's pools, the job of a step (``18.batch``), the number of an array's task
-    (``18_3``) or of a part of a heterogeneous job (``18+1``), or that of the newest job of a name.
+    """The nodes, jobs and pools that ``text`` stands for.
+
+    A node or pool stands for itself, a hostlist for its nodes, and a cloud or its partition for
+    its pools. A step (``18.batch``), a task of an array (``18_3``), a part of a heterogeneous job
+    (``18+1``) and a job's name become the number of their job (the newest job of that name).
+    Raises SlurmElasticError for a wrong or too long hostlist.
     """
-    ours = {node for pool in domain_pools(config, expand) for node in pool.nodes}
-    if text in ours or any(text == pool.name for pool in config.pools):
+    own_nodes = {node for pool in domain_pools(config, expand) for node in pool.nodes}
+    if text in own_nodes or any(text == pool.name for pool in config.pools):
         return (text,)
     for names in ([c.name for c in config.clouds], [c.partition_name for c in config.clouds]):
         if text in names:
@@ -36,16 +40,16 @@ def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
         text = step["job"]
     if task := _TASK.fullmatch(text):
         return (_task(slurm, int(task["array"]), int(task["task"])),)
-    if part := _PART.fullmatch(text):
-        # Slurm gives the parts of a heterogeneous job numbers in a row.
-        return (str(int(part["job"]) + int(part["offset"])),)
+    if component := _PART.fullmatch(text):
+        # Slurm numbers the parts of a heterogeneous job consecutively.
+        return (str(int(component["job"]) + int(component["offset"])),)
     if _LIST.fullmatch(text):
         return _nodes(text)
     return (_newest_of_name(slurm, text) or text,)
 
 
 def is_of_site(slurm: Slurm, name: str) -> str:
-    """The sentence for a node or a partition of the site itself; "" if Slurm has none so called."""
+    """The sentence for a node or partition of the site itself; "" if Slurm has no such name."""
     with contextlib.suppress(SlurmError):
         node = slurm.nodes([name]).get(name)
         if node is not None:
@@ -73,8 +77,8 @@ def _newest_of_name(slurm: Slurm, name: str) -> str:
 
 
 def _task(slurm: Slurm, array: int, task: int) -> str:
-    """Tasks that have not started yet are one job with the array's number."""
-    with contextlib.suppress(SlurmError):  # the explanation says that it does not answer
+    """The job number of a task. Tasks that have not started are one job with the array's number."""
+    with contextlib.suppress(SlurmError):  # ``explain`` itself reports that Slurm does not answer
         for job in slurm.jobs(ended=True):
             if (job.array, job.task) == (array, task):
                 return str(job.id)
@@ -83,12 +87,12 @@ def _task(slurm: Slurm, array: int, task: int) -> str:
 
 def _nodes(text: str) -> tuple[str, ...]:
     try:
-        found = expand(text)
+        nodes = expand(text)
     except HostlistError as error:
         raise SlurmElasticError(str(error)) from error
-    if len(found) > MOST:
+    if len(nodes) > MOST:
         raise SlurmElasticError(
-            f"{text!r} is {len(found)} nodes, and {MOST} at most are explained at once; "
+            f"{text!r} is {len(nodes)} nodes, and at most {MOST} are explained at once; "
             "`slurm-elastic status` shows them all"
         )
-    return tuple(found)
+    return tuple(nodes)

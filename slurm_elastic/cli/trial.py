@@ -1,8 +1,8 @@
-"""``slurm-elastic try``: one machine of a cloud, from the order to its end, each step told.
+"""``slurm-elastic try``: start one machine of a cloud, report each step, and end it.
 
-The machine comes the way that all machines come: slurmctld is told to power a node up, calls
-ResumeProgram, and slurm-elasticd buys it within the site's caps. So whatever becomes of this
-command, the daemon ends the machine when it is idle.
+The machine starts as all machines do: slurmctld is ordered to power a node up and calls
+ResumeProgram, and slurm-elasticd buys the machine within the site's caps. So even if this command
+dies, the daemon ends the machine when it is idle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.giving_orders import is_alive, require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
-from slurm_elastic.cli.trial_run import StoppedError, Trial, tell
+from slurm_elastic.cli.trial_run import StoppedError, Trial, print_stop
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.limit_changes import pools_in, scope_named
@@ -35,45 +35,49 @@ from slurm_elastic.policies.launch.trial import (
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.records import read_facts
 
-LOOKED_FOR = 600.0  # seconds of paid time that the estimate counts
+ESTIMATED_S = 600.0  # the cost estimate is for this long
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "try",
-        description="Start one machine of a cloud or a pool as a job would, follow it through "
-        "every step to a job on it, end it, and say how long each step took or what broke and "
-        "what to do. Says first what it costs. Ctrl-C ends the machine. For root and SlurmUser.",
+        description="Start one machine of a cloud or a pool as a job would, follow every step "
+        "until a job has run on it, and end it. Print how long each step took, or what broke and "
+        "what to do. The cost is shown first. Ctrl-C ends the machine. For root and SlurmUser.",
         epilog=examples("slurm-elastic try aws", "slurm-elastic try burst --yes"),
     )
     parser.add_argument("subject", metavar="POOL|CLOUD", help="the pool or cloud to try")
     parser.add_argument("--yes", action="store_true", help="do not ask before anything is paid")
     parser.add_argument(
         "--user", metavar="NAME",
-        help="run the job as this user (default: who runs this command, also behind sudo)",
+        help="run the job as this user (default: the user who runs this command, also with sudo)",
     )  # fmt: skip
     parser.add_argument(
         "--timeout", type=count, metavar="SECONDS",
-        help="give up after this time without registration (default: the cloud's resume_timeout)",
+        help="give up if the node has not registered after this time (default: the cloud's "
+        "resume_timeout)",
     )  # fmt: skip
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 when every step was made; 1 where one was not, 2 for wrong use, 130 after Ctrl-C."""
+    """Run the trial. Exit 0: every step succeeded; 1: one failed; 2: not started; 130: Ctrl-C.
+
+    Raises ConfigError for wrong options, SlurmElasticError if slurm-elasticd does not run.
+    """
     config = load(Path(args.config))
     require_trusted(config)
     scope = scope_named(config, args.subject)
     user = _user(args.user)
     facts = read_facts(config, time.time())
     if not is_alive(config, facts):
-        raise SlurmElasticError("slurm-elasticd does not run: nothing would be started")
+        raise SlurmElasticError("slurm-elasticd is not running: no machine would be started")
     slurm = PromptCli(config.slurm)
     with as_the_services(args.config, config):
         try:
             pool = _offered(config, slurm, pools_in(config, scope))
         except StoppedError as stopped:
-            tell(stopped.found)
+            print_stop(stopped.diagnosed)
             return 1
         if not args.yes and not _agreed():
             print("nothing was started")
@@ -82,35 +86,35 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _user(name: str | None) -> pwd.struct_passwd:
-    wanted = name or (os.environ.get("SUDO_USER") if os.geteuid() == 0 else None)
+    user_name = name or (os.environ.get("SUDO_USER") if os.geteuid() == 0 else None)
     try:
-        return pwd.getpwnam(wanted) if wanted else pwd.getpwuid(os.getuid())
+        return pwd.getpwnam(user_name) if user_name else pwd.getpwuid(os.getuid())
     except KeyError:
-        raise ConfigError(f"--user: this host has no user {wanted!r}") from None
+        raise ConfigError(f"--user: this host has no user {user_name!r}") from None
 
 
 def _agreed() -> bool:
     if not sys.stdin.isatty():
-        print("say --yes where nobody can be asked", file=sys.stderr)
+        print("this is no terminal: add --yes to start the machine", file=sys.stderr)
         return False
     return input("Start it? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _offered(config: Config, slurm: PromptCli, names: Sequence[str]) -> Pool:
-    """The first pool with an offer, told with its price. StoppedError where there is none."""
+    """Print and return the first pool that has an offer. StoppedError if none has."""
     reasons: list[str] = []
     for name in names:
-        (found,) = offers.gather(config, slurm, time.time(), pool=name, nodes=1).pools
-        if found.error:
-            reasons.append(found.error)
-        elif found.ranked:
-            best = found.ranked[0]
+        (pool_offers,) = offers.gather(config, slurm, time.time(), pool=name, nodes=1).pools
+        if pool_offers.error:
+            reasons.append(pool_offers.error)
+        elif pool_offers.ranked:
+            best = pool_offers.ranked[0]
             price, worst = best.price or 0.0, best.worst or best.price or 0.0
-            most = worst * LOOKED_FOR / 3600
+            estimate = worst * ESTIMATED_S / 3600
             print(f"One machine of pool {name}: {best.offer}")
-            about = f"about {money(most)} for 10 minutes"
+            about = f"about {money(estimate)} for 10 minutes"
             print(f"{money(price)}/h now, {money(worst)}/h at worst: {about}.")
             return next(p for p in domain_pools(config, expand) if p.name == name)
         else:
-            reasons += [row.reason for row in found.rejected] or ["the cloud has no offers"]
+            reasons += [row.reason for row in pool_offers.rejected] or ["the cloud has no offers"]
     raise StoppedError(diagnosis(Step.LAUNCHED, reasons))

@@ -1,4 +1,4 @@
-"""Why the machine of a trial does not come: what its console, slurmctld's log and ports tell."""
+"""Evidence why the machine of a trial does not register: console, slurmctld's log, ports."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from slurm_elastic.policies.launch.trial import (
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.client.site import read_site
 
-PROBE = 3.0  # seconds for a connection
+PROBE_TIMEOUT_S = 3.0  # for a TCP connection
 CONSOLE_LINES = 12
 SLURMCTLD_PORT = 6817
 HEAD_VARIABLE = "SLURM_ELASTIC_HEAD"
-_LOG_MOST = 1 << 20
+_MAX_LOG_BYTES = 1 << 20
 
 
 class Evidence:
-    """The traces of one trial, from its start on."""
+    """The evidence of one trial; of slurmctld's log only the lines since its start."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -45,7 +45,10 @@ class Evidence:
                 self._from = self._log.stat().st_size
 
     def answers(self, machine: Machine, node: SlurmNode | None) -> bool:
-        """Whether slurmd's port (with join.ssh: SSH's) takes a connection where slurmctld looks."""
+        """Whether slurmd's port (with join.ssh: SSH's) accepts a connection.
+
+        It connects to the address that slurmctld uses for the node.
+        """
         ssh, address, port = self._config.join.ssh, machine.instance.address or "", 6818
         if ssh:
             port = ssh.port
@@ -55,12 +58,12 @@ class Evidence:
         self._probed = _probe(address, port)
         return not self._probed
 
-    def why(self, made: tuple[Step, ...], seen: Look, node: str, cloud: str) -> Iterator[str]:
-        """The best first."""
-        if Step.LAUNCHED not in made:
-            yield seen.refused
+    def why(self, steps_done: tuple[Step, ...], look: Look, node: str, cloud: str) -> Iterator[str]:
+        """Yield the possible causes, the most likely first; some are empty strings."""
+        if Step.LAUNCHED not in steps_done:
+            yield look.refused
         yield from self.logged(node)
-        console = self.console(seen.machine)
+        console = self.console(look.machine)
         headless = any(re.search(rf"{HEADLESS}|{NAMELESS}", line) for line in console)
         head = self._head_of(cloud)
         astray, reached = self._answer_of(head)
@@ -68,22 +71,22 @@ class Evidence:
             yield astray
         for line in reversed(console):
             yield f"{line} (its head is {head})" if re.search(NAMELESS, line) else line
-        if Step.REACHED not in made:
+        if Step.REACHED not in steps_done:
             yield self._probed
         if headless:
             yield reached
-        if Step.REGISTERED not in made:
+        if Step.REGISTERED not in steps_done:
             yield astray
-        yield seen.refused
-        if seen.node is not None:
-            yield seen.node.reason
+        yield look.refused
+        if look.node is not None:
+            yield look.node.reason
 
     def logged(self, node: str) -> tuple[str, ...]:
-        """The lines of slurmctld's log since the start that say why the node does not come."""
+        """The lines of slurmctld's log since the start that show why the node does not register."""
         return log_evidence(self._lines(), node)
 
     def reason(self, node: str) -> str:
-        """The last one that slurmctld gave the node since the start; empty: none."""
+        """The last reason that slurmctld set on the node since the start; "" if none."""
         return reason_set(self._lines(), node)
 
     def _lines(self) -> list[str]:
@@ -91,51 +94,52 @@ class Evidence:
             return []
         with contextlib.suppress(OSError), open(self._log, errors="replace") as file:
             file.seek(self._from)
-            return file.read(_LOG_MOST).splitlines()
+            return file.read(_MAX_LOG_BYTES).splitlines()
         return []
 
     def console(self, machine: Machine | None) -> list[str]:
-        """The last lines that the machine has printed, where its cloud shows them."""
+        """The last lines of the machine's console; empty if its cloud does not show it."""
         if machine is None:
             return []
         cloud = self._config.cloud(machine.instance.cloud)
         try:
             provider = open_provider(cloud, self._config.cluster, self._config)
             text = provider.console(machine.instance.id) if isinstance(provider, Console) else ""
-        except Exception as error:  # noqa: BLE001 - whatever an SDK raises, the rest is told
+        except Exception as error:  # noqa: BLE001 - an SDK may raise anything; other evidence counts
             return [f"the console cannot be read: {type(error).__name__}"]
         return [line for line in text.splitlines() if line.strip()][-CONSOLE_LINES:]
 
     def _head_of(self, cloud: str) -> str:
-        """The head's address as machines are told (empty: none); ``environment`` comes first."""
-        own: Mapping[str, str] = getattr(self._config.cloud(cloud), "environment", {})
-        return own.get(HEAD_VARIABLE) or self._config.join.head or ""
+        """The head's address for machines: of ``environment``, else ``join.head``; "" if none."""
+        environment: Mapping[str, str] = getattr(self._config.cloud(cloud), "environment", {})
+        return environment.get(HEAD_VARIABLE) or self._config.join.head or ""
 
     def _answer_of(self, head: str) -> tuple[str, str]:
-        """In words: that nobody answers at join.head, or that somebody does; one is empty."""
+        """Two sentences, of which one is empty: no head answers at join.head, or one does."""
         if not head:
             return "", ""
-        failed = [_probe(*_place(one)) for one in head.split(",")]
+        failed = [_probe(*_place(place)) for place in head.split(",")]
         if all(failed):
-            why = " and ".join(failed)
-            return f"nobody answers at join.head: {why}; SlurmctldPort is {self._port}", ""
+            failures = " and ".join(failed)
+            # policies.launch.trial finds the remedy by this text: keep it.
+            return f"nobody answers at join.head: {failures}; SlurmctldPort is {self._port}", ""
         return "", f"the machine does not reach join.head {head}, which answers here"
 
 
 def _place(head: str) -> tuple[str, int]:
-    """Its host and port."""
+    """The host and port of an entry of ``join.head``."""
     name, _, number = head.partition(":")
     return name, int(number or SLURMCTLD_PORT)
 
 
 def _probe(address: str, port: int) -> str:
-    """Why nobody takes a connection there; empty: somebody does."""
+    """Why a TCP connection to this port fails; "" if it succeeds."""
     place = f"{address}:{port}"
     try:
-        with socket.create_connection((address, port), PROBE):
+        with socket.create_connection((address, port), PROBE_TIMEOUT_S):
             return ""
     except TimeoutError:
-        return f"{place} did not answer in {brief(PROBE)} (no route to it)"
+        return f"{place} did not answer in {brief(PROBE_TIMEOUT_S)} (no route to it)"
     except ConnectionRefusedError:
         return f"{place} refuses the connection"
     except OSError as error:
@@ -143,7 +147,7 @@ def _probe(address: str, port: int) -> str:
 
 
 def _told_by_slurm(config: Config) -> tuple[Path | None, str]:
-    """Where slurmctld logs to, if to a file, and its port."""
+    """The file that slurmctld logs to (None: no file), and its port."""
     with contextlib.suppress(ConfigError, OSError):
         site = read_site(config.slurm)
         log, port = site.option("SlurmctldLogFile"), site.option("SlurmctldPort")

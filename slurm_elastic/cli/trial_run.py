@@ -1,4 +1,4 @@
-"""One small machine, step by step, from the launch to its end, with the evidence where it stops."""
+"""Start one machine step by step until its end, and report the evidence if a step fails."""
 
 from __future__ import annotations
 
@@ -40,13 +40,15 @@ from slurm_elastic.state.spool import Spool
 from slurm_elastic.watch.door.orders import own_name
 
 T = TypeVar("T")
-PERIOD = 1.0
-SILENCE = 60.0
-"""Seconds for which slurmctld may answer nothing, as a busy one does, before it is told."""
-COMMAND = 60.0
-NO_USER = 67  # EX_NOUSER of sysexits.h: Slurm starts jobs of unknown users, too (22.05, measured)
-JOB_TIME = 180.0
-END_TIME = 300.0
+POLL_EVERY_S = 1.0
+MAX_SILENCE_S = 60.0
+"""A busy slurmctld may give no answer for this long before we report it."""
+COMMAND_TIMEOUT_S = 60.0
+# EX_NOUSER of sysexits.h. The job itself must check: Slurm 22.05 also starts jobs of users whom
+# the machine does not know.
+NO_USER = 67
+JOB_TIMEOUT_S = 180.0
+END_TIMEOUT_S = 300.0
 CORRELATION = "try"
 REFUSED = frozenset(
     {"refused", "boot-failed", "node-failed", "dropped", "key-refused", "cooled-down"}
@@ -54,15 +56,15 @@ REFUSED = frozenset(
 
 
 class StoppedError(SlurmElasticError):
-    """It got no further."""
+    """The trial cannot go past this step; ``diagnosed``: the step, the cause and the remedy."""
 
-    def __init__(self, found: Diagnosis) -> None:
-        super().__init__(found.words)
-        self.found = found
+    def __init__(self, diagnosed: Diagnosis) -> None:
+        super().__init__(diagnosed.words)
+        self.diagnosed = diagnosed
 
 
 class Trial:
-    """One machine, from its order to its end."""
+    """The trial of one machine, from its order to its end."""
 
     def __init__(
         self, config: Config, slurm: PromptCli, pool: Pool, user: pwd.struct_passwd,
@@ -72,12 +74,12 @@ class Trial:
         self.timeout = timeout or config.resume_timeout(config.cloud(pool.cloud))
         self.began = time.time()
         self.node = ""
-        self.made: tuple[Step, ...] = ()
+        self.steps_done: tuple[Step, ...] = ()
         self.last: Machine | None = None
         self._evidence = Evidence(config)
 
     def run(self) -> int:
-        """The exit code."""
+        """Run the trial and return the exit code: 0, 1 or 130 (see ``trial.run``)."""
         code = 1
         try:
             self._start()
@@ -85,7 +87,7 @@ class Trial:
             self._run_job()
             code = 0
         except StoppedError as stopped:
-            tell(stopped.found)
+            print_stop(stopped.diagnosed)
             self._show_console()
         except KeyboardInterrupt:
             print("\ninterrupted: ending its machine", flush=True)
@@ -100,28 +102,34 @@ class Trial:
         view = self._asked(lambda: self.slurm.nodes(self.pool.nodes))
         free = [n for n in self.pool.nodes if n in view and _is_free(view[n])]
         if not free:
-            first = next((view[n] for n in self.pool.nodes if n in view), None)
-            why = first.reason if first and first.reason else "all of them are up or reserved"
-            words = f"pool {self.pool.name} has no node to try: {why}"
-            raise StoppedError(diagnosis(Step.ASKED, [words]))
+            first_node = next((view[n] for n in self.pool.nodes if n in view), None)
+            reason = (
+                first_node.reason
+                if first_node and first_node.reason
+                else "all of them are up or reserved"
+            )
+            text = f"pool {self.pool.name} has no node to try: {reason}"
+            raise StoppedError(diagnosis(Step.ASKED, [text]))
         self.node = free[0]
         self._record("tried", f"{own_name()} tries one machine of pool {self.pool.name}")
         self.began = time.time()
         try:
             node_updates.power_up(self.slurm, [self.node])
-        except SlurmError as error:  # it may have been taken all the same, so it is not repeated
+        except SlurmError as error:
+            # No retry: slurmctld may have executed the order although its answer was lost.
             raise self._silent(error) from error
 
     def _boot(self) -> None:
-        while Step.REGISTERED not in self.made:
-            seen = self._asked(self._look)
-            self._note(reached(seen, self.made))
-            if Step.REGISTERED in self.made:
+        while Step.REGISTERED not in self.steps_done:
+            # One look may show several steps: the cloud is faster than POLL_EVERY_S.
+            look = self._asked(self._look)
+            self._note(reached(look, self.steps_done))
+            if Step.REGISTERED in self.steps_done:
                 return
             late = time.time() - self.began > self.timeout
-            if seen.refused or late or self._is_given_up(seen):
-                raise StoppedError(diagnosis(self._next(), self._why(seen, late=late)))
-            time.sleep(PERIOD)
+            if look.refused or late or self._is_given_up(look):
+                raise StoppedError(diagnosis(self._next(), self._why(look, late=late)))
+            time.sleep(POLL_EVERY_S)
 
     def _run_job(self) -> None:
         job = self._submit()
@@ -131,49 +139,58 @@ class Trial:
             self._sh("scancel", str(job))
 
     def _follow(self, job: int) -> None:
-        until = time.time() + JOB_TIME
+        until = time.time() + JOB_TIMEOUT_S
         while time.time() < until:
             jobs = self._asked(lambda: self.slurm.jobs(ended=True))
-            found = next((j for j in jobs if j.id == job), None)
-            if found is not None and "COMPLETED" in found.states and found.has_ended:
-                self._note((*self.made, Step.JOB))
+            current = next((j for j in jobs if j.id == job), None)
+            if current is not None and "COMPLETED" in current.states and current.has_ended:
+                self._note((*self.steps_done, Step.JOB))
                 return
-            if why := self._job_trouble(found):
+            if reasons := self._job_trouble(current):
                 logged = self._evidence.logged(self.node)
                 console = self._evidence.console(self.last)
-                raise StoppedError(diagnosis(Step.JOB, [*why, *logged, *reversed(console)]))
-            time.sleep(PERIOD)
-        raise StoppedError(diagnosis(Step.JOB, [f"job {job} did not end in {brief(JOB_TIME)}"]))
+                raise StoppedError(diagnosis(Step.JOB, [*reasons, *logged, *reversed(console)]))
+            time.sleep(POLL_EVERY_S)
+        raise StoppedError(
+            diagnosis(Step.JOB, [f"job {job} did not end in {brief(JOB_TIMEOUT_S)}"])
+        )
 
     def _end(self) -> bool:
-        """Whether the machine is known to have ended; told."""
+        """End the machine and report it. Returns whether it has provably ended."""
         if not self.node:
             return True
         print(f"ending {self.node} ...", flush=True)
         try:
             return self._ended()
         except KeyboardInterrupt:
-            print("\nnot waited for: slurm-elasticd ends it (slurm-elastic status)", flush=True)
+            print(
+                "\nnot waiting: slurm-elasticd ends the machine (see slurm-elastic status)",
+                flush=True,
+            )
             raise
 
     def _ended(self) -> bool:
-        until = time.monotonic() + END_TIME
-        why = f"the machine is not ended after {brief(END_TIME)}"
+        until = time.monotonic() + END_TIMEOUT_S
+        reason = f"the machine has not ended after {brief(END_TIMEOUT_S)}"
         while time.monotonic() < until:
             try:
-                rest = self._rest()
-                if is_over(rest):
-                    self._say(Step.ENDED, _ended_words(rest.machines, time.time()))
+                leftover = self._rest()
+                if is_over(leftover):
+                    self._say(Step.ENDED, _ended_words(leftover.machines, time.time()))
                     return True
-                self._order_end(rest.node)
-            except SlurmError as error:  # asked and ordered again: a busy slurmctld is no end
-                why = f"{SLURMCTLD}{error}"
-            time.sleep(PERIOD)
-        tell(diagnosis(Step.ENDED, [why]))
+                self._order_end(leftover.node)
+            except SlurmError as error:  # retry: slurmctld may only be busy
+                reason = f"{SLURMCTLD}{error}"
+            time.sleep(POLL_EVERY_S)
+        print_stop(diagnosis(Step.ENDED, [reason]))
         return False
 
     def _rest(self) -> Rest:
-        """Each thing is read before what it becomes, so that none is missed in between."""
+        """Everything of the trial that is left.
+
+        Keep the order: a request becomes a launch, and a launch becomes a machine. Each is read
+        before the thing that it becomes, so that none is missed between two reads.
+        """
         node = self.slurm.nodes([self.node]).get(self.node)
         with self.config.sharing():
             waiting = [r for r in Spool(self.config.state).pending() if self.node in r.nodes]
@@ -189,25 +206,28 @@ class Trial:
         )
 
     def _order_end(self, node: SlurmNode | None) -> None:
-        """As often as Slurm has it up or coming: an order may come too early, or be lost."""
+        """Order the node's power-down again, as long as it is up or powering up.
+
+        An earlier order may have been lost, or was too early for slurmctld to accept it.
+        """
         if node is not None and phase(node) is Phase.POWERING_UP:
             reason = "slurm-elastic:hold:tried by an operator"
             node_updates.power_down_by_force(self.slurm, [self.node], reason)
         elif node is not None and phase(node) is Phase.UP and "POWER_DOWN" not in node.states:
             node_updates.power_down(self.slurm, [self.node])
 
-    # looking
+    # reading
 
     def _asked(self, read: Callable[[], T]) -> T:
-        """As Slurm answers; StoppedError where it answers nothing for a while."""
-        until = time.monotonic() + SILENCE
+        """Slurm's answer. StoppedError if it gives none for MAX_SILENCE_S."""
+        until = time.monotonic() + MAX_SILENCE_S
         while True:
             try:
                 return read()
             except SlurmError as error:
                 if not error.unanswered or time.monotonic() > until:
                     raise self._silent(error) from error
-                time.sleep(PERIOD)
+                time.sleep(POLL_EVERY_S)
 
     def _silent(self, error: SlurmError) -> StoppedError:
         return StoppedError(diagnosis(self._next(), [f"{SLURMCTLD}{error}"]))
@@ -222,7 +242,7 @@ class Trial:
         return Look(node=node, machine=machine, refused=refused, answers=answers)
 
     def _machines(self, ledger: Ledger) -> tuple[Machine, ...]:
-        """The machines of this node since the start, by the head's clock; the ended ones, too."""
+        """The machines of this node that were ordered since the start, also ended ones."""
         return tuple(
             m
             for m in ledger.machines.live(ended_since=self.began, nodes=[self.node])
@@ -231,20 +251,20 @@ class Trial:
 
     def _refused(self) -> str:
         with self._ledger() as ledger:
-            told = ledger.decisions.about(self.node)
-        mine = [d for d in told if d.at >= self.began and d.kind in REFUSED]
-        return mine[0].reason if mine else ""
+            decisions = ledger.decisions.about(self.node)
+        refusals = [d for d in decisions if d.at >= self.began and d.kind in REFUSED]
+        return refusals[0].reason if refusals else ""
 
-    def _is_given_up(self, seen: Look) -> bool:
-        """Slurm does not wait for the node any more."""
-        node = seen.node
-        if node is None or time.time() - self.began < 5 * PERIOD:
+    def _is_given_up(self, look: Look) -> bool:
+        """Whether Slurm no longer waits for the node."""
+        node = look.node
+        if node is None or time.time() - self.began < 5 * POLL_EVERY_S:
             return False
         return is_down(node) or phase(node) in (Phase.POWERED_DOWN, Phase.POWERING_DOWN)
 
-    def _why(self, seen: Look, *, late: bool) -> Iterator[str]:
-        """The best first."""
-        yield from self._evidence.why(self.made, seen, self.node, self.pool.cloud)
+    def _why(self, look: Look, *, late: bool) -> Iterator[str]:
+        """Yield the possible causes, the most likely first."""
+        yield from self._evidence.why(self.steps_done, look, self.node, self.pool.cloud)
         if late:
             yield f"it took longer than {brief(self.timeout)}"
 
@@ -256,18 +276,18 @@ class Trial:
                 print(visible(f"  | {line[:160]}"))
 
     def _next(self) -> Step:
-        return list(Step)[len(self.made)]
+        return list(Step)[len(self.steps_done)]
 
     # the job
 
     def _submit(self) -> int:
         partition = self.config.cloud(self.pool.cloud).partition_name
-        words = [
+        command = [
             "sbatch", "--parsable", f"--partition={partition}", f"--nodelist={self.node}",
             "--nodes=1", "--ntasks=1", "--time=2", "--job-name=slurm-elastic-try",
             "--output=/dev/null", "--chdir=/", f"--wrap=id -un || exit {NO_USER}; hostname",
         ]  # fmt: skip
-        done = self._sh(*words, as_user=True)
+        done = self._sh(*command, as_user=True)
         number = done.stdout.strip().partition(";")[0]
         if done.returncode or not number.isdigit():
             raise StoppedError(
@@ -276,40 +296,45 @@ class Trial:
         return int(number)
 
     def _job_trouble(self, job: SlurmJob | None) -> list[str]:
-        """Why it will not end well, where that is clear."""
+        """Why the job fails or will never start; empty if it may still succeed."""
         node = self._asked(lambda: self.slurm.nodes([self.node]).get(self.node))
-        words = [node.reason] if node and (is_drained(node) or is_down(node)) else []
+        reasons = [node.reason] if node and (is_drained(node) or is_down(node)) else []
         if job is None:
-            return words
+            return reasons
         if job.has_ended and job.exit_code == NO_USER:
             return [f"no such user on the machine: {self.user.pw_name}, uid {self.user.pw_uid}"]
         if job.has_ended:
-            return [*words, f"job {job.id} is {' '.join(sorted(job.states))}, exit {job.exit_code}"]
+            return [
+                *reasons,
+                f"job {job.id} is {' '.join(sorted(job.states))}, exit {job.exit_code}",
+            ]
         if "PENDING" in job.states and job.restarts:
-            words = words or list(filter(None, [self._evidence.reason(self.node)]))
-            return [*words, f"job {job.id} could not be started there: {job.reason}"]
-        return words
+            reasons = reasons or list(filter(None, [self._evidence.reason(self.node)]))
+            return [*reasons, f"job {job.id} could not be started there: {job.reason}"]
+        return reasons
 
-    def _sh(self, *words: str, as_user: bool = False) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(self.config.slurm.bin_dir) / words[0]), *words[1:]]
+    def _sh(self, *arguments: str, as_user: bool = False) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(self.config.slurm.bin_dir) / arguments[0]), *arguments[1:]]
         env = {"SLURM_CONF": self.config.slurm.conf, "PATH": "/usr/bin:/bin"}
-        other = as_user and os.geteuid() == 0
-        groups = os.getgrouplist(self.user.pw_name, self.user.pw_gid) if other else None
+        as_other_user = as_user and os.geteuid() == 0
+        groups = os.getgrouplist(self.user.pw_name, self.user.pw_gid) if as_other_user else None
         try:
             return subprocess.run(
                 command, env=env, check=False, capture_output=True, text=True, cwd="/",
-                timeout=COMMAND, user=self.user.pw_uid if other else None,
-                group=self.user.pw_gid if other else None, extra_groups=groups,
+                timeout=COMMAND_TIMEOUT_S, user=self.user.pw_uid if as_other_user else None,
+                group=self.user.pw_gid if as_other_user else None, extra_groups=groups,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(command, 124, "", f"no answer in {brief(COMMAND)}")
+            return subprocess.CompletedProcess(
+                command, 124, "", f"no answer in {brief(COMMAND_TIMEOUT_S)}"
+            )
 
-    # telling
+    # reporting
 
-    def _note(self, made: Sequence[Step]) -> None:
-        for step in made[len(self.made) :]:
+    def _note(self, steps_done: Sequence[Step]) -> None:
+        for step in steps_done[len(self.steps_done) :]:
             self._say(step, f"{MEANING[step]}{self._detail(step)}")
-        self.made = tuple(made)
+        self.steps_done = tuple(steps_done)
 
     def _detail(self, step: Step) -> str:
         if step is Step.ASKED:
@@ -318,10 +343,13 @@ class Trial:
             return f", by {self.user.pw_name}"
         if self.last is None:
             return ""
-        one = self.last.instance
+        instance = self.last.instance
         if step is Step.LAUNCHED:
-            return f": {one.id}, {one.instance_type} {one.zone} {one.market}, {money(one.price)}/h"
-        return f": {one.address}" if step is Step.ADDRESS else ""
+            return (
+                f": {instance.id}, {instance.instance_type} {instance.zone} {instance.market}"
+                f", {money(instance.price)}/h"
+            )
+        return f": {instance.address}" if step is Step.ADDRESS else ""
 
     def _say(self, step: Step, text: str) -> None:
         print(visible(f"{time.time() - self.began:7.1f}s  {step:<10}  {text}"), flush=True)
@@ -353,13 +381,13 @@ def _ended_words(machines: Sequence[Machine], now: float) -> str:
     return f"{MEANING[Step.ENDED]}; {money(dollars)} in all"
 
 
-def tell(found: Diagnosis) -> None:
-    """The step at which it stopped, the cause and what to do."""
-    name = f"{found.name}: " if found.name else ""
-    print(visible(f"STOPPED before {found.step!s} ({MEANING[found.step]})"))
-    if found.words:
-        print(visible(f"  cause: {name}{found.words[:400]}"))
-    if found.remedy:
-        print(f"  do: {found.remedy}")
-    for line in found.usual:
+def print_stop(stop: Diagnosis) -> None:
+    """Print the step before which the trial stopped, the cause and what to do."""
+    name = f"{stop.name}: " if stop.name else ""
+    print(visible(f"STOPPED before {stop.step!s} ({MEANING[stop.step]})"))
+    if stop.words:
+        print(visible(f"  cause: {name}{stop.words[:400]}"))
+    if stop.remedy:
+        print(f"  do: {stop.remedy}")
+    for line in stop.usual:
         print(f"  often: {line}")

@@ -1,5 +1,6 @@
-"""``slurm-elastic-watchdog``: ends machines that Slurm has powered down, once slurm-elasticd has
-been silent for long. Has no ledger, and buys nothing. Runs as SlurmUser.
+"""``slurm-elastic-watchdog``: ends machines of powered-down nodes if slurm-elasticd is silent.
+
+The watchdog has no ledger and buys nothing. It runs as SlurmUser.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from slurm_elastic.watch.watchdog import NAME, Watchdog
 
 log = logging.getLogger("slurm_elastic.watch.watchdog")
 
-AFTER = 1800.0
-EVERY = 60.0
+AFTER_S = 1800.0
+EVERY_S = 60.0
 
 
 ABOUT = (
@@ -40,50 +41,54 @@ ABOUT = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Exit 2: wrong configuration; 75: try again, it passes."""
+    """Run until SIGTERM or SIGINT. Exit 2: wrong configuration; 75: temporary failure, retry."""
     args = parser().parse_args(argv)
     return run_parsed(NAME, args, None, partial(_serve, args))
 
 
 def parser() -> argparse.ArgumentParser:
-    made = parser_of(NAME, ABOUT)
-    made.epilog = examples(f"{NAME} --dry-run")
-    made.add_argument(
-        "--after", type=float, default=AFTER, metavar="SECONDS",
-        help="act when slurm-elasticd has been silent, and a node powered down, for this long "
+    command = parser_of(NAME, ABOUT)
+    command.epilog = examples(f"{NAME} --dry-run")
+    command.add_argument(
+        "--after", type=float, default=AFTER_S, metavar="SECONDS",
+        help="act if slurm-elasticd has been silent, and a node powered down, for this long "
         "(default: %(default)g)",
     )  # fmt: skip
-    made.add_argument(
-        "--every", type=float, default=EVERY, metavar="SECONDS",
-        help="look this often (default: %(default)g)",
+    command.add_argument(
+        "--every", type=float, default=EVERY_S, metavar="SECONDS",
+        help="check at this interval (default: %(default)g)",
     )  # fmt: skip
-    made.add_argument("--dry-run", action="store_true", help="say what would end, and end nothing")
-    return made
+    command.add_argument(
+        "--dry-run", action="store_true", help="list the machines that would end, and end none"
+    )
+    return command
 
 
-def _kept(config: Config) -> dict[str, float]:
-    """The nodes of pools that keep stopped machines, and how old these may get (s)."""
+def _max_age_of_stopped(config: Config) -> dict[str, float]:
+    """For the nodes of pools that keep stopped machines: how old these may get (s)."""
     pools = [pool for pool in domain_pools(config, expand) if pool.stopped]
     return {n: inf if p.max_age is None else p.max_age for p in pools for n in p.nodes}
 
 
-def _others(config: Config) -> Sequence[Path]:
-    """Signs of life of two heads, of which either one ends machines itself."""
+def _heads_signs(config: Config) -> Sequence[Path]:
+    """The files of both heads' signs of life: the watchdog acts only if both heads are silent."""
     directory = config.ha.directory
     return () if directory is None else files(Path(directory), DAEMON)
 
 
 def _serve(args: argparse.Namespace, config: Config) -> None:
-    least = max(config.timings.heartbeat_stale, config.timings.grace)
-    why = (
+    lowest = max(config.timings.heartbeat_stale, config.timings.grace)
+    reason = (
         "timings.heartbeat_stale and timings.grace of the configuration, within which "
         "slurm-elasticd acts itself"
     )
-    if config.ha.directory and (takeover := controllers(config.slurm.conf).takeover) > least:
-        least = takeover
-        why = f"2 x SlurmctldTimeout of {config.slurm.conf} + 60 s, within which Slurm asks again"
-    if not args.after >= least:
-        raise ConfigError(f"--after: found {args.after:g}, expected {least:g} or more: {why}")
+    if config.ha.directory and (takeover := controllers(config.slurm.conf).takeover) > lowest:
+        lowest = takeover
+        reason = (
+            f"2 x SlurmctldTimeout of {config.slurm.conf} + 60 s, within which Slurm asks again"
+        )
+    if not args.after >= lowest:
+        raise ConfigError(f"--after: found {args.after:g}, expected {lowest:g} or more: {reason}")
     if not 1.0 <= args.every <= args.after:
         raise ConfigError(f"--every: found {args.every:g}, expected 1 to --after ({args.after:g})")
     stop = threading.Event()
@@ -92,7 +97,8 @@ def _serve(args: argparse.Namespace, config: Config) -> None:
     slurm = SlurmCli(config.slurm)
     dog = Watchdog(
         slurm, providers, config.state, Bound(seconds=args.after), time.monotonic,
-        kept=_kept(config), others=partial(_others, config), dry_run=args.dry_run,
+        kept=_max_age_of_stopped(config), others=partial(_heads_signs, config),
+        dry_run=args.dry_run,
     )  # fmt: skip
     log.info(
         "watching cluster=%s after=%gs every=%gs dry_run=%s",

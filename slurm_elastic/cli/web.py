@@ -1,4 +1,4 @@
-"""``slurm-elastic web``: a page of status, explain, cost, checkpoints and doctor, read-only."""
+"""``slurm-elastic web``: serve a read-only page of status, explain, cost, checkpoints, doctor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slurm_elastic.cli import cost, explain
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import as_json
-from slurm_elastic.cli.status import PERIOD, gather, gather_day
+from slurm_elastic.cli.status import PERIOD_S, gather, gather_day
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.features.books import By
@@ -42,64 +42,64 @@ if TYPE_CHECKING:
     from slurm_elastic.watch.web.listening import ListenAddress
 
 PORT = 8411
-"""A port of loopback where nothing else is told; on a desk, and here where one is asked for."""
-DOCTOR = 300.0
-"""Seconds for which doctor's findings are shown again, and for which it is waited for."""
+"""The port in examples, and on the user's own computer in the printed ssh command."""
+DOCTOR_TTL_S = 300.0
+"""Doctor's findings are cached for this long. It is also doctor's time-out."""
 _NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "web",
-        description="Serve a page with the cluster now, its day, decisions, costs, checkpoints and "
-        "doctor's findings. It changes nothing and shows what these commands show to whoever runs "
-        "it: to a user as much as PrivateData allows. It listens at a unix socket that only its "
-        "owner (and --group) can open, or, where that is asked for, at a port of this host alone, "
-        "whose address has a key.",
+        description="Serve a page with the cluster's state, its day, decisions, costs, checkpoints "
+        "and doctor's findings. The page changes nothing. It shows what these commands show to "
+        "the user who runs it, within PrivateData. By default it listens at a unix socket that "
+        "only its owner (and --group) can open; with --listen HOST:PORT at a port of this host "
+        "only, and its address then contains a key.",
         epilog=examples("slurm-elastic web", f"slurm-elastic web --listen 127.0.0.1:{PORT}"),
     )
     parser.add_argument(
         "--listen", type=_place, metavar="PATH|HOST:PORT",
-        help="listen at this unix socket, or at this port of loopback (0: any that is free; "
-        "default: a socket of the user's own, which is told)",
+        help="listen at this unix socket, or at this port of loopback (0: any free port; "
+        "default: a socket of the user's own, which is printed)",
     )  # fmt: skip
     parser.add_argument(
         "--group", metavar="GROUP", default="",
-        help="let this group open the unix socket, too: it sees what the server's user may see",
+        help="let this group open the unix socket, too: it sees all that the server's user sees",
     )  # fmt: skip
     parser.add_argument(
         "--name", metavar="HOST", action="append", default=[], type=_host,
-        help="answer to this host name as well, as the site's web server passes it on",
+        help="also answer to this host name, which the site's web server forwards",
     )  # fmt: skip
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until it is interrupted."""
+    """Serve until interrupted. SlurmElasticError if a Python package is missing."""
     config = load(Path(args.config))
     try:
         from slurm_elastic.watch.web.listening import listening, own_place
         from slurm_elastic.watch.web.server import OWN_NAMES, application, serve
     except ModuleNotFoundError as error:
         raise SlurmElasticError(missing_module(error, "dashboard")) from error
-    where: ListenAddress | None = args.listen
-    if args.group and (where is None or where.path is None):
+    address: ListenAddress | None = args.listen
+    if args.group and (address is None or address.path is None):
         raise SlurmElasticError("--group is for a unix socket: give --listen a path")
-    made = Documents(sources(config, PromptCli(config.slurm), Path(args.config)))
+    documents = Documents(sources(config, PromptCli(config.slurm), Path(args.config)))
     with contextlib.ExitStack() as closing:
-        where = where or closing.enter_context(own_place())
-        link = closing.enter_context(listening(where, args.group))
-        key = "" if where.path else secrets.token_urlsafe(24)
-        port = 0 if where.path else link.getsockname()[1]
-        print(f"slurm-elastic web: {_told(where, port, key, args.group)}", flush=True)
-        names = {*OWN_NAMES, *args.name, *([where.host] if where.host else [])}
-        app = application(made, names=sorted(names), key=key)
+        address = address or closing.enter_context(own_place())
+        link = closing.enter_context(listening(address, args.group))
+        key = "" if address.path else secrets.token_urlsafe(24)
+        port = 0 if address.path else link.getsockname()[1]
+        print(f"slurm-elastic web: {_address_text(address, port, key, args.group)}", flush=True)
+        names = {*OWN_NAMES, *args.name, *([address.host] if address.host else [])}
+        app = application(documents, names=sorted(names), key=key)
         serve(app, link, grp.getgrnam(args.group).gr_gid if args.group else None)
     return 0
 
 
 def wsgi() -> WSGIApplication:
-    """The page for a web server that starts a process for each user, as Open OnDemand does."""
+    """The page for a web server that starts one process per user, such as Open OnDemand."""
     from slurm_elastic.watch.web.wsgi import application
 
     file = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
@@ -108,14 +108,14 @@ def wsgi() -> WSGIApplication:
 
 
 def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, Source]:
-    """The documents of the page, as the commands of the same names print them."""
+    """The documents of the page: the JSON of the commands of the same names."""
     partial = functools.partial
     return {
-        "status": Source(make=partial(_status, config, slurm), fresh=PERIOD),
+        "status": Source(make=partial(_status, config, slurm), fresh=PERIOD_S),
         "day": Source(make=partial(_day, config, slurm), fresh=60.0, takes=("span",)),
         "explain": Source(make=partial(_explain, config, slurm), fresh=2.0, takes=("subject",)),
         "cost": Source(make=partial(_cost, config), fresh=30.0, takes=("by", "since")),
-        "doctor": Source(make=partial(_doctor, file), fresh=DOCTOR),
+        "doctor": Source(make=partial(_doctor, file), fresh=DOCTOR_TTL_S),
     }
 
 
@@ -149,22 +149,24 @@ def _cost(config: Config, query: Query) -> str:
 
 
 def _doctor(file: Path, _: Query) -> str:
-    """By a process of its own: it takes on the services' environment, and asks clouds."""
+    """Run doctor in a process of its own, because it changes its environment and its user."""
     command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config", str(file)]
     try:
         done = subprocess.run(
-            [*command, "doctor", "--json"], capture_output=True, timeout=DOCTOR, check=False
+            [*command, "doctor", "--json"], capture_output=True, timeout=DOCTOR_TTL_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise SlurmElasticError(f"doctor does not end within {brief(DOCTOR)}") from error
+        raise SlurmElasticError(f"doctor did not end within {brief(DOCTOR_TTL_S)}") from error
     if not done.stdout.startswith(b"{"):
-        said = done.stderr.decode(errors="backslashreplace").strip()
-        raise SlurmElasticError(said.splitlines()[-1] if said else "doctor says nothing")
+        error_text = done.stderr.decode(errors="backslashreplace").strip()
+        raise SlurmElasticError(
+            error_text.splitlines()[-1] if error_text else "doctor printed nothing"
+        )
     return done.stdout.decode()
 
 
 def _place(text: str) -> ListenAddress:
-    """For argparse."""
+    """Parse a path or HOST:PORT, for argparse."""
     from slurm_elastic.watch.web.listening import place
 
     try:
@@ -174,21 +176,24 @@ def _place(text: str) -> ListenAddress:
 
 
 def _host(text: str) -> str:
-    """For argparse: a name, or all below one; not every name, which other pages could take on."""
+    """Parse a host name or ``*.domain``, for argparse.
+
+    A bare ``*`` is refused: any web page could then point a name of its own at this server.
+    """
     if not _NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no host name: expected one such as head.example.org or *.example.org"
+            f"{text!r} is no host name: expected a name such as head.example.org or *.example.org"
         )
     return text.lower()
 
 
-def _told(where: ListenAddress, port: int, key: str, group: str) -> str:
-    if where.path is not None:
-        path = where.path.absolute()
+def _address_text(address: ListenAddress, port: int, key: str, group: str) -> str:
+    if address.path is not None:
+        path = address.path.absolute()
         head = os.uname().nodename
-        there = head if group else f"{name_of(os.geteuid())}@{head}"
+        host_text = head if group else f"{name_of(os.geteuid())}@{head}"
         return (
-            f"listening at {path}; from your desk: ssh -L {PORT}:{path} {there}, "
+            f"listening at {path}; from your desk: ssh -L {PORT}:{path} {host_text}, "
             f"then http://localhost:{PORT}/"
         )
-    return f"http://{where.host}:{port}/?key={key}"
+    return f"http://{address.host}:{port}/?key={key}"

@@ -1,4 +1,4 @@
-"""Why a pending job gets no machine: the verdict on each pool, gathered for ``explain``."""
+"""Why a pending job gets no machine: the verdict on each pool, for ``explain`` and ``price``."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from slurm_elastic.watch.door.questions import Chain
 from slurm_elastic.watch.view.kept import kept_partitions, reserved_nodes
 from slurm_elastic.watch.view.rows import Facts
 
-ROWS = 8  # reasons that are shown where not all lines are asked for
-LONGEST = 320  # characters of a reason then, so that a cloud's own error is whole
+ROWS = 8  # most reasons without --all
+LONGEST = 320  # most characters of a reason without --all: enough for a cloud's own error
 _NARROW = 20
 
 
 def judge(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> tuple[Verdict, ...]:
-    """The verdict on each pool, from Slurm (``facts``), slurm.conf and the ledger. A source that
-    cannot be read bars no pool.
+    """The verdict on each pool, from Slurm (``facts``), slurm.conf and the ledger (``chain``).
+
+    If a source cannot be read, it excludes no pool.
     """
     site = site_of(config)
     asker = Asker(
@@ -55,26 +56,29 @@ def judge(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> tuple[Ve
 
 def _cases(config: Config, site: SiteConf | None, facts: Facts, chain: Chain) -> Iterator[PoolCase]:
     nodes = facts.nodes or {}
-    shut = {one.names: f"{one.text}; do: {one.do}" for one in kept_partitions(config, facts)}
+    shut = {
+        partition.names: f"{partition.text}; do: {partition.do}"
+        for partition in kept_partitions(config, facts)
+    }
     bars = {bar.pool: bar.reason for bar in chain.bars}
     patience = submit_filter.client_boot_timeout_s(site)
     unlisted = submit_filter.trouble(Path(config.slurm.conf))
     for pool in domain_pools(config, expand):
         cloud = config.cloud(pool.cloud)
-        who = config.who_of(cloud)
+        access = config.who_of(cloud)
         account = chain.barred if cloud.location is Location.PUBLIC else ""
-        own = {name: nodes[name] for name in pool.nodes if name in nodes}
+        pool_nodes = {name: nodes[name] for name in pool.nodes if name in nodes}
         yield PoolCase(
             pool=pool,
             partition=cloud.partition_name,
-            accounts=who.accounts,
-            groups=who.groups,
-            qos=who.qos,
-            max_time=who.max_time,
+            accounts=access.accounts,
+            groups=access.groups,
+            qos=access.qos,
+            max_time=access.max_time,
             interactive=config.resume_timeout(cloud) <= patience,
             most=submit_filter.most_of(config, pool),
             cloud_most=submit_filter.most_of_cloud(config, cloud),
-            nodes=own or None,
+            nodes=pool_nodes or None,
             bar=chain.end_only or account or bars.get(pool.name, ""),
             unlisted=unlisted,
             shut=shut.get(cloud.partition_name, ""),
@@ -83,21 +87,21 @@ def _cases(config: Config, site: SiteConf | None, facts: Facts, chain: Chain) ->
 
 
 def site_of(config: Config) -> SiteConf | None:
-    """The site's slurm.conf; None where it cannot be read."""
+    """The site's slurm.conf; None if it cannot be read."""
     with contextlib.suppress(ConfigError):
         return read_site(config.slurm)
     return None
 
 
 def default_partition(site: SiteConf | None) -> str:
-    """The name of the partition that slurm.conf has as the default; empty without one."""
+    """The name of the default partition of slurm.conf; "" if there is none."""
     records = site.partitions if site else ()
     named = (r.names[0] for r in records if r.names and r.get("default").lower() == "yes")
     return next(named, "")
 
 
 def _groups(job: SlurmJob) -> frozenset[str] | None:
-    """None where this host does not know the user."""
+    """The names of the user's groups; None if this host does not know the user."""
     try:
         user = pwd.getpwuid(job.uid) if job.uid >= 0 else pwd.getpwnam(job.user)
         return frozenset(
@@ -107,9 +111,9 @@ def _groups(job: SlurmJob) -> frozenset[str] | None:
         return None
 
 
-def show(found: tuple[Verdict, ...], console: Console, rows: int | None = None) -> None:
-    """Print them, pools with the same reason in one row; ``rows`` at most."""
-    groups = grouped(found)
+def show(verdicts_shown: tuple[Verdict, ...], console: Console, rows: int | None = None) -> None:
+    """Print the verdicts, pools with the same reason in one row; at most ``rows`` rows."""
+    groups = grouped(verdicts_shown)
     if not groups:
         return
     console.print("Why it gets no machine, by cloud and pool:")

@@ -112,7 +112,7 @@ def test_resume_ends_it_and_says_what_there_is_where_there_is_none(
     main(["pause", "rack", "--config", file])
     told(capsys)
     assert main(["resume", "onprem", "--config", file]) == 2
-    assert "'onprem' is not paused or drained; what is: pool rack" in capsys.readouterr().err
+    assert "'onprem' is not paused or drained; choose from: pool rack" in capsys.readouterr().err
     assert main(["resume", "rack", "--config", file]) == 0
     assert told(capsys) == "no longer: pool rack is paused by root\n"
     assert ledger.directives.all() == ()
@@ -127,7 +127,7 @@ def test_a_limit_is_shown_by_status_and_conf_show_and_is_reset(
     assert main(["limit", "rack", "max_nodes", "1", "--for", "8h", "--config", file]) == 0
     said = told(capsys)
     assert "pool rack: max_nodes no limit -> 1" in said
-    assert "now 2 machines; none ends for it" in said
+    assert "now 2 machines; running machines stay" in said
     assert " UTC on: the configuration's value: no limit" in said
     main(["status", "--json", "--config", file])
     (pool,) = json.loads(told(capsys))["pools"]
@@ -137,7 +137,7 @@ def test_a_limit_is_shown_by_status_and_conf_show_and_is_reset(
     assert main(["limit", "rack", "max_nodes", "reset", "--config", file]) == 0
     assert ledger.directives.all() == ()
     assert main(["limit", "rack", "max_nodes", "reset", "--config", file]) == 2
-    assert "is the configuration's already" in capsys.readouterr().err
+    assert "has its configured value already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

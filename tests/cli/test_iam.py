@@ -51,7 +51,7 @@ def test_what_no_policy_holds_is_said_beside_it(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("aws",), "are several: add --cloud with aws, fleet"),
+        (("aws",), "have provider aws: add --cloud with aws, fleet"),
         (("docker",), "found none with provider 'docker', expected one of: aws, opennebula"),
         (("aws", "--cloud", "stack"), "found 'stack', expected a cloud of provider aws"),
     ],

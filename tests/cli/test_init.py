@@ -180,7 +180,7 @@ def test_a_slurmctld_that_does_not_answer_is_told(
     assert host.init(host.site("small"), "--yes") == 1
     out = capsys.readouterr().out
     assert "wrong slurmctld" in out
-    assert "doctor --quick   # once what it found is put right" in out.partition("next:")[2]
+    assert "doctor --quick   # after you have fixed its findings" in out.partition("next:")[2]
 
 
 def test_without_an_option_it_is_the_slurm_conf_of_slurms_own_variable(
@@ -198,7 +198,7 @@ def test_a_partition_of_all_nodes_is_told(host: Host, capsys: pytest.CaptureFixt
     assert host.init(conf, "--yes") == 1
     out = capsys.readouterr().out
     assert "name its nodes instead" in out
-    assert "conf check       # once that is put right" in out
+    assert "conf check       # after you have fixed the above" in out
 
 
 def test_a_second_run_changes_nothing(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +235,7 @@ def test_a_second_run_has_its_defaults_from_the_file(
     typing(monkeypatch, "users", "4", "", "/shared/checkpoints")
     assert host.init(conf) == 0
     out = capsys.readouterr().out
-    assert "only what is new is put into it, and its values are the defaults" in out
+    assert "only new parts are added to it, and its values are the defaults" in out
     assert f"changed {host.yaml}" in out
     config = configfile.load(host.yaml)
     assert config.who_of(config.clouds[0]).groups == ("users",)
@@ -323,7 +323,7 @@ def test_a_broken_file_of_profiles_is_no_cloud_that_is_not_there(
     file.write_text("[default\nregion\n")
     assert host.init(host.site("small"), "--yes") == 2
     told = capsys.readouterr()
-    assert "do first what is said of aws; nothing is written" in told.err
+    assert "do first the steps of aws; nothing is written" in told.err
     assert f"file: {file}" in " ".join(told.out.split())
     assert not host.yaml.exists()
 
@@ -338,7 +338,7 @@ def test_credentials_that_only_the_units_file_names_are_found(
     monkeypatch.setattr(init, "of_the_units", partial(of_the_units, units))
     assert host.init(host.site("small"), "--yes") == 2
     told = capsys.readouterr()
-    assert "do first what is said of stack; nothing is written" in told.err
+    assert "do first the steps of stack; nothing is written" in told.err
     assert f"projects in {file}" in " ".join(told.out.split())
     assert "OS_CLIENT_CONFIG_FILE" not in os.environ
 
@@ -459,7 +459,7 @@ def test_accounts_are_no_answer_where_groups_are_asked_for(
     text = host.yaml.read_text()
     (host.root / "answers.yaml").write_text("accounts: [physics]\n")
     assert host.init(conf, "--answers", str(host.root / "answers.yaml")) == 2
-    assert "expected groups: at this site an account is whatever" in capsys.readouterr().err
+    assert "expected groups: at this site users may type any" in capsys.readouterr().err
     assert host.yaml.read_text() == text
 
 
@@ -517,7 +517,7 @@ def test_an_account_that_lacks_something_is_no_reason_for_a_rehearsal(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     assert host.init(host.site("small"), "--yes") == 2
     told = capsys.readouterr()
-    assert "do first what is said of aws; nothing is written" in told.err
+    assert "do first the steps of aws; nothing is written" in told.err
     assert "do: name its region: aws configure set" in told.out
     assert not host.yaml.exists()
 

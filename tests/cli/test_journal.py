@@ -52,7 +52,7 @@ def test_another_head_goes_on_with_an_export(
     assert kept.stat().st_mode & 0o777 == 0o600
     other.mkdir()
     assert run(other, "import", str(kept)) == 0
-    assert "are what the services will know" in capsys.readouterr().out
+    assert "start the services now" in capsys.readouterr().out
     assert known(other) == known(state) == (["i-1"], {"a": 2.0})
     with closing(Ledger(other / "ledger.db")) as ledger:
         ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + 9)
@@ -126,15 +126,13 @@ def test_verify_says_where_the_damage_is_and_what_it_costs(
     assert "1 lines are lost" in told
     journal.write_bytes(first + second + third + third[:9])
     assert run(state, "verify") == 0
-    assert "half a line, which no write told of" in capsys.readouterr().out
+    assert "half a line of an unfinished write" in capsys.readouterr().out
     journal.write_bytes(first + second + third[:9])
     assert run(state, "verify") == 1, "that line was told of"
     assert "1 lines are lost" in capsys.readouterr().out
     journal.unlink()
     assert run(state, "verify") == 1
-    assert "ledger: there is no journal, and there was one: 2 lines are lost" in (
-        capsys.readouterr().out
-    )
+    assert "ledger: the journal has disappeared: 2 lines are lost" in (capsys.readouterr().out)
 
 
 def test_where_nothing_was_ever_kept_there_is_nothing_to_verify(

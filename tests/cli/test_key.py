@@ -155,7 +155,7 @@ def test_head_and_machines_get_a_new_key(bed: Bed, capsys: pytest.CaptureFixture
         assert (bed.place / name / "munge.key").stat().st_mode & 0o777 == 0o400
     assert not (bed.place / "machine" / "munge.key.next").exists()
     told = capsys.readouterr().out
-    assert "the key from us: 1 machine: pub1" in told
+    assert "machines whose key we change: 1 machine: pub1" in told
 
 
 def test_with_a_machine_that_is_away_nothing_changes(
@@ -165,7 +165,7 @@ def test_with_a_machine_that_is_away_nothing_changes(
     bed.machine("i-2", "pub2", address="127.0.0.77")
     assert bed.rotate() == 1
     told = capsys.readouterr().err
-    assert "pub2: not laid there" in told
+    assert "pub2: the key was not placed" in told
     assert "nothing is changed" in told
     assert bed.keys() == {OLD}
     assert not (bed.place / "machine" / "munge.key.next").exists()
@@ -189,7 +189,7 @@ def test_a_machine_that_cannot_change_takes_all_back(
     bed.machine("i-1", "pub1")
     once = f"[ -e {bed.place}/tried ] && {bed.restart} || {{ touch {bed.place}/tried; exit 9; }}"
     assert bed.rotate("--restart", once) == 1
-    assert "all went back" in capsys.readouterr().err
+    assert "all have the old key again" in capsys.readouterr().err
     assert bed.keys() == {OLD}
     eventually(bed.understand_each_other)
 
@@ -199,7 +199,7 @@ def test_a_dry_run_names_the_machines(bed: Bed, capsys: pytest.CaptureFixture[st
     assert bed.rotate("--dry-run") == 0
     told = capsys.readouterr().out
     assert "pub1" in told
-    assert "Running jobs go on" in told
+    assert "Running jobs continue" in told
     assert bed.keys() == {OLD}
 
 

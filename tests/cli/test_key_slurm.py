@@ -99,7 +99,7 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
-    monkeypatch.setattr(key_slurm, "SETTLE", 0.0)
+    monkeypatch.setattr(key_slurm, "SETTLE_S", 0.0)
     made = Bed(tmp_path)
     with made.sshd.running():
         yield made
@@ -141,7 +141,7 @@ def test_with_a_machine_that_is_away_nothing_changes(
     bed.boots("i-2", "pub2", address="127.0.0.77")
     before = bed.head.read_bytes(), bed.machine.read_bytes()
     assert bed.rotate() == 1
-    assert "pub2: not laid there" in capsys.readouterr().err
+    assert "pub2: the key was not placed" in capsys.readouterr().err
     assert (bed.head.read_bytes(), bed.machine.read_bytes()) == before
     assert not bed.steps.exists()
     assert bed.rotate("--without-unreachable") == 0

@@ -61,7 +61,7 @@ def test_reserve_says_what_when_saving_regret_and_risk(
         "to buy now",
     ):
         assert word in text
-    assert "had only 50% of the machines been needed" in text
+    assert "if only 50% of the machines had been needed" in text
     found = json.loads(out.read_text())
     bare, best, greedy, stepwise, forecast = found["choices"]
     assert found["bound"] <= best["bill"]["cost"] <= greedy["bill"]["cost"] < bare["bill"]["cost"]
@@ -70,7 +70,7 @@ def test_reserve_says_what_when_saving_regret_and_risk(
     assert forecast["bill"]["cost"] >= found["bound"]
     outlook = found["outlook"]
     assert outlook["low"] <= outlook["value"] <= outlook["high"] < 1
-    assert f"what is held then saves {outlook['value']:.1%} of the cost on demand" in text
+    assert f"then save {outlook['value']:.1%} of the on-demand cost" in text
     assert "knows no priorities, fair-share, QOS" in text
 
 
@@ -141,7 +141,7 @@ def test_policy_prints_the_front_and_lines_that_the_configuration_takes(
     assert figures[found["chosen"]]["mean_wait"] <= 120
     assert set(found["front"]) <= set(figures)
     assert found["tried"][0]["policy"] == "configured"
-    assert "as it is configured" in text
+    assert "current configuration" in text
     assert picture.read_text().count("<svg") == 1
     site = tmp_path / "site.yaml"
     site.write_text(EXAMPLE.read_text() + "\n" + lines)
@@ -171,10 +171,10 @@ def test_the_choice_stands_beside_the_site_as_it_is_with_how_sure_that_is(
     assert found["chosen"] == "on_demand+idle(60)"
     assert beside["weeks"] == 12
     assert 0 < beside["saving"]["low"] <= beside["saving"]["value"] <= beside["saving"]["high"]
-    assert "on_demand+idle(60) beside the site as it is configured: " in text
+    assert "on_demand+idle(60) compared with the current configuration: " in text
     assert "% cheaper (" in text
-    assert "as many weeks to come, by how far single ones of these 12 differ" in text
-    assert "of such choices on public histories nine in ten savings and waits" in text
+    assert "as many coming weeks, from the variation between these 12 weeks" in text
+    assert "in tests with public histories, nine in ten such ranges" in text
     assert "knows no priorities, fair-share, QOS" in text
     assert " now configured " in text
 
@@ -182,9 +182,9 @@ def test_the_choice_stands_beside_the_site_as_it_is_with_how_sure_that_is(
 @pytest.mark.parametrize(
     ("limit", "how"),
     [
-        ([], "the nearest to the least cost and the least wait at once"),
-        (["--max-wait", "7200"], "the cheapest whose jobs wait 2h at most in the mean"),
-        (["--budget", "9000"], "the one whose jobs wait least for $9,000.00 at most"),
+        ([], "the best compromise, by the distance to the lowest cost and the shortest wait"),
+        (["--max-wait", "7200"], "the cheapest policy with a mean wait of at most 2h"),
+        (["--budget", "9000"], "the policy with the shortest mean wait for at most $9,000.00"),
     ],
 )
 def test_on_80_columns_a_long_name_is_broken_at_its_release_and_the_choice_says_why(
@@ -199,7 +199,7 @@ def test_on_80_columns_a_long_name_is_broken_at_its_release_and_the_choice_says_
     arguments = ["--workload", str(daily), "--rounds", "1", "--policies", f"{short},{long}"]
     assert plan("policy", *arguments, *limit) == 0
     text = capsys.readouterr().out
-    rows = [line.split() for line in text.partition("beaten by no other")[0].splitlines()]
+    rows = [line.split() for line in text.partition("best trade-offs")[0].splitlines()]
     assert any(short in row for row in rows)
     first = next(n for n, row in enumerate(rows) if "semi_elastic(wait_limit=1800)" in row)
     assert rows[first + 1] == ["+idle(3600)"]
@@ -211,8 +211,8 @@ def test_the_site_as_it_is_may_be_the_best(capsys: pytest.CaptureFixture[str]) -
     arguments = ["--workload", str(WORKLOAD), "--policies", "configured", "--rounds", "1"]
     assert plan("policy", *arguments) == 0
     text = capsys.readouterr().out
-    assert "The site as it is configured is the best of these." in text
-    assert "# as it is" in text
+    assert "The current configuration is the best of these." in text
+    assert "# no change" in text
 
 
 def test_a_limit_that_nothing_keeps_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,7 +283,7 @@ def test_a_deadline_is_kept_with_as_much_spot_as_there_is_time_for(
     assert (paying["low"], paying["high"]) == (paying["cost"], paying["cost"])
     assert ours["low"] < ours["cost"] < ours["high"] < paying["cost"]
     assert f"{ours['low']:.2f}-{ours['high']:.2f}" in shown
-    assert "Each trace is looked at by itself" in shown
+    assert "Each trace is simulated alone" in shown
     again = tmp_path / "again.json"
     assert plan("deadline", *asked, "--deadline", "30h", *prices[:3], str(again)) == 0
     assert again.read_bytes() == out.read_bytes()
@@ -299,7 +299,7 @@ def test_a_deadline_that_nobody_can_promise_and_prices_that_are_none_are_refused
         ("--work", "soon", "'soon' is not"),
         ("--deadline", "0", "is not between a second and a year"),
         ("--prices", "1", "is not two prices"),
-        ("--prices", "1,-1", "prices are not negative"),
+        ("--prices", "1,-1", "prices must be finite and not negative"),
     ):
         with pytest.raises(SystemExit):
             plan("deadline", *asked, "--deadline", "30h", option, value)
@@ -367,7 +367,7 @@ def test_where_saves_cost_more_than_they_save_none_is_the_cheapest(
 def test_no_save_pays_where_nothing_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan("checkpoint", "--workload", str(WORKLOAD), "--policies", "daly") == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "No machine is taken from a job here, so no save pays." in text
+    assert "No machine is taken away from a job here, so no save pays off." in text
 
 
 def test_an_unknown_checkpoint_policy_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

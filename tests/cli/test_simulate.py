@@ -277,8 +277,8 @@ def test_the_page_says_what_comes_of_it_from_what_and_for_whom(tmp_path: Path) -
                   "By account", "Spot prices"):  # fmt: skip
         assert f"<h2>{title}</h2>" in page
     assert "on_demand+idle(60) costs least" in page
-    assert "Beside slurm: " in page or "How sure that is beside slurm" in page
-    assert "Random choices begin with seed 0" in page
+    assert "Compared with slurm: " in page
+    assert "Random choices start from seed 0" in page
     assert '<th scope="row">2021-03</th>' in page
     assert "No spot prices were given" in page
 
@@ -508,8 +508,8 @@ def test_boots_by_batch_size_and_every_way_to_pay(tmp_path: Path) -> None:
         (["--boot", "9" * 5000], "is not a positive number up to 1000000000"),
         (["--dump", "nan"], "--dump: 'nan' is not a positive number up to 1000000000"),
         (["--notice", "soon"], "--notice: 'soon' is not a number of seconds up to 1000000000"),
-        (["--static", "x"], "--static: 'x' is not NODESxCPUS, as 4x16"),
-        (["--static", "2xy"], "--static: '2xy' is not NODESxCPUS, as 4x16"),
+        (["--static", "x"], "--static: 'x' is not NODESxCPUS, such as 4x16"),
+        (["--static", "2xy"], "--static: '2xy' is not NODESxCPUS, such as 4x16"),
         (["--billing", "daily"], "there is no 'daily', expected one of per_second, hourly"),
         (["--billing", "hourly(seconds=0)"], "seconds is 0, expected whole seconds over 0"),
         (["--billing", "hourly(refund=maybe)"], "refund is 'maybe', expected true or false"),
@@ -568,7 +568,7 @@ def test_the_site_without_public_machines(
     assert none["cost"] < configured["cost"] or none["mean_wait"] >= configured["mean_wait"]
     assert all(pool["launched"] == 0 for pool in none["pools"] if pool["name"] == "burst")
     words = " ".join(capsys.readouterr().out.split())
-    assert "saving: of the cost of the first policy" in words
+    assert "saving: share of the first policy's cost" in words
     assert "peak: most machines at a time" in words
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.cli.simulate_tables import told
+from slurm_elastic.cli.simulate_tables import comparison_text
 from slurm_elastic.simulate.certainty import Comparison, Interval
 
 
@@ -35,9 +35,9 @@ def comparison(saving: tuple[float, ...], wait: tuple[float, ...]) -> Comparison
 def test_a_comparison_in_words(
     saving: tuple[float, ...], wait: tuple[float, ...], words: str
 ) -> None:
-    assert told(comparison(saving, wait)).startswith(words)
+    assert comparison_text(comparison(saving, wait)).startswith(words)
 
 
 def test_what_is_not_sure_is_named() -> None:
-    text = told(comparison((0.1, -0.1, 0.2), (60.0, 30.0, 90.0)))
-    assert text.endswith("these 9 differ); which way the cost would go is not sure")
+    text = comparison_text(comparison((0.1, -0.1, 0.2), (60.0, 30.0, 90.0)))
+    assert text.endswith("these 9 weeks); it is not sure which way the cost would change")

@@ -247,7 +247,9 @@ def test_a_cloud_or_pool_that_is_none_is_exit_2(
 ) -> None:
     part = dict(zip(words[::2], words[1::2], strict=True))
     with pytest.raises(ConfigError, match=said):
-        status.show(config(tmp_path), busy_slurm(), part=(part.get("--cloud"), part.get("--pool")))
+        status.show(
+            config(tmp_path), busy_slurm(), selection=(part.get("--cloud"), part.get("--pool"))
+        )
 
 
 def test_a_colour_terminal_is_redrawn_without_raw_codes(ledger: Ledger, tmp_path: Path) -> None:

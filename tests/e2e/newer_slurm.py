@@ -35,7 +35,7 @@ def chosen(wanted):
     made = plain(wanted)
     return made | {"slurm": made["slurm"] | {"client": client}}
 spec.default_elastic = chosen
-MigrationAct.tell = lambda act: []
+MigrationAct.perform = lambda act: []
 sys.exit(main())
 """
 """Its ten jobs with that client. Its second act is a race with a job of 16 s, which a busy machine

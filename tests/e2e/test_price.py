@@ -67,7 +67,7 @@ def test_a_user_sees_starts_and_costs_of_each_partition(site: Sandbox, script: P
     assert 0 < found["aws"]["low"] <= found["aws"]["high"]
     table = price(site, str(script), "--partition=batch,onprem,aws")
     assert table.returncode == 0
-    assert "Costs are of whole machines" in table.stdout
+    assert "Costs are for whole machines" in table.stdout
     assert price(site, str(script), "--constraint=nowhere").returncode == 1
     unknown = price(site, str(script), "--partition=nosuch")
     assert (unknown.returncode, unknown.stdout) == (2, "")

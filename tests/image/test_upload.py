@@ -166,7 +166,7 @@ def test_a_list_of_a_clouds_images_names_the_pools_that_start_from_each(
     shelf = Shelf("kvm1")
     monkeypatch.setattr(image_clouds, "open_images", lambda *_: shelf)
     assert run(config, "list", "lab") == 0
-    assert "lab has no image whose tags say what is in it" in capsys.readouterr().out
+    assert "lab has no image with our tags" in capsys.readouterr().out
     assert run(config, "upload", "lab", path) == 0
     shelf.there.append(CloudImage(id="x", name="nobodys", place="kvm1"))
     shelf.there.append(
@@ -222,4 +222,4 @@ def test_a_munge_key_inside_is_told(
     monkeypatch.setattr(image_clouds, "open_images", lambda *_: Shelf())
     image_at(path, secret=True)
     assert run(config, "upload", "lab", path) == 0
-    assert capsys.readouterr().out.startswith("the munge key is in it")
+    assert capsys.readouterr().out.startswith("this image contains the munge key")
