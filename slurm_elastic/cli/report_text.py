@@ -157,7 +157,7 @@ def accounts(runs: Runs, setting: Setting) -> Table:
         for shares_of_policy in of_others
     ]
     rows = [
-        [*_common(share, first=not number), runs[number][0], _wait(share)]
+        [*_common(share, is_first=not number), runs[number][0], _wait(share)]
         for account in of_first[:MAX_ROWS]
         for number, share in enumerate(
             [account, *(shares[account.name] for shares in shares_of_others)]

@@ -585,7 +585,7 @@ def test_a_task_of_an_array_is_asked_for_by_the_array_while_slurm_is_away(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"), [("pub[1-17]", "17 nodes, and 16 at most"), ("pub[1-", "hostlist")]
+    ("asked", "said"), [("pub[1-17]", "17 nodes, and at most 16"), ("pub[1-", "hostlist")]
 )
 def test_a_hostlist_that_is_none_or_too_long_gets_a_sentence(
     tmp_path: Path, asked: str, said: str
