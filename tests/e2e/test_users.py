@@ -41,7 +41,7 @@ def test_a_user_sees_own_jobs_alone_and_the_machines_and_opens_no_file(site: San
     assert nodes[own][0] in done.stdout
     refused = as_user(site, "explain", str(other))
     assert refused.returncode == 1
-    assert f"job {other} is none of yours" in refused.stderr
+    assert f"job {other} is not one of your jobs" in refused.stderr
     view = json.loads(as_user(site, "status", "--json").stdout)
     assert (view["daemon"]["alive"], view["slurm_error"], view["private"]) == (True, None, ["jobs"])
     assert {job["id"] for one in view["instances"] for job in one["jobs"]} == {own}

@@ -1,4 +1,4 @@
-"""Which of two heads acts, for who may read the shared directory (``ha.directory``)."""
+"""Which of two heads acts, for users who may read the shared directory (``ha.directory``)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ RESTART = "systemctl restart slurm-elasticd slurm-elastic-ckptman"
 
 
 def read_head(config: Config, directory: Path, now: float) -> HeadView:
-    """By Slurm's word, and the newest epoch; it says itself where that cannot be read."""
+    """The acting head, according to Slurm and to the newest epoch, or the error of reading them."""
     try:
         pair = controllers(config.slurm.conf)
-        acting, last = pair.acting_host(now), Epochs(directory).newest()
+        acting, newest = pair.acting_host(now), Epochs(directory).newest()
     except (OSError, ConfigError) as error:
         return HeadView(told=f"Head: who acts cannot be told: {error}")
     do = ""
-    here, number = pair.hosts[pair.place], last.number if last else 0
+    here, number = pair.hosts[pair.place], newest.number if newest else 0
     if not acting:
-        told = f"Head: no slurmctld acts, epoch {number} of {last.holder if last else 'nobody'}"
-    elif last is not None and pair.place_of(last.host) != pair.place_of(acting):
-        told = (
+        sentence = (
+            f"Head: no slurmctld acts, epoch {number} of {newest.holder if newest else 'nobody'}"
+        )
+    elif newest is not None and pair.place_of(newest.host) != pair.place_of(acting):
+        sentence = (
             f"Head: Slurm acts on {acting}, and no service has taken over there: epoch {number} is "
-            f"of {last.holder}"
+            f"of {newest.holder}"
         )
         do = f"if this lasts for a minute, on {acting}: {RESTART}"
     elif acting == here:
-        told = f"Head: {acting} acts, this one, epoch {number}"
+        sentence = f"Head: {acting} acts, this one, epoch {number}"
     else:
-        told = f"Head: {acting} acts, epoch {number}; this one, {here}, stands by"
-    return HeadView(told=told, hosts=pair.hosts, acting=acting, here=here, epoch=number, do=do)
+        sentence = f"Head: {acting} acts, epoch {number}; this one, {here}, stands by"
+    return HeadView(told=sentence, hosts=pair.hosts, acting=acting, here=here, epoch=number, do=do)

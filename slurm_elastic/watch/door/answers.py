@@ -1,6 +1,7 @@
-"""The answers at the read door, from what the files say and who asks. Facts for everybody are read
-at most every FRESH seconds; the rest is filtered for the one who asks (``visibility``). We ask
-Slurm who owns jobs only if its PrivateData hides some.
+"""The answers at the read door, from the files and the rights of the user who asks.
+
+Facts are read at most every FRESH seconds, for all users together; each answer is then filtered
+for its user (``visibility``). We ask Slurm for the owners of jobs only if PrivateData hides some.
 """
 
 from __future__ import annotations
@@ -64,15 +65,15 @@ from slurm_elastic.watch.view.day import DayView, Span
 
 log = logging.getLogger(__name__)
 
-FRESH = 2.0  # seconds for which we use what was read; longer if reading takes long (SHARE)
-SHARE = 10.0  # we read again only after so many times the time that reading took
+FRESH = 2.0  # seconds for which one reading is used; longer if reading takes long (SHARE)
+SHARE = 10.0  # a reading is used for at least this many times its own duration
 STALE = 60.0
 SETTINGS_FRESH = 60.0
 DAY_FRESH = 30.0
 QUEUE_FRESH, HABITS_FRESH = 10.0, 900.0
-"""Seconds for which a forecast uses one reading of the queue, and of what jobs used."""
+"""Seconds for which forecasts use one reading of the queue, and of the run times of jobs."""
 USERS_SPAN = 92 * 86400.0
-"""How many seconds back users may ask for costs: a year of everybody's takes a while."""
+"""Users may ask for costs of this last time (s): a whole year takes long to compute."""
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 
 T = TypeVar("T")
@@ -92,16 +93,16 @@ class Refreshed(Generic[T]):
         return took_s + max(self._fresh, min(SHARE * took_s, STALE))
 
     def last(self) -> T | None:
-        """What was read last, for callers that may not wait; None before the first reading."""
+        """The last value, for callers that must not block; None before the first reading."""
         return self._cache.last(None)
 
     def forget(self) -> None:
-        """Read it again next time, as it has changed."""
+        """Drop the value, because it has changed; the next ``get`` reads it again."""
         self._cache.forget()
 
 
 class DoorAnswers:
-    """Thread-safe, as the door asks in several lanes."""
+    """Answers questions. Thread-safe, because each lane of the door has its own thread."""
 
     def __init__(self, config: Config, slurm: Slurm, now: Callable[[], float]) -> None:
         self._config, self._slurm, self._now = config, slurm, now
@@ -126,16 +127,16 @@ class DoorAnswers:
         self._jobs: Refreshed[Sequence[SlurmJob]] = Refreshed(self._read_jobs, FRESH)
 
     def __call__(self, peer: Peer, line: bytes) -> bytes:
-        """The document for one line of a request; errors are told in it."""
+        """The answer to one line of a request; an error is an answer, too."""
         try:
-            document = self._told(peer, understood(line))
+            document = self._document(peer, understood(line))
         except SlurmElasticError as error:
             return refused(str(error))
         if len(document) > MAX_ANSWER:
-            return refused("there is too much to tell it here: ask as root or SlurmUser")
+            return refused("the answer is too long for the read door: ask as root or SlurmUser")
         return document
 
-    def _told(self, peer: Peer, ask: Ask) -> bytes:
+    def _document(self, peer: Peer, ask: Ask) -> bytes:
         if isinstance(ask, DirectAsk | EndAsk):
             return self._directed(peer, ask)
         viewer = self._viewer(peer)
@@ -151,9 +152,9 @@ class DoorAnswers:
         if isinstance(ask, DayAsk):
             return msgspec.json.encode(DoorAnswer(day=self._seen_day(ask.span, viewer)))
         if isinstance(ask, PriceAsk):
-            own = ask if viewer is None else own_ask(ask, viewer, name_of(viewer.uid))
-            found = apart(prices_of, self._config, sound_ask(own), self._seen.get())
-            return msgspec.json.encode(DoorAnswer(prices=found))
+            own_question = ask if viewer is None else own_ask(ask, viewer, name_of(viewer.uid))
+            forecasts = apart(prices_of, self._config, sound_ask(own_question), self._seen.get())
+            return msgspec.json.encode(DoorAnswer(prices=forecasts))
         if viewer is None or not viewer.hidden:
             return self._whole.get()
         return msgspec.json.encode(DoorAnswer(facts=seen_facts(self._facts.get(), viewer)))
@@ -170,9 +171,9 @@ class DoorAnswers:
             raise SlurmElasticError(f"{ask.name[:40]!r} is not the number of a job")
         if not 0 <= ask.wants < MOST_ASKED:
             raise SlurmElasticError(f"wants is {ask.wants}, expected a number of nodes")
-        why = refusal(ask, viewer) if viewer else ""
-        if why:
-            raise SlurmElasticError(why)
+        reason = refusal(ask, viewer) if viewer else ""
+        if reason:
+            raise SlurmElasticError(reason)
         chain = read_chain(self._config, ask, self._now())
         chain = replace(seen_chain(chain, viewer) if viewer else chain, end_only=self._end_only())
         return msgspec.json.encode(DoorAnswer(chain=chain))
@@ -181,7 +182,8 @@ class DoorAnswers:
         if not self._is_operator(peer):
             raise SlurmElasticError(no_right(self._config))
         lines = carry_out(self._config, ask, name_of(peer.uid), self._now())
-        # In this order: made anew in between, the whole would have the old facts.
+        # Keep this order: between the two calls another thread could make the whole document from
+        # the old facts.
         self._facts.forget()
         self._whole.forget()
         return msgspec.json.encode(DoorAnswer(lines=lines))
@@ -201,7 +203,7 @@ class DoorAnswers:
         return may_order(peer.uid, peer.groups, self._trusted, self._operators.get)
 
     def _viewer(self, peer: Peer) -> Viewer | None:
-        """None for those who see everything."""
+        """The user's restricted view; None for users who see everything."""
         if self._is_operator(peer) or not peer.groups.isdisjoint(self._viewers.get()):
             return None
         hidden = self._hidden.get()
@@ -209,24 +211,24 @@ class DoorAnswers:
         return Viewer.of(peer.uid, hidden, jobs)
 
     def _read_hidden(self) -> frozenset[str]:
-        """If slurm.conf cannot be read, everything that may be private is hidden."""
+        """PrivateData's words that matter to us; all of them if slurm.conf cannot be read."""
         try:
             site = read_site(self._config.slurm)
         except ConfigError as error:
-            log.warning("PrivateData is not known, users see nothing of others: %s", error)
+            log.warning("PrivateData is unknown, users see only their own jobs: %s", error)
             return HIDING
         return frozenset(word.lower() for word in site.items("PrivateData")) & HIDING
 
     def _read_jobs(self) -> Sequence[SlurmJob]:
-        """No jobs if Slurm does not say whose they are."""
+        """All jobs with their owners; none if Slurm does not answer."""
         try:
             return self._slurm.jobs(ended=True)
         except SlurmError as error:
-            log.warning("owners of jobs are not known, users see none: %s", error)
+            log.warning("owners of jobs are unknown, users see no jobs: %s", error)
             return ()
 
 
 def refused(sentence: str) -> bytes:
-    """The answer that says why there is none. Whatever it quotes is made printable."""
+    """The answer with an error; unprintable characters that it quotes are replaced."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in sentence)
     return msgspec.json.encode(DoorAnswer(error=shown))

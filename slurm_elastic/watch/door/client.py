@@ -1,4 +1,4 @@
-"""Commands read the files if they may open them, and ask slurm-elasticd's read door otherwise."""
+"""Lets commands read the files if they may open them, else asks slurm-elasticd's read door."""
 
 from __future__ import annotations
 
@@ -37,58 +37,61 @@ from slurm_elastic.watch.door.records import may_read, read_chain, read_costs, r
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.day import DayView, Span
 
-PATIENCE = 40.0
-"""Seconds for the whole conversation: a little more than the daemon takes at most for an answer."""
+ANSWER_TIMEOUT_S = 40.0
+"""Time-out of the whole conversation: a little longer than the daemon's own limit."""
 T = TypeVar("T")
 _MAX_NODES = 32 << 10  # characters; a request has at most 64 KiB
 
 
 def facts_of(config: Config, now: float) -> Facts:
-    """Everything but Slurm's part. SlurmElasticError if the daemon does not answer."""
+    """All facts except Slurm's. SlurmElasticError if the daemon does not answer."""
     if may_read(config):
         return read_facts(config, now)
-    return _ask(config, FactsAsk(), lambda said: said.facts)
+    return _ask(config, FactsAsk(), lambda answer: answer.facts)
 
 
 def chain_of(config: Config, ask: ChainAsk, now: float) -> Chain:
-    """Raises SlurmElasticError if nothing can be read, or the caller may not see it."""
+    """The decisions about a subject. SlurmElasticError if the caller may not read or see them."""
     if may_read(config):
         return read_chain(config, ask, now)
-    if sum(map(len, ask.nodes)) > _MAX_NODES:  # the ledger knows most of them, too
+    # The list would not fit into a request; the ledger has most of the job's nodes, too.
+    if sum(map(len, ask.nodes)) > _MAX_NODES:
         ask = msgspec.structs.replace(ask, nodes=())
-    return _ask(config, ask, lambda said: said.chain)
+    return _ask(config, ask, lambda answer: answer.chain)
 
 
 def day_of(config: Config, now: float, span: Span = Span.DAY) -> DayView:
-    """The last hours or days but for Slurm's part. SlurmElasticError if nothing can be read."""
+    """The last hours or days, without Slurm's part. SlurmElasticError if nothing can be read."""
     if may_read(config):
         return read_days(config, now, span)
-    return _ask(config, DayAsk(span=span), lambda said: said.day)
+    return _ask(config, DayAsk(span=span), lambda answer: answer.day)
 
 
 def costs_of(config: Config, ask: CostAsk, now: float) -> Costs:
-    """The costs of all jobs for operators and whoever may open the ledger, otherwise of the
-    caller's own. Raises SlurmElasticError if nothing can be read.
+    """The costs of all jobs for operators and users who may open the ledger, else of own jobs.
+
+    Raises SlurmElasticError if nothing can be read.
     """
     if may_read(config):
         return read_costs(config, ask, now)
-    return _ask(config, ask, lambda said: said.costs)
+    return _ask(config, ask, lambda answer: answer.costs)
 
 
 def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[PartitionPrice, ...]:
-    """Raises SlurmElasticError if the daemon does not answer, SlurmError if Slurm does not."""
+    """The forecasts. SlurmElasticError if the daemon does not answer; SlurmError if not Slurm."""
     if may_read(config):
         # Imported only here: status does not need it, and must be quick.
         from slurm_elastic.watch.door.pricing import prices_of, seen_now
 
         with config.sharing():
             return prices_of(config, ask, seen_now(config, slurm, now))
-    return _ask(config, ask, lambda said: said.prices)
+    return _ask(config, ask, lambda answer: answer.prices)
 
 
 def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:
-    """Carry out an operator's order: here for root and SlurmUser, by slurm-elasticd for others.
-    Returns what was done, a line each. SlurmElasticError for those who may not.
+    """Carry out an operator's order: in this process for root and SlurmUser, else by the daemon.
+
+    Returns lines that say what was done. SlurmElasticError if the user may not give orders.
     """
     if os.geteuid() in trusted(config):
         # Imported only here: status does not need it, and must be quick.
@@ -96,17 +99,17 @@ def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:
 
         with config.sharing():
             return carry_out(config, ask, own_name(), now)
-    return _ask(config, ask, lambda said: said.lines)
+    return _ask(config, ask, lambda answer: answer.lines)
 
 
-def _ask(config: Config, ask: Ask, part: Callable[[DoorAnswer], T | None]) -> T:
+def _ask(config: Config, ask: Ask, select: Callable[[DoorAnswer], T | None]) -> T:
     path = config.read_socket
     try:
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link:
             document = _conversation(link, path, msgspec.json.encode(ask) + b"\n", config)
     except BlockingIOError as error:
         raise SlurmElasticError(
-            f"no news now: slurm-elasticd has not answered for {brief(PATIENCE)} ({path}). "
+            f"no news now: slurm-elasticd has not answered for {brief(ANSWER_TIMEOUT_S)} ({path}). "
             "Running jobs continue. Ask again in a minute"
         ) from error
     except OSError as error:
@@ -119,27 +122,30 @@ def _ask(config: Config, ask: Ask, part: Callable[[DoorAnswer], T | None]) -> T:
         answer = msgspec.json.decode(document, type=DoorAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SlurmElasticError(
-            f"slurm-elasticd broke off, or is of another release: {error}"
+            f"slurm-elasticd's answer is incomplete, or of another release: {error}"
         ) from error
     if answer.error:
         raise SlurmElasticError(answer.error)
-    found = part(answer)
-    if found is None:
-        raise SlurmElasticError(f"slurm-elasticd answers something else at {path}")
-    return found
+    answer_part = select(answer)
+    if answer_part is None:
+        raise SlurmElasticError(f"slurm-elasticd answered another question at {path}")
+    return answer_part
 
 
 def _limit(link: socket.socket, seconds: float) -> None:
-    """Bound the next connect, send and receive by the kernel: a full queue heeds nothing else."""
+    """Bound the next connect, send and receive (s).
+
+    The kernel's SO_SNDTIMEO is the only time-out of a connect() to a unix socket with a full queue.
+    """
     timeval = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
 
 def _conversation(link: socket.socket, path: Path, line: bytes, config: Config) -> bytes:
-    until = time.monotonic() + PATIENCE
-    _limit(link, PATIENCE)
-    # By way of /proc, as a socket's path may have no more than 107 bytes (unix(7)).
+    until = time.monotonic() + ANSWER_TIMEOUT_S
+    _limit(link, ANSWER_TIMEOUT_S)
+    # Through /proc, because a socket's path may have no more than 107 bytes (unix(7)).
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         link.connect(f"/proc/self/fd/{directory}/{path.name}")
@@ -148,23 +154,23 @@ def _conversation(link: socket.socket, path: Path, line: bytes, config: Config) 
     uid = peer_of(link).uid
     if uid not in trusted(config):
         raise SlurmElasticError(
-            f"{path} is served by uid {uid}, neither by root nor by {config.slurm.user}"
+            f"{path} is served by uid {uid}, which is neither root nor {config.slurm.user}"
         )
-    # If we were turned away, the answer is there already, and nobody reads the request.
+    # A server that turns us away has sent its answer already and does not read the request.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         link.sendall(line)
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     size = 0
     while size <= MAX_ANSWER:
         _limit(link, max(until - time.monotonic(), 0.01))
         try:
-            part = link.recv(1 << 20)
-        except ConnectionResetError:  # comes at the end if nobody read our request
-            if not parts:
+            chunk = link.recv(1 << 20)
+        except ConnectionResetError:  # at the end of an answer, if our request was not read
+            if not chunks:
                 raise
-            part = b""
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-        size += len(part)
+            chunk = b""
+        if not chunk:
+            return b"".join(chunks)
+        chunks.append(chunk)
+        size += len(chunk)
     raise SlurmElasticError(f"the answer at {path} is longer than {MAX_ANSWER >> 20} MiB")

@@ -1,5 +1,7 @@
-"""Why each pool starts no machines now, by the ledger and the configuration alone. The ranking
-itself says so. No cloud is asked, so stock and today's spot prices are not known.
+"""Why each pool starts no machines now, from the ledger and the configuration only.
+
+The ranking of launches itself gives the reason. No cloud is asked, so stock and current spot
+prices are unknown.
 """
 
 from __future__ import annotations
@@ -29,49 +31,51 @@ from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.questions import Bar
 
 ANY = "any"
-"""A type or zone that only the cloud knows; cool-downs of a single one do not apply to it."""
+"""Stands for a type or zone that only the cloud knows; cool-downs of one type do not match it."""
 
 
 def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, ...]:
-    """One for each pool that could not start machines for ``wants`` nodes (or all that it has)."""
+    """A bar for each pool that cannot start machines for ``wants`` nodes (or all of its nodes)."""
     rules = {pool.name: rules_of(config, pool) for pool in config.pools}
     stops = stop_of(config, ledger, rules, now)
     state, blocked = ledger.state(), blocked_clouds(config)
     closed = stopped_by_operators(config, state.directives, now)
     scope = scope_of(limits_now(config, ledger, now), state, blocked)
-    found = []
+    closed_bars = []
     for pool in domain_pools(config, expand):
         request = NodeRequest(id="explain", pool=pool, nodes=pool.nodes[:wants])
         offers = list(_configured(config.cloud(pool.cloud), pool))
-        why = shortfall(request, offers, of_pool(scope, pool, stops), now, config.ranking)
-        if why:
+        obstacle = shortfall(request, offers, of_pool(scope, pool, stops), now, config.ranking)
+        if obstacle:
             open_to_all: tuple[AnyCause | None, ...] = (
                 blocked.get(pool.cloud),
                 Excluded(pool, scope.exclusions, now).pause,
                 closed.get(pool.name),
             )
-            reason = f"{why}{_by_whom(why, state.directives, now)}"
-            found.append(Bar(pool=pool.name, reason=reason, private=why not in open_to_all))
-    return tuple(found)
+            reason = f"{obstacle}{_order_text(obstacle, state.directives, now)}"
+            closed_bars.append(
+                Bar(pool=pool.name, reason=reason, private=obstacle not in open_to_all)
+            )
+    return tuple(closed_bars)
 
 
-def _by_whom(cause: AnyCause, directives: Iterable[Directive], now: float) -> str:
-    """Which operator's order set the limit that ``cause`` is; "" if the configuration did."""
-    if isinstance(cause, RoomShort):
-        cause = cause.cause
-    if not isinstance(cause, NodesLimited | DollarsLimited):
+def _order_text(obstacle: AnyCause, directives: Iterable[Directive], now: float) -> str:
+    """Which operator's order set the limit that ``obstacle`` is; "" if the configuration did."""
+    if isinstance(obstacle, RoomShort):
+        obstacle = obstacle.cause
+    if not isinstance(obstacle, NodesLimited | DollarsLimited):
         return ""
-    is_dollars = isinstance(cause, DollarsLimited)
-    for one in directives:
-        if isinstance(one.word, LimitChange) and one.holds(now):
-            is_of_key = (one.word.key == DOLLARS) is is_dollars
-            if is_of_key and one.word.scope == cause.scope:
-                return f" ({told(one, now)})"
+    is_dollars = isinstance(obstacle, DollarsLimited)
+    for directive in directives:
+        if isinstance(directive.word, LimitChange) and directive.holds(now):
+            is_of_key = (directive.word.key == DOLLARS) is is_dollars
+            if is_of_key and directive.word.scope == obstacle.scope:
+                return f" ({told(directive, now)})"
     return ""
 
 
 def _configured(cloud: CloudSettings, pool: Pool) -> Iterator[Offer]:
-    """Spot offers have no price here; they count at the on-demand price, as for launches."""
+    """The configured offers. Spot offers have no price here, so the on-demand price counts."""
     prices = {name: kind.price for name, kind in types_of(cloud, pool).items()}
     for name, price in (prices or {ANY: cloud.flat_price or 0.0}).items():
         for market in pool.markets:

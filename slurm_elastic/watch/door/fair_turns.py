@@ -11,8 +11,9 @@ from slurm_elastic.base.unixsocket import Peer
 
 
 class Question(Struct, eq=False):
-    """A question that waits in a lane; whoever asked waits for ``answer``. ``user``: as whom the
-    peer counts (``CountedUsers``).
+    """A question that waits in a lane; its client waits for ``answer``.
+
+    ``user``: the user that the peer counts as (``CountedUsers``).
     """
 
     peer: Peer
@@ -23,8 +24,9 @@ class Question(Struct, eq=False):
 
 
 class Turns:
-    """The questions that wait in a lane: one of each user in turn, trusted users first. ``served``:
-    the other questions of the user who was answered last; users who come meanwhile go first.
+    """The questions that wait in a lane: one of each user in turn, trusted users first.
+
+    ``_served``: the other questions of the user who was answered last. New users go before them.
     """
 
     def __init__(self) -> None:
@@ -32,24 +34,26 @@ class Turns:
         self._served: dict[int | None, deque[Question]] = {}
         self._news = asyncio.Event()
 
-    def add(self, one: Question) -> None:
+    def add(self, question: Question) -> None:
         """Put the question after its user's others."""
-        users = self._served if one.user in self._served else self._waiting
-        users.setdefault(one.user, deque()).append(one)
+        users = self._served if question.user in self._served else self._waiting
+        users.setdefault(question.user, deque()).append(question)
         self._news.set()
 
-    def withdraw(self, gone: Question) -> None:
-        """Remove a question whose answer nobody waits for any more."""
-        user = gone.user
+    def withdraw(self, withdrawn: Question) -> None:
+        """Remove a question whose client has gone."""
+        user = withdrawn.user
         for users in (self._waiting, self._served):
             if user in users:  # the user keeps their turn
-                users[user] = deque(one for one in users[user] if one is not gone)
+                users[user] = deque(
+                    question for question in users[user] if question is not withdrawn
+                )
         if not self._waiting.get(user, True):
             del self._waiting[user]
 
     def take(self) -> Question | None:
-        """The next one."""
-        # Whoever was served last comes after all who wait by now.
+        """Take the next question out, or None."""
+        # The user who was served last moves behind all users who wait now.
         self._waiting |= {user: queue for user, queue in self._served.items() if queue}
         self._served = {}
         users = [user for user, queue in self._waiting.items() if queue[0].trusted] or self._waiting
@@ -60,8 +64,8 @@ class Turns:
         return None
 
     async def next(self) -> Question:
-        """The next one, once there is one."""
-        while (one := self.take()) is None:
+        """Wait for the next question and take it out."""
+        while (question := self.take()) is None:
             self._news.clear()
             await self._news.wait()
-        return one
+        return question

@@ -1,6 +1,7 @@
-"""Metrics for Prometheus: what only slurm-elastic knows, read from the records at each scrape.
+"""Metrics for Prometheus that only slurm-elastic can give, read from the records at each scrape.
+
 Labels have few values: no job, no user, an account only if it has a budget. Counters are sums in
-the records, so they outlive the services. Needs the extra ``metrics``.
+the records, so they survive restarts of the services. This module needs the extra ``metrics``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from slurm_elastic.watch.view import Facts, status_view
 from slurm_elastic.watch.view.rows import HeadView
 
 PREFIX = "slurm_elastic_"
-MOST_OFFERS = 500  # series of machines by type and zone; of more, all become one (*)
+MAX_OFFERS = 500  # series of machines by type and zone; if there are more, both become "*"
 _SERIES = re.compile(r"(\w+?)(_bucket|_sum)?(?:\{(.*)\})?")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 COUNTERS = {
@@ -90,23 +91,23 @@ def node_states(config: Config, now: float, slurm: Slurm) -> States:
 
 
 def text(config: Config, now: float, states: States | None = None) -> bytes:
-    """All metrics in Prometheus' text form; without ``states`` none about nodes."""
+    """All metrics in Prometheus' text format; without ``states`` no metric about nodes."""
     registry = CollectorRegistry()
     registry.register(_Collected(list(families(config, now, states))))
     return generate_latest(registry)
 
 
 class _Collected:
-    def __init__(self, found: list[Metric]) -> None:
-        self._found = found
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
 
     def collect(self) -> list[Metric]:
         """Called by prometheus_client."""
-        return self._found
+        return self._metrics
 
 
 def families(config: Config, now: float, states: States | None = None) -> Iterator[Metric]:
-    """All of them, except those about what cannot be read."""
+    """All metric families, except those whose records cannot be read."""
     facts = read_facts(config, now)
     config = with_limits(config, limit_changes(facts.directives, now))
     yield _gauge("info", "Version and cluster.", [(
@@ -124,7 +125,7 @@ def families(config: Config, now: float, states: States | None = None) -> Iterat
 
 
 def _heads(head: HeadView | None) -> Iterator[Metric]:
-    """Nothing with one head."""
+    """The metrics of two heads; none with one head."""
     if head is None:
         return
     yield _gauge("head_acting", "Whether Slurm says that the head acts.", [
@@ -140,8 +141,8 @@ def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Met
     beats = {DAEMON: beat and beat[0]}
     if facts.checkpoints is not None:
         beats[CKPTMAN] = facts.checkpoints.heartbeat and facts.checkpoints.heartbeat[0]
-    known = [({"service": name}, at) for name, at in beats.items() if at]
-    yield _gauge("service_heartbeat_timestamp_seconds", "Last sign of life.", known)
+    known_beats = [({"service": name}, beat_at) for name, beat_at in beats.items() if beat_at]
+    yield _gauge("service_heartbeat_timestamp_seconds", "Last sign of life.", known_beats)
     yield _gauge("ledger_usable", "Whether the ledger can be read and written.", [(
         {}, float(facts.ledger_error is None and (stands_by or not facts.end_only)))])  # fmt: skip
     answers = {health.name: health for health in facts.health}
@@ -150,19 +151,21 @@ def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Met
     yield _gauge("slurm_reachable", "Whether slurmctld answered last.", [({}, float(not wrong))])
     clouds = [(c.name, answers.get(c.name)) for c in config.clouds]
     yield _gauge("cloud_reachable", "Whether the cloud's list could be read last.", [
-        ({"cloud": name}, float(one is None or one.error is None or one.code == "unlisted"))
-        for name, one in clouds
+        ({"cloud": name}, float(
+            health is None or health.error is None or health.code == "unlisted"
+        ))
+        for name, health in clouds
     ])  # fmt: skip
     yield _gauge("cloud_last_error", "The error that stands, by code.", [
-        ({"cloud": name, "code": one.code or "error"}, 1.0)
-        for name, one in clouds if one is not None and one.error is not None
+        ({"cloud": name, "code": health.code or "error"}, 1.0)
+        for name, health in clouds if health is not None and health.error is not None
     ])  # fmt: skip
     yield _gauge("credential_expiry_timestamp_seconds", "When the cloud's credentials end.", [
         ({"cloud": cloud}, ends) for cloud, ends in ends_of(facts.health)
     ])  # fmt: skip
     yield _gauge("doubt", "Whether the cloud's list cannot be true; nothing ends by it.", [
-        ({"cloud": name}, float(one is not None and one.code == "unlisted"))
-        for name, one in clouds
+        ({"cloud": name}, float(health is not None and health.code == "unlisted"))
+        for name, health in clouds
     ])  # fmt: skip
 
 
@@ -178,7 +181,7 @@ def _machines(config: Config, facts: Facts, states: States | None) -> Iterator[M
         (m.instance.cloud, m.pool, str(m.instance.market), m.instance.instance_type,
          m.instance.zone) for m in live
     )  # fmt: skip
-    if len(offers) > MOST_OFFERS:
+    if len(offers) > MAX_OFFERS:
         offers = Counter((m.instance.cloud, m.pool, str(m.instance.market), "*", "*") for m in live)
     yield _gauge("machines", "Machines that are paid now.", [
         (dict(zip(names, key, strict=True)), float(n)) for key, n in offers.items()
@@ -254,25 +257,25 @@ def _obstacles(facts: Facts) -> Iterator[Metric]:
     yield _gauge("cooldowns", "Offers and markets that are not asked now.", [
         ({"cloud": cloud, "code": code}, float(n)) for (cloud, code), n in cooling.items()
     ])  # fmt: skip
-    paused = sum(one.until > facts.now for one in facts.breakers)
+    paused = sum(breaker.until > facts.now for breaker in facts.breakers)
     yield _gauge("pools_paused", "Pools that start nothing as machines did not come up.", [
         ({}, float(paused))
     ])  # fmt: skip
 
 
 def _directives(facts: Facts) -> Iterator[Metric]:
-    """Orders that hold; ``ends`` tells apart those that a person has to end, and may forget."""
+    """Orders that hold; ``ends``: by itself, or by a person, who may forget it."""
     begun: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for one in facts.directives:
-        if one.holds(facts.now):
-            ends = "by_itself" if one.ends_by_itself else "by_hand"
-            begun[one.word.given_by, ends].append(one.starts)
-    found = [({"order": order, "ends": ends}, starts) for (order, ends), starts in begun.items()]
+    for directive in facts.directives:
+        if directive.holds(facts.now):
+            ends = "by_itself" if directive.ends_by_itself else "by_hand"
+            begun[directive.word.given_by, ends].append(directive.starts)
+    samples = [({"order": order, "ends": ends}, starts) for (order, ends), starts in begun.items()]
     yield _gauge("directives", "Operators' orders that hold.", [
-        (labels, float(len(starts))) for labels, starts in found
+        (labels, float(len(starts))) for labels, starts in samples
     ])  # fmt: skip
     yield _gauge("directive_oldest_seconds", "For how long the oldest of them has held.", [
-        (labels, facts.now - min(starts)) for labels, starts in found
+        (labels, facts.now - min(starts)) for labels, starts in samples
     ])  # fmt: skip
 
 
@@ -285,23 +288,25 @@ def _requests(config: Config, now: float) -> Iterator[Metric]:
 
 
 def _migrations(facts: Facts) -> Iterator[Metric]:
-    found = facts.checkpoints
-    if found is None:
+    checkpoints = facts.checkpoints
+    if checkpoints is None:
         return
     under_way: list[tuple[Labels, float]] = [
-        ({}, float(sum(not move.over for move in found.migrations)))
+        ({}, float(sum(not move.over for move in checkpoints.migrations)))
     ]
     yield _gauge("migrations_open", "Jobs on their way off a machine.", under_way)
     yield _gauge(OLD_NAMES["migrations_open"], _old("migrations_open"), under_way)
-    yield _gauge("threats", "Warnings of machines that stand.", [({}, float(len(found.warned)))])
+    yield _gauge(
+        "threats", "Warnings of machines that stand.", [({}, float(len(checkpoints.warned)))]
+    )
     images: dict[int, float] = {}
-    for image in found.images:
+    for image in checkpoints.images:
         images[image.job] = max(images.get(image.job, 0.0), image.taken)
     oldest = facts.now - min(images.values()) if images else 0.0
     yield _gauge("oldest_image_seconds", "Age of the oldest job's last checkpoint.", [
         ({}, max(oldest, 0.0))
     ])  # fmt: skip
-    size = sum(image.size for image in found.images)
+    size = sum(image.size for image in checkpoints.images)
     yield _gauge("images_bytes", "Size of the checkpoints that are kept.", [({}, float(size))])
 
 
@@ -325,22 +330,22 @@ def _counted(config: Config) -> Iterator[Metric]:
         plain = parsed[1].removesuffix("_total")
         sums = kept.setdefault(renamed.get(plain, plain), defaultdict(float))
         sums[parsed[2] or "", labels] += value
-    told = {
+    samples = {
         name: [(suffix, dict(labels), value) for (suffix, labels), value in sums.items()]
         for name, sums in kept.items()
     }
-    for name, words in _with_old(COUNTERS):
-        metric = Metric(PREFIX + name, words, "counter")
-        for _, labelled, value in told.get(renamed.get(name, name), ()):
+    for name, help_text in _with_old(COUNTERS):
+        metric = Metric(PREFIX + name, help_text, "counter")
+        for _, labelled, value in samples.get(renamed.get(name, name), ()):
             metric.add_sample(f"{PREFIX}{name}_total", labelled, value)
         yield metric
-    for name, words in _with_old(HISTOGRAMS):
+    for name, help_text in _with_old(HISTOGRAMS):
         now = renamed.get(name, name)
-        yield _histogram(name, words, BUCKETS[now], told.get(now, ()))
+        yield _histogram(name, help_text, BUCKETS[now], samples.get(now, ()))
 
 
-def _with_old(words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name, text in words.items():
+def _with_old(help_texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, text in help_texts.items():
         yield name, text
         if name in OLD_NAMES:
             yield OLD_NAMES[name], _old(name)
@@ -351,9 +356,9 @@ def _old(name: str) -> str:
 
 
 def _histogram(
-    name: str, words: str, bounds: Iterable[float], rows: Iterable[tuple[str, Labels, float]]
+    name: str, help_text: str, bounds: Iterable[float], rows: Iterable[tuple[str, Labels, float]]
 ) -> Metric:
-    metric = Metric(PREFIX + name, words, "histogram")
+    metric = Metric(PREFIX + name, help_text, "histogram")
     by_series: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for suffix, labels, value in rows:
         key = tuple((k, v) for k, v in labels.items() if k != "le")
@@ -361,16 +366,16 @@ def _histogram(
     for key, values in by_series.items():
         count = values.get("+Inf", 0.0)
         for bound in bounds:
-            at: dict[str, str] = dict(key) | {"le": f"{bound:g}"}
-            metric.add_sample(f"{PREFIX}{name}_bucket", at, values.get(f"{bound:g}", 0.0))
+            bucket: dict[str, str] = dict(key) | {"le": f"{bound:g}"}
+            metric.add_sample(f"{PREFIX}{name}_bucket", bucket, values.get(f"{bound:g}", 0.0))
         metric.add_sample(f"{PREFIX}{name}_bucket", dict(key) | {"le": "+Inf"}, count)
         metric.add_sample(f"{PREFIX}{name}_count", dict(key), count)
         metric.add_sample(f"{PREFIX}{name}_sum", dict(key), values.get("_sum", 0.0))
     return metric
 
 
-def _gauge(name: str, words: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
-    metric = Metric(PREFIX + name, words, "gauge")
+def _gauge(name: str, help_text: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
+    metric = Metric(PREFIX + name, help_text, "gauge")
     for labels, value in samples:
         metric.add_sample(PREFIX + name, dict(labels), value)
     return metric

@@ -1,5 +1,7 @@
-"""Operators' orders: who may give them, which are refused, and how they are written down, with who
-gave them, in one transaction. Each kind of order has an entry in ``RULES``.
+"""Operators' orders: who may give them, which are refused, and how the ledger records them.
+
+An order and its giver are recorded in one transaction. Each kind of order has an entry in
+``RULES``.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk, Order
 
-LONGEST = 366 * 86400.0  # how many seconds a directive may hold, or lie ahead
-MAX_TEXT = 200  # characters of a text that a person gives
+LONGEST = 366 * 86400.0  # an order may hold, or begin in the future, for at most this long (s)
+MAX_TEXT = 200  # most characters of a text that a person gives
 
 
 # who may
@@ -43,31 +45,32 @@ def may_order(
     trusted: Container[int],
     operators: Callable[[], frozenset[int]],
 ) -> bool:
-    """Whether that user of these groups may: who is ``trusted`` (root and SlurmUser), and members
-    of ``operators``.
+    """Whether a user of these groups may give orders.
+
+    Allowed are the ``trusted`` users (root and SlurmUser) and members of ``operators``.
     """
-    # In this order, as to look groups up may hang.
+    # Keep this order: a look-up of groups may hang, and root must be able to act.
     return uid in trusted or not operators().isdisjoint(groups)
 
 
 def no_right(config: Config) -> str:
-    """The sentence for those who may give no orders."""
+    """The sentence for users who may not give orders."""
     groups = ", ".join(config.users.operators)
     members = f"members of {groups}" if groups else "members of groups in users.operators (none)"
     return f"this is for root, {config.slurm.user} and {members}"
 
 
 def name_of(uid: int) -> str:
-    """The user's name; ``uid N`` if this host knows none."""
+    """The user's name; ``uid N`` if this host has no such user."""
     with contextlib.suppress(KeyError):
         return pwd.getpwuid(uid).pw_name
     return f"uid {uid}"
 
 
 def own_name() -> str:
-    """Who runs this process, and for whom by sudo."""
+    """The user of this process, and the user who called sudo."""
     name, behind = name_of(os.getuid()), os.environ.get("SUDO_USER", "")
-    # Only root could make that up.
+    # SUDO_USER counts only for root: other users could set it to any name.
     return f"{name} ({behind})" if os.getuid() == 0 and behind.isprintable() and behind else name
 
 
@@ -75,13 +78,16 @@ def own_name() -> str:
 
 
 class Rule(NamedTuple):
-    """``check`` raises ConfigError for one without sense; ``then``: what is so when it ends."""
+    """How a kind of order is treated.
+
+    ``check`` raises ConfigError for an impossible order. ``after_end``: the state after its end.
+    """
 
     check: Callable[[Config, Any], None]
-    then: Callable[[Config, Any], str] = lambda *_: "as before"
+    after_end: Callable[[Config, Any], str] = lambda *_: "as before"
 
 
-def _of_machines(scope: str) -> None:
+def _check_scope(scope: str) -> None:
     if scope and not scope.startswith(("cloud:", "pool:")):
         raise ConfigError(f"scope is {scope!r}, expected the cluster, a cloud or a pool")
 
@@ -91,25 +97,25 @@ def _check_limit(config: Config, word: LimitChange) -> None:
     checked(word.scope, word.key, word.value)
 
 
-def _then_limit(config: Config, word: LimitChange) -> str:
-    own = configured(config, word.scope, word.key)
-    return f"the configuration's value: {bound(word.key, own)}"
+def _after_limit(config: Config, word: LimitChange) -> str:
+    configured_value = configured(config, word.scope, word.key)
+    return f"the configuration's value: {bound(word.key, configured_value)}"
 
 
 def _check_departure(config: Config, word: Departure) -> None:
-    _of_machines(word.scope)
+    _check_scope(word.scope)
     clouds = [cloud.name for cloud in config.clouds]
     if word.to and (word.to not in clouds or not word.scope.startswith("cloud:")):
         raise ConfigError(f"a cloud is emptied to another one of {', '.join(clouds)}")
-    ours = {node for pool in config.pools for node in expand(pool.nodes)}
-    strange = [node for node in word.nodes if node not in ours]
+    own_nodes = {node for pool in config.pools for node in expand(pool.nodes)}
+    strange = [node for node in word.nodes if node not in own_nodes]
     if strange:
         raise ConfigError(f"these are no nodes of pools: {compress(strange)[:MAX_TEXT]!r}")
     if not word.nodes:
         raise ConfigError("without nodes nothing leaves")
     if word.verb not in word.VERBS:
-        found = word.verb[:MAX_TEXT]
-        raise ConfigError(f"verb is {found!r}, expected one of {', '.join(word.VERBS)}")
+        verb = word.verb[:MAX_TEXT]
+        raise ConfigError(f"verb is {verb!r}, expected one of {', '.join(word.VERBS)}")
     # An order about nodes names them there.
     _check_text("about", word.about, max(MAX_TEXT, len(compress(word.nodes))))
     _check_text("image", word.image)
@@ -118,16 +124,16 @@ def _check_departure(config: Config, word: Departure) -> None:
 
 
 RULES: Mapping[type, Rule] = {
-    Pause: Rule(lambda _, word: _of_machines(word.scope)),
-    LimitChange: Rule(_check_limit, _then_limit),
+    Pause: Rule(lambda _, word: _check_scope(word.scope)),
+    LimitChange: Rule(_check_limit, _after_limit),
     Departure: Rule(_check_departure),
 }
 
 
-def _check_text(name: str, text: str, most: int = MAX_TEXT) -> None:
-    """Refuse text of more than one line, or with characters that do something to a terminal."""
-    if len(text) > most:
-        raise ConfigError(f"{name} has {len(text)} characters, expected {most} at most")
+def _check_text(name: str, text: str, longest: int = MAX_TEXT) -> None:
+    """ConfigError for text that is too long, has several lines or control characters."""
+    if len(text) > longest:
+        raise ConfigError(f"{name} has {len(text)} characters, expected {longest} at most")
     if not text.isprintable():
         raise ConfigError(f"{name} is {text!r}, expected characters that can be printed")
 
@@ -139,70 +145,76 @@ def _check(config: Config, ask: DirectAsk, now: float) -> None:
         raise ConfigError(f"scope is {ask.word.scope!r}, expected {scope!r}")
     RULES[type(ask.word)].check(config, ask.word)
     if ask.seconds is not None and not 0 < ask.seconds <= LONGEST:
-        raise ConfigError("it may hold for more than nothing and at most 366 days")
+        raise ConfigError("an order must hold for more than 0 s and at most 366 days")
     if ask.starts is not None and not ask.starts <= now + LONGEST:
-        raise ConfigError("it may begin at most 366 days from now")
+        raise ConfigError("an order must begin within 366 days")
 
 
 # how they are written down
 
 
-def carry_out(config: Config, ask: Order, who: str, now: float) -> tuple[str, ...]:
-    """Write the order down, and say what it does, a line each. Raises ConfigError for what the
-    configuration does not have, SlurmElasticError if the ledger cannot be written.
+def carry_out(config: Config, ask: Order, giver: str, now: float) -> tuple[str, ...]:
+    """Record the order. Returns lines that say what it does.
+
+    Raises ConfigError if the order does not fit the configuration, SlurmElasticError if the ledger
+    cannot be written.
     """
     path = config.state / "ledger.db"
     if not is_there(path):
-        raise SlurmElasticError(f"there is no ledger at {path}: slurm-elasticd has never run")
+        raise SlurmElasticError(f"{path} does not exist: slurm-elasticd has never run")
     try:
         with contextlib.closing(Ledger(path)) as ledger:
             if isinstance(ask, EndAsk):
-                return _end(config, ledger, ask, who, now)
-            return _direct(config, ledger, ask, who, now)
+                return _end(config, ledger, ask, giver, now)
+            return _direct(config, ledger, ask, giver, now)
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be written: {error}") from error
 
 
 def _direct(
-    config: Config, ledger: Ledger, ask: DirectAsk, who: str, now: float
+    config: Config, ledger: Ledger, ask: DirectAsk, giver: str, now: float
 ) -> tuple[str, ...]:
     _check(config, ask, now)
     word, starts = ask.word, now if ask.starts is None else max(ask.starts, now)
     until = None if ask.seconds is None else starts + ask.seconds
     reason = " ".join(ask.reason.split())
-    new = Directive(word=word, who=who, since=now, starts=starts, until=until, reason=reason)
-    about = type(word), word.place
-    before = [d for d in ledger.directives.all() if (type(d.word), d.word.place) == about]
+    new = Directive(word=word, who=giver, since=now, starts=starts, until=until, reason=reason)
+    key = type(word), word.place
+    superseded = [d for d in ledger.directives.all() if (type(d.word), d.word.place) == key]
     with ledger.together():
-        for one in before:
-            ledger.directives.end(one.number)
+        for directive in superseded:
+            ledger.directives.end(directive.number)
         ledger.directives.give(new)
         _record(config, ledger, "directed", new, told(new, now), now)
-    then = RULES[type(word)].then(config, word)
-    alone = "they have left, or " if word.gets_done else ""
-    end = f"until: {alone}{word.ended_by}"
-    after = end if until is None else f"from {clock(until)} on: {then}"
-    return (*(f"no longer: {told(one, now)}" for one in before), told(new, now), after)
+    after_end = RULES[type(word)].after_end(config, word)
+    departed = "they have left, or " if word.gets_done else ""
+    end = f"until: {departed}{word.ended_by}"
+    after = end if until is None else f"from {clock(until)} on: {after_end}"
+    return (
+        *(f"no longer: {told(directive, now)}" for directive in superseded),
+        told(new, now),
+        after,
+    )
 
 
-def _end(config: Config, ledger: Ledger, ask: EndAsk, who: str, now: float) -> tuple[str, ...]:
+def _end(config: Config, ledger: Ledger, ask: EndAsk, giver: str, now: float) -> tuple[str, ...]:
     lines = []
-    for one in ledger.directives.all():
-        if one.number in ask.numbers and ledger.directives.end(one.number):
-            line = f"no longer: {told(one, now)}"
-            _record(config, ledger, "directive-ended", one, f"{line}; ended by {who}", now)
+    for directive in ledger.directives.all():
+        if directive.number in ask.numbers and ledger.directives.end(directive.number):
+            line = f"no longer: {told(directive, now)}"
+            _record(config, ledger, "directive-ended", directive, f"{line}; ended by {giver}", now)
             lines.append(line)
     return tuple(lines)
 
 
 def _record(
-    config: Config, ledger: Ledger, kind: str, one: Directive, reason: str, now: float
+    config: Config, ledger: Ledger, kind: str, directive: Directive, reason: str, now: float
 ) -> None:
-    subjects = subjects_of(config, one)
+    subjects = subjects_of(config, directive)
     ledger.decisions.record(
         Decision(
             at=now,
-            correlation=one.correlation,
+            correlation=directive.correlation,
             kind=kind,
             subjects=subjects,
             cause=Quoted(text=reason),

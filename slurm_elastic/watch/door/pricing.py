@@ -1,6 +1,7 @@
-"""When a job that is not submitted yet would start in each partition, and what it would cost: by
-Slurm's queue and the ledger's boots, prices and interruptions. It tells nothing about anybody's
-job, so everybody may ask.
+"""Forecast when a job that is not submitted yet would start in each partition, and its cost.
+
+The forecast uses Slurm's queue and the ledger's boots, prices and interruptions. It reveals no
+other user's job, so every user may ask.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from slurm_elastic.state.ledger.books import MINIMUM
 from slurm_elastic.watch.door.questions import PartitionPrice, PriceAsk
 from slurm_elastic.watch.door.records import opened
 
-SPAN = 30 * 86400.0  # how many seconds back boots, prices and interruptions are counted
-NO_LIMIT = 86400
-"""Seconds that a job counts as asking for if neither it nor its partition has a time limit."""
-MOST_WAITING = 3000  # how many waiting jobs, from the first on, a forecast goes by
+SPAN_S = 30 * 86400.0  # count boots, prices and interruptions of this last time
+NO_LIMIT_S = 86400
+"""The time limit assumed for a job if neither it nor its partition has one."""
+MOST_WAITING = 3000  # a forecast simulates at most this many waiting jobs, the first ones
 MOST_TASKS = 200
 MOST_ASKED, MAX_PARTITIONS = 1 << 31, 32
 HABITS_DAYS = 14
@@ -50,41 +51,44 @@ _SHARES = (0.1, 0.5, 0.9)
 
 
 class Moment(Struct, frozen=True, kw_only=True):
-    """Slurm and the records at one moment. ``taken``: machines that clouds took, by offer."""
+    """Slurm and the records at one moment.
+
+    ``interruptions``: the number of machines that clouds took away, by offer.
+    """
 
     now: float
     jobs: Sequence[SlurmJob]
     nodes: Mapping[str, SlurmNode]
     habits: Habits
     machines: Sequence[Machine] = ()
-    taken: Mapping[str, int] = field(default_factory=dict)
+    interruptions: Mapping[str, int] = field(default_factory=dict)
 
 
 def records_of(config: Config, now: float) -> tuple[Sequence[Machine], Mapping[str, int]]:
-    """The machines of 30 days, and how many clouds took by offer; none without readable files."""
+    """The machines of 30 days and the interruptions by offer; nothing if files are unreadable."""
     machines: Sequence[Machine] = ()
-    taken: Mapping[str, int] = {}
+    interruptions: Mapping[str, int] = {}
     with contextlib.suppress(OSError, SlurmElasticError), opened(config) as ledger:
-        machines = ledger.machines.live(ended_since=now - SPAN)
+        machines = ledger.machines.live(ended_since=now - SPAN_S)
     with (
         contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
         contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
     ):
-        taken = state.interruptions(now - SPAN)
-    return machines, taken
+        interruptions = state.interruptions(now - SPAN_S)
+    return machines, interruptions
 
 
 def habits_of(rows: Iterable[tuple[str, str, int, int, int]]) -> Habits:
-    """From ended jobs: (user, account, CPUs, limit, run), oldest first, times in seconds."""
-    found = Habits()
+    """Habits from ended jobs: (user, account, CPUs, limit, run), oldest first, times in seconds."""
+    habits = Habits()
     for user, account, cpus, limit, run in rows:
         if limit > 0 and run > 0:
-            found.add(Asked(size=cpus, limit=limit, user=user, account=account), run)
-    return found
+            habits.add(Asked(size=cpus, limit=limit, user=user, account=account), run)
+    return habits
 
 
 def habits_now(slurm: Slurm) -> Habits:
-    """From slurmdbd if there is one, else from the ended jobs that slurmctld still knows."""
+    """Habits from slurmdbd if there is one, else from the ended jobs that slurmctld still has."""
     with contextlib.suppress(SlurmError):
         return habits_of(slurm.finished(HABITS_DAYS))
     with contextlib.suppress(SlurmError):
@@ -98,15 +102,16 @@ def habits_now(slurm: Slurm) -> Habits:
 
 def seen_now(config: Config, slurm: Slurm, now: float, habits: Habits | None = None) -> Moment:
     """Read everything once. SlurmError if Slurm does not answer."""
-    machines, taken = records_of(config, now)
+    machines, interruptions = records_of(config, now)
     return Moment(
-        now=now, jobs=slurm.jobs(), nodes=slurm.nodes(), machines=machines, taken=taken,
+        now=now, jobs=slurm.jobs(), nodes=slurm.nodes(), machines=machines,
+        interruptions=interruptions,
         habits=habits_now(slurm) if habits is None else habits,
     )  # fmt: skip
 
 
 def sound_ask(ask: PriceAsk) -> PriceAsk:
-    """The question, if a forecast can bear it; SlurmElasticError for what is no job."""
+    """Check and return the question. SlurmElasticError for impossible sizes or times."""
     job = ask.job
     if len(ask.limits) > MAX_PARTITIONS:
         raise SlurmElasticError(f"a forecast is for {MAX_PARTITIONS} partitions at most")
@@ -119,50 +124,52 @@ def sound_ask(ask: PriceAsk) -> PriceAsk:
     return ask
 
 
-def prices_of(config: Config, ask: PriceAsk, seen: Moment) -> tuple[PartitionPrice, ...]:
-    """One for each partition of the job, and there for each pool that could run it."""
-    ours = {cloud.partition_name for cloud in config.clouds}
+def prices_of(config: Config, ask: PriceAsk, moment: Moment) -> tuple[PartitionPrice, ...]:
+    """One forecast for each partition of the job and each of its pools that could run the job."""
+    own_partitions = {cloud.partition_name for cloud in config.clouds}
     return tuple(
-        one
+        forecast
         for partition in dict.fromkeys(ask.job.partitions)
-        for one in (
-            _pools(config, ask, seen, partition) if partition in ours
-            else _own(ask, seen, partition)
+        for forecast in (
+            _of_pools(config, ask, moment, partition) if partition in own_partitions
+            else _of_site(ask, moment, partition)
         )
     )  # fmt: skip
 
 
-def _own(ask: PriceAsk, seen: Moment, partition: str) -> Iterator[PartitionPrice]:
-    """A partition of the site's own machines: nothing is paid, and nobody takes them."""
+def _of_site(ask: PriceAsk, moment: Moment, partition: str) -> Iterator[PartitionPrice]:
+    """The forecast for a partition of the site's own machines: no cost, no interruptions."""
     named = PartitionPrice(partition=partition, nodes=ask.job.node_count, low=0.0, high=0.0)
-    nodes = [n for n in seen.nodes.values() if partition in n.partitions and _takes_jobs(n)]
+    nodes = [n for n in moment.nodes.values() if partition in n.partitions and _takes_jobs(n)]
     if len(nodes) < ask.job.node_count:
         yield replace(named, why=f"{len(nodes)} nodes of it are in service")
         return
-    yield _started(named, ask, seen, present_of(ask, seen, partition, nodes), ())
+    yield _started(named, ask, moment, present_of(ask, moment, partition, nodes), ())
 
 
-def _pools(config: Config, ask: PriceAsk, seen: Moment, partition: str) -> Iterator[PartitionPrice]:
+def _of_pools(
+    config: Config, ask: PriceAsk, moment: Moment, partition: str
+) -> Iterator[PartitionPrice]:
     clouds = [cloud for cloud in config.clouds if cloud.partition_name == partition]
     for pool in domain_pools(config, expand):
         cloud = next((cloud for cloud in clouds if cloud.name == pool.cloud), None)
         if cloud is None or not could_run(ask.job, pool):
             continue
         named = PartitionPrice(partition=partition, pool=pool.name, nodes=need(ask.job, pool))
-        nodes = [seen.nodes[n] for n in pool.nodes if n in seen.nodes]
-        most = most_of_cloud(config, cloud)
+        nodes = [moment.nodes[n] for n in pool.nodes if n in moment.nodes]
+        cloud_limit = most_of_cloud(config, cloud)
         usable = sorted((n for n in nodes if _takes_jobs(n)), key=_is_off)
-        usable = usable[: most_of(config, pool)][:most]
+        usable = usable[: most_of(config, pool)][:cloud_limit]
         if len(usable) < named.nodes:
             yield replace(named, why=f"{len(usable)} nodes of it may be up together")
             continue
-        machines = [m for m in seen.machines if m.pool == pool.name]
-        present = present_of(ask, seen, partition, usable)
+        machines = [m for m in moment.machines if m.pool == pool.name]
+        present = present_of(ask, moment, partition, usable)
         boots = _boots(config, pool, machines)
-        if _idle(usable, seen.jobs) >= named.nodes:
+        if _idle(usable, moment.jobs) >= named.nodes:
             boots = ()
-        started = _started(named, ask, seen, present, boots)
-        yield _paid(config, pool, started, ask, seen, machines)
+        started = _started(named, ask, moment, present, boots)
+        yield _paid(config, pool, started, ask, moment, machines)
 
 
 def _takes_jobs(node: SlurmNode) -> bool:
@@ -175,28 +182,30 @@ def _is_off(node: SlurmNode) -> bool:
 
 def _idle(nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob]) -> int:
     """How many nodes are up and have no job."""
-    taken = {node for job in jobs if not job.has_ended for node in job.nodes}
-    return sum(node.name not in taken and not _is_off(node) for node in nodes)
+    busy = {node for job in jobs if not job.has_ended for node in job.nodes}
+    return sum(node.name not in busy and not _is_off(node) for node in nodes)
 
 
-# The start is computed in processors, as jobs may share a node. We leave out how free processors
-# are spread over the nodes, and who may pass whom by QOS or fair share in the future.
+# The start is computed in processors, because jobs may share a node. We ignore how free processors
+# are spread over the nodes, and which jobs QOS or fair share will let overtake others.
 
 
-def present_of(ask: PriceAsk, seen: Moment, partition: str, nodes: Sequence[SlurmNode]) -> Present:
+def present_of(
+    ask: PriceAsk, moment: Moment, partition: str, nodes: Sequence[SlurmNode]
+) -> Present:
     """The processors of a partition's nodes, the jobs that run there, and those that wait."""
     cpus = {node.name: max(node.cpus, 1) for node in nodes}
     running = []
-    for job in seen.jobs:
-        mine = sum(node in cpus for node in job.nodes) if not job.has_ended else 0
-        if mine:
-            size = max(_cpus_of(job) * mine // len(job.nodes), 1)
-            elapsed = max(int(seen.now - job.start), 0) if job.start else 0
+    for job in moment.jobs:
+        nodes_here = sum(node in cpus for node in job.nodes) if not job.has_ended else 0
+        if nodes_here:
+            size = max(_cpus_of(job) * nodes_here // len(job.nodes), 1)
+            elapsed = max(int(moment.now - job.start), 0) if job.start else 0
             running.append(Running(job=_asked(job, size, job.limit), elapsed=elapsed))
     waiting = [
         job
-        for job in seen.jobs
-        if "PENDING" in job.states and partition in job.partitions and is_counted(job, seen.now)
+        for job in moment.jobs
+        if "PENDING" in job.states and partition in job.partitions and is_counted(job, moment.now)
     ]
     waiting.sort(key=lambda job: (-job.priority, job.submit, job.id))
     queue = (
@@ -212,8 +221,8 @@ def present_of(ask: PriceAsk, seen: Moment, partition: str, nodes: Sequence[Slur
 
 
 def _cpus_of(job: SlurmJob) -> int:
-    told = _CPUS.search(job.allocated)
-    return int(told[1]) if told else job.cpus
+    allocated = _CPUS.search(job.allocated)
+    return int(allocated[1]) if allocated else job.cpus
 
 
 def _limit_in(ask: PriceAsk, partition: str, job: SlurmJob) -> int | None:
@@ -222,16 +231,16 @@ def _limit_in(ask: PriceAsk, partition: str, job: SlurmJob) -> int | None:
 
 
 def _asked(job: SlurmJob, size: int, limit: int | None) -> Asked:
-    return Asked(size=max(size, 1), limit=limit or NO_LIMIT, user=job.user, account=job.account)
+    return Asked(size=max(size, 1), limit=limit or NO_LIMIT_S, user=job.user, account=job.account)
 
 
 def _started(
-    named: PartitionPrice, ask: PriceAsk, seen: Moment, present: Present, boots: Sequence[int]
+    named: PartitionPrice, ask: PriceAsk, moment: Moment, present: Present, boots: Sequence[int]
 ) -> PartitionPrice:
-    """The forecast with its start and run; where no machine is up, it waits for a slow boot."""
+    """The forecast with start and run; with ``boots``, each start waits for one of these boots."""
     limit = _limit_in(ask, named.partition, ask.job)
     wish = _asked(ask.job, ask.job.cpus, limit)
-    times = start_forecast.starts(present, wish, seen.habits)
+    times = start_forecast.starts(present, wish, moment.habits)
     if not times:
         return replace(named, why=f"it has {present.machines} processors in service")
     if boots:
@@ -241,8 +250,8 @@ def _started(
         named,
         start=tuple(quantile(times, share) for share in _SHARES),
         by_limits=start_forecast.by_limits(present, wish),
-        run=tuple(seen.habits.remaining(wish, 0, share) for share in _SHARES),
-        jobs_known=seen.habits.jobs,
+        run=tuple(moment.habits.remaining(wish, 0, share) for share in _SHARES),
+        jobs_known=moment.habits.jobs,
         limit=limit,
     )
 
@@ -250,11 +259,11 @@ def _started(
 def _boots(config: Config, pool: Pool, machines: Iterable[Machine]) -> tuple[int, ...]:
     """Seconds until the pool's machines registered, ascending; as configured if there were none."""
     took = [m.registered_at - m.instance.launched for m in machines if m.registered_at is not None]
-    own = rules_of(config, next(one for one in config.pools if one.name == pool.name))
-    return tuple(sorted(int(max(one, 1)) for one in took)) or (own.boot,)
+    rules = rules_of(config, next(p for p in config.pools if p.name == pool.name))
+    return tuple(sorted(int(max(seconds, 1)) for seconds in took)) or (rules.boot,)
 
 
-# The cost is that of whole machines: if another job shares them, that is luck.
+# The cost is for whole machines: we do not count on other jobs that share them.
 
 
 def _paid(
@@ -262,11 +271,13 @@ def _paid(
     pool: Pool,
     started: PartitionPrice,
     ask: PriceAsk,
-    seen: Moment,
+    moment: Moment,
     machines: Sequence[Machine],
 ) -> PartitionPrice:
-    """The forecast with its cost: from the cheapest known price at the usual run to the dearest at
-    the limit plus a boot; and what interruptions do to it if its machines may be spot ones.
+    """The forecast with its cost.
+
+    ``low``: the cheapest known price for the usual run. ``high``: the dearest price for the whole
+    limit and a boot. If the pool may have spot machines, also the effect of interruptions.
     """
     if not started.start:
         return started
@@ -277,10 +288,10 @@ def _paid(
     lease = rules_of(config, next(p for p in config.pools if p.name == pool.name)).lease
     on_demand = any(market is not Market.SPOT for market in pool.markets) or spot is None
     prices = [*(demand if on_demand else []), *([] if spot is None else [spot])] or [0.0]
-    usual, limit = started.run[1], started.limit or NO_LIMIT
+    usual, limit = started.run[1], started.limit or NO_LIMIT_S
     boot = _boots(config, pool, machines)[-1]
     low = min(prices) * started.nodes
-    found = replace(
+    priced = replace(
         started,
         low=low * _hours(usual, lease),
         high=max([*prices, *demand]) * started.nodes * _hours(limit + boot, lease),
@@ -288,20 +299,20 @@ def _paid(
         public=config.cloud(pool.cloud).location is Location.PUBLIC,
     )
     if Market.SPOT not in pool.markets:
-        return found
-    return _interrupted(found, ask, low, _mtti(machines, seen), usual)
+        return priced
+    return _interrupted(priced, ask, low, _mtti(machines, moment), usual)
 
 
 def _interrupted(
-    found: PartitionPrice, ask: PriceAsk, rate: float, mtti: float, usual: int
+    priced: PartitionPrice, ask: PriceAsk, rate: float, mtti: float, usual: int
 ) -> PartitionPrice:
-    """``rate``: $/h of all its machines."""
-    plain = without_saves(usual, mtti, found.nodes)
-    saved = with_saves(usual, mtti, found.nodes, ask.save)
+    """The forecast with the effect of interruptions; ``rate``: $/h of all its machines."""
+    plain = without_saves(usual, mtti, priced.nodes)
+    saved = with_saves(usual, mtti, priced.nodes, ask.save)
     gained = None if plain is None or saved is None else max(plain - saved, 0.0)
     return replace(
-        found,
-        chance=chance(usual, mtti, found.nodes),
+        priced,
+        chance=chance(usual, mtti, priced.nodes),
         saves_seconds=gained,
         saves_dollars=None if gained is None else gained / 3600 * rate,
     )
@@ -314,12 +325,14 @@ def _hours(seconds: float, lease: int) -> float:
 def _last_spot(machines: Iterable[Machine]) -> float | None:
     """The price of the spot machine that was bought last."""
     spot = [m.instance for m in machines if m.instance.market is Market.SPOT]
-    return max(spot, key=lambda one: one.launched).price if spot else None
+    return max(spot, key=lambda instance: instance.launched).price if spot else None
 
 
-def _mtti(machines: Iterable[Machine], seen: Moment) -> float:
+def _mtti(machines: Iterable[Machine], moment: Moment) -> float:
     """Mean seconds to an interruption of a spot machine of the pool, counted as ckptman does."""
     spot = [m for m in machines if m.instance.market is Market.SPOT]
     offers = {m.instance.offer_key for m in spot}
-    seconds = sum(max((m.ended_at or seen.now) - m.instance.launched, 0.0) for m in spot)
-    return observed_mtti(seconds, sum(seen.taken.get(offer, 0) for offer in offers), DEFAULT_MTTI)
+    seconds = sum(max((m.ended_at or moment.now) - m.instance.launched, 0.0) for m in spot)
+    return observed_mtti(
+        seconds, sum(moment.interruptions.get(offer, 0) for offer in offers), DEFAULT_MTTI
+    )

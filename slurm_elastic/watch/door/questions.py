@@ -41,14 +41,15 @@ MAX_ANSWER = 64 << 20  # bytes; thirty thousand machines take half of that
 
 
 class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
-    """All that ``status`` and ``ckpt list`` show, except what Slurm itself says."""
+    """All facts that ``status`` and ``ckpt list`` show, except Slurm's own."""
 
 
 class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
-    """The decisions about a job (by its number), a node or a pool. For a job also what Slurm says:
-    the ``nodes`` that it has or had last, since ``begin`` and until ``end`` (Unix time; None: it
-    still has them); and if it waits for machines, its ``account`` and ``user`` and how many nodes
-    it ``wants``.
+    """The decisions about a job (by its number), a node or a pool.
+
+    For a job the client adds Slurm's facts: its last ``nodes``, from ``begin`` until ``end`` (Unix
+    time; None: it still has them). If the job waits for machines, also its ``account`` and
+    ``user``, and the number of nodes that it ``wants``.
     """
 
     about: Literal["job", "node", "pool"]
@@ -62,7 +63,7 @@ class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
 
 
 class CostAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="cost"):
-    """The costs from ``since`` until ``until`` (Unix time; None: all that was paid so far)."""
+    """The costs from ``since`` until ``until`` (Unix time; None: now)."""
 
     by: By
     since: float
@@ -77,9 +78,10 @@ class DayAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="day"):
 
 
 class PriceAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="price"):
-    """When ``job``, not submitted yet, would start in each of its partitions, and for how much.
-    ``save``: seconds of a checkpoint; ``limits``: the seconds that each partition gives a job
-    without a time limit, if it bounds that.
+    """When ``job``, not submitted yet, would start in each of its partitions, and its cost.
+
+    ``save``: duration of a checkpoint (s). ``limits``: by partition, the time limit (s) of a job
+    that names none.
     """
 
     job: SlurmJob
@@ -88,15 +90,16 @@ class PriceAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="price"):
 
 
 class PartitionPrice(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A forecast for one partition, and there for one pool (empty: the site's own machines) and so
-    many of its nodes. ``why``: why the job cannot start there, if so. ``start`` and ``run``:
-    seconds until it starts, and for which it runs; a tenth, half and nine tenths of all futures are
-    below these. ``by_limits``: the start if all jobs ran as long as they asked for. ``low``:
-    dollars at the cheapest price (of ``market``) and the usual run, ``high``: at the dearest price
-    and the whole limit (None: unknown). ``chance``: that the usual run is interrupted on spot
-    machines; ``saves_seconds``, ``saves_dollars``: what checkpoints should save of that.
-    ``jobs_known``: how many ended jobs the forecast goes by. ``limit``: the job's time limit there
-    (s; None: it has none).
+    """A forecast for one partition and one of its pools ("": the site's own machines).
+
+    ``nodes``: the number of nodes that the job takes. ``why``: why the job cannot start there, or
+    "". ``start``, ``run``: seconds until the start, and of the run, at 10, 50 and 90 % of all
+    simulated futures. ``by_limits``: the start if all jobs ran up to their limits. ``low``: dollars
+    for the usual run at the cheapest price (of ``market``). ``high``: dollars for the whole limit
+    at the dearest price (None: unknown). ``chance``: probability that spot machines are taken away
+    during the usual run. ``saves_seconds``, ``saves_dollars``: the expected savings by
+    checkpoints. ``jobs_known``: number of ended jobs that the forecast uses. ``limit``: the job's
+    time limit there (s; None: no limit).
     """
 
     partition: str
@@ -137,28 +140,28 @@ Ask = FactsAsk | ChainAsk | CostAsk | DayAsk | PriceAsk | DirectAsk | EndAsk
 
 
 class Lane(StrEnum):
-    """The queue in which a question waits for its answer; no lane waits for another one."""
+    """The queue in which a question waits for its answer; lanes do not wait for each other."""
 
-    QUICK = "quick"  # what is known already: facts, refusals; with PrivateData we ask Slurm, too
-    ORDERS = "orders"  # from people known to be trusted; looking others up may take a while
+    QUICK = "quick"  # cached facts and refusals; with PrivateData we ask Slurm, too
+    ORDERS = "orders"  # from users who are known to be trusted, without a look-up of groups
     RECORDS = "records"
-    APART = "apart"  # what may take long, in a process of its own
+    APART = "apart"  # long work, in a process of its own
 
 
 _LANES = {CostAsk: Lane.APART, PriceAsk: Lane.APART, ChainAsk: Lane.RECORDS, DayAsk: Lane.RECORDS}
 
 
 def understood(line: bytes) -> Ask:
-    """The question in one line; SlurmElasticError if there is none."""
+    """Decode the question in one line. SlurmElasticError if it is not valid."""
     try:
         ask: Ask = msgspec.json.decode(line, type=Ask)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SlurmElasticError(f"this request is none of this release's: {error}") from error
+        raise SlurmElasticError(f"this release does not know this request: {error}") from error
     return ask
 
 
 def lane_of(line: bytes, *, trusted: bool) -> Lane:
-    """The lane for a question of somebody who is ``trusted`` or not."""
+    """The lane for a question; ``trusted``: whether its user is known to be trusted."""
     with contextlib.suppress(SlurmElasticError):
         ask = understood(line)
         if isinstance(ask, Order) and trusted:
@@ -170,7 +173,10 @@ def lane_of(line: bytes, *, trusted: bool) -> Lane:
 
 
 class Bar(Struct, frozen=True, kw_only=True):
-    """Why a pool starts no machines now; ``private``: it may tell of others' money or machines."""
+    """Why a pool starts no machines now.
+
+    ``private``: the reason may reveal money or machines of other users.
+    """
 
     pool: str
     reason: str
@@ -178,10 +184,11 @@ class Bar(Struct, frozen=True, kw_only=True):
 
 
 class Chain(Struct, frozen=True, kw_only=True):
-    """Decisions, ordered by time, and the machines that they are about. ``barred``: why the account
-    gets no machine of a public cloud; ``bars``: why pools start none; ``retry_at``: when a pool of
-    which no machine was available is tried again (Unix time), by pool. ``private``, ``end_only``
-    and ``unhelped`` are as in ``Facts``.
+    """Decisions, ordered by time, and the machines that they are about.
+
+    ``barred``: why the account gets no machine of a public cloud. ``bars``: why pools start no
+    machines. ``retry_at``: by pool, when a sold-out pool is tried again (Unix time). ``private``,
+    ``end_only`` and ``unhelped`` are as in ``Facts``.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -213,10 +220,10 @@ def trusted(config: Config) -> frozenset[int]:
 
 def group_ids(key: str, names: Sequence[str]) -> frozenset[int]:
     """The ids of the groups that ``users.KEY`` names, as far as this host knows them."""
-    found = set()
+    ids = set()
     for name in names:
         try:
-            found.add(grp.getgrnam(name).gr_gid)
+            ids.add(grp.getgrnam(name).gr_gid)
         except KeyError:
             log.warning("users.%s: this host has no group %s", key, name)
-    return frozenset(found)
+    return frozenset(ids)

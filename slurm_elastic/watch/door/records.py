@@ -1,4 +1,4 @@
-"""Reads the ledger, slurm-elastic-ckptman's records and the spool, for who may open them."""
+"""Reads the ledger, slurm-elastic-ckptman's records and the spool, if the process may open them."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ from slurm_elastic.watch.view import DAY, Facts
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.day import DayView, Span
 
-LAST = 253402300799  # the last second of the year 9999, which is the last year of dates
+LAST = 253402300799  # the last second of the year 9999: Python's dates end there
 
 
 def may_read(config: Config) -> bool:
-    """Whether this process may open the files, as far as they exist."""
+    """Whether this process may open the files; True if they do not exist."""
     ledger = config.state / "ledger.db"
     try:
         os.stat(ledger)
@@ -70,7 +70,7 @@ def may_read(config: Config) -> bool:
 
 
 def read_facts(config: Config, now: float) -> Facts:
-    """The facts; they say themselves which part cannot be read."""
+    """The facts, with an error in place of each part that cannot be read."""
     with config.sharing():
         return _read_facts(config, now)
 
@@ -101,12 +101,12 @@ def _ledger_facts(config: Config, now: float) -> Facts:
     try:
         ledger = Ledger(path, read_only=True)
         with contextlib.closing(ledger), ledger.moment():
-            # Read once: there may be thousands.
-            found = ledger.machines.live(ended_since=now - DAY, stopped=True)
+            # One query for live and stopped machines: there may be thousands.
+            machines = ledger.machines.live(ended_since=now - DAY, stopped=True)
             return Facts(
                 now=now,
-                machines=tuple(m for m in found if not m.is_off),
-                stopped=tuple(m for m in found if m.is_off and not m.has_ended),
+                machines=tuple(m for m in machines if not m.is_off),
+                stopped=tuple(m for m in machines if m.is_off and not m.has_ended),
                 open_launches=ledger.launches.open(),
                 cool_downs=ledger.exclusions.cool_downs(now),
                 holds=ledger.exclusions.holds(),
@@ -139,12 +139,12 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
     beat = mark.beat if mark else None
     with contextlib.suppress(SlurmElasticError), opened(config) as ledger:  # else its facts say so
         beat = latest(beat, ledger.health.heartbeat(CKPTMAN))
-    found = None if beat is None else process_exists(beat[1])
+    is_running = None if beat is None else process_exists(beat[1])
     stands_by = config.ha.directory is not None and mark is not None and mark.stands_by
     trouble = told(config.state, mark, now, config.timings.heartbeat_stale)
     return CheckpointFacts(
         heartbeat=beat,
-        process_found=found,
+        process_found=is_running,
         trouble="" if stands_by else trouble,  # the line of the heads reports it
         images=images,
         warned=warned,
@@ -157,9 +157,9 @@ def read_costs(config: Config, ask: CostAsk, now: float, uid: int | None = None)
     """The costs of one user's jobs (``uid``), or of all. SlurmElasticError if the ledger cannot be
     read, or for impossible times.
     """
-    for name, at in (("since", ask.since), ("until", ask.until)):
-        if at is not None and not 0 <= at <= LAST:
-            raise SlurmElasticError(f"{name} is {at:g}, expected a Unix time from 0 to {LAST}")
+    for name, moment in (("since", ask.since), ("until", ask.until)):
+        if moment is not None and not 0 <= moment <= LAST:
+            raise SlurmElasticError(f"{name} is {moment:g}, expected a Unix time from 0 to {LAST}")
     with opened(config) as ledger:
         books = read_books(config, ledger, ask.since, ask.until, now)
     return report(books, ask.by, share_unused=ask.share_unused, uid=uid)
@@ -175,13 +175,13 @@ def read_day(
 
 
 def read_days(config: Config, now: float, span: Span, viewer: Viewer | None = None) -> DayView:
-    """That span as far as ``viewer`` may see it (None: all)."""
+    """The last hours or days, as far as ``viewer`` may see them (None: all)."""
     return day_seen(*read_day(config, now, span), now, span, viewer)
 
 
 @contextlib.contextmanager
 def opened(config: Config) -> Iterator[Ledger]:
-    """The ledger, to be read. SlurmElasticError if its database cannot be."""
+    """Open the ledger for reading. SlurmElasticError if its database cannot be read."""
     path = config.state / "ledger.db"
     try:
         with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
@@ -191,7 +191,7 @@ def opened(config: Config) -> Iterator[Ledger]:
 
 
 def read_chain(config: Config, ask: ChainAsk, now: float) -> Chain:
-    """What was decided. SlurmElasticError if the ledger cannot be read."""
+    """The decisions about a subject. SlurmElasticError if the ledger cannot be read."""
     with opened(config) as ledger:
         return _chain(config, ledger, ask, now)
 
@@ -205,19 +205,19 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
             bars=tuple(bar for bar in bars(config, ledger, 1, now) if bar.pool == ask.name),
         )
     if ask.about == "node":
-        # The database cannot take a name that was no UTF-8 on the command line, and knows none.
-        found = tell_node(ask.name, ledger.decisions.about) if ask.name.isprintable() else []
-        since = found[0].at if found else None
+        # sqlite rejects a name that is not valid UTF-8, and no node has such a name.
+        decisions = tell_node(ask.name, ledger.decisions.about) if ask.name.isprintable() else []
+        since = decisions[0].at if decisions else None
         machines = ledger.machines.live(ended_since=since, nodes=[ask.name])
     else:
-        found = tell_job(int(ask.name), ledger.decisions.about, ask.nodes)
-        machines = _machines_of_job(config, ledger, ask, found)
+        decisions = tell_job(int(ask.name), ledger.decisions.about, ask.nodes)
+        machines = _machines_of_job(config, ledger, ask, decisions)
     asks = ask.account or ask.user
-    why = barring(barred(config, ledger, now), ask.account, ask.user) if asks else None
+    barring_budget = barring(barred(config, ledger, now), ask.account, ask.user) if asks else None
     return Chain(
-        decisions=tuple(found),
+        decisions=tuple(decisions),
         machines=machines,
-        barred=why.reason if why else "",
+        barred=barring_budget.reason if barring_budget else "",
         bars=bars(config, ledger, ask.wants, now) if ask.wants else (),
         unhelped=ledger.growth_guard.jobs(now),
         retry_at=_retry_at(config, ledger, now) if ask.wants else {},
@@ -225,23 +225,24 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
 
 
 def _retry_at(config: Config, ledger: Ledger, now: float) -> dict[str, float]:
-    """The time of the next question to a sold-out cloud, by pool. A cloud that answers with an
-    error is left out, as asking again does not help it.
+    """By pool: when its sold-out cloud is asked again (Unix time).
+
+    Clouds that answer with an error are left out, because asking again does not help.
     """
     failing = {health.name for health in ledger.health.all() if health.error}
     clouds = {pool.name: pool.cloud for pool in config.pools}
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for hold in ledger.exclusions.holds():
         is_sold_out = hold.kind == CAPACITY and clouds.get(hold.pool, "") not in failing
         if is_sold_out and now < hold.until < math.inf:
-            found[hold.pool] = min(hold.until, found.get(hold.pool, math.inf))
-    return found
+            times[hold.pool] = min(hold.until, times.get(hold.pool, math.inf))
+    return times
 
 
 def _machines_of_job(
     config: Config, ledger: Ledger, ask: ChainAsk, chain: Sequence[Decision]
 ) -> tuple[Machine, ...]:
-    """The machines that it ran on; before its first run, those that were launched for it."""
+    """The machines that the job ran on; before its first run, the machines launched for it."""
     job = int(ask.name)
     stays = _stays(config, ledger, ask)
     if stays:
@@ -249,12 +250,15 @@ def _machines_of_job(
         since = min(stay.begin for stay in stays)
         return machines_of(stays, ledger.machines.live(ended_since=since, nodes=nodes))
     nodes = {node for decision in chain for node in nodes_of(decision)}
-    known = ledger.machines.live(ended_since=chain[0].at if chain else None, nodes=nodes)
-    return tuple(machine for machine in known if job in machine.jobs)
+    candidates = ledger.machines.live(ended_since=chain[0].at if chain else None, nodes=nodes)
+    return tuple(machine for machine in candidates if job in machine.jobs)
 
 
 def _stays(config: Config, ledger: Ledger, ask: ChainAsk) -> list[Stay]:
-    """Where the job was and when; a short run may be known to Slurm or to the moves alone."""
+    """The nodes of the job over time, from Slurm, the usage records and the moves.
+
+    A short run may be in only one of these sources.
+    """
     job = int(ask.name)
     stays = [Stay(ask.nodes, ask.begin, ask.end)] if ask.nodes else []
     for run in ledger.usage.runs_of(job):

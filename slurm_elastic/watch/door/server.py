@@ -1,5 +1,6 @@
-"""The read door: any number of users ask, and none of them holds up another. Each question is
-answered in its lane (one thread), users by turns, operators first.
+"""The read door: many users may ask, and no user can block another.
+
+Each question is answered in its lane (one thread). In a lane users take turns, operators first.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from slurm_elastic.watch.door.questions import Lane, lane_of
 log = logging.getLogger(__name__)
 
 _BUSY = refused("slurm-elasticd answers as many as it can at once; ask again in a moment")
-_BROKEN = refused("slurm-elasticd could not answer this; its log says why")
+_BROKEN = refused("slurm-elasticd could not answer this; its log has the error")
 
 
 class Limits(Bounds, frozen=True, kw_only=True):
-    """``held``: bytes of answers that nobody has taken yet; one user may have half of them. Seconds
-    are for the request, until its answer, and for taking that. After each answer a lane pauses for
-    ``rest`` times what it took.
+    """Limits of the door, besides those of ``Bounds``.
+
+    ``held``: bytes of answers that clients have not read yet; one user may have half of them.
+    ``request``, ``answer``, ``taking``: seconds until the request is complete, until its answer is
+    ready, and until the client has read it. ``rest``: after each answer a lane pauses for this
+    many times the answer's duration.
     """
 
     clients: int = 64
@@ -40,8 +44,10 @@ class Limits(Bounds, frozen=True, kw_only=True):
 
 
 class Door(Server):
-    """Serves ``answer`` at ``path``; ``trusts``: who has places of their own. It must not wait.
-    ``died`` is called if the door fails and answers nobody from then on.
+    """Serves ``answer`` at ``path``.
+
+    ``trusts``: whether a peer has reserved connections; the function must not block. ``died`` is
+    called if the door fails and will answer no more questions.
     """
 
     busy = _BUSY
@@ -56,7 +62,7 @@ class Door(Server):
     ) -> None:
         self._died = died
         self._limits = limits or Limits()
-        # Who may ask is decided by what the kernel says (SO_PEERCRED), not by the mode.
+        # Mode 0666: the kernel's word about the peer (SO_PEERCRED) decides who may ask what.
         super().__init__("door", path, self._limits, mode=0o666)
         self._answer, self._trusts = answer, trusts
         self._lanes = {lane: Turns() for lane in Lane}
@@ -70,7 +76,7 @@ class Door(Server):
         self._died()
 
     async def attend(self, client: Client) -> None:
-        """Answer one question and no more: whoever goes on talking does not wait for an answer."""
+        """Answer one question per connection."""
         line = await client.line(self._limits.request)
         answer = asyncio.get_running_loop().create_future()
         question = Question(client.peer, client.user, client.trusted, line, answer)
@@ -83,7 +89,7 @@ class Door(Server):
         finally:
             answer.cancel()
             lane.withdraw(question)
-        held = [(one.user, one.held) for one in self.clients]
+        held = [(other.user, other.held) for other in self.clients]
         if not may_hold(client.user, held, self._limits.held):
             document = _BUSY
         await client.send(document, self._limits.taking)
@@ -95,26 +101,26 @@ class Door(Server):
     async def _work(self, lane: Lane, turns: Turns) -> None:
         hands = self.hands(f"door-{lane}")
         while True:
-            one = await turns.next()
-            document, took = await hands.do(self._told, one)
-            if not one.answer.done():
-                one.answer.set_result(document)
-            # So that no number of questions takes the daemon's processor.
+            question = await turns.next()
+            document, took = await hands.do(self._timed_answer, question)
+            if not question.answer.done():
+                question.answer.set_result(document)
+            # Pause, so that a flood of questions cannot take the daemon's processor.
             await asyncio.sleep(min(self._limits.rest * took, 2.0))
 
-    def _told(self, one: Question) -> tuple[bytes, float]:
-        """The answer, and how many seconds it took."""
+    def _timed_answer(self, question: Question) -> tuple[bytes, float]:
+        """The answer, and its duration (s)."""
         began, document = time.monotonic(), _BROKEN
         try:
-            document = self._answer(one.peer, one.line)
+            document = self._answer(question.peer, question.line)
         except Exception as error:
-            # Never over: users may ask again and again, and other questions are answered.
+            # Log each error once for ever: users could fill the log by repeating a question.
             if self._failures.is_news("door", repr(error)):
-                log.exception("no answer at the read door uid=%d", one.peer.uid)
+                log.exception("no answer at the read door uid=%d", question.peer.uid)
         return document, time.monotonic() - began
 
 
-def may_hold(user: int | None, held: Sequence[tuple[int | None, int]], most: int) -> bool:
-    """Whether one more answer may be kept for a user, given what is kept for each already."""
+def may_hold(user: int | None, held: Sequence[tuple[int | None, int]], limit: int) -> bool:
+    """Whether one more answer may be kept for a user; ``held``: (user, bytes) of kept answers."""
     users = sum(size for holder, size in held if holder == user)
-    return users <= most // 2 and sum(size for _, size in held) <= most
+    return users <= limit // 2 and sum(size for _, size in held) <= limit

@@ -1,8 +1,7 @@
-"""Who may see what of the records, following Slurm's PrivateData for its own commands. Pure
-functions.
+"""Which parts of the records a user may see, by the rules of Slurm's PrivateData. Pure functions.
 
-Operators see everything. For others, the words ``jobs``, ``nodes``, and ``usage`` or ``accounts``
-hide what Slurm's own commands would hide of other people's jobs, of nodes and of accounts.
+Operators see everything. For other users, the words ``jobs``, ``nodes``, and ``usage`` or
+``accounts`` hide the same as in Slurm's own commands: other people's jobs, nodes and accounts.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ JOBS, NODES = "jobs", "nodes"
 MONEY = frozenset({"usage", "accounts"})
 HIDING = frozenset({JOBS, NODES}) | MONEY  # the words of PrivateData that matter to us
 _OFFERS = ("ranked", "behind", "refused", "rejected")
-"""The details of a decision that are about offers alone."""
+"""The details of a decision that are only about offers."""
 
 
 class Viewer(Struct, frozen=True, kw_only=True):
-    """Somebody who is no operator: what is ``hidden`` (HIDING) from them, their jobs and nodes."""
+    """A user who is no operator: the ``hidden`` parts (of HIDING), own ``jobs`` and ``nodes``."""
 
     uid: int
     hidden: frozenset[str]
@@ -40,17 +39,17 @@ class Viewer(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, uid: int, hidden: Collection[str], jobs: Iterable[SlurmJob]) -> Viewer:
         """A viewer with the jobs that Slurm has now."""
-        own = [job for job in jobs if job.uid == uid]
+        own_jobs = [job for job in jobs if job.uid == uid]
         return cls(
             uid=uid,
             hidden=frozenset(hidden) & HIDING,
-            jobs=frozenset(job.id for job in own),
-            nodes=frozenset(node for job in own for node in job.nodes),
+            jobs=frozenset(job.id for job in own_jobs),
+            nodes=frozenset(node for job in own_jobs for node in job.nodes),
         )
 
-    def hides(self, *words: str) -> bool:
+    def hides(self, *kinds: str) -> bool:
         """Whether any of these is hidden."""
-        return not self.hidden.isdisjoint(words)
+        return not self.hidden.isdisjoint(kinds)
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -64,11 +63,11 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
         return facts
     checkpoints = facts.checkpoints
     if viewer.hides(*MONEY):
-        told = tuple(d for d in facts.directives if not d.word.is_limit)
-        facts = replace(facts, payers={}, spent={}, directives=told)
+        directives = tuple(d for d in facts.directives if not d.word.is_limit)
+        facts = replace(facts, payers={}, spent={}, directives=directives)
     if viewer.hides(NODES):
-        told = tuple(d for d in facts.directives if not d.word.single)
-        facts = replace(facts, holds=(), directives=told)
+        directives = tuple(d for d in facts.directives if not d.word.single)
+        facts = replace(facts, holds=(), directives=directives)
     return replace(
         facts,
         unhelped=_seen_unhelped(facts.unhelped, viewer),
@@ -85,8 +84,8 @@ def day_seen(
     """The view of a day, or of a few, that ``viewer`` may see (None: all)."""
     if viewer is None or not viewer.hidden:
         return day_view(machines, runs, now, span=span)
-    own = (run for run in runs if not viewer.hides(JOBS) or run.uid == viewer.uid)
-    return day_view(_seen_machines(machines, viewer), own, now, viewer.told, span)
+    visible_runs = (run for run in runs if not viewer.hides(JOBS) or run.uid == viewer.uid)
+    return day_view(_seen_machines(machines, viewer), visible_runs, now, viewer.told, span)
 
 
 def _seen_machines(machines: Iterable[Machine], viewer: Viewer) -> tuple[Machine, ...]:
@@ -106,14 +105,14 @@ def _without_others(machine: Machine, viewer: Viewer) -> Machine:
 
 
 def _seen_launches(launches: Iterable[Launch], viewer: Viewer) -> tuple[Launch, ...]:
-    found = []
+    visible_launches = []
     for launch in launches:
         if viewer.hides(NODES) and viewer.jobs.isdisjoint(launch.jobs):
             continue
         jobs = _own(launch.jobs, viewer) if viewer.hides(JOBS) else launch.jobs
         accounts = {} if viewer.hides(JOBS, *MONEY) else launch.accounts
-        found.append(replace(launch, jobs=jobs, accounts=accounts))
-    return tuple(found)
+        visible_launches.append(replace(launch, jobs=jobs, accounts=accounts))
+    return tuple(visible_launches)
 
 
 def _seen_checkpoints(facts: CheckpointFacts, viewer: Viewer) -> CheckpointFacts:
@@ -131,11 +130,11 @@ def _seen_checkpoints(facts: CheckpointFacts, viewer: Viewer) -> CheckpointFacts
 
 
 def refusal(ask: ChainAsk, viewer: Viewer) -> str:
-    """Why ``viewer`` is told nothing of what was asked; empty if there is something to tell."""
+    """Why ``viewer`` may see nothing about the subject; "" if some of it is visible."""
     if ask.about == "job" and viewer.hides(JOBS) and int(ask.name) not in viewer.jobs:
         return (
-            f"job {ask.name} is none of yours that Slurm still has, and slurm.conf "
-            "(PrivateData=jobs) hides those of others"
+            f"job {ask.name} is not one of your jobs that Slurm still has, and slurm.conf "
+            "(PrivateData=jobs) hides other users' jobs"
         )
     if ask.about == "node" and viewer.hides(NODES) and ask.name not in viewer.nodes:
         return f"none of your jobs is on {ask.name}, and slurm.conf (PrivateData=nodes) hides nodes"
@@ -143,8 +142,9 @@ def refusal(ask: ChainAsk, viewer: Viewer) -> str:
 
 
 def own_ask(ask: PriceAsk, viewer: Viewer, user: str) -> PriceAsk:
-    """The same forecast for a job of ``user``, who asks. Under another name it would tell how long
-    that user's jobs ran, which ``jobs`` hides; and an account may be one person's.
+    """The question for a job of ``user``, the one who asks, and without account.
+
+    A forecast for another user or account would reveal how long their jobs ran.
     """
     if not viewer.hides(JOBS):
         return ask
@@ -155,9 +155,9 @@ def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
     """The part of a chain of decisions that ``viewer`` may see."""
     if not viewer.hidden:
         return chain
-    seen = (_seen_decision(decision, viewer) for decision in chain.decisions)
+    visible_decisions = (_seen_decision(decision, viewer) for decision in chain.decisions)
     return Chain(
-        decisions=tuple(decision for decision in seen if decision is not None),
+        decisions=tuple(decision for decision in visible_decisions if decision is not None),
         machines=_seen_machines(chain.machines, viewer),
         barred="" if viewer.hides(*MONEY) else chain.barred,
         bars=tuple(_seen_bar(bar, viewer) for bar in chain.bars),
@@ -168,34 +168,37 @@ def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
 
 
 def _seen_unhelped(rows: Iterable[UnhelpedJob], viewer: Viewer) -> tuple[UnhelpedJob, ...]:
-    own = (row for row in rows if not viewer.hides(JOBS) or row.job in viewer.jobs)
-    return tuple(replace(row, nodes=()) if viewer.hides(NODES) else row for row in own)
+    visible_rows = (row for row in rows if not viewer.hides(JOBS) or row.job in viewer.jobs)
+    return tuple(replace(row, nodes=()) if viewer.hides(NODES) else row for row in visible_rows)
 
 
 def _seen_bar(bar: Bar, viewer: Viewer) -> Bar:
-    """That there is a bar is no secret, or the job's user would wait and not know why."""
+    """The bar, without a private reason. The bar itself stays, so that users know why they wait."""
     if not bar.private or not viewer.hides(NODES, *MONEY):
         return bar
     return replace(bar, reason="a bound of the site on machines, dollars or hours is reached")
 
 
 def _seen_decision(decision: Decision, viewer: Viewer) -> Decision | None:
-    """If it is about several jobs, the viewer's own stay; its figures by job go."""
+    """The visible part of a decision, or None.
+
+    A decision about several jobs keeps the viewer's own jobs and loses its figures by job.
+    """
     if decision.correlation == LIMITS and viewer.hides(*MONEY):
         return None
     jobs = jobs_of(decision)
-    own = _own(jobs, viewer)
-    if viewer.hides(NODES) and not own and not viewer.nodes.issuperset(nodes_of(decision)):
+    own_jobs = _own(jobs, viewer)
+    if viewer.hides(NODES) and not own_jobs and not viewer.nodes.issuperset(nodes_of(decision)):
         return None
-    if not viewer.hides(JOBS) or (own and len(own) == len(jobs)):
+    if not viewer.hides(JOBS) or (own_jobs and len(own_jobs) == len(jobs)):
         return decision
-    if jobs and not own:
+    if jobs and not own_jobs:
         return None
-    others = {job_subject(job) for job in jobs} - {job_subject(job) for job in own}
+    foreign_jobs = {job_subject(job) for job in jobs} - {job_subject(job) for job in own_jobs}
     detail = {k: v for k, v in (decision.detail or {}).items() if k in _OFFERS}
     return replace(
         decision,
-        subjects=tuple(s for s in decision.subjects if s not in others),
+        subjects=tuple(s for s in decision.subjects if s not in foreign_jobs),
         detail=detail or None,
     )
 

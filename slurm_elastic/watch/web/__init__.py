@@ -1,6 +1,6 @@
-"""The page: what status, explain, cost, ckpt list and doctor tell, in a browser, read-only.
-``static`` is a bundle of files that needs no build. It asks for the documents that those commands
-print as JSON: from ``server`` here, or, in Cockpit, from the commands themselves. ``documents``
-keeps answers for a moment, ``listening`` is the socket, ``connection`` decides who may connect and
-for how long.
+"""The read-only page: status, explain, cost, ckpt list and doctor in a browser.
+
+``static``: files of the page, which need no build. The page asks for the JSON documents of these
+commands: from ``server``, or in Cockpit from the commands themselves. ``documents`` caches answers,
+``listening`` opens the socket, ``connection`` decides who may connect and for how long.
 """

@@ -1,4 +1,4 @@
-"""One connection to the page: how long a request may take, and who goes if there are too many."""
+"""One connection to the page: time-outs of requests, and a limit on the number of connections."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from slurm_elastic.base.unixsocket import peer_of
 
-MOST = 128
-"""Connections at once. If there are more, the oldest one that waits for no answer is closed."""
-REQUEST = 10.0
-"""Seconds from the connection to a request's first byte, and from that to its last one."""
+MAX_CONNECTIONS = 128
+"""If more connections are open, the oldest idle one is closed."""
+REQUEST_TIMEOUT_S = 10.0
+"""Time-out from the connection to a request's first byte, and from there to its last byte."""
 
 
 class Connection(H11Protocol):
-    """uvicorn's, bounded. A unix socket lets in its owner, root and members of ``group``."""
+    """uvicorn's connection with limits. A unix socket admits its owner, root and ``group``."""
 
     group: int | None = None
-    made = 0.0
+    opened_at = 0.0
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -31,24 +31,26 @@ class Connection(H11Protocol):
         if link.family == socket.AF_UNIX and not self._lets_in(link):
             transport.abort()
             return
-        self.made = time.monotonic()
-        self._watch()
-        # The bound of uvicorn counts everybody: at a loopback port, any user of the host could shut
-        # the page's owner out.
-        if len(self.connections) > MOST:
-            others = (one for one in self.connections if isinstance(one, Connection))
-            idle = [one for one in others if one.is_idle]
+        self.opened_at = time.monotonic()
+        self._start_timer()
+        # Not uvicorn's own limit: it refuses new connections, so at a loopback port any user of the
+        # host could shut the page's owner out.
+        if len(self.connections) > MAX_CONNECTIONS:
+            others_open = (
+                connection for connection in self.connections if isinstance(connection, Connection)
+            )
+            idle = [connection for connection in others_open if connection.is_idle]
             if idle:
-                min(idle, key=lambda one: one.made).transport.abort()
+                min(idle, key=lambda connection: connection.opened_at).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
         super().data_received(data)
-        self._watch()
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio."""
-        self._rest()
+        self._cancel_timer()
         super().connection_lost(exc)
 
     @property
@@ -60,14 +62,14 @@ class Connection(H11Protocol):
         peer = peer_of(link)
         return peer.uid in (0, os.geteuid()) or self.group in peer.groups
 
-    def _watch(self) -> None:
+    def _start_timer(self) -> None:
         if not self.is_idle:
-            self._rest()
-        # The time-out of uvicorn begins only after an answer.
+            self._cancel_timer()
+        # uvicorn's own time-out begins only after an answer.
         elif self._timer is None:
-            self._timer = self.loop.call_later(REQUEST, self.transport.abort)
+            self._timer = self.loop.call_later(REQUEST_TIMEOUT_S, self.transport.abort)
 
-    def _rest(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

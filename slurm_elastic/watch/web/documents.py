@@ -1,5 +1,7 @@
-"""The documents that the page asks for, by name: what a command prints with ``--json`` to whoever
-runs the server, read only as often as makes sense. ``cli/web.py`` lists them with their sources.
+"""The documents that the page asks for, by name, with a cache.
+
+A document is the ``--json`` output of a command for the user who runs the server. ``cli/web.py``
+lists the documents with their sources.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 
 Query = Mapping[str, str]
 
-SHARE = 10.0  # a document is good for so many times the time that it took to make
-STALE = 120.0  # seconds for which it is good at most
-KEPT = 64  # how many documents, of all names and queries, are kept
-_PACKED = 1400  # documents of so many bytes or more are compressed
+AGE_PER_DURATION = 10.0  # a document is used for this many times the time that it took to make
+MAX_AGE_S = 120.0  # but that rule gives at most this long
+MAX_DOCUMENTS = 64  # cached documents of all names and queries
+_MIN_PACKED_BYTES = 1400  # shorter documents are not compressed
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """How one document is made, or SlurmElasticError raised with a sentence. It goes only by those
-    words of a query that it ``takes``, and is good for ``fresh`` seconds at least.
+    """How one document is made.
+
+    ``make`` raises SlurmElasticError with a sentence for the user. It gets only the parameters of
+    a query that are in ``takes``. The document is used for at least ``fresh`` seconds.
     """
 
     make: Callable[[Query], str]
@@ -34,7 +38,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """A document, good ``until`` then (monotonic); ``packed``: its ``body`` by gzip, or empty."""
+    """A document, used ``until`` this time (monotonic). ``packed``: gzip of ``body``, or empty."""
 
     until: float
     body: bytes
@@ -42,7 +46,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class Documents:
-    """The documents of ``sources`` by name. Thread-safe: who asks meanwhile waits for it."""
+    """The documents of ``sources`` by name. Thread-safe: callers wait while one is being made."""
 
     guarded_by: ClassVar[GuardedBy] = {
         "_making": "to make the documents of one name",
@@ -59,7 +63,7 @@ class Documents:
         return name in self._sources
 
     def get(self, name: str, query: Query) -> Reading:
-        """The document; SlurmElasticError if it cannot be made. Errors are not kept."""
+        """The document. SlurmElasticError if it cannot be made; errors are not cached."""
         source = self._sources[name]
         query = {word: query[word] for word in source.takes if word in query}
         key = (name, tuple(query.items()))
@@ -71,21 +75,21 @@ class Documents:
                 return kept
             text = source.make(query).encode("utf-8", "backslashreplace")
             now = time.monotonic()
-            good = max(source.fresh, min(SHARE * (now - began), STALE))
-            packed = gzip.compress(text, 1, mtime=0) if len(text) >= _PACKED else b""
-            made = Reading(until=now + good, body=text, packed=packed)
+            lifetime_s = max(source.fresh, min(AGE_PER_DURATION * (now - began), MAX_AGE_S))
+            packed = gzip.compress(text, 1, mtime=0) if len(text) >= _MIN_PACKED_BYTES else b""
+            reading = Reading(until=now + lifetime_s, body=text, packed=packed)
             with self._lock:
-                # To the end of the order, of which the first ones are dropped.
+                # Re-insert at the end: the loop below drops the oldest entries.
                 self._readings.pop(key, None)
-                self._readings[key] = made
-                for old in list(self._readings)[:-KEPT]:
+                self._readings[key] = reading
+                for old in list(self._readings)[:-MAX_DOCUMENTS]:
                     del self._readings[old]
-            return made
+            return reading
 
 
 def word(query: Query, name: str, default: str = "", longest: int = 200) -> str:
-    """One value of a query; SlurmElasticError if it is too long to mean anything."""
-    found = query.get(name, default)
-    if len(found) > longest:
-        raise SlurmElasticError(f"{name}: {len(found)} characters, expected {longest} at most")
-    return found
+    """One value of a query. SlurmElasticError if it is longer than ``longest``."""
+    value = query.get(name, default)
+    if len(value) > longest:
+        raise SlurmElasticError(f"{name}: {len(value)} characters, expected {longest} at most")
+    return value

@@ -1,4 +1,4 @@
-"""The page's socket: a unix socket or loopback, and nothing else, as it has no TLS of its own."""
+"""The page's socket: a unix socket or a loopback port only, because the page has no TLS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ListenAddress(Struct, frozen=True, kw_only=True):
 
 
 def place(text: str) -> ListenAddress:
-    """A path with a slash, or ``127.0.0.1:8411``. ValueError for what is not of this host alone."""
+    """Parse a path with a slash, or ``127.0.0.1:8411``. ValueError for non-loopback addresses."""
     if "/" in text:
         return ListenAddress(path=Path(text))
     host, _, port = text.rpartition(":")
@@ -39,8 +39,8 @@ def place(text: str) -> ListenAddress:
         raise ValueError(f"{text!r} is neither a path with a slash nor HOST:PORT")
     if host != "localhost" and not _is_loopback(host):
         raise ValueError(
-            f"{text!r} is not of this host alone: give a unix socket or 127.0.0.1, and let the "
-            "site's web server or ssh -L lead there"
+            f"{text!r} can be reached from other hosts: give a unix socket or 127.0.0.1, and "
+            "forward to it with the site's web server or ssh -L"
         )
     return ListenAddress(host=host, port=int(port))
 
@@ -48,13 +48,17 @@ def place(text: str) -> ListenAddress:
 @contextlib.contextmanager
 def own_place() -> Iterator[ListenAddress]:
     """A unix socket in a directory that only this user can enter."""
-    own = os.environ.get("XDG_RUNTIME_DIR", "")
-    # After su(1) or `sudo -E` it is another user's, who could put a socket in the place of ours.
-    if os.path.isabs(own) and os.path.isdir(own) and _is_own(own):
-        yield ListenAddress(path=Path(own) / NAME)
+    runtime_directory = os.environ.get("XDG_RUNTIME_DIR", "")
+    # After su(1) or `sudo -E` the directory is another user's, who could replace our socket.
+    if (
+        os.path.isabs(runtime_directory)
+        and os.path.isdir(runtime_directory)
+        and _is_own(runtime_directory)
+    ):
+        yield ListenAddress(path=Path(runtime_directory) / NAME)
         return
-    with tempfile.TemporaryDirectory(prefix="slurm-elastic-web-") as made:
-        yield ListenAddress(path=Path(made) / NAME)
+    with tempfile.TemporaryDirectory(prefix="slurm-elastic-web-") as directory:
+        yield ListenAddress(path=Path(directory) / NAME)
 
 
 def _is_own(directory: str) -> bool:
@@ -70,40 +74,43 @@ def _is_loopback(host: str) -> bool:
 
 
 @contextlib.contextmanager
-def listening(where: ListenAddress, group: str = "") -> Iterator[socket.socket]:
-    """A socket that listens; members of ``group`` may use a unix one. SlurmElasticError if not."""
-    if where.path is None:
-        with _tcp(where) as bound:
+def listening(address: ListenAddress, group: str = "") -> Iterator[socket.socket]:
+    """Open a listening socket; members of ``group`` may use a unix socket.
+
+    Raises SlurmElasticError if the group is unknown or the address cannot be used.
+    """
+    if address.path is None:
+        with _tcp(address) as bound:
             yield bound
         return
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         number = None if not group else grp.getgrnam(group).gr_gid
-        bind_socket(link, where.path, mode=OWN, backlog=BACKLOG)
+        bind_socket(link, address.path, mode=OWN, backlog=BACKLOG)
         if number is not None:
-            # First: until then it would be open to the members of our own group.
-            os.chown(where.path, -1, number)
-            os.chmod(where.path, SHARED)
-        inode = os.stat(where.path).st_ino
+            # chown before chmod: else members of our own group could connect in between.
+            os.chown(address.path, -1, number)
+            os.chmod(address.path, SHARED)
+        inode = os.stat(address.path).st_ino
     except KeyError:
         link.close()
         raise SlurmElasticError(f"--group: this host has no group {group!r}") from None
     except OSError as error:
         link.close()
-        why = error.strerror or error
-        raise SlurmElasticError(f"cannot listen at {where.path}: {why}") from error
+        error_text = error.strerror or error
+        raise SlurmElasticError(f"cannot listen at {address.path}: {error_text}") from error
     try:
         yield link
     finally:
-        remove_socket(where.path, inode)
+        remove_socket(address.path, inode)
         link.close()
 
 
-def _tcp(where: ListenAddress) -> socket.socket:
+def _tcp(address: ListenAddress) -> socket.socket:
     try:
-        return socket.create_server((where.host, where.port), backlog=BACKLOG)
+        return socket.create_server((address.host, address.port), backlog=BACKLOG)
     except OSError as error:
         raise SlurmElasticError(
-            f"cannot listen at {where.host}:{where.port}: {error.strerror}; --listen 127.0.0.1:0 "
-            "takes a free port"
+            f"cannot listen at {address.host}:{address.port}: {error.strerror}; "
+            "--listen 127.0.0.1:0 takes a free port"
         ) from error

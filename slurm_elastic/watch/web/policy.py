@@ -1,4 +1,4 @@
-"""Headers by which a browser runs and loads only what is the page's own (CSP 3, Trusted Types)."""
+"""Headers that make a browser run and load only the page's own files (CSP 3, Trusted Types)."""
 
 from __future__ import annotations
 

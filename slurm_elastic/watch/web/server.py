@@ -1,7 +1,7 @@
 """HTTP for the page: static files, ``api/NAME`` for documents, ``api/events`` for news about them.
 
-It is read-only. At a loopback port visitors need its key; at a unix socket the kernel says who
-comes.
+It is read-only. At a loopback port visitors need the key; at a unix socket the kernel names the
+visitor.
 """
 
 from __future__ import annotations
@@ -37,23 +37,27 @@ OWN_NAMES = ("localhost", "127.0.0.1")
 """Names by which a browser reaches loopback, directly or by ``ssh -L``."""
 STREAM = "text/event-stream"
 KEY, COOKIE = "key", "slurm-elastic-key"
-PERIOD = 5.0  # seconds between two looks while somebody has the page open
-MOST_STREAMS = 32
-REFUSED = (400, 403)  # for a name that is not ours; without the key
+PERIOD_S = 5.0  # interval of checks for a new status while the page is open
+MAX_STREAMS = 32
+REFUSED = (400, 403)  # wrong host name; missing key
 _KEYLESS = "This page needs the address that `slurm-elastic web` printed, with its key.\n"
 
 
 def application(
-    documents: Documents, *, names: Sequence[str] = OWN_NAMES, key: str = "", period: float = PERIOD
+    documents: Documents,
+    *,
+    names: Sequence[str] = OWN_NAMES,
+    key: str = "",
+    period: float = PERIOD_S,
 ) -> Starlette:
-    """The page for browsers that ask by one of ``names`` and have the ``key``, if there is one."""
+    """The page for browsers that use a host name of ``names`` and have the ``key``, if any."""
     answers = PageAnswers(documents, period)
     routes = [
         Route("/api/events", answers.stream),
         Route("/api/{name}", answers.document),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]
-    # In any case: by `ssh -L` a browser comes from a port also where we have a unix socket.
+    # Also with a unix socket: through `ssh -L` a browser uses a host name and a port.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=list(names), www_redirect=False)
     guards = [Middleware(Keyed, key=key)] if key else []
     app = Starlette(routes=routes, middleware=[Middleware(Headed), hosts, *guards])
@@ -62,12 +66,15 @@ def application(
 
 
 class PageServer(uvicorn.Server):
-    """uvicorn, ending streams before it waits for answers. ``group``: who may use a unix socket."""
+    """uvicorn, which ends streams before it waits for open answers.
+
+    ``group``: the group that may use a unix socket.
+    """
 
     def __init__(self, app: Starlette, group: int | None = None) -> None:
         settings = uvicorn.Config(
             app, http=type("Visit", (Connection,), {"group": group}), ws="none",
-            log_level="error",  # a warning is any stranger's who speaks no HTTP
+            log_level="error",  # any stranger who speaks no HTTP causes a warning
             access_log=False, server_header=False, lifespan="off",
             timeout_graceful_shutdown=3, proxy_headers=False,
         )  # fmt: skip
@@ -75,7 +82,7 @@ class PageServer(uvicorn.Server):
         self._ending = app.state.ending
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Called in its loop."""
+        """End the streams first, then shut down; uvicorn calls it in its event loop."""
         self._ending.set()
         await super().shutdown(sockets)
 
@@ -92,7 +99,7 @@ def _json(document: object, status: int) -> Response:
 
 
 class PageAnswers:
-    """Hands out documents, and tells pages of a new status, which is read once for all."""
+    """Answers requests for documents, and notifies open pages of a new status."""
 
     def __init__(self, documents: Documents, period: float) -> None:
         self._documents, self._period = documents, period
@@ -101,48 +108,50 @@ class PageAnswers:
         self.ending = asyncio.Event()
 
     async def document(self, request: Request) -> Response:
-        """What a command prints; 422 with its sentence if it fails."""
+        """The document of a command; 422 with the error's sentence if it fails."""
         name, query = request.path_params["name"], dict(request.query_params)
         if name not in self._documents:
             return _json({"error": f"there is no document {name!r}"}, 404)
         try:
-            made = await self._made(name, query)
+            reading = await self._reading(name, query)
         except SlurmElasticError as error:
             return _json({"error": str(error)}, 422)
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-        if made.packed and "gzip" in request.headers.get("accept-encoding", ""):
+        if reading.packed and "gzip" in request.headers.get("accept-encoding", ""):
             headers["Content-Encoding"] = "gzip"
-            return Response(made.packed, headers=headers, media_type=JSON)
-        return Response(made.body, headers=headers, media_type=JSON)
+            return Response(reading.packed, headers=headers, media_type=JSON)
+        return Response(reading.body, headers=headers, media_type=JSON)
 
-    async def _made(self, name: str, query: Query) -> Reading:
-        """Each document has one thread, so those that wait for a slow one hold up no other."""
+    async def _reading(self, name: str, query: Query) -> Reading:
+        """Make a document, one thread per name, so that a slow document delays no other."""
         async with self._turns[name]:
             return await to_thread.run_sync(self._documents.get, name, query)
 
     async def stream(self, request: Request) -> Response:
-        """Server-sent events (HTML Living Standard, 9.2)."""
-        if self._open >= MOST_STREAMS:
+        """The stream of server-sent events (HTML Living Standard, 9.2)."""
+        if self._open >= MAX_STREAMS:
             return PlainTextResponse("too many pages are open\n", 503)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(self._news(request), headers=headers, media_type=STREAM)
 
     async def _news(self, request: Request) -> AsyncIterator[str]:
         self._open += 1
-        seen: Reading | None = None
+        last_reading: Reading | None = None
         try:
             yield f"retry: {self._period * 1000:.0f}\n\n"
             while not (self.ending.is_set() or await request.is_disconnected()):
                 try:
-                    made = await self._made("status", {})
+                    reading = await self._reading("status", {})
                 except SlurmElasticError as error:
                     yield _event("trouble", str(error))
                     await self._wait(self._period)
                     continue
-                if seen is not None and made is not seen:  # the page has just read the first one
+                if (
+                    last_reading is not None and reading is not last_reading
+                ):  # the page has just read the first one
                     yield _event("fresh", "")
-                seen = made
-                await self._wait(max(made.until - time.monotonic(), 0.0) + 0.05)
+                last_reading = reading
+                await self._wait(max(reading.until - time.monotonic(), 0.0) + 0.05)
         finally:
             self._open -= 1
 
@@ -170,7 +179,7 @@ class Headed:
                 for name, value in HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-cache")
-                # A stranger who takes no answers would keep it busy, and with it one of our places.
+                # A stranger who reads no answers would keep one of our connections busy.
                 if message["status"] in REFUSED:
                     headers["Connection"] = "close"
             await send(message)
@@ -179,7 +188,7 @@ class Headed:
 
 
 class Keyed:
-    """Lets in those who have the key: in the address the first time, in a cookie afterwards."""
+    """Admits visitors with the key: in the address the first time, in a cookie afterwards."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app, self._key = app, key
@@ -189,7 +198,8 @@ class Keyed:
         if scope["type"] != "http":
             return
         asked = HTTPConnection(scope)
-        port = asked.url.port or 80  # cookies belong to a host, whatever the port
+        # The port is part of the cookie's name: browsers share cookies between ports of a host.
+        port = asked.url.port or 80
         name = f"{COOKIE}-{port}"
         if self._fits(asked.query_params.get(KEY, "")):
             welcome = RedirectResponse(".", 303)
@@ -200,5 +210,5 @@ class Keyed:
         else:
             await PlainTextResponse(_KEYLESS, 403)(scope, receive, send)
 
-    def _fits(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._key.encode())
+    def _fits(self, candidate: str) -> bool:
+        return hmac.compare_digest(candidate.encode(), self._key.encode())

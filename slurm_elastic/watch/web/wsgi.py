@@ -1,4 +1,7 @@
-"""The page as a WSGI application (PEP 3333), for servers with a process a user (Open OnDemand)."""
+"""The page as a WSGI application (PEP 3333), for web servers such as Open OnDemand.
+
+Such a server starts one process per user.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 
 
 def application(documents: Documents) -> WSGIApplication:
-    """Serves static files and ``api/NAME``, below whatever path it is mounted at."""
+    """Serves static files and ``api/NAME``, below any path that it is mounted at."""
     files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.is_file()}
 
     def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:

@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import configfile
 from slurm_elastic.model.directive import clock
 from slurm_elastic.watch.door import bounded_process as module
-from slurm_elastic.watch.door.bounded_process import MEMORY, SECONDS, apart
+from slurm_elastic.watch.door.bounded_process import MAX_BYTES, TIMEOUT_S, apart
 
 
 def test_it_returns_what_the_function_does() -> None:
@@ -22,8 +22,8 @@ def test_it_returns_what_the_function_does() -> None:
 
 
 def test_it_is_bounded_and_comes_after_everything_else() -> None:
-    assert apart(resource.getrlimit, resource.RLIMIT_AS) == (MEMORY, MEMORY)
-    assert apart(resource.getrlimit, resource.RLIMIT_CPU) == (SECONDS, SECONDS)
+    assert apart(resource.getrlimit, resource.RLIMIT_AS) == (MAX_BYTES, MAX_BYTES)
+    assert apart(resource.getrlimit, resource.RLIMIT_CPU) == (TIMEOUT_S, TIMEOUT_S)
     assert apart(os.nice, 0) == min(os.nice(0) + 10, 19)
     assert apart(Path.read_text, Path("/proc/self/oom_score_adj")) == "1000\n"
 
@@ -32,10 +32,10 @@ def test_what_takes_too_long_or_too_much_memory_is_ended_and_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(SlurmElasticError, match="more than 12s or 1024 MiB"):
-        apart(bytearray, 2 * MEMORY)
+        apart(bytearray, 2 * MAX_BYTES)
     with pytest.raises(SlurmElasticError, match="ask for less"):
-        apart(bytearray, MEMORY * 2 // 3)  # it is made, and there is no room to hand it over
-    monkeypatch.setattr(module, "SECONDS", 0.5)
+        apart(bytearray, MAX_BYTES * 2 // 3)  # it is made, and there is no room to hand it over
+    monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
     began = time.monotonic()
     with pytest.raises(SlurmElasticError, match="ask for less"):
         apart(time.sleep, 600)

@@ -120,7 +120,7 @@ def test_everybody_may_ask_and_nonsense_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A busy machine may take longer to start the process that answers.
-    monkeypatch.setattr(bounded_process, "SECONDS", patience(bounded_process.SECONDS))
+    monkeypatch.setattr(bounded_process, "TIMEOUT_S", patience(bounded_process.TIMEOUT_S))
     site = config(tmp_path)
     config_file(tmp_path)
     answers = DoorAnswers(site, busy_slurm(), lambda: NOW)

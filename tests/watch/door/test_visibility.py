@@ -101,8 +101,8 @@ def chain(path: Path, subject: str, about: str = "job") -> Chain:
 def test_a_users_own_job_is_told_and_anothers_is_not(tmp_path: Path) -> None:
     own, other = ChainAsk(about="job", name="42"), ChainAsk(about="job", name="41")
     assert refusal(own, viewer(BOB, "jobs")) == ""
-    assert "job 41 is none of yours" in refusal(other, viewer(BOB, "jobs"))
-    assert "job 7 is none of yours" in refusal(
+    assert "job 41 is not one of your jobs" in refusal(other, viewer(BOB, "jobs"))
+    assert "job 7 is not one of your jobs" in refusal(
         ChainAsk(about="job", name="7"), viewer(BOB, "jobs")
     ), "whether there is one is not told"
     assert refusal(other, viewer(BOB, "nodes")) == ""

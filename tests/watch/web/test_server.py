@@ -124,7 +124,7 @@ def test_a_stranger_has_one_answer_a_connection(name: str, code: bytes) -> None:
 
 def test_who_asks_has_so_long_for_a_whole_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a byte comes, in the first request of a connection or a later one."""
-    monkeypatch.setattr(connection, "REQUEST", 0.5)
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 0.5)
     for before in (b"", b"GET /api/status HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         with served({"status": lambda _: "{}"}) as address:
             place = urlsplit(address)
