@@ -175,6 +175,7 @@ def _versions(config: Config) -> str:
 
 
 def _own_command(config: Path, *arguments: str) -> str:
+    # -P: a file in the current directory must not shadow a module.
     module = "slurm_elastic.cli.main"
     return _output_of(sys.executable, "-P", "-m", module, "--config", str(config), *arguments)
 

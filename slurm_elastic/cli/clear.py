@@ -118,6 +118,7 @@ def clear(
         subjects = [subject for subject in subjects if not subject.startswith(_JOB)]
     pools = domain_pools(config, expand)
     clouds = [c.name for c in config.clouds if subjects is None or c.name in subjects]
+    # readmit() returns whether there was such an entry.
     doubted = [name for name in clouds if ledger.exclusions.readmit(DOUBT, name)]
     keys = [c.scope for c in ledger.exclusions.cool_downs(now)]
     paused = [b.scope for b in ledger.exclusions.breakers()]

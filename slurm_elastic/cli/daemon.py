@@ -69,12 +69,13 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
         ended.set()
         stop.set()
 
-    on_stop(end)
+    on_stop(end)  # before the check, so that a signal between the two lines is not lost
     if ended.is_set():  # SIGTERM came while this head stood by
         return
     opened = open_slurm(config.slurm, stop)
     slurm: Slurm = opened
     providers = open_providers(config)
+    # The stack closes in reverse order: the ledger after all parts that write to it.
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
         if head is not None:

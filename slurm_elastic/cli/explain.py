@@ -195,6 +195,7 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
         about="job",
         name=str(number),
         nodes=job.nodes if job else (),
+        # A node has many machines over time: these times tell on which of them the job ran.
         begin=job.start if job else 0.0,
         end=job.end if job and job.has_ended else None,
         account=job.account if job and waits else "",

@@ -42,4 +42,4 @@ def _cell(value: object) -> object:
 def write_json(document: object) -> None:
     """Write the document to stdout as one line."""
     sys.stdout.write(as_json(document) + "\n")
-    sys.stdout.flush()
+    sys.stdout.flush()  # a reader that went away is noticed here, where ``main`` handles it

@@ -91,7 +91,7 @@ def program() -> NoReturn:
     """
     code = main()
     if _command(_config_first(sys.argv[1:])) == "status":
-        let_go()
+        let_go()  # flushes stdout, which os._exit does not
         os._exit(code)
     sys.exit(code)
 
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"slurm-elastic: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError | SandboxError) else 1
     except KeyboardInterrupt:
-        return 130
+        return 130  # 128 + SIGINT, as in a shell
     except BrokenPipeError:  # before OSError, whose subclass it is
         let_go()
         return NO_READER

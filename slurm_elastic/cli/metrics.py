@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if not may_read(config):
         raise SlurmElasticError(f"{config.state} is for root and {config.slurm.user}")
     try:
+        # Imported only here: prometheus-client is an extra, and ``-h`` must work without it.
         from slurm_elastic.watch.door.metrics import node_states, text
     except ModuleNotFoundError as error:
         raise SlurmElasticError(missing_module(error, "metrics")) from error

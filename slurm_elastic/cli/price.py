@@ -111,6 +111,7 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
     asked = sbatch_test_only.ask_sbatch(config.slurm, script, options)
     _require_partitions(config, asked)
     job = job_of(asked.options, _partitions(config, asked))
+    # excluded=False saves a query of 22.05: a job that is not submitted excludes no nodes.
     slurm = PromptCli(config.slurm, excluded=False)
     # Our own verdict and limits first: Slurm is asked only about partitions that remain.
     barred = _barred(config, slurm, job, now)

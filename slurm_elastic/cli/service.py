@@ -56,10 +56,12 @@ def run_parsed(
 ) -> int:
     """Do as ``run_service``, with parsed options. Without ``lock`` the state is only read."""
     prepare()
-    heap.share_one()
+    heap.share_one()  # before the first thread: glibc gives each thread a heap that only grows
     log_plainly(args.log_level.upper())
+    # At debug level botocore would log each call to AWS in many lines.
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:
+        # Before it is read: a user who can write the file could run programs with our rights.
         configfile.require_ours(args.config)
         config = load(args.config)
         _require(config)
@@ -71,6 +73,7 @@ def run_parsed(
             _close_to_others(config.state)
             with _locked(config.state, lock, name):
                 serve(config)
+    # Keep the order: these are subclasses of SlurmElasticError, which comes last.
     except ConfigError as error:
         print(visible(str(error)), file=sys.stderr)
         return 2

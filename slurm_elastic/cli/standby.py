@@ -146,12 +146,14 @@ class Head:
             self._remedy = f"see why it cannot be read and written by SlurmUser: {self._directory}"
             self._means = CANNOT_ACT_MEANS
             return f"cannot read or record which head acts: {error}"
+        # On the local disk: an older copy of the shared directory is then recognised as such.
         heads.note_seen(self._state, epoch.number)
         if self._settles is None:
             # Wait also if the last epoch was our own: slurmctld may have run on the other head,
             # whose services did not run, and may have lost orders on either change.
             self._settles = time.monotonic() + self._slurm.takeover
         self._fence = Fence(epochs=self._epochs, epoch=epoch.number, host=host)
+        # From now on each exchange with a cloud or machine first checks that this head still acts.
         asking.set_gate(self.require)
         log.info("acting host=%s epoch=%d", host, epoch.number)
         self._reports.over("standing by")

@@ -95,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
+    # excluded=False saves a query of 22.05: no table shows the nodes that jobs exclude.
     slurm = PromptCli(config.slurm, excluded=False)
     selection: Part = (args.cloud, args.pool)
     if args.day:

@@ -150,6 +150,7 @@ def _cost(config: Config, query: Query) -> str:
 
 def _doctor(file: Path, _: Query) -> str:
     """Run doctor in a process of its own, because it changes its environment and its user."""
+    # -P: a file in the current directory must not shadow a module.
     command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config", str(file)]
     try:
         done = subprocess.run(
