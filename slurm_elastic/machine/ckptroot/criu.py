@@ -94,7 +94,7 @@ class Criu(Method):
         self._tempfiles.withdraw()
         self._note_payload(self.inside.ask("start", 30.0))
 
-    def lay_out(self, image: Path, /) -> None:
+    def put_back_files(self, image: Path, /) -> None:
         """Put the job's files back into the temporary directories."""
         self._tempfiles.unpack(image)
 
@@ -146,11 +146,11 @@ class Criu(Method):
         self.pid = int(answer["pid"])
         self._clocks, self._clockless = answer.get("clocks"), answer.get("clockless", "")
 
-    def alone(self, image: Path, /) -> frozenset[str]:
+    def unappended_files(self, image: Path, /) -> frozenset[str]:
         """Return the files that the tasks of a verified image write without appending."""
         return frozenset(file.path for file in images.writing(image) if not file.appends)
 
-    def need(self) -> int:
+    def estimate_size(self) -> int:
         """Return the bytes of the memory of all tasks, counted before they are stopped.
 
         Refused if a part of the job could not be restored.
@@ -178,7 +178,7 @@ class Criu(Method):
         states = inventory.locked_files(self.inside.tasks(), self.inside.owner)
         return {path: state for path, state in states.items() if not self._tempfiles.holds(path)}
 
-    def bound(self) -> cpu_binding.Bound:
+    def cpu_bindings(self) -> cpu_binding.Bound:
         """Return the bindings of threads that may use fewer CPUs than the step has."""
         return cpu_binding.bound(self.inside.tasks(), os.sched_getaffinity(0))
 
@@ -186,7 +186,7 @@ class Criu(Method):
         """Return the far ends of the job's TCP connections."""
         return sockets.connections(self.inside.tasks())
 
-    def partners(self) -> list[str]:
+    def outside_connections(self) -> list[str]:
         """Return the far ends of connections that leave the job, or [] if all are between its own
         processes.
         """
@@ -196,7 +196,7 @@ class Criu(Method):
     def dump(
         self, image: Path, within: float, max_bytes: int, closes: bool = False
     ) -> dict[str, int]:
-        """Save all processes into ``image`` and leave them stopped. Call ``go_on`` or ``stop``
+        """Save all processes into ``image`` and leave them stopped. Call ``resume`` or ``stop``
         next.
 
         Return the files that they have open for writing, with sizes. If it raises Refused, they
@@ -219,7 +219,7 @@ class Criu(Method):
                 self._save(image, max_bytes, closes, namespaces)
             except OSError:
                 # Not an error of CRIU itself, which would have continued the tasks.
-                self.go_on()
+                self.resume()
                 raise
             try:
                 self._tempfiles.lend(images.links(image))
@@ -233,7 +233,7 @@ class Criu(Method):
                 self._check_held(sysv_objects, sysv.held(ipc))
                 return {file.path: file.size for file in images.writing(image)}
             except BaseException:
-                self.go_on()
+                self.resume()
                 raise
 
     def _save(
@@ -254,7 +254,7 @@ class Criu(Method):
         """Add the job's files in this node's temporary directories to the image."""
         self._tempfiles.pack(image, max_bytes, self.inside.tasks())
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """After a dump: continue the tasks, except tasks that somebody stopped before it."""
         try:
             poll_again.go_back(self.inside.tasks(), self.inside.owner)
@@ -270,8 +270,10 @@ class Criu(Method):
         with contextlib.suppress(OSError):
             # If this fails, the remaining tasks get a visible SIGCONT below and continue all the
             # same.
-            continued |= quiet_continue.quietly(self.inside.tasks(), stopped, self.inside.owner)
-        self.inside.tell("continue", but=sorted(continued))
+            continued |= quiet_continue.continue_quietly(
+                self.inside.tasks(), stopped, self.inside.owner
+            )
+        self.inside.send_order("continue", but=sorted(continued))
 
     def stop(self) -> None:
         """After a dump: end the processes on this node."""
@@ -289,11 +291,11 @@ class Criu(Method):
 
     def signal(self, number: int) -> None:
         """Send a signal to the payload's first process."""
-        self.inside.tell("signal", number=number)
+        self.inside.send_order("signal", number=number)
 
-    def ended(self) -> int | None:
+    def wait_status(self) -> int | None:
         """Return the payload's wait status after it has ended, or None."""
-        return self.inside.ended()
+        return self.inside.wait_status()
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the programs that made the image."""
@@ -323,7 +325,7 @@ class Criu(Method):
         # Try it in the job's own /proc, because a container's /proc may be read-only.
         enter = ["/usr/bin/nsenter", f"--mount=/proc/self/fd/{self.inside.mounts}", "--"]
         command = [*enter, *rights, "/bin/sh", "-c", f": >>{sysv.NUMBERS}"]
-        if dump.quietly(command, self.inside.mounts) != 0:
+        if dump.run_silently(command, self.inside.mounts) != 0:
             raise Refused("it uses System V IPC, which this kernel lets only root bring back")
 
     def _check(self) -> int:

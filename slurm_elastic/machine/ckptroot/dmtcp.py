@@ -79,9 +79,9 @@ class Dmtcp(Method):
         options = self._coordinator.words(self._saved.path)
         self._run([self._program("dmtcp_launch"), *options, *self._payload.argv])
 
-    def lay_out(self, image: Path, /) -> None:
+    def put_back_files(self, image: Path, /) -> None:
         """Put the files beside the image to the place where dmtcp_restart looks for them."""
-        self._saved.lay_out(image)
+        self._saved.put_back_files(image)
 
     def restore(self, image: Path, manifest: Manifest) -> None:
         """Run dmtcp_restart on the image's files, which were verified and laid out."""
@@ -119,7 +119,7 @@ class Dmtcp(Method):
         finally:
             self._saved.discard()
 
-    def need(self) -> int:
+    def estimate_size(self) -> int:
         """Return 0: the size is unknown until DMTCP has compressed the image; ``gather`` then
         limits it.
 
@@ -212,7 +212,7 @@ class Dmtcp(Method):
             return
         if self._saved.is_complete():
             self._save_is_open = False
-            self.go_on()
+            self.resume()
         elif self._is_idle():
             self._save_is_open = False
             self._drop()
@@ -225,7 +225,7 @@ class Dmtcp(Method):
         except OSError as error:
             raise Refused(f"{self._saved.path}: {error.strerror}") from error
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """After a dump: the tasks run already, or are restored from the user's directory."""
         if not self._kills:
             self._saved.discard()
@@ -246,7 +246,7 @@ class Dmtcp(Method):
         if self._child:
             self._child.signal(number)
 
-    def ended(self) -> int | None:
+    def wait_status(self) -> int | None:
         """Return the payload's wait status after it has ended, or None.
 
         If a late save ended the payload, it is restored instead.

@@ -124,7 +124,7 @@ class DmtcpImages:
         finally:
             os.close(source)
 
-    def lay_out(self, image: Path) -> None:
+    def put_back_files(self, image: Path) -> None:
         """Before a restart from root's verified ``image``: put the files into the directory, as the
         user's own, where dmtcp_restart looks for them.
         """

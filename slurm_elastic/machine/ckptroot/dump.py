@@ -111,10 +111,10 @@ def know_kernel(program: str) -> None:
     """
     if not KNOWN_KERNEL.exists():
         # During a save the real user may be another, and libnftables would end CRIU at once.
-        quietly([program, "check"])
+        run_silently([program, "check"])
 
 
-def quietly(command: list[str], *handed: int) -> int:
+def run_silently(command: list[str], *handed: int) -> int:
     """Run a program without output and return its exit code."""
     return subprocess.run(
         command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -58,7 +58,7 @@ class Hold:
         # If slurmctld reports no end of the run, the user has sent the SIGTERM.
         self._relay.terminated = self._relay.terminated and state is None
         if is_late and state is not None and state.runs(attempt):
-            self._run.say(f"no requeue in {self._run.site.hold:.0f} s: the job continues here")
+            self._run.report(f"no requeue in {self._run.site.hold:.0f} s: the job continues here")
             return Outcome.GOES_ON
         if is_late:
             self._stay(state)
@@ -70,7 +70,7 @@ class Hold:
         self.until = time.monotonic() + min(hold, _ASK_AGAIN_S)
         reason = f"slurmctld says {state.state}" if state else "slurmctld does not answer"
         if reason != self._last_reason:
-            self._run.say(f"no requeue in {hold:.0f} s, but {reason}: the job stays held")
+            self._run.report(f"no requeue in {hold:.0f} s, but {reason}: the job stays held")
             self._last_reason = reason
 
     def ask(self) -> JobState | None:

@@ -50,7 +50,7 @@ class ImageWait:
         """Whether it has waited at all."""
         return self._began_at is not None
 
-    def again(self, reason: str) -> bool:
+    def retry_after_pause(self, reason: str) -> bool:
         """Wait for a pause, and return whether to try again. False after the time is up."""
         if not self.patient:
             return False
@@ -71,20 +71,20 @@ class ImageWait:
             raise Ended("cancelled while it waited")
         return True
 
-    def look(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise Ended if SIGTERM is pending."""
         if signal.SIGTERM in signal.sigpending():
             raise Ended("cancelled while it waited")
 
-    def rewarded(self) -> None:
+    def finish(self) -> None:
         """End the wait after a success: log how long it took and remove its line."""
         if self._began_at is not None:
             seconds = time.monotonic() - self._began_at
-            log.tell(log.NOTICE, f"job {self._job}: waited {seconds:.0f} s")
+            log.write(log.NOTICE, f"job {self._job}: waited {seconds:.0f} s")
             self._note.take_back()
 
     def _tell(self, text: str) -> None:
-        log.tell(log.WARNING, f"job {self._job}: {text}")
+        log.write(log.WARNING, f"job {self._job}: {text}")
         self._note.write(f"slurm-elastic: the job {text}\n".encode())
 
 

@@ -39,7 +39,7 @@ class JobNamespaces:
             os.close(self.mounts)
             raise
 
-    def tell(self, order: str, **fields: object) -> None:
+    def send_order(self, order: str, **fields: object) -> None:
         """Send an order to process 1 that it does not answer."""
         job_init.send(self._connection, {"do": order, **fields})
 
@@ -47,7 +47,7 @@ class JobNamespaces:
         """Send an order to process 1 and return its answer. Refused if it fails or takes too
         long.
         """
-        self.tell(order, **fields)
+        self.send_order(order, **fields)
         return self._answer(within)
 
     def _answer(self, within: float) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class JobNamespaces:
             self._ended = int(signal.SIGKILL)
         return "ended" in message or "gone" in message
 
-    def ended(self) -> int | None:
+    def wait_status(self) -> int | None:
         """Return the payload's wait status after it has ended; SIGKILL's if its process 1 was
         killed.
         """

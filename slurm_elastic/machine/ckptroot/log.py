@@ -15,7 +15,7 @@ def begin() -> None:
     syslog.openlog("slurm-elastic-ckpt-root", syslog.LOG_PID, syslog.LOG_DAEMON)
 
 
-def tell(level: int, line: str) -> None:
+def write(level: int, line: str) -> None:
     """Log a line at this level."""
     syslog.syslog(level, shown(line))
 

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None, config: str = CONFIG) -> int:
     try:
         return _command(list(sys.argv[1:] if argv is None else argv), config)
     except (Refused, OSError) as refusal:
-        log.tell(log.WARNING, f"refused: {refusal}")
+        log.write(log.WARNING, f"refused: {refusal}")
         sys.stderr.write(f"slurm-elastic: {refusal}\n")
         return 1
 
@@ -77,7 +77,7 @@ def _ready(method: str, config: str) -> None:
     state = job_state.ask(site, caller.job)
     if state is not None:
         starting.check_owner(state, caller)
-    elif not starting.may_go_on(Store(site, caller.job), caller):
+    elif not starting.may_have_images(Store(site, caller.job), caller):
         raise Refused("slurmctld does not answer")
 
 
@@ -92,10 +92,10 @@ def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
         site, caller = starting.allowed(method, config)
         store, session = starting.begin(site, caller, umask, method, argv)
     except Ended as end:
-        log.tell(log.NOTICE, f"a job's run is over before it began: {end}")
+        log.write(log.NOTICE, f"a job's run is over before it began: {end}")
         return finish(int(signal.SIGTERM))
     except Exception as refusal:  # noqa: BLE001 - nothing was started yet
         line = f"a job runs without checkpoints: {str(refusal) or type(refusal).__name__}"
-        log.tell(log.WARNING, line)
+        log.write(log.WARNING, line)
         become(plain)
     return finish(starting.drive(store, session))

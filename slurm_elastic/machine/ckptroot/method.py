@@ -1,7 +1,7 @@
 """The interface of a method that saves processes and restores them: ``criu.Criu`` and
 ``dmtcp.Dmtcp``.
 
-A save calls ``dump``, then ``gather``, then ``go_on`` or ``stop``. In between it asks for the data
+A save calls ``dump``, then ``gather``, then ``resume`` or ``stop``. In between it asks for the data
 of the manifest. A method without such data returns an empty value.
 """
 
@@ -16,7 +16,7 @@ from .manifest import Manifest
 
 class Method(Protocol):
     """``name``: the value of ``--checkpoint-method``. ``stands_still``: whether the tasks stay
-    stopped between ``dump`` and ``go_on`` or ``stop``. ``pid``: the payload's first process, 0 if
+    stopped between ``dump`` and ``resume`` or ``stop``. ``pid``: the payload's first process, 0 if
     there is none.
     """
 
@@ -29,7 +29,7 @@ class Method(Protocol):
     def start(self) -> None:
         """Start the payload."""
 
-    def lay_out(self, image: Path, /) -> None:  # noqa: ARG002
+    def put_back_files(self, image: Path, /) -> None:  # noqa: ARG002
         """Before ``restore``: put back the verified image's files that only the old node had.
         Refused.
         """
@@ -40,11 +40,11 @@ class Method(Protocol):
         running.
         """
 
-    def alone(self, image: Path, /) -> frozenset[str]:  # noqa: ARG002
+    def unappended_files(self, image: Path, /) -> frozenset[str]:  # noqa: ARG002
         """Return the files that a verified image's tasks write without appending."""
         return frozenset()
 
-    def need(self) -> int:
+    def estimate_size(self) -> int:
         """Return the estimated bytes of an image made now. Refused if the job cannot be saved."""
 
     def locked(self) -> dict[str, State]:
@@ -56,7 +56,7 @@ class Method(Protocol):
         none.
         """
 
-    def bound(self) -> dict[str, list[int]]:
+    def cpu_bindings(self) -> dict[str, list[int]]:
         """After a dump: return the CPUs of threads bound to fewer than their step's."""
         return {}
 
@@ -64,7 +64,7 @@ class Method(Protocol):
         """After a dump: return the far ends of the tasks' TCP connections."""
         return []
 
-    def partners(self) -> list[str]:
+    def outside_connections(self) -> list[str]:
         """Return the far ends of connections that block a save which does not close them."""
         return []
 
@@ -83,7 +83,7 @@ class Method(Protocol):
     def gather(self, image: Path, max_bytes: int, /) -> None:
         """After a dump: complete the image with at most ``max_bytes``. Refused."""
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """After a dump: let the tasks continue. If it raises Refused, none runs and ``pid`` is
         0.
         """
@@ -94,7 +94,7 @@ class Method(Protocol):
     def signal(self, number: int) -> None:
         """Send the signal to the payload's first process."""
 
-    def ended(self) -> int | None:
+    def wait_status(self) -> int | None:
         """Return the payload's wait status after it has ended. None if it runs, or if there is no
         payload.
         """

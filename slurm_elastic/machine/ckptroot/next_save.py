@@ -30,14 +30,14 @@ class NextSave:
         self._run = run
         self._bytes = 0
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Return whether something has changed that the head should know. Each change is reported
         once.
         """
         run = self._run
         try:
-            need = max(run.method.need(), self._last_size())
-            partners = run.method.partners() if self.closes is False else ()
+            need = max(run.method.estimate_size(), self._last_size())
+            partners = run.method.outside_connections() if self.closes is False else ()
             if partners:
                 obstacle = f"it has a connected TCP socket: to {partners[0]}"
                 raise Refused(obstacle)  # noqa: TRY301 - reported below like the others
@@ -49,14 +49,14 @@ class NextSave:
             # After the colon are numbers and names, which may change each minute.
             if before.partition(":")[0] == self.hindered.partition(":")[0]:
                 return False
-            run.say(f"its next save could not be made now: {error}")
+            run.report(f"its next save could not be made now: {error}")
             return True
         except Exception:  # noqa: BLE001 - a failing check must not end the job
             return False
         if not self.hindered:
             return False
         self.hindered = ""
-        run.say(f"{need >> 20} MiB are promised to its next save")
+        run.report(f"{need >> 20} MiB are promised to its next save")
         return True
 
     def _last_size(self) -> int:

@@ -62,7 +62,7 @@ class PrivateTmp:
             try:
                 self._take(place)
             except (OSError, Refused) as error:
-                log.tell(log.NOTICE, f"job {job}: it has the node's {place}: {error}")
+                log.write(log.NOTICE, f"job {job}: it has the node's {place}: {error}")
         return of_slurm + [place for place, _, _ in self._taken]
 
     def _places_to_replace(self, payload: Payload, local: Sequence[str]) -> list[str]:

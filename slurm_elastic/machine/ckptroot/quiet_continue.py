@@ -27,7 +27,9 @@ _MAX_STOPS = 8
 """How often a thread may stop until it gets its signal: ptrace's own stops come before."""
 
 
-def quietly(tasks: Iterable[int], stopped: Collection[int], owner: Owner) -> frozenset[int]:
+def continue_quietly(
+    tasks: Iterable[int], stopped: Collection[int], owner: Owner
+) -> frozenset[int]:
     """Continue the stopped ``tasks`` that would notice SIGCONT; return their numbers in the job's
     namespace.
 

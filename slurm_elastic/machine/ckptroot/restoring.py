@@ -28,15 +28,15 @@ def restore(run: Run, image: Path) -> int:
     manifests.compare(image, manifest)
     with as_user(caller):
         check_locked(manifest.locked)
-    method.lay_out(image)
-    not_appended = method.alone(image)
+    method.put_back_files(image)
+    not_appended = method.unappended_files(image)
     written = [OpenFile(path, n, path not in not_appended) for path, n in manifest.writing.items()]
     for line in outputs.give_back(run.copies, run.meta.outputs, written, caller, manifest.number):
-        run.say(line)
+        run.report(line)
     method.restore(image, manifest)
     run.given_back = manifest.writing
     seconds = time.monotonic() - begun
-    run.say(f"goes on from image {image.name} on {run.node}, restored in {seconds:.3f} s")
+    run.report(f"goes on from image {image.name} on {run.node}, restored in {seconds:.3f} s")
     if manifest.closed:
-        run.say(f"its connections are closed: {', '.join(manifest.closed)}")
+        run.report(f"its connections are closed: {', '.join(manifest.closed)}")
     return manifest.number

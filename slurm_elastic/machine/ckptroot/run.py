@@ -40,7 +40,7 @@ class Run:
         """The directory with copies of the job's outputs (``outputs.py``)."""
         return self.store.path / "keep"
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Report a line to the head and to the node's syslog."""
-        self.store.say(log.shown(line))
-        log.tell(log.NOTICE, f"job {self.caller.job}: {line}")
+        self.store.add_log_line(log.shown(line))
+        log.write(log.NOTICE, f"job {self.caller.job}: {line}")

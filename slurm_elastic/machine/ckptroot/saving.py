@@ -18,11 +18,11 @@ from .store import Request
 
 
 class Saves:
-    """The saves of one run. After ``take`` call ``go_on`` or ``stop``."""
+    """The saves of one run. After ``take`` call ``resume`` or ``stop``."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._disk = NodeDisk(run.site, run.caller.job, run.say)
+        self._disk = NodeDisk(run.site, run.caller.job, run.report)
         self._is_still = False
 
     def take(self, request: Request) -> tuple[Manifest, bool]:
@@ -37,7 +37,7 @@ class Saves:
             run.store.accept(image, manifest)
             is_late = time.monotonic() - begun > request.within
         except Exception as error:
-            self.go_on()
+            self.resume()
             with contextlib.suppress(OSError):
                 run.store.drop_image(image)
             raise Refused(f"no checkpoint: {error}") from error
@@ -52,7 +52,7 @@ class Saves:
         if the request says so.
         """
         run = self._run
-        need = run.method.need() + outputs.new(run.copies, run.meta.outputs, run.caller)
+        need = run.method.estimate_size() + outputs.new(run.copies, run.meta.outputs, run.caller)
         room = run.quota.room(need).size
         with contextlib.ExitStack() as stack:
             target, max_bytes = image, room
@@ -67,7 +67,7 @@ class Saves:
             number = int(image.name.partition(".")[0])
             manifest = self._complete(target, number, writing, max_bytes, request.closes)
             if not request.stop:  # before ``move``, which takes long for a large image
-                self.go_on()
+                self.resume()
             move(target, image, room)
         run.quota.settle()
         return replace(manifest, files=manifests.digests(image, room))
@@ -106,16 +106,16 @@ class Saves:
             writing=sizes,
             locked=method.locked(),
             clocks=method.clocks(),
-            bound=method.bound(),
+            bound=method.cpu_bindings(),
             closed=method.connections() if closes else None,
             seconds=0.0,
         )
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue the tasks if they stand still."""
         if self._is_still:
             self._is_still = False
-            self._run.method.go_on()
+            self._run.method.resume()
 
     def stop(self) -> None:
         """End the tasks, which are saved in the image."""

@@ -54,7 +54,7 @@ class Session:
                 # Report only the newest image to the head: the run should have continued from it.
                 reason = f"image {image.name} is not used: {error}"
                 self._origin = (0, self._origin[1] or reason)
-                run.say(reason)
+                run.report(reason)
                 continue
             self._origin = (number, self._origin[1])
             self._publish()
@@ -65,10 +65,10 @@ class Session:
         """Start the job from its beginning. ``again``: it has written outputs before."""
         run = self._run
         if again:
-            run.say("no image to continue from: the job starts anew")
+            run.report("no image to continue from: the job starts anew")
             run.given_back = dict.fromkeys(run.meta.outputs, 0)
             for line in outputs.clear(run.copies, run.meta.outputs, run.caller):
-                run.say(line)
+                run.report(line)
         run.method.start()
         self._publish()
 
@@ -86,7 +86,7 @@ class Session:
                     return int(signal.SIGTERM)
                 if outcome is Outcome.GOES_ON:
                     self._restore_here()
-            elif (status := method.ended()) is not None:
+            elif (status := method.wait_status()) is not None:
                 return status
             elif not method.pid:
                 self._recover()
@@ -114,13 +114,13 @@ class Session:
             self._close()
             was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SLURMS_SIGNALS
             if (self._relay.terminated or was_killed) and not self._is_over():
-                run.say("the run has ended; its images stay for the next")
+                run.report("the run has ended; its images stay for the next")
                 self._publish("ended")
                 return
             run.store.remove()
             run.quota.forget()
         except Exception as error:  # noqa: BLE001 - the job's own exit code comes first
-            run.say(f"the job's directory stays for the sweeper: {error}")
+            run.report(f"the job's directory stays for the sweeper: {error}")
 
     def _close(self) -> None:
         self._run.method.close()
@@ -136,11 +136,11 @@ class Session:
         if not self.is_held:
             self._run.method.signal(number)
         elif number != signal.SIGTERM:
-            self._run.say(f"signal {number} came while the job was held: not delivered")
+            self._run.report(f"signal {number} came while the job was held: not delivered")
 
     def look_ahead(self) -> None:
         """Check the size of the next save, and whether an obstacle would prevent it."""
-        if self.next_save.look():
+        if self.next_save.check():
             self._publish()
 
     def serve(self, request: Request | None) -> None:
@@ -151,10 +151,10 @@ class Session:
         try:
             message, number = self.carry_out(request)
         except Exception as error:  # noqa: BLE001 - a request must never end the job
-            self._run.say(f"{request.verb}: {str(error) or type(error).__name__}")
+            self._run.report(f"{request.verb}: {str(error) or type(error).__name__}")
             self._answer = {"request": request.id, "ok": False, "message": str(error)}
         else:
-            self._run.say(message)
+            self._run.report(message)
             self._answer = {"request": request.id, "ok": True, "message": message, "image": number}
         self._publish()
 
@@ -185,7 +185,7 @@ class Session:
             self.hold.begin()
             self._saves.stop()
         else:
-            self._saves.go_on()
+            self._saves.resume()
         image = f"image {manifest.number}"
         if is_late:
             raise Refused(f"{image} is good, but late by the deadline: the job goes on")
@@ -208,7 +208,7 @@ class Session:
             try:
                 number = restoring.restore(self._run, image)
             except Exception as error:  # noqa: BLE001 - try an older image after any error
-                self._run.say(f"image {image.name} could not be brought back: {error}")
+                self._run.report(f"image {image.name} could not be brought back: {error}")
                 continue
             self._origin = (number, self._origin[1])
             self.hold.end()
@@ -222,7 +222,9 @@ class Session:
         """A save has ended the tasks and could not restore them: use an older image, or start the
         job over.
         """
-        self._run.say("the save has ended the job's processes, and they could not be brought back")
+        self._run.report(
+            "the save has ended the job's processes, and they could not be brought back"
+        )
         if self._restore_here():
             return
         self.hold.end()

@@ -53,7 +53,7 @@ def begin(
     )
     try:
         state = take(site, caller, store, wait)
-        wait.rewarded()
+        wait.finish()
         meta = meta_of(site, caller, store, state, method, argv[0])
         saver = (criu.Criu if method == "criu" else dmtcp.Dmtcp)(site, caller, payload)
         run = Run(site, caller, state.restarts, store, meta, saver)
@@ -81,7 +81,7 @@ def drive(store: Store, session: Session) -> int:
 
 def take(site: Site, caller: Caller, store: Store, wait: ImageWait) -> JobState:
     """Take the job's directory. Return slurmctld's state of the job, read after any wait."""
-    wait.patient = may_go_on(store, caller)
+    wait.patient = may_have_images(store, caller)
     state = _ask(site, caller, wait, caller.restarts)
     wait.patient = state.restarts > 0
     while True:
@@ -89,7 +89,7 @@ def take(site: Site, caller: Caller, store: Store, wait: ImageWait) -> JobState:
             store.open()
             break
         except Taken as taken:
-            if not wait.again(str(taken)):
+            if not wait.retry_after_pause(str(taken)):
                 raise
     return _ask(site, caller, wait, state.restarts) if wait.waited else state
 
@@ -101,10 +101,10 @@ def _ask(site: Site, caller: Caller, wait: ImageWait, restarts: int | None) -> J
     over in Slurm. Refused if slurmctld does not answer.
     """
     while True:
-        state = job_state.ask(site, caller.job, look=wait.look)
+        state = job_state.ask(site, caller.job, look=wait.raise_if_cancelled)
         if state is not None:
             break
-        if not wait.again("slurmctld does not answer"):
+        if not wait.retry_after_pause("slurmctld does not answer"):
             raise Refused("slurmctld does not answer")
     # If our node had lost its connection, the job may already run on another node.
     if wait.waited and state.ends(state.restarts if restarts is None else restarts):
@@ -138,7 +138,7 @@ def check_owner(state: JobState, caller: Caller) -> None:
         raise Refused(f"job {caller.job} is of uid {state.uid}, sudo was called by {caller.uid}")
 
 
-def may_go_on(store: Store, caller: Caller) -> bool:
+def may_have_images(store: Store, caller: Caller) -> bool:
     """Return whether this is a restart, as far as we can tell without slurmctld.
 
     A user who fakes that only makes his own job wait.

@@ -177,7 +177,7 @@ class Store:
         except (OSError, Refused, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def say(self, line: str) -> None:
+    def add_log_line(self, line: str) -> None:
         """Store a sentence for the head and for people. The status contains the last 50."""
         self.lines = [*self.lines[-49:], f"{time.time():.3f} {line}"]
 
@@ -229,7 +229,7 @@ class Store:
         try:
             files.remove(path)
         except (OSError, Refused) as error:
-            self.say(f"image {path.name} stays: {error}")
+            self.add_log_line(f"image {path.name} stays: {error}")
 
     def remove(self) -> None:
         """Delete the whole directory. First rename it, so that it is no job's name."""

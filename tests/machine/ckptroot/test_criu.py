@@ -43,11 +43,11 @@ class Inside:
         self.running = [21, 22]
         self.waits: list[float] = []
 
-    def tell(self, what: str, **more: object) -> None:
+    def send_order(self, what: str, **more: object) -> None:
         self.done.append({"do": what, **more})
 
     def ask(self, what: str, within: float, **more: object) -> dict[str, Any]:
-        self.tell(what, **more)
+        self.send_order(what, **more)
         self.waits.append(within)
         if isinstance(self.told, Refused):
             raise self.told
@@ -60,9 +60,9 @@ class Inside:
         return contextlib.nullcontext({"ipc": 5, "time": 6}[kind])
 
     def kill(self) -> None:
-        self.tell("kill")
+        self.send_order("kill")
 
-    def ended(self) -> int:
+    def wait_status(self) -> int:
         return 256
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Bed:
         monkeypatch.setattr(criu.images, "has_streams", lambda image: self.streams)
         monkeypatch.setattr(criu.image_access, "show", lambda image: None)
         monkeypatch.setattr(
-            criu.quiet_continue, "quietly", lambda tasks, stopped, owner: frozenset()
+            criu.quiet_continue, "continue_quietly", lambda tasks, stopped, owner: frozenset()
         )
         monkeypatch.setattr(
             criu.robust_mutexes, "keep", lambda tasks, owner: self.done.append(("kept", *tasks))
@@ -179,7 +179,7 @@ def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
 
 def test_a_job_has_a_tmpdir_of_its_own_and_no_process_yet(bed: Bed) -> None:
     assert bed.payload.environment == {b"PATH": b"/bin", b"TMPDIR": b"/new"}
-    assert (bed.method.pid, bed.method.ended()) == (0, 256)
+    assert (bed.method.pid, bed.method.wait_status()) == (0, 256)
 
 
 def test_a_start_takes_back_what_an_unused_image_left(bed: Bed) -> None:
@@ -206,7 +206,7 @@ def test_a_job_whose_clocks_cannot_go_on_is_not_saved(bed: Bed, saved: Saved) ->
     bed.inside.told = {"pid": 1001, "clockless": "Operation not permitted"}
     bed.method.start()
     with pytest.raises(Refused, match=r"^its node gives it no clocks of its own: Operation not"):
-        bed.method.need()
+        bed.method.estimate_size()
     assert saved.ran == []
 
 
@@ -215,7 +215,7 @@ def test_a_stopped_job_ends_and_leaves_and_a_signal_goes_to_its_first_process(be
     assert bed.done == [("kept", 21, 22), {"do": "kill"}, "take back", "leave"]
     bed.done.clear()
     bed.method.signal(10)
-    bed.method.go_on()
+    bed.method.resume()
     assert bed.done == [{"do": "signal", "number": 10}, {"do": "continue", "but": []}, "take back"]
 
 
@@ -273,9 +273,9 @@ def test_connections_of_its_own_are_in_no_ones_way(
 ) -> None:
     bed.inside.running = [4711]
     monkeypatch.setattr(criu.sockets, "connections", lambda tasks: ["127.0.0.1:80"])
-    assert bed.method.partners() == ["127.0.0.1:80"]
+    assert bed.method.outside_connections() == ["127.0.0.1:80"]
     bed.streams = True
-    assert bed.method.partners() == []
+    assert bed.method.outside_connections() == []
 
 
 @ROOT
@@ -341,8 +341,8 @@ def test_files_that_it_alone_writes_are_told(
 ) -> None:
     files = (OpenFile("/a", 1, appends=True), OpenFile("/b", 1, appends=False))
     monkeypatch.setattr(criu.images, "writing", lambda image: files)
-    assert bed.method.alone(tmp_path) == {"/b"}
-    bed.method.lay_out(tmp_path)
+    assert bed.method.unappended_files(tmp_path) == {"/b"}
+    bed.method.put_back_files(tmp_path)
     assert bed.done == [("unpack", tmp_path)]
 
 
@@ -381,7 +381,7 @@ def saved(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> Saved:
 
 
 def test_it_takes_its_memory_and_its_files_on_this_node(bed: Bed, saved: Saved) -> None:
-    assert bed.method.need() == 2 * 8 * 512 + 243 + 7
+    assert bed.method.estimate_size() == 2 * 8 * 512 + 243 + 7
 
 
 def test_a_dump_is_of_its_own_process_numbers_and_leaves_them_stopped(
@@ -407,8 +407,8 @@ def test_system_v_ipc_is_saved_from_outside_of_it(
 ) -> None:
     bed.held = {5: criu.sysv.Held(4096, semaphores=True)}
     asked: list[list[str]] = []
-    monkeypatch.setattr(dump, "quietly", lambda words, *_: asked.append(words) or 0)
-    assert bed.method.need() == 2 * 8 * 512 + 243 + 7 + 4096
+    monkeypatch.setattr(dump, "run_silently", lambda words, *_: asked.append(words) or 0)
+    assert bed.method.estimate_size() == 2 * 8 * 512 + 243 + 7 + 4096
     bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     ((command, handed, *_),) = saved.ran
     assert handed == (3, 4, 6)
@@ -419,7 +419,7 @@ def test_system_v_ipc_is_saved_from_outside_of_it(
     bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     assert len(bed.undone) == 2, "there is nothing to be undone"
     saved.ran.pop()
-    monkeypatch.setattr(dump, "quietly", lambda *_: 2)
+    monkeypatch.setattr(dump, "run_silently", lambda *_: 2)
     with pytest.raises(Refused, match="which this kernel lets only root bring back"):
         bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     assert len(saved.ran) == 1, "nothing was stopped for it"
@@ -464,14 +464,14 @@ def test_connections_of_its_own_are_kept_and_wake_up_where_it_goes_on(
     ((command, *_),) = saved.ran
     assert "--tcp-established" in command
     assert bed.done[-1] == ["a stream"], "they were at rest"
-    bed.method.go_on()
+    bed.method.resume()
     assert bed.done[-3:] == [
         ("wake", [21, 22], frozenset({"7"})), {"do": "continue", "but": []}, "take back",
     ]  # fmt: skip
     bed.method.dump(tmp_path / "2.new", 60.0, MIB, True)
     assert "--tcp-established" not in saved.ran[1][0], "they are to be closed"
     bed.done.clear()
-    bed.method.go_on()
+    bed.method.resume()
     assert bed.done == [{"do": "continue", "but": []}, "take back"]
     for closed, kept in ((None, True), (["127.0.0.1:80"], False)):
         bed.method.restore(tmp_path / "1", manifest(closed))
@@ -502,13 +502,13 @@ def test_what_was_stopped_before_stays_so_and_what_would_notice_goes_on_apart(
         return frozenset({1007})
 
     monkeypatch.setattr(criu.images, "stopped", lambda image: frozenset({1002}))
-    monkeypatch.setattr(criu.quiet_continue, "quietly", quietly)
+    monkeypatch.setattr(criu.quiet_continue, "continue_quietly", quietly)
     bed.method.dump(tmp_path / "1.new", 60.0, MIB)
-    bed.method.go_on()
+    bed.method.resume()
     assert asked == [([21, 22], {1002}, Inside.owner)]
     assert bed.done[-2:] == [{"do": "continue", "but": [1002, 1007]}, "take back"]
-    monkeypatch.setattr(criu.quiet_continue, "quietly", lambda *_: os.open("/none", 0))
-    bed.method.go_on()
+    monkeypatch.setattr(criu.quiet_continue, "continue_quietly", lambda *_: os.open("/none", 0))
+    bed.method.resume()
     assert bed.done[-2:] == [{"do": "continue", "but": [1002]}, "take back"]
 
 
@@ -522,7 +522,7 @@ def test_connections_that_cannot_be_woken_let_them_go_on(
     bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     monkeypatch.setattr(criu.sockets, "wake", fails)
     with pytest.raises(Refused, match="cannot be opened"):
-        bed.method.go_on()
+        bed.method.resume()
     assert bed.done[-2:] == [{"do": "continue", "but": []}, "take back"]
 
 
@@ -590,7 +590,7 @@ def test_a_step_is_looked_for_before_a_save_and_once_all_stand_still(
     monkeypatch.setattr(criu.steps, "check", check)
     bed.inside.running = [41]
     with pytest.raises(Refused, match="it runs a step"):
-        bed.method.need()
+        bed.method.estimate_size()
     assert bed.done == [], "nothing was stopped"
     with pytest.raises(Refused, match="it runs a step"):
         bed.method.dump(tmp_path, 60.0, MIB, True)
@@ -604,10 +604,10 @@ def test_each_reason_not_to_save_it_counts(
 ) -> None:
     bed.not_found = "why: a file"
     with pytest.raises(Refused, match=r"^why: a file$"):
-        bed.method.need()
+        bed.method.estimate_size()
     monkeypatch.setattr(criu.inventory, name, lambda *_: f"why: {name}")
     with pytest.raises(Refused, match=f"^why: {name}$"):
-        bed.method.need()
+        bed.method.estimate_size()
 
 
 def test_its_locks_are_told_but_those_of_what_travels(

@@ -261,7 +261,7 @@ class TestCommands:
         with pytest.raises(Refused, match="DMTCP still writes the images of the last save"):
             commands.method.dump(commands.home, 60.0, 1, False)
         commands.answer = (0, "NUM_PEERS=1\n  RUNNING=yes\n")
-        assert commands.method.ended() is None
+        assert commands.method.wait_status() is None
         assert list(commands.user.iterdir()) == [commands.port]
 
     def test_a_save_that_stops_the_job_ends_its_processes_with_their_images(
@@ -286,11 +286,11 @@ class TestCommands:
         commands.answer, commands.saves = (0, "NUM_PEERS=1\n  RUNNING=no\n"), False
         with pytest.raises(Refused, match="DMTCP has not written the images in time"):
             commands.method.dump(commands.home, 0.05, 1, False)
-        assert commands.method.ended() is None
+        assert commands.method.wait_status() is None
         saved = commands.save("a.dmtcp", "dmtcp_restart_script.sh")
         commands.status = 0 if kills else None
         commands.closed.clear()
-        assert commands.method.ended() == commands.status, "brought back: it is the new one's"
+        assert commands.method.wait_status() == commands.status, "brought back: it is the new one's"
         assert commands.closed == (["child"] if kills else [])
         assert len(restarts) == kills
         assert not saved.exists()
@@ -344,7 +344,7 @@ class TestCommands:
         image.mkdir()
         commands.method.gather(image, 1000)
         assert {path.stat().st_uid for path in image.iterdir()} == {0}
-        commands.method.lay_out(image)
+        commands.method.put_back_files(image)
         for place in ("ckpt_a_files", "ckpt_b_files"):
             found = saved / place / "tmp_99047"
             assert (found.read_text(), found.stat().st_uid) == (place, USER)
@@ -392,7 +392,7 @@ class TestCommands:
 
     def test_going_on_leaves_nothing_of_the_save(self, commands: Commands) -> None:
         saved = commands.save("a.dmtcp")
-        commands.method.go_on()
+        commands.method.resume()
         assert not saved.exists()
 
     @pytest.mark.parametrize("answer", [(0, ""), (1, ""), Refused("no answer in 30 s")])
@@ -418,7 +418,7 @@ class TestCommands:
     def test_without_a_payload_there_is_nothing_to_end_or_signal(self, commands: Commands) -> None:
         commands.method.signal(15)
         commands.method.close()
-        assert (commands.asked, commands.method.ended()) == ([], None)
+        assert (commands.asked, commands.method.wait_status()) == ([], None)
 
     def test_a_payload_is_signalled(
         self, commands: Commands, monkeypatch: pytest.MonkeyPatch
@@ -426,7 +426,7 @@ class TestCommands:
         got: list[int] = []
         commands.start(monkeypatch, signal=got.append, status=lambda: 7)
         commands.method.signal(15)
-        assert (got, commands.method.ended()) == ([15], 7)
+        assert (got, commands.method.wait_status()) == ([15], 7)
 
     @pytest.mark.parametrize(
         ("answer", "version"),
@@ -528,7 +528,11 @@ class TestCommands:
 
     def test_it_knows_of_no_more_than_its_outputs(self, commands: Commands) -> None:
         method = commands.method
-        assert (method.need(), method.locked(), method.alone(commands.home)) == (0, {}, frozenset())
+        assert (
+            method.estimate_size(),
+            method.locked(),
+            method.unappended_files(commands.home),
+        ) == (0, {}, frozenset())
 
     def test_a_job_with_a_step_is_not_saved(
         self, commands: Commands, monkeypatch: pytest.MonkeyPatch
@@ -536,7 +540,7 @@ class TestCommands:
         monkeypatch.setattr(dmtcp.steps, "running", lambda site, job: iter(["7.0"]))
         said = r"^it runs a step \(srun\), which dmtcp does not save: 7\.0$"
         with pytest.raises(Refused, match=said):
-            commands.method.need()
+            commands.method.estimate_size()
 
 
 def test_a_host_without_one_of_its_commands_or_nft_is_refused(

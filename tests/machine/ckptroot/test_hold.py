@@ -86,7 +86,7 @@ def says(state: str, restarts: int = 1) -> JobState:
 
 def test_a_save_that_is_refused_for_a_file_whose_name_is_no_text_harms_nobody(held: Held) -> None:
     held.session.hold.end()
-    held.method.need = refused
+    held.method.estimate_size = refused
     held.session.serve(Request("9", "checkpoint", within=60.0))
     held.session.look_ahead()
     said = (held.store.path / "status.json").read_text()

@@ -25,7 +25,7 @@ class Wait:
         monkeypatch.setattr(patiences.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(patiences.signal, "sigtimedwait", self.pause)
         monkeypatch.setattr(patiences.random, "uniform", lambda low, high: (low + high) / 2)
-        monkeypatch.setattr(patiences.log, "tell", lambda *line: self.told.append(line))
+        monkeypatch.setattr(patiences.log, "write", lambda *line: self.told.append(line))
         self.patience = ImageWait(7)
         self.patience.patient = True
         self.patience._note = patiences._Note(output)
@@ -54,7 +54,7 @@ def wait(monkeypatch: pytest.MonkeyPatch, output: int) -> Wait:
 def test_it_waits_five_minutes_ever_more_slowly_and_then_goes_on_without(
     wait: Wait, tmp_path: Path
 ) -> None:
-    while wait.patience.again(WHY):
+    while wait.patience.retry_after_pause(WHY):
         assert wait.now < 1400
     assert wait.now == 1300.0
     assert wait.pauses[:3] == [1.0, 1.5, 2.25]
@@ -68,8 +68,8 @@ def test_it_waits_five_minutes_ever_more_slowly_and_then_goes_on_without(
 
 
 def test_another_reason_is_said_and_has_no_time_of_its_own(wait: Wait) -> None:
-    wait.patience.again(WHY)
-    wait.patience.again("it is taken")
+    wait.patience.retry_after_pause(WHY)
+    wait.patience.retry_after_pause("it is taken")
     assert [line for _, line in wait.told] == [
         f"job 7: waits, up to 300 s, to continue from its images: {WHY}",
         "job 7: waits, up to 299 s, to continue from its images: it is taken",
@@ -80,9 +80,9 @@ def test_one_that_waited_says_how_long_and_leaves_its_output_as_it_was(
     wait: Wait, tmp_path: Path
 ) -> None:
     for _ in range(2):
-        wait.patience.again(WHY)
-    wait.patience.again("it is taken")
-    wait.patience.rewarded()
+        wait.patience.retry_after_pause(WHY)
+    wait.patience.retry_after_pause("it is taken")
+    wait.patience.finish()
     assert wait.told[-1] == (patiences.log.NOTICE, "job 7: waited 5 s")
     assert (tmp_path / "out").read_text() == "of before\n"
 
@@ -90,9 +90,9 @@ def test_one_that_waited_says_how_long_and_leaves_its_output_as_it_was(
 def test_what_something_else_wrote_meanwhile_is_not_cut(
     wait: Wait, output: int, tmp_path: Path
 ) -> None:
-    wait.patience.again(WHY)
+    wait.patience.retry_after_pause(WHY)
     os.write(output, b"of another\n")
-    wait.patience.rewarded()
+    wait.patience.finish()
     assert (
         (tmp_path / "out").read_text().endswith("images: slurmctld does not answer\nof another\n")
     )
@@ -100,7 +100,7 @@ def test_what_something_else_wrote_meanwhile_is_not_cut(
 
 def test_one_that_did_not_wait_says_nothing(wait: Wait) -> None:
     assert not wait.patience.waited
-    wait.patience.rewarded()
+    wait.patience.finish()
     assert wait.told == []
 
 
@@ -125,7 +125,7 @@ def test_what_is_no_file_gets_it(wait: Wait) -> None:
 def test_a_cancelled_job_waits_no_longer(wait: Wait) -> None:
     wait.cancelled = True
     with pytest.raises(Ended, match="cancelled while it waited"):
-        wait.patience.again(WHY)
+        wait.patience.retry_after_pause(WHY)
 
 
 @pytest.mark.parametrize("pending", [False, True])
@@ -136,15 +136,15 @@ def test_a_cancellation_is_seen_while_an_answer_is_waited_for(
     monkeypatch.setattr(patiences.signal, "sigpending", lambda: came)
     if pending:
         with pytest.raises(Ended):
-            wait.patience.look()
+            wait.patience.raise_if_cancelled()
     else:
-        wait.patience.look()
+        wait.patience.raise_if_cancelled()
 
 
 def test_pauses_differ_by_half(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand jobs do not ask at once."""
     monkeypatch.setattr(patiences.random, "uniform", lambda low, high: low)
-    wait.patience.again(WHY)
+    wait.patience.retry_after_pause(WHY)
     monkeypatch.setattr(patiences.random, "uniform", lambda low, high: high)
-    wait.patience.again(WHY)
+    wait.patience.retry_after_pause(WHY)
     assert wait.pauses == [0.5, 2.25]

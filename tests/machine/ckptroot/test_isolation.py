@@ -205,7 +205,9 @@ while True:
 """
 
 LITTLE_ROOM = (
-    START.replace("more()\n", "more()\nwhile method.need() < 1200 << 20:\n    time.sleep(0.1)\n")
+    START.replace(
+        "more()\n", "more()\nwhile method.estimate_size() < 1200 << 20:\n    time.sleep(0.1)\n"
+    )
     + """
 from slurm_elastic.machine.ckptroot import dump
 from slurm_elastic.machine.ckptroot.quota import allocated

@@ -61,7 +61,7 @@ def test_an_answer_is_waited_for_as_long_as_there_is_time(bed: Bed) -> None:
     bed.says, bed.waits = [None, {"ended": 256}, None, {"pid": 1}], []
     assert bed.inside.ask("start", 30.0, so="much") == {"pid": 1}
     assert (bed.done, bed.waits) == ([{"do": "start", "so": "much"}], [30.0, 29.0, 28.0, 27.0])
-    assert bed.inside.ended() == 256, "which came meanwhile"
+    assert bed.inside.wait_status() == 256, "which came meanwhile"
     with pytest.raises(Refused, match=r"^no answer from the job's process 1 in 3 s$"):
         bed.inside.ask("start", 3.0)
     assert bed.waits[-3:] == [3.0, 2.0, 1.0]
@@ -77,7 +77,7 @@ def test_what_process_1_cannot_do_is_refused(
     bed.says = [answer]
     with pytest.raises(Refused, match=why):
         bed.inside.ask("start", 30.0)
-    assert bed.inside.ended() == ended
+    assert bed.inside.wait_status() == ended
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_its_end_is_told_once_and_for_all(
     bed: Bed, said: list[dict[str, Any] | None], status: int
 ) -> None:
     bed.says = [*said, {"ended": 4}]
-    assert [bed.inside.ended(), bed.inside.ended()] == [status, status]
+    assert [bed.inside.wait_status(), bed.inside.wait_status()] == [status, status]
     assert set(bed.waits[1:]) == {0}, "nothing is waited for"
     bed.says = [{"killed": True}]
     bed.inside.kill()
-    assert (bed.waits[-1], bed.inside.ended()) == (60.0, None), "it comes back, maybe"
+    assert (bed.waits[-1], bed.inside.wait_status()) == (60.0, None), "it comes back, maybe"
 
 
 def test_a_process_is_one_of_the_jobs_by_its_namespace(bed: Bed) -> None:

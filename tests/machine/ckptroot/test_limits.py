@@ -30,7 +30,7 @@ for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
 if os.fork() == 0:
     time.sleep(1e6)
 """
-RUNS_ON = TRIED.replace("more()\ntold", "method.go_on()\nmore()\ntold")
+RUNS_ON = TRIED.replace("more()\ntold", "method.resume()\nmore()\ntold")
 ASKED = "os.waitpid(-1, os.WNOHANG | os.WUNTRACED)[0], *sorted(seen)"
 
 

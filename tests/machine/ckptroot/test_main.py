@@ -30,7 +30,7 @@ RUNS = JobState(state="RUNNING", uid=2000, restarts=1)
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     """The journal."""
     lines: list[tuple[int, str]] = []
-    monkeypatch.setattr(log, "tell", lambda *line: lines.append(line))
+    monkeypatch.setattr(log, "write", lambda *line: lines.append(line))
     return lines
 
 
@@ -41,7 +41,7 @@ def test_names_in_the_journal_are_one_line_that_can_be_printed(
     monkeypatch.setattr(log.syslog, "syslog", lambda *line: said.append(line))
     monkeypatch.setattr(log.syslog, "openlog", lambda *how: said.append(how))
     log.begin()
-    log.tell(log.WARNING, "job 7: a\n\udcff é")
+    log.write(log.WARNING, "job 7: a\n\udcff é")
     opened, line = said
     assert opened == ("slurm-elastic-ckpt-root", log.syslog.LOG_PID, log.syslog.LOG_DAEMON)
     assert line == (log.WARNING, "job 7: a\\n\\udcff é")
@@ -175,7 +175,10 @@ class Bed:
         self.site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
         self.store: Any = SimpleNamespace(open=self.open, images=lambda: self.images)
         self.patience: Any = SimpleNamespace(
-            patient=None, waited=False, again=self.again, look=lambda: None
+            patient=None,
+            waited=False,
+            retry_after_pause=self.again,
+            raise_if_cancelled=lambda: None,
         )
         monkeypatch.setattr(starting.job_state, "ask", lambda *_, **__: self.answers.pop(0))
 
@@ -294,7 +297,7 @@ def test_what_fails_as_it_begins_is_abandoned_and_lets_the_directory_go(
     close = lambda: done.append("close")  # noqa: E731
     store = SimpleNamespace(close=close, path=tmp_path / "t" / "7")
     session = SimpleNamespace(begin=fails, abandon=lambda _: done.append("abandon"))
-    wait = SimpleNamespace(rewarded=lambda: done.append("rewarded"))
+    wait = SimpleNamespace(finish=lambda: done.append("rewarded"))
     for name, made in (("Store", store), ("Session", session), ("ImageWait", wait), ("Run", None), ("Relay", None)):  # fmt: skip
         monkeypatch.setattr(starting, name, lambda *_, made=made: made)
     for name, said in (("take", RUNS), ("meta_of", META)):

@@ -68,7 +68,7 @@ DMTCP = """
 method = dmtcp.Dmtcp(site, caller, payload("/bin/sleep", "0.5"))
 method.start()
 pid = method.pid
-until(lambda: method.ended() is not None)
+until(lambda: method.wait_status() is not None)
 method.signal(signal.SIGUSR1)
 found = stranger(pid)
 method.close()

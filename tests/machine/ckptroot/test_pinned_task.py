@@ -121,7 +121,7 @@ def _touches_none(strange: Owner, pid: int) -> None:
     sockets.wake(tasks, frozenset(), strange)
     inventory._write_out(pid, strange, 0)
     poll_again.go_back(tasks, strange)
-    assert quiet_continue.quietly(tasks, (), strange) in (frozenset(), {pid})
+    assert quiet_continue.continue_quietly(tasks, (), strange) in (frozenset(), {pid})
     if locks.can_take():
         locks._have_taken(pid, strange, [Lock(0, 0, 0, 0)])
 

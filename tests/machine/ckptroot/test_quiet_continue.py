@@ -77,7 +77,7 @@ def begun(how: str) -> Iterator[Task]:
 def test_one_that_would_notice_does_not(how: str, blocked: int) -> None:
     with begun(how) as task:
         task.stop()
-        assert quiet_continue.quietly([task.pid], (), owner()) == {task.pid}
+        assert quiet_continue.continue_quietly([task.pid], (), owner()) == {task.pid}
         assert task.rest() == [f"read on {blocked}"], "no signal, and the same are blocked"
 
 
@@ -85,7 +85,7 @@ def test_a_signal_of_somebody_elses_is_not_lost() -> None:
     with begun("catches") as task:
         task.stop()
         os.kill(task.pid, signal.SIGUSR1)
-        assert quiet_continue.quietly([task.pid], (), owner()) == {task.pid}
+        assert quiet_continue.continue_quietly([task.pid], (), owner()) == {task.pid}
         assert task.rest() == ["SIGUSR1", "read on 0"]
         assert not _traced(task.pid)
 
@@ -93,7 +93,7 @@ def test_a_signal_of_somebody_elses_is_not_lost() -> None:
 def test_later_ones_reach_it() -> None:
     with begun("catches") as task:
         task.stop()
-        quiet_continue.quietly([task.pid], (), owner())
+        quiet_continue.continue_quietly([task.pid], (), owner())
         task.stop()
         os.kill(task.pid, signal.SIGCONT)
         assert task.rest() == ["SIGCONT", "read on 0"]
@@ -102,7 +102,7 @@ def test_later_ones_reach_it() -> None:
 def test_one_that_notices_nothing_is_left_to_the_others_way() -> None:
     with begun("neither") as task:
         task.stop()
-        assert quiet_continue.quietly([task.pid], (), owner()) == set()
+        assert quiet_continue.continue_quietly([task.pid], (), owner()) == set()
         assert set(task.states()) == {"T"}
         assert not _traced(task.pid)
 
@@ -111,7 +111,9 @@ def test_one_that_its_user_had_stopped_stays_so() -> None:
     with begun("catches") as task, begun("catches") as other:
         task.stop()
         other.stop()
-        assert quiet_continue.quietly([task.pid, other.pid], {other.pid}, owner()) == {task.pid}
+        assert quiet_continue.continue_quietly([task.pid, other.pid], {other.pid}, owner()) == {
+            task.pid
+        }
         assert set(other.states()) == {"T"}
         os.kill(other.pid, signal.SIGCONT)
         assert other.rest() == ["SIGCONT", "read on 0"]
@@ -122,7 +124,7 @@ def test_one_that_is_gone_holds_up_nobody() -> None:
         task.stop()
         gone = subprocess.Popen(["true"])
         gone.wait()
-        assert quiet_continue.quietly([gone.pid, task.pid], (), owner()) == {task.pid}
+        assert quiet_continue.continue_quietly([gone.pid, task.pid], (), owner()) == {task.pid}
 
 
 def _traced(pid: int) -> bool:

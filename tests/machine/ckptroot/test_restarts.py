@@ -48,7 +48,7 @@ class Node(Method):
             raise Refused("criu restore: exit 1")
         self.done = f"from {manifest.number}"
 
-    def need(self) -> int:
+    def estimate_size(self) -> int:
         return 6
 
     def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
@@ -58,7 +58,7 @@ class Node(Method):
     def gather(self, image: Path, most: int, /) -> None:
         """All is there."""
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Nothing was stopped."""
 
     def versions(self) -> dict[str, str]:
@@ -107,7 +107,7 @@ class Job:
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    monkeypatch.setattr(log, "tell", lambda *_: None)
+    monkeypatch.setattr(log, "write", lambda *_: None)
     path = Path(tempfile.mkdtemp(prefix="se-restarts-", dir="/tmp"))
     path.chmod(0o755)
     made = Job(path)
@@ -181,16 +181,16 @@ def test_room_for_the_next_save_is_promised_at_the_start_or_said_to_be_missing(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(job.store, "say", said.append)
+    monkeypatch.setattr(job.store, "add_log_line", said.append)
     total = os.statvfs(job.store.path)
     size = total.f_blocks * total.f_frsize
     job.run()
-    monkeypatch.setattr(Node, "need", lambda _: size)
+    monkeypatch.setattr(Node, "estimate_size", lambda _: size)
     for _ in range(2):
         job.session.look_ahead()
     (line,) = said
     assert line.startswith("its next save could not be made now: no room: ")
-    monkeypatch.setattr(Node, "need", lambda _: 3 << 20)
+    monkeypatch.setattr(Node, "estimate_size", lambda _: 3 << 20)
     job.session.look_ahead()
     assert said[1:] == ["3 MiB are promised to its next save"]
     assert job.promised() == 3 << 20

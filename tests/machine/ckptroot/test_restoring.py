@@ -104,7 +104,7 @@ def test_the_kernel_is_looked_at_once_and_as_plain_root(
 ) -> None:
     """With the rights of a dump it could make no network namespace to look into."""
     checked: list[Any] = []
-    monkeypatch.setattr(dump, "quietly", checked.append)
+    monkeypatch.setattr(dump, "run_silently", checked.append)
     monkeypatch.setattr(dump, "KNOWN_KERNEL", tmp_path / "criu.kdat")
     dump.know_kernel("/usr/sbin/criu")
     assert checked == [["/usr/sbin/criu", "check"]]

@@ -236,9 +236,9 @@ ALONE = 1_000_000 + os.getpid()
 ELSEWHERE = (
     ATTACK.replace("2000", str(ALONE))
     .replace("directory=home, key=", "directory=Path('/run'), key=")
-    .replace("method.dump(image", "method.need()\nmethod.dump(image")
+    .replace("method.dump(image", "method.estimate_size()\nmethod.dump(image")
     .replace("method.stop()", "method.gather(image, 1 << 30)\nmethod.stop()")
-    .replace("    method.restore(", "    method.lay_out(image)\n    method.restore(")
+    .replace("    method.restore(", "    method.put_back_files(image)\n    method.restore(")
 )
 """The same, where /tmp and /dev/shm are of this node alone and the images are not."""
 
@@ -314,7 +314,7 @@ def test_who_waits_by_poll_waits_on(home: Path, program: str) -> None:  # noqa: 
 
 def test_who_waits_by_poll_waits_on_where_it_only_runs_on(home: Path, program: str) -> None:  # noqa: F811
     (home / "job").write_text(POLLING)
-    attack = TRIED.replace("more()\ntold", "method.go_on()\nmore()\ntold")
+    attack = TRIED.replace("more()\ntold", "method.resume()\nmore()\ntold")
     told = moved(home, program, "poll", attack=attack)
     assert "refused" not in told, told
     assert len(told["lines"]) >= 6
@@ -375,7 +375,7 @@ def test_they_go_on_where_the_job_only_runs_on(home: Path, newest: str) -> None:
     (home / "job").write_text(CONNECTED.replace("MUCH", "20000"))
     told = moved(
         home, newest, "tried",
-        attack=TRIED.replace(DUMP, DUMP_AT_REST).replace("more()\ntold", "method.go_on()\nmore()\ntold"),
+        attack=TRIED.replace(DUMP, DUMP_AT_REST).replace("more()\ntold", "method.resume()\nmore()\ntold"),
     )  # fmt: skip
     assert "refused" not in told, told
     seen = (b"PING", True, 1)
@@ -386,7 +386,8 @@ def test_they_go_on_where_the_job_only_runs_on(home: Path, newest: str) -> None:
 def test_data_that_waits_to_be_sent_is_waited_for(home: Path, newest: str) -> None:  # noqa: F811
     (home / "job").write_text(CONNECTED.replace("MUCH", "1e9"))
     checked = TRIED.replace(
-        "method.dump(image, 60.0, 1 << 30)", "method.dump(image, 60.0, 1 << 30)\n    method.go_on()"
+        "method.dump(image, 60.0, 1 << 30)",
+        "method.dump(image, 60.0, 1 << 30)\n    method.resume()",
     )
     told = moved(home, newest, "tried", attack=checked)
     assert told["refused"] == "its connections could not be saved at rest"

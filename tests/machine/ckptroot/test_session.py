@@ -67,16 +67,16 @@ class Node(Method):
     def restore(self, image: Path, manifest: Manifest) -> None:
         self._may_fail("restore")
 
-    def lay_out(self, image: Path, /) -> None:
+    def put_back_files(self, image: Path, /) -> None:
         self.did.append("lay out")
 
-    def need(self) -> int:
+    def estimate_size(self) -> int:
         return self.size
 
     def connections(self) -> list[str]:
         return ["10.1.2.3:27000"]
 
-    def partners(self) -> list[str]:
+    def outside_connections(self) -> list[str]:
         return self.far
 
     def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
@@ -87,14 +87,14 @@ class Node(Method):
     def clocks(self) -> dict[str, int] | None:
         return {"monotonic": 5}
 
-    def bound(self) -> dict[str, list[int]]:
+    def cpu_bindings(self) -> dict[str, list[int]]:
         return {"1001": [1]}
 
     def gather(self, image: Path, most: int, /) -> None:
         self.did.append(("gather", most))
         self.gathers(image)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.did.append("go on")
 
     def stop(self) -> None:
@@ -103,7 +103,7 @@ class Node(Method):
     def signal(self, number: int) -> None:
         self.did.append(("signal", number))
 
-    def ended(self) -> int | None:
+    def wait_status(self) -> int | None:
         return self.status
 
     def versions(self) -> dict[str, str]:
@@ -133,7 +133,7 @@ class Bed:
         monkeypatch.setattr(sessions.time, "monotonic", lambda: self.clock.now)
         monkeypatch.setattr(sessions.job_state, "ask", lambda *_: self.answers.pop(0))
         self.told: list[str] = []
-        monkeypatch.setattr(sessions.log, "tell", lambda level, line: self.told.append(line))
+        monkeypatch.setattr(sessions.log, "write", lambda level, line: self.told.append(line))
         self.site = Site(cluster="t", directory=directory / "shared", key=KEY, reader=(0, 0))
         self.store = Store(self.site, 7)
         for name in ("images", "keep"):
@@ -618,7 +618,7 @@ def test_no_room_is_said_once_for_each_kind_of_reason(
         raise next(reasons)
 
     with monkeypatch.context() as lacks:
-        lacks.setattr(run.node, "need", need)
+        lacks.setattr(run.node, "estimate_size", need)
         for _ in range(5):
             run.session.look_ahead()
     assert run.said() == [
@@ -639,7 +639,7 @@ def test_the_head_is_told_what_is_in_the_way_of_the_next_save_until_it_is_gone(
 ) -> None:
     run.session.look_ahead()
     with monkeypatch.context() as lacks:
-        lacks.setattr(run.node, "need", refused)
+        lacks.setattr(run.node, "estimate_size", refused)
         run.session.look_ahead()
     assert run.status()["hindered"] == "it has a terminal: x"
     run.session.look_ahead()

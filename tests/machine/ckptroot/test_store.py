@@ -94,7 +94,7 @@ def test_a_file_of_roots_is_replaced_in_one_step(store: Store) -> None:
 
 def test_the_last_fifty_sentences_are_kept(store: Store) -> None:
     for number in range(60):
-        store.say(f"line {number}")
+        store.add_log_line(f"line {number}")
     assert [line.split(" ", 1)[1] for line in store.lines] == [f"line {n}" for n in range(10, 60)]
 
 
@@ -183,7 +183,7 @@ def test_two_images_are_kept_and_the_head_is_told_of_the_good_ones(
     found = (paths[2] / manifests.NAME).stat()
     assert (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid) == (0o640, 0, 1234)
     (paths[1] / manifests.NAME).write_text("{}")
-    store.say("a sentence")
+    store.add_log_line("a sentence")
     store.publish("running", job=7)
     said = json.loads((store.path / "status.json").read_text())
     assert (said["state"], said["job"], len(said["log"])) == ("running", 7, 1)

@@ -178,7 +178,7 @@ class TestTheLock:
             with pytest.raises(Taken, match="driven by another process"):
                 Store(site, 7).open()
             tries += 1
-            if not patience.again("it is taken"):
+            if not patience.retry_after_pause("it is taken"):
                 break
         assert tries > 1
         assert patience.waited
@@ -187,7 +187,7 @@ class TestTheLock:
 
     def test_is_not_waited_for_in_a_first_run(self) -> None:
         patience = ImageWait(7)
-        assert not patience.again("it is taken")
+        assert not patience.retry_after_pause("it is taken")
         assert not patience.waited
 
     def test_of_a_directory_that_was_just_removed_means_nothing(
