@@ -50,7 +50,7 @@ def test_a_condition_is_asked_more_rarely_the_longer_it_is_waited_for(
     monkeypatch.setattr(waiting, "time", clock)
     assert eventually(lambda: clock.now >= 30.0, 60.0)
     assert clock.pauses == sorted(clock.pauses)
-    assert (clock.pauses[0], clock.pauses[-1]) == (waiting.LOOK, waiting.RAREST)
+    assert (clock.pauses[0], clock.pauses[-1]) == (waiting.FIRST_PAUSE_S, waiting.MAX_PAUSE_S)
     with pytest.raises(AssertionError, match="it is still 7"):
         eventually(lambda: False, 1.0, lambda: "it is still 7")
 
@@ -89,6 +89,6 @@ def test_what_a_standstill_may_have_spoilt_is_tried_again_and_not_for_ever() -> 
 
 def test_a_deadline_has_an_end_however_busy_a_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (1e4, 1e4, 1e4))
-    assert waiting.stretched(1.0) == waiting.MOST
-    assert waiting.stretched(180.0) == waiting.LONGEST
-    assert waiting.stretched(700.0) == 700.0 * waiting.IDLE
+    assert waiting.stretched(1.0) == waiting.MAX_FACTOR
+    assert waiting.stretched(180.0) == waiting.MAX_STRETCHED_S
+    assert waiting.stretched(700.0) == 700.0 * waiting.IDLE_FACTOR

@@ -177,7 +177,7 @@ class BlcrCheckpointer:
         """
         if not _is_whole(image):
             raise CheckpointError(
-                f"{image.path}/{image.number}: not there, empty, or not {image.size} bytes long"
+                f"{image.path}/{image.number}: missing, empty, or not {image.size} bytes long"
             )
 
     def remove(self, job: int) -> None:
@@ -209,7 +209,7 @@ class BlcrCheckpointer:
             key=lambda name: (name != node, name),
         )  # fmt: skip
         if not hosts:
-            raise CheckpointError(f"no node of {node}'s partitions is up to remove them")
+            raise CheckpointError(f"no node of {node}'s partitions is up to remove the images")
         return hosts
 
     def _delete_on_first(self, hosts: Sequence[str], job: int, deadline: float) -> None:

@@ -224,8 +224,8 @@ class LaunchedCheckpointer:
                 f"job {run.label}: {reason or 'this run is not under the launcher'}"
             )
         if (status.uid, status.method) != (run.uid, self.name):
-            other_run = f"of uid {status.uid}, by {status.method}"
-            raise CheckpointError(f"job {run.label}: what its launcher drives is {other_run}")
+            other_run = f"of uid {status.uid} with method {status.method}"
+            raise CheckpointError(f"job {run.label}: its launcher serves another run, {other_run}")
 
     def _ask(self, run: JobRun, request: _Request, deadline: float) -> _Answer:
         self._write(run.job, request)
@@ -236,8 +236,8 @@ class LaunchedCheckpointer:
             if self._clock() >= deadline:
                 raise _NoAnswerError(
                     f"job {run.label}: no answer to {request.verb} in time: its launcher on"
-                    f" {status.node if status else 'its node'} is still at it, or cannot write to"
-                    f" {self._directory}"
+                    f" {status.node if status else 'its node'} is still working on it, or"
+                    f" cannot write to {self._directory}"
                 )
             time.sleep(min(self._poll, max(deadline - self._clock(), 0.01)))
         if not status.answer.ok:

@@ -234,7 +234,7 @@ def completion_of(text: str, run: JobRun, slurm: Slurm) -> Completion:
         return LinePrinted(path=_output(run, slurm), uid=run.uid, text=value.strip())
     if kind == "exit":
         return Ended(int(value) if value else None)
-    raise CheckpointError(f"job {run.label}: its directory is not known, {text!r} cannot be found")
+    raise CheckpointError(f"job {run.label}: its directory is unknown, so {text!r} cannot be read")
 
 
 def _output(run: JobRun, slurm: Slurm) -> str:

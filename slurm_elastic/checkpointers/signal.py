@@ -223,7 +223,7 @@ class SignalCheckpointer:
             return
         reason = " ".join(sorted(job.states))
         if job.died_of in save_signals(self._settings, run):
-            reason = "died of the signal: it does not catch it"
+            reason = "the signal ended it, because the program does not catch it"
         raise CheckpointError(f"job {run.label} ended without having saved itself ({reason})")
 
     def release(self, run: JobRun) -> None:
@@ -251,7 +251,7 @@ class SignalCheckpointer:
         """
         book = self._read(image.job)
         if book is None or image not in book.images:
-            raise CheckpointError(f"nothing is known of save {image.number} of job {image.label}")
+            raise CheckpointError(f"save {image.number} of job {image.label} has no record")
         if (fault := self._fault(book, image)) is not None:
             raise CheckpointError(f"save {image.number} of job {image.label}: {fault}")
 

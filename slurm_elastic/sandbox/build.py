@@ -56,7 +56,7 @@ def require_host(spec: SandboxSpec, layout: Layout) -> None:
     """Raise SandboxError if this host or directory cannot hold the sandbox."""
     if cloud_of(spec, "aws") and not all(map(find_spec, _EMULATOR)):
         raise SandboxError(
-            "the sandbox's emulated EC2 is a package of its own: install slurm-elastic-sandbox"
+            "the sandbox's emulated EC2 is a separate package: install slurm-elastic-sandbox"
             " (with pip, in a clone: pip install '.[sandbox]')"
         )
     if os.getuid() != 0:

@@ -86,6 +86,6 @@ def fault(kind: str, **where: str | int | None) -> Fault:
         chosen = FaultKind(kind)
     except ValueError:
         kinds = ", ".join(FaultKind)
-        raise SandboxError(f"there is no failure {kind!r}; there are: {kinds}") from None
+        raise SandboxError(f"unknown failure {kind!r}, expected one of: {kinds}") from None
     patterns = {name: value for name, value in where.items() if value is not None}
     return Fault(kind=chosen, **patterns)  # type: ignore[arg-type]

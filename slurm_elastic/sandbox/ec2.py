@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--prices", type=Path, help="a CSV trace; default: the shipped day")
-    parser.add_argument("--speed", type=float, default=1.0, help="trace seconds a second")
+    parser.add_argument("--speed", type=float, default=1.0, help="seconds of the trace per second")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)

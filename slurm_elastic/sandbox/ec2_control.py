@@ -91,7 +91,7 @@ def _buckets(cloud: EmulatedCloud, _now: float, frozen: bool = False) -> None:
 
 def _advance(cloud: EmulatedCloud, _now: float, seconds: float) -> None:
     if not cloud.buckets.on:
-        raise SandboxError("there are no buckets whose time could be set ahead")
+        raise SandboxError("the rate limits are off, so their time cannot be advanced")
     cloud.buckets.advance(seconds)
 
 

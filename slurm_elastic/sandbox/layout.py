@@ -124,9 +124,9 @@ class Layout(Struct, frozen=True, kw_only=True):
             return
         # Root reads from its files which processes to end, what to run and what to remove.
         if status.st_uid != os.getuid():
-            raise SandboxError(f"{self.dir} belongs to another user and stays as it is")
+            raise SandboxError(f"{self.dir} belongs to another user and is not changed")
         if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
-            raise SandboxError(f"{self.dir} is no directory in which only its owner may write")
+            raise SandboxError(f"{self.dir} must be a directory in which only its owner may write")
 
     def read(self) -> Saved:
         """Read the marker file. Raises SandboxError if the directory is no sandbox."""

@@ -81,14 +81,16 @@ def require_emulated(clouds: Iterable[CloudSettings]) -> None:
 
 def _require_own_ec2(cloud: AwsCloud) -> None:
     if cloud.endpoint is None:
-        raise SandboxError(f"cloud {cloud.name!r} names no endpoint; that is Amazon's own")
+        raise SandboxError(f"cloud {cloud.name!r} names no endpoint, so Amazon's own would be used")
     if cloud.profile is not None:
         raise SandboxError(f"cloud {cloud.name!r} names a profile; the sandbox reads none")
     require_loopback(cloud.endpoint)
 
 
 def _require_no_engines(cloud: DockerCloud) -> None:
-    raise SandboxError(f"cloud {cloud.name!r} is of real engines; the sandbox has none")
+    raise SandboxError(
+        f"cloud {cloud.name!r} uses real container engines, which the sandbox refuses"
+    )
 
 
 def _require_this_host(cloud: LibvirtCloud) -> None:
@@ -155,7 +157,7 @@ def _auth_url(cloud: OpenStackCloud) -> str:
         return str(document["clouds"][cloud.cloud]["auth"]["auth_url"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, LookupError, TypeError):
         raise SandboxError(
-            f"{cloud.clouds_file} tells no auth_url of its cloud {cloud.cloud!r}"
+            f"{cloud.clouds_file} has no auth_url for its cloud {cloud.cloud!r}"
         ) from None
 
 

@@ -86,7 +86,7 @@ def _max_time_lines(site: Facts, answers: Answers) -> Iterator[str]:
         return
     yield ""
     if site.max_time is None and site.default_time is None:
-        yield "# Jobs that name no time have no end: none starts in a cloud until this has a"
+        yield "# Jobs without a time limit do not start in a cloud until this has a"
         yield "# default_time, such as default_time: 4h."
     yield f"who: {{max_time: {format_duration(answers.max_time)}}}    # for jobs in the clouds"
 

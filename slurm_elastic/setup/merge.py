@@ -102,7 +102,7 @@ class Merge:
     def _by_hand(self) -> Iterator[str]:
         read = document.read(self._before, self._source)
         for path, value in self._edits:
-            yield f"  {read.locate(path)}: {'(take it out)' if value is None else flow(value)}"
+            yield f"  {read.locate(path)}: {'(remove it)' if value is None else flow(value)}"
         for section, lines in (("clouds", self._clouds), ("pools", self._pools)):
             yield from (f"{section}:", *lines) if lines else ()
 
@@ -136,7 +136,7 @@ def _access_paths(config: Config, names: Sequence[str]) -> Iterator[KeyPath]:
     if everywhere and len(public) == len(config.clouds):
         yield ("who",)
     elif everywhere and public and not names:
-        raise ConfigError("the list in who holds for clouds of your own, too: change it by hand")
+        raise ConfigError("the list in who also applies to your own clouds: edit it by hand")
     else:
         yield from (("clouds", i, "who") for i in public)
 

@@ -84,23 +84,23 @@ def questions(
 ) -> tuple[Question, ...]:
     """Return the other questions that matter for these new clouds, in order."""
     known_answers = earlier or Earlier()
-    asked = []
+    selected = []
     if by_node := [cloud for cloud in chosen if cloud.by_node]:
-        asked.append(_hosts(site, by_node[0], is_only_cloud=len(by_node) == len(chosen)))
+        selected.append(_hosts(site, by_node[0], is_only_cloud=len(by_node) == len(chosen)))
     if known_answers.public or any(cloud.location is Location.PUBLIC for cloud in chosen):
-        asked += [_accounts() if site.accounts_checked else _groups(site), _cap()]
+        selected += [_accounts() if site.accounts_checked else _groups(site), _cap()]
     if chosen or earlier is None:
-        asked.append(_shape(site, chosen))
+        selected.append(_shape(site, chosen))
     if any(cloud.spot for cloud in chosen):
-        asked.append(_spot())
-    asked.append(_max_time(site))
+        selected.append(_spot())
+    selected.append(_max_time(site))
     if known_answers.joins or any(cloud.joins for cloud in chosen):
-        asked.append(_head(site))
-    asked.append(_checkpoints())
+        selected.append(_head(site))
+    selected.append(_checkpoints())
     return (
-        tuple(_with_configured_default(cloud, earlier) for cloud in asked)
+        tuple(_with_configured_default(cloud, earlier) for cloud in selected)
         if earlier
-        else tuple(asked)
+        else tuple(selected)
     )
 
 
@@ -174,9 +174,9 @@ def _hosts(site: Facts, rack: Found, *, is_only_cloud: bool) -> Question:
             raise ValueError(f"{rack.name} needs at least one host: NODE=URL")
         for name, _, url in pairs:
             if not (name and url):
-                raise ValueError("expected NODE=URL of each host, with blanks between")
+                raise ValueError("expected NODE=URL for each host, separated by blanks")
             if name in site.taken:
-                raise ValueError(f"{name} is a node of slurm.conf already: take another name")
+                raise ValueError(f"{name} is already a node in slurm.conf: choose another name")
         hosts = {name: url for name, _, url in pairs}
         if len(hosts) < len(pairs):
             raise ValueError("expected each host once")
@@ -312,7 +312,7 @@ def _why_no_head(text: str) -> str:
     if "://" in text:
         return f"{text} is a URL"
     if text.count(":") > 1:
-        return f"{text} is an IPv6 address, which is not taken here: give a name"
+        return f"{text} is an IPv6 address, which is not supported here: enter a name"
     host, colon, port = text.partition(":")
     if colon and not (port.isdecimal() and 0 < int(port) < 65536):
         return f"{text} has no port from 1 to 65535 after its ':'"
@@ -321,7 +321,7 @@ def _why_no_head(text: str) -> str:
     if not host or not all(_LABEL.fullmatch(label) for label in host.split(".")):
         return f"{text!r} is neither a name nor an address"
     if host.lower() == "localhost":
-        return f"to a machine {host} is itself"
+        return f"on a machine, {host} is the machine itself"
     return _why_no_address(host) if _NUMBER.fullmatch(host.rpartition(".")[2]) else ""
 
 

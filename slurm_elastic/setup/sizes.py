@@ -45,7 +45,7 @@ def why_missing(cloud: Found, size: Size) -> str:
     alternative = (
         f"the nearest is {near.name}, {format_shape((near.cpus, near.memory))}"
         if near
-        else "it tells no price of any"
+        else "none of its types has a price"
     )
     return f"no type of {cloud.name} has {size[0]} cpus and {format_size(size[1])}; {alternative}"
 

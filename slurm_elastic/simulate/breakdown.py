@@ -14,7 +14,7 @@ from msgspec import Struct
 from slurm_elastic.simulate import series
 from slurm_elastic.simulate.outcome import RunResult
 
-MONTH = 30 * 86400  # seconds of a month if the history does not say when it began
+MONTH_S = 30 * 86400  # seconds of a month if the history does not say when it began
 
 
 class Share(Struct, frozen=True, kw_only=True):
@@ -102,9 +102,10 @@ def _dollars_until(steps: series.Steps, when: int | None) -> float:
 def _edges(first_submit: int, last_submit: int, start: int) -> list[tuple[int, str]]:
     """Return (second, name) of each month that begins between ``first`` and ``last``."""
     if not start:
-        count = (last_submit - first_submit) // MONTH + 1
+        count = (last_submit - first_submit) // MONTH_S + 1
         return [
-            (first_submit + n * MONTH, f"days {30 * n + 1} to {30 * n + 30}") for n in range(count)
+            (first_submit + n * MONTH_S, f"days {30 * n + 1} to {30 * n + 30}")
+            for n in range(count)
         ]
     month = datetime.fromtimestamp(start + first_submit, UTC).replace(
         day=1, hour=0, minute=0, second=0, microsecond=0

@@ -24,7 +24,7 @@ from slurm_elastic.simulate.outcome import RunResult
 
 WEEK_S = 7 * 86400
 LEAST = 8  # weeks; a shorter history shows too little to compare
-OF_SAVING, OF_WAIT = 1.0, 2.0  # standard deviations of single weeks on either side
+SAVING_DEVIATIONS, WAIT_DEVIATIONS = 1.0, 2.0  # standard deviations of single weeks on either side
 
 
 class Interval(Struct, frozen=True, kw_only=True):
@@ -71,13 +71,13 @@ def of_weeks(pairs: Pairs) -> Comparison | None:
             saving,
             [other.cost - week.cost for week, other in pairs],
             [other.cost for _, other in pairs],
-            OF_SAVING,
+            SAVING_DEVIATIONS,
         ),
         wait=expected(
             wait,
             [week.waited - other.waited for week, other in pairs],
             [other.jobs for _, other in pairs],
-            OF_WAIT,
+            WAIT_DEVIATIONS,
         ),
         weeks=len(pairs),
     )

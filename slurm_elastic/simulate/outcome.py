@@ -99,7 +99,8 @@ class RunResult:
         problems = conservation(jobs, pools, runs, len(queue) + len(misfits))
         if problems:
             raise SlurmElasticError(
-                "the simulation does not add up, which is a defect of ours: " + "; ".join(problems)
+                "the simulation does not add up, which is a bug in slurm-elastic: "
+                + "; ".join(problems)
             )
         return cls(jobs, pools, runs, _figures(jobs, pools, runs, len(queue), len(misfits)))
 
@@ -136,7 +137,7 @@ def conservation(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs, unserved
     problems = []
     ended = len([end for end in runs.ended if end >= 0])
     if ended + unserved != len(jobs) or runs.now:
-        problems.append(f"{len(jobs)} jobs came, {ended} ended, {unserved} could not be served")
+        problems.append(f"{len(jobs)} jobs arrived, {ended} ended, {unserved} could not be served")
     spent = runs.held + runs.useful + runs.lost + runs.overhead
     busy = sum(machines.busy_area for machines in pools)
     busy += sum(m.shared.overlap for m in pools if m.shared is not None)
@@ -170,7 +171,7 @@ def _pool_problems(machines: PoolMachines) -> list[str]:
     name, problems = machines.pool.name, []
     if machines.launched != machines.released or machines.up:
         problems.append(
-            f"{name}: {machines.launched} machines came, {machines.released} went,"
+            f"{name}: {machines.launched} machines started, {machines.released} ended,"
             f" {machines.up} are left"
         )
     starts, leased = machines.batch_start, 0

@@ -21,7 +21,7 @@ from slurm_elastic.policies.planning.portfolio import (
     week_cost,
 )
 from slurm_elastic.policies.planning.reserve import by_rank, trailing
-from slurm_elastic.simulate.certainty import OF_SAVING, Interval, expected
+from slurm_elastic.simulate.certainty import SAVING_DEVIATIONS, Interval, expected
 
 DEMAND_SHARES = (0.75, 0.5, 0.25)
 STEPS = 40
@@ -126,7 +126,7 @@ def outlook(
         paid - week_cost(row, held, classes, on_demand)
         for row, paid in zip(usage, bare, strict=True)
     ]
-    return expected(sum(saved) / sum(bare), saved, bare, OF_SAVING)
+    return expected(sum(saved) / sum(bare), saved, bare, SAVING_DEVIATIONS)
 
 
 def _fall(

@@ -46,7 +46,7 @@ FORMAT = (
 _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 _GPU = "gres/gpu"
-NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw")
+REQUIRED_FIELDS = ("JobIDRaw", "Submit", "ElapsedRaw")
 _GZIP_MAGIC = b"\x1f\x8b"
 """The first bytes of a gzip file. The name cannot show the format, because standard input has
 none.
@@ -97,7 +97,9 @@ def of_rows(rows: Iterable[Mapping[str, object]]) -> History:
     history.complaints.unit = "row"
     numbers = _Numbers(history)
     for row_number, row in enumerate(rows, 1):
-        fields = dict.fromkeys(NEEDED, "") | {name: _text(value) for name, value in row.items()}
+        fields = dict.fromkeys(REQUIRED_FIELDS, "") | {
+            name: _text(value) for name, value in row.items()
+        }
         try:
             _add_job(_job(fields, numbers), history)
         except ValueError as error:
@@ -160,7 +162,7 @@ def _parse(text: IO[str], history: History, max_jobs: int | None) -> None:
 
 def _from_lines(head: str, lines: Iterable[str], history: History, max_jobs: int | None) -> None:
     names = head.strip().split("|")
-    missing = [name for name in NEEDED if name not in names]
+    missing = [name for name in REQUIRED_FIELDS if name not in names]
     if missing:
         raise ConfigError(
             f"the first line names no {', '.join(missing)}, expected the output of"

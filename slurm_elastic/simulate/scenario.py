@@ -177,7 +177,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             sentences.append("no machine could ever boot: max_booting is less than 1")
         sentences += [
             f"pool {pool.name}: {pool.standing} standing machines of {pool.machines}, {pool.procs}"
-            " processors each, cannot be"
+            " processors each, are impossible"
             for pool in self.pools
             if not 0 <= pool.standing <= pool.machines or pool.procs < 1
         ]

@@ -63,7 +63,7 @@ def _note_differences(
     name = used or "as Slurm takes them"
     if not isinstance(name, str):
         name = text_of(name)
-    return [f"{NAME}: {setting} of pool {', '.join(differing)} is not simulated, {name} is for all"]
+    return [f"{NAME}: {setting} of pool {', '.join(differing)} is not simulated: {name} for all"]
 
 
 def _with_checkpoints(config: Config, scenario: Scenario, notes: list[str]) -> Scenario:

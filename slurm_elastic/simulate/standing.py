@@ -61,7 +61,7 @@ def _check_capacity(sizes: array[int], starts: array[int], ends: array[int], mac
             ended += 1
         if used > machines:
             raise SlurmElasticError(
-                "the simulation does not add up, which is a defect of ours:"
+                "the simulation does not add up, which is a bug in slurm-elastic:"
                 f" {used} of {machines} machines were used at {when}"
             )
 

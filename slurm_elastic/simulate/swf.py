@@ -38,15 +38,15 @@ PARTIAL = (2, 3, 4)
 """The status of a part of a job: a further part follows, it was the last and succeeded, or
 failed.
 """
-NEEDED = 9  # fields that a line must have, up to the requested time
-SHOWN = 20
+MIN_FIELDS = 9  # fields that a line must have, up to the requested time
+MAX_SHOWN = 20
 _STATUS_FIELD = 10
 _HEAD_BYTES = 4096
 _BYTE_ORDER_MARK = "\ufeff"
 
 
 class Complaints:
-    """The faults of a history: counts by kind, and sentences for the first ``SHOWN`` faults.
+    """The faults of a history: counts by kind, and sentences for the first ``MAX_SHOWN`` faults.
     ``unit``: ``line``, ``row`` or ``job``.
     """
 
@@ -58,7 +58,7 @@ class Complaints:
     def add(self, line: int, kind: str, detail: str = "") -> None:
         """Count a fault. Keep its sentence if it is among the first."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        if len(self.shown) < SHOWN:
+        if len(self.shown) < MAX_SHOWN:
             self.shown.append(f"{self.unit} {line}: {kind}{': ' + detail if detail else ''}")
 
     def __len__(self) -> int:
@@ -137,7 +137,9 @@ def is_of_swf(path: Path) -> bool:
     except (OSError, EOFError, zlib.error):
         return False
     fields = first_line.replace(";", " ").split()
-    return first_line.startswith(";") or (len(fields) >= NEEDED and all(map(_is_number, fields)))
+    return first_line.startswith(";") or (
+        len(fields) >= MIN_FIELDS and all(map(_is_number, fields))
+    )
 
 
 def read(lines: Iterable[str], history: History, max_jobs: int | None = None) -> History:
@@ -204,9 +206,9 @@ class _Parts:
 
 def _values(fields: list[str], number: int, history: History) -> list[int] | None:
     complain = history.complaints.add
-    if len(fields) == 1 and fields[0].count(";") >= NEEDED - 1:
+    if len(fields) == 1 and fields[0].count(";") >= MIN_FIELDS - 1:
         fields = fields[0].split(";")
-    if len(fields) < NEEDED:
+    if len(fields) < MIN_FIELDS:
         complain(number, "too short, left out", f"{len(fields)} fields, expected {FIELDS}")
         return None
     if len(fields) != FIELDS:

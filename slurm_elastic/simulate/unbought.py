@@ -52,7 +52,7 @@ def _reason(
     index: int, pool: PoolModel, scenario: Scenario, outcome: RunResult, waited: list[int]
 ) -> str:
     if not pool.machines:
-        return "it may have no machine by the limits and markets of its cloud"
+        return "the limits and markets of its cloud permit no machine"
     needs = machines_needed(outcome.jobs, pool)
     least = min(needs[job] for job in waited)
     if least > pool.machines:

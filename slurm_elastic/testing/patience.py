@@ -17,19 +17,19 @@ from slurm_elastic.base.errors import SlurmElasticError
 
 T = TypeVar("T")
 
-IDLE, MOST = 2.0, 10.0
+IDLE_FACTOR, MAX_FACTOR = 2.0, 10.0
 """The factors by which a deadline is stretched on an idle machine, and at most."""
-LONGEST = 900.0
+MAX_STRETCHED_S = 900.0
 """The maximum of a stretched deadline in seconds, so that a test that hangs on a busy machine
 ends.
 """
-STANDSTILL = 60.0
+STANDSTILL_S = 60.0
 """Seconds added to every deadline, for which the whole machine may stand still."""
-LOOK, SHARE, RAREST = 0.02, 0.05, 0.5
+FIRST_PAUSE_S, PAUSE_SHARE, MAX_PAUSE_S = 0.02, 0.05, 0.5
 """Pauses between two looks of a waiting test: seconds at first, share of the time waited so far,
 and seconds at most.
 """
-TICK, GAP = 0.05, 0.5
+TICK_S, MAX_STEP_S = 0.05, 0.5
 """Seconds between two looks of ``awake``, and the most seconds that it counts between two looks."""
 
 
@@ -38,12 +38,14 @@ def stretched(seconds: float) -> float:
     load of this machine. Measure with the clock of ``awake``.
     """
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
-    return min(seconds * min(MOST, IDLE + busy), max(seconds * IDLE, LONGEST))
+    return min(
+        seconds * min(MAX_FACTOR, IDLE_FACTOR + busy), max(seconds * IDLE_FACTOR, MAX_STRETCHED_S)
+    )
 
 
 def patience(seconds: float) -> float:
     """Return the limit for work that an idle machine does within ``seconds``, for any clock."""
-    return STANDSTILL + stretched(seconds)
+    return STANDSTILL_S + stretched(seconds)
 
 
 def eventually(
@@ -64,9 +66,9 @@ def eventually(
     return value
 
 
-def pause(began: float, least: float = LOOK) -> None:
+def pause(began: float, least: float = FIRST_PAUSE_S) -> None:
     """Sleep until the next look of a test that waits since ``began`` (``time.monotonic``)."""
-    time.sleep(max(least, min((time.monotonic() - began) * SHARE, RAREST)))
+    time.sleep(max(least, min((time.monotonic() - began) * PAUSE_SHARE, MAX_PAUSE_S)))
 
 
 class Awake:
@@ -85,10 +87,10 @@ class Awake:
 
     def watch(self) -> None:
         before = time.monotonic()
-        while not self._over.wait(TICK):
+        while not self._over.wait(TICK_S):
             now = time.monotonic()
-            self._seconds += min(now - before, GAP)
-            self.longest = max(self.longest, now - before - TICK)
+            self._seconds += min(now - before, MAX_STEP_S)
+            self.longest = max(self.longest, now - before - TICK_S)
             before = now
 
     def close(self) -> None:
@@ -98,7 +100,7 @@ class Awake:
 @contextmanager
 def awake() -> Iterator[Awake]:
     """Yield a clock for limits on durations. It counts a standstill of the machine only as
-    ``GAP``.
+    ``MAX_STEP_S``.
     """
     clock = Awake()
     watcher = threading.Thread(target=clock.watch, daemon=True)

@@ -17,8 +17,8 @@ from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.protocols import Checkpointer
 from slurm_elastic.testing.patience import awake, stretched
 
-PATIENCE = 60.0
-SHORT = 2.0
+SAVE_TIMEOUT_S = 60.0
+SHORT_S = 2.0
 """Seconds given to a save that takes longer. They are enough for it to begin."""
 
 
@@ -54,7 +54,7 @@ class HoldingBed(Bed, Protocol):
         ...
 
 
-def save(bed: Bed, run: JobRun, *, stop: bool = False, within: float = PATIENCE) -> Image:
+def save(bed: Bed, run: JobRun, *, stop: bool = False, within: float = SAVE_TIMEOUT_S) -> Image:
     return bed.checkpointer.checkpoint(run, deadline=time.time() + within, stop=stop)
 
 
@@ -123,15 +123,15 @@ class Deadlines:
         bed.stick(run)
         with awake() as took:
             with pytest.raises(CheckpointError):
-                save(bed, run, within=SHORT)
-            assert took() < stretched(PATIENCE)
+                save(bed, run, within=SHORT_S)
+            assert took() < stretched(SAVE_TIMEOUT_S)
 
     def test_the_last_good_image_stays(self, bed: StuckBed) -> None:
         run = bed.run()
         image = save(bed, run)
         bed.stick(run)
         with pytest.raises(CheckpointError):
-            save(bed, run, within=SHORT)
+            save(bed, run, within=SHORT_S)
         assert image in bed.checkpointer.images(run)
         bed.checkpointer.verify(image)
 

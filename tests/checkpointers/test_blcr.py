@@ -26,7 +26,7 @@ from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.hooks.launcher import launchers
-from slurm_elastic.testing.saving import PATIENCE, Deadlines, Holds, Saves, Spoils, save
+from slurm_elastic.testing.saving import SAVE_TIMEOUT_S, Deadlines, Holds, Saves, Spoils, save
 from tests.real_sshd import Sshd, make_key
 
 USER = 65534
@@ -107,7 +107,7 @@ class BlcrBed:
         if job not in self.jobs:
             command = ["/usr/bin/python3", "-c", PAYLOAD, str(self.home / f"progress-{job}")]
             self.jobs[job] = started = subprocess.Popen(command, user=USER, group=USER)
-            until = time.monotonic() + patience(PATIENCE)
+            until = time.monotonic() + patience(SAVE_TIMEOUT_S)
             while not (self.home / f"progress-{job}").exists():
                 assert time.monotonic() < until
                 time.sleep(0.02)
@@ -125,7 +125,7 @@ class BlcrBed:
 
         state = Path(f"/proc/{self.jobs[run.job].pid}/stat").read_text().rpartition(")")[2].split()
         before = step()
-        until = time.monotonic() + (1.0 if state[0] == "T" else patience(PATIENCE))
+        until = time.monotonic() + (1.0 if state[0] == "T" else patience(SAVE_TIMEOUT_S))
         while time.monotonic() < until:
             if step() not in (before, ""):
                 return True
@@ -205,7 +205,9 @@ def test_an_empty_file_is_no_image_and_the_job_goes_on(bed: BlcrBed) -> None:
     run = bed.run()
     (bed.home / "empty").touch()
     with pytest.raises(CheckpointError, match="empty, or not 0 bytes long"):
-        bed.checkpointer.checkpoint(run, deadline=time.time() + patience(PATIENCE), stop=False)
+        bed.checkpointer.checkpoint(
+            run, deadline=time.time() + patience(SAVE_TIMEOUT_S), stop=False
+        )
     assert bed.checkpointer.images(run) == ()
     assert bed.works(run)
 
@@ -296,7 +298,7 @@ def test_no_node_is_asked_to_remove_images_while_none_is_up(
     bed.slurm.set_node("other", "IDLE", partitions=("q",))
     asked: list[str] = []
     monkeypatch.setattr(bed.checkpointer._shells, "run", lambda host, *_, **__: asked.append(host))
-    with pytest.raises(CheckpointError, match="partitions is up to remove them"):
+    with pytest.raises(CheckpointError, match="partitions is up to remove the images"):
         bed.checkpointer.remove(7)
     assert asked == []
     assert len(bed.checkpointer.images(bed.run())) == 1
@@ -311,13 +313,13 @@ def test_words_reach_the_node_as_they_are(bed: BlcrBed) -> None:
     shells = Shells(bed.settings)
     words = ("printf", "%s\n", "a b", "$(id)", "it's", '"', "*", "; true", "-n", "")
     try:
-        answer = shells.run(HOST, words, deadline=time.time() + patience(PATIENCE))
+        answer = shells.run(HOST, words, deadline=time.time() + patience(SAVE_TIMEOUT_S))
         assert answer.out.splitlines() == list(words[2:])
         answer = shells.run(HOST, ("sh", "-c", "echo out; echo err >&2; exit 5"),
-                            deadline=time.time() + patience(PATIENCE))  # fmt: skip
+                            deadline=time.time() + patience(SAVE_TIMEOUT_S))  # fmt: skip
         assert (answer.code, answer.out, answer.err) == (5, "out\n", "err\n")
         long = shells.run(HOST, ("sh", "-c", "yes | head -c 300000; yes | head -c 300000 >&2"),
-                          deadline=time.time() + patience(PATIENCE))  # fmt: skip
+                          deadline=time.time() + patience(SAVE_TIMEOUT_S))  # fmt: skip
         assert (len(long.out), len(long.err)) == (300000, 300000)
     finally:
         shells.close()
@@ -358,7 +360,7 @@ class Hasty:
 
 def test_last_words_that_come_between_two_looks_are_read() -> None:
     channel: Any = Hasty()
-    answer = _execute(channel, ("true",), time.time() + patience(PATIENCE))
+    answer = _execute(channel, ("true",), time.time() + patience(SAVE_TIMEOUT_S))
     assert answer == CommandResult(code=0, out="out", err="")
 
 
@@ -366,13 +368,13 @@ def test_connections_are_kept_and_made_anew_when_they_broke(sshd: Sshd, bed: Blc
     shells = Shells(bed.settings)
     ask = ("sh", "-c", "echo $SSH_CONNECTION")
     try:
-        first = shells.run(HOST, ask, deadline=time.time() + patience(PATIENCE)).out
-        assert shells.run(HOST, ask, deadline=time.time() + patience(PATIENCE)).out == first
+        first = shells.run(HOST, ask, deadline=time.time() + patience(SAVE_TIMEOUT_S)).out
+        assert shells.run(HOST, ask, deadline=time.time() + patience(SAVE_TIMEOUT_S)).out == first
         sshd.stop()
         with pytest.raises(CheckpointError):
             shells.run(HOST, ask, deadline=time.time() + 5)
         sshd.start()
-        assert shells.run(HOST, ask, deadline=time.time() + patience(PATIENCE)).out != first
+        assert shells.run(HOST, ask, deadline=time.time() + patience(SAVE_TIMEOUT_S)).out != first
     finally:
         shells.close()
         if sshd.process is None:
@@ -387,7 +389,7 @@ def test_connections_are_bounded(sshd: Sshd, bed: BlcrBed, monkeypatch: pytest.M
     shells = Shells(bed.settings)
     try:
         for host in (HOST, "localhost", HOST):
-            shells.run(host, ("true",), deadline=time.time() + patience(PATIENCE))
+            shells.run(host, ("true",), deadline=time.time() + patience(SAVE_TIMEOUT_S))
             assert len(shells._open) == 1
     finally:
         shells.close()
@@ -403,7 +405,7 @@ def test_hosts_that_are_not_known_are_refused(sshd: Sshd, bed: BlcrBed, known: s
     shells = Shells(replace(bed.settings, known_hosts=str(path)))
     with contextlib.closing(shells), pytest.raises(CheckpointError, match="SSH"):
         shells.run(
-            HOST, ("touch", str(bed.home / "ran")), deadline=time.time() + patience(PATIENCE)
+            HOST, ("touch", str(bed.home / "ran")), deadline=time.time() + patience(SAVE_TIMEOUT_S)
         )
     assert not (bed.home / "ran").exists()
 
@@ -411,7 +413,7 @@ def test_hosts_that_are_not_known_are_refused(sshd: Sshd, bed: BlcrBed, known: s
 def test_a_wrong_key_is_an_error(sshd: Sshd, bed: BlcrBed) -> None:
     shells = Shells(replace(bed.settings, key=str(sshd.place / "host")))
     with contextlib.closing(shells), pytest.raises(CheckpointError, match="uthentication"):
-        shells.run(HOST, ("true",), deadline=time.time() + patience(PATIENCE))
+        shells.run(HOST, ("true",), deadline=time.time() + patience(SAVE_TIMEOUT_S))
 
 
 def test_a_host_that_says_nothing_costs_no_more_than_the_time_out(
@@ -425,21 +427,21 @@ def test_a_host_that_says_nothing_costs_no_more_than_the_time_out(
         shells = Shells(settings)
         with awake() as took:
             with contextlib.closing(shells), pytest.raises(CheckpointError):
-                shells.run(HOST, ("true",), deadline=time.time() + patience(PATIENCE))
-            assert took() < stretched(PATIENCE)
+                shells.run(HOST, ("true",), deadline=time.time() + patience(SAVE_TIMEOUT_S))
+            assert took() < stretched(SAVE_TIMEOUT_S)
 
 
 @pytest.mark.release
 def test_one_command_a_host_at_a_time(bed: BlcrBed) -> None:
     shells = Shells(bed.settings)
     try:
-        shells.run(HOST, ("true",), deadline=time.time() + patience(PATIENCE))
+        shells.run(HOST, ("true",), deadline=time.time() + patience(SAVE_TIMEOUT_S))
         begun, go = bed.home / "begun", bed.home / "go"
         lasts = f"touch {begun}; until [ -e {go} ]; do sleep 0.05; done"
         slow = threading.Thread(
             target=shells.run,
             args=(HOST, ("sh", "-c", lasts)),
-            kwargs={"deadline": time.time() + patience(PATIENCE)},
+            kwargs={"deadline": time.time() + patience(SAVE_TIMEOUT_S)},
         )
         slow.start()
         eventually(begun.exists)

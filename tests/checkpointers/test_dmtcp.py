@@ -22,7 +22,7 @@ from slurm_elastic.checkpointers.node_helper_client import VERIFY_RATE, Launched
 from slurm_elastic.machine.ckptroot.quota import allocated
 from slurm_elastic.machine.ckptroot.rights import as_user
 from slurm_elastic.model.checkpoint import Origin
-from slurm_elastic.testing.saving import SHORT, Deadlines, Holds, Saves, Spoils, save
+from slurm_elastic.testing.saving import SHORT_S, Deadlines, Holds, Saves, Spoils, save
 from tests.checkpointers.node_bed import PATIENCE, USER, NodeBed
 from tests.machine.ckptroot.helpers import user_of
 from tests.machine.ckptroot.test_port_guard import reaches, tables
@@ -235,7 +235,7 @@ def test_a_request_that_is_seen_too_late_stops_nobody(bed: NodeBed) -> None:
     run = bed.run()
     bed.jobs[7].send_signal(signal.SIGSTOP)
     with pytest.raises(CheckpointError, match="no answer"):
-        save(bed, run, stop=True, within=SHORT)
+        save(bed, run, stop=True, within=SHORT_S)
     bed.jobs[7].send_signal(signal.SIGCONT)
     assert bed.works(run)
     time.sleep(0.5)  # some looks at what is asked for

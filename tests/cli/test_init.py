@@ -376,7 +376,7 @@ def test_what_it_made_is_told(host: Host, capsys: pytest.CaptureFixture[str]) ->
         ("10.0.0", "10.0.0 is no address"),
         ("yes", "yes is an answer to another question"),
         ("127.0.0.1", "no machine reaches 127.0.0.1"),
-        ("localhost", "to a machine localhost is itself"),
+        ("localhost", "on a machine, localhost is the machine itself"),
         ("head_1", "'head_1' is neither a name nor an address"),
         ("head:99999", "has no port from 1 to 65535"),
         ("http://head", "http://head is a URL"),

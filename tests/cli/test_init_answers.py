@@ -76,7 +76,7 @@ HOST = "https://b1/redfish/v1/Systems/1"
         ("clouds", "moon", "expected one or several of lab, shop, rack"),
         ("hosts", "h1=http://10.0.0.9/redfish/v1/Systems/1", "expected a URL as https://bmc1/"),
         ("hosts", f"DEFAULT={HOST}", "DEFAULT"),
-        ("hosts", f"n1={HOST}", "n1 is a node of slurm.conf already"),
+        ("hosts", f"n1={HOST}", "n1 is already a node in slurm.conf"),
         ("hosts", f"h1={HOST} h1={HOST}2", "expected each host once"),
         ("hosts", f"h1={HOST} h2={HOST}", "hosts"),
         ("accounts", "a" * 300, "accounts"),
@@ -194,7 +194,7 @@ def test_a_list_that_holds_for_others_too_is_left_to_a_person() -> None:
     alone = changed.replace("    who: {accounts: [bio]}\n", "").replace(
         "qos: [q]", "accounts: [bio]"
     )
-    with pytest.raises(ConfigError, match="holds for clouds of your own, too"):
+    with pytest.raises(ConfigError, match="also applies to your own clouds"):
         merged(alone, accounts=())
 
 

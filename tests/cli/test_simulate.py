@@ -96,7 +96,7 @@ def test_that_no_machine_was_bought_is_said_before_all_figures(
     asked = ["--workload", str(WORKLOAD), "--static", "1x4", "--html", str(page)]
     assert main(["--config", str(site), "simulate", *asked]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    told = "configured: no machine was ever bought, although 97 jobs waited: pool rack: it may have"
+    told = "configured: no machine was ever bought, although 97 jobs waited: pool rack: the limits"
     assert said.startswith(told)
     assert "knows no priorities, fair-share, QOS" in said
     text = page.read_text()
@@ -438,7 +438,7 @@ def test_what_of_the_configuration_is_not_simulated_is_told(
     arguments = ["--config", str(site), "simulate", "--workload", str(WORKLOAD)]
     assert main([*arguments, "--prices", str(prices)]) == 0
     err = capsys.readouterr().err
-    assert "configured: growth of pool rack is not simulated, on_demand is for all" in err
+    assert "configured: growth of pool rack is not simulated: on_demand for all" in err
     assert "configured: jobs on spot machines are saved by hour" in err
     assert main([*arguments, "--prices", str(prices), "--compare", "slurm"]) == 0
     assert "configured:" not in capsys.readouterr().err

@@ -192,7 +192,7 @@ def test_a_failed_up_tells_the_logs_and_leaves_nothing(spec):
 @pytest.mark.parametrize(
     ("owner", "mode", "message"),
     [
-        ("nobody", 0o755, "belongs to another user and stays as it is"),
+        ("nobody", 0o755, "belongs to another user and is not changed"),
         ("root", 0o777, "no directory in which only its owner may write"),
         ("root", 0o1777, "no directory in which only its owner may write"),
         ("root", 0o775, "no directory in which only its owner may write"),

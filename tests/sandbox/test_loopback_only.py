@@ -168,7 +168,7 @@ def test_an_openstack_elsewhere_is_refused(tmp_path: Path, guarded: list[object]
     with pytest.raises(SandboxError, match="not on this host's loopback"):
         require_emulated([cloud])
     file.write_text("clouds: {other: {}}")
-    with pytest.raises(SandboxError, match="tells no auth_url of its cloud 'hpc'"):
+    with pytest.raises(SandboxError, match="has no auth_url for its cloud 'hpc'"):
         require_emulated([cloud])
     with pytest.raises(SandboxError, match="names no clouds_file"):
         require_emulated([replace(cloud, clouds_file=None)])

@@ -250,7 +250,7 @@ def test_what_is_promised_is_there_and_plain() -> None:
         ((SWF, SITE, "burst"), "policy 'burst': there is no 'burst'"),
         ((SWF, SITE, ","), "--compare names no policy"),
         ((SWF, (0, 16), "none"), "policy 'none': without public clouds there are no machines"),
-        ((SWF, (2, 0)), "static: 2 standing machines of 2, 0 processors each, cannot be"),
+        ((SWF, (2, 0)), "static: 2 standing machines of 2, 0 processors each, are impossible"),
         (([], (1, 1)), "rows: found no job that ran"),
         (([{"Submit": 5}], (1, 1)), "row 1: cannot be used: ElapsedRaw: found '', expected a number"),
         ((SWF, SITE, "slurm", Options(prices=["/nowhere.csv"])), "price trace /nowhere.csv cannot be read"),

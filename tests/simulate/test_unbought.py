@@ -32,7 +32,7 @@ SITE = Scenario(pools=(RACK, CLOUD))
         ),
         (
             replace(SITE, pools=(RACK, replace(CLOUD, machines=0))),
-            "pool cloud: it may have no machine by the limits and markets of its cloud",
+            "pool cloud: the limits and markets of its cloud permit no machine",
         ),
         (
             replace(SITE, growth=Ratio(period=9999)),

@@ -13,7 +13,15 @@ from patience import patience
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.model.checkpoint import Image, JobRun
-from slurm_elastic.testing.saving import PATIENCE, SHORT, Deadlines, Holds, Saves, Spoils, save
+from slurm_elastic.testing.saving import (
+    SAVE_TIMEOUT_S,
+    SHORT_S,
+    Deadlines,
+    Holds,
+    Saves,
+    Spoils,
+    save,
+)
 
 from .criu_world import CriuWorld, needed, started
 from .engine import Engine
@@ -66,7 +74,7 @@ class CriuBed:
     def works(self, run: JobRun) -> bool:
         before = len(self.world.steps(run.job))
         held = self.world.state_of(run.job) == "held"
-        until = time.monotonic() + (2.0 if held else patience(PATIENCE))
+        until = time.monotonic() + (2.0 if held else patience(SAVE_TIMEOUT_S))
         while time.monotonic() < until:
             if len(self.world.steps(run.job)) > before:
                 return True
@@ -117,9 +125,9 @@ def test_a_save_that_comes_late_holds_nobody_and_is_good(bed: CriuBed) -> None:
     run = bed.run()
     bed.stick(run)
     with pytest.raises(CheckpointError, match="no answer"):
-        save(bed, run, stop=True, within=SHORT)
+        save(bed, run, stop=True, within=SHORT_S)
     bed.wait_stuck(run)
-    time.sleep(SHORT)  # too late even if its node was slow to begin
+    time.sleep(SHORT_S)  # too late even if its node was slow to begin
     bed.unstick(run)
     bed.world.wait_for(lambda: bed.checkpointer.images(run), "the late image is there")
     assert bed.works(run)
