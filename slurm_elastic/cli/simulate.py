@@ -99,9 +99,9 @@ def run(args: argparse.Namespace) -> int:
 
 def simulated(args: argparse.Namespace) -> Result:
     """Simulate each policy. ConfigError for a wrong one, before the first job is simulated."""
-    jobs_history, config, options = history.asked(args)
-    with history.progress(len(jobs_history.jobs) * len(split(args.compare))) as advance:
-        return simulate(jobs_history, config, args.compare, options, progress=advance)
+    job_history, config, options = history.asked(args)
+    with history.progress(len(job_history.jobs) * len(split(args.compare))) as advance:
+        return simulate(job_history, config, args.compare, options, progress=advance)
 
 
 def _without_clouds(result: Result) -> RunResult | None:
@@ -125,11 +125,11 @@ def _without_clouds(result: Result) -> RunResult | None:
 
 
 def _document(result: Result, seed: int) -> Document:
-    history = result.setting.history
+    job_history = result.setting.history
     return Document(
-        workload=history.source,
-        jobs=len(history.jobs),
-        cancelled=history.cancelled,
+        workload=job_history.source,
+        jobs=len(job_history.jobs),
+        cancelled=job_history.cancelled,
         seed=seed,
         notes=result.notes,
         complaints=result.complaints,

@@ -43,7 +43,7 @@ from slurm_elastic.state.ledger.histograms import BUCKETS, observe, series
 from slurm_elastic.watch.door.metrics import (
     COUNTERS,
     HISTOGRAMS,
-    MOST_OFFERS,
+    MAX_OFFERS,
     OLD_NAMES,
     PREFIX,
     node_states,
@@ -239,7 +239,7 @@ def test_many_types_and_zones_are_one(site: Config, ledger: Ledger) -> None:
 
     from tests.ledger_cases import instance
 
-    for number in range(MOST_OFFERS + 1):
+    for number in range(MAX_OFFERS + 1):
         one = instance(f"i-x{number}", f"x{number}", f"gx{number}")
         ledger.machines.adopt(replace(one, zone=f"zone-{number}"), general_pool().name, NOW)
     found = samples(text(site, NOW))

@@ -26,7 +26,7 @@ from status_cases import busy_ledger, config_file
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli.main import main
 from slurm_elastic.watch.web import connection
-from slurm_elastic.watch.web.documents import KEPT, Documents, Source
+from slurm_elastic.watch.web.documents import MAX_DOCUMENTS, Documents, Source
 from slurm_elastic.watch.web.listening import ListenAddress, listening, own_place, place
 from slurm_elastic.watch.web.server import PageServer, application
 from tests.watch.web.stage import served
@@ -251,10 +251,10 @@ def test_a_document_is_good_for_longer_where_it_takes_long_and_errors_are_not_ke
         documents.get("status", {})
     began = time.monotonic()
     assert documents.get("status", {}).until - began >= 0.2
-    said += [str(n) for n in range(2 * KEPT)]
-    for n in range(2 * KEPT):
+    said += [str(n) for n in range(2 * MAX_DOCUMENTS)]
+    for n in range(2 * MAX_DOCUMENTS):
         documents.get("status", {"n": str(n)})
-    assert len(documents._readings) == KEPT
+    assert len(documents._readings) == MAX_DOCUMENTS
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:80", "head.example:80", "10.1.2.3:80", "8411", ":8411",
