@@ -114,7 +114,7 @@ def test_resume_ends_it_and_says_what_there_is_where_there_is_none(
     assert main(["resume", "onprem", "--config", file]) == 2
     assert "'onprem' is not paused or drained; choose from: pool rack" in capsys.readouterr().err
     assert main(["resume", "rack", "--config", file]) == 0
-    assert told(capsys) == "no longer: pool rack is paused by root\n"
+    assert told(capsys) == "order ended: pool rack is paused by root\n"
     assert ledger.directives.all() == ()
     for nothing in ([], ["--all"]):
         assert main(["resume", *nothing, "--config", file]) == 2

@@ -99,7 +99,7 @@ def test_a_pause_ends_by_the_word_of_a_person(world: World) -> None:
     assert drained(world) == [*ONP, *PUB]
     (one,) = world.ledger.directives.all()
     (line,) = carry_out(world.config, EndAsk(numbers=(one.number,)), "bob", world.now)
-    assert line == "no longer: the cluster is paused by alice"
+    assert line == "order ended: the cluster is paused by alice"
     world.advance(10)
     assert drained(world) == []
     last = world.ledger.decisions.about("pool:rack")[-1]
@@ -193,7 +193,7 @@ def test_a_later_word_about_the_same_takes_the_place_of_the_earlier(world: World
     lines = carry_out(
         world.config, DirectAsk(word=Pause(scope="pool:burst"), reason="longer"), "bob", world.now
     )
-    assert lines[0].startswith("no longer: pool burst is paused by alice until")
+    assert lines[0].startswith("order ended: pool burst is paused by alice until")
     assert [(d.who, d.reason) for d in world.ledger.directives.all()] == [
         ("alice", ""),
         ("bob", "longer"),

@@ -65,7 +65,7 @@ def test_ten_jobs_of_an_aggressive_drain_go_on_in_another_cloud_each_step_once(
         lambda: all(is_drained(n) for name, n in site.nodes().items() if name.startswith("pub")),
         PATIENCE, "its nodes are kept from Slurm",
     )  # fmt: skip
-    assert "no longer: cloud aws is drained by root" in command(site, "resume", "aws")
+    assert "order ended: cloud aws is drained by root" in command(site, "resume", "aws")
     site.wait_for(
         lambda: not any(is_drained(n) for n in site.nodes().values()), PATIENCE, "they are back"
     )

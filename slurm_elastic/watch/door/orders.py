@@ -191,7 +191,7 @@ def _direct(
     end = f"until: {departed}{word.ended_by}"
     after = end if until is None else f"from {clock(until)} on: {after_end}"
     return (
-        *(f"no longer: {told(directive, now)}" for directive in superseded),
+        *(f"order ended: {told(directive, now)}" for directive in superseded),
         told(new, now),
         after,
     )
@@ -201,7 +201,7 @@ def _end(config: Config, ledger: Ledger, ask: EndAsk, giver: str, now: float) ->
     lines = []
     for directive in ledger.directives.all():
         if directive.number in ask.numbers and ledger.directives.end(directive.number):
-            line = f"no longer: {told(directive, now)}"
+            line = f"order ended: {told(directive, now)}"
             _record(config, ledger, "directive-ended", directive, f"{line}; ended by {giver}", now)
             lines.append(line)
     return tuple(lines)

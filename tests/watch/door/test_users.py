@@ -496,7 +496,7 @@ def test_an_order_is_for_operators_and_the_kernel_says_who_it_is(host: Host) -> 
     assert (decision.kind, decision.reason) == ("directed", lines[0])
     assert host.told({"ask": "end", "numbers": [one.number]}).error
     done = host.told({"ask": "end", "numbers": [one.number]}, groups=[group]).lines
-    assert done == ("no longer: pool rack is paused by nobody: disk",)
+    assert done == ("order ended: pool rack is paused by nobody: disk",)
     assert host.ledger.directives.all() == ()
 
 
@@ -626,7 +626,7 @@ def test_a_member_of_the_operators_group_pauses_by_the_socket(host: Host) -> Non
     assert done.returncode == 0, done.stderr
     assert "pool rack is paused by nobody until" in done.stdout
     assert limited.returncode == 0, limited.stderr
-    assert "no longer: pool rack is paused by nobody" in over.stdout
+    assert "order ended: pool rack is paused by nobody" in over.stdout
     assert [d.who for d in host.ledger.directives.all()] == ["nobody"]
 
 
