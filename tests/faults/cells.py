@@ -87,25 +87,32 @@ class Column:
 
 
 def table(outcomes: Mapping[Cell, str], providers: Sequence[str] = PROVIDERS) -> str:
-    """Markdown: a row a call and fault, a column a provider."""
-    lines = [
-        f"| call | fault | {' | '.join(providers)} |",
-        f"|---|---|{'---|' * len(providers)}",
-    ]
-    for call in CALLS:
-        for fault in FAULTS:
-            cells = [outcomes.get((provider, call, fault), OPEN) for provider in providers]
-            lines.append(f"| {call} | {fault} | {' | '.join(cells)} |")
+    """Markdown: a row for each call and fault. The outcome of most providers comes first and names
+    none of them if all providers are known; the others follow with their names.
+    """
+    lines = ["| call | fault | what happens |", "|---|---|---|"]
+    for call, fault in itertools.product(CALLS, FAULTS):
+        by_outcome: dict[str, list[str]] = {}
+        for provider in providers:
+            outcome = outcomes.get((provider, call, fault), OPEN)
+            by_outcome.setdefault(outcome, []).append(provider)
+        first, *others = sorted(by_outcome, key=lambda outcome: -len(by_outcome[outcome]))
+        is_whole = OPEN not in by_outcome and tuple(providers) == PROVIDERS
+        parts = [f"{outcome}: {', '.join(by_outcome[outcome])}" for outcome in others]
+        named = first if is_whole else f"{first}: {', '.join(by_outcome[first])}"
+        lines.append(f"| {call} | {fault} | {'; '.join([named, *parts])} |")
     return "\n".join(lines)
 
 
 def told(text: str) -> dict[Cell, str]:
     """The cells of such a table, those left out that are open yet."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    _, _, *providers = rows[0]
-    return {
-        (provider, call, fault): outcome
-        for call, fault, *outcomes in rows[2:]
-        for provider, outcome in zip(providers, outcomes, strict=True)
-        if outcome != OPEN
-    }
+    found: dict[Cell, str] = {}
+    for call, fault, outcomes in rows[2:]:
+        rest = list(PROVIDERS)
+        for part in reversed(outcomes.split("; ")):
+            outcome, _, names = part.partition(": ")
+            providers = names.split(", ") if names else rest
+            rest = [provider for provider in rest if provider not in providers]
+            found |= {(provider, call, fault): outcome for provider in providers}
+    return {cell: outcome for cell, outcome in found.items() if outcome != OPEN}
