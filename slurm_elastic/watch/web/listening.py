@@ -39,7 +39,7 @@ def place(text: str) -> ListenAddress:
         raise ValueError(f"{text!r} is neither a path with a slash nor HOST:PORT")
     if host != "localhost" and not _is_loopback(host):
         raise ValueError(
-            f"{text!r} can be reached from other hosts: give a unix socket or 127.0.0.1, and "
+            f"{text!r} is not an IPv4 loopback address: give a unix socket or 127.0.0.1, and "
             "forward to it with the site's web server or ssh -L"
         )
     return ListenAddress(host=host, port=int(port))

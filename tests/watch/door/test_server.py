@@ -414,6 +414,6 @@ def test_an_answer_that_fails_is_told_and_the_next_one_is_made(
         return line
 
     with serving(tmp_path, answer) as path:
-        assert b"its log says why" in ask(path, b"bad")
+        assert b"its log has the error" in ask(path, b"bad")
         assert ask(path, b"good") == b"good"
     assert "no answer at the read door" in caplog.text
