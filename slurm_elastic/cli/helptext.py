@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from slurm_elastic.cli.streams import NO_READER, let_go
+from slurm_elastic.cli.streams import NO_READER, flush_or_discard
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -40,7 +40,7 @@ class Command(argparse.ArgumentParser):
         except OSError as error:
             if not to_stdout:
                 return  # stderr is gone: only the exit code is left
-            let_go()
+            flush_or_discard()
             if isinstance(error, BrokenPipeError):
                 sys.exit(NO_READER)
             sys.exit(f"{self.prog}: {error.strerror}")

@@ -125,10 +125,10 @@ def read(args: argparse.Namespace) -> Setting:
 
     Raises ConfigError for a wrong option, history or configuration.
     """
-    return setting_of(*asked(args))
+    return setting_of(*read_inputs(args))
 
 
-def asked(args: argparse.Namespace) -> tuple[History, Config, Options]:
+def read_inputs(args: argparse.Namespace) -> tuple[History, Config, Options]:
     """Read the history and the configuration that the options of ``add_arguments`` name."""
     config = load_config(Path(args.config))
     history = _history(args)
@@ -167,7 +167,7 @@ def progress(total: int) -> Iterator[Told | None]:
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
+def spinner(text: str) -> Iterator[None]:
     """Show ``text`` with a spinner on stderr, if that is a terminal, until the block ends."""
     console = Console(stderr=True)
     with console.status(text) if console.is_terminal else nullcontext():

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from slurm_elastic.base.errors import ConfigError, SandboxError, SlurmElasticError
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import Command
-from slurm_elastic.cli.streams import NO_READER, let_go, log_plainly, prepare, visible
+from slurm_elastic.cli.streams import NO_READER, flush_or_discard, log_plainly, prepare, visible
 
 COMMANDS: Mapping[str, str] = {
     "quickstart": "run ten jobs on a sandbox, from sbatch to the last machine's end",
@@ -91,7 +91,7 @@ def program() -> NoReturn:
     """
     code = main()
     if _command(_config_first(sys.argv[1:])) == "status":
-        let_go()  # flushes stdout, which os._exit does not
+        flush_or_discard()  # flushes stdout, which os._exit does not
         os._exit(code)
     sys.exit(code)
 
@@ -109,10 +109,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as in a shell
     except BrokenPipeError:  # before OSError, whose subclass it is
-        let_go()
+        flush_or_discard()
         return NO_READER
     except OSError as error:
-        let_go()
+        flush_or_discard()
         print(f"slurm-elastic: {visible(_os_sentence(error))}", file=sys.stderr)
         return 1
     except sqlite3.Error as error:

@@ -88,9 +88,9 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         from slurm_elastic.cli.plots import report_page
 
-        with history.working("simulating the site without public clouds"):
+        with history.spinner("simulating the site without public clouds"):
             baseline = _without_clouds(result)
-        with history.working("drawing the report, which takes some seconds"):
+        with history.spinner("drawing the report, which takes some seconds"):
             arguments = (*cells(shown.rows), args.seed, baseline)
             page = report_page(result.runs, result.setting, *arguments)
         writing.as_told(args.html, page)
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 def simulated(args: argparse.Namespace) -> Result:
     """Simulate each policy. ConfigError for a wrong one, before the first job is simulated."""
-    job_history, config, options = history.asked(args)
+    job_history, config, options = history.read_inputs(args)
     with history.progress(len(job_history.jobs) * len(split(args.compare))) as advance:
         return simulate(job_history, config, args.compare, options, progress=advance)
 

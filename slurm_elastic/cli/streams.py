@@ -46,7 +46,7 @@ def prepare() -> None:
         os.environ.pop("COLUMNS", None)
 
 
-def let_go() -> None:
+def flush_or_discard() -> None:
     """Discard output that stdout does not accept: Python would retry at exit, and fail again."""
     try:
         sys.stdout.flush()

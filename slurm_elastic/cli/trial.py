@@ -75,11 +75,11 @@ def run(args: argparse.Namespace) -> int:
     slurm = PromptCli(config.slurm)
     with as_the_services(args.config, config):
         try:
-            pool = _offered(config, slurm, pools_in(config, scope))
+            pool = _first_offered_pool(config, slurm, pools_in(config, scope))
         except StoppedError as stopped:
             print_stop(stopped.diagnosed)
             return 1
-        if not args.yes and not _agreed():
+        if not args.yes and not _is_agreed():
             print("nothing was started")
             return 2
         return Trial(config, slurm, pool, user, args.timeout).run()
@@ -93,14 +93,14 @@ def _user(name: str | None) -> pwd.struct_passwd:
         raise ConfigError(f"--user: this host has no user {user_name!r}") from None
 
 
-def _agreed() -> bool:
+def _is_agreed() -> bool:
     if not sys.stdin.isatty():
         print("this is no terminal: add --yes to start the machine", file=sys.stderr)
         return False
     return input("Start it? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _offered(config: Config, slurm: PromptCli, names: Sequence[str]) -> Pool:
+def _first_offered_pool(config: Config, slurm: PromptCli, names: Sequence[str]) -> Pool:
     """Print and return the first pool that has an offer. StoppedError if none has."""
     reasons: list[str] = []
     for name in names:

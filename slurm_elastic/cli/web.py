@@ -34,7 +34,7 @@ from slurm_elastic.watch.door.orders import name_of
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.view import status_view
 from slurm_elastic.watch.view.day import Span
-from slurm_elastic.watch.web.documents import Documents, Query, Source, word
+from slurm_elastic.watch.web.documents import Documents, Query, Source, parameter
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -124,21 +124,21 @@ def _status(config: Config, slurm: Slurm, _: Query) -> str:
 
 
 def _day(config: Config, slurm: Slurm, query: Query) -> str:
-    span = word(query, "span", Span.DAY)
+    span = parameter(query, "span", Span.DAY)
     if span not in set(Span):
         raise SlurmElasticError(f"day of {span!r}: expected one of {', '.join(Span)}")
     return as_json(gather_day(config, slurm, time.time(), Span(span)))
 
 
 def _explain(config: Config, slurm: Slurm, query: Query) -> str:
-    subject = word(query, "subject").strip()
+    subject = parameter(query, "subject").strip()
     if not subject:
         raise SlurmElasticError("explain needs a node, a job, a pool or a cloud")
     return "\n".join(map(as_json, explain.explanations(config, slurm, subject)))
 
 
 def _cost(config: Config, query: Query) -> str:
-    by, since, now = word(query, "by", By.ACCOUNT), word(query, "since"), time.time()
+    by, since, now = parameter(query, "by", By.ACCOUNT), parameter(query, "since"), time.time()
     if by not in set(By):
         raise SlurmElasticError(f"cost by {by!r}: expected one of {', '.join(By)}")
     try:

@@ -124,7 +124,7 @@ def test_what_is_left_out_is_as_in_the_command() -> None:
     history.add_arguments(parser)
     args = parser.parse_args(["--workload", str(SWF)])
     args.config = str(SITE)
-    assert msgspec.to_builtins(history.asked(args)[2]) == {
+    assert msgspec.to_builtins(history.read_inputs(args)[2]) == {
         **msgspec.to_builtins(Options()),
         **{name: [] for name in ("reserved", "prices", "availability")},
     }

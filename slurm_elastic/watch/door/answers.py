@@ -23,7 +23,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.simulate.habits import Habits
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.state.heartbeat import read_mark, told
-from slurm_elastic.watch.door.bounded_process import apart
+from slurm_elastic.watch.door.bounded_process import run_bounded
 from slurm_elastic.watch.door.orders import carry_out, may_order, name_of, no_right
 from slurm_elastic.watch.door.pricing import (
     MOST_ASKED,
@@ -147,13 +147,15 @@ class DoorAnswers:
             if viewer is not None:
                 uid, ask = viewer.uid, replace(ask, since=max(ask.since, now - USERS_SPAN))
             return msgspec.json.encode(
-                DoorAnswer(costs=apart(read_costs, self._config, ask, now, uid))
+                DoorAnswer(costs=run_bounded(read_costs, self._config, ask, now, uid))
             )
         if isinstance(ask, DayAsk):
             return msgspec.json.encode(DoorAnswer(day=self._seen_day(ask.span, viewer)))
         if isinstance(ask, PriceAsk):
             own_question = ask if viewer is None else own_ask(ask, viewer, name_of(viewer.uid))
-            forecasts = apart(prices_of, self._config, sound_ask(own_question), self._seen.get())
+            forecasts = run_bounded(
+                prices_of, self._config, sound_ask(own_question), self._seen.get()
+            )
             return msgspec.json.encode(DoorAnswer(prices=forecasts))
         if viewer is None or not viewer.hidden:
             return self._whole.get()
@@ -162,7 +164,7 @@ class DoorAnswers:
     def _seen_day(self, span: Span, viewer: Viewer | None) -> DayView:
         """A day's rows are read at most every DAY_FRESH seconds; those of a month are not kept."""
         if span is not Span.DAY:
-            return apart(read_days, self._config, self._now(), span, viewer)
+            return run_bounded(read_days, self._config, self._now(), span, viewer)
         now, rows = self._day.get()
         return day_seen(*rows, now, span, viewer)
 

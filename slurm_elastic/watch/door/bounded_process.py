@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def apart(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+def run_bounded(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
     """Call a module-level function in the bounded process and return its value.
 
     Raises SlurmElasticError if the function raises it or exceeds a limit, RuntimeError for any

@@ -65,7 +65,7 @@ class Documents:
     def get(self, name: str, query: Query) -> Reading:
         """The document. SlurmElasticError if it cannot be made; errors are not cached."""
         source = self._sources[name]
-        query = {word: query[word] for word in source.takes if word in query}
+        query = {field: query[field] for field in source.takes if field in query}
         key = (name, tuple(query.items()))
         with self._making[name]:
             began = time.monotonic()
@@ -87,7 +87,7 @@ class Documents:
             return reading
 
 
-def word(query: Query, name: str, default: str = "", longest: int = 200) -> str:
+def parameter(query: Query, name: str, default: str = "", longest: int = 200) -> str:
     """One value of a query. SlurmElasticError if it is longer than ``longest``."""
     value = query.get(name, default)
     if len(value) > longest:

@@ -57,7 +57,7 @@ def orders() -> Iterator[Mapping[str, object]]:
 
 
 def test_no_value_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "apart", lambda function, *args: function(*args))
+    monkeypatch.setattr(module, "run_bounded", lambda function, *args: function(*args))
     site = config(tmp_path)
     busy_ledger(site.state / "ledger.db").close()
     answers = DoorAnswers(site, busy_slurm(), lambda: NOW)

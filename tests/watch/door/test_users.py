@@ -349,7 +349,7 @@ def test_what_takes_long_is_not_computed_by_the_daemon_itself(
         given.append(function.__name__)
         raise SlurmElasticError("not here")
 
-    monkeypatch.setattr("slurm_elastic.watch.door.answers.apart", apart)
+    monkeypatch.setattr("slurm_elastic.watch.door.answers.run_bounded", apart)
     job = {"id": 0, "states": ["PENDING"], "user": "ann", "partitions": ["onprem"], "cpus": 1}
     for uid in (0, NOBODY):
         for ask in ({"ask": "cost", "by": "job", "since": 0}, {"ask": "price", "job": job}):
