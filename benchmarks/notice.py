@@ -25,11 +25,11 @@ from msgspec.structs import replace
 from benchmarks.report import Report, Row, compared, median, noted, report
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.recorder import DecisionRecorder
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
-from slurm_elastic.ckptman.sources import Told
+from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
+from slurm_elastic.ckptman.sources import SourceReading
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import InstanceType
@@ -103,8 +103,8 @@ class AllAtOnce:
     def __init__(self, notices: Sequence[Notice]) -> None:
         self._notices = notices
 
-    def read(self, now: float) -> Sequence[Told]:  # noqa: ARG002
-        return [Told(notice=notice) for notice in self._notices]
+    def read(self, now: float) -> Sequence[SourceReading]:  # noqa: ARG002
+        return [SourceReading(notice=notice) for notice in self._notices]
 
     def done(self, handles: Sequence[str]) -> None:
         pass
@@ -168,7 +168,7 @@ def bare_calls(count: int) -> float:
 
 
 def timed_service(
-    site: Site, count: int, busy: SlowInBetween | None = None
+    site: CheckpointSite, count: int, busy: SlowInBetween | None = None
 ) -> tuple[float, list[dict[str, float]]]:
     """With ``busy`` from the moment on at which as many periodic saves run as may."""
     service = Service(site, KeyedExecutor(CREW))
@@ -178,7 +178,7 @@ def timed_service(
         for n in range(count)
     ]
     poller = Poller(
-        site, AllAtOnce(notices), 60.0, service.watch.machines, service.wake, service.orders
+        site, AllAtOnce(notices), 60.0, service.reader.machines, service.wake, service.orders
     )  # fmt: skip
     thread = threading.Thread(target=service.run)
     thread.start()
@@ -208,7 +208,7 @@ def timed_service(
 
 
 @contextlib.contextmanager
-def world(directory: str, count: int, periodic: int = 0) -> Iterator[Site]:
+def world(directory: str, count: int, periodic: int = 0) -> Iterator[CheckpointSite]:
     """``count`` jobs that are saved on notice, and ``periodic`` ones that are due for a save."""
     state, every = Path(directory), count + periodic
     due = PoolCheckpoint(policy="daly(mtti=1, least=1)")
@@ -230,9 +230,9 @@ def world(directory: str, count: int, periodic: int = 0) -> Iterator[Site]:
     ]
     slurm = Quick(nodes, jobs(every))
     slurm.latency = COMMAND
-    site = Site(
+    site = CheckpointSite(
         config=config, slurm=slurm, ledger=ledger, state=memory,
-        journal=Journal(ledger, memory, time.time), jobs=JobList(slurm),
+        recorder=DecisionRecorder(ledger, memory, time.time), jobs=JobList(slurm),
         checkpointers={"fake": SlowInBetween()}, providers={},
         pool_of=pools_by_node(config), now=time.time,
     )  # fmt: skip

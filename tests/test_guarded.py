@@ -29,8 +29,8 @@ from slurm_elastic.base.errors import SlurmError, UnsettledError
 from slurm_elastic.base.guards import Guarded
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.journal import Journal
-from slurm_elastic.ckptman.orders import Asked, Orders
+from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
+from slurm_elastic.ckptman.recorder import DecisionRecorder
 from slurm_elastic.ckptman.site import JobList
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
@@ -132,7 +132,7 @@ def test_the_ledger_of_the_other_service(tmp_path: Path) -> None:
 def test_the_state_of_checkpoints(tmp_path: Path, kind: Any) -> None:
     state = kind(tmp_path / "checkpoints.db")
     state.refresh()
-    (warned,) = state.warn(NOTICE, now=1.0)
+    (warned,) = state.add_notices(NOTICE, now=1.0)
     assert state.notices() == (warned,)
     state.close_notice(warned, 2.0, release="n1")
     assert state.releases() == ("n1",)
@@ -152,7 +152,7 @@ def test_a_state_that_goes_on_in_memory(tmp_path: Path) -> None:
     state.check()
     state._home._found.db.close()
     assert state.counters() == {}
-    assert state.told[0]
+    assert state.disk_trouble[0]
     state.close()
 
 
@@ -245,19 +245,19 @@ def test_unconfirmed_orders() -> None:
 
 def test_orders_of_people() -> None:
     orders = Orders(lambda: None)
-    asked = Asked("h", SaveOrder(job=1))
-    assert not orders.tell(asked)
+    asked = ReceivedOrder("h", SaveOrder(job=1))
+    assert not orders.receive(asked)
     assert orders.waiting() == [asked]
-    orders.begun(asked)
-    orders.carried(asked)
-    assert orders.tell(asked)
+    orders.mark_begun(asked)
+    orders.mark_done(asked)
+    assert orders.receive(asked)
     orders.forget([asked])
 
 
 def test_work_of_a_job() -> None:
     crew = KeyedExecutor(0)
     assert crew.submit(1, (0.0, 0.0), lambda: None)
-    assert not crew.busy(1)
+    assert not crew.is_busy(1)
     crew.close()
 
 
@@ -270,23 +270,23 @@ def test_work_in_a_thread() -> None:
 
 def test_decisions_that_wait_for_the_ledger(tmp_path: Path) -> None:
     ledger, state = Ledger(tmp_path / "ledger.db"), CheckpointState(tmp_path / "checkpoints.db")
-    journal = Journal(ledger, state, lambda: 5.0)
-    journal.note("c", "saved", ["job:7"], "why")
+    recorder = DecisionRecorder(ledger, state, lambda: 5.0)
+    recorder.record("c", "saved", ["job:7"], "why")
     ledger.close()
-    journal.flush()
+    recorder.flush()
     assert state.counters() == {'ckpt_decisions_total{kind="saved"}': 1.0}
     state.close()
     again = Ledger(tmp_path / "ledger.db")
-    journal._ledger = again
-    journal.flush()
+    recorder._ledger = again
+    recorder.flush()
     assert [one.reason for one in again.decisions.about("job:7")] == ["why"]
     again.close()
 
 
 def test_the_list_of_jobs() -> None:
     jobs = JobList(FakeSlurm(jobs=[PENDING]), fresh=-1.0)
-    assert jobs.look(7) is not None
-    assert jobs.anew(7) is not None
+    assert jobs.find(7) is not None
+    assert jobs.read_new(7) is not None
 
 
 def test_each_class_says_what_its_locks_guard() -> None:

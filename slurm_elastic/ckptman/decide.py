@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptman.job_settings import CheckpointPlan
-from slurm_elastic.ckptman.see import Snapshot
+from slurm_elastic.ckptman.job_settings import MethodChoice
+from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.model.causes.saves import NoticeGiven
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
@@ -31,14 +31,14 @@ from slurm_elastic.policies.checkpoint.threat import (
 )
 
 MOVE, SAVE = "move", "save"
-NEVER = float("inf")
+NO_DEADLINE = float("inf")
 NO_POLICY = Never()
-_SLACK = OnNotice().slack
-PROBED = ("criu", "dmtcp", "fake")
+_MIN_SLACK_S = OnNotice().slack
+TRANSPARENT_METHODS = ("criu", "dmtcp", "fake")
 """Methods that save a program that knows nothing of it."""
-MOMENTS = 60.0
+MIN_UNSAVED_WORK_S = 60.0
 """Seconds of work of a suspended job for which it is not saved once more."""
-LEAST_TRIED = 5.0
+MIN_FIRST_SAVE_S = 5.0
 """Seconds in which a save is tried whose time nobody has measured yet."""
 
 
@@ -54,7 +54,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     """
 
     run: JobRun
-    choice: CheckpointPlan
+    choice: MethodChoice
     situations: tuple[Situation, ...]
     cause: Cause | None = None
     threatened: tuple[str, ...] = ()
@@ -85,15 +85,15 @@ class JobPlan(Struct, frozen=True, kw_only=True):
     def order(self) -> tuple[float, float]:
         """Moves by deadline, the one with most work at risk first; what has none comes last."""
         urgent = self.facts.deadline if self.kind == MOVE else None
-        return (NEVER if urgent is None else urgent, -self.facts.at_risk)
+        return (NO_DEADLINE if urgent is None else urgent, -self.facts.at_risk)
 
 
 def decide(snapshot: Snapshot, slack: float) -> tuple[JobPlan, ...]:
     """The plans for now, the most urgent first; ``slack`` seconds are kept before a deadline."""
-    return plans(gather(snapshot), slack)
+    return plan_all(gather(snapshot), slack)
 
 
-def plans(jobs: Iterable[JobFacts], slack: float) -> tuple[JobPlan, ...]:
+def plan_all(jobs: Iterable[JobFacts], slack: float) -> tuple[JobPlan, ...]:
     """The plans for these jobs."""
     found = [plan for facts in jobs if (plan := _plan(facts, slack)) is not None]
     return tuple(sorted(found, key=lambda plan: (plan.kind != MOVE, plan.order)))
@@ -144,7 +144,7 @@ def gather(snapshot: Snapshot) -> list[JobFacts]:
     ]
 
 
-def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFacts:
+def _facts(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> JobFacts:
     dump = snapshot.saves.get(job.id, snapshot.expected)
     standing = due(snapshot.threats, job, dump, snapshot.slack, snapshot.now)
     # What is planned moves only what can be saved: the rest loses nothing by staying to the end.
@@ -163,22 +163,22 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFact
         reason=leaving[0].why if leaving else "",
         notice=leaving[0].notice if leaving else "",
         can_move=job.batch,
-        probe=_is_to_be_probed(snapshot, job, choice),
-        stays_suspended=job.is_suspended and not _is_to_be_kept(snapshot, job),
+        probe=_needs_probe(snapshot, job, choice),
+        stays_suspended=job.is_suspended and not _has_unsaved_work(snapshot, job),
     )
 
 
-def _is_to_be_kept(snapshot: Snapshot, job: SlurmJob) -> bool:
+def _has_unsaved_work(snapshot: Snapshot, job: SlurmJob) -> bool:
     """Whether a job that a person has suspended did work since its last save."""
     # One that Slurm has suspended for another job is not resumed for a save.
     if not job.is_suspended_by_person:
         return False
     saves = (i.taken for i in snapshot.images.get(job.id, ()) if i.attempt == job.restarts)
     # It is resumed for the next save, which has it do some more: that alone is no work to save.
-    return job.suspended - max(saves, default=job.start) > MOMENTS
+    return job.suspended - max(saves, default=job.start) > MIN_UNSAVED_WORK_S
 
 
-def _is_to_be_probed(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> bool:
+def _needs_probe(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> bool:
     """Whether nothing is known yet of a job that is to be saved some day, and is transparent to its
     method.
     """
@@ -189,12 +189,14 @@ def _is_to_be_probed(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) 
     return job.id not in snapshot.images and (verdict is None or verdict.attempt != job.restarts)
 
 
-def is_transparent(choice: CheckpointPlan) -> bool:
+def is_transparent(choice: MethodChoice) -> bool:
     """Whether a job is to be saved some day, by a method of which its program knows nothing."""
-    return choice.method in PROBED and bool(choice.renewals or choice.policy != NO_POLICY)
+    return choice.method in TRANSPARENT_METHODS and bool(
+        choice.renewals or choice.policy != NO_POLICY
+    )
 
 
-def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:
+def run_of(job: SlurmJob, choice: MethodChoice) -> JobRun:
     """The run of a job, as a checkpoint method wants it."""
     return JobRun(
         job=job.id,
@@ -211,7 +213,7 @@ def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:
     )
 
 
-def _dump(snapshot: Snapshot, job: int, threats: Sequence[Threat]) -> float:
+def _save_seconds(snapshot: Snapshot, job: int, threats: Sequence[Threat]) -> float:
     """Seconds that the next save of the job may take."""
     dump = snapshot.saves.get(job, snapshot.expected)
     ends = [threat.until for threat in threats if threat.until is not None]
@@ -219,12 +221,12 @@ def _dump(snapshot: Snapshot, job: int, threats: Sequence[Threat]) -> float:
         return dump
     # A guess about a first save is no reason not to try, as there is nothing else to go on from: it
     # is taken to fit as long as there are some seconds for it.
-    left = min(ends) - snapshot.now - max(snapshot.slack, _SLACK)
-    return min(dump, max(left, LEAST_TRIED))
+    left = min(ends) - snapshot.now - max(snapshot.slack, _MIN_SLACK_S)
+    return min(dump, max(left, MIN_FIRST_SAVE_S))
 
 
 def _situations(
-    snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan, threats: Sequence[Threat]
+    snapshot: Snapshot, job: SlurmJob, choice: MethodChoice, threats: Sequence[Threat]
 ) -> Iterable[Situation]:
     """One for each of its machines that differs from the others in what a policy looks at."""
     own = [i for i in snapshot.images.get(job.id, ()) if i.attempt == job.restarts]
@@ -248,7 +250,7 @@ def _situations(
             started=job.start,
             last=last.taken if last else None,
             cost=last.seconds if last else 0.0,
-            dump=_dump(snapshot, job.id, threats),
+            dump=_save_seconds(snapshot, job.id, threats),
             prices=snapshot.prices.get(offer, ()),
             bid=snapshot.bid,
             notices=notices(standing, snapshot.now),

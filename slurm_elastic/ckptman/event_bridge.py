@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct, field
 
-from slurm_elastic.ckptman.sources import Told
+from slurm_elastic.ckptman.sources import SourceReading
 from slurm_elastic.model.cluster import Notice, NoticeKind
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 INTERRUPTION = "EC2 Spot Instance Interruption Warning"
 REBALANCE = "EC2 Instance Rebalance Recommendation"
-_LEAD = 120.0
+_INTERRUPTION_LEAD_S = 120.0
 """Seconds from the interruption warning to the interruption (EC2 user guide)."""
 
 
@@ -33,7 +33,7 @@ class _Event(Struct, frozen=True, kw_only=True):
     detail: _Detail
 
 
-def from_event(body: str, handle: str, now: float) -> Told:
+def reading_of_event(body: str, handle: str, now: float) -> SourceReading:
     """A message of EventBridge as EC2's user guide has it; other events are not for us."""
     try:
         raw = json.loads(body)
@@ -41,19 +41,21 @@ def from_event(body: str, handle: str, now: float) -> Told:
             raw = json.loads(raw["Message"])  # by way of an SNS topic
         kind = raw.get("detail-type") if isinstance(raw, dict) else None
         if kind not in (INTERRUPTION, REBALANCE):
-            return Told(handle=handle, wrong=f"an event that is no notice: {str(kind)[:80]}")
+            return SourceReading(
+                handle=handle, wrong=f"an event that is no notice: {str(kind)[:80]}"
+            )
         event = msgspec.convert(raw, _Event)
         when = datetime.fromisoformat(event.time).timestamp()
     except (ValueError, msgspec.ValidationError, RecursionError) as error:
-        return Told(handle=handle, wrong=f"a message that cannot be read: {error}")
+        return SourceReading(handle=handle, wrong=f"a message that cannot be read: {error}")
     if kind == REBALANCE:
         notice = Notice(instance=event.detail.instance, kind=NoticeKind.REBALANCE, seen=now)
-        return Told(handle=handle, notice=notice, announced=when)
+        return SourceReading(handle=handle, notice=notice, announced=when)
     notice = Notice(
         instance=event.detail.instance, kind=NoticeKind.INTERRUPTION, seen=now,
-        deadline=when + _LEAD,
+        deadline=when + _INTERRUPTION_LEAD_S,
     )  # fmt: skip
-    return Told(handle=handle, notice=notice)
+    return SourceReading(handle=handle, notice=notice)
 
 
 class SqsClient(Protocol):
@@ -80,10 +82,10 @@ class SqsQueue:
         self._open = open_client
         self._client: SqsClient | None = None
 
-    def read(self, now: float) -> Sequence[Told]:
+    def read(self, now: float) -> Sequence[SourceReading]:
         """All that is there, up to MOST; nothing is deleted yet."""
         self._client = self._client or self._open()
-        found: list[Told] = []
+        found: list[SourceReading] = []
         while len(found) < self.MOST:
             answer = self._client.receive_message(
                 QueueUrl=self._url, MaxNumberOfMessages=self.BATCH, WaitTimeSeconds=0,
@@ -91,7 +93,7 @@ class SqsQueue:
                 VisibilityTimeout=60,
             )  # fmt: skip
             messages = answer.get("Messages", [])
-            found += [from_event(m["Body"], m["ReceiptHandle"], now) for m in messages]
+            found += [reading_of_event(m["Body"], m["ReceiptHandle"], now) for m in messages]
             if not messages:
                 break
         return found

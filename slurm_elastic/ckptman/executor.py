@@ -18,11 +18,11 @@ from slurm_elastic.base.lasting import LastingThread
 
 log = logging.getLogger(__name__)
 
-Order = tuple[float, float]
+Urgency = tuple[float, float]
 """Deadline (Unix time), then less the work at risk: smaller is more urgent."""
 
 
-class Kind(Enum):
+class WorkKind(Enum):
     """The purpose of a piece of work."""
 
     URGENT = auto()
@@ -40,19 +40,24 @@ class KeyedExecutor:
     def __init__(self, size: int) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._busy: dict[int, Kind] = {}
-        sizes = {Kind.URGENT: size, Kind.PERIODIC: max(size // 2, 1), Kind.REMOVAL: 1}
+        self._busy: dict[int, WorkKind] = {}
+        sizes = {WorkKind.URGENT: size, WorkKind.PERIODIC: max(size // 2, 1), WorkKind.REMOVAL: 1}
         self._lanes = {
             kind: _Lane(kind.name.lower(), most, self._lock, self._do)
             for kind, most in sizes.items()
         }
 
     def submit(
-        self, job: int, order: Order, work: Callable[[], object], *, kind: Kind = Kind.URGENT,
-        forgotten: Callable[[], object] = lambda: None,
-    ) -> bool:  # fmt: skip
+        self,
+        job: int,
+        order: Urgency,
+        work: Callable[[], object],
+        *,
+        kind: WorkKind = WorkKind.URGENT,
+        on_cancelled: Callable[[], object] = lambda: None,
+    ) -> bool:
         """Have ``work`` done for that job; False where something waits or runs for it already.
-        ``forgotten`` is called where it makes way before it has begun.
+        ``on_cancelled`` is called where it makes way before it has begun.
         """
         lane = self._lanes[kind]
         with self._lock:
@@ -60,26 +65,26 @@ class KeyedExecutor:
                 return False
             self._busy[job] = kind
             if self._size:
-                lane.put(job, order, _Work(work, forgotten))
+                lane.put(job, order, _Work(work, on_cancelled))
                 return True
         self._do(job, work)
         return True
 
-    def busy(self, job: int) -> bool:
+    def is_busy(self, job: int) -> bool:
         """Whether something waits or runs for that job."""
         with self._lock:
             return job in self._busy
 
-    def make_way(self, job: int) -> Kind | None:
-        """For what has a deadline: a periodic save of that job is forgotten unless it has begun.
+    def cancel_periodic(self, job: int) -> WorkKind | None:
+        """For what has a deadline: a periodic save of that job is on_cancelled unless it has begun.
         The kind of work that is still under way for the job; None where there is none.
         """
         with self._lock:
-            work = self._lanes[Kind.PERIODIC].take_out(job)
+            work = self._lanes[WorkKind.PERIODIC].take_out(job)
             if work is None:
                 return self._busy.get(job)
             del self._busy[job]
-        work.forgotten()
+        work.on_cancelled()
         return None
 
     def close(self) -> None:
@@ -105,7 +110,7 @@ class _Work(NamedTuple):
     """A piece of work, and what is called where it is never done."""
 
     do: Callable[[], object]
-    forgotten: Callable[[], object]
+    on_cancelled: Callable[[], object]
 
 
 class _Lane:
@@ -126,13 +131,13 @@ class _Lane:
     ) -> None:
         self._name, self._size, self._do = name, size, do
         self._wake = threading.Condition(lock)
-        self._waiting: list[tuple[Order, int, int, _Work]] = []
+        self._waiting: list[tuple[Urgency, int, int, _Work]] = []
         self._numbers = itertools.count()
         self._threads: list[LastingThread] = []
         self._idle = 0
         self.closed = False
 
-    def put(self, job: int, order: Order, work: _Work) -> None:
+    def put(self, job: int, order: Urgency, work: _Work) -> None:
         """The caller holds the lock."""
         heapq.heappush(self._waiting, (order, next(self._numbers), job, work))
         if self._idle < len(self._waiting) and len(self._threads) < self._size:

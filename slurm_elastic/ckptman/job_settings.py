@@ -38,7 +38,7 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
 )
 from slurm_elastic.policies.checkpoint.unsavable import Unsavable, unfit
 
-MOST = 4096
+MAX_COMMENT_LENGTH = 4096
 """Characters of a comment that says how a job is saved: it is read again and again."""
 _WISH = re.compile(r"(?:^|[\s;])ckpt=([^\s;]*)")
 _FEATURE = re.compile(r"(?<![\w.-])ckpt_([a-z]+)(?![\w.-])")
@@ -49,7 +49,7 @@ _FORMS = {
 }
 
 
-class CheckpointPlan(Struct, frozen=True, kw_only=True):
+class MethodChoice(Struct, frozen=True, kw_only=True):
     """The method and policy for one job. ``refused`` says what is wrong with the job's own word.
     ``move_only``: a save ends the run, so it is only made to move the job. ``blocking``: the job
     stands still while it is saved; an application that saves itself may say that it does not.
@@ -70,7 +70,7 @@ class CheckpointPlan(Struct, frozen=True, kw_only=True):
 
 def resolve(
     comment: str, features: str, pool: PoolCheckpoint, settings: CheckpointSettings
-) -> CheckpointPlan:
+) -> MethodChoice:
     """``--comment=ckpt=METHOD[,limit][,KEY=VALUE...]``, or ``--constraint=ckpt_METHOD``, or what
     the pool or the site says.
     """
@@ -79,7 +79,7 @@ def resolve(
         wish = parse_comment(comment) or parse_features(features)
     except ValueError as error:
         # It is never saved, rather than in a way that its user did not mean.
-        return CheckpointPlan(method="none", policy=Never(), refused=str(error))
+        return MethodChoice(method="none", policy=Never(), refused=str(error))
     method, options = wish or (pool.method or settings.method, {})
     saved = options.get("saved", settings.signal.saved)
     ends = method == "signal" and saved.partition(":")[0] == "exit"
@@ -87,7 +87,7 @@ def resolve(
     if method == "criu" and options.pop(TCP, pool.tcp or settings.tcp) == CLOSE:
         options = {**options, TCP: CLOSE}
     rule = at_limit_of(pool.at_limit or settings.at_limit)
-    return CheckpointPlan(
+    return MethodChoice(
         method=method,
         policy=policy,
         options=options,
@@ -99,7 +99,7 @@ def resolve(
     )
 
 
-def plan_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) -> CheckpointPlan:
+def resolve_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) -> MethodChoice:
     """``resolve`` for this job, as far as its method can save a job of its kind."""
     plan = resolve(job.comment, job.features, pool, settings)
     if plan.method in SHARED and settings.directory is None:
@@ -110,10 +110,10 @@ def plan_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) 
         why = unfit(plan.method, batch=job.batch, nodes=len(job.nodes) if plan.own else 1)
     else:
         why = ""
-    return CheckpointPlan(method="none", policy=plan.policy, refused=why) if why else plan
+    return MethodChoice(method="none", policy=plan.policy, refused=why) if why else plan
 
 
-def why_none(choice: CheckpointPlan) -> str:
+def explain_no_method(choice: MethodChoice) -> str:
     """Why a job has no method."""
     if choice.refused:
         return choice.refused
@@ -131,7 +131,7 @@ def _renewals(rule: AtLimit, asked: str | None) -> int:
 
 def asks_for_limit(comment: str) -> bool:
     """Whether a job's own comment wants it to go on after its time limit."""
-    found = _WISH.search(comment[:MOST])
+    found = _WISH.search(comment[:MAX_COMMENT_LENGTH])
     return found is not None and any(
         word.partition("=")[0] == LIMIT for word in found[1].split(",")[1:]
     )
@@ -142,11 +142,13 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
 
     ValueError with one sentence where it cannot be followed.
     """
-    found = _WISH.search(comment[:MOST])
+    found = _WISH.search(comment[:MAX_COMMENT_LENGTH])
     if found is None:
         return None
-    if len(comment) > MOST:
-        raise ValueError(f"a comment of {len(comment)} characters: expected at most {MOST}")
+    if len(comment) > MAX_COMMENT_LENGTH:
+        raise ValueError(
+            f"a comment of {len(comment)} characters: expected at most {MAX_COMMENT_LENGTH}"
+        )
     method, *rest = found[1].split(",")
     if method not in table().names():
         offered = ", ".join(name for name in table().names() if name != REHEARSED)
@@ -155,7 +157,7 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
     for word in rest:
         key, equals, value = word.partition("=")
         if key == LIMIT:
-            options[key] = _times(found[1], value) if equals else ""
+            options[key] = _checked_times(found[1], value) if equals else ""
             continue
         if not key or not equals or not value:
             raise ValueError(f"ckpt={found[1]}: {word!r} is no KEY=VALUE")
@@ -164,7 +166,7 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
     return method, options
 
 
-def _times(wish: str, value: str) -> str:
+def _checked_times(wish: str, value: str) -> str:
     if not re.fullmatch(r"\d{1,3}", value, re.ASCII):
         raise ValueError(f"ckpt={wish}: limit is {value!r}, expected a number up to 999")
     return value

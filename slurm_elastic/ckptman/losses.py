@@ -12,40 +12,40 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.local_time import moment
-from slurm_elastic.ckptman.decide import PROBED, run_of
+from slurm_elastic.ckptman.decide import TRANSPARENT_METHODS, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.journal import lost_seconds
-from slurm_elastic.ckptman.origins import Begun, begun
-from slurm_elastic.ckptman.see import Snapshot
-from slurm_elastic.ckptman.site import Site, tell
+from slurm_elastic.ckptman.origins import StartedRun, read_started_run
+from slurm_elastic.ckptman.recorder import lost_seconds
+from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
+from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Cause
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 
-LITTLE = 60.0
+MIN_REPORTED_LOSS_S = 60.0
 """Seconds of work that nobody need be told of: a save and a move cost some of them in any case."""
 _LEAST_URGENT = (float("inf"), 0.0)
 _UNANNOUNCED = "its run ended without a notice"
 
 
-def goes_on(move: Migration, run: Begun) -> str:
+def describe_start(move: Migration, run: StartedRun) -> str:
     """The run's beginning, for a person: what work that cost, and why it is not the newest save."""
-    cost = f", {_again(move)}" if is_costly(move) else ""
+    cost = f", {_describe_loss(move)}" if is_costly(move) else ""
     return f"{run.source}{cost}{f': {run.why}' if run.why else ''}"
 
 
 def is_costly(move: Migration) -> bool:
     """Whether its next run does much again."""
-    return lost_seconds(move) >= LITTLE
+    return lost_seconds(move) >= MIN_REPORTED_LOSS_S
 
 
-def _again(move: Migration) -> str:
+def _describe_loss(move: Migration) -> str:
     minutes = round(lost_seconds(move) / 60)
     return f"{minutes} minute{'s' if minutes > 1 else ''} of its work must be done again"
 
 
-def tell_user(site: Site, move: Migration, where: str, run: Begun) -> None:
+def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedRun) -> None:
     """Two lines in the job's own output, which Slurm may have begun anew."""
     at = moment(move.began)
     if move.renewed and run.image is not None:
@@ -55,18 +55,18 @@ def tell_user(site: Site, move: Migration, where: str, run: Begun) -> None:
         )
     else:
         then = "begins anew" if run.image is None else f"goes on from {run.source}"
-        begins = goes_on(move, run).removeprefix(run.source)
+        begins = describe_start(move, run).removeprefix(run.source)
         lines = (
             f"slurm-elastic: this job was requeued at {at}: {move.reason}",
             f"slurm-elastic: it {then} on {where}{begins}",
         )
     try:
-        tell(site, move.run.job, *lines)
+        write_to_job_output(site, move.run.job, *lines)
     except SlurmError as error:
-        site.journal.of_run(move.run, "ckpt-not-told", str(error), level=logging.WARNING)
+        site.recorder.record_run(move.run, "ckpt-not-told", str(error), level=logging.WARNING)
 
 
-class _Worked(Struct, frozen=True):
+class _LastWork(Struct, frozen=True):
     """A run, and when it was last seen at work."""
 
     run: JobRun
@@ -74,33 +74,33 @@ class _Worked(Struct, frozen=True):
     at: float
 
 
-class Unannounced:
+class UnannouncedEnds:
     """Runs that ended without a move of ours, as with a node that was lost: what the next one goes
     on from is told, too. In memory: what ends while the service is away is not told.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: CheckpointSite) -> None:
         self._site = site
-        self._worked: dict[int, _Worked] = {}
+        self._worked: dict[int, _LastWork] = {}
         self._lost: dict[int, Migration] = {}
 
-    def look(self, seen: Snapshot, crew: KeyedExecutor) -> None:
+    def report(self, seen: Snapshot, crew: KeyedExecutor) -> None:
         """One look, by a list of jobs of this moment."""
         for known in (self._worked, self._lost):
             for number in known.keys() - seen.jobs.keys():
                 known.pop(number)
         for number, choice in seen.choices.items():
-            if choice.method not in PROBED:
+            if choice.method not in TRANSPARENT_METHODS:
                 continue
             job = seen.jobs[number]
             # A suspended job has done no work since.
             at = job.suspended or seen.now
-            self._compare(job, _Worked(run_of(job, choice), choice.method, at))
+            self._compare(job, _LastWork(run_of(job, choice), choice.method, at))
             if number in self._lost:
                 work = partial(self._tell, self._lost[number], job)
                 crew.submit(number, _LEAST_URGENT, work)
 
-    def _compare(self, job: SlurmJob, now: _Worked) -> None:
+    def _compare(self, job: SlurmJob, now: _LastWork) -> None:
         before = self._worked.get(job.id)
         self._worked[job.id] = now
         if before is None or before.run.attempt >= now.run.attempt:
@@ -110,7 +110,7 @@ class Unannounced:
         if all(move.run.attempt < before.run.attempt for move in moves):
             self._lost[job.id] = self._as_move(before)
 
-    def _as_move(self, before: _Worked) -> Migration:
+    def _as_move(self, before: _LastWork) -> Migration:
         """That run's end as a move, which is kept nowhere: nobody has to carry it on."""
         image = next(iter(self._site.state.images(before.run.job)), None)
         return Migration(
@@ -120,15 +120,15 @@ class Unannounced:
         )  # fmt: skip
 
     def _tell(self, lost: Migration, job: SlurmJob) -> None:
-        run = begun(self._site, lost, job)
+        run = read_started_run(self._site, lost, job)
         if run is None:
             return
         self._lost.pop(job.id, None)
         where = ",".join(job.nodes)
         done = replace(lost, image=run.image)
-        text = f"{_UNANNOUNCED}; it runs on {where}, from {goes_on(done, run)}"
+        text = f"{_UNANNOUNCED}; it runs on {where}, from {describe_start(done, run)}"
         told = bool(run.why) or is_costly(done)
         level = logging.WARNING if told else logging.INFO
-        self._site.journal.of_run(lost.run, "ckpt-back", text, level=level)
+        self._site.recorder.record_run(lost.run, "ckpt-back", text, level=level)
         if told or (run.image is None and lost.image is not None):
-            tell_user(self._site, done, where, run)
+            notify_user(self._site, done, where, run)

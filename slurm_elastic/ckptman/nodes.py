@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.ckptman.see import Snapshot
-from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.site import CheckpointSite
+from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.checkpoint.threat import LEAVING, Cause, Threat, is_false
@@ -36,35 +36,42 @@ from slurm_elastic.state.ledger import Machine
 log = logging.getLogger(__name__)
 
 MARK = NOTICE_MARK
-LOST = f"{OUR_MARK}lost: taken away"
-FORGET_UNKNOWN = 3600.0
+LOST_REASON = f"{OUR_MARK}lost: taken away"
+UNKNOWN_NOTICE_TTL_S = 3600.0
 """Seconds that a notice about a machine of nobody's is kept: ours may be known a little later."""
 CORRELATION = "notices"
-PAUSES = Backoff(2.0, 30.0)
+RELEASE_BACKOFF = Backoff(2.0, 30.0)
 """Seconds after a refusal. At most 30: a node that could work again is not kept idle for longer."""
-ALL = ""
+ALL_NODES = ""
 """The key of a refusal that is not about one node: Slurm's nodes could not be read."""
 
 
-def machine_of(node: str, machines: Mapping[str, Machine]) -> Machine | None:
+def newest_machine_of(node: str, machines: Mapping[str, Machine]) -> Machine | None:
     """The newest live machine of a node."""
     mine = [m for m in machines.values() if m.instance.node == node and m.is_wanted]
     return max(mine, key=lambda m: m.instance.launched, default=None)
 
 
-def settle(site: Site, seen: Snapshot, moving: frozenset[str]) -> None:
+def apply_threats(site: CheckpointSite, seen: Snapshot, moving: frozenset[str]) -> None:
     """Drain what is taken away, power down what is empty by now, give up what is lost already.
 
     ``moving``: nodes that a job is still to be moved off.
     """
     view = seen.nodes or {}
     now = site.now()
-    leaving = {n: t for n in view if (t := _ours(seen.threats.get(n, ()), view[n], moving))}
+    leaving = {
+        n: t for n in view if (t := _threat_to_drain_for(seen.threats.get(n, ()), view[n], moving))
+    }
     late = [n for n, t in leaving.items() if t.until is not None and now > t.until]
     left = [n for n in leaving if n not in moving]
     steps: tuple[tuple[Collection[str], Callable[[], None]], ...] = (
         (leaving, lambda: _drain(site, view, leaving)),
-        (late, lambda: _give_up(site, view, late, [m.instance for m in seen.machines.values()])),
+        (
+            late,
+            lambda: _set_lost_nodes_down(
+                site, view, late, [m.instance for m in seen.machines.values()]
+            ),
+        ),
         (left, lambda: _power_down(site, view, left)),
     )
     for names, step in steps:
@@ -76,7 +83,9 @@ def settle(site: Site, seen: Snapshot, moving: frozenset[str]) -> None:
             log.warning("nodes cannot be changed, again with the next look: %s", error)
 
 
-def _ours(threats: Sequence[Threat], node: SlurmNode, moving: Collection[str]) -> Threat | None:
+def _threat_to_drain_for(
+    threats: Sequence[Threat], node: SlurmNode, moving: Collection[str]
+) -> Threat | None:
     """The one for which a node is to be drained: its machine goes; or it comes to its planned end,
     and jobs are moved off for that. Plans of Slurm's and of administrators are theirs.
     """
@@ -85,7 +94,9 @@ def _ours(threats: Sequence[Threat], node: SlurmNode, moving: Collection[str]) -
     return next((t for t in threats if t.cause in causes), None)
 
 
-def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]) -> None:
+def _drain(
+    site: CheckpointSite, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]
+) -> None:
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for name, threat in leaving.items():
         node = view[name]
@@ -94,11 +105,11 @@ def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Thre
     for reason, names in by_reason.items():
         text = f"{MARK}{' '.join(reason.replace(chr(34), chr(39)).split())}"[:200]
         node_updates.drain(site.slurm, names, text)
-        site.journal.note(CORRELATION, "ckpt-drained", names, reason)
+        site.recorder.record(CORRELATION, "ckpt-drained", names, reason)
 
 
-def _give_up(
-    site: Site,
+def _set_lost_nodes_down(
+    site: CheckpointSite,
     view: Mapping[str, SlurmNode],
     late: Iterable[str],
     machines: Collection[Instance],
@@ -117,9 +128,9 @@ def _give_up(
     for names, address in ((cut, NOWHERE), (kept, None)):
         if names:
             # DOWN has Slurm requeue its jobs now, not when SlurmdTimeout is over.
-            node_updates.set_down(site.slurm, names, LOST, address=address)
+            node_updates.set_down(site.slurm, names, LOST_REASON, address=address)
     if gone:
-        site.journal.note(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
+        site.recorder.record(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
 
 
 def _is_lost(node: SlurmNode) -> bool:
@@ -128,7 +139,9 @@ def _is_lost(node: SlurmNode) -> bool:
     return is_busy(node) and not is_down(node) and is_ours and "NOT_RESPONDING" in node.states
 
 
-def _power_down(site: Site, view: Mapping[str, SlurmNode], leaving: Iterable[str]) -> None:
+def _power_down(
+    site: CheckpointSite, view: Mapping[str, SlurmNode], leaving: Iterable[str]
+) -> None:
     """An empty machine that is going anyway costs money for nothing."""
     empty = [
         name
@@ -142,10 +155,10 @@ def _power_down(site: Site, view: Mapping[str, SlurmNode], leaving: Iterable[str
     ]
     if empty:
         node_updates.power_down(site.slurm, empty)
-        site.journal.note(CORRELATION, "ckpt-powered-down", empty, "no job is left on it")
+        site.recorder.record(CORRELATION, "ckpt-powered-down", empty, "no job is left on it")
 
 
-def cool_down(site: Site, fresh: Sequence[RecordedNotice]) -> None:
+def cool_down(site: CheckpointSite, fresh: Sequence[RecordedNotice]) -> None:
     """The offers of machines that are taken away are not asked for a while."""
     now, seconds = site.now(), site.config.timings.capacity_cooldown
     for one in {w.offer: w for w in fresh if w.takes}.values():
@@ -159,22 +172,22 @@ def cool_down(site: Site, fresh: Sequence[RecordedNotice]) -> None:
             log.warning("offer does not cool down key=%s error=%s", one.offer, error)
 
 
-def close_over(site: Site, seen: Snapshot) -> None:
+def close_ended_notices(site: CheckpointSite, seen: Snapshot) -> None:
     """Notices whose machine is gone, and those that were wrong: its node is let go again."""
-    over = {w.key: why for w in seen.warned if (why := _over(site, w, seen)) is not None}
+    over = {w.key: why for w in seen.warned if (why := _why_ended(site, w, seen)) is not None}
     for one in (w for w in seen.warned if w.key in over):
         machine = seen.machines.get(one.notice.instance)
         site.state.close_notice(one, site.now(), release=machine.instance.node if machine else "")
         subject = one.notice.node or one.notice.instance
-        site.journal.note(CORRELATION, "ckpt-notice-over", (subject,), over[one.key])
+        site.recorder.record(CORRELATION, "ckpt-notice-over", (subject,), over[one.key])
 
 
-def _over(site: Site, one: RecordedNotice, seen: Snapshot) -> str | None:
+def _why_ended(site: CheckpointSite, one: RecordedNotice, seen: Snapshot) -> str | None:
     notice, now = one.notice, site.now()
     if notice.instance:
         machine = seen.machines.get(notice.instance)
         if machine is None:
-            known = one.offer or now - notice.seen > FORGET_UNKNOWN
+            known = one.offer or now - notice.seen > UNKNOWN_NOTICE_TTL_S
             return "its machine is gone" if known else None
         late = is_false(notice, now)
         return "its machine is still there long after the deadline" if late else None
@@ -184,9 +197,9 @@ def _over(site: Site, one: RecordedNotice, seen: Snapshot) -> str | None:
     return None
 
 
-def withdraw(site: Site, node: str, machines: Mapping[str, Machine]) -> None:
+def withdraw_notices(site: CheckpointSite, node: str, machines: Mapping[str, Machine]) -> None:
     """A person takes back what was said of a node."""
-    machine = machine_of(node, machines)
+    machine = newest_machine_of(node, machines)
     instance = machine.instance.id if machine else ""
     mine = [
         w for w in site.state.notices()
@@ -195,4 +208,4 @@ def withdraw(site: Site, node: str, machines: Mapping[str, Machine]) -> None:
     for one in mine:
         site.state.close_notice(one, site.now(), release=node)
     if mine:
-        site.journal.note(CORRELATION, "ckpt-withdrawn", (node,), "an operator took it back")
+        site.recorder.record(CORRELATION, "ckpt-withdrawn", (node,), "an operator took it back")

@@ -18,7 +18,7 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.state.ckptstate.orders import AnyOrder
 
 
-class Asked(Struct, frozen=True):
+class ReceivedOrder(Struct, frozen=True):
     """An order, and the handle that its source knows it by; that may be used again for another."""
 
     handle: str
@@ -35,11 +35,11 @@ class Orders:
     def __init__(self, woken: Callable[[], None]) -> None:
         self._woken = woken
         self._lock = threading.Lock()
-        self._waiting: dict[Asked, None] = {}
-        self._begun: set[Asked] = set()
-        self._carried: set[Asked] = set()
+        self._waiting: dict[ReceivedOrder, None] = {}
+        self._begun: set[ReceivedOrder] = set()
+        self._carried: set[ReceivedOrder] = set()
 
-    def tell(self, asked: Asked) -> bool:
+    def receive(self, asked: ReceivedOrder) -> bool:
         """Take it in, however often it is told; whether it was carried out by now."""
         with self._lock:
             if asked in self._carried:
@@ -50,25 +50,25 @@ class Orders:
         self._woken()
         return False
 
-    def waiting(self) -> list[Asked]:
+    def waiting(self) -> list[ReceivedOrder]:
         """The orders for which nothing was done yet, in the order in which they came."""
         with self._lock:
             return list(self._waiting)
 
-    def begun(self, asked: Asked) -> None:
+    def mark_begun(self, asked: ReceivedOrder) -> None:
         """It is under way."""
         with self._lock:
             self._waiting.pop(asked, None)
             self._begun.add(asked)
 
-    def carried(self, asked: Asked) -> None:
+    def mark_done(self, asked: ReceivedOrder) -> None:
         """It was carried out, or refused."""
         with self._lock:
             self._waiting.pop(asked, None)
             self._begun.discard(asked)
             self._carried.add(asked)
 
-    def forget(self, done: Iterable[Asked]) -> None:
+    def forget(self, done: Iterable[ReceivedOrder]) -> None:
         """Their source does not tell them any more."""
         with self._lock:
             self._carried.difference_update(done)

@@ -7,23 +7,23 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate.facts import Migration
 
 STAYING = frozenset({"criu", "dmtcp"})
 """Methods whose launcher, the batch script, stays while a saved job is stopped."""
-SAYS = 420.0
+ORIGIN_TIMEOUT_S = 420.0
 """Seconds in which a launcher tells where its run began: it may wait 300 of them for the lock that
 the run before left behind, see docs/checkpoint-methods.md.
 """
-RATE = 16 << 20
+READ_BYTES_PER_S = 16 << 20
 """Bytes a second besides, in which an image is verified and read back."""
-_UNTOLD = "that was the plan, its launcher has not told"
+_NO_ORIGIN = "that was the plan, its launcher has not told"
 
 
-class Begun(Struct, frozen=True, kw_only=True):
+class StartedRun(Struct, frozen=True, kw_only=True):
     """A run that is at work: the ``image`` that it goes on from (None: it began from its start),
     and ``why`` that is not its newest one, or not known.
     """
@@ -37,38 +37,38 @@ class Begun(Struct, frozen=True, kw_only=True):
         return "its start" if self.image is None else f"save {self.image.number}"
 
 
-def begun(site: Site, move: Migration, job: SlurmJob) -> Begun | None:
+def read_started_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> StartedRun | None:
     """How the job's run that Slurm calls RUNNING began; None while its launcher may yet tell."""
     if move.method not in STAYING:
-        return Begun(image=move.image)
-    origin = _asked(site, move, job)
-    if origin is None and move.image is not None and _may_tell(site, move, move.image, job):
+        return StartedRun(image=move.image)
+    origin = _read_origin(site, move, job)
+    if origin is None and move.image is not None and _may_come(site, move, move.image, job):
         return None
     if origin is None or origin.image is None:
-        return Begun(image=move.image, why="" if move.image is None else _UNTOLD)
+        return StartedRun(image=move.image, why="" if move.image is None else _NO_ORIGIN)
     if origin.image == 0:
-        return Begun(image=None, why=origin.why)
-    return Begun(image=_of_number(site, move, origin.image), why=origin.why)
+        return StartedRun(image=None, why=origin.why)
+    return StartedRun(image=_image_by_number(site, move, origin.image), why=origin.why)
 
 
-def has_begun(site: Site, method: str, run: JobRun) -> bool:
+def has_started(site: CheckpointSite, method: str, run: JobRun) -> bool:
     """Whether a run is at work for all that is known, and not being brought back still."""
     known = site.checkpointers.get(method) if method in STAYING else None
-    late = site.now() - run.started >= SAYS
+    late = site.now() - run.started >= ORIGIN_TIMEOUT_S
     return known is None or late or known.origin(run) is not None
 
 
-def _asked(site: Site, move: Migration, job: SlurmJob) -> Origin | None:
+def _read_origin(site: CheckpointSite, move: Migration, job: SlurmJob) -> Origin | None:
     method = site.checkpointers.get(move.method)
     return None if method is None else method.origin(replace(move.run, attempt=job.restarts))
 
 
-def _may_tell(site: Site, move: Migration, image: Image, job: SlurmJob) -> bool:
+def _may_come(site: CheckpointSite, move: Migration, image: Image, job: SlurmJob) -> bool:
     began = max(job.start, move.changed)
-    return site.now() - began < SAYS + image.size / RATE
+    return site.now() - began < ORIGIN_TIMEOUT_S + image.size / READ_BYTES_PER_S
 
 
-def _of_number(site: Site, move: Migration, number: int) -> Image | None:
+def _image_by_number(site: CheckpointSite, move: Migration, number: int) -> Image | None:
     """An image that is known here; of one that is not, the planned one says more than none."""
     known = (i for i in (move.image, *site.state.images(move.run.job)) if i is not None)
     return next((i for i in known if i.number == number), move.image)

@@ -13,10 +13,10 @@ from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.base.units import brief
-from slurm_elastic.ckptman.nodes import cool_down, machine_of
-from slurm_elastic.ckptman.orders import Asked, Orders
-from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptman.sources import Source, Told
+from slurm_elastic.ckptman.nodes import cool_down, newest_machine_of
+from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
+from slurm_elastic.ckptman.site import CheckpointSite
+from slurm_elastic.ckptman.sources import NoticeSource, SourceReading
 from slurm_elastic.model.cluster import Notice
 from slurm_elastic.state.ckptstate.facts import RecordedNotice
 from slurm_elastic.state.ckptstate.orders import NoticeOrder, WithdrawOrder
@@ -25,7 +25,7 @@ from slurm_elastic.state.ledger import Machine
 log = logging.getLogger(__name__)
 
 
-MOST_PAUSE = 60.0
+MAX_PAUSE_S = 60.0
 
 
 class Poller(PeriodicThread):
@@ -35,14 +35,14 @@ class Poller(PeriodicThread):
 
     def __init__(
         self,
-        site: Site,
-        source: Source,
+        site: CheckpointSite,
+        source: NoticeSource,
         every: float,
         machines: Callable[[Collection[str]], Mapping[str, Machine]],
         woken: Callable[[], None],
         orders: Orders,
     ) -> None:
-        retry = Backoff(2 * max(every, 1.0), MOST_PAUSE)
+        retry = Backoff(2 * max(every, 1.0), MAX_PAUSE_S)
         task = PeriodicTask(
             source.name, self.poll, every, retry=retry, first_in_s=every, clock=site.monotonic
         )
@@ -67,15 +67,17 @@ class Poller(PeriodicThread):
             log.error("notices cannot be kept, they stay where they are: %s", error)  # noqa: TRY400
             return False
         except Exception as error:  # noqa: BLE001 - whatever a source raises, the others go on
-            site.journal.failed(self._source.name, error)
+            site.recorder.report_failure(self._source.name, error)
             return False
-        site.journal.health(self._source.name, None)
+        site.recorder.report_health(self._source.name, None)
         return True
 
-    def _sort(self, told: Sequence[Told]) -> tuple[list[Told], list[Asked]]:
+    def _sort(
+        self, told: Sequence[SourceReading]
+    ) -> tuple[list[SourceReading], list[ReceivedOrder]]:
         """The notices, and the orders that were carried out."""
-        rest: list[Told] = []
-        carried: list[Asked] = []
+        rest: list[SourceReading] = []
+        carried: list[ReceivedOrder] = []
         taken_back: set[str] = set()
         for one in told:
             order = one.order
@@ -84,13 +86,13 @@ class Poller(PeriodicThread):
                 # take it back, too.
                 if order is None or order.node not in taken_back:
                     rest.append(one)
-            elif self._orders.tell(asked := Asked(one.handle, order)):
+            elif self._orders.receive(asked := ReceivedOrder(one.handle, order)):
                 carried.append(asked)
             elif isinstance(order, WithdrawOrder):
                 taken_back.add(order.node)
         return rest, carried
 
-    def _take_in(self, told: Sequence[Told]) -> None:
+    def _take_in(self, told: Sequence[SourceReading]) -> None:
         for one in told:
             if one.wrong:
                 log.warning("passed over source=%s: %s", self._source.name, one.wrong)
@@ -99,24 +101,24 @@ class Poller(PeriodicThread):
             return
         machines = self._machines([one.instance for one in notices])
         warned = [self._warned(t, t.notice, machines) for t in told if t.notice is not None]
-        if fresh := self._site.state.warn(*warned, now=self._site.now()):
+        if fresh := self._site.state.add_notices(*warned, now=self._site.now()):
             reach("notice.after-record")
             cool_down(self._site, fresh)
             self._tell(fresh, machines)
             self._woken()
 
     def _warned(
-        self, told: Told, notice: Notice, machines: Mapping[str, Machine]
+        self, told: SourceReading, notice: Notice, machines: Mapping[str, Machine]
     ) -> RecordedNotice:
         """The notice as it is kept."""
         # At once: the next machine of that node is not meant.
         if notice.node and not notice.instance:
-            found = machine_of(notice.node, machines)
+            found = newest_machine_of(notice.node, machines)
             notice = replace(notice, instance=found.instance.id) if found else notice
         machine = machines.get(notice.instance)
-        subject = _life(told, machine) or notice.instance or f"node:{notice.node}"
+        subject = _life_key(told, machine) or notice.instance or f"node:{notice.node}"
         return RecordedNotice(
-            key=f"{self._source.name}:{notice.kind}:{subject}:{_announcement(told, notice)}",
+            key=f"{self._source.name}:{notice.kind}:{subject}:{_announcement_key(told, notice)}",
             notice=notice,
             source=self._source.name,
             offer=machine.instance.offer_key if machine else "",
@@ -130,11 +132,11 @@ class Poller(PeriodicThread):
             machine = machines.get(notice.instance)
             subject = machine.instance.node if machine else notice.node or notice.instance
             text = notice.reason or f"{notice.kind} notice from {one.source}"
-            self._site.journal.note("notices", "ckpt-notice", (subject,), f"{text}{left}")
-            self._site.journal.count("ckpt_notices_total", kind=str(notice.kind))
+            self._site.recorder.record("notices", "ckpt-notice", (subject,), f"{text}{left}")
+            self._site.recorder.count("ckpt_notices_total", kind=str(notice.kind))
 
 
-def _life(told: Told, machine: Machine | None) -> str:
+def _life_key(told: SourceReading, machine: Machine | None) -> str:
     """The machine and its launch, of one that was stopped since and started: what a cloud told of
     it before, as long as that stood, is over, and the same word is news now.
     """
@@ -143,7 +145,7 @@ def _life(told: Told, machine: Machine | None) -> str:
     return f"{one.id}:{one.generation}" if one and stands else ""
 
 
-def _announcement(told: Told, notice: Notice) -> str:
+def _announcement_key(told: SourceReading, notice: Notice) -> str:
     """The key that is the same whenever one announcement is told, and of no other of that machine:
     a queue delivers a message twice, a cloud tells a notice as long as it stands; but another
     deadline, or another time of a recommendation, is news.

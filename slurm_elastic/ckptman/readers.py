@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
-from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.providers.base.prices.book import PriceBook
 from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 
-MOST_PAUSE = 900.0
+MAX_PAUSE_S = 900.0
 PACE = 20.0
 """A reading may take one part in so many of the time, and one more."""
 
@@ -26,8 +26,10 @@ class PeriodicReader(PeriodicThread):
     then. ``name`` is told with how that goes.
     """
 
-    def __init__(self, site: Site, name: str, every: float, read: Callable[[], None]) -> None:
-        retry = Backoff(2 * every, MOST_PAUSE)
+    def __init__(
+        self, site: CheckpointSite, name: str, every: float, read: Callable[[], None]
+    ) -> None:
+        retry = Backoff(2 * every, MAX_PAUSE_S)
         task = PeriodicTask(name, self.read, every, pace=PACE, retry=retry, clock=site.monotonic)
         super().__init__(task, site.stop)
         self._site, self._name, self._read = site, name, read
@@ -37,9 +39,9 @@ class PeriodicReader(PeriodicThread):
         try:
             self._read()
         except Exception as error:  # noqa: BLE001 - whatever it raises, the others go on
-            self._site.journal.failed(self._name, error)
+            self._site.recorder.report_failure(self._name, error)
             return False
-        self._site.journal.health(self._name, None)
+        self._site.recorder.report_health(self._name, None)
         return True
 
 

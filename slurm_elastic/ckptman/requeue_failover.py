@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
-from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.slurm.client import requeue_setting
@@ -34,13 +34,13 @@ CORRELATION = "stand-in"
 class RequeueFailover:
     """Remembers which jobs it has lifted it for: a daemon that only hung looks for them late."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: CheckpointSite) -> None:
         self._site = site
         self._mine: set[int] = set()
         self._reports = ReportOnce[str]()
         self._troubles: set[str] = set()
 
-    def look(self, jobs: Mapping[int, SlurmJob]) -> None:
+    def protect(self, jobs: Mapping[int, SlurmJob]) -> None:
         """One look. A job that Slurm or the ledger does not let us change is tried again with the
         next one; what is wrong is said once, until it is over.
         """
@@ -68,7 +68,9 @@ class RequeueFailover:
                     _lift(site, job, danger[job.id])
         # A daemon that lives puts back by itself.
         known = lifted if stale else self._mine
-        self._put_back([n for n, job in jobs.items() if n in known - danger.keys() and _runs(job)])
+        self._put_back(
+            [n for n, job in jobs.items() if n in known - danger.keys() and _is_running(job)]
+        )
 
     def _put_back(self, numbers: Collection[int]) -> None:
         """Give these jobs their own setting back, if they run."""
@@ -76,10 +78,10 @@ class RequeueFailover:
             return
         with self._spared("of jobs that run"):
             # A job may have been requeued since the look, and may wait for its next nodes.
-            now = self._site.jobs.read(anew=True)
+            now = self._site.jobs.read(refresh=True)
             for job in (now[number] for number in numbers if number in now):
                 with self._spared(job.label):
-                    if _runs(job):
+                    if _is_running(job):
                         _put_back(self._site, job)
 
     def _away(self) -> float:
@@ -108,8 +110,8 @@ class RequeueFailover:
         """Jobs that slurmctld would fail, and why nobody else prevents it; slurm-elasticd is away
         for ``away`` seconds, if so.
         """
-        exposed = [job for job in jobs if not job.requeue and _boots(job)]
-        asked = _asked(filter(_boots, jobs)) if exposed else {}
+        exposed = [job for job in jobs if not job.requeue and _is_booting(job)]
+        asked = _awaited_since(filter(_is_booting, jobs)) if exposed else {}
         found = {}
         for job in exposed:
             ours = [node for node in job.nodes if node in self._site.pool_of]
@@ -133,12 +135,12 @@ class RequeueFailover:
         return self._site.now() - asked >= due
 
 
-def _boots(job: SlurmJob) -> bool:
+def _is_booting(job: SlurmJob) -> bool:
     """Whether it waits for its nodes: newer Slurms have it RUNNING, too, by then."""
     return "CONFIGURING" in job.states
 
 
-def _asked(waiting: Iterable[SlurmJob]) -> dict[str, float]:
+def _awaited_since(waiting: Iterable[SlurmJob]) -> dict[str, float]:
     """Since when (Unix time) each node is waited for: the first of its jobs had it powered up, and
     until all nodes of a job are up its start is when it got them.
     """
@@ -149,19 +151,19 @@ def _asked(waiting: Iterable[SlurmJob]) -> dict[str, float]:
     return asked
 
 
-def _runs(job: SlurmJob) -> bool:
-    return "RUNNING" in job.states and not _boots(job)
+def _is_running(job: SlurmJob) -> bool:
+    return "RUNNING" in job.states and not _is_booting(job)
 
 
-def _lift(site: Site, job: SlurmJob, danger: str) -> None:
+def _lift(site: CheckpointSite, job: SlurmJob, danger: str) -> None:
     requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, site.now())
     why = (
         f"{danger}: should the nodes not come up, slurmctld requeues the job, which has not"
         " started, and does not fail it"
     )
-    site.journal.note(CORRELATION, "requeue-lifted", (f"job:{job.id}",), why)
+    site.recorder.record(CORRELATION, "requeue-lifted", (f"job:{job.id}",), why)
 
 
-def _put_back(site: Site, job: SlurmJob) -> None:
+def _put_back(site: CheckpointSite, job: SlurmJob) -> None:
     requeue_setting.put_back(site.slurm, site.ledger, job.id, job)
-    site.journal.note(CORRELATION, "requeue-put-back", (f"job:{job.id}",), "it runs")
+    site.recorder.record(CORRELATION, "requeue-put-back", (f"job:{job.id}",), "it runs")

@@ -13,20 +13,20 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.origins import STAYING
-from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptman.steps import AGAIN, over, say, to
+from slurm_elastic.ckptman.site import CheckpointSite
+from slurm_elastic.ckptman.steps import RETRY_AFTER_S, enter_step, finish, record_step
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Cause
 from slurm_elastic.slurm.client import requeue_setting
-from slurm_elastic.state.ckptstate.facts import Held, Migration, Step
+from slurm_elastic.state.ckptstate.facts import FailedRelease, Migration, Step
 
-LATER = 10.0
+LATE_RETRY_AFTER_S = 10.0
 """Seconds between two tries of a requeue that did not come for PATIENCE."""
-RELEASES = Backoff(30.0, 300.0)
+RELEASE_BACKOFF = Backoff(30.0, 300.0)
 """Seconds until a stopped run is let go on once more, first and at most: its node may have to read
 all of its images for that.
 """
-PATIENCE = 600.0
+REQUEUE_TIMEOUT_S = 600.0
 """Seconds after which a job goes on that was stopped for a move which does not come. No key: Slurm
 requeues within seconds; longer is an outage, and a running job is worth more than a stopped one.
 """
@@ -34,22 +34,24 @@ _CUT_OFF = {Cause.LIMIT: "TIMEOUT", Cause.PREEMPTION: "PREEMPTED"}
 """Slurm's state of a job that it has ended for the cause of which it was saved."""
 
 
-def requeue(site: Site, move: Migration) -> Migration:
+def requeue(site: CheckpointSite, move: Migration) -> Migration:
     """Have Slurm put it back into its queue, unless it has begun anew or ended by itself."""
     run = move.run
     try:
         # No older list will do: a run that Slurm has begun since would be ended.
-        job = site.jobs.anew(run.job)
-        if (elsewhere := _is_over(site, move, job)) is not None:
+        job = site.jobs.read_new(run.job)
+        if (elsewhere := _advanced_by_itself(site, move, job)) is not None:
             return elsewhere
         if job is not None and not job.requeue:
             if not _may_be_requeued(site, move):
-                return to(site, move, Step.WAITING, at=None, again=False)
+                return enter_step(site, move, Step.WAITING, at=None, again=False)
             # That took its time.
-            if (elsewhere := _is_over(site, move, site.jobs.anew(run.job))) is not None:
+            if (
+                elsewhere := _advanced_by_itself(site, move, site.jobs.read_new(run.job))
+            ) is not None:
                 return elsewhere
-        if suspended.settled_at(site, run):
-            return _not_yet(site, move, "it was suspended just now")
+        if suspended.resumable_at(site, run):
+            return _retry_later(site, move, "it was suspended just now")
         # A job that is suspended as it is requeued is held, at priority 0: Slurm takes the one for
         # the other.
         suspended.resume(site, run)
@@ -60,12 +62,12 @@ def requeue(site: Site, move: Migration) -> Migration:
         else:
             site.slurm.requeue(run.job)
     except SlurmError as error:
-        return _not_yet(site, move, str(error))
+        return _retry_later(site, move, str(error))
     reach("migration.after-requeue")
-    move = to(site, move, Step.REQUEUED)
+    move = enter_step(site, move, Step.REQUEUED)
     reach("migration.requeued")
     source = "its start" if move.image is None else f"save {move.image.number}"
-    say(site, move, "ckpt-requeued", f"it goes on from {source} on another node")
+    record_step(site, move, "ckpt-requeued", f"it goes on from {source} on another node")
     return move
 
 
@@ -81,18 +83,20 @@ def _ends_in_grace(move: Migration, job: SlurmJob | None) -> bool:
     return bool(job.preempted) and "RUNNING" in job.states
 
 
-def _is_over(site: Site, move: Migration, job: SlurmJob | None) -> Migration | None:
+def _advanced_by_itself(
+    site: CheckpointSite, move: Migration, job: SlurmJob | None
+) -> Migration | None:
     """The move at the step that its run has come to without us; None while it is to be requeued."""
     if job is None:
-        return over(site, move, Step.ENDED, "Slurm does not know it any more")
+        return finish(site, move, Step.ENDED, "Slurm does not know it any more")
     if job.restarts > move.run.attempt:
-        return to(site, move, Step.REQUEUED)
-    if job.states & ENDED and not ended_for_us(site, move, job):
-        return over(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
+        return enter_step(site, move, Step.REQUEUED)
+    if job.states & ENDED and not ended_for_move(site, move, job):
+        return finish(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
     return None
 
 
-def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:
+def ended_for_move(site: CheckpointSite, move: Migration, job: SlurmJob) -> bool:
     """It ended because it saved itself for this move, as it does not catch our signal, or at the
     time limit that it was saved for, or was preempted then: it has not finished.
     """
@@ -107,46 +111,46 @@ def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:
     return asked and job.died_of in save_signals(site.config.checkpoint.signal, move.run)
 
 
-def _may_be_requeued(site: Site, move: Migration) -> bool:
+def _may_be_requeued(site: CheckpointSite, move: Migration) -> bool:
     """A ``--no-requeue`` job with an image does not begin anew, it goes on; without one its user's
     word stands.
     """
     if move.image is None:
         text = "it must not be requeued (--no-requeue) and has no image: it ends with its node"
-        say(site, move, "ckpt-no-requeue", text, level=logging.WARNING)
+        record_step(site, move, "ckpt-no-requeue", text, level=logging.WARNING)
         return False
     try:
         requeue_setting.lift_for_good(site.slurm, move.run.job)
     except SlurmError as error:
-        say(site, move, "ckpt-no-requeue", str(error), level=logging.WARNING)
+        record_step(site, move, "ckpt-no-requeue", str(error), level=logging.WARNING)
         return False
-    say(site, move, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image")
+    record_step(site, move, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image")
     return True
 
 
-def _not_yet(site: Site, move: Migration, why: str) -> Migration:
+def _retry_later(site: CheckpointSite, move: Migration, why: str) -> Migration:
     """Slurm does not answer or refuses: again in a while, but nobody stays stopped for ever."""
     now = site.now()
     if move.note != why:
-        say(site, move, "ckpt-not-yet", why, level=logging.WARNING)
+        record_step(site, move, "ckpt-not-yet", why, level=logging.WARNING)
     since = move.reached.get(str(Step.SAVED), now)
-    late = now - since > PATIENCE
-    move = replace(move, note=why, at=now + (LATER if late else AGAIN))
+    late = now - since > REQUEUE_TIMEOUT_S
+    move = replace(move, note=why, at=now + (LATE_RETRY_AFTER_S if late else RETRY_AFTER_S))
     if late and (move.held is None or now >= move.held.until):
         text = f"its requeue did not come in {brief(now - since)} ({why}): it goes on where it is"
-        return _release(site, move, text)
+        return _stay_in_place(site, move, text)
     site.state.put(move)
     return move
 
 
-def _release(site: Site, move: Migration, why: str) -> Migration:
+def _stay_in_place(site: CheckpointSite, move: Migration, why: str) -> Migration:
     """A run that was stopped for a move that does not come goes on where it is."""
-    if failed := why_not_released(site, move):
-        return _hold(site, move, failed)
-    return over(site, move, Step.STAYED, why)
+    if failed := release_run(site, move):
+        return _note_failed_release(site, move, failed)
+    return finish(site, move, Step.STAYED, why)
 
 
-def why_not_released(site: Site, move: Migration) -> str:
+def release_run(site: CheckpointSite, move: Migration) -> str:
     """Empty once the stopped run goes on."""
     method = site.checkpointers.get(move.method)
     if method is None:
@@ -161,12 +165,12 @@ def why_not_released(site: Site, move: Migration) -> str:
     return ""
 
 
-def _hold(site: Site, move: Migration, why: str) -> Migration:
+def _note_failed_release(site: CheckpointSite, move: Migration, why: str) -> Migration:
     """Told once for each reason; its requeue is tried again sooner than this."""
-    last = move.held or Held()
-    pause = RELEASES.longer(last.pause)
-    held = replace(move, held=Held(why=why, pause=pause, until=site.now() + pause))
+    last = move.held or FailedRelease()
+    pause = RELEASE_BACKOFF.longer(last.pause)
+    held = replace(move, held=FailedRelease(why=why, pause=pause, until=site.now() + pause))
     site.state.put(held)
     if last.why != why:
-        say(site, held, "ckpt-not-released", why, level=logging.ERROR)
+        record_step(site, held, "ckpt-not-released", why, level=logging.ERROR)
     return held

@@ -11,47 +11,49 @@ from collections.abc import Callable, Sequence
 from slurm_elastic.base import heap
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.ckptman.act import Acts
+from slurm_elastic.ckptman.apply import PlanApplier
 from slurm_elastic.ckptman.decide import MOVE, JobPlan, decide
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.nodes import withdraw
+from slurm_elastic.ckptman.nodes import withdraw_notices
 from slurm_elastic.ckptman.orders import Orders
-from slurm_elastic.ckptman.see import SlurmPlans, Snapshot, Watch
-from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.site import CheckpointSite
+from slurm_elastic.ckptman.snapshot import SlurmPlans, Snapshot, SnapshotReader
 from slurm_elastic.policies.checkpoint.threat import OF_SLURM
 from slurm_elastic.providers.base.prices.book import PriceBook
-from slurm_elastic.state.ckptstate import MEANS
+from slurm_elastic.state.ckptstate import IN_MEMORY_EFFECT
 from slurm_elastic.state.ckptstate.orders import WithdrawOrder
 from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, leave_mark
 
 log = logging.getLogger(__name__)
 
-BEAT = 5.0
-LEAST = 0.1
+HEARTBEAT_EVERY_S = 5.0
+MIN_PAUSE_S = 0.1
 """Seconds between two looks, however often we are woken."""
-QUICK = 0.3
+MOVING_PAUSE_S = 0.3
 """Seconds between two looks while a job is on its way."""
-ECHO = 5.0
+MAX_EVENT_PAUSE_S = 5.0
 """Seconds of the longest pause that follows from an event alone."""
-PACE, QUICK_PACE = 20.0, 2.0
+PACE, MOVING_PACE = 20.0, 2.0
 """Reading the queue may take one part in so many and one of the time; more while a job is on its
 way, as that waits for it.
 """
-HISTORY = 30 * 86400.0
-ANEW = 60.0
+HISTORY_S = 30 * 86400.0
+COUNT_EVERY_S = 60.0
 """Seconds between two counts of interruptions, and of old rows to forget."""
 
 
 class Service:
     """Work in flight; all else is in the state, the ledger and Slurm. ``crew`` does the work."""
 
-    def __init__(self, site: Site, crew: KeyedExecutor, prices: PriceBook | None = None) -> None:
+    def __init__(
+        self, site: CheckpointSite, crew: KeyedExecutor, prices: PriceBook | None = None
+    ) -> None:
         self.site = site
         self._wake = threading.Event()
         self.plans = SlurmPlans(site)
-        self.watch = Watch(site, prices, self.plans.threats)
+        self.reader = SnapshotReader(site, prices, self.plans.threats)
         self.orders = Orders(self._wake.set)
-        self.acts = Acts(site, crew, self.orders, self._wake.set)
+        self.applier = PlanApplier(site, crew, self.orders, self._wake.set)
         self._next_beat = self._next_count = float("-inf")
         self._next_giving_back = site.monotonic() + heap.GIVE_BACK_EVERY_S
         self._reports = ReportOnce[str]()
@@ -64,12 +66,12 @@ class Service:
         """There is news: look now."""
         self._wake.set()
 
-    def happened(self) -> None:
+    def wake_after_event(self) -> None:
         """Slurm has begun or ended something: look now, and soon again, as a prolog ends before its
         job runs and an epilog before its nodes are free.
         """
         # The pause doubles it first.
-        self._quiet = QUICK / 2
+        self._quiet = MOVING_PAUSE_S / 2
         self._wake.set()
 
     # the loop
@@ -88,19 +90,19 @@ class Service:
                 began = site.monotonic()
                 self.guarded_tick()
                 # Whatever wakes us how often: the jobs' own work comes first.
-                rest = max(LEAST, site.monotonic() - began)
-                pace = QUICK_PACE if self._moving else PACE
+                rest = max(MIN_PAUSE_S, site.monotonic() - began)
+                pace = MOVING_PACE if self._moving else PACE
                 pause = max(self._pause() - rest, pace * site.jobs.cost)
         finally:
-            self.acts.crew.close()
+            self.applier.crew.close()
             # After the crew, whose last work has decisions, too.
-            site.journal.flush(last=True)
+            site.recorder.flush(last=True)
 
     def _rest(self, pause: float) -> None:
         """Until there is news or the pause is over; signs of life go on in a long one."""
         end = self.site.monotonic() + pause
         while (left := end - self.site.monotonic()) > 0:
-            if self._wake.wait(min(left, BEAT)):
+            if self._wake.wait(min(left, HEARTBEAT_EVERY_S)):
                 return
             self._guarded(self._beat)
 
@@ -110,9 +112,9 @@ class Service:
         """
         period = self.site.config.checkpoint.period
         self._quiet *= 2
-        if self._quiet > min(ECHO, period):
+        if self._quiet > min(MAX_EVENT_PAUSE_S, period):
             self._quiet = period
-        return QUICK if self._moving else self._quiet
+        return MOVING_PAUSE_S if self._moving else self._quiet
 
     def stop(self) -> None:
         """End the loop."""
@@ -142,17 +144,20 @@ class Service:
         asked = self.orders.waiting()
         for one in asked:  # before the look: what was said of its node is over
             if isinstance(one.order, WithdrawOrder):
-                withdraw(site, one.order.node, self.watch.machines())
-                self.orders.carried(one)
+                withdraw_notices(site, one.order.node, self.reader.machines())
+                self.orders.mark_done(one)
         seen, plans = self._decided()
-        if any(p.kind == MOVE and p.facts.cause in OF_SLURM for p in plans) and self.plans.old():
+        if (
+            any(p.kind == MOVE and p.facts.cause in OF_SLURM for p in plans)
+            and self.plans.are_old()
+        ):
             self._read_plans()
             seen, plans = self._decided()
-        self._moving = self.acts.apply(seen, plans, asked)
-        site.journal.flush()
+        self._moving = self.applier.apply(seen, plans, asked)
+        site.recorder.flush()
 
     def _decided(self) -> tuple[Snapshot, Sequence[JobPlan]]:
-        seen = self.watch.look()
+        seen = self.reader.read()
         return seen, decide(seen, self.site.config.checkpoint.slack)
 
     def _read_plans(self) -> None:
@@ -172,19 +177,19 @@ class Service:
                 site.ledger.health.beat(CKPTMAN, site.now(), os.getpid())
             except sqlite3.Error as error:
                 log.warning("no sign of life can be left: %s", error)
-            self._next_beat = clock + BEAT
+            self._next_beat = clock + HEARTBEAT_EVERY_S
         if clock >= self._next_count:
-            self._next_count = clock + ANEW
+            self._next_count = clock + COUNT_EVERY_S
             site.state.refresh()
-            self.watch.count_anew(site.now() - HISTORY)
-            site.state.prune(site.now() - HISTORY)
+            self.reader.count_interruptions(site.now() - HISTORY_S)
+            site.state.prune(site.now() - HISTORY_S)
         if clock >= self._next_giving_back:
             self._next_giving_back = clock + heap.GIVE_BACK_EVERY_S
             heap.give_back()
 
     def _leave_mark(self) -> None:
-        why, remedy, since = self.site.state.told
-        mark = Mark(self.site.now(), os.getpid(), why, remedy, since, MEANS)
+        why, remedy, since = self.site.state.disk_trouble
+        mark = Mark(self.site.now(), os.getpid(), why, remedy, since, IN_MEMORY_EFFECT)
         try:
             leave_mark(self.site.config.state, mark, CKPTMAN_MARK)
         except OSError as error:

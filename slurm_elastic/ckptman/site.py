@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.ttl_cache import TtlCache
-from slurm_elastic.ckptman.journal import Journal
+from slurm_elastic.ckptman.recorder import DecisionRecorder
 from slurm_elastic.config import Config, PoolSettings, max_age
 from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
@@ -21,9 +21,9 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ledger import Ledger
 
-TELLS = 5
+MAX_OUTPUT_TRIES = 5
 """Times, a second apart, that a job is tried to be told something."""
-FRESH = 0.3
+JOBS_TTL_S = 0.3
 """Seconds for which one reading serves everybody."""
 
 
@@ -33,7 +33,7 @@ class JobList:
     """
 
     def __init__(
-        self, slurm: Slurm, clock: Callable[[], float] = time.monotonic, fresh: float = FRESH
+        self, slurm: Slurm, clock: Callable[[], float] = time.monotonic, fresh: float = JOBS_TTL_S
     ) -> None:
         self._slurm = slurm
         self.clock = clock
@@ -41,13 +41,13 @@ class JobList:
         # Asks for ``clock`` each time, because tests set it later.
         self._cache = TtlCache[str, Mapping[int, SlurmJob]](lambda: self.clock())
 
-    def read(self, *, anew: bool = False) -> Mapping[int, SlurmJob]:
-        """All jobs, by a list of this moment (``anew``: one that was asked for after this call
+    def read(self, *, refresh: bool = False) -> Mapping[int, SlurmJob]:
+        """All jobs, by a list of this moment (``refresh``: one that was asked for after this call
         began). SlurmError where it cannot be read.
         """
         # As of the call: threads that waited for a slow list take that one, and no other each.
         return self._cache.get(
-            "jobs", self._read, since=self.clock() - (0.0 if anew else self.fresh)
+            "jobs", self._read, since=self.clock() - (0.0 if refresh else self.fresh)
         )
 
     def _read(self) -> Mapping[int, SlurmJob]:
@@ -64,33 +64,33 @@ class JobList:
         reading = self._cache.reading("jobs")
         return 0.0 if reading is None else reading.took_s
 
-    def anew(self, job: int) -> SlurmJob | None:
+    def read_new(self, job: int) -> SlurmJob | None:
         """The job by a list that was asked for after this call began."""
-        return self.read(anew=True).get(job)
+        return self.read(refresh=True).get(job)
 
-    def look(self, job: int) -> SlurmJob | None:
+    def find(self, job: int) -> SlurmJob | None:
         """The job by a list of this moment."""
         return self.read().get(job)
 
     def mark(self) -> float:
-        """The moment, for ``knows``."""
+        """The moment, for ``is_read_after``."""
         return self.clock()
 
-    def knows(self, mark: float) -> bool:
+    def is_read_after(self, mark: float) -> bool:
         """Whether the last list was asked for after that moment."""
         reading = self._cache.reading("jobs")
         return reading is not None and reading.began_at >= mark
 
 
 @dataclass(frozen=True)
-class Site:
+class CheckpointSite:
     """One cluster as ckptman knows it. ``now`` is Unix time, ``monotonic`` the clock for pauses."""
 
     config: Config
     slurm: Slurm
     ledger: Ledger
     state: CheckpointState
-    journal: Journal
+    recorder: DecisionRecorder
     jobs: JobList
     checkpointers: Mapping[str, Checkpointer]
     providers: Mapping[str, Provider]
@@ -111,12 +111,12 @@ class Site:
         return {pool.name: max_age(self.config, pool) for pool in self.config.pools}
 
 
-def tell(site: Site, job: int, *lines: str) -> None:
+def write_to_job_output(site: CheckpointSite, job: int, *lines: str) -> None:
     """Lines in the job's own output. One that has only just begun has no step yet to write them:
     it is tried again for some seconds. Raises SlurmError where it cannot be told.
     """
     for line in lines:
-        for left in reversed(range(TELLS)):
+        for left in reversed(range(MAX_OUTPUT_TRIES)):
             try:
                 site.slurm.tell(job, line)
                 break

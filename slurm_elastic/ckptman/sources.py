@@ -28,11 +28,11 @@ _COMMENT = re.compile(
     r"slurm-elastic:notice:(?P<kind>interruption|rebalance):(?P<time>[0-9]{1,12})"
     r":(?P<instance>[A-Za-z0-9-]+)"
 )
-SETTLED = 1.0
+WRITING_TIMEOUT_S = 1.0
 """Seconds after which a file that cannot be read is not being written any more."""
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class SourceReading(Struct, frozen=True, kw_only=True):
     """The result of one reading of a source; ``handle`` acknowledges it. ``wrong``: what could not
     be understood, and is acknowledged all the same, as it would come back for ever.
 
@@ -48,12 +48,12 @@ class Told(Struct, frozen=True, kw_only=True):
     wrong: str = ""
 
 
-class Source(Protocol):
+class NoticeSource(Protocol):
     """Somewhere that notices come from."""
 
     name: str
 
-    def read(self, now: float) -> Sequence[Told]:
+    def read(self, now: float) -> Sequence[SourceReading]:
         """The news there; any exception means that it cannot be read now."""
         ...
 
@@ -69,9 +69,9 @@ class CloudNotices:
         self._provider = provider
         self.name = f"notices of {provider.name}"
 
-    def read(self, now: float) -> Sequence[Told]:  # noqa: ARG002
+    def read(self, now: float) -> Sequence[SourceReading]:  # noqa: ARG002
         """All standing ones."""
-        return [Told(notice=notice, announced=0.0) for notice in self._provider.notices()]
+        return [SourceReading(notice=notice, announced=0.0) for notice in self._provider.notices()]
 
     def done(self, handles: Sequence[str]) -> None:
         """Nothing to acknowledge."""
@@ -89,12 +89,12 @@ class NodeComments:
         self._slurm = slurm
         self._machines = machines
 
-    def read(self, now: float) -> Sequence[Told]:
+    def read(self, now: float) -> Sequence[SourceReading]:
         """All that stand; Slurm is only asked while there are machines."""
         alive = set(self._machines())
         if not alive:
             return []
-        told = [comment_notice(node.comment, now) for node in self._slurm.nodes().values()]
+        told = [parse_comment_notice(node.comment, now) for node in self._slurm.nodes().values()]
         # A comment outlives its machine, and the next machine of that node is not meant.
         return [t for t in told if t and t.notice and t.notice.instance in alive]
 
@@ -102,7 +102,7 @@ class NodeComments:
         """Nothing to acknowledge."""
 
 
-def comment_notice(comment: str, seen: float) -> Told | None:
+def parse_comment_notice(comment: str, seen: float) -> SourceReading | None:
     """The warning in ``slurm-elastic:notice:KIND:TIME:INSTANCE``; None for other comments."""
     found = _COMMENT.fullmatch(comment)
     if found is None:
@@ -110,7 +110,7 @@ def comment_notice(comment: str, seen: float) -> Told | None:
     kind, when = NoticeKind(found["kind"]), float(found["time"])
     deadline = when or None if kind is NoticeKind.INTERRUPTION else None
     notice = Notice(instance=found["instance"], kind=kind, seen=seen, deadline=deadline)
-    return Told(notice=notice, announced=when)
+    return SourceReading(notice=notice, announced=when)
 
 
 class DropDirectory:
@@ -127,13 +127,13 @@ class DropDirectory:
         if create:
             path.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
 
-    def read(self, now: float) -> Sequence[Told]:
+    def read(self, now: float) -> Sequence[SourceReading]:
         """Each file, oldest name first."""
         paths = sorted(self._path.glob("*.json"))
         there = {str(path) for path in paths}
         self._staying = {name: was for name, was in self._staying.items() if name in there}
         fresh = [path for path in paths if self._staying.get(str(path)) != _version(path)]
-        return [told for path in fresh if (told := _file(path, now))]
+        return [told for path in fresh if (told := _read_file(path, now))]
 
     def done(self, handles: Sequence[str]) -> None:
         """The files go."""
@@ -157,7 +157,7 @@ def _version(path: Path) -> tuple[int, int]:
     return found.st_ino, found.st_mtime_ns
 
 
-def _file(path: Path, now: float) -> Told | None:
+def _read_file(path: Path, now: float) -> SourceReading | None:
     handle = str(path)
     try:
         # Without waiting: the open of a pipe would last until somebody writes into it.
@@ -167,11 +167,11 @@ def _file(path: Path, now: float) -> Told | None:
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise  # our own trouble, not the file's: it is not to be removed for that
-        return Told(handle=handle, wrong=f"{path}: {error.strerror}")
+        return SourceReading(handle=handle, wrong=f"{path}: {error.strerror}")
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()):
-            return Told(handle=handle, wrong=f"{path} is no file of root or SlurmUser")
+            return SourceReading(handle=handle, wrong=f"{path} is no file of root or SlurmUser")
         with open(descriptor, "rb", closefd=False) as file:
             text = file.read(MAX_BYTES + 1)
     finally:
@@ -180,14 +180,14 @@ def _file(path: Path, now: float) -> Told | None:
         order = msgspec.json.decode(text, type=AnyOrder)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # Whoever writes there without renaming may be in the middle of it.
-        half = now - found.st_mtime < SETTLED
-        return None if half else Told(handle=handle, wrong=f"{path}: {error}")
+        half = now - found.st_mtime < WRITING_TIMEOUT_S
+        return None if half else SourceReading(handle=handle, wrong=f"{path}: {error}")
     if isinstance(order, NoticeOrder):
-        return Told(handle=handle, notice=_notice(order, now), order=order)
-    return Told(handle=handle, order=order)
+        return SourceReading(handle=handle, notice=_notice_of_order(order, now), order=order)
+    return SourceReading(handle=handle, order=order)
 
 
-def _notice(order: NoticeOrder, seen: float) -> Notice:
+def _notice_of_order(order: NoticeOrder, seen: float) -> Notice:
     kind = NoticeKind.INTERRUPTION
     if order.departure:
         kind = NoticeKind.DEPARTURE

@@ -8,8 +8,8 @@ import sqlite3
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.ckptman.job_settings import CheckpointPlan
-from slurm_elastic.ckptman.site import Site, tell
+from slurm_elastic.ckptman.job_settings import MethodChoice
+from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
 from slurm_elastic.model.causes.refusals import NotSavable
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Market
@@ -20,11 +20,11 @@ from slurm_elastic.state.ckptstate.facts import Migration, Step, UnsavableRun
 
 log = logging.getLogger(__name__)
 
-LONGEST = 30 * 86400.0
+NO_SPOT_RULE_S = 30 * 86400.0
 """Seconds until a rule against spot machines ends that nobody has taken back."""
 
 
-def judge(site: Site, run: JobRun, choice: CheckpointPlan, message: str) -> bool:
+def judge_run(site: CheckpointSite, run: JobRun, choice: MethodChoice, message: str) -> bool:
     """After saves that failed in a row, the last one with that message: whether the job cannot be
     saved. Its user is told once in each run, if the site wants it.
     """
@@ -38,19 +38,19 @@ def judge(site: Site, run: JobRun, choice: CheckpointPlan, message: str) -> bool
         job=run.job, label=run.label, attempt=run.attempt, method=choice.method, at=site.now(),
         why=found.why, remedy=found.remedy, moved=known is not None and known.moved,
     )  # fmt: skip
-    site.state.judge(verdict)
+    site.state.put_verdict(verdict)
     text = f"it cannot be saved: {found.why}. It would help to {found.remedy}"
-    site.journal.of_run(run, "ckpt-unsavable", text, level=logging.WARNING)
+    site.recorder.record_run(run, "ckpt-unsavable", text, level=logging.WARNING)
     if choice.unsavable is Unsavable.STAY:
         return True
     moves = choice.unsavable is Unsavable.ON_DEMAND and _may_move(site, run, verdict)
-    _tell_user(site, run, verdict, moves=moves)
+    _notify_user(site, run, verdict, moves=moves)
     if moves:
-        _to_on_demand(site, run, verdict)
+        _move_to_on_demand(site, run, verdict)
     return True
 
 
-def _tell_user(site: Site, run: JobRun, verdict: UnsavableRun, *, moves: bool) -> None:
+def _notify_user(site: CheckpointSite, run: JobRun, verdict: UnsavableRun, *, moves: bool) -> None:
     then = (
         "it begins anew on a machine that is not taken away"
         if moves
@@ -63,12 +63,12 @@ def _tell_user(site: Site, run: JobRun, verdict: UnsavableRun, *, moves: bool) -
     try:
         text = f"cannot be saved: {verdict.why}; it would help to {verdict.remedy}"
         site.slurm.set_admin_comment(run.job, f"slurm-elastic: {text}")
-        tell(site, run.job, *lines)
+        write_to_job_output(site, run.job, *lines)
     except SlurmError as error:
-        site.journal.of_run(run, "ckpt-not-told", str(error), level=logging.WARNING)
+        site.recorder.record_run(run, "ckpt-not-told", str(error), level=logging.WARNING)
 
 
-def _may_move(site: Site, run: JobRun, verdict: UnsavableRun) -> bool:
+def _may_move(site: CheckpointSite, run: JobRun, verdict: UnsavableRun) -> bool:
     """Whether it runs on spot machines, loses little, may be requeued and was not moved before."""
     job = site.jobs.last.get(run.job)
     if job is None or not (job.requeue and job.batch) or verdict.moved:
@@ -76,7 +76,7 @@ def _may_move(site: Site, run: JobRun, verdict: UnsavableRun) -> bool:
     return site.now() - run.started <= LITTLE and bool(set(spot_nodes(site)) & set(run.nodes))
 
 
-def spot_nodes(site: Site) -> list[str]:
+def spot_nodes(site: CheckpointSite) -> list[str]:
     """The nodes whose machines may be taken away; none where the ledger cannot be read."""
     try:
         machines = site.ledger.machines.live()
@@ -87,19 +87,19 @@ def spot_nodes(site: Site) -> list[str]:
     return sorted({one.node for one in found if one.node})
 
 
-def _to_on_demand(site: Site, run: JobRun, verdict: UnsavableRun) -> None:
+def _move_to_on_demand(site: CheckpointSite, run: JobRun, verdict: UnsavableRun) -> None:
     """First no spot machine is bought for it any more, then it is requeued, as a move is."""
     now = site.now()
     rule = Exclusion(
-        kind=NO_SPOT, scope=f"job:{run.job}", since=now, until=now + LONGEST,
+        kind=NO_SPOT, scope=f"job:{run.job}", since=now, until=now + NO_SPOT_RULE_S,
         cause=NotSavable(because=verdict.why),
     )  # fmt: skip
     try:
         site.ledger.exclusions.add(rule)
     except sqlite3.Error as error:
-        site.journal.of_run(run, "ckpt-no-move", f"the ledger cannot be written: {error}")
+        site.recorder.record_run(run, "ckpt-no-move", f"the ledger cannot be written: {error}")
         return
-    site.state.judge(replace(verdict, moved=True))
+    site.state.put_verdict(replace(verdict, moved=True))
     reason = "it cannot be saved, and goes where no machine is taken away"
     site.state.put(
         Migration(
@@ -108,24 +108,24 @@ def _to_on_demand(site: Site, run: JobRun, verdict: UnsavableRun) -> None:
             reached={str(Step.PLANNED): now, str(Step.REQUEUEING): now},
         )
     )  # fmt: skip
-    site.journal.of_run(run, "ckpt-on-demand", reason)
+    site.recorder.record_run(run, "ckpt-on-demand", reason)
 
 
-def acquit(site: Site, run: JobRun) -> None:
+def withdraw_verdict(site: CheckpointSite, run: JobRun) -> None:
     """A save has succeeded."""
     if run.job not in site.state.unsavable():
         return
     forget(site, run.job)
-    site.journal.of_run(run, "ckpt-savable", "it can be saved after all")
+    site.recorder.record_run(run, "ckpt-savable", "it can be saved after all")
     try:
         site.slurm.set_admin_comment(run.job, "")
     except SlurmError as error:
         log.warning("the admin comment stays job=%s error=%s", run.label, error)
 
 
-def forget(site: Site, job: int) -> None:
+def forget(site: CheckpointSite, job: int) -> None:
     """The job is over, or can be saved."""
-    site.state.acquit(job)
+    site.state.forget_verdict(job)
     try:
         site.ledger.exclusions.readmit(NO_SPOT, f"job:{job}")
     except sqlite3.Error as error:

@@ -12,11 +12,11 @@ from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 
 SOCKET = "ckptman.sock"
 """In the state directory; programs/power.py and programs/slurm-elastic-wait name it, too."""
-TICK = 1.0
+TICK_S = 1.0
 """Seconds after which the end of the service is noticed."""
 
 
-class Events(PeriodicThread):
+class SlurmEvents(PeriodicThread):
     """``wait`` gives the datagrams that came within so many seconds; what they say does not matter,
     as all that is to be known stands in Slurm: ``happened`` is called once for any number of them.
     """
@@ -32,5 +32,5 @@ class Events(PeriodicThread):
         self._wait, self._happened = wait, happened
 
     def _hear(self) -> None:
-        if self._wait(TICK):
+        if self._wait(TICK_S):
             self._happened()

@@ -15,11 +15,11 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.checkpointers import open_checkpointer
 from slurm_elastic.ckptman.event_bridge import SqsQueue
 from slurm_elastic.ckptman.job_settings import policy_of
-from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.recorder import DecisionRecorder
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
-from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, Source
+from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
+from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, NoticeSource
 from slurm_elastic.config import Config
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
@@ -38,29 +38,29 @@ log = logging.getLogger(__name__)
 
 def open_site(
     config: Config, slurm: Slurm, closing: contextlib.ExitStack, stop: threading.Event
-) -> Site:
+) -> CheckpointSite:
     """Both memories, all methods that can be used, and the clouds."""
     ledger = Ledger.followed(config.state / "ledger.db")
     closing.callback(ledger.close)
     state = CheckpointState.enduring(config.state / FILE)
     closing.callback(state.close)
     jobs = JobList(slurm)
-    return Site(
+    return CheckpointSite(
         config=config,
         slurm=slurm,
         ledger=ledger,
         state=state,
-        journal=Journal(ledger, state, time.time),
+        recorder=DecisionRecorder(ledger, state, time.time),
         jobs=jobs,
-        checkpointers=_methods(config, slurm, jobs),
-        providers=_providers(config),
+        checkpointers=_open_methods(config, slurm, jobs),
+        providers=_open_providers(config),
         pool_of=pools_by_node(config),
         now=time.time,
         stop=stop,
     )
 
 
-def _methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, Checkpointer]:
+def _open_methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, Checkpointer]:
     """The methods that can be opened: a job may name any of them."""
     wanted = {config.checkpoint.method, *(p.checkpoint.method for p in config.pools)}
     found: dict[str, Checkpointer] = {}
@@ -68,7 +68,7 @@ def _methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, Checkp
         if method == "none":
             continue
         try:
-            found[method] = open_checkpointer(method, config, slurm, jobs.look)
+            found[method] = open_checkpointer(method, config, slurm, jobs.find)
         except ConfigError as error:
             # What the configuration itself names has to be there, unless it is another package's:
             # its jobs are told then, and the others saved.
@@ -79,7 +79,7 @@ def _methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, Checkp
     return found
 
 
-def _providers(config: Config) -> Mapping[str, Provider]:
+def _open_providers(config: Config) -> Mapping[str, Provider]:
     """For their notices alone: a cloud that cannot be opened costs no more than these."""
     found: dict[str, Provider] = {}
     for cloud in config.clouds if config.checkpoint.notices.clouds else ():
@@ -90,10 +90,10 @@ def _providers(config: Config) -> Mapping[str, Provider]:
     return found
 
 
-def open_pollers(site: Site, service: Service) -> list[Poller]:
+def open_pollers(site: CheckpointSite, service: Service) -> list[Poller]:
     """One for each source of notices."""
     settings = site.config.checkpoint.notices
-    sources: list[tuple[Source, float]] = [
+    sources: list[tuple[NoticeSource, float]] = [
         (
             DropDirectory(site.config.state / DROPS, "operators", create=True),
             site.config.checkpoint.period,
@@ -105,15 +105,15 @@ def open_pollers(site: Site, service: Service) -> list[Poller]:
     if settings.queue is not None:
         queue = SqsQueue(settings.queue, client_maker(site.config, "sqs"))
         sources.append((queue, settings.every))
-    if settings.queue is None and _agents_warn(site.config):
-        sources.append((NodeComments(site.slurm, service.watch.machines), settings.every))
+    if settings.queue is None and _has_warning_agents(site.config):
+        sources.append((NodeComments(site.slurm, service.reader.machines), settings.every))
     return [
-        Poller(site, source, every, service.watch.machines, service.wake, service.orders)
+        Poller(site, source, every, service.reader.machines, service.wake, service.orders)
         for source, every in sources
     ]
 
 
-def _agents_warn(config: Config) -> bool:
+def _has_warning_agents(config: Config) -> bool:
     """Whether there are machines with our agent that hear warnings: those of EC2."""
     return config.join.head is not None and any(isinstance(c, AwsCloud) for c in config.clouds)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.units import format_duration, parse_duration
-from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for, why_none
+from slurm_elastic.ckptman.job_settings import MethodChoice, explain_no_method, resolve_for
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
@@ -229,19 +229,19 @@ def _job(slurm: Slurm, number: int) -> SlurmJob | None:
     return next((job for job in slurm.jobs() if job.id == number), None)
 
 
-def choice_of(config: Config, job: SlurmJob) -> CheckpointPlan:
+def choice_of(config: Config, job: SlurmJob) -> MethodChoice:
     """How this job is saved, according to its comment, its pool and the site's settings."""
     pools = pools_by_node(config)
     pool = pools.get(job.nodes[0]) if job.nodes else None
     pool_rules = pool.checkpoint if pool else PoolCheckpoint()
-    return plan_for(job, pool_rules, config.checkpoint)
+    return resolve_for(job, pool_rules, config.checkpoint)
 
 
-def how(choice: CheckpointPlan, be: str = "is") -> str:
+def how(choice: MethodChoice, be: str = "is") -> str:
     """The words for this plan, to stand after "Job 7 "; ``be``: "is" or "would be"."""
     if choice.method == "none":
         negated = "would NOT be" if be == "would be" else "is NOT"
-        return f"{negated} saved: {why_none(choice)}"
+        return f"{negated} saved: {explain_no_method(choice)}"
     options = "".join(f", {key}={value}" for key, value in choice.options.items())
     when = "only to be moved, because the save ends it" if choice.move_only else "by policy"
     text = f"{be} saved: by {choice.method}{options}, {when}"

@@ -19,7 +19,7 @@ from slurm_elastic.base.periodic import PeriodicThread
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.readers import PeriodicReader, spot_prices
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.wake import SOCKET, Events
+from slurm_elastic.ckptman.wake import SOCKET, SlurmEvents
 from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.cli.standby import Head, head_of
@@ -79,7 +79,7 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
             service = Service(site, KeyedExecutor(config.checkpoint.parallel), prices)
             threads: list[PeriodicThread] = list(open_pollers(site, service))
             wake = closing.enter_context(WakeSocket(config.state / SOCKET))
-            threads.append(Events(stop, wake.wait, service.happened))
+            threads.append(SlurmEvents(stop, wake.wait, service.wake_after_event))
         except OSError as error:
             # With two heads the directory is shared: it may be unmounted for a moment.
             error_type = PassingError if head is not None or passes(error) else ConfigError
@@ -96,7 +96,7 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
             closing.enter_context(head.watched(service.stop))
         threads.append(PeriodicReader(site, service.plans.name, PLANS_EVERY_S, service.plans.read))
         if prices is not None:
-            read = partial(spot_prices, prices, service.watch.machines)
+            read = partial(spot_prices, prices, service.reader.machines)
             threads.append(PeriodicReader(site, prices.name, config.checkpoint.prices.every, read))
         for thread in threads:
             thread.start()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.shared_dict import SharedDict
-from slurm_elastic.ckptman.site import Site as CheckpointSite
+from slurm_elastic.ckptman.site import CheckpointSite as CheckpointSite
 from slurm_elastic.controller.context import Site
 
 pytestmark = pytest.mark.usefixtures("guarded")

@@ -155,7 +155,7 @@ def started_before_it_is_written_down(_stage: Any) -> None:
 
 def any_image_is_whole(_stage: Any) -> None:
     """Nobody looks at what a save has left."""
-    migration._verified = lambda *_: True
+    migration._is_whole = lambda *_: True
 
 
 def a_fence_that_always_passes(_stage: Any) -> None:

@@ -28,11 +28,11 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.ckptman import service as ckptman_service
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.recorder import DecisionRecorder
 from slurm_elastic.ckptman.service import Service
+from slurm_elastic.ckptman.site import CheckpointSite as CkptSite
 from slurm_elastic.ckptman.site import JobList, pools_by_node
-from slurm_elastic.ckptman.site import Site as CkptSite
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
 from slurm_elastic.cli.ckptman import JOIN_TIMEOUT_S
 from slurm_elastic.cli.standby import Head
@@ -323,7 +323,7 @@ class Stage:
         state.put = self.books.moving(state.put)  # type: ignore[method-assign]
         site = CkptSite(
             config=config, slurm=slurm, ledger=ledger, state=state,
-            journal=Journal(ledger, state, self.now),
+            recorder=DecisionRecorder(ledger, state, self.now),
             jobs=JobList(slurm, lambda: sched.now), checkpointers={"fake": self.saver},
             providers=clouds, pool_of=pools_by_node(config), now=self.now,
             monotonic=lambda: sched.now, stop=Event(),
@@ -331,7 +331,7 @@ class Stage:
         service = Service(site, KeyedExecutor(2))
         if self.pair is None or self.pair.books.acts(sched.current.owner):
             self.service = service
-        watch = service.watch.machines
+        watch = service.reader.machines
         pollers = [
             Poller(site, source, 11.0, watch, service.wake, service.orders)
             for source in (*(CloudNotices(c) for c in clouds.values()), drop)
@@ -694,7 +694,11 @@ class _Modules:
         store_journal.Journal.append = appended  # type: ignore[method-assign]
         provision.reach = lambda point: self.stage.linger_undecided(point)
         # A busy head; and fewer turns for a run.
-        ckptman_service.QUICK, ckptman_service.BEAT, daemon.BEAT = 5.0, 15.0, 15.0
+        ckptman_service.MOVING_PAUSE_S, ckptman_service.HEARTBEAT_EVERY_S, daemon.BEAT = (
+            5.0,
+            15.0,
+            15.0,
+        )
 
 
 modules = _Modules()

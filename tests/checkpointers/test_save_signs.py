@@ -17,7 +17,7 @@ from slurm_elastic.base.in_time import MAX_ABANDONED as MOST_LEFT
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.checkpointers import save_signs
 from slurm_elastic.checkpointers.save_signs import TAIL_BYTES, FileChanged, LinePrinted, has_line
-from slurm_elastic.ckptman.job_settings import MOST, parse_comment
+from slurm_elastic.ckptman.job_settings import MAX_COMMENT_LENGTH, parse_comment
 from slurm_elastic.model.checkpoint import JobRun
 from tests.threads import new_threads
 
@@ -95,8 +95,8 @@ def test_a_comment_that_says_how_to_save_is_bounded() -> None:
     wish = "ckpt=signal,saved=line:done"
     assert parse_comment(wish) == ("signal", {"saved": "line:done"})
     assert parse_comment("x" * 1_000_000) is None
-    with pytest.raises(ValueError, match=f"expected at most {MOST}"):
-        parse_comment(wish + "x" * MOST)
+    with pytest.raises(ValueError, match=f"expected at most {MAX_COMMENT_LENGTH}"):
+        parse_comment(wish + "x" * MAX_COMMENT_LENGTH)
 
 
 @ROOT

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.ckptman.event_bridge import INTERRUPTION, REBALANCE, from_event
+from slurm_elastic.ckptman.event_bridge import INTERRUPTION, REBALANCE, reading_of_event
 from slurm_elastic.ckptman.poller import Poller
-from slurm_elastic.ckptman.sources import CloudNotices, NodeComments, Told
+from slurm_elastic.ckptman.sources import CloudNotices, NodeComments, SourceReading
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from tests.ckptman.world import CkptWorld
 
@@ -25,9 +25,9 @@ class Said:
     name = "a source"
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
+        self.told: list[SourceReading] = []
 
-    def read(self, now: float) -> Sequence[Told]:
+    def read(self, now: float) -> Sequence[SourceReading]:
         return self.told
 
     def done(self, handles: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ def world() -> Iterator[CkptWorld]:
 def listen(world: CkptWorld, source: Any) -> Any:
     assert world.service is not None
     service = world.service
-    one = Poller(world.ckpt, source, 1.0, service.watch.machines, lambda: None, service.orders)
+    one = Poller(world.ckpt, source, 1.0, service.reader.machines, lambda: None, service.orders)
     world.pollers.append(one)
     return source
 
@@ -56,14 +56,14 @@ def warning(world: CkptWorld, node: str, left: float, reason: str = "") -> Notic
     )  # fmt: skip
 
 
-def event(world: CkptWorld, node: str, kind: str) -> Told:
+def event(world: CkptWorld, node: str, kind: str) -> SourceReading:
     """EventBridge's message of this moment."""
     body = {
         "detail-type": kind,
         "time": datetime.fromtimestamp(world.now, UTC).isoformat(),
         "detail": {"instance-id": world.machine(node)},
     }
-    return from_event(json.dumps(body), f"h{world.now}", world.now)
+    return reading_of_event(json.dumps(body), f"h{world.now}", world.now)
 
 
 @pytest.mark.parametrize("first", ["maintenance", "interruption", "both"])
@@ -73,8 +73,8 @@ def test_the_least_deadline_of_a_machine_counts_however_they_come(
     node = world.runs(7).nodes[0]
     world.saver.broken = CheckpointError("cannot")
     source = listen(world, Said())
-    maintenance = Told(notice=warning(world, node, 3000, "system-maintenance"))
-    mark = Told(notice=warning(world, node, 120))
+    maintenance = SourceReading(notice=warning(world, node, 3000, "system-maintenance"))
+    mark = SourceReading(notice=warning(world, node, 120))
     source.told = {"maintenance": [maintenance], "interruption": [mark]}.get(first, [])
     world.advance(1, step=1.0)
     source.told = [mark, maintenance]
@@ -91,11 +91,11 @@ def test_an_earlier_deadline_hurries_a_job_that_waits_for_its_last_moment(world:
     world.save_before(7)
     world.saver.broken = CheckpointError("cannot")
     source = listen(world, Said())
-    source.told = [Told(notice=warning(world, node, 3000, "system-maintenance"))]
+    source.told = [SourceReading(notice=warning(world, node, 3000, "system-maintenance"))]
     world.advance(60)
     assert world.job(7).restarts == 0, "it may end by itself until then"
     sooner = warning(world, node, 100)
-    source.told.insert(0, Told(notice=sooner))
+    source.told.insert(0, SourceReading(notice=sooner))
     world.until(lambda: world.job(7).restarts == 1, most=100)
     assert "ckpt-sooner" in world.told(7)
 
@@ -127,7 +127,7 @@ def test_a_recommendation_on_the_node_is_told_from_the_next_by_its_time(world: C
     node = world.runs(7).nodes[0]
     machine = world.machine(node)
     assert world.service is not None
-    source = NodeComments(world.slurm, world.service.watch.machines)
+    source = NodeComments(world.slurm, world.service.reader.machines)
     listen(world, source)
     mark = f"slurm-elastic:notice:rebalance:{int(world.now)}:{machine}"
     world.slurm.set_node(node, "ALLOCATED", "CLOUD", comment=mark)
@@ -143,12 +143,12 @@ def test_what_was_taken_back_is_news_only_with_another_deadline(world: CkptWorld
     node = world.runs(7).nodes[0]
     source = listen(world, Said())
     world.saver.broken = CheckpointError("cannot")
-    source.told = [Told(notice=warning(world, node, 3000))]
+    source.told = [SourceReading(notice=warning(world, node, 3000))]
     world.advance(5, step=1.0)
     world.order("withdraw", node=node)
     world.advance(20, step=1.0)
     assert not world.state.notices(), "the source goes on telling it"
-    source.told = [Told(notice=warning(world, node, 2000))]
+    source.told = [SourceReading(notice=warning(world, node, 2000))]
     world.advance(5, step=1.0)
     assert len(world.state.notices()) == 1
 
@@ -177,7 +177,10 @@ def test_a_warning_that_was_wrong_does_not_let_go_a_node_that_another_keeps(
     node = world.runs(7).nodes[0]
     world.saver.broken = CheckpointError("cannot")
     source = listen(world, Said())
-    source.told = [Told(notice=warning(world, node, 60)), Told(notice=warning(world, node, 9000))]
+    source.told = [
+        SourceReading(notice=warning(world, node, 60)),
+        SourceReading(notice=warning(world, node, 9000)),
+    ]
     world.advance(60 + 600 + 30, step=10.0)
     assert len(world.state.notices()) == 1
     assert "DRAIN" in world.slurm.nodes()[node].states

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.ckptman.decide import MOVE, JobFacts, plans
-from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for, policy_of, resolve
+from slurm_elastic.ckptman.decide import MOVE, JobFacts, plan_all
+from slurm_elastic.ckptman.job_settings import MethodChoice, policy_of, resolve, resolve_for
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
@@ -29,7 +29,7 @@ def facts(
     dump: float = 10.0,
     worked: float = 600.0,
     threatened: bool = True,
-    choice: CheckpointPlan | None = None,
+    choice: MethodChoice | None = None,
 ) -> JobFacts:
     deadline = None if left is None else NOW + left
     notice = Notice(instance="i", kind=NoticeKind.INTERRUPTION, seen=NOW, deadline=deadline)
@@ -42,7 +42,7 @@ def facts(
         notices=(notice,) if threatened else (),
     )  # fmt: skip
     return JobFacts(
-        run=run, choice=choice or CheckpointPlan(method="fake", policy=policy_of("on_notice")),
+        run=run, choice=choice or MethodChoice(method="fake", policy=policy_of("on_notice")),
         situations=(situation,), threatened=("n",) if threatened else (),
         cause=Cause.RECLAIM if threatened else None,
         deadline=deadline if threatened else None, reason="a notice",
@@ -56,7 +56,7 @@ times = st.floats(0, 600) | st.none()
 def test_no_save_is_begun_that_would_end_after_the_deadline(
     left: float | None, dump: float, worked: float
 ) -> None:
-    (plan,) = plans([facts(left=left, dump=dump, worked=worked)], SLACK)
+    (plan,) = plan_all([facts(left=left, dump=dump, worked=worked)], SLACK)
     assert plan.kind == MOVE
     if plan.saves and left is not None:
         assert NOW + dump + SLACK <= NOW + left
@@ -67,7 +67,7 @@ def test_the_nearest_deadline_comes_first_then_the_most_work(
     jobs: list[tuple[float | None, float]],
 ) -> None:
     drawn = [facts(job=n, left=left, worked=worked) for n, (left, worked) in enumerate(jobs)]
-    found = plans(drawn, SLACK)
+    found = plan_all(drawn, SLACK)
     assert len(found) == len(jobs)
     keys = [(p.facts.deadline or float("inf"), -p.facts.at_risk) for p in found]
     assert keys == sorted(keys)
@@ -76,22 +76,22 @@ def test_the_nearest_deadline_comes_first_then_the_most_work(
 def test_an_interactive_job_cannot_be_moved_but_may_be_saved() -> None:
     held = facts(left=100.0)
     fixed = JobFacts(**{f: getattr(held, f) for f in held.__struct_fields__} | {"can_move": False})
-    (plan,) = plans([fixed], SLACK)
+    (plan,) = plan_all([fixed], SLACK)
     assert plan.kind == "save"
 
 
 def test_a_job_that_ends_when_it_saves_is_saved_only_to_be_moved() -> None:
-    ends = CheckpointPlan(
+    ends = MethodChoice(
         method="signal", policy=policy_of("first_of(on_notice, daly)"), move_only=True
     )
-    assert plans([facts(threatened=False, worked=1e6, choice=ends)], SLACK) == ()
-    (plan,) = plans([facts(left=100.0, choice=ends)], SLACK)
+    assert plan_all([facts(threatened=False, worked=1e6, choice=ends)], SLACK) == ()
+    (plan,) = plan_all([facts(left=100.0, choice=ends)], SLACK)
     assert plan.saves
 
 
 def test_a_job_without_a_method_is_moved_without_a_save() -> None:
-    (plan,) = plans(
-        [facts(left=100.0, choice=CheckpointPlan(method="none", policy=Never()))], SLACK
+    (plan,) = plan_all(
+        [facts(left=100.0, choice=MethodChoice(method="none", policy=Never()))], SLACK
     )
     assert (plan.kind, plan.saves) == (MOVE, False)
 
@@ -167,11 +167,11 @@ def test_a_job_of_a_kind_that_its_own_method_does_not_save_is_refused(
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1",))
     own = replace(job, **word)
     method = "dmtcp" if "features" in word else "criu"
-    assert plan_for(own, pool, site) == resolve(own.comment, own.features, pool, site)
-    refused = plan_for(replace(own, **kind), pool, site)
+    assert resolve_for(own, pool, site) == resolve(own.comment, own.features, pool, site)
+    refused = resolve_for(replace(own, **kind), pool, site)
     assert (refused.method, refused.refused) == ("none", f"{method} {why}")
     signal = replace(job, comment="ckpt=signal", **kind)
-    assert plan_for(signal, pool, site).method == "signal"
+    assert resolve_for(signal, pool, site).method == "signal"
 
 
 def test_several_nodes_by_the_pools_word_are_found_out_by_a_save_so_that_their_user_is_told() -> (
@@ -179,8 +179,8 @@ def test_several_nodes_by_the_pools_word_are_found_out_by_a_save_so_that_their_u
 ):
     pool, site = PoolCheckpoint(method="criu"), CheckpointSettings(directory="/shared")
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1", "n2"))
-    assert plan_for(job, pool, site).method == "criu"
-    assert plan_for(replace(job, batch=False), pool, site).method == "none"
+    assert resolve_for(job, pool, site).method == "criu"
+    assert resolve_for(replace(job, batch=False), pool, site).method == "none"
 
 
 @given(st.text())

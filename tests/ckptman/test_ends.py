@@ -162,7 +162,7 @@ def test_a_periodic_image_that_was_not_noted_before_a_crash_is_not_the_last_one(
     world.restart_ckptman()
     use_signal(world)
     for image in world.state.images():
-        world.state.forget(image)
+        world.state.forget_image(image)
     world.interrupt(node)
     world.until(lambda: world.back(7, 1))
     image = world.migrations()[0].image

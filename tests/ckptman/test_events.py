@@ -14,7 +14,7 @@ from patience import eventually, patience
 from slurm_elastic.ckptman import service as services
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.wake import SOCKET, Events
+from slurm_elastic.ckptman.wake import SOCKET, SlurmEvents
 from slurm_elastic.controller.notify_socket import WakeSocket
 from tests.ckptman.world import CkptWorld
 
@@ -33,13 +33,13 @@ class Looks(Service):
 
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, Path]]:
-    monkeypatch.setattr(services, "BEAT", 0.05)
+    monkeypatch.setattr(services, "HEARTBEAT_EVERY_S", 0.05)
     world = CkptWorld(period=3600.0)
     site = world.ckpt
     object.__setattr__(site, "monotonic", time.monotonic)
     service = Looks(site, KeyedExecutor(0))
     with WakeSocket(world.dir / SOCKET) as wake:
-        events = Events(site.stop, wake.wait, service.happened)
+        events = SlurmEvents(site.stop, wake.wait, service.wake_after_event)
         thread = threading.Thread(target=service.run)
         thread.start()
         events.start()

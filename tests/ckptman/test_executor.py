@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.ckptman.decide import NEVER
-from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
+from slurm_elastic.ckptman.decide import NO_DEADLINE
+from slurm_elastic.ckptman.executor import KeyedExecutor, WorkKind
 
 PATIENCE = 60.0
 
@@ -30,7 +30,7 @@ class Bench:
             self._more.notify_all()
         self.go.wait(PATIENCE)
 
-    def submit(self, job: int, deadline: float, kind: Kind = Kind.URGENT) -> bool:
+    def submit(self, job: int, deadline: float, kind: WorkKind = WorkKind.URGENT) -> bool:
         return self.crew.submit(job, (deadline, 0.0), lambda: self.lasting(job), kind=kind)
 
     def wait(self, count: int) -> list[int]:
@@ -52,7 +52,7 @@ def test_urgent_work_begins_however_many_periodic_saves_run(bench: Bench) -> Non
     size: int = bench.size  # type: ignore[attr-defined]
     most = max(size // 2, 1)
     for job in range(10):
-        assert bench.submit(job, NEVER, Kind.PERIODIC)
+        assert bench.submit(job, NO_DEADLINE, WorkKind.PERIODIC)
     assert bench.wait(most) == list(range(most))
     urgent = list(range(100, 100 + size))
     for job in urgent:
@@ -64,8 +64,8 @@ def test_urgent_work_begins_however_many_periodic_saves_run(bench: Bench) -> Non
 
 def test_removals_one_at_a_time_keep_nothing_from_being_saved(bench: Bench) -> None:
     for job in range(3):
-        assert bench.submit(job, NEVER, Kind.REMOVAL)
-    assert bench.submit(10, NEVER, Kind.PERIODIC)
+        assert bench.submit(job, NO_DEADLINE, WorkKind.REMOVAL)
+    assert bench.submit(10, NO_DEADLINE, WorkKind.PERIODIC)
     assert bench.submit(11, 0.0)
     assert sorted(bench.wait(3)) == [0, 10, 11]
     bench.go.set()
@@ -73,8 +73,8 @@ def test_removals_one_at_a_time_keep_nothing_from_being_saved(bench: Bench) -> N
 
 
 def test_one_piece_of_work_a_job_whatever_its_kind(bench: Bench) -> None:
-    assert bench.submit(7, NEVER, Kind.PERIODIC)
-    assert bench.crew.busy(7)
+    assert bench.submit(7, NO_DEADLINE, WorkKind.PERIODIC)
+    assert bench.crew.is_busy(7)
     assert not bench.submit(7, 0.0)
     bench.go.set()
 
@@ -82,20 +82,20 @@ def test_one_piece_of_work_a_job_whatever_its_kind(bench: Bench) -> None:
 def test_a_periodic_save_that_waits_makes_way_and_one_that_runs_does_not(bench: Bench) -> None:
     most = max(bench.size // 2, 1)  # type: ignore[attr-defined]
     for job in range(most):
-        assert bench.submit(job, NEVER, Kind.PERIODIC)
+        assert bench.submit(job, NO_DEADLINE, WorkKind.PERIODIC)
     bench.wait(most)
-    forgotten: list[int] = []
+    cancelled: list[int] = []
     for job in (20, 21):
         bench.crew.submit(
-            job, (NEVER, 0.0), lambda j=job: bench.lasting(j), kind=Kind.PERIODIC,  # type: ignore[misc]
-            forgotten=lambda j=job: forgotten.append(j),  # type: ignore[misc]
+            job, (NO_DEADLINE, 0.0), lambda j=job: bench.lasting(j), kind=WorkKind.PERIODIC,  # type: ignore[misc]
+            on_cancelled=lambda j=job: cancelled.append(j),  # type: ignore[misc]
         )  # fmt: skip
-    assert bench.crew.make_way(20) is None
-    assert forgotten == [20]
+    assert bench.crew.cancel_periodic(20) is None
+    assert cancelled == [20]
     assert bench.submit(20, 0.0)
-    assert bench.crew.make_way(0) is Kind.PERIODIC
-    assert bench.crew.make_way(20) is Kind.URGENT
-    assert bench.crew.make_way(22) is None
+    assert bench.crew.cancel_periodic(0) is WorkKind.PERIODIC
+    assert bench.crew.cancel_periodic(20) is WorkKind.URGENT
+    assert bench.crew.cancel_periodic(22) is None
     bench.wait(most + 1)
     bench.go.set()
     assert sorted(bench.wait(most + 2)) == [*range(most), 20, 21]
@@ -105,7 +105,7 @@ def test_the_most_urgent_is_taken_first() -> None:
     bench = Bench(1)
     bench.submit(1, 0.0)
     bench.wait(1)
-    for job, deadline in ((2, NEVER), (3, 50.0), (4, 40.0)):
+    for job, deadline in ((2, NO_DEADLINE), (3, 50.0), (4, 40.0)):
         bench.submit(job, deadline)
     bench.go.set()
     assert bench.wait(4) == [1, 4, 3, 2]
@@ -130,5 +130,5 @@ def test_what_waits_when_it_is_closed_is_forgotten() -> None:
 
 def test_a_crew_of_none_does_it_at_once() -> None:
     done: list[int] = []
-    assert KeyedExecutor(0).submit(1, (0.0, 0.0), lambda: done.append(1), kind=Kind.PERIODIC)
+    assert KeyedExecutor(0).submit(1, (0.0, 0.0), lambda: done.append(1), kind=WorkKind.PERIODIC)
     assert done == [1]

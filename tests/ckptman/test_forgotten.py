@@ -10,7 +10,7 @@ import pytest
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
-from slurm_elastic.ckptman.saves import GONE, GONE_FROM_EMPTY_S
+from slurm_elastic.ckptman.saves import EMPTY_LIST_TIMEOUT_S, MISSING_JOB_TIMEOUT_S
 from tests.ckptman.world import CkptWorld
 
 
@@ -29,7 +29,7 @@ def remembered(world: CkptWorld) -> set[int]:
     """Jobs by all memories of the service that are by job."""
     assert world.service is not None
     found: set[int] = set()
-    for part in (world.service.acts, world.service.acts.saves):
+    for part in (world.service.applier, world.service.applier.saves):
         for memory in vars(part).values():
             if isinstance(memory, ReportOnce):
                 found |= memory._reports.keys()
@@ -47,7 +47,7 @@ def test_jobs_that_came_and_went_are_forgotten(world: CkptWorld) -> None:
         world.slurm.finish(number)
         world.advance(60)
     world.runs(7)
-    world.advance(GONE + 60)
+    world.advance(MISSING_JOB_TIMEOUT_S + 60)
     assert remembered(world) == {7}
 
 
@@ -56,10 +56,10 @@ def test_of_a_job_with_images_it_is_known_since_when_it_is_missing(world: CkptWo
     world.save_before(1)
     world.runs(2)
     world.slurm.finish(1)
-    world.advance(GONE / 2)
+    world.advance(MISSING_JOB_TIMEOUT_S / 2)
     assert 1 in remembered(world)
     assert world.state.images(1)
-    world.advance(GONE)
+    world.advance(MISSING_JOB_TIMEOUT_S)
     assert not world.state.images(1)
     assert 1 not in remembered(world)
 
@@ -68,9 +68,9 @@ def test_images_of_the_last_job_go_though_the_queue_is_empty(world: CkptWorld) -
     world.runs(1)
     world.save_before(1)
     world.slurm.finish(1)
-    world.advance(GONE + 60)
+    world.advance(MISSING_JOB_TIMEOUT_S + 60)
     assert world.state.images(1), "a slurmctld that lost its state lists no job either"
-    world.advance(GONE_FROM_EMPTY_S)
+    world.advance(EMPTY_LIST_TIMEOUT_S)
     assert not world.state.images(1)
 
 
@@ -79,7 +79,7 @@ def test_an_outage_of_slurmctld_ends_no_image(world: CkptWorld) -> None:
     world.save_before(1)
     world.slurm.broken = SlurmError(("squeue",), 1, "Unable to contact slurm controller")
     world.restart_ckptman()
-    world.advance(2 * GONE_FROM_EMPTY_S)
+    world.advance(2 * EMPTY_LIST_TIMEOUT_S)
     world.slurm.broken = None
     world.advance(30)
     assert world.state.images(1)

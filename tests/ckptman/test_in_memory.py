@@ -78,7 +78,7 @@ def test_a_notice_on_a_full_disk_saves_and_moves_the_job(
         world.interrupt("pub1")
         world.until(lambda: world.job(1).restarts == 1)
         assert world.saver.images(world.state.migrations(since=0.0)[0].run)
-    world.until(lambda: world.state.told[0] == "")
+    world.until(lambda: world.state.disk_trouble[0] == "")
     world.until(lambda: "RUNNING" in world.job(1).states, 1200)
     world.until(lambda: saved_in_file(world) == [1])
 

@@ -13,13 +13,13 @@ from patience import patience
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.ckptman import migration
-from slurm_elastic.ckptman.after_requeue import MOST_HELP
-from slurm_elastic.ckptman.decide import NEVER
-from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
-from slurm_elastic.ckptman.journal import lost_node_seconds
-from slurm_elastic.ckptman.nodes import MARK, settle
-from slurm_elastic.ckptman.origins import SAYS
-from slurm_elastic.ckptman.site import FRESH, JobList
+from slurm_elastic.ckptman.after_requeue import MAX_HOLD_RELEASES
+from slurm_elastic.ckptman.decide import NO_DEADLINE
+from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
+from slurm_elastic.ckptman.nodes import MARK, apply_threats
+from slurm_elastic.ckptman.origins import ORIGIN_TIMEOUT_S
+from slurm_elastic.ckptman.recorder import lost_node_seconds
+from slurm_elastic.ckptman.site import JOBS_TTL_S, JobList
 from slurm_elastic.model.checkpoint import Origin
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Cause, Response, Threat, by_subject
@@ -70,7 +70,7 @@ def test_what_saves_and_moves_come_to_is_counted_and_outlives_the_service(
     assert lost_node_seconds(saved) == 0, "a run that is saved stops there"
     again = second.reached["requeued"] - second.run.started
     assert lost_node_seconds(second) == pytest.approx(again), "its image is of the run before"
-    world.ckpt.journal.flush(last=True)
+    world.ckpt.recorder.flush(last=True)
     world.restart_ckptman()
     counts = world.state.counters()
     assert counts['checkpoint_seconds_bucket{le="2",method="fake"}'] == 1
@@ -86,7 +86,7 @@ def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> No
     calls, told = list(world.saver.calls), world.told(7)
     assert world.service is not None
     older = replace(moved, step=Step.SAVING, changed=moved.began)
-    world.service.acts.advance([older], world.service.watch.look())
+    world.service.applier.advance_migrations([older], world.service.reader.read())
     assert (list(world.saver.calls), world.told(7)) == (calls, told)
     assert world.migrations() == [moved]
 
@@ -138,7 +138,7 @@ def test_a_job_that_went_on_from_an_older_image_says_so(launched: CkptWorld) -> 
     (planned,) = (m.image for m in launched.migrations())
     assert planned is not None
     older = replace(planned, number=81, taken=planned.taken - 300)
-    launched.state.saved(older)
+    launched.state.add_image(older)
     launched.saver.origins[7] = Origin(image=81, why="image 1 is not used: changed")
     launched.until(lambda: launched.migrations()[0].over)
     (moved,) = launched.migrations()
@@ -162,7 +162,7 @@ def test_a_launcher_that_tells_nothing_is_not_waited_for_for_ever(
     assert moved.image is not None
     assert moved.note.endswith("that was the plan, its launcher has not told")
     took = moved.reached["back"] - moved.reached["requeued"]
-    assert (took > SAYS) is (told is None)
+    assert (took > ORIGIN_TIMEOUT_S) is (told is None)
 
 
 def test_the_offer_cools_down_and_the_empty_node_is_powered_down(world: CkptWorld) -> None:
@@ -336,9 +336,9 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
         for name in (node, "st1")
     }  # fmt: skip
     seen = replace(
-        world.service.watch.look(), threats=by_subject(found.values()), nodes=world.slurm.nodes()
+        world.service.reader.read(), threats=by_subject(found.values()), nodes=world.slurm.nodes()
     )
-    settle(world.ckpt, seen, frozenset(found))
+    apply_threats(world.ckpt, seen, frozenset(found))
     for name, wanted in ((node, NOWHERE if reused else address), ("st1", address)):
         assert "DOWN" in world.slurm.node(name).states
         assert world.slurm.node(name).address == wanted
@@ -352,10 +352,10 @@ def test_a_node_that_came_up_since_the_look_is_not_given_up(world: CkptWorld) ->
     assert world.service is not None
     gone = Threat(what=node, cause=Cause.RECLAIM, answer=Response.MOVE, why="taken",
                   since=world.now - 9, until=world.now - 1)  # fmt: skip
-    look = world.service.watch.look()
+    look = world.service.reader.read()
     seen = replace(look, threats=by_subject([gone]), nodes=world.slurm.nodes())
     world.slurm.set_node(node, *states, reason=f"{MARK}taken")
-    settle(world.ckpt, seen, frozenset([node]))
+    apply_threats(world.ckpt, seen, frozenset([node]))
     assert "DOWN" not in world.slurm.node(node).states
 
 
@@ -473,7 +473,7 @@ def test_a_hold_that_comes_back_is_not_taken_off_for_ever(world: CkptWorld) -> N
     for _ in range(40):
         world.slurm.set_job(7, reason="BadConstraints", start=0.0)
         world.advance(2, step=1.0)
-    assert 1 <= world.slurm.calls["release"] <= MOST_HELP
+    assert 1 <= world.slurm.calls["release"] <= MAX_HOLD_RELEASES
     assert world.told(7).count("ckpt-pending") == 1
 
 
@@ -566,7 +566,7 @@ def saved_move(world: CkptWorld) -> Migration:
     world.interrupt(node, notice=10_000.0)
     world.until(lambda: any(m.step is Step.SAVED for m in world.migrations()))
     del world.slurm.requeue  # type: ignore[method-assign]
-    world.ckpt.jobs.fresh, world.ckpt.jobs.clock = FRESH, lambda: world.now
+    world.ckpt.jobs.fresh, world.ckpt.jobs.clock = JOBS_TTL_S, lambda: world.now
     world.advance(1, step=1.0)
     (move,) = world.migrations()
     return move
@@ -577,8 +577,8 @@ def test_a_run_that_slurm_began_since_the_last_list_is_not_requeued(world: CkptW
     world.slurm.set_job(7, requeue=True)
     world.ckpt.jobs.read()
     started_by_slurm(world, 7)
-    world.now += FRESH / 2
-    after = migration.go_on(world.ckpt, move)
+    world.now += JOBS_TTL_S / 2
+    after = migration.continue_migration(world.ckpt, move)
     assert world.job(7).restarts == 1
     assert after.step is Step.REQUEUED
     world.until(lambda: world.migrations()[0].over)
@@ -614,7 +614,7 @@ def test_a_run_that_slurm_began_while_no_requeue_was_lifted_is_not_requeued(
         world.now += 1
 
     monkeypatch.setattr(world.slurm, "set_requeue", slow)
-    assert migration.go_on(world.ckpt, move).step is Step.REQUEUED
+    assert migration.continue_migration(world.ckpt, move).step is Step.REQUEUED
     assert world.job(7).restarts == 1
 
 
@@ -635,7 +635,7 @@ def test_ten_moves_that_ask_at_once_cost_two_lists() -> None:
         return float(next(ticks))
 
     jobs = JobList(Slow(), clock)
-    threads = [threading.Thread(target=jobs.anew, args=(7,)) for _ in range(10)]
+    threads = [threading.Thread(target=jobs.read_new, args=(7,)) for _ in range(10)]
     for one in threads:
         one.start()
     for _ in range(11):  # each its question, the first also when its list began
@@ -765,7 +765,7 @@ def test_the_loop_does_not_wait_for_the_removal_of_images(
     world.runs(7)
     world.save_before(7)
     assert world.service is not None
-    crew = world.service.acts.crew = KeyedExecutor(2)
+    crew = world.service.applier.crew = KeyedExecutor(2)
     loop, gone = threading.get_ident(), threading.Event()
     by: list[int] = []
 
@@ -789,16 +789,16 @@ def test_no_move_waits_for_periodic_saves(world: CkptWorld, *, begun: bool) -> N
     """
     node = world.runs(7).nodes[0]
     assert world.service is not None
-    crew = world.service.acts.crew = KeyedExecutor(2)
+    crew = world.service.applier.crew = KeyedExecutor(2)
     runs, go, periodic = threading.Event(), threading.Event(), threading.Event()
 
     def lasts() -> None:
         runs.set()
         go.wait(patience(60))
 
-    crew.submit(7 if begun else 99, (NEVER, 0.0), lasts, kind=Kind.PERIODIC)
+    crew.submit(7 if begun else 99, (NO_DEADLINE, 0.0), lasts, kind=WorkKind.PERIODIC)
     if not begun:
-        crew.submit(7, (NEVER, 0.0), periodic.set, kind=Kind.PERIODIC)
+        crew.submit(7, (NO_DEADLINE, 0.0), periodic.set, kind=WorkKind.PERIODIC)
     assert runs.wait(patience(60))
     world.interrupt(node)
     for one in world.pollers:
@@ -806,7 +806,7 @@ def test_no_move_waits_for_periodic_saves(world: CkptWorld, *, begun: bool) -> N
     world.service.guarded_tick()
     assert world.state.open_migration(7, 0) is not None
     assert "DRAIN" in world.slurm.nodes()[node].states
-    assert crew.busy(7) or not begun
+    assert crew.is_busy(7) or not begun
     until = time.monotonic() + patience(60)
     while not begun and ("checkpoint", 7) not in world.saver.calls and time.monotonic() < until:
         time.sleep(0.01)
@@ -821,17 +821,22 @@ def test_images_of_a_job_that_was_requeued_before_their_turn_came_stay(world: Ck
 
     class Later(KeyedExecutor):
         def submit(
-            self, job: int, order: Order, work: Callable[[], object], *, kind: Kind = Kind.URGENT,
-            forgotten: Callable[[], object] = lambda: None,
-        ) -> bool:  # fmt: skip
-            if kind is Kind.REMOVAL:
+            self,
+            job: int,
+            order: Urgency,
+            work: Callable[[], object],
+            *,
+            kind: WorkKind = WorkKind.URGENT,
+            on_cancelled: Callable[[], object] = lambda: None,
+        ) -> bool:
+            if kind is WorkKind.REMOVAL:
                 world.slurm.set_job(7, "PENDING", nodes=(), restarts=1)
-            return super().submit(job, order, work, kind=kind, forgotten=forgotten)
+            return super().submit(job, order, work, kind=kind, on_cancelled=on_cancelled)
 
     world.runs(7)
     world.save_before(7)
     assert world.service is not None
-    world.service.acts.crew = Later(0)
+    world.service.applier.crew = Later(0)
     world.slurm.set_job(7, "COMPLETED")
     world.tick()
     assert world.job(7).restarts == 1

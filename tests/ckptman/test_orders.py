@@ -12,9 +12,9 @@ import pytest
 from patience import patience
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
-from slurm_elastic.ckptman.decide import NEVER
-from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
-from slurm_elastic.ckptman.orders import Asked, Orders
+from slurm_elastic.ckptman.decide import NO_DEADLINE
+from slurm_elastic.ckptman.executor import KeyedExecutor, WorkKind
+from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.state.ckptstate.orders import SaveOrder, WithdrawOrder
 from tests.ckptman.world import CkptWorld
 
@@ -121,14 +121,14 @@ def test_the_nodes_present_state_counts_and_not_that_of_the_looks_beginning(
     world.slurm.broken = None
     assert node in world.state.releases()
     assert world.service is not None
-    view = world.service.watch._nodes
+    view = world.service.reader._nodes
 
     def later(*found: Any) -> Any:
         seen = view(*found)
         world.slurm.set_node(node, reason="disk")
         return seen
 
-    monkeypatch.setattr(world.service.watch, "_nodes", later)
+    monkeypatch.setattr(world.service.reader, "_nodes", later)
     world.advance(10)
     assert not free(world, node)
 
@@ -210,7 +210,7 @@ def test_a_save_that_fails_is_not_tried_again_for_ever(world: CkptWorld) -> None
 def test_a_job_that_is_busy_is_saved_after_that(world: CkptWorld) -> None:
     world.runs(7)
     assert world.service is not None
-    crew = world.service.acts.crew
+    crew = world.service.applier.crew
     meanwhile: list[object] = []
 
     def work() -> None:
@@ -228,14 +228,14 @@ def test_a_job_that_is_busy_is_saved_after_that(world: CkptWorld) -> None:
 def test_a_save_that_is_asked_for_and_waits_makes_way_for_a_move(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
     assert world.service is not None
-    crew = world.service.acts.crew = KeyedExecutor(2)
+    crew = world.service.applier.crew = KeyedExecutor(2)
     runs, go = threading.Event(), threading.Event()
 
     def lasts() -> None:
         runs.set()
         go.wait(patience(60))
 
-    crew.submit(99, (NEVER, 0.0), lasts, kind=Kind.PERIODIC)
+    crew.submit(99, (NO_DEADLINE, 0.0), lasts, kind=WorkKind.PERIODIC)
     assert runs.wait(patience(60))
     world.order("save", job=7)
     for _ in range(2):
@@ -264,17 +264,17 @@ def test_what_is_said_after_a_withdrawal_is_not_taken_back_with_it(world: CkptWo
 def test_an_order_is_told_once_however_often_its_source_tells_it() -> None:
     woken: list[int] = []
     orders = Orders(lambda: woken.append(1))
-    first, other = (Asked("f.json", SaveOrder(job=job)) for job in (7, 8))
-    assert not orders.tell(first)
-    assert not orders.tell(first)
+    first, other = (ReceivedOrder("f.json", SaveOrder(job=job)) for job in (7, 8))
+    assert not orders.receive(first)
+    assert not orders.receive(first)
     assert (orders.waiting(), len(woken)) == ([first], 1)
-    orders.begun(first)
-    assert not orders.tell(first)
+    orders.mark_begun(first)
+    assert not orders.receive(first)
     assert orders.waiting() == []
-    assert not orders.tell(other), "the same name, written anew"
-    orders.carried(first)
-    assert orders.tell(first)
+    assert not orders.receive(other), "the same name, written anew"
+    orders.mark_done(first)
+    assert orders.receive(first)
     orders.forget([first])
-    assert not orders.tell(first), "asked for once more"
+    assert not orders.receive(first), "asked for once more"
     assert orders.waiting() == [other, first]
-    orders.carried(Asked("g.json", WithdrawOrder(node="n")))
+    orders.mark_done(ReceivedOrder("g.json", WithdrawOrder(node="n")))

@@ -43,7 +43,7 @@ def world() -> Iterator[CkptWorld]:
 def watched(world: CkptWorld, feed: Feed) -> PeriodicReader:
     book = PriceBook(feed, lambda: world.now)
     world.service = Service(world.ckpt, KeyedExecutor(0), book)
-    read = partial(spot_prices, book, world.service.watch.machines)
+    read = partial(spot_prices, book, world.service.reader.machines)
     return PeriodicReader(world.ckpt, book.name, PRICES.every, read)
 
 

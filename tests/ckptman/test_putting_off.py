@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
-from slurm_elastic.ckptman.requeueing import PATIENCE
+from slurm_elastic.ckptman.requeueing import REQUEUE_TIMEOUT_S
 from slurm_elastic.state.ckptstate.facts import Step
 from tests.ckptman.world import CkptWorld
 
@@ -38,7 +38,7 @@ class Stuck:
         self.slurm.setattr(world.slurm, "requeue", self._requeue)
         self.saver.setattr(world.saver, "release", self._release)
         world.interrupt(world.runs(7).nodes[0], notice=20_000.0)
-        world.advance(PATIENCE + 60, step=1.0)
+        world.advance(REQUEUE_TIMEOUT_S + 60, step=1.0)
 
     def _requeue(self, _job: int) -> None:
         self.requeues.append(self.world.now)

@@ -198,16 +198,16 @@ def test_a_job_whose_nodes_are_given_back_since_the_look_keeps_its_leave(
     world.advance(world.config.timings.heartbeat_stale + 30)
     assert world.job(7).requeue is True
     assert world.service is not None
-    failover = world.service.acts._stand_in
+    failover = world.service.applier._failover
     leave_mark(world.dir, Mark(world.now, 1))
     world.daemon = hung
     now = world.job(7)
     old = replace(now, states=frozenset(before), nodes=())
-    failover.look({7: old})
+    failover.protect({7: old})
     assert world.job(7).requeue is True
     assert [job for job, _ in world.ledger.requeues.lifted()] == [7]
     world.slurm.set_job(7, "RUNNING")
-    failover.look(world.slurm.queue())
+    failover.protect(world.slurm.queue())
     assert world.job(7).requeue is False
 
 
@@ -262,7 +262,9 @@ def test_a_ledger_that_cannot_be_written_stops_nothing_else(
     assert world.service is not None
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
         patched.setattr(world.ledger.requeues, "lift", full)
-        patched.setattr(world.service.acts.saves, "clean", lambda *_: cleaned.append(world.now))
+        patched.setattr(
+            world.service.applier.saves, "remove_images", lambda *_: cleaned.append(world.now)
+        )
         world.advance(world.config.timings.heartbeat_stale + 30)
         assert (world.job(7).requeue, world.job(8).requeue) == (False, True)
     assert cleaned[-1] == world.now
@@ -282,7 +284,9 @@ def test_a_ledger_that_cannot_be_read_stops_nothing_else(
     cleaned: list[float] = []
     assert world.service is not None
     monkeypatch.setattr(world.ledger.health, "heartbeat", broken)
-    monkeypatch.setattr(world.service.acts.saves, "clean", lambda *_: cleaned.append(world.now))
+    monkeypatch.setattr(
+        world.service.applier.saves, "remove_images", lambda *_: cleaned.append(world.now)
+    )
     with caplog.at_level(logging.WARNING):
         world.advance(world.config.timings.heartbeat_stale + 30)
     assert cleaned[-1] == world.now

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptman.decide import gather, plans
-from slurm_elastic.ckptman.job_settings import CheckpointPlan, policy_of
-from slurm_elastic.ckptman.see import Snapshot, mean_times
+from slurm_elastic.ckptman.decide import gather, plan_all
+from slurm_elastic.ckptman.job_settings import MethodChoice, policy_of
+from slurm_elastic.ckptman.snapshot import Snapshot, mean_times_to_interruption
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI
@@ -28,7 +28,7 @@ def machine(node: str, kind: str = "small") -> Machine:
 
 def mtti(nodes: tuple[str, ...], machines: list[Machine], known: dict[str, float]) -> float | None:
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=nodes, start=NOW - HOUR)
-    choice = CheckpointPlan(method="fake", policy=policy_of("daly"))
+    choice = MethodChoice(method="fake", policy=policy_of("daly"))
     world = Snapshot(
         now=NOW, jobs={7: job}, machines={m.instance.id: m for m in machines},
         machine_of={m.instance.node: m for m in machines}, threats={}, images={}, mtti=known,
@@ -42,7 +42,7 @@ def mtti(nodes: tuple[str, ...], machines: list[Machine], known: dict[str, float
 def test_a_job_is_interrupted_as_often_as_all_of_its_machines_together() -> None:
     nodes = tuple(f"n{i}" for i in range(16))
     small = [machine(node) for node in nodes]
-    known = mean_times(small, {}, NOW)
+    known = mean_times_to_interruption(small, {}, NOW)
     (offer,) = known
     assert known[offer] == 16 * HOUR + DEFAULT_MTTI, "of one machine"
     assert mtti(nodes[:1], small, known) == pytest.approx(known[offer])
@@ -72,12 +72,12 @@ def test_a_first_save_is_tried_in_the_time_that_there_is(
     )
     world = Snapshot(
         now=NOW, jobs={7: job}, machines={}, machine_of={}, threats={"n1": (notice,)}, images={},
-        mtti={}, choices={7: CheckpointPlan(method="fake", policy=policy_of("on_notice"))},
+        mtti={}, choices={7: MethodChoice(method="fake", policy=policy_of("on_notice"))},
         saves=known, expected=60.0, slack=25.0,
     )  # fmt: skip
     (facts,) = gather(world)
     assert [situation.dump for situation in facts.situations] == [dump]
-    (plan,) = plans([facts], 25.0)
+    (plan,) = plan_all([facts], 25.0)
     assert plan.saves is (left is None or left >= dump + 25.0)
 
 

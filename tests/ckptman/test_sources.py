@@ -17,7 +17,7 @@ import pytest
 from moto import mock_aws
 
 from slurm_elastic.base.errors import TransientError
-from slurm_elastic.ckptman.event_bridge import INTERRUPTION, REBALANCE, SqsQueue, from_event
+from slurm_elastic.ckptman.event_bridge import INTERRUPTION, REBALANCE, SqsQueue, reading_of_event
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.sources import DropDirectory, NodeComments
 from slurm_elastic.model.cluster import NoticeKind
@@ -49,7 +49,7 @@ def world() -> Iterator[CkptWorld]:
 def poller(world: CkptWorld, source: Any) -> Poller:
     assert world.service is not None
     return Poller(
-        world.ckpt, source, 1.0, world.service.watch.machines, lambda: None, world.service.orders
+        world.ckpt, source, 1.0, world.service.reader.machines, lambda: None, world.service.orders
     )
 
 
@@ -78,13 +78,13 @@ def test_what_an_agent_put_on_its_node_warns_of_its_machine() -> None:
 
 
 def test_an_interruption_warning_has_a_deadline_two_minutes_after_its_time() -> None:
-    told = from_event(event(), "h", 5.0)
+    told = reading_of_event(event(), "h", 5.0)
     assert told.notice is not None
     assert told.notice.kind is NoticeKind.INTERRUPTION
     assert told.notice.deadline == 1795161600.0 + 120
-    assert from_event(event(kind=REBALANCE), "h", 5.0).notice.deadline is None  # type: ignore[union-attr]
+    assert reading_of_event(event(kind=REBALANCE), "h", 5.0).notice.deadline is None  # type: ignore[union-attr]
     wrapped = json.dumps({"Type": "Notification", "Message": event("i-2")})
-    assert from_event(wrapped, "h", 5.0).notice.instance == "i-2"  # type: ignore[union-attr]
+    assert reading_of_event(wrapped, "h", 5.0).notice.instance == "i-2"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_an_interruption_warning_has_a_deadline_two_minutes_after_its_time() -> 
      event(detail={}), event(time="yesterday"), event(detail={"instance-id": 7})],
 )  # fmt: skip
 def test_what_is_no_notice_is_passed_over_and_does_not_come_again(body: str) -> None:
-    told = from_event(body, "h", 5.0)
+    told = reading_of_event(body, "h", 5.0)
     assert told.notice is None
     assert told.wrong
     assert told.handle == "h"

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint.threat import Cause
-from slurm_elastic.state.ckptstate import KNOWN_IMAGES, CheckpointState
+from slurm_elastic.state.ckptstate import MAX_OLDER_IMAGES, CheckpointState
 from slurm_elastic.state.ckptstate.facts import (
-    Held,
+    FailedRelease,
     Migration,
     RecordedNotice,
     Step,
@@ -62,7 +62,7 @@ def test_as_old_rows_are_forgotten_a_long_journal_is_begun_anew(
 ) -> None:
     monkeypatch.setattr(disk, "LONG", 0)
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
-        state.owe(Suspension(job=7, attempt=0, since=1.0))
+        state.add_suspension(Suspension(job=7, attempt=0, since=1.0))
         state.prune(100.0)
     assert len(list((tmp_path / "journal").glob("*.jsonl"))) == 2
 
@@ -78,7 +78,7 @@ def test_a_move_of_an_earlier_release_saves_first(tmp_path: Path) -> None:
 def test_a_state_that_fails_where_its_file_does_has_no_trouble_of_its_own(tmp_path: Path) -> None:
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         state.check()
-        assert state.told == ("", "", 0.0)
+        assert state.disk_trouble == ("", "", 0.0)
 
 
 def test_a_move_of_which_only_the_least_was_written_down_is_read(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_move_of_which_only_the_least_was_written_down_is_read(tmp_path: Path)
         (found,) = state.migrations()
     assert (found.cause, found.dump, found.saves, found.again) == (Cause.RECLAIM, 60.0, True, False)
     assert (found.tries, found.helped, found.held, found.newest) == (0, 0, None, None)
-    assert (Held().why, Held().pause) == ("", 0.0)
+    assert (FailedRelease().why, FailedRelease().pause) == ("", 0.0)
 
 
 def test_who_never_begins_a_pass_reads_each_time(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_who_never_begins_a_pass_reads_each_time(tmp_path: Path) -> None:
     ):
         answers(one)
         other.put(MOVE)
-        other.warn(NOTICE, now=5.0)
+        other.add_notices(NOTICE, now=5.0)
         assert one.migrations() == (MOVE,)
         assert one.was_stopped(7, 0)
         assert one.notices() == (NOTICE,)
@@ -148,15 +148,15 @@ def test_what_was_over_long_ago_is_forgotten(tmp_path: Path) -> None:
         taken = replace(NOTICE, key="k2", notice=replace(NOTICE.notice, instance="i-2"))
         state.put(early, late, MOVE)
         advice = replace(NOTICE.notice, instance="i-3", kind=NoticeKind.REBALANCE)
-        state.warn(NOTICE, replace(NOTICE, key="k3", notice=advice), now=50.0)
-        state.warn(taken, now=100.0)
+        state.add_notices(NOTICE, replace(NOTICE, key="k3", notice=advice), now=50.0)
+        state.add_notices(taken, now=100.0)
         state.close_notice(NOTICE, 60.0)
         state.close_notice(taken, 100.0)
         assert state.interruptions(0.0) == {"spot": 2}
         state.prune(100.0)
         assert state.migrations(since=0.0) == (MOVE, late)
         assert state.interruptions(0.0) == {"spot": 1}
-        assert state.warn(NOTICE, taken, now=110.0) == (NOTICE,), "as if it were new"
+        assert state.add_notices(NOTICE, taken, now=110.0) == (NOTICE,), "as if it were new"
 
 
 @pytest.fixture
@@ -180,26 +180,26 @@ def ended(step: Step) -> Migration:
 
 
 Steps = tuple[Callable[[CheckpointState], None], ...]
-WARN: Steps = (lambda s: s.warn(NOTICE, now=5.0),)
+WARN: Steps = (lambda s: s.add_notices(NOTICE, now=5.0),)
 CLOSE: Steps = (lambda s: s.close_notice(NOTICE, 6.0),)
 LET_GO: Steps = (lambda s: s.close_notice(NOTICE, 6.0, release="n1"),)
 BEGIN: Steps = (lambda s: s.put(MOVE),)
 BACK: Steps = (lambda s: s.put(ended(Step.BACK)),)
-SAVED: Steps = (lambda s: s.saved(image(1)), lambda s: s.saved(image(1, job=8)))
-MANY: Steps = tuple(lambda s, n=n: s.saved(image(n)) for n in range(KNOWN_IMAGES + 3))
+SAVED: Steps = (lambda s: s.add_image(image(1)), lambda s: s.add_image(image(1, job=8)))
+MANY: Steps = tuple(lambda s, n=n: s.add_image(image(n)) for n in range(MAX_OLDER_IMAGES + 3))
 COUNTS = ({"a": 1.0}, {"a": 2.0, "b": 1.0}, {})
 WRITES: dict[str, Steps] = {
     "a notice": WARN,
     "a notice twice": WARN + WARN,
     "a notice that is over": WARN + LET_GO,
     "a notice that was over before": WARN + CLOSE + WARN,
-    "a node let go": WARN + LET_GO + (lambda s: s.released("n1"),),
+    "a node let go": WARN + LET_GO + (lambda s: s.forget_releases("n1"),),
     "a move": BEGIN,
     "a move with its image": (*BEGIN, lambda s: s.put(ended(Step.SAVED), image=image(1))),
     "a move that is over": BEGIN + BACK,
     "many images": MANY,
-    "an image that is not whole": (*SAVED, lambda s: s.forget(image(1))),
-    "a job without images": (*SAVED, lambda s: s.forget_job(7)),
+    "an image that is not whole": (*SAVED, lambda s: s.forget_image(image(1))),
+    "a job without images": (*SAVED, lambda s: s.forget_images_of(7)),
     "old rows": BEGIN + BACK + WARN + CLOSE + (lambda s: s.prune(100.0),),
     "counts": tuple(lambda s, c=c: s.count(c) for c in COUNTS),
 }
@@ -239,8 +239,8 @@ def test_one_machine_is_counted_once_with_the_first_notice_that_takes_it(
     state: CheckpointState,
 ) -> None:
     again = replace(NOTICE, key="k2")
-    state.warn(NOTICE, again, now=5.0)
-    state.warn(again, now=6.0)
+    state.add_notices(NOTICE, again, now=5.0)
+    state.add_notices(again, now=6.0)
     assert state.interruptions(0.0) == {"spot": 1}
 
 
@@ -307,12 +307,12 @@ def test_moves_are_told_in_the_order_of_their_last_change(state: CheckpointState
 
 def test_images_are_told_newest_first_and_each_job_keeps_its_own(state: CheckpointState) -> None:
     do(state, MANY)
-    state.saved(image(1, job=8))
+    state.add_image(image(1, job=8))
     assert [i.number for i in state.images()] == [6, 5, 4, 3, 2, 1]
     assert [i.job for i in state.images(8)] == [8]
-    state.forget(image(4))
+    state.forget_image(image(4))
     assert [i.number for i in state.images(7)] == [6, 5, 3, 2]
-    state.forget_job(7)
+    state.forget_images_of(7)
     assert [i.job for i in state.images()] == [8]
 
 
@@ -321,12 +321,12 @@ def test_notices_are_told_oldest_first_until_they_are_over(state: CheckpointStat
         replace(NOTICE, key=key, notice=replace(NOTICE.notice, instance=key, seen=seen))
         for key, seen in (("a", 9.0), ("c", 3.0), ("b", 3.0))
     ]
-    assert state.warn(*some, now=10.0) == tuple(some)
+    assert state.add_notices(*some, now=10.0) == tuple(some)
     assert [one.key for one in state.notices()] == ["b", "c", "a"]
     state.close_notice(some[1], 11.0, release="n1")
     assert [one.key for one in state.notices()] == ["b", "a"]
     assert state.releases() == ("n1",)
-    state.released("n2")
+    state.forget_releases("n2")
     assert state.releases() == ("n1",)
 
 
@@ -341,7 +341,7 @@ def test_notices_are_told_oldest_first_until_they_are_over(state: CheckpointStat
 def test_a_machine_that_is_taken_away_counts_against_its_offer(
     state: CheckpointState, change: dict[str, object], counted: dict[str, int]
 ) -> None:
-    state.warn(replace(NOTICE, **change), now=5.0)
+    state.add_notices(replace(NOTICE, **change), now=5.0)
     assert state.interruptions(5.0) == counted
     assert state.interruptions(5.1) == {}
 
@@ -351,21 +351,21 @@ def test_a_verdict_stands_until_another_or_an_acquittal(state: CheckpointState) 
         job=7, label="7", attempt=0, method="criu", at=1.0, why="a lock", remedy="x"
     )
     other = replace(first, job=8)
-    state.judge(first)
-    state.judge(other)
-    state.judge(replace(first, why="a socket", moved=True))
+    state.put_verdict(first)
+    state.put_verdict(other)
+    state.put_verdict(replace(first, why="a socket", moved=True))
     assert state.unsavable() == {7: replace(first, why="a socket", moved=True), 8: other}
-    state.acquit(7)
+    state.forget_verdict(7)
     assert state.unsavable() == {8: other}
 
 
 def test_what_is_to_be_suspended_again_is_kept_until_it_is(state: CheckpointState) -> None:
     first = Suspension(job=7, attempt=0, since=1.0)
-    state.owe(first)
-    state.owe(replace(first, job=8))
-    state.owe(replace(first, attempt=1))
+    state.add_suspension(first)
+    state.add_suspension(replace(first, job=8))
+    state.add_suspension(replace(first, attempt=1))
     assert state.suspensions() == {7: replace(first, attempt=1), 8: replace(first, job=8)}
-    state.settled(7)
+    state.forget_suspension(7)
     assert list(state.suspensions()) == [8]
 
 
@@ -388,10 +388,10 @@ def breaks(state: CheckpointState, table: str) -> None:
 
 def test_a_write_that_fails_is_done_in_memory(enduring: CheckpointState, tmp_path: Path) -> None:
     enduring.put(MOVE)
-    assert enduring.told == ("", "", 0.0)
+    assert enduring.disk_trouble == ("", "", 0.0)
     breaks(enduring, "migrations")
     enduring.put(of_run(8, 0))
-    what, remedy, since = enduring.told
+    what, remedy, since = enduring.disk_trouble
     assert what.startswith("in memory only: ")
     assert (bool(remedy), since) == (True, 50.0)
     assert [move.run.job for move in enduring.migrations()] == [7, 8]
@@ -406,7 +406,7 @@ def test_a_write_that_fails_is_done_once_the_files_are_mended(
     for segment in (tmp_path / "journal").glob("*.jsonl"):
         segment.unlink()
     enduring.put(of_run(8, 0))
-    assert enduring.told == ("", "", 0.0)
+    assert enduring.disk_trouble == ("", "", 0.0)
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db", read_only=True)) as file:
         assert [move.run.job for move in file.migrations()] == [7, 8]
 
@@ -423,7 +423,7 @@ def test_a_read_that_fails_is_answered_of_memory(enduring: CheckpointState) -> N
     enduring.put(MOVE)
     enduring._db.execute("alter table releases rename to other")
     assert enduring.releases() == ()
-    assert enduring.told[0] != ""
+    assert enduring.disk_trouble[0] != ""
     assert enduring.migrations() == (MOVE,)
     enduring._db.execute("drop table releases")
     with pytest.raises(sqlite3.OperationalError, match="no such table"):

@@ -87,7 +87,7 @@ def test_a_comment_of_before_its_stop_is_no_news_after_its_start(world: CkptWorl
     node = world.runs(1).nodes[0]
     machine = world.machine(node)
     assert world.service is not None
-    watch = world.service.watch
+    watch = world.service.reader
     source = NodeComments(world.slurm, watch.machines)
     world.pollers.append(
         Poller(world.ckpt, source, 1.0, watch.machines, lambda: None, world.service.orders)

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import POINTS
-from slurm_elastic.ckptman.suspended import SETTLES
+from slurm_elastic.ckptman.suspended import SETTLE_S
 from slurm_elastic.state.ckptstate.facts import Step
 from tests.ckptman.world import CkptWorld
 
@@ -93,7 +93,7 @@ def test_one_that_was_suspended_just_now_is_resumed_a_little_later(
     began = world.job(7).suspended
     world.interrupt(node)
     world.until(lambda: "ckpt-resumed" in world.told(7))
-    assert SETTLES <= world.now - began <= SETTLES + 5
+    assert SETTLE_S <= world.now - began <= SETTLE_S + 5
     world.until(lambda: is_there(world, 7, 1))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from meanwhile import Meanwhile, Watched
 
-from slurm_elastic.ckptman.see import SlurmPlans, Watch
+from slurm_elastic.ckptman.snapshot import SlurmPlans, SnapshotReader
 from tests.ckptman.world import CkptWorld
 
 
@@ -27,16 +27,16 @@ def test_a_poller_gets_the_machine_that_it_has_read(
     world: CkptWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop has read the ledger before the machine was in it, and is slower."""
-    watch: Any = world.service.watch  # type: ignore[union-attr]
-    watch._lock = Watched()
+    reader: Any = world.service.reader  # type: ignore[union-attr]
+    reader._lock = Watched()
     world.runs(1)
     machine = world.machine("pub1")
     live, found = world.ledger.machines.live, list[Any]()
 
     def poll() -> None:
-        found.append(watch.machines([machine]))
+        found.append(reader.machines([machine]))
 
-    other = Meanwhile(watch._lock, poll)
+    other = Meanwhile(reader._lock, poll)
 
     def older() -> Any:
         monkeypatch.undo()
@@ -45,19 +45,19 @@ def test_a_poller_gets_the_machine_that_it_has_read(
 
     assert live()
     monkeypatch.setattr(world.ledger.machines, "live", older)
-    watch.machines(["i-unknown"])
+    reader.machines(["i-unknown"])
     other.end()
     assert machine in found[0]
-    assert machine in watch._machines
+    assert machine in reader._machines
 
 
 def test_a_look_is_blind_if_its_own_machines_are_of_before(
     world: CkptWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A poller that can read the ledger again in between says nothing of what the loop has seen."""
-    watch: Watch = world.service.watch  # type: ignore[union-attr]
+    reader: SnapshotReader = world.service.reader  # type: ignore[union-attr]
     world.runs(1)
-    watch.machines()
+    reader.machines()
     notices = world.state.notices
 
     def away(*_: object) -> None:
@@ -65,13 +65,13 @@ def test_a_look_is_blind_if_its_own_machines_are_of_before(
 
     def poll_first() -> Any:
         monkeypatch.undo()
-        watch.machines()
+        reader.machines()
         return notices()
 
     monkeypatch.setattr(world.ckpt.ledger, "refresh", away)
     monkeypatch.setattr(world.state, "notices", poll_first)
-    assert watch.look().blind
-    assert not watch.look().blind
+    assert reader.read().blind
+    assert not reader.read().blind
 
 
 def test_an_older_reading_of_slurms_plans_is_not_believed(
@@ -88,7 +88,7 @@ def test_an_older_reading_of_slurms_plans_is_not_believed(
         newer.start()
         newer.join()
         plans_of_now.append(plans._found)
-        monkeypatch.setattr("slurm_elastic.ckptman.see.of_node", lambda *_: object())
+        monkeypatch.setattr("slurm_elastic.ckptman.snapshot.of_node", lambda *_: object())
         return drained
 
     plans_of_now = list[object]()

@@ -98,7 +98,7 @@ def test_a_job_on_the_sites_own_node_may_ask_too(
     world.slurm.set_node("st1", "ALLOCATED")
     world.slurm.set_job(7, "RUNNING", nodes=("st1",), start=world.now, limit=120, comment=comment)
     assert world.service is not None
-    assert ("job:7" in world.service.watch.look().leaving) is asks
+    assert ("job:7" in world.service.reader.read().leaving) is asks
 
 
 def test_a_save_that_fails_leaves_the_job_to_its_end(world: CkptWorld) -> None:
@@ -290,7 +290,7 @@ def test_a_preempted_job_on_the_sites_own_node_is_moved_where_it_can_be_saved(
         world.slurm.set_job(7, "RUNNING", nodes=("st1",), start=world.now, comment=comment)
         preempts(world, 7)
         assert world.service is not None
-        assert ("job:7" in world.service.watch.look().leaving) is moved
+        assert ("job:7" in world.service.reader.read().leaving) is moved
     finally:
         world.close()
 

@@ -9,7 +9,7 @@ import pytest
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.ckptman import after_requeue
 from slurm_elastic.ckptman.decide import run_of
-from slurm_elastic.ckptman.job_settings import CheckpointPlan
+from slurm_elastic.ckptman.job_settings import MethodChoice
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.exclusion import NO_SPOT
@@ -208,7 +208,7 @@ def test_it_avoids_the_nodes_with_spot_machines_of_the_moment_and_its_users_own(
 ) -> None:
     """A node whose spot machine has ended may get another one for the job."""
     begins(world, 7)
-    run = run_of(world.job(7), CheckpointPlan(method="fake", policy=Never()))
+    run = run_of(world.job(7), MethodChoice(method="fake", policy=Never()))
     move = Migration(
         run=run, method="fake", threatened=(), reason="", step=Step.REQUEUED, began=world.now,
         changed=world.now, cause=Cause.UNSAVABLE, saves=False,
@@ -217,7 +217,7 @@ def test_it_avoids_the_nodes_with_spot_machines_of_the_moment_and_its_users_own(
     for spot in (["pub1", "pub2"], ["pub2"]):
         monkeypatch.setattr(after_requeue, "spot_nodes", lambda _, spot=spot: spot)
         for _ in range(3):
-            move = after_requeue.watch(world.ckpt, move, world.job(7))
+            move = after_requeue.check_job(world.ckpt, move, world.job(7))
         assert world.job(7).excluded == tuple(sorted(["st1", *spot]))
         assert world.job(7).required == ()
     assert [name for name, _ in world.slurm.updates].count("exclude_nodes") == 2

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman import act, after_requeue, migration, poller, requeueing, suspended
+from slurm_elastic.ckptman import after_requeue, apply, migration, poller, requeueing, suspended
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.recorder import DecisionRecorder
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
+from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
 from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.model.slurm import SlurmJob
@@ -48,9 +48,9 @@ class CkptWorld(World):
         self.state = self.make_state()
         ledger = self.make_followed()
         jobs = JobList(self.slurm, fresh=-1.0)
-        self.ckpt = Site(
+        self.ckpt = CheckpointSite(
             config=self.config, slurm=self.slurm, ledger=ledger, state=self.state,
-            journal=Journal(ledger, self.state, lambda: self.now), jobs=jobs,
+            recorder=DecisionRecorder(ledger, self.state, lambda: self.now), jobs=jobs,
             checkpointers={"fake": self.saver}, providers=self.clouds,
             pool_of=pools_by_node(self.config), now=lambda: self.now, monotonic=lambda: self.now,
         )  # fmt: skip
@@ -58,7 +58,7 @@ class CkptWorld(World):
         self.drop = DropDirectory(self.dir / "notices", create=True)
         sources = [CloudNotices(self.clouds["pub"]), self.drop]
         self.pollers = [
-            Poller(self.ckpt, s, 5.0, self.service.watch.machines, lambda: None, self.service.orders)
+            Poller(self.ckpt, s, 5.0, self.service.reader.machines, lambda: None, self.service.orders)
             for s in sources
         ]  # fmt: skip
 
@@ -87,7 +87,7 @@ class CkptWorld(World):
             raise Killed(point)
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (act, after_requeue, migration, poller, requeueing, suspended):
+        for module in (after_requeue, apply, migration, poller, requeueing, suspended):
             monkeypatch.setattr(module, "reach", self.reach)
 
     def tick(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman.job_settings import plan_for, resolve
+from slurm_elastic.ckptman.job_settings import resolve, resolve_for
 from slurm_elastic.ckptman.sources import DropDirectory
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
@@ -201,12 +201,12 @@ def test_how_a_job_is_saved_names_its_time_limit(comment: str, said: str) -> Non
 @pytest.mark.parametrize("method", ["criu", "dmtcp", "blcr"])
 def test_a_method_without_the_sites_directory_saves_no_job(method: str) -> None:
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), batch=True, comment=f"ckpt={method}")
-    said = ckpt.how(plan_for(job, PoolCheckpoint(), CheckpointSettings()))
+    said = ckpt.how(resolve_for(job, PoolCheckpoint(), CheckpointSettings()))
     assert said == (
         f"is NOT saved: method {method} keeps images in checkpoint.directory, which is not set here"
     )
     there = CheckpointSettings(directory="/shared/images")
-    assert plan_for(job, PoolCheckpoint(), there).method == method
+    assert resolve_for(job, PoolCheckpoint(), there).method == method
 
 
 def test_list_says_which_jobs_cannot_be_saved_and_what_would_help(

@@ -282,7 +282,7 @@ def notice_and_migration() -> Place:
         image=image, at=place.now + 5,
     )  # fmt: skip
     state = place.memory()
-    state.warn(
+    state.add_notices(
         RecordedNotice(key="n1", notice=notice, source="EventBridge", offer="aws/c6i"),
         now=place.now - 30,
     )
@@ -308,7 +308,9 @@ def unsavable_job() -> Place:
     )  # fmt: skip
     refused = "criu refuses it: a connected TCP socket (pid 811, 10.0.0.9:27000); no save so far"
     state = place.memory()
-    state.warn(RecordedNotice(key="n1", notice=notice, source="EventBridge"), now=place.now - 60)
+    state.add_notices(
+        RecordedNotice(key="n1", notice=notice, source="EventBridge"), now=place.now - 60
+    )
     state.put(
         Migration(
             run=run_of(42, "pub1"), method="criu", threatened=("pub1",),
@@ -361,7 +363,7 @@ def ckptman_away() -> Place:
         taken=place.now - 1500, seconds=3.0, size=200 << 20,
     )  # fmt: skip
     state = place.memory()
-    state.saved(image)
+    state.add_image(image)
     state.close()
     place.away.add(CKPTMAN_PID)
     return place

@@ -1,4 +1,4 @@
-"""The simulator counts interruptions by machines, as ``ckptman.see`` does."""
+"""The simulator counts interruptions by machines, as ``ckptman.snapshot`` does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from machine_cases import machine_with
 from msgspec.structs import replace
 from simulate.histories import histories
 
-from slurm_elastic.ckptman.see import mean_times
+from slurm_elastic.ckptman.snapshot import mean_times_to_interruption
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI, Daly, OnNotice, joint_mtti
@@ -141,7 +141,7 @@ def test_what_is_known_when_a_job_begins_is_what_the_daemon_would_know(
 
 
 def daemons(engine: Engine, now: int) -> dict[str, float]:
-    """``mean_times`` of the machines that had been there by then, by market."""
+    """``mean_times_to_interruption`` of the machines that had been there by then, by market."""
     (pool,) = engine.pools
     machines: list[Machine] = []
     taken: Counter[str] = Counter()
@@ -157,5 +157,5 @@ def daemons(engine: Engine, now: int) -> dict[str, float]:
                 machine_with(instance=one, pool="cloud", ended=float(min(end, now)))
             ] * count
             taken[one.offer_key] += count if reclaimed and end <= now else 0
-    times = mean_times(machines, taken, float(now))
+    times = mean_times_to_interruption(machines, taken, float(now))
     return {offer.rsplit("/", 1)[1]: seconds for offer, seconds in times.items()}

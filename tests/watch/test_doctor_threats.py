@@ -39,7 +39,7 @@ def test_a_machine_that_is_taken_away_is_a_finding(
     move = replace(migration_of(7, 1000), step=step, at=None, note="refused")
     notice = Notice(instance="", node="pub1", kind=KIND, seen=T0, deadline=T0 + 60)
     state = CheckpointState(tmp_path / FILE)
-    state.warn(RecordedNotice(key="n", notice=notice, source="EventBridge"), now=T0)
+    state.add_notices(RecordedNotice(key="n", notice=notice, source="EventBridge"), now=T0)
     state.put(move)
     state.close()
     slurm = FakeSlurm()

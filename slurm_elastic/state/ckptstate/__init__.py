@@ -37,25 +37,25 @@ from slurm_elastic.state.store.store import Keyed, Reader, Store
 from slurm_elastic.state.store.view import to_json
 
 IN_MEMORY = "in memory only"
-MEANS = (
+IN_MEMORY_EFFECT = (
     "jobs are saved and requeued as ever; what is under way is forgotten if slurm-elastic-ckptman "
     "ends before it is over"
 )
 
-KNOWN_IMAGES = 4
+MAX_OLDER_IMAGES = 4
 """The images of a job, besides the last one."""
 
 _Row = Mapping[str, Any] | sqlite3.Row
 
 
-class _Past(Struct, frozen=True):
+class _PastMove(Struct, frozen=True):
     """How a run was moved: ``renewed`` at its time limit, or ``stopped`` for it at least."""
 
     renewed: bool = False
     stopped: bool = False
 
 
-_NOTHING = _Past()
+_NO_PAST_MOVE = _PastMove()
 
 
 class CheckpointState(Store):
@@ -81,12 +81,12 @@ class CheckpointState(Store):
         back.
         """
         made = cls.__new__(cls)
-        home = Refuge(path, SCHEMA, Endurance(IN_MEMORY, MEANS, now, monotonic))
+        home = Refuge(path, SCHEMA, Endurance(IN_MEMORY, IN_MEMORY_EFFECT, now, monotonic))
         Store.__init__(made, home, SCHEMA, keyed=_KEYED)
         return made
 
     @property
-    def told(self) -> tuple[str, str, float]:
+    def disk_trouble(self) -> tuple[str, str, float]:
         """Why nothing is written to the disk, what to do, since when; "" where it is."""
         found = self.trouble
         if found is None:
@@ -97,7 +97,7 @@ class CheckpointState(Store):
         """Go over to memory where the files cannot be used, and back where they can."""
         self.look_after()
 
-    def _twice(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it answers
+    def _retry_in_memory(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it answers
         with self.lock:  # nobody else gives up in between
             try:
                 return call()
@@ -109,17 +109,17 @@ class CheckpointState(Store):
                 return call()
 
     def select(self, sql: str, *values: object) -> list[sqlite3.Row]:
-        rows: list[sqlite3.Row] = self._twice(
+        rows: list[sqlite3.Row] = self._retry_in_memory(
             lambda: super(CheckpointState, self).select(sql, *values)
         )
         return rows
 
     def _append(self, batches: Sequence[Sequence[Fact]]) -> None:
-        self._twice(lambda: super(CheckpointState, self)._append(batches))
+        self._retry_in_memory(lambda: super(CheckpointState, self)._append(batches))
 
     # notices
 
-    def warn(self, *warned: RecordedNotice, now: float) -> tuple[RecordedNotice, ...]:
+    def add_notices(self, *warned: RecordedNotice, now: float) -> tuple[RecordedNotice, ...]:
         """Take notices in, and count each machine that one takes away; a notice that is known, over
         or not, stays as it is. Returns the new ones.
         """
@@ -150,7 +150,7 @@ class CheckpointState(Store):
         with self.lock:
             return tuple(sorted(self.by_key("releases")))
 
-    def released(self, *nodes: str) -> None:
+    def forget_releases(self, *nodes: str) -> None:
         """That was done, or is not to be done any more."""
         self._write(Fact(drop="releases", rows=[{"node": node} for node in nodes]))
 
@@ -164,7 +164,7 @@ class CheckpointState(Store):
 
     def put(self, *migrations: Migration, image: Image | None = None) -> None:
         """Write down how far these have come, and with it a good image that is new."""
-        images = [] if image is None else self._saved(image)
+        images = [] if image is None else self._image_facts(image)
         rows = [
             {"job": move.run.job, "attempt": move.run.attempt, "step": str(move.step),
              "over": int(move.over), "changed": move.changed, "body": to_json(move)}
@@ -196,26 +196,30 @@ class CheckpointState(Store):
     def was_stopped(self, job: int, attempt: int) -> bool:
         """Whether that run was stopped for a move."""
         with self.lock:
-            past: _Past = self.by_key("runs").get((job, attempt), _NOTHING)
+            past: _PastMove = self.by_key("runs").get((job, attempt), _NO_PAST_MOVE)
             return past.stopped
 
     def renewals(self, job: int, restarts: int) -> int:
         """How many of its runs before the present one were requeued at their time limit."""
         with self.lock:
             runs = self.by_key("runs")
-            return sum(runs.get((job, attempt), _NOTHING).renewed for attempt in range(restarts))
+            return sum(
+                runs.get((job, attempt), _NO_PAST_MOVE).renewed for attempt in range(restarts)
+            )
 
     # images
 
-    def saved(self, image: Image) -> None:
+    def add_image(self, image: Image) -> None:
         """A good image is there."""
-        self._write(*self._saved(image))
+        self._write(*self._image_facts(image))
 
-    def _saved(self, image: Image) -> list[Fact]:
+    def _image_facts(self, image: Image) -> list[Fact]:
         """The image, and the end of those that say nothing more about the job's next save."""
         row = {**_image_key(image), "taken": image.taken, "body": to_json(image)}
         known = [one for one in self.images(image.job) if _image_key(one) != _image_key(image)]
-        newest = sorted((one.taken for one in (*known, image)), reverse=True)[: KNOWN_IMAGES + 1]
+        newest = sorted((one.taken for one in (*known, image)), reverse=True)[
+            : MAX_OLDER_IMAGES + 1
+        ]
         old = [_image_key(one) for one in known if one.taken < newest[-1]]
         return [Fact(put="images", rows=[row]), Fact(drop="images", rows=old)]
 
@@ -226,14 +230,14 @@ class CheckpointState(Store):
             found = [image for image in known if job in (None, image.job)]
         return tuple(sorted(found, key=lambda image: image.taken, reverse=True))
 
-    def forget(self, image: Image) -> None:
+    def forget_image(self, image: Image) -> None:
         """An image was found not to be whole, or is gone."""
         self._forget_images([image])
 
     def _forget_images(self, images: Sequence[Image]) -> None:
         self._write(Fact(drop="images", rows=[*map(_image_key, images)]))
 
-    def forget_job(self, job: int) -> None:
+    def forget_images_of(self, job: int) -> None:
         """The job has ended and its images are gone."""
         self._forget_images(self.images(job))
 
@@ -244,12 +248,12 @@ class CheckpointState(Store):
         with self.lock:
             return dict(self.by_key("unsavable"))
 
-    def judge(self, verdict: UnsavableRun) -> None:
+    def put_verdict(self, verdict: UnsavableRun) -> None:
         """Keep a verdict, in the place of an earlier one."""
         row = {"job": verdict.job, "body": to_json(verdict)}
         self._write(Fact(put="unsavable", rows=[row]))
 
-    def acquit(self, job: int) -> None:
+    def forget_verdict(self, job: int) -> None:
         """The job was saved, or is over."""
         self._write(Fact(drop="unsavable", rows=[{"job": job}]))
 
@@ -260,12 +264,12 @@ class CheckpointState(Store):
         with self.lock:
             return dict(self.by_key("suspensions"))
 
-    def owe(self, one: Suspension) -> None:
+    def add_suspension(self, one: Suspension) -> None:
         """The job is to be suspended again."""
         row = {"job": one.job, "body": to_json(one)}
         self._write(Fact(put="suspensions", rows=[row]))
 
-    def settled(self, job: int) -> None:
+    def forget_suspension(self, job: int) -> None:
         """That was done, or the job is over."""
         self._write(Fact(drop="suspensions", rows=[{"job": job}]))
 
@@ -279,7 +283,7 @@ class CheckpointState(Store):
     def count(self, counts: Mapping[str, float]) -> None:
         """Add to counters, ``name{label="value"}`` as Prometheus has them."""
         if counts:
-            self._twice(lambda: self.execute(None, COUNT, to_json(counts)))
+            self._retry_in_memory(lambda: self.execute(None, COUNT, to_json(counts)))
 
     def counters(self) -> Mapping[str, float]:
         """All counters by name."""
@@ -308,10 +312,10 @@ def _migration_of(row: _Row) -> Migration:
     return msgspec.json.decode(row["body"], type=Migration)
 
 
-def _past_of(row: _Row) -> _Past | None:
+def _past_move_of(row: _Row) -> _PastMove | None:
     move = _migration_of(row)
-    past = _Past(renewed=move.renewed, stopped=move.was_stopped)
-    return None if past == _NOTHING else past
+    past = _PastMove(renewed=move.renewed, stopped=move.was_stopped)
+    return None if past == _NO_PAST_MOVE else past
 
 
 def _image_key(image: Image) -> dict[str, Any]:
@@ -327,7 +331,7 @@ _KEYED = {
     "migrations": Keyed(
         "migrations", lambda row: None if row["over"] else _migration_of(row), "where over = 0"
     ),
-    "runs": Keyed("migrations", _past_of),
+    "runs": Keyed("migrations", _past_move_of),
     "images": Keyed("images", _body_of(Image)),
     "unsavable": Keyed("unsavable", _body_of(UnsavableRun)),
     "suspensions": Keyed("suspensions", _body_of(Suspension)),

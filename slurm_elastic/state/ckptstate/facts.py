@@ -28,7 +28,7 @@ class Step(StrEnum):
 ENDS = frozenset({Step.BACK, Step.STAYED, Step.ENDED})
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class FailedRelease(Struct, frozen=True, kw_only=True):
     """A stopped run that could not be let go on: why, and until when (Unix time) that is not tried
     again, after a ``pause`` in seconds.
     """
@@ -74,7 +74,7 @@ class Migration(Struct, frozen=True, kw_only=True):
     note: str = ""
     stopped: bool = False
     suspended: float = 0.0
-    held: Held | None = None
+    held: FailedRelease | None = None
     avoids: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
     reached: dict[str, float] = field(default_factory=dict)

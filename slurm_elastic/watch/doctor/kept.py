@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.ckptman.job_settings import plan_for
+from slurm_elastic.ckptman.job_settings import resolve_for
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
@@ -51,7 +51,7 @@ def _unsaved(config: Config, jobs: Sequence[SlurmJob]) -> Iterator[Finding]:
     by_reason: dict[str, list[str]] = {}
     for job in jobs:
         pool = pools.get(job.nodes[0]) if job.nodes else None
-        plan = plan_for(job, pool.checkpoint if pool else PoolCheckpoint(), config.checkpoint)
+        plan = resolve_for(job, pool.checkpoint if pool else PoolCheckpoint(), config.checkpoint)
         if plan.refused and not job.has_ended:
             by_reason.setdefault(plan.refused, []).append(job.label)
     for reason, labels in by_reason.items():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptman.journal import lost_seconds
+from slurm_elastic.ckptman.recorder import lost_seconds
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step, UnsavableRun

@@ -835,7 +835,7 @@ def test_who_shares_a_sync_hears_of_any_error(tmp_path: Path) -> None:
 
     def write() -> None:
         try:
-            state.owe(Suspension(job=7, attempt=0, since=1.0))
+            state.add_suspension(Suspension(job=7, attempt=0, since=1.0))
         except ConfigError as error:
             heard.append(error)
 
@@ -848,7 +848,7 @@ def test_who_shares_a_sync_hears_of_any_error(tmp_path: Path) -> None:
             db.execute("pragma user_version = 99")
         os.replace(tmp_path / "later", path)
         with pytest.raises(ConfigError, match="has schema 99"):
-            state.owe(Suspension(job=8, attempt=0, since=1.0))
+            state.add_suspension(Suspension(job=8, attempt=0, since=1.0))
     thread.join()
     assert len(heard) == 1
     state.close()
@@ -1030,7 +1030,7 @@ def test_both_memories_are_put_back_on_a_head_that_never_ran(tmp_path: Path) -> 
     with closing(Ledger(tmp_path / "old" / "ledger.db")) as ledger:
         ledger.launches.intend(spec("g1"), "r", T0)
     with closing(CheckpointState(tmp_path / "old" / "checkpoints.db")) as state:
-        state.owe(Suspension(job=7, attempt=0, since=1.0))
+        state.add_suspension(Suspension(job=7, attempt=0, since=1.0))
     both = [("ledger.db", LEDGER), ("checkpoints.db", SCHEMA)]
     export = tmp_path / "export"
     backup.export([(tmp_path / "old" / name, schema) for name, schema in both], export)
@@ -1229,8 +1229,8 @@ def test_a_value_that_sqlite_has_no_room_for_is_refused_and_no_line(tmp_path: Pa
     path = tmp_path / "checkpoints.db"
     with closing(CheckpointState.enduring(path)) as state:
         with pytest.raises(OverflowError):
-            state.owe(Suspension(job=2**63, attempt=0, since=1.0))
-        state.owe(Suspension(job=1, attempt=0, since=1.0))
+            state.add_suspension(Suspension(job=2**63, attempt=0, since=1.0))
+        state.add_suspension(Suspension(job=1, attempt=0, since=1.0))
     with closing(CheckpointState(path)) as state:
         assert set(state.suspensions()) == {1}
 

@@ -252,7 +252,7 @@ def everything(site: Config, ledger: Ledger) -> None:
     """A site on which all of it has happened."""
     state = CheckpointState(site.state / FILE)
     state.put(migration_of(42, 1000))
-    state.saved(Image(
+    state.add_image(Image(
         job=42, label="42", attempt=0, number=1, method="fake", node="pub1", taken=T0,
         seconds=3.0, size=1000,
     ))  # fmt: skip

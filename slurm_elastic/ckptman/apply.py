@@ -13,14 +13,14 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.ckptman import after_requeue, migration, node_release, nodes, steps, suspended
-from slurm_elastic.ckptman.decide import MOVE, NEVER, JobPlan
-from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
-from slurm_elastic.ckptman.losses import Unannounced
-from slurm_elastic.ckptman.orders import Asked, Orders
+from slurm_elastic.ckptman.decide import MOVE, NO_DEADLINE, JobPlan
+from slurm_elastic.ckptman.executor import KeyedExecutor, Urgency, WorkKind
+from slurm_elastic.ckptman.losses import UnannouncedEnds
+from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.requeue_failover import RequeueFailover
-from slurm_elastic.ckptman.saves import Saves
-from slurm_elastic.ckptman.see import Snapshot
-from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.saves import SavesInPlace
+from slurm_elastic.ckptman.site import CheckpointSite
+from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response
 from slurm_elastic.state.ckptstate.facts import Migration, Step
@@ -28,48 +28,50 @@ from slurm_elastic.state.ckptstate.facts import Migration, Step
 log = logging.getLogger(__name__)
 
 
-class Acts:
+class PlanApplier:
     """The work is the crew's; ``woken`` is called when a job has come a step further. ``saves``
     does those of jobs that stay.
     """
 
     def __init__(
-        self, site: Site, crew: KeyedExecutor, orders: Orders, woken: Callable[[], None]
+        self, site: CheckpointSite, crew: KeyedExecutor, orders: Orders, woken: Callable[[], None]
     ) -> None:
         self._site, self.crew, self._woken = site, crew, woken
-        self.saves = Saves(site, orders)
+        self.saves = SavesInPlace(site, orders)
         self._releases = node_release.NodeReleases(site)
-        self._stand_in = RequeueFailover(site)
-        self._unannounced = Unannounced(site)
+        self._failover = RequeueFailover(site)
+        self._unannounced = UnannouncedEnds(site)
         self._reports = ReportOnce[int]()
         # Written by the crew's threads.
         self._helped: SharedDict[int, float] = SharedDict()
 
-    def apply(self, seen: Snapshot, plans: Sequence[JobPlan], asked: Sequence[Asked]) -> bool:
+    def apply(
+        self, seen: Snapshot, plans: Sequence[JobPlan], asked: Sequence[ReceivedOrder]
+    ) -> bool:
         """Whether a job is on its way, so that the next look is due soon. ``asked``: orders that
         wait.
         """
         if asked:
-            self.saves.now(asked, seen, self.crew)
+            self.saves.save_ordered(asked, seen, self.crew)
         self._refuse(seen)
         begun = self._begin(plans, seen)
         standing = [*seen.migrations.values(), *begun]
-        self.advance(standing, seen)
+        self.advance_migrations(standing, seen)
         if seen.nodes is not None and not begun:  # else they were drained by an older view just now
             taken = frozenset(n for one in standing for n in one.threatened if not one.over)
-            nodes.settle(self._site, seen, taken)
+            nodes.apply_threats(self._site, seen, taken)
         if not seen.blind:  # else a machine that is not known may be there all the same
-            nodes.close_over(self._site, seen)
-        self._releases.look(seen.machines)
+            nodes.close_ended_notices(self._site, seen)
+        self._releases.release_due(seen.machines)
         if seen.answered:
             self._forget(seen)
-            self._stand_in.look(seen.jobs)
-            self._unannounced.look(seen, self.crew)
+            self._failover.protect(seen.jobs)
+            self._unannounced.report(seen, self.crew)
             moving = frozenset(one.run.job for one in standing)
-            suspended.settle(self._site, seen, self.crew)
-            self.saves.doubt(seen, moving, self.crew)
-            self.saves.lift_after_others()
-            self.saves.clean(seen, moving, self.crew)
+            suspended.suspend_owed_jobs(self._site, seen, self.crew)
+            self.saves.probe(seen, moving, self.crew)
+            self.saves.lift_requeue_after_others()
+            self.saves.remove_images(seen, moving, self.crew)
         # One that is held waits for what may last: nothing is gained by looking often.
         return not all(m.held and m.step in (Step.SAVED, Step.REQUEUEING) for m in standing)
 
@@ -83,7 +85,7 @@ class Acts:
             if said and self._reports.is_news(number, said):
                 kind = "ckpt-refused" if choice.refused else "ckpt-limit"
                 label = seen.jobs[number].label
-                self._site.journal.note(f"ckpt-{label}", kind, (f"job:{number}",), said)
+                self._site.recorder.record(f"ckpt-{label}", kind, (f"job:{number}",), said)
 
     def _forget(self, seen: Snapshot) -> None:
         """Jobs that Slurm no longer has."""
@@ -96,25 +98,28 @@ class Acts:
         site = self._site
         # A save that is under way for a job ends first; nothing else begins on its nodes meanwhile.
         moves = [
-            migration.planned(site, p)
+            migration.plan_migration(site, p)
             for p in plans
-            if p.kind == MOVE and self.crew.make_way(p.facts.run.job) in (None, Kind.PERIODIC)
+            if p.kind == MOVE
+            and self.crew.cancel_periodic(p.facts.run.job) in (None, WorkKind.PERIODIC)
         ]
         if moves:
             site.state.put(*moves)
             reach("migration.planned")
             for one in moves:
-                steps.say(site, one, "ckpt-planned", one.reason)
+                steps.record_step(site, one, "ckpt-planned", one.reason)
             if seen.nodes is not None:
-                nodes.settle(site, seen, frozenset(n for one in moves for n in one.threatened))
+                nodes.apply_threats(
+                    site, seen, frozenset(n for one in moves for n in one.threatened)
+                )
             reach("migration.drained")
-        self.saves.begin([p for p in plans if p.kind != MOVE], self.crew)
+        self.saves.save_due([p for p in plans if p.kind != MOVE], self.crew)
         return moves
 
-    def advance(self, standing: Sequence[Migration], seen: Snapshot) -> None:
+    def advance_migrations(self, standing: Sequence[Migration], seen: Snapshot) -> None:
         """One step of each migration that is not at work."""
-        for row in sorted(standing, key=_urgency):
-            if self.crew.make_way(row.run.job) is not None:
+        for row in sorted(standing, key=_urgency_of):
+            if self.crew.cancel_periodic(row.run.job) is not None:
                 continue
             # A look begins before the work of the last one ends: its view may be the older one.
             one = self._site.state.open_migration(row.run.job, row.run.attempt)
@@ -128,31 +133,31 @@ class Acts:
 
     def _step(self, one: Migration, seen: Snapshot) -> None:
         if seen.answered and _is_safe(self._site, one, seen):
-            after_requeue.stay(self._site, one, seen.jobs.get(one.run.job))
-        elif _due(one, self._site.now()):
-            self.crew.submit(one.run.job, _urgency(one), partial(self._work, one))
+            after_requeue.stay_if_waiting(self._site, one, seen.jobs.get(one.run.job))
+        elif _has_work(one, self._site.now()):
+            self.crew.submit(one.run.job, _urgency_of(one), partial(self._work, one))
         elif seen.answered:
             self._watch(one, seen.jobs.get(one.run.job))
 
     def _watch(self, one: Migration, job: SlurmJob | None) -> None:
         """Steps that take a Slurm command or a disk sync are the crew's, as there may be many."""
         if job is None or job.restarts <= one.run.attempt:
-            after_requeue.watch(self._site, one, job)
-        elif self._site.jobs.knows(self._helped.get(job.id, float("-inf"))):
-            self.crew.submit(job.id, _urgency(one), partial(self._help, one, job))
+            after_requeue.check_job(self._site, one, job)
+        elif self._site.jobs.is_read_after(self._helped.get(job.id, float("-inf"))):
+            self.crew.submit(job.id, _urgency_of(one), partial(self._help, one, job))
 
     def _help(self, one: Migration, job: SlurmJob) -> None:
-        if after_requeue.watch(self._site, one, job).over:
+        if after_requeue.check_job(self._site, one, job).over:
             self._helped.pop(job.id)
         else:  # a list from before says nothing of what was done now
             self._helped[job.id] = self._site.jobs.mark()
 
     def _work(self, one: Migration) -> None:
-        if migration.go_on(self._site, one).step is not one.step:
+        if migration.continue_migration(self._site, one).step is not one.step:
             self._woken()
 
 
-def _is_safe(site: Site, one: Migration, seen: Snapshot) -> bool:
+def _is_safe(site: CheckpointSite, one: Migration, seen: Snapshot) -> bool:
     """Nothing threatens it any more, and the machines of its nodes are still there."""
     if one.step is not Step.WAITING or not seen.leaving.keys().isdisjoint(one.what):
         return False
@@ -160,11 +165,11 @@ def _is_safe(site: Site, one: Migration, seen: Snapshot) -> bool:
     return all(n in seen.machine_of or n not in site.pool_of for n in one.threatened)
 
 
-def _urgency(move: Migration) -> Order:
-    return (NEVER if move.deadline is None else move.deadline, move.began)
+def _urgency_of(move: Migration) -> Urgency:
+    return (NO_DEADLINE if move.deadline is None else move.deadline, move.began)
 
 
-def _due(move: Migration, now: float) -> bool:
+def _has_work(move: Migration, now: float) -> bool:
     """Whether there is something to do for it now, besides watching."""
     if move.step is Step.WAITING:
         return move.at is not None and now >= move.at

@@ -24,15 +24,15 @@ from slurm_elastic.state.ledger.histograms import Counts, Labels, sums
 
 log = logging.getLogger("slurm_elastic.ckptman")
 
-COUNTED = 60.0
+WRITE_COUNTERS_EVERY_S = 60.0
 """Seconds between two times that counters are written."""
-MOST_KEPT = 20_000
+MAX_WAITING = 20_000
 """Decisions that wait for a ledger that cannot be written, and values that wait to be counted; then
 the oldest are dropped.
 """
 
 
-class Journal:
+class DecisionRecorder:
     """Safe for several threads. The ledger is the other service's: while it cannot be written,
     decisions wait in memory and jobs are saved all the same.
     """
@@ -51,7 +51,7 @@ class Journal:
         self._healths = ReportOnce[str]()
         self._ledger_reports = ReportOnce[str]()
 
-    def note(
+    def record(
         self,
         correlation: str,
         kind: str,
@@ -73,16 +73,16 @@ class Journal:
         )
         with self._lock:
             self._decisions.append(decision)
-            del self._decisions[:-MOST_KEPT]
+            del self._decisions[:-MAX_WAITING]
             self._counts["ckpt_decisions_total", (("kind", kind),)] += 1
 
-    def of_run(
+    def record_run(
         self, run: JobRun, kind: str, reason: str, *,
         nodes: Sequence[str] = (), level: int = logging.INFO,
     ) -> None:  # fmt: skip
         """One step in the life of a job's run, which has a correlation id of its own."""
         key = f"ckpt-{run.label}-{run.attempt}"
-        self.note(key, kind, (f"job:{run.job}", *nodes), reason, level=level)
+        self.record(key, kind, (f"job:{run.job}", *nodes), reason, level=level)
 
     def count(self, name: str, value: float = 1.0, **labels: str) -> None:
         """Add to a counter."""
@@ -93,14 +93,14 @@ class Journal:
         """One value more of a histogram."""
         with self._lock:
             self._observed.append((name, value, tuple(labels.items())))
-            del self._observed[:-MOST_KEPT]
+            del self._observed[:-MAX_WAITING]
 
-    def saved(self, image: Image) -> None:
+    def count_save(self, image: Image) -> None:
         """A checkpoint is complete."""
         self.count("ckpt_saves_total", method=image.method, outcome="saved")
         self.observe("checkpoint_seconds", image.seconds, method=image.method)
 
-    def moved(self, move: Migration) -> None:
+    def count_move(self, move: Migration) -> None:
         """A move is over; one whose job runs again also has its duration, and what it lost."""
         self.count("ckpt_migrations_total", outcome=str(move.step), method=move.method)
         if move.step is Step.BACK:
@@ -109,18 +109,20 @@ class Journal:
             self.observe("migration_seconds", took, cause=cause)
             self.count("lost_node_seconds_total", lost_node_seconds(move), cause=cause)
 
-    def failed(self, name: str, error: Exception) -> None:
+    def report_failure(self, name: str, error: Exception) -> None:
         """A source raised this. The code names Slurm or the cloud that is at fault, because other
         sources fail for the same cause.
         """
         if not isinstance(error, SlurmElasticError):
-            self.health(name, f"{type(error).__name__}: {error}")
+            self.report_health(name, f"{type(error).__name__}: {error}")
         elif isinstance(error, ProviderError):
-            self.health(name, str(error), scope_of_cloud(error.cloud))
+            self.report_health(name, str(error), scope_of_cloud(error.cloud))
         else:
-            self.health(name, str(error), "slurm" if isinstance(error, SlurmError) else "ckpt")
+            self.report_health(
+                name, str(error), "slurm" if isinstance(error, SlurmError) else "ckpt"
+            )
 
-    def health(self, name: str, error: str | None, code: str = "ckpt") -> None:
+    def report_health(self, name: str, error: str | None, code: str = "ckpt") -> None:
         """How a source answered; told once for each change."""
         if not self._healths.is_news(name, error):
             return
@@ -131,7 +133,7 @@ class Journal:
                 Health(name=name, checked=self._now(), error=error, code=code if error else None)
             )
         except sqlite3.Error as trouble:
-            self._say(trouble)
+            self._report_ledger(trouble)
             # Not told to the ledger yet: the next answer is to be news once more.
             self._healths.over(name)
 
@@ -143,7 +145,7 @@ class Journal:
         with self._lock:
             decisions, self._decisions = self._decisions, []
             # Below 0 the clock was set back, and the next time would be far away.
-            if last or not 0 <= now - self._counted < COUNTED:
+            if last or not 0 <= now - self._counted < WRITE_COUNTERS_EVERY_S:
                 self._counted = now
                 counts = sums(self._counts, self._observed)
                 self._counts, self._observed = defaultdict(float), []
@@ -152,14 +154,14 @@ class Journal:
                 self._ledger.decisions.record(*decisions)
             self._ledger_reports.over("ledger")
         except sqlite3.Error as error:
-            self._say(error)
+            self._report_ledger(error)
             with self._lock:
                 # Before those that were noted meanwhile.
                 self._decisions[:0] = decisions
         if counts:
             self._state.count(counts)
 
-    def _say(self, error: sqlite3.Error) -> None:
+    def _report_ledger(self, error: sqlite3.Error) -> None:
         if self._ledger_reports.is_news("ledger", str(error)):
             log.warning("the ledger cannot be written, decisions wait: %s", error)
 

@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, plan_for
-from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.job_settings import MethodChoice, asks_for_limit, resolve_for
+from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.memory import Machine
@@ -44,14 +44,14 @@ from slurm_elastic.state.heartbeat import CKPTMAN
 
 log = logging.getLogger(__name__)
 
-TAGGED_EVERY = 30.0
+READ_TAGS_EVERY_S = 30.0
 """Seconds between two readings of all clouds, by a service without a ledger to read."""
-FRESH_PLANS = 5.0
+PLANS_TTL_S = 5.0
 """Seconds for which plans are acted upon as they were read."""
 _NO_POOL = PoolCheckpoint()
 Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
 """By instance type and zone: (since, $/h), ascending."""
-Run = tuple[int, int]
+RunKey = tuple[int, int]
 """Job and attempt."""
 
 
@@ -73,14 +73,14 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     machine_of: Mapping[str, Machine]
     threats: Threats
     images: Mapping[int, Sequence[Image]]
-    choices: Mapping[int, CheckpointPlan]
+    choices: Mapping[int, MethodChoice]
     saves: Mapping[int, float] = field(default_factory=dict)
     answered: bool = True
     blind: bool = False
     leaving: Mapping[str, Threat] = field(default_factory=dict)
     warned: Sequence[RecordedNotice] = ()
     nodes: Mapping[str, SlurmNode] | None = None
-    migrations: Mapping[Run, Migration] = field(default_factory=dict)
+    migrations: Mapping[RunKey, Migration] = field(default_factory=dict)
     unsavable: Mapping[int, UnsavableRun] = field(default_factory=dict)
     prices: Prices = field(default_factory=dict)
     mtti: Mapping[str, float] = field(default_factory=dict)
@@ -100,17 +100,17 @@ class SlurmPlans:
 
     name = "plans of Slurm"
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: CheckpointSite) -> None:
         self._site = site
         self._lock = threading.Lock()
         self._found: tuple[Threat, ...] = ()
         self._found_since = float("-inf")
         self._read = float("-inf")
 
-    def old(self) -> bool:
+    def are_old(self) -> bool:
         """Whether they may have been taken back since they were read."""
         with self._lock:
-            return self._site.now() - self._read > FRESH_PLANS
+            return self._site.now() - self._read > PLANS_TTL_S
 
     def read(self) -> None:
         """Once. SlurmError where Slurm does not answer: what was known stays."""
@@ -134,7 +134,7 @@ class SlurmPlans:
         return [one for one in found if one.until is None or one.until > now]
 
 
-class Watch:
+class SnapshotReader:
     """Remembers what could be read last, for the time in which it cannot be."""
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -145,7 +145,7 @@ class Watch:
 
     def __init__(
         self,
-        site: Site,
+        site: CheckpointSite,
         prices: PriceBook | None,
         plans: Callable[[], Sequence[Threat]] = tuple,
     ) -> None:
@@ -160,7 +160,7 @@ class Watch:
         self._blind = False
         self._reports = ReportOnce[str]()
 
-    def look(self) -> Snapshot:
+    def read(self) -> Snapshot:
         """Everything once. sqlite3.Error where our own memory cannot be read."""
         site = self._site
         machines, is_blind = self._read_machines(())
@@ -178,11 +178,15 @@ class Watch:
         settings = site.config.checkpoint
         prices = self._prices.prices() if self._prices else {}
         of_nodes = [
-            *told_of(warned, machines), *self._plans(), *self._ends(machines, prices, now)
-        ]  # fmt: skip
+            *threats_of_notices(warned, machines),
+            *self._plans(),
+            *self._ends(machines, prices, now),
+        ]
         threatened = {one.what for one in of_nodes}
         choices = {
-            job.id: choice_of(site, job) for job in known.values() if self._counts(job, threatened)
+            job.id: choose_method(site, job)
+            for job in known.values()
+            if self._counts(job, threatened)
         }
         saves = {n: save_seconds([i.seconds for i in some], settings.expected)
                  for n, some in images.items()}  # fmt: skip
@@ -231,7 +235,7 @@ class Watch:
     def _of_jobs(
         self,
         jobs: Mapping[int, SlurmJob],
-        choices: Mapping[int, CheckpointPlan],
+        choices: Mapping[int, MethodChoice],
         saves: Mapping[int, float],
         now: float,
     ) -> list[Threat]:
@@ -294,7 +298,7 @@ class Watch:
         clock = self._site.monotonic()
         if clock < self._tagged_next:
             return False
-        self._tagged_next = clock + TAGGED_EVERY
+        self._tagged_next = clock + READ_TAGS_EVERY_S
         return True
 
     def _tagged(self, last: Mapping[str, Machine]) -> Mapping[str, Machine]:
@@ -325,9 +329,9 @@ class Watch:
         try:
             jobs = site.jobs.read()
         except SlurmError as error:
-            site.journal.failed("slurm (ckptman)", error)
+            site.recorder.report_failure("slurm (ckptman)", error)
             return None
-        site.journal.health("slurm (ckptman)", None)
+        site.recorder.report_health("slurm (ckptman)", None)
         return jobs
 
     def _nodes(self, names: Sequence[str]) -> Mapping[str, SlurmNode] | None:
@@ -344,42 +348,44 @@ class Watch:
         on after its time limit, or is preempted.
         """
         site = self._site
-        if not at_work(job) and not job.is_suspended:
+        if not is_working(job) and not job.is_suspended:
             return False
         if any(node in site.pool_of or node in threatened for node in job.nodes):
             return True
         return asks_for_limit(job.comment) or bool(job.preempted)
 
-    def count_anew(self, since: float) -> None:
+    def count_interruptions(self, since: float) -> None:
         """Count the interruptions since then (Unix time)."""
         site, now = self._site, self._site.now()
         try:
             known = site.ledger.machines.live(ended_since=since)
         except sqlite3.Error:
             return
-        self._mtti = mean_times(known, site.state.interruptions(since), now)
+        self._mtti = mean_times_to_interruption(known, site.state.interruptions(since), now)
 
 
-def at_work(job: SlurmJob) -> bool:
+def is_working(job: SlurmJob) -> bool:
     """Whether it works on its nodes."""
     return "RUNNING" in job.states and not job.states & {"CONFIGURING", "COMPLETING"}
 
 
-def choice_of(site: Site, job: SlurmJob) -> CheckpointPlan:
+def choose_method(site: CheckpointSite, job: SlurmJob) -> MethodChoice:
     """How a job is saved: by its own word, its pool's or the site's, if that can be used here."""
     pool = site.pool_of.get(job.nodes[0]) if job.nodes else None
     section = pool.checkpoint if pool else _NO_POOL
-    choice = plan_for(job, section, site.config.checkpoint)
+    choice = resolve_for(job, section, site.config.checkpoint)
     if choice.method in ("none", *site.checkpointers):
         return choice
     why = (
         f"method {choice.method} cannot be used on this site; the log of {CKPTMAN} tells the "
         "administrators why"
     )
-    return CheckpointPlan(method="none", policy=choice.policy, refused=why)
+    return MethodChoice(method="none", policy=choice.policy, refused=why)
 
 
-def told_of(warned: Iterable[RecordedNotice], machines: Mapping[str, Machine]) -> Iterable[Threat]:
+def threats_of_notices(
+    warned: Iterable[RecordedNotice], machines: Mapping[str, Machine]
+) -> Iterable[Threat]:
     """The threats of notices. ``machines``: the live ones by id."""
     for one in warned:
         machine = machines.get(one.notice.instance)
@@ -388,7 +394,7 @@ def told_of(warned: Iterable[RecordedNotice], machines: Mapping[str, Machine]) -
             yield of_notice(node, one.notice)
 
 
-def mean_times(
+def mean_times_to_interruption(
     machines: Iterable[Machine], interruptions: Mapping[str, int], now: float
 ) -> Mapping[str, float]:
     """Mean seconds to an interruption of one machine by offer: machine-seconds that were seen for
