@@ -216,7 +216,7 @@ def test_a_late_save_does_not_let_go_what_a_later_one_holds(
         save(bed.checkpointer, stop=True, within=0.1)
     monkeypatch.setattr(bed.theirs, "checkpoint", take)
     save(bed.checkpointer, stop=True)
-    (thread,) = bed.checkpointer._calls._left[RUN.job]
+    (thread,) = bed.checkpointer._calls._abandoned[RUN.job]
     ends.set()
     assert over.wait(60)
     thread.join(60)

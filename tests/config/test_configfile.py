@@ -275,18 +275,22 @@ def test_a_uuid_that_cannot_be_written_is_a_clear_refusal(tmp_path: Path) -> Non
 # Who may spend
 
 
+def sentences_of_blocked(config: Config) -> dict[str, str]:
+    return {name: str(cause) for name, cause in blocked_clouds(config).items()}
+
+
 def test_a_public_cloud_is_shut_until_somebody_is_allowed_and_a_cap_is_set() -> None:
     nobody = "nobody is allowed to use it (set who.accounts, who.groups or who.qos)"
     no_cap = "it has no spending cap (set limits.dollars_per_hour)"
-    assert blocked_clouds(good()) == {}
-    assert blocked_clouds(good("  accounts: [physics]\n", "")) == {
+    assert sentences_of_blocked(good()) == {}
+    assert sentences_of_blocked(good("  accounts: [physics]\n", "")) == {
         "aws": f"cloud aws costs money: {nobody}"
     }
-    assert blocked_clouds(good("  dollars_per_hour: 5\n", "")) == {
+    assert sentences_of_blocked(good("  dollars_per_hour: 5\n", "")) == {
         "aws": f"cloud aws costs money: {no_cap}"
     }
     both = replace(good(), who=Who(), limits=Limits())
-    assert blocked_clouds(both) == {"aws": f"cloud aws costs money: {nobody} and {no_cap}"}
+    assert sentences_of_blocked(both) == {"aws": f"cloud aws costs money: {nobody} and {no_cap}"}
 
 
 def test_a_cloud_may_have_its_own_allow_list_and_cap() -> None:
