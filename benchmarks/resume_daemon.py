@@ -62,7 +62,7 @@ class Watched(Daemon):
     def warm_up(self) -> None:
         """Come to rest: the first round has read the cloud."""
         self.tick()
-        for round_ in self._repairing.values():
+        for round_ in self._running_repairs.values():
             round_.result(60)
         self.used = self.usage()
 

@@ -33,7 +33,7 @@ from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.recorder import DecisionRecorder
 from slurm_elastic.ckptman.site import JobList
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.controller.requeues import PATIENCE, Requeues
+from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, Requeues
 from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.features.usage_counters import CALLS, CallTimes
 from slurm_elastic.model.checkpoint import JobRun
@@ -203,13 +203,13 @@ def test_requeues(tmp_path: Path) -> None:
     requeues, slurm = Requeues(), FakeSlurm(jobs=[PENDING])
     requeues.expect(PENDING, 0.0, ["n1"])
     requeues.recall(ledger, 0.0)
-    requeues.recall_left(ledger, 2 * PATIENCE, 0.0)
+    requeues.recall_left(ledger, 2 * REQUEUE_TIMEOUT_S, 0.0)
     requeues.tick(slurm, ledger, 5.0, 1.0)
     slurm.fail_next.append(SlurmError(("x",), 1, "no"))
     requeues.expect(PENDING, 0.0, ["n1"])
     with pytest.raises(SlurmError):
         requeues.tick(slurm, ledger, 5.0, 1.0)
-    requeues.tick(slurm, ledger, 5.0, 2 * PATIENCE)
+    requeues.tick(slurm, ledger, 5.0, 2 * REQUEUE_TIMEOUT_S)
     ledger.close()
 
 

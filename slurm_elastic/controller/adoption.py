@@ -1,5 +1,5 @@
-"""Machines of ours that the ledger lacks, taken in one by one; what each may cost counts from then
-on.
+"""Adopts our machines that the ledger lacks, for example after its file was lost. From then on each
+counts in the limits with the most that it may cost.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ log = logging.getLogger(__name__)
 def adopt(
     site: Site,
     actions: Sequence[Adopt | AdoptStopped],
-    seen: Sequence[Instance],
+    listed: Sequence[Instance],
     doubts: Mapping[str, str],
 ) -> None:
-    """The machines of ``seen`` that ``actions`` name; ``doubts`` says by id what was not believed
-    of it. A machine that cannot be taken in stays for the next round.
+    """Adopt the ``listed`` machines that ``actions`` name. ``doubts``: by id, the tags that we do
+    not believe. A machine that cannot be adopted now is tried again in the next round.
     """
-    wanted = {a.machine: a.reason for a in actions}
-    found = [i for i in seen if i.id in wanted]
-    worst = _worst_prices(site, found)
-    for instance in found:
-        # Known here until a row has it: where it goes before, it was paid all the same.
+    reason_by_id = {a.machine: a.reason for a in actions}
+    machines = [i for i in listed if i.id in reason_by_id]
+    price_by_offer = _read_worst_prices(site, machines)
+    for instance in machines:
+        # Remember the machine until it has a row. If it ends before that, its cost must still be
+        # recorded (`record_ended_unadopted`).
         site.unadopted[instance.cloud, instance.id] = instance
         try:
-            before = _take_in(site, instance, worst.get(instance.offer_key, 0.0))
-        # One that something is wrong with must not hide the next.
+            before = _write_row(site, instance, price_by_offer.get(instance.offer_key, 0.0))
+        # One by one: a machine that cannot be adopted must not keep the next from its row.
         except (SlurmElasticError, sqlite3.Error) as error:
             log.warning("not adopted id=%s error=%s", instance.id, error)
             continue
@@ -44,79 +45,84 @@ def adopt(
             log.exception("not adopted, tried again id=%s", instance.id)
             continue
         site.unadopted.pop((instance.cloud, instance.id))
-        why = wanted[instance.id] if before is None else _back(before, instance)
+        reason = reason_by_id[instance.id] if before is None else _explain_return(before, instance)
         if instance.id in doubts:
-            why += f"; its tags are not believed: {doubts[instance.id]}"
-        site.record(CORRELATION, "adopted", (instance.node,), why)
+            reason += f"; its tags are not believed: {doubts[instance.id]}"
+        site.record(CORRELATION, "adopted", (instance.node,), reason)
 
 
 _UNADOPTED = EndedWhileUnwritable()
 
 
-def account_for_gone(site: Site, cloud: str, seen: Sequence[Instance]) -> None:
-    """Write down machines that the ledger could not take in while they lived, and that ``seen``, a
-    whole list of their cloud, lacks: they were paid until about now. One that the list was wrong
-    about is adopted again.
+def record_ended_unadopted(site: Site, cloud: str, listed: Sequence[Instance]) -> None:
+    """Record machines that ended before the ledger could adopt them, with a life until now.
+    ``listed`` is a complete list of the cloud. If it lacks a machine wrongly, a later list that
+    shows the machine has it adopted again.
     """
-    there = {i.id for i in seen}
+    listed_ids = {i.id for i in listed}
     unadopted = site.unadopted.snapshot().values()
-    gone = [i for i in unadopted if i.cloud == cloud and i.id not in there]
-    for instance in gone:
+    ended = [i for i in unadopted if i.cloud == cloud and i.id not in listed_ids]
+    for instance in ended:
         try:
-            _write_down_gone(site, instance)
+            _record_ended(site, instance)
         except (SlurmElasticError, sqlite3.Error) as error:
             log.warning("not written down yet id=%s error=%s", instance.id, error)
             continue
-        except Exception:  # one that nothing can be made of must not stop the round for ever
+        # Give up this one machine: an entry that always fails would stop every round of the cloud.
+        except Exception:
             log.exception("not written down id=%s", instance.id)
         site.unadopted.pop((cloud, instance.id))
 
 
-def _write_down_gone(site: Site, instance: Instance) -> None:
-    """Unless the ledger has it by now, from a copy: then it ends as others do."""
-    known = site.ledger.machines.live(ended_since=0.0)
-    if any((m.instance.cloud, m.instance.id) == (instance.cloud, instance.id) for m in known):
+def _record_ended(site: Site, instance: Instance) -> None:
+    """Record one machine as ended, unless the ledger has it."""
+    # A ledger that was restored from a copy may have the machine. The usual repair ends it then.
+    machines = site.ledger.machines.live(ended_since=0.0)
+    if any((m.instance.cloud, m.instance.id) == (instance.cloud, instance.id) for m in machines):
         return
-    _take_in(site, instance, 0.0)
+    _write_row(site, instance, 0.0)
     site.ledger.machines.ended(instance.cloud, [instance.id], _UNADOPTED, site.now())
     site.record(CORRELATION, "ended", [instance.node], _UNADOPTED)
 
 
-def _take_in(site: Site, instance: Instance, worst: float) -> Machine | None:
+def _write_row(site: Site, instance: Instance, worst: float) -> Machine | None:
     pool = site.pool_of.get(instance.node)
     name = pool.name if pool else ""
-    # A tag that says too little must not make room for more: the configuration's price counts, too.
-    worst = max(worst, _typed_price(site, instance), instance.price)
+    # Anybody with rights in the cloud may edit the price tag. A price that is too low would leave
+    # room in the limits for further machines, so the configured price is the least that counts.
+    worst = max(worst, _configured_price(site, instance), instance.price)
     return site.ledger.machines.adopt(instance, name, site.now(), worst, site.providers.keys())
 
 
-def _typed_price(site: Site, instance: Instance) -> float:
-    """The price of its type by the configuration ($/h); 0 of one that it lacks."""
+def _configured_price(site: Site, instance: Instance) -> float:
+    """The configured price of the machine's type ($/h); 0 if the configuration lacks the type."""
     settings = site.clouds[instance.cloud]
     if settings.flat_price is not None:
         return settings.flat_price
-    known = settings.shapes.get(instance.instance_type)
-    return known.price if known else 0.0
+    shape = settings.shapes.get(instance.instance_type)
+    return shape.price if shape else 0.0
 
 
-def _back(before: Machine, instance: Instance) -> str:
-    """Why a machine is adopted that the ledger knew."""
+def _explain_return(before: Machine, instance: Instance) -> str:
+    """Return the reason for adopting a machine that the ledger has had before."""
     cloud = before.instance.cloud
     if cloud != instance.cloud:
         return f"it is now of cloud {instance.cloud}; the configuration has no {cloud} any more"
     return f"the ledger had it ended, but its cloud has it, {instance.state}"
 
 
-def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, float]:
-    """By offer, what machines may come to, as the limits count them: a spot machine's own price
-    is not the most it may cost, a typed one may be too low, and with the ledger its offer was lost.
+def _read_worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, float]:
+    """Return by offer the highest price of these machines ($/h), as the limits count it.
+
+    The price tag of a spot machine is not the most that it may cost, and the offer it was bought by
+    was lost with the ledger, so ask the cloud again.
     """
     worst: dict[str, float] = {}
     nodes = [i.node for i in instances if i.node in site.pool_of]
     for pool in {site.pool_of[node].name: site.pool_of[node] for node in nodes}.values():
         try:
             offers = site.providers[pool.cloud].offers(pool)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the machines are there
+        except Exception as error:  # noqa: BLE001 - the machines cost money and must be adopted
             log.warning("adopted at their own price pool=%s error=%r", pool.name, error)
             continue
         worst.update({offer.key: offer.worst_price for offer in offers})

@@ -1,7 +1,7 @@
-"""Carries out what was decided for a cloud: in Slurm, in the cloud and in the ledger, where an
-intent stands before each call.
+"""Carries out the actions that were decided for a cloud: in Slurm, in the cloud and in the ledger.
 
-Any action may be done twice: whatever it came to, the next pass sees and decides anew.
+Before each call to a cloud its intent is in the ledger. Any action may be done twice: the next
+round reads the state again and decides from it, whether the action succeeded or not.
 """
 
 from __future__ import annotations
@@ -18,25 +18,30 @@ from slurm_elastic.base.errors import NotLearntError, SlurmElasticError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.adoption import adopt
-from slurm_elastic.controller.boot_timeouts import blamed, expect_requeued
-from slurm_elastic.controller.boots import record_boot_failures, register, reopen_pools
+from slurm_elastic.controller.boot_timeouts import expect_requeued, select_blamed
+from slurm_elastic.controller.boots import record_boot_failures, record_registered, reopen_pools
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate, terminate_by_cause
 from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.controller.launch import assign_addresses, hide_names
-from slurm_elastic.controller.lost_nodes import by_cause, disclaim, fail_nodes
-from slurm_elastic.controller.open_launches import confirm, jobs_of, retry, waits_for
+from slurm_elastic.controller.lost_nodes import group_by_cause, set_lost_down, set_unused_down
+from slurm_elastic.controller.open_launches import (
+    confirm_launches,
+    find_jobs_of_nodes,
+    retry_launches,
+    waits_for,
+)
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import (
     CORRELATION,
-    all_nodes,
-    capacity_holds,
-    machines_of,
-    machines_to_act_on,
+    find_machines_to_act_on,
+    list_capacity_holds,
+    list_live_machines,
+    read_all_nodes,
 )
-from slurm_elastic.controller.stale_machines import stale_instances
+from slurm_elastic.controller.stale_machines import find_stale_machines
 from slurm_elastic.model.causes.machine_ends import PoweredUpAgain
 from slurm_elastic.model.causes.refusals import CloudUnlisted
 from slurm_elastic.model.causes.repairs import AlreadyServed
@@ -52,11 +57,12 @@ from slurm_elastic.state.ledger import Machine
 log = logging.getLogger(__name__)
 
 DECIDED_FRESH_S = 1.0
-"""Seconds for which one reading of all nodes checks the repairs of every kind in a pass: at a large
-site a reading takes most of a second itself. A pass that waited for a cloud reads them again.
+"""Seconds for which one reading of all nodes is new enough to check repairs against. At a large
+site a reading takes most of a second, so it is shared by the kinds of actions in a round. A round
+that had to wait for a cloud reads the nodes again.
 """
 Do = Callable[[Any], None]
-"""Does all actions of one kind."""
+"""Does the given actions, which are all of one kind."""
 
 
 def apply(
@@ -66,25 +72,28 @@ def apply(
     snapshot: ClusterSnapshot,
     doubts: Mapping[str, str] | None = None,
 ) -> bool:
-    """Do what was decided for a cloud by ``snapshot``, kind by kind in the order in which it was
-    decided, each in its bulk calls; whether nodes of it wait for their turn to boot. ``doubts``: by
-    machine, what of its tags is not believed.
+    """Do the actions that were decided for a cloud from ``snapshot``: kind by kind, in the order of
+    ``decided``, each kind in bulk calls. Returns whether nodes wait for their turn to boot.
+    ``doubts``: by machine, the tags that we do not believe.
 
-    A failure is logged and left to the next round; one in what a request calls for is raised.
+    If an action of a periodic round fails, we log the error and the next round tries again. An
+    error in an action for a request is raised, so that the request stays in the spool.
     """
     by_kind: dict[type[Action], list[Action]] = {}
     for action in decided:
         by_kind.setdefault(type(action), []).append(action)
-    doing = _Apply(site, cloud, snapshot, doubts or {})
-    for kind, some in by_kind.items():
-        # One of those that are no bulk call must not stand in the way of the others.
-        for together in [some] if kind.bulk else [[action] for action in some]:
-            doing.do(together)
-    return doing.waits
+    doers = _Apply(site, cloud, snapshot, doubts or {})
+    for kind, kind_actions in by_kind.items():
+        # Actions of a kind that is no bulk call fail one by one: an error stops only its own.
+        for batch in [kind_actions] if kind.bulk else [[action] for action in kind_actions]:
+            doers.do(batch)
+    return doers.nodes_wait
 
 
 class _Apply:
-    """The doers of one pass. ``waits``: whether nodes wait for their turn to boot."""
+    """The functions that do the actions of one round, by class of action. ``nodes_wait``: whether
+    nodes wait for their turn to boot.
+    """
 
     def __init__(
         self, site: Site, cloud: str, snapshot: ClusterSnapshot, doubts: Mapping[str, str]
@@ -93,9 +102,9 @@ class _Apply:
         self._snapshot = snapshot
         self._request = snapshot.request
         self._correlation = self._request.id if self._request is not None else CORRELATION
-        self.waits = False
-        self._decided: frozenset[Action] = frozenset()
-        self._decided_at = float("-inf")
+        self.nodes_wait = False
+        self._current_repairs: frozenset[Action] = frozenset()
+        self._checked_at = float("-inf")
         self._doubts = doubts
         self._doers: dict[type[Action], Do] = {
             actions.Adopt: self._adopt,
@@ -136,238 +145,253 @@ class _Apply:
         for kind, doer in site.extensions.doers:
             self._doers[kind] = partial(doer, snapshot)
 
-    def do(self, some: Sequence[Action]) -> None:
-        """These, of one kind."""
-        kind, do = some[0].kind, self._doers[type(some[0])]
+    def do(self, batch: Sequence[Action]) -> None:
+        """Do these actions, which are all of one kind."""
+        kind, do = batch[0].kind, self._doers[type(batch[0])]
         if self._request is not None:
-            # What fails is raised: the request stays in the spool and is tried again.
-            do(some)
+            # Let errors pass: the request then stays in the spool and is retried.
+            do(batch)
             return
         try:
-            # Since the round read Slurm it has waited for a cloud: an admin may have drained a
-            # node, or Slurm may have asked for it.
-            still = self._still(some) if some[0].by_node else some
-            if still:
-                do(still)
+            # After the round read Slurm it waited for a cloud. In that time an admin may have
+            # drained a node, or Slurm may have asked for it, so check the decision again.
+            current = self._keep_current(batch) if batch[0].by_node else batch
+            if current:
+                do(current)
         except (SlurmElasticError, sqlite3.Error) as error:
             log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
+        # An error of a plug-in or a bug of ours in one kind must not keep the other kinds from
+        # their repairs: these may end machines that cost money.
         except Exception:
             log.exception("repair fails in an unknown way, tried again kind=%s", kind)
 
-    def _still(self, some: Sequence[Action]) -> Sequence[Action]:
-        """The actions that still stand by Slurm's nodes as they are now."""
+    def _keep_current(self, batch: Sequence[Action]) -> Sequence[Action]:
+        """Return the actions that would be decided again from Slurm's nodes of this moment."""
         clock = self._site.monotonic()
-        if clock - self._decided_at >= DECIDED_FRESH_S:
-            nodes = all_nodes(self._site)
-            self._decided = frozenset(decide(replace(self._snapshot, nodes=nodes), (Rule.REPAIR,)))
-            self._decided_at = self._site.monotonic()
-        dropped = [a.subject for a in some if a not in self._decided]
+        if clock - self._checked_at >= DECIDED_FRESH_S:
+            nodes = read_all_nodes(self._site)
+            self._current_repairs = frozenset(
+                decide(replace(self._snapshot, nodes=nodes), (Rule.REPAIR,))
+            )
+            self._checked_at = self._site.monotonic()
+        dropped = [a.subject for a in batch if a not in self._current_repairs]
         if dropped:
             log.info("repair dropped, Slurm has changed meanwhile subjects=%s", dropped)
-        return [a for a in some if a in self._decided]
+        return [a for a in batch if a in self._current_repairs]
 
-    def _adopt(self, some: Sequence[actions.Adopt | actions.AdoptStopped]) -> None:
-        adopt(self._site, some, self._snapshot.listed or (), self._doubts)
+    def _adopt(self, batch: Sequence[actions.Adopt | actions.AdoptStopped]) -> None:
+        adopt(self._site, batch, self._snapshot.listed or (), self._doubts)
 
-    def _confirm(self, some: Sequence[actions.Confirm]) -> None:
-        confirm(self._site, some, self._snapshot.listed or ())
+    def _confirm(self, batch: Sequence[actions.Confirm]) -> None:
+        confirm_launches(self._site, batch, self._snapshot.listed or ())
 
-    def _retry(self, some: Sequence[actions.Retry]) -> None:
-        retry(self._site, some, self._snapshot.listed or ())
+    def _retry(self, batch: Sequence[actions.Retry]) -> None:
+        retry_launches(self._site, batch, self._snapshot.listed or ())
 
     def _note_read(self, _: Sequence[actions.NoteRead]) -> None:
         self._site.ledger.machines.read_whole(self._cloud, self._site.now())
 
-    def _register(self, some: Sequence[actions.Register]) -> None:
-        register(self._site, self._cloud, some)
+    def _register(self, batch: Sequence[actions.Register]) -> None:
+        record_registered(self._site, self._cloud, batch)
 
-    def _recycle(self, some: Sequence[actions.Recycle]) -> None:
-        recycle(self._site, self._cloud, some, CORRELATION)
+    def _recycle(self, batch: Sequence[actions.Recycle]) -> None:
+        recycle(self._site, self._cloud, batch, CORRELATION)
 
-    def _reopen_pools(self, some: Sequence[actions.ReopenPool]) -> None:
-        reopen_pools(self._site, some)
+    def _reopen_pools(self, batch: Sequence[actions.ReopenPool]) -> None:
+        reopen_pools(self._site, batch)
 
-    def _fail_nodes(self, some: Sequence[actions.FailNode]) -> None:
-        fail_nodes(self._site, some)
+    def _fail_nodes(self, batch: Sequence[actions.FailNode]) -> None:
+        set_lost_down(self._site, batch)
 
-    def _fail_lost_nodes(self, some: Sequence[actions.FailLost]) -> None:
-        fail_nodes(self._site, some, told=True)
+    def _fail_lost_nodes(self, batch: Sequence[actions.FailLost]) -> None:
+        set_lost_down(self._site, batch, cloud_ended_it=True)
 
-    def _disclaim(self, some: Sequence[actions.Disclaim]) -> None:
-        disclaim(self._site, some)
+    def _disclaim(self, batch: Sequence[actions.Disclaim]) -> None:
+        set_unused_down(self._site, batch)
 
-    def _note_drains(self, some: Sequence[actions.NoteDrain]) -> None:
-        self._site.ledger.usage.write((), [a.span for a in some])
+    def _note_drains(self, batch: Sequence[actions.NoteDrain]) -> None:
+        self._site.ledger.usage.write((), [a.span for a in batch])
 
-    def _set_addresses(self, some: Sequence[actions.SetAddress]) -> None:
-        assign_addresses(self._site, {a.node: a.address for a in some})
+    def _set_addresses(self, batch: Sequence[actions.SetAddress]) -> None:
+        assign_addresses(self._site, {a.node: a.address for a in batch})
 
-    def _hide_names(self, some: Sequence[actions.HideName]) -> None:
-        hide_names(self._site, [a.node for a in some])
+    def _hide_names(self, batch: Sequence[actions.HideName]) -> None:
+        hide_names(self._site, [a.node for a in batch])
 
-    def _power_down(self, some: Sequence[actions.OnNode]) -> None:
-        self._change(some, node_updates.power_down)
+    def _power_down(self, batch: Sequence[actions.OnNode]) -> None:
+        self._change(batch, node_updates.power_down)
 
-    def _power_down_from_nowhere(self, some: Sequence[actions.Clear]) -> None:
-        self._change(some, node_updates.power_down_from_nowhere)
+    def _power_down_from_nowhere(self, batch: Sequence[actions.Clear]) -> None:
+        self._change(batch, node_updates.power_down_from_nowhere)
 
-    def _power_down_when_idle(self, some: Sequence[actions.PowerDownWhenIdle]) -> None:
-        self._change(some, node_updates.power_down_when_idle)
+    def _power_down_when_idle(self, batch: Sequence[actions.PowerDownWhenIdle]) -> None:
+        self._change(batch, node_updates.power_down_when_idle)
 
-    def _restore(self, some: Sequence[actions.Restore]) -> None:
-        self._change(some, _return_to_service)
+    def _restore(self, batch: Sequence[actions.Restore]) -> None:
+        self._change(batch, _return_to_service)
 
-    def _note_end(self, some: Sequence[NoteEnd | NoteMissing]) -> None:
-        nodes = self._nodes_of(some)
-        for cause in dict.fromkeys(a.cause for a in some):
-            ids = [a.machine for a in some if a.cause == cause]
+    def _note_end(self, batch: Sequence[NoteEnd | NoteMissing]) -> None:
+        nodes = self._nodes_of(batch)
+        for cause in dict.fromkeys(a.cause for a in batch):
+            ids = [a.machine for a in batch if a.cause == cause]
             self._site.ledger.machines.ended(self._cloud, ids, cause, self._site.now())
             self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], cause)
 
-    def _abandon(self, some: Sequence[actions.Abandon]) -> None:
-        for action in some:
+    def _abandon(self, batch: Sequence[actions.Abandon]) -> None:
+        for action in batch:
             self._site.ledger.launches.failed(action.generation, action.reason, self._site.now())
 
-    def _terminate(self, some: Sequence[actions.OnMachine]) -> None:
-        cause_of = {a.machine: a.cause for a in some}
-        terminate_by_cause(self._site, self._cloud, self._machines(some), cause_of, CORRELATION)
+    def _terminate(self, batch: Sequence[actions.OnMachine]) -> None:
+        cause_of = {a.machine: a.cause for a in batch}
+        terminate_by_cause(self._site, self._cloud, self._machines(batch), cause_of, CORRELATION)
 
-    def _machines(self, some: Sequence[actions.OnMachine]) -> list[Machine]:
-        return machines_to_act_on(self._site, self._cloud, some)
+    def _machines(self, batch: Sequence[actions.OnMachine]) -> list[Machine]:
+        return find_machines_to_act_on(self._site, self._cloud, batch)
 
-    def _relaunch(self, some: Sequence[actions.Relaunch]) -> None:
-        cause_of = {a.machine: a.cause for a in some}
-        past: dict[str, list[str]] = {}
-        for machine in self._machines(some):
-            past.setdefault(machine.instance.node, []).append(machine.instance.id)
+    def _relaunch(self, batch: Sequence[actions.Relaunch]) -> None:
+        cause_of = {a.machine: a.cause for a in batch}
+        ids_by_node: dict[str, list[str]] = {}
+        for machine in self._machines(batch):
+            ids_by_node.setdefault(machine.instance.node, []).append(machine.instance.id)
         self._launch(
-            [actions.Launch(node=n, past=tuple(of), cause=cause_of[of[0]])
-             for n, of in past.items()]
+            [actions.Launch(node=n, past=tuple(ids), cause=cause_of[ids[0]])
+             for n, ids in ids_by_node.items()]
         )  # fmt: skip
 
-    def _launch(self, some: Sequence[actions.Launch]) -> None:
-        """End the machines of the past, and give the nodes others, unless something serves them."""
+    def _launch(self, batch: Sequence[actions.Launch]) -> None:
+        """End the machines of an earlier power-up, then launch one for each node that has none."""
         site, cloud, request = self._site, self._cloud, self._request
         unread = site.first_unread_cloud(cloud, site.ledger.machines.clouds_read())
         error = site.unreadable.get(unread, "")
-        # What is there is in no limit yet.
+        # As long as a cloud was never listed, its machines count in no limit, so nothing may be
+        # bought. A periodic round waits, and a request is retried.
         if unread and request is None:
             return  # a later round buys
         if unread and not error:
-            # It passes, so the request stays in the spool (`PASSING`).
+            # The error passes by itself, so the request stays in the spool (`PASSING_ERRORS`).
             raise NotLearntError(f"{unread}: not read yet, its machines may be in no count")
         trouble = CloudUnlisted(cloud=unread, error=error) if error else None
-        served = self._end_past(some)
-        # A machine of ours may be left of a pool that is another cloud's by now: that one buys.
-        mine = [a.node for a in some if self._snapshot.home(a.node) == cloud]
-        wanted = [node for node in mine if node not in served]
-        if any(a.past for a in some):  # to end those has taken its time
-            view = site.slurm.nodes(wanted) if wanted else {}
-            wanted = [node for node in wanted if waits_for(view, node)]
+        served = self._end_past(batch)
+        # A pool may have moved to another cloud while this one still has a machine of its node.
+        # Only the pool's present cloud buys.
+        own_nodes = [a.node for a in batch if self._snapshot.home(a.node) == cloud]
+        unserved = [node for node in own_nodes if node not in served]
+        # Ending machines took time. Slurm may no longer want some of the nodes, and a machine
+        # that is bought for such a node serves nobody.
+        if any(a.past for a in batch):
+            view = site.slurm.nodes(unserved) if unserved else {}
+            unserved = [node for node in unserved if waits_for(view, node)]
         if request is None:
-            jobs: Jobs = jobs_of(site, wanted) if wanted else {}
+            jobs: Jobs = find_jobs_of_nodes(site, unserved) if unserved else {}
         else:
             jobs = request.jobs
             if served:
                 self._drop(
-                    [actions.Drop(node=n, cause=AlreadyServed()) for n in mine if n in served]
+                    [actions.Drop(node=n, cause=AlreadyServed()) for n in own_nodes if n in served]
                 )
-        if wanted:
-            asked = request.received if request is not None else None
+        if unserved:
+            asked_at = request.received if request is not None else None
             waiting = provision(
-                site, cloud, self._correlation, wanted, jobs, asked, trouble=trouble
+                site, cloud, self._correlation, unserved, jobs, asked_at, trouble=trouble
             )
-            self.waits = bool(waiting)
+            self.nodes_wait = bool(waiting)
 
-    def _end_past(self, some: Sequence[actions.Launch]) -> set[str]:
-        """The nodes that something serves once the machines of the past have ended."""
+    def _end_past(self, batch: Sequence[actions.Launch]) -> set[str]:
+        """End the machines of an earlier power-up. Returns the nodes that a machine or an open
+        launch still serves.
+        """
         site, cloud = self._site, self._cloud
-        nodes = {a.node for a in some}
-        past = {id_ for a in some for id_ in a.past}
-        # A machine may be left of a pool that another cloud had: only that cloud can end it, and
-        # none is bought where jobs run on it, as slurmctld may forget that its node was up.
-        theirs = [m for m in site.ledger.machines.live() if m.instance.node in nodes]
-        old = [m for m in theirs if m.instance.cloud != cloud or m.instance.id in past]
+        nodes = {a.node for a in batch}
+        past_ids = {id_ for a in batch for id_ in a.past}
+        # A machine may remain in the cloud that had the pool before. Only that cloud can end it.
+        # While jobs run on it we buy no other machine for the node, because a slurmctld that was
+        # killed may have forgotten that the node was up.
+        machines = [m for m in site.ledger.machines.live() if m.instance.node in nodes]
+        old = [m for m in machines if m.instance.cloud != cloud or m.instance.id in past_ids]
         stale: Sequence[Machine] = ()
         if old:
-            stale = stale_instances(site, old)
+            stale = find_stale_machines(site, old)
             ending = [m for m in stale if m.instance.cloud == cloud]
             terminate(site, cloud, ending, PoweredUpAgain(), self._correlation)
-        serve = [m for m in theirs if m not in stale and m.is_wanted]
-        opened = site.ledger.launches.open() if past else ()
+        serving = [m for m in machines if m not in stale and m.is_wanted]
+        open_launches = site.ledger.launches.open() if past_ids else ()
         return {
             m.instance.node
-            for m in serve
+            for m in serving
             if m.instance.cloud == cloud or m.registered_at is not None
-        } | {n for row in opened if row.cloud == cloud for n in row.nodes}
+        } | {n for row in open_launches if row.cloud == cloud for n in row.nodes}
 
-    def _suspend(self, some: Sequence[actions.Suspend | actions.FailBoot]) -> None:
-        """End the machines, or stop those that their pool keeps so."""
+    def _suspend(self, batch: Sequence[actions.Suspend | actions.FailBoot]) -> None:
+        """End the machines, except those that a feature stops and keeps instead."""
         site, cloud = self._site, self._cloud
-        machines = self._machines(some)
-        unproven = {a.machine for a in some if isinstance(a, actions.Suspend) and a.unproven}
+        machines = self._machines(batch)
+        unproven = {a.machine for a in batch if isinstance(a, actions.Suspend) and a.unproven}
         doubtful = [m for m in machines if m.instance.id in unproven]
-        stale = stale_instances(site, doubtful)
+        stale = find_stale_machines(site, doubtful)
         doomed = [m for m in machines if m.instance.id not in unproven or m in stale]
         for spare in site.extensions.spare_from_end:
             spared = spare(cloud, doomed, self._snapshot.nodes, self._correlation)
             doomed = [m for m in doomed if m not in spared]
-        cause_of = {a.machine: a.cause for a in some}
+        cause_of = {a.machine: a.cause for a in batch}
         terminate_by_cause(site, cloud, doomed, cause_of, self._correlation)
 
-    def _fail_boots(self, some: Sequence[actions.FailBoot]) -> None:
-        failed = self._machines(some)
-        # Before they are ended: where Slurm does not answer, all of it is done again.
+    def _fail_boots(self, batch: Sequence[actions.FailBoot]) -> None:
+        failed = self._machines(batch)
+        # Before the machines end: if Slurm does not answer here, the whole action is repeated.
+        # After their end no action would be left to expect the requeues.
         jobs = expect_requeued(self._site, failed)
-        if ending := self._without_registered([a for a in some if a.ends]):
+        if ending := self._without_registered([a for a in batch if a.ends]):
             self._suspend(ending)
-        record_boot_failures(self._site, blamed(self._site, failed), self._correlation, jobs)
+        record_boot_failures(self._site, select_blamed(self._site, failed), self._correlation, jobs)
 
-    def _without_registered(self, some: Sequence[actions.FailBoot]) -> Sequence[actions.FailBoot]:
-        """Leave out machines whose nodes are up. Slurm was read before its jobs were: it may have
-        powered a node up again since, and a machine that was late has registered for that.
-        """
-        nodes = self._nodes_of(some)
-        view = self._site.slurm.nodes(list(nodes.values())) if some else {}
+    def _without_registered(self, batch: Sequence[actions.FailBoot]) -> Sequence[actions.FailBoot]:
+        """Leave out machines whose nodes are up now."""
+        # Read the nodes once more. Reading Slurm's jobs took time: Slurm may have powered a node
+        # up again, and the late machine may have registered for that power-up.
+        nodes = self._nodes_of(batch)
+        view = self._site.slurm.nodes(list(nodes.values())) if batch else {}
         up = {name for name, node in view.items() if phase(node) is Phase.UP}
-        return [a for a in some if nodes[a.machine] not in up]
+        return [a for a in batch if nodes[a.machine] not in up]
 
-    def _drop(self, some: Sequence[actions.Drop]) -> None:
+    def _drop(self, batch: Sequence[actions.Drop]) -> None:
         correlation = self._correlation
-        for cause in dict.fromkeys(a.cause for a in some):
-            about = [a.node for a in some if a.cause == cause]
-            nodes = self._site.news(about, "dropped", cause, correlation)
-            if not nodes:  # the request is tried again, and this is as it was
+        for cause in dict.fromkeys(a.cause for a in batch):
+            dropped = [a.node for a in batch if a.cause == cause]
+            nodes = self._site.news(dropped, "dropped", cause, correlation)
+            if not nodes:  # recorded at the first try of this request
                 continue
             log.info("dropped request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
             self._site.record(correlation, "dropped", nodes, cause)
 
-    def _give_back(self, some: Sequence[actions.GiveBack]) -> None:
-        held = {row.scope: row.cause for row in capacity_holds(self._site)}
-        causes = {a.node: held.get(a.node, a.cause) for a in some}
+    def _give_back(self, batch: Sequence[actions.GiveBack]) -> None:
+        held = {row.scope: row.cause for row in list_capacity_holds(self._site)}
+        causes = {a.node: held.get(a.node, a.cause) for a in batch}
         view = self._site.slurm.nodes(list(causes))
         power_down_and_requeue(self._site, list(causes), view, causes, CORRELATION)
 
     def _change(
-        self, some: Sequence[actions.OnNode], change: Callable[[Slurm, Sequence[str]], None]
+        self, batch: Sequence[actions.OnNode], change: Callable[[Slurm, Sequence[str]], None]
     ) -> None:
-        change(self._site.slurm, [a.node for a in some])
-        for cause, nodes in by_cause(some).items():
-            self._site.record(CORRELATION, some[0].kind, nodes, cause)
+        change(self._site.slurm, [a.node for a in batch])
+        for cause, nodes in group_by_cause(batch).items():
+            self._site.record(CORRELATION, batch[0].kind, nodes, cause)
 
-    def _nodes_of(self, some: Sequence[actions.OnMachine]) -> dict[str, str]:
-        there = (*self._site.ledger.stops.machines(), *machines_of(self._site, self._cloud))
-        machines = {m.instance.id: m.instance.node for m in there}
-        return {a.machine: machines.get(a.machine, a.machine) for a in some}
+    def _nodes_of(self, batch: Sequence[actions.OnMachine]) -> dict[str, str]:
+        known_machines = (
+            *self._site.ledger.stops.machines(),
+            *list_live_machines(self._site, self._cloud),
+        )
+        node_by_id = {m.instance.id: m.instance.node for m in known_machines}
+        return {a.machine: node_by_id.get(a.machine, a.machine) for a in batch}
 
-    def _release(self, some: Sequence[actions.Release]) -> None:
-        for kind, cause in dict.fromkeys((a.hold, a.cause) for a in some):
-            nodes = [a.node for a in some if (a.hold, a.cause) == (kind, cause)]
+    def _release(self, batch: Sequence[actions.Release]) -> None:
+        for kind, cause in dict.fromkeys((a.hold, a.cause) for a in batch):
+            nodes = [a.node for a in batch if (a.hold, a.cause) == (kind, cause)]
             holds.release(self._site, nodes, cause, kind)
 
-    def _hold(self, some: Sequence[actions.Hold]) -> None:
-        for pool, cause in dict.fromkeys((a.pool, a.cause) for a in some):
-            nodes = [a.node for a in some if (a.pool, a.cause) == (pool, cause)]
+    def _hold(self, batch: Sequence[actions.Hold]) -> None:
+        for pool, cause in dict.fromkeys((a.pool, a.cause) for a in batch):
+            nodes = [a.node for a in batch if (a.pool, a.cause) == (pool, cause)]
             holds.hold(self._site, self._site.pools[pool], nodes, cause)
 
 

@@ -1,4 +1,6 @@
-"""Who has registered and who never did: the pools' breakers (``policies.launch.exclusions``)."""
+"""Counts the machines that register and those that never do, and pauses pools whose machines fail
+(``policies.launch.exclusions``).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config.joining import MUNGE_KEY
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import quarantine_pool
-from slurm_elastic.controller.launch import grown
-from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.controller.launch import grow_cool_down
+from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import ScopeCoolsDown, ScopesCoolDown
 from slurm_elastic.model.causes.deadline import Deadline
@@ -43,48 +45,54 @@ from slurm_elastic.state.ledger import Machine
 log = logging.getLogger(__name__)
 
 
-CODE = "BootFailed"
-"""The code of cool-downs after a machine that has not registered."""
+BOOT_FAILED_CODE = "BootFailed"
+"""The code of the cool-down after a machine did not register."""
 KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
-"""Decisions on a machine that got no munge key (``munge_keys``)."""
-GATE = "slurm-elastic:gate:"
-"""How the comment on a node begins whose machine failed ``join.check``; its launch follows."""
-Known = SecretMissing | CheckFailed | None
-LOOKED_AT = 16
-"""How many of a pool's failed machines are asked for a cause: what ails one mostly ails all."""
+"""The kinds of decisions about a machine that got no munge key (``munge_keys``)."""
+GATE_PREFIX = "slurm-elastic:gate:"
+"""The start of a node's comment after its machine failed ``join.check``. The generation of the
+machine's launch follows, then a colon and the output of the check.
+"""
+KnownCause = SecretMissing | CheckFailed | None
+MAX_ASKED_MACHINES = 16
+"""Failed machines of a pool in which we look for a cause. The others mostly have the same cause."""
 
 
 def record_registrations(site: Site, cloud: str) -> None:
-    """Take in which booting machines' nodes are up; one that is proves that its pool works."""
+    """Record the booting machines of a cloud whose nodes have come up. A machine that came up
+    proves that its pool works, so the pool's pause ends. SlurmError passes.
+    """
     booting = [m for m in site.ledger.machines.live() if m.instance.cloud == cloud and m.boots]
     if not booting:
         return
     nodes = site.slurm.nodes(list(dict.fromkeys(m.instance.node for m in booting)))
-    found = decide(see(site, terms_of(site, cloud), nodes), (Rule.REGISTRATIONS,))
-    register(site, cloud, [a for a in found if isinstance(a, Register)])
-    reopen_pools(site, [a for a in found if isinstance(a, ReopenPool)])
+    actions = decide(take_snapshot(site, build_terms(site, cloud), nodes), (Rule.REGISTRATIONS,))
+    record_registered(site, cloud, [a for a in actions if isinstance(a, Register)])
+    reopen_pools(site, [a for a in actions if isinstance(a, ReopenPool)])
 
 
-def register(site: Site, cloud: str, some: Sequence[Register]) -> None:
-    """Write down that the nodes of these machines came up."""
-    if some:
-        site.ledger.machines.registered(cloud, [a.machine for a in some], site.now())
+def record_registered(site: Site, cloud: str, registered: Sequence[Register]) -> None:
+    """Record that the nodes of these machines came up."""
+    if registered:
+        site.ledger.machines.registered(cloud, [a.machine for a in registered], site.now())
 
 
-def reopen_pools(site: Site, some: Sequence[ReopenPool]) -> None:
-    """The pools' cool-downs and pauses for failed machines are over."""
-    for one in some:
-        breaker = next((b for b in site.ledger.exclusions.breakers() if b.scope == one.pool), None)
-        site.ledger.exclusions.readmit(BREAKER, one.pool)
-        pool = site.pools.get(one.pool)
+def reopen_pools(site: Site, reopened: Sequence[ReopenPool]) -> None:
+    """End the cool-downs and pauses that these pools have because of failed machines."""
+    for action in reopened:
+        breaker = next(
+            (b for b in site.ledger.exclusions.breakers() if b.scope == action.pool), None
+        )
+        site.ledger.exclusions.readmit(BREAKER, action.pool)
+        pool = site.pools.get(action.pool)
         cooled = pool is not None and site.ledger.exclusions.readmit(COOL_DOWN, pool_key(pool))
         paused = breaker is not None and bool(breaker.until)
         if paused:
-            log.warning("breaker closed pool=%s nodes=%s", one.pool, compress(one.nodes))
-            subjects = [*one.nodes, pool_subject(one.pool)]
-            site.record("boots", "breaker-closed", subjects, one.reason)
+            log.warning("breaker closed pool=%s nodes=%s", action.pool, compress(action.nodes))
+            subjects = [*action.nodes, pool_subject(action.pool)]
+            site.record("boots", "breaker-closed", subjects, action.reason)
         if cooled or paused:
-            site.ledger.exclusions.review_holds(one.pool, site.now())
+            site.ledger.exclusions.review_holds(action.pool, site.now())
 
 
 def record_boot_failures(
@@ -95,12 +103,13 @@ def record_boot_failures(
     mates: Iterable[str] = (),
     taken_out: BootsFailed | None = None,
 ) -> None:
-    """Count them against their pools, and keep Slurm from what is not to be tried at once again.
-    ``taken_out``: how Slurm took them out of service; None: they did not register in time.
+    """Count the failed machines against their pools, and hold the nodes that must not be tried
+    again at once. ``taken_out``: how Slurm took the machines out of service; None if they did not
+    register in time.
 
-    After one the pool, or its offer, cools down for a short while, so that ``jobs`` go elsewhere
-    first; a pool that has too many in a row is paused. ``mates`` are further nodes of these jobs,
-    which are given back, too.
+    After a failure the pool or its offer cools down for a short time, so that ``jobs`` try other
+    pools first. After too many failures in a row the pool is paused. ``mates``: further nodes of
+    these jobs, which the caller gives back, too. SlurmError passes, after the failures are counted.
     """
     about = [job_subject(job) for job in jobs]
     mates = tuple(mates)
@@ -108,25 +117,25 @@ def record_boot_failures(
     for machine in machines:
         if machine.pool in site.pools:
             by_pool.setdefault(machine.pool, []).append(machine)
-    # All are counted before Slurm, which may not answer, is asked for anything.
+    # Count all failures before the first call to Slurm, which may raise.
     causes = {
-        name: _count(site, site.pools[name], failed, correlation, about, taken_out)
+        name: _count_failures(site, site.pools[name], failed, correlation, about, taken_out)
         for name, failed in by_pool.items()
     }
     for name, cause in causes.items():
         pool = site.pools[name]
-        nodes = _nodes_of(by_pool[name])
-        # Where only offers cool down, the pool's other nodes can be had by others.
+        nodes = _list_nodes(by_pool[name])
+        # If only an offer cools down, other jobs can get the pool's other nodes with other offers.
         spare = 0 if is_cooling(site, pool) else len(pool.nodes)
         of_pool = (n for n in mates if site.pool_of[n] is pool and n not in nodes)
         quarantine_pool(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), cause, spare)
 
 
-def _nodes_of(machines: Sequence[Machine]) -> list[str]:
+def _list_nodes(machines: Sequence[Machine]) -> list[str]:
     return list(dict.fromkeys(m.instance.node for m in machines))
 
 
-def _count(
+def _count_failures(
     site: Site,
     pool: Pool,
     failed: Sequence[Machine],
@@ -134,10 +143,10 @@ def _count(
     about: Sequence[str],
     taken_out: BootsFailed | None,
 ) -> AnyCause:
-    """The breaker and the cool-down of one pool; why its nodes are kept from Slurm."""
-    subjects = [*_nodes_of(failed), pool_subject(pool.name), *about]
-    known = {b.scope: b for b in site.ledger.exclusions.breakers()}
-    before, now = known.get(pool.name, Exclusion(kind=BREAKER, scope=pool.name)), site.now()
+    """Update the breaker and the cool-down of one pool. Returns the cause for holding its nodes."""
+    subjects = [*_list_nodes(failed), pool_subject(pool.name), *about]
+    breakers = {b.scope: b for b in site.ledger.exclusions.breakers()}
+    before, now = breakers.get(pool.name, Exclusion(kind=BREAKER, scope=pool.name)), site.now()
     timings = site.config.timings
     after = after_failures(
         before,
@@ -148,21 +157,21 @@ def _count(
         how=taken_out or BootsFailed(),
     )
     site.ledger.exclusions.add(after)
-    explained = known_of(site, failed)
-    why: AnyCause = BootsCounted(
+    explained = find_known_cause(site, failed)
+    cause: AnyCause = BootsCounted(
         pool=pool.name, in_a_row=after.count, how=taken_out or BootsFailed(), known=explained
     )
     log.warning(
         "boot failed pool=%s nodes=%s", pool.name, compress(m.instance.node for m in failed)
     )
-    site.record(correlation, "boot-failed", subjects, why)
+    site.record(correlation, "boot-failed", subjects, cause)
     if (cooling := _cool_down(site, pool, failed, taken_out, explained)) is not None:
         site.record(correlation, "cooled-down", subjects, cooling)
-        why = cooling
+        cause = cooling
     pause = paused(after, now)
     if pause is None:
-        return why
-    # A pause that stands already is not told again with each further machine.
+        return cause
+    # Record a pause once, not again for each further machine that fails during it.
     if after.until != before.until:
         log.error(
             "pool paused pool=%s seconds=%.0f reason=%s; after that one machine is tried, "
@@ -178,17 +187,21 @@ def _cool_down(
     pool: Pool,
     failed: Sequence[Machine],
     taken_out: BootsFailed | None,
-    known: Known,
+    known_cause: KnownCause,
 ) -> ScopesCoolDown | None:
-    """Cool down what is to be left alone for a while, and say what; None where nothing is."""
-    since = min(_boot(m).launched for m in failed)
+    """Cool down the pool or the offers that failed. Returns what cools down; None if nothing."""
+    since = min(_describe_boot(m).launched for m in failed)
     ids = {m.instance.id for m in failed}
-    others = [
+    other_machines = [
         m
         for m in site.ledger.machines.live(ended_since=since)
         if m.pool == pool.name and m.instance.id not in ids
     ]
-    keys = to_cool_down([_boot(m) for m in failed], [_boot(m) for m in others], pool_key(pool))
+    keys = to_cool_down(
+        [_describe_boot(m) for m in failed],
+        [_describe_boot(m) for m in other_machines],
+        pool_key(pool),
+    )
     now = site.now()
     scopes: list[ScopeCoolsDown] = []
     standing = {c.scope: c for c in site.ledger.exclusions.cool_downs(now)}
@@ -196,13 +209,16 @@ def _cool_down(
         nodes=compress(m.instance.node for m in failed),
         count=len(failed),
         how=taken_out or BootsFailed(),
-        known=known,
+        known=known_cause,
     )
     for key in keys:
-        if key in standing:  # these were on their way already: it counts once
+        # Machines that were already booting when the cool-down began do not prolong it.
+        if key in standing:
             cooling = standing[key]
         else:
-            cooling = grown(site, key, site.config.timings.capacity_cooldown, CODE, cause)
+            cooling = grow_cool_down(
+                site, key, site.config.timings.capacity_cooldown, BOOT_FAILED_CODE, cause
+            )
             site.ledger.exclusions.add(cooling)
         scopes.append(
             ScopeCoolsDown(
@@ -216,44 +232,51 @@ def _cool_down(
     return ScopesCoolDown(scopes=tuple(scopes)) if scopes else None
 
 
-def known_of(site: Site, failed: Sequence[Machine]) -> Known:
-    """What is known of the cause: of the first of them that got no secret."""
-    for one in (m.instance for m in failed[:LOOKED_AT]):
-        for made in reversed(site.ledger.decisions.about(one.node)):
-            if isinstance(made.cause, KeyNotBrought) and made.cause.machine == one.id:
+def find_known_cause(site: Site, failed: Sequence[Machine]) -> KnownCause:
+    """Return the known cause of the failures: a secret that a machine did not get, or the output
+    of the site's check; None if there is neither.
+    """
+    for instance in (m.instance for m in failed[:MAX_ASKED_MACHINES]):
+        for decision in reversed(site.ledger.decisions.about(instance.node)):
+            if isinstance(decision.cause, KeyNotBrought) and decision.cause.machine == instance.id:
                 ssh = site.config.join.ssh
                 secret = MUNGE_KEY if ssh is None else ssh.secret_name
-                return SecretMissing(name=secret, error=made.cause.error)
-    return _gate(site, failed)
+                return SecretMissing(name=secret, error=decision.cause.error)
+    return _read_check_output(site, failed)
 
 
-def _gate(site: Site, failed: Sequence[Machine]) -> Known:
-    """The words of the site's check that kept a machine out, as its agent left them on the node."""
-    machines = {m.instance.node: m for m in failed[:LOOKED_AT]}
+def _read_check_output(site: Site, failed: Sequence[Machine]) -> KnownCause:
+    """Return the output of the site's ``join.check`` that failed. The machine's agent left it in
+    the comment of the node.
+    """
+    machines = {m.instance.node: m for m in failed[:MAX_ASKED_MACHINES]}
+    # The cause only explains the failures. They are counted also if Slurm does not answer.
     with contextlib.suppress(SlurmError):
         for name, node in site.slurm.nodes(list(machines)).items():
-            generation, colon, words = node.comment.removeprefix(GATE).partition(":")
-            is_gate = node.comment.startswith(GATE) and colon
-            if is_gate and _has_word(machines[name], generation):
-                return CheckFailed(said=words)
+            generation, colon, check_output = node.comment.removeprefix(GATE_PREFIX).partition(":")
+            is_gate = node.comment.startswith(GATE_PREFIX) and colon
+            if is_gate and _reports_launch(machines[name], generation):
+                return CheckFailed(said=check_output)
     return None
 
 
-def _has_word(machine: Machine, generation: str) -> bool:
-    """Whether its agent goes by that launch. One that was stopped since has the user data of its
-    first.
+def _reports_launch(machine: Machine, generation: str) -> bool:
+    """Whether the machine's agent writes this generation into its comment. A machine that was
+    stopped and started still has the user data of its first launch.
     """
-    first = machine.born is not None and generation_time(generation) == machine.born
-    return first or generation == machine.instance.generation
+    is_first_launch = machine.born is not None and generation_time(generation) == machine.born
+    return is_first_launch or generation == machine.instance.generation
 
 
-def _boot(machine: Machine) -> Boot:
-    one = machine.instance
-    return Boot(offer=one.offer_key, launched=decided_at(one), registered=machine.registered_at)
+def _describe_boot(machine: Machine) -> Boot:
+    instance = machine.instance
+    return Boot(
+        offer=instance.offer_key, launched=decided_at(instance), registered=machine.registered_at
+    )
 
 
 def is_cooling(site: Site, pool: Pool) -> bool:
-    """Whether nothing is bought for the pool now, because its machines did not register."""
+    """Whether the pool is paused or cools down because its machines did not register."""
     now = site.now()
     breaker = next((b for b in site.ledger.exclusions.breakers() if b.scope == pool.name), None)
     key = pool_key(pool)

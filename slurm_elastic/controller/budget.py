@@ -1,7 +1,7 @@
-"""The bounds of launches: limits and what counts against them; budgets and windows, by which no
-machine of a pool may be started now, and why.
+"""The bounds of launches: the limits and the usage that counts against them, and the budgets, time
+windows and orders that forbid a pool to start machines now.
 
-The ledger is asked for the spending, and only where a budget is set.
+The ledger adds up the spending. It is asked for that only if a budget is set.
 """
 
 from __future__ import annotations
@@ -34,187 +34,201 @@ from slurm_elastic.policies.money.bounds import Bounds, Spent
 from slurm_elastic.state.ledger import Ledger, LedgerState
 
 NO_BUDGET = Budget()
-UNKNOWN_LEASE = 1
-"""Seconds that are paid as one of a cloud that the configuration has no more."""
+UNKNOWN_LEASE_S = 1
+"""The billing unit (s) of a cloud that has left the configuration."""
 
 
-def stop_of(
+def find_stops(
     config: Config, ledger: Ledger, rules: Mapping[str, PoolRules], now: float
 ) -> dict[str, AnyCause]:
-    """By pool, why no machine may be started; a pool that may start some has no entry.
+    """Return by pool why no machine may be started. A pool that may start machines has no entry.
 
-    A ledger that cannot be written stops all.
+    If the ledger cannot be written, no pool may start machines.
     """
     if ledger.end_only:
-        # A machine that cannot be written down would be in no count.
+        # A machine that the ledger cannot record would count in no limit.
         trouble = RecordsNotWritten(trouble=ledger.end_only)
         return dict.fromkeys((pool.name for pool in config.pools), trouble)
     directives = ledger.directives.all()
-    config = with_directives(config, directives, now)
-    spent = spending(config, ledger, now)
-    found: dict[str, AnyCause] = {
-        pool.name: why
+    config = apply_known_directives(config, directives, now)
+    spent = read_spending(config, ledger, now)
+    stops_by_pool: dict[str, AnyCause] = {
+        pool.name: stop
         for pool in config.pools
-        if (why := _bought_out(config, rules[pool.name], config.cloud(pool.cloud), spent, now))
+        if (
+            stop := _find_budget_or_window_stop(
+                config, rules[pool.name], config.cloud(pool.cloud), spent, now
+            )
+        )
     }
-    # An operator's word comes first.
-    return found | stopped_by_operators(config, directives, now)
+    # An operator's order replaces a budget or window as the reason: it tells whom to ask.
+    return stops_by_pool | stopped_by_operators(config, directives, now)
 
 
 def stopped_by_operators(
     config: Config, directives: Sequence[Directive], now: float
 ) -> dict[str, StoppedByOrder]:
-    """By pool, why operators let no machine start."""
+    """Return by pool the order of an operator that lets no machine start."""
     closed = stopped_pools(directives, {pool.name: pool.cloud for pool in config.pools}, now)
     return {pool: StoppedByOrder.of(order) for pool, order in closed.items()}
 
 
-def limits_now(config: Config, ledger: Ledger, now: float) -> Config:
-    """The configuration with the limits that operators have changed."""
-    return with_directives(config, ledger.directives.all(), now)
+def apply_directives(config: Config, ledger: Ledger, now: float) -> Config:
+    """Return the configuration with the limits that operators have changed."""
+    return apply_known_directives(config, ledger.directives.all(), now)
 
 
-def with_directives(config: Config, directives: Sequence[Directive], now: float) -> Config:
-    """The same with the ``directives`` that were read before."""
+def apply_known_directives(config: Config, directives: Sequence[Directive], now: float) -> Config:
+    """Return the configuration with the limits that these ``directives`` change."""
     return with_limits(config, limit_changes(directives, now)) if directives else config
 
 
-def _bought_out(
+def _find_budget_or_window_stop(
     config: Config,
     rules: PoolRules,
     cloud: CloudSettings,
     spent: Mapping[str, Spent],
     now: float,
 ) -> BudgetSpent | OutsideTimes | None:
-    """The budget or window that is in a pool's way."""
+    """Return the budget or time window that forbids a pool to start machines; None if none does."""
     bounds = [("", Bounds(windows=rules.windows), Spent())] if rules.windows else []
     if cloud.name in spent:
         bounds.append((f"cloud {cloud.name}", bounds_of(cloud.policies.budget), spent[cloud.name]))
-    # The cluster's budget stops public clouds alone; a cloud's own stops it wherever it is.
+    # The cluster's budget stops only public clouds. A cloud's own budget stops that cloud, also if
+    # it is private.
     if "" in spent and cloud.location is Location.PUBLIC:
         bounds.append(("", bounds_of(config.policies.budget), spent[""]))
     return stops(int(now), bounds) if bounds else None
 
 
-def scope_of(
+def build_scope(
     config: Config,
     state: LedgerState,
     blocked: Mapping[str, AnyCause],
-    dearest: Mapping[str, float] | None = None,
+    worst_prices: Mapping[str, float] | None = None,
 ) -> Scope:
-    """All bounds of launches by the limits of ``config`` (``limits_now``), but for the budgets and
-    windows of one pool.
+    """Return all bounds of launches except the budgets and windows of a single pool.
+
+    ``config``: with the limits that operators have changed (``apply_directives``).
     """
     return Scope(
         limits=config.limits,
         cloud_limits={cloud.name: cloud.limits for cloud in config.clouds},
         pool_nodes={pool.name: pool.max_nodes for pool in config.pools},
-        usage=usage((*state.machines, *state.stopped), state.launches, dearest or {}),
-        # A large site has thousands of held nodes, of which no offer knows.
+        usage=usage((*state.machines, *state.stopped), state.launches, worst_prices or {}),
+        # The ranking needs no held nodes, and a large site has thousands of them.
         exclusions=tuple(x for x in state.exclusions if x.kind in RANKED),
         blocked=blocked,
         booting=booting(state.machines, state.launches),
     )
 
 
-def launch_scope(
+def build_launch_scope(
     config: Config,
     ledger: Ledger,
     rules: Mapping[str, PoolRules],
     pool: Pool,
     now: float,
     blocked: Mapping[str, AnyCause],
-    dearest: Mapping[str, float],
+    worst_prices: Mapping[str, float],
     state: LedgerState | None = None,
 ) -> Scope:
-    """All bounds of a launch for that pool, from one reading of the ledger, ``state``."""
+    """Return all bounds of a launch for the pool, from one reading of the ledger (``state``)."""
     state = state or ledger.state()
     stop: AnyCause | None = None
     if not state.writable:
         stop = RecordsNotWritten(trouble=ledger.end_only)
     if orders := state.directives:
-        config = with_directives(config, orders, now)
+        config = apply_known_directives(config, orders, now)
         order = stopped_pools(orders, {pool.name: pool.cloud}, now).get(pool.name)
         if stop is None and order is not None:
             stop = StoppedByOrder.of(order)
-    found = scope_of(config, state, blocked, dearest)
-    own, spent = rules[pool.name], {} if stop else spending(config, ledger, now)
-    if spent or own.windows:
-        stop = stop or _bought_out(config, own, config.cloud(pool.cloud), spent, now)
-    return of_pool(found, pool, {pool.name: stop}) if stop else found
+    scope = build_scope(config, state, blocked, worst_prices)
+    pool_rules, spent = rules[pool.name], {} if stop else read_spending(config, ledger, now)
+    if spent or pool_rules.windows:
+        stop = stop or _find_budget_or_window_stop(
+            config, pool_rules, config.cloud(pool.cloud), spent, now
+        )
+    return block_for_pool(scope, pool, {pool.name: stop}) if stop else scope
 
 
-def of_pool(scope: Scope, pool: Pool, stops: Mapping[str, AnyCause]) -> Scope:
-    """The same for one pool, of which ``stops`` say by name why nothing may be started."""
+def block_for_pool(scope: Scope, pool: Pool, stops: Mapping[str, AnyCause]) -> Scope:
+    """Return the scope with the pool's cloud blocked, if ``stops`` (by pool) has the pool."""
     stop = stops.get(pool.name)
     return replace(scope, blocked={**scope.blocked, pool.cloud: stop}) if stop else scope
 
 
-def spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
-    """Dollars of this day and month: of each cloud with a budget, and of all (``""``) if the
-    cluster has one; all are those, too, that have left the configuration meanwhile.
+def read_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
+    """Return the dollars of this day and month: by cloud with a budget, and under ``""`` of all
+    clouds if the cluster has a budget. The sum of all includes clouds that have left the
+    configuration.
     """
     of_all = config.policies.budget != NO_BUDGET
-    wanted = [c for c in config.clouds if of_all or c.policies.budget != NO_BUDGET]
-    if not wanted:
+    clouds = [c for c in config.clouds if of_all or c.policies.budget != NO_BUDGET]
+    if not clouds:
         return {}
-    day, month = begins(now)
+    day, month = begin_of_day_and_month(now)
     by_cloud: dict[str, Spent] = {}
-    for cloud in wanted:
+    for cloud in clouds:
         lease = lease_of(config, cloud)
         by_cloud[cloud.name] = Spent(
             day=ledger.books.dollars(cloud.name, day, now, lease),
             month=ledger.books.dollars(cloud.name, month, now, lease),
         )
-    found = {c.name: by_cloud[c.name] for c in wanted if c.policies.budget != NO_BUDGET}
+    spent_by_scope = {c.name: by_cloud[c.name] for c in clouds if c.policies.budget != NO_BUDGET}
     if of_all:
-        former = _former(config, ledger, month)
-        found[""] = Spent(
+        former = _list_former_clouds(config, ledger, month)
+        spent_by_scope[""] = Spent(
             day=sum(spent.day for spent in by_cloud.values())
-            + sum(ledger.books.dollars(name, day, now, UNKNOWN_LEASE) for name in former),
+            + sum(ledger.books.dollars(name, day, now, UNKNOWN_LEASE_S) for name in former),
             month=sum(spent.month for spent in by_cloud.values())
-            + sum(ledger.books.dollars(name, month, now, UNKNOWN_LEASE) for name in former),
+            + sum(ledger.books.dollars(name, month, now, UNKNOWN_LEASE_S) for name in former),
         )
-    return found
+    return spent_by_scope
 
 
-def spending_of_payers(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
-    """Dollars of this day and month, in all clouds, of each account and user with a budget, by
-    scope (``account:physics``).
+def read_payer_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
+    """Return the dollars of this day and month in all clouds, by account or user with a budget
+    (scope ``account:physics``).
     """
     payers = config.policies.payer_budgets
     if not payers:
         return {}
     leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
-    leases |= dict.fromkeys(_former(config, ledger, begins(now)[1]), UNKNOWN_LEASE)
+    leases |= dict.fromkeys(
+        _list_former_clouds(config, ledger, begin_of_day_and_month(now)[1]), UNKNOWN_LEASE_S
+    )
     day, month = (
         charged(
             paid
             for name, lease in leases.items()
             for paid in ledger.books.paid(name, since, now, lease)
         )
-        for since in begins(now)
+        for since in begin_of_day_and_month(now)
     )
     return {name: Spent(day=day.get(name, 0.0), month=month.get(name, 0.0)) for name in payers}
 
 
-def barred(config: Config, ledger: Ledger, now: float) -> dict[str, Overdrawn]:
-    """The accounts and users that get no new machine of a public cloud, by scope, and why."""
-    config = limits_now(config, ledger, now)
-    spent, budgets = spending_of_payers(config, ledger, now), config.policies.payer_budgets
-    found = {
-        name: overdrawn(name, bounds_of(budgets[name]), own, now) for name, own in spent.items()
+def find_barred_payers(config: Config, ledger: Ledger, now: float) -> dict[str, Overdrawn]:
+    """Return by scope the accounts and users that get no new machine of a public cloud, and why."""
+    config = apply_directives(config, ledger, now)
+    spent, budgets = read_payer_spending(config, ledger, now), config.policies.payer_budgets
+    overdrawn_by_scope = {
+        name: overdrawn(name, bounds_of(budgets[name]), payer_spent, now)
+        for name, payer_spent in spent.items()
     }
-    return {name: why for name, why in found.items() if why is not None}
+    return {
+        name: overdraft for name, overdraft in overdrawn_by_scope.items() if overdraft is not None
+    }
 
 
-def _former(config: Config, ledger: Ledger, since: float) -> list[str]:
-    """Clouds that the configuration has no more and whose machines were paid since then."""
+def _list_former_clouds(config: Config, ledger: Ledger, since: float) -> list[str]:
+    """Clouds that have left the configuration and whose machines were paid after ``since``."""
     names = {cloud.name for cloud in config.clouds}
     return [name for name in ledger.machines.clouds(since) if name not in names]
 
 
-def begins(now: float) -> tuple[float, float]:
-    """When this day and this month began, in UTC."""
+def begin_of_day_and_month(now: float) -> tuple[float, float]:
+    """Return when this day and this month began (Unix time), in UTC."""
     today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return today.timestamp(), today.replace(day=1).timestamp()

@@ -1,4 +1,4 @@
-"""The context of slurm-elasticd: configuration opened up, clouds, Slurm and the ledger."""
+"""The context of slurm-elasticd: the expanded configuration, the clouds, Slurm and the ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
-from slurm_elastic.controller.budget import launch_scope
+from slurm_elastic.controller.budget import build_launch_scope
 from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.job_starts import JobStarts
 from slurm_elastic.controller.requeues import Requeues
@@ -39,11 +39,13 @@ from slurm_elastic.state.ledger import Decision, Launch, Ledger, LedgerState, Ma
 from slurm_elastic.state.spool import Spool
 
 
-class Barred(Struct, frozen=True):
-    """Why a job is to leave a partition, and until when (monotonic s) it is looked for."""
+class KeptOutJob(Struct, frozen=True):
+    """A job that must leave a partition, with the ``cause``. We look for the job in Slurm's queue
+    until ``deadline`` (monotonic s).
+    """
 
     partition: str
-    why: NeverTogether
+    cause: NeverTogether
     correlation: str
     deadline: float
 
@@ -54,21 +56,21 @@ class Site:
     after the start, and the values that do change are of classes with a lock of their own.
 
     ``now`` is the clock (Unix time), ``monotonic`` the clock for time limits. ``wait(seconds)``
-    sleeps; it returns True if the service must stop. ``blocked``: by cloud, why nothing may be
-    started there before the site allows it. ``tunnelled``: the clouds whose machines are Slurm's
-    nodes under addresses in a tunnel. ``extensions``: functions of optional features.
-    ``shortest_boot``: seconds that machines of the quickest cloud may take. ``looks_names_up``:
+    sleeps; it returns True if the service must stop. ``blocked``: by cloud, the cause that forbids
+    launches there until the site allows them. ``tunnelled``: the clouds whose machines join Slurm
+    under addresses in a tunnel. ``extensions``: functions of optional features.
+    ``shortest_boot``: the shortest ResumeTimeout (s) of all clouds. ``looks_names_up``:
     whether slurmctld looks up the names of nodes without an address. ``repairs_allowed_from``
     (monotonic): after a takeover we end, until then, only machines that Slurm asked to suspend.
-    ``epoch``: in which this head acts, 0 with one head. ``slurm_absence``: when slurmctld was away.
-    ``job_starts``: when prologs let jobs go.
+    ``epoch``: the epoch in which this head acts, 0 with one head. ``slurm_absence``: the spans in
+    which slurmctld did not answer. ``job_starts``: when prologs let their jobs start.
 
     In memory only: ``worst_prices``: per offer the highest hourly price that its cloud has quoted.
     It also applies to machines bought before that quote. ``oversized``: jobs that fit no cloud and
     are being requeued. If an entry is lost, the job is tried once more and rejected again.
-    ``unreadable``: by cloud, why its last list could not be read. A cloud that was never read is
-    not in it. ``unadopted``: by cloud and id, machines that the ledger could not take in yet.
-    ``suspends``: by id, suspend requests that came and are not carried out yet.
+    ``unreadable``: by cloud, why its last list could not be read. A cloud that was never read has
+    no entry. ``unadopted``: by cloud and id, listed machines that have no row in the ledger yet.
+    ``suspends``: by id, the suspend requests that still wait to be carried out.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -93,7 +95,7 @@ class Site:
     rules: Mapping[str, PoolRules] = field(default_factory=dict)
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
     worst_prices: SharedDict[str, float] = field(default_factory=SharedDict)
-    oversized: SharedDict[int, Barred] = field(default_factory=SharedDict)
+    oversized: SharedDict[int, KeptOutJob] = field(default_factory=SharedDict)
     blocked: Mapping[str, AnyCause] = field(default_factory=dict)
     unreadable: SharedDict[str, str] = field(default_factory=SharedDict)
     unadopted: SharedDict[tuple[str, str], Instance] = field(default_factory=SharedDict)
@@ -115,7 +117,7 @@ class Site:
         providers: Mapping[str, Provider],
         now: Callable[[], float],
     ) -> Site:
-        """Open the configuration's pools up."""
+        """Make the context from the configuration, with the node names of all pools expanded."""
         pools = {pool.name: pool for pool in domain_pools(config, expand)}
         pool_of = {node: pool for pool in pools.values() for node in pool.nodes}
         rules = {pool.name: rules_of(config, pool) for pool in config.pools}
@@ -127,44 +129,46 @@ class Site:
             rules=rules,
             blocked=blocked_clouds(config),
             shortest_boot=min((config.resume_timeout(c) for c in config.clouds), default=math.inf),
-            looks_names_up=_looks_names_up(config, slurm),
+            looks_names_up=_slurmctld_looks_names_up(config, slurm),
         )  # fmt: skip
 
     def rules_of(self, node: str) -> PoolRules:
-        """How the machine of a node of ours comes and goes."""
+        """Return the rules of the node's pool. KeyError if no configured pool has the node."""
         return self.rules[self.pool_of[node].name]
 
     def is_public(self, pool: Pool) -> bool:
-        """Whether the pool is a public cloud's."""
+        """Whether the pool belongs to a public cloud."""
         return self.rules[pool.name].public
 
     def pools_of_cloud(self, cloud: str) -> Sequence[Pool]:
-        """The pools of one cloud, in the site's order."""
+        """The pools of one cloud, in the order of the configuration."""
         return [pool for pool in self.pools.values() if pool.cloud == cloud]
 
-    def served(self) -> set[str]:
+    def served_nodes(self) -> set[str]:
         """Nodes that have a machine, or an open launch that may have made one."""
-        # As of one moment: a launch that is answered between two reads would be in neither.
+        # Read machines and launches in one step. If a cloud answers a launch between two reads,
+        # its nodes are in neither of them, and we would buy a second machine for each.
         state = self.ledger.state()
-        nodes = {m.instance.node for m in self.serving(state.machines)}
-        return nodes | self.launching(state.launches)
+        nodes = {m.instance.node for m in self.serving_machines(state.machines)}
+        return nodes | self.launching_nodes(state.launches)
 
-    def serving(self, live: Sequence[Machine] | None = None) -> list[Machine]:
-        """Live machines whose end is not decided. One of a cloud that has left the configuration is
-        paid, and counts in all bounds, but serves nobody.
+    def serving_machines(self, live: Sequence[Machine] | None = None) -> list[Machine]:
+        """Live machines whose end is not decided. A machine of a cloud that has left the
+        configuration is paid and counts in all bounds, but it serves no node.
         """
         clouds = self.providers
         live = self.ledger.machines.live() if live is None else live
         return [m for m in live if m.is_wanted and m.instance.cloud in clouds]
 
-    def launching(self, rows: Sequence[Launch] | None = None) -> set[str]:
-        """Nodes of open launches, but of clouds that have left the configuration."""
+    def launching_nodes(self, rows: Sequence[Launch] | None = None) -> set[str]:
+        """Nodes of open launches in clouds that the configuration still has."""
         rows = self.ledger.launches.open() if rows is None else rows
         return {n for row in rows if row.cloud in self.providers for n in row.nodes}
 
     def usage(self) -> Usage:
-        """The usage that is paid for now, by the ledger."""
+        """The usage that is paid for now, according to the ledger."""
         state = self.ledger.state()
+        # Stopped machines count, too: their cloud still charges for the disks.
         machines = (*state.machines, *state.stopped)
         return usage(machines, state.launches, self.worst_prices.snapshot())
 
@@ -175,29 +179,36 @@ class Site:
         """
         if cloud not in read:
             return cloud
+        # Only a limit that spans all clouds makes machines elsewhere count against this purchase.
         if self.config.limits == Limits():
             return ""
+        # An unreadable cloud must not stop purchases in all others; its known machines count.
         unreadable = self.unreadable.snapshot()
         return next((c for c in self.providers if c not in read and c not in unreadable), "")
 
     @contextmanager
     def spending(self, pool: Pool) -> Iterator[Scope]:
-        """Ranking within these bounds and the intent that follows, as one transaction of the
-        ledger: clouds work in parallel, but the cluster's limits are one, and a list that has an
-        ended machine again changes what is spent. NotLearntError where the ledger may lack what the
-        pool's cloud has, as one that was lost while the cloud was asked for its offers.
+        """Yield the bounds of a launch for ``pool``. The ranking within these bounds and the intent
+        that follows are one transaction of the ledger.
+
+        NotLearntError: the ledger may lack machines of the pool's cloud, for example because its
+        file was lost while the cloud was asked for its offers.
         """
+        # One transaction, because the workers of all clouds buy at the same time within the same
+        # limits: two launches that each fit could exceed a limit together.
         with self.ledger.together():
             state = self.ledger.state()
+            # Check again inside the transaction: the ledger may have been lost since the caller
+            # checked, and an empty ledger would leave room for the whole limit once more.
             if unknown := self.first_unread_cloud(pool.cloud, state.read_whole):
                 raise NotLearntError(f"{unknown}: not read yet, its machines may be in no count")
             yield self.scope(pool, state)
 
     def scope(self, pool: Pool, state: LedgerState | None = None) -> Scope:
-        """All bounds of a launch for that pool, as they are now; by the ledger's ``state``, where
-        it was read.
+        """All bounds of a launch for the pool at this moment. ``state``: the ledger's state if the
+        caller has read it already.
         """
-        return launch_scope(
+        return build_launch_scope(
             self.config, self.ledger, self.rules, pool, self.now(), self.blocked,
             self.worst_prices.snapshot(), state,
         )  # fmt: skip
@@ -210,7 +221,7 @@ class Site:
         reason: AnyCause | str,
         detail: dict[str, object] | None = None,
     ) -> None:
-        """Keep one decision for ``explain``, with its cause or a sentence."""
+        """Record one decision for ``explain``, with its cause or a sentence."""
         self.ledger.decisions.record(
             Decision(
                 at=self.now(),
@@ -229,22 +240,25 @@ class Site:
         reason: AnyCause | str,
         correlation: str | None = None,
     ) -> list[str]:
-        """The nodes of which something else was told last: what is looked at again and again is
-        told when it changes. With a ``correlation`` it is news also where it was another one's.
+        """Return the nodes whose last recorded decision was different, so that a state that is
+        checked each round is recorded only when it changes. With a ``correlation`` a decision
+        under another correlation counts as different, too.
         """
         cause = as_cause(reason)
 
         def is_news(node: str) -> bool:
-            for last in self.ledger.decisions.about(node, 1):
-                same = (last.kind, last.cause) == (kind, cause)
-                return not same or correlation not in (None, last.correlation)
+            for decision in self.ledger.decisions.about(node, 1):
+                same = (decision.kind, decision.cause) == (kind, cause)
+                return not same or correlation not in (None, decision.correlation)
             return True
 
         return [node for node in nodes if is_news(node)]
 
 
-def _looks_names_up(config: Config, slurm: Slurm) -> bool:
-    """Whether slurmctld looks node names up: before 23.11, unless the site's DNS has the names."""
+def _slurmctld_looks_names_up(config: Config, slurm: Slurm) -> bool:
+    """Whether slurmctld looks up the names of cloud nodes: before 23.11 it does, unless
+    SlurmctldParameters has ``cloud_dns``. False if Slurm cannot tell.
+    """
     try:
         parameters = read_site(config.slurm).items("SlurmctldParameters")
         return slurm.version() < (23, 11) and "cloud_dns" not in parameters
@@ -253,9 +267,12 @@ def _looks_names_up(config: Config, slurm: Slurm) -> bool:
 
 
 def new_generation(now: float, after: float = 0.0, epoch: int = 0) -> str:
-    """A name for one launch: sorts by time, unique, safe as a tag and as a client token. It ends
-    with ``generation_order`` where requests that have come bear a later time (``after``) than now.
-    Of two heads it tells the ``epoch`` of the one that launches.
+    """Return a name for one launch: it sorts by time, is unique, and is safe as a tag and as a
+    client token.
+
+    If a pending request has a later time (``after``) than now, because the clock was set back, the
+    name ends with that time, so that it sorts after the request (``generation_order``). With two
+    heads the name contains the ``epoch`` of the head that launches.
     """
     order = f"-{int(after * 1000) + 1}" if after > now else ""
     of_head = f"e{epoch}" if epoch else ""

@@ -1,9 +1,9 @@
-"""The loop of slurm-elasticd: wake, begin the rounds of clouds that are due or asked for, beat.
+"""The main loop of slurm-elasticd: it starts the rounds and requests of clouds and the heartbeat.
 
-Each cloud has one worker thread that does everything of that cloud in order, so a launch and a
-repair of one cloud never race, and a slow cloud never delays another. One more settles what is
-left to do in Slurm. The main thread only dispatches and keeps the heartbeat; all its times are
-monotonic, so that it goes on when somebody sets the clock back.
+Each cloud has one worker thread that does all work for that cloud in order. So a launch and a
+repair of one cloud never race, and a slow cloud never delays another. One more thread finishes
+changes in Slurm that need a moment (``settling``). The main thread only starts work and keeps the
+heartbeat. All its times are monotonic, so that it continues when somebody sets the clock back.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.controller.boot_timeouts import BootTimeouts
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Feature, join
-from slurm_elastic.controller.launch import end_far
+from slurm_elastic.controller.launch import end_far_exclusions
 from slurm_elastic.controller.notify_socket import WakeSocket
-from slurm_elastic.controller.periodic import SiteTask, run_guarded, tick_all
+from slurm_elastic.controller.periodic import SiteTask, run_guarded, start_due_looks
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.requests import Requests
-from slurm_elastic.controller.settling import TICK as SETTLING_TICK
+from slurm_elastic.controller.settling import TICK_S as SETTLING_TICK
 from slurm_elastic.controller.settling import Settler
 from slurm_elastic.controller.strays import Strays
 from slurm_elastic.controller.tick_reading import TickReading
@@ -38,15 +38,15 @@ from slurm_elastic.state.spool import Spool
 
 log = logging.getLogger(__name__)
 
-TICK = 1.0
-"""Seconds of the idle loop; a datagram from a program wakes it at once."""
-BEAT = 5.0
-PRUNING = 3600.0
-"""Seconds between two times that the ledger forgets old decisions and gives room back."""
-KEEP_HISTORY = 30 * 86400.0
-STUCK = 900.0
-"""Seconds after which a person is told that a cloud's worker has not come back: each question to a
-cloud has a bound, but a thread may hang in the kernel, on a directory of NFS.
+TICK_S = 1.0
+"""Seconds between two passes of the idle loop. A datagram of slurmctld's programs ends the wait."""
+BEAT_EVERY_S = 5.0
+PRUNE_EVERY_S = 3600.0
+"""Seconds between two clean-ups: the ledger deletes old decisions and releases disk space."""
+HISTORY_KEPT_S = 30 * 86400.0
+STUCK_AFTER_S = 900.0
+"""Seconds after which ``status`` reports that the worker of a cloud hangs. Each call to a cloud has
+a time-out, but a thread may hang in the kernel, for example on an NFS directory.
 """
 
 
@@ -56,17 +56,19 @@ the parts that features add.
 """
 
 
-def one_thread(cloud: str) -> Executor:
-    """A cloud's worker, or the settling one."""
+def make_worker(cloud: str) -> Executor:
+    """Make an executor with one thread, which is named after its cloud or task."""
+    # Exactly one thread: two would let a launch and a repair of the same cloud race.
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=cloud)
 
 
 class Daemon:
-    """slurm-elasticd's state: what is in flight. All else is in spool, ledger and clouds.
+    """The work that slurm-elasticd has in flight. Everything else is in the spool, the ledger and
+    the clouds, so a restart loses nothing.
 
-    ``worker`` makes a cloud's worker, which must do one thing after the other. What works beside
-    the tick: ``rounds``, each cloud's; ``settler`` and ``overdue``, whose looks are tasks;
-    ``parts`` by name, which features add.
+    ``worker`` makes a worker, which must do one thing after the other. ``rounds``: by cloud.
+    ``settler`` and ``overdue``: periodic tasks in threads of their own. ``parts``: by name, the
+    parts that features add.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Daemon:
         site: Site,
         spool: Spool,
         wake: WakeSocket,
-        worker: Callable[[str], Executor] = one_thread,
+        worker: Callable[[str], Executor] = make_worker,
         *,
         features: Sequence[Feature],
     ) -> None:
@@ -84,23 +86,26 @@ class Daemon:
         self._wake = wake
         self._workers = {name: worker(name) for name in site.providers}
         self.rounds = {name: Round(site, name) for name in site.providers}
-        self._repairing: dict[str, Future[bool]] = {}
-        self._begun: dict[str, float] = {}
-        self._serving: dict[str, Future[None]] = {}
+        self._running_repairs: dict[str, Future[bool]] = {}
+        self._repair_began_at: dict[str, float] = {}
+        self._running_requests: dict[str, Future[None]] = {}
         self._requests = Requests(site, spool)
-        # The one that hands work to the clouds' workers ends first.
-        parts = site.extensions.parts
-        own = {name: worker(name) for name in (*OWN_WORKERS, *(name for name, _ in parts))}
-        self._all_workers = (*own.values(), *self._workers.values())
-        self.settler = Settler(site, own["settle"])
+        # The order of the shutdown: ``overdue`` submits work to the workers of clouds, so these
+        # must still accept work when it ends.
+        feature_parts = site.extensions.parts
+        own_workers = {
+            name: worker(name) for name in (*OWN_WORKERS, *(name for name, _ in feature_parts))
+        }
+        self._all_workers = (*own_workers.values(), *self._workers.values())
+        self.settler = Settler(site, own_workers["settle"])
         self.overdue = BootTimeouts(
-            site, own["overdue"], self._workers, spool, lambda c: self.rounds[c].is_over
+            site, own_workers["overdue"], self._workers, spool, lambda c: self.rounds[c].is_over
         )
-        self.parts = {name: make_part(own[name]) for name, make_part in parts}
+        self.parts = {name: make_part(own_workers[name]) for name, make_part in feature_parts}
         self._tasks: tuple[SiteTask, ...] = (
             self.overdue.looks,
             self.settler.looks,
-            *(part.looks for part in self.parts.values()),
+            *(feature_part.looks for feature_part in self.parts.values()),
         )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
@@ -110,57 +115,61 @@ class Daemon:
         self._strays = Strays(site, self.rounds.values())
 
     def run(self, stop: threading.Event) -> None:
-        """Until ``stop`` is set; then wait for what is in flight."""
+        """Run until ``stop`` is set, then wait for the work in flight."""
         try:
             while not stop.is_set():
                 self.guarded_tick()
-                woken = self._wake.wait(SETTLING_TICK if self.settler.busy else TICK)
+                woken = self._wake.wait(SETTLING_TICK if self.settler.is_busy else TICK_S)
                 if any(b"job-end" in event for event in woken):
                     for note_job_end in self._site.extensions.on_job_end:
                         note_job_end()
         finally:
-            # No request is begun any more: the spool keeps them for the next start.
+            # Before the workers shut down: a worker that is busy must not begin another request.
+            # The spool keeps the requests for the next start.
             self._requests.close()
             for worker in self._all_workers:
                 worker.shutdown(wait=True, cancel_futures=True)
-            for part in self.parts.values():
-                part.close()
+            for feature_part in self.parts.values():
+                feature_part.close()
 
     def guarded_tick(self) -> None:
-        """One pass. A full disk or a locked ledger passes: nothing is bought, and nothing lost."""
+        """Do one pass. After an error of the disk or of the ledger, log it and continue."""
         try:
             self.tick()
+        # A full disk or a locked ledger gets better without a restart. Until then nothing is
+        # bought, because no intent can be written, and the spool keeps the requests.
         except (sqlite3.Error, OSError) as error:
             if isinstance(error, sqlite3.Error):
                 self._site.ledger.give_up(error)
             trouble = f"{type(error).__name__}: {error}"
             if self._reports.is_news("state directory", trouble):
-                log.error(  # noqa: TRY400 - what is wrong is the disk, not the code
+                log.error(  # noqa: TRY400 - a traceback does not help, the disk is at fault
                     "state directory cannot be used, nothing is launched until it can: %s", trouble
                 )
         else:
             self._reports.over("state directory")
 
     def tick(self) -> None:
-        """One pass: beat, repair, wake the rounds of clouds with requests, settle."""
-        self._beat()
+        """Do one pass: beat, start repairs, start requests, clean up, start periodic tasks."""
+        self._beat_if_due()
         self._site.ledger.refresh()
-        # Before requests: after a start with an empty ledger the machines that exist are adopted
-        # before others are bought for the same nodes.
-        self._begin_repairs()
+        # Repairs before requests: after a start with an empty ledger a repair adopts the machines
+        # that exist. Otherwise the requests would buy second machines for the same nodes.
+        self._begin_repairs_if_due()
         self._begin_requests()
-        self._prune()
-        self._give_memory_back()
-        tick_all(self._tasks, self._site.ledger.state)
+        self._prune_if_due()
+        self._give_memory_back_if_due()
+        start_due_looks(self._tasks, self._site.ledger.state)
 
-    def _beat(self) -> None:
+    def _beat_if_due(self) -> None:
         site, clock = self._site, self._site.monotonic()
         if clock < self._next_beat:
             return
-        # The mark first: it needs no ledger, and the beat below fails without one.
+        # The mark first: it needs no ledger, but the beat below raises if the ledger fails.
+        # On a full disk `status` reads from the mark that this daemon lives, and what hinders it.
         self._leave_mark(site.ledger.check())
         site.ledger.health.beat(DAEMON, site.now(), os.getpid())
-        self._next_beat = clock + BEAT
+        self._next_beat = clock + BEAT_EVERY_S
 
     def _leave_mark(self, ledger: Condition) -> None:
         now, pid = self._site.now(), os.getpid()
@@ -175,10 +184,10 @@ class Daemon:
             self._reports.over("mark")
 
     def _begin_requests(self) -> None:
-        """A cloud's requests are served one after the other, behind a round of it that runs."""
+        """Start serving the requests of each cloud, unless its worker already serves some."""
         self._requests.take_in()
         for name, round_ in self.rounds.items():
-            running = self._serving.get(name)
+            running = self._running_requests.get(name)
             if (running is None or running.done()) and self._requests.due(name):
                 work = submit(
                     self._workers[name],
@@ -187,41 +196,44 @@ class Daemon:
                     name,
                     round_.serve,
                 )
-                # At once: jobs of nodes that were refused have to be hurried.
+                # Wake the main loop: the settler must lift the requeue holds of refused jobs now.
                 work.add_done_callback(lambda _: self._wake.ring())
-                self._serving[name] = work
+                self._running_requests[name] = work
 
-    def _begin_repairs(self) -> None:
-        """Begin a round of repair of each cloud, if the last ones began long enough ago."""
+    def _begin_repairs_if_due(self) -> None:
+        """Start a round of repair for each cloud once per ``timings.reconcile`` seconds. A cloud
+        whose last round still runs is left out, and reported after STUCK_AFTER_S.
+        """
         clock = self._site.monotonic()
         if clock < self._next_repair:
             return
         self._next_repair = clock + self._site.config.timings.reconcile
-        self.settler.anew = True
+        self.settler.must_recheck = True
+        # All clouds share one reading of Slurm's nodes: at a large site a reading takes a second.
         reading = TickReading(self._site)
         for name, round_ in self.rounds.items():
-            running = self._repairing.get(name)
+            running = self._running_repairs.get(name)
             if running is None or running.done():
-                self._begun[name] = clock
-                self._repairing[name] = submit(
+                self._repair_began_at[name] = clock
+                self._running_repairs[name] = submit(
                     self._workers[name], f"repair of {name}",
                     run_guarded, self._site, partial(round_.run, reading), "repair",
                 )  # fmt: skip
-            elif (waited := clock - self._begun[name]) >= STUCK:
+            elif (waited := clock - self._repair_began_at[name]) >= STUCK_AFTER_S:
                 self._report_stuck(name, waited)
         state = self._site.ledger.state()
         self._strays.report(state)
-        end_far(self._site, state.exclusions)
+        end_far_exclusions(self._site, state.exclusions)
 
-    def _prune(self) -> None:
-        """Once an hour, forget old decisions and give disk space back."""
+    def _prune_if_due(self) -> None:
+        """Once an hour, delete old decisions and release disk space."""
         clock = self._site.monotonic()
         if clock >= self._next_pruning:
-            self._next_pruning = clock + PRUNING
-            self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
+            self._next_pruning = clock + PRUNE_EVERY_S
+            self._site.ledger.prune(self._site.now() - HISTORY_KEPT_S)
             self._site.ledger.compact(self._site.now())
 
-    def _give_memory_back(self) -> None:
+    def _give_memory_back_if_due(self) -> None:
         clock = self._site.monotonic()
         if clock >= self._next_giving_back:
             self._next_giving_back = clock + heap.GIVE_BACK_EVERY_S
@@ -229,8 +241,8 @@ class Daemon:
 
     def _report_stuck(self, cloud: str, waited: float) -> None:
         error = (
-            f"what was begun there {brief(waited)} ago is not over; where nothing comes of it, "
-            "restart slurm-elasticd, which goes on with what is open"
+            f"the repair of this cloud has been running for {brief(waited)}; if it does not "
+            "finish, restart slurm-elasticd, which resumes open work"
         )
         health = Health(name=cloud, checked=self._site.now(), error=error, code="stuck")
         self._site.ledger.health.report(health)

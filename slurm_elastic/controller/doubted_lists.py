@@ -1,7 +1,9 @@
-"""A list that was wrong for long: told of until it shows some of what it lacked, or is cleared.
+"""Remembers that a cloud's list was wrong for a long time. We report the doubt until the list shows
+one of the missing machines again or a person clears it.
 
-That a doubt goes away proves nothing: one gap in the pings of slurmctld, and rows end by a list
-that is still wrong; what runs then is paid and in no row. So it is kept, as an exclusion.
+The doubt is kept as an exclusion, because its disappearance proves nothing. The list may still be
+wrong after a gap in slurmctld's pings: rows would end, and their machines would run, cost money and
+have no row.
 """
 
 from __future__ import annotations
@@ -23,19 +25,19 @@ from slurm_elastic.state.audit_trail import list_subject
 log = logging.getLogger(__name__)
 
 
-SAMPLE = 100
-"""Machines, and nodes, that are remembered of what a list lacks."""
-NODE = "node:"
-"""Before the name of a node among them."""
+MAX_SAMPLE = 100
+"""Missing machines, and as many nodes, that are remembered of a doubted list."""
+NODE_PREFIX = "node:"
+"""Prefix of a node's name among the remembered subjects."""
 
 
 def keep_doubt(site: Site, snapshot: ClusterSnapshot, listing: InventoryReport) -> None:
-    """The doubt about this list has stood for long: it lasts from now on."""
+    """Keep the doubt about this list, which has stood for long, until it is proved or cleared."""
     cloud = snapshot.terms.cloud
-    if _doubt_of(snapshot) is not None:
+    if _find_doubt(snapshot) is not None:
         return
-    lacked, nodes = sorted(listing.lacked)[:SAMPLE], sorted(listing.unserved)[:SAMPLE]
-    about = (*lacked, *(f"{NODE}{name}" for name in nodes))
+    lacked, nodes = sorted(listing.lacked)[:MAX_SAMPLE], sorted(listing.unserved)[:MAX_SAMPLE]
+    about = (*lacked, *(f"{NODE_PREFIX}{name}" for name in nodes))
     cause = ListDoubted(doubt=listing.doubt)
     site.ledger.exclusions.add(
         Exclusion(kind=DOUBT, scope=cloud, until=inf, cause=cause, since=site.now(), about=about)
@@ -50,32 +52,35 @@ def keep_doubt(site: Site, snapshot: ClusterSnapshot, listing: InventoryReport) 
     )
 
 
-def _doubt_of(snapshot: ClusterSnapshot) -> Exclusion | None:
-    """The doubt about a cloud's list that neither the list nor a person has ended."""
+def _find_doubt(snapshot: ClusterSnapshot) -> Exclusion | None:
+    """Return the kept doubt about the cloud's list; None if there is none."""
     rows, cloud = snapshot.exclusions, snapshot.terms.cloud
-    return next((one for one in rows if (one.kind, one.scope) == (DOUBT, cloud)), None)
+    return next((row for row in rows if (row.kind, row.scope) == (DOUBT, cloud)), None)
 
 
-def lasting_doubt(site: Site, snapshot: ClusterSnapshot) -> str | None:
-    """The doubt that still stands though nothing speaks against this list any more."""
-    doubt, cloud = _doubt_of(snapshot), snapshot.terms.cloud
+def review_lasting_doubt(site: Site, snapshot: ClusterSnapshot) -> str | None:
+    """Return the kept doubt as a sentence. If the present list shows one of the missing machines
+    again, end the doubt and return None.
+    """
+    doubt, cloud = _find_doubt(snapshot), snapshot.terms.cloud
     if doubt is None:
         return None
-    back = _shown_again(doubt, snapshot.listed or ())
-    if back is None:
+    shown_id = _find_shown_again(doubt, snapshot.listed or ())
+    if shown_id is None:
         return f"{doubt.cause} It has shown none of them since; `clear {cloud}` if they are gone"
-    log.info("list is right again cloud=%s id=%s", cloud, back)
+    log.info("list is right again cloud=%s id=%s", cloud, shown_id)
     site.ledger.exclusions.readmit(DOUBT, cloud)
-    why = f"the list has {back} again"
-    site.record(CORRELATION, "list-right-again", (list_subject(cloud),), why)
+    reason = f"the list has {shown_id} again"
+    site.record(CORRELATION, "list-right-again", (list_subject(cloud),), reason)
     return None
 
 
-def _shown_again(doubt: Exclusion, seen: Sequence[Instance]) -> str | None:
+def _find_shown_again(doubt: Exclusion, listed: Sequence[Instance]) -> str | None:
     lacked = frozenset(doubt.about)
-    for one in seen:
-        # A machine that was launched since is no proof: the list may lack the older ones still.
-        was_there = generation_time(one.generation) < doubt.since
-        if one.id in lacked or (f"{NODE}{one.node}" in lacked and was_there):
-            return one.id
+    for instance in listed:
+        # A machine that was launched after the doubt began proves nothing: the list may still lack
+        # the older ones.
+        was_there = generation_time(instance.generation) < doubt.since
+        if instance.id in lacked or (f"{NODE_PREFIX}{instance.node}" in lacked and was_there):
+            return instance.id
     return None

@@ -1,4 +1,6 @@
-"""Machines end, in one bulk call of a cloud: intent first, the result after."""
+"""Ends machines in one bulk call per cloud. The intent is written before the call, the result
+after it.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,18 @@ from slurm_elastic.state.ledger import Machine
 log = logging.getLogger(__name__)
 
 TERMINATE_FAILED = "terminate-failed"
-"""The kind of a decision with the words of a cloud that would not end machines."""
+"""The kind of a decision that records the error of a cloud which did not end machines."""
 
 
 def terminate(
     site: Site, cloud: str, machines: Sequence[Machine], cause: AnyCause, correlation: str
 ) -> None:
-    """Terminate these machines of one cloud in one bulk call; the intent is written first.
+    """Terminate these machines of one cloud in one bulk call. The intent is written first.
 
-    After an error the intent stays and reconcile repeats the call. Providers count what is gone
-    already as done. A machine that was asked for before, or was stopped, is paid until its cloud no
-    longer lists it, and asked for each round.
+    After an error the intent stays in the ledger and the next round repeats the call. Providers
+    treat machines that no longer exist as ended. If a machine was stopped, or its end was
+    requested before, it counts as paid until its cloud no longer lists it, and each round requests
+    its end again.
     """
     if not machines:
         return
@@ -43,21 +46,22 @@ def terminate(
         log.warning(
             "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
         )
-        _tell(site, correlation, TERMINATE_FAILED, machines, str(error))
+        _record_if_changed(site, correlation, TERMINATE_FAILED, machines, str(error))
         return
-    # A provider may raise its SDK's own errors. The machines are paid, so people must read of it.
+    # A provider may raise its SDK's own errors. The machines still cost money, so record the error
+    # where people see it, and let the round continue with the other machines.
     except Exception as error:
         log.exception("terminate fails, reconcile repeats it nodes=%s", compress(nodes))
-        _tell(site, correlation, TERMINATE_FAILED, machines, of_stranger(error))
+        _record_if_changed(site, correlation, TERMINATE_FAILED, machines, of_stranger(error))
         return
     reach("suspend.after-call")
-    # Of those that were asked for before, or were stopped, an answer is no proof, as after a
-    # deletion that failed: they have ended when their cloud lists them no more.
+    # For the other machines this answer proves nothing: the cloud accepted an earlier request, too,
+    # and the deletion failed. They have ended when their cloud no longer lists them.
     at_once = [m for m in machines if m.is_wanted and m.instance.state not in OFF]
     site.ledger.machines.ended(cloud, [m.instance.id for m in at_once], cause, site.now())
     reach("suspend.after-result")
     log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
-    _tell(site, correlation, "terminated", machines, cause)
+    _record_if_changed(site, correlation, "terminated", machines, cause)
 
 
 def terminate_by_cause(
@@ -73,11 +77,13 @@ def terminate_by_cause(
         terminate(site, cloud, ending, cause, correlation)
 
 
-def _tell(
+def _record_if_changed(
     site: Site, correlation: str, kind: str, machines: Sequence[Machine], reason: AnyCause | str
 ) -> None:
-    """One that is asked for each round is told when something changes."""
-    again = [m.instance.node for m in machines if not m.is_wanted]
-    known = set(again) - set(site.news(again, kind, reason))
-    if nodes := [m.instance.node for m in machines if m.instance.node not in known]:
+    """Record the decision. For machines whose end was requested before, only if it changed, because
+    each round requests their end again.
+    """
+    asked_before = [m.instance.node for m in machines if not m.is_wanted]
+    unchanged = set(asked_before) - set(site.news(asked_before, kind, reason))
+    if nodes := [m.instance.node for m in machines if m.instance.node not in unchanged]:
         site.record(correlation, kind, nodes, reason)

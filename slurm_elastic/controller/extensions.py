@@ -75,7 +75,7 @@ class Extensions(Struct, kw_only=True):
     given machines to.
     """
     complete_spec: list[Callable[[LaunchSpec], LaunchSpec]] = field(default_factory=list)
-    """A launch that is decided -> the same with more for its machines to know."""
+    """A launch that is decided -> the same launch with further settings for its machines."""
     on_intent: list[Callable[[LaunchSpec], None]] = field(default_factory=list)
     """A launch whose intent is in the ledger. Its cloud has not been called yet."""
     on_answer: list[Callable[[str, str], None]] = field(default_factory=list)

@@ -1,9 +1,13 @@
-"""No offer is left for nodes that Slurm is powering up: they are given back, and the jobs move on.
+"""Gives nodes back to Slurm that are powering up and get no machine, so that their jobs can start
+elsewhere.
 
-Measured recipe, the same on 22.05, 24.11 and 26.05: drain the other powered-down nodes of the pool,
-``power_down_force`` the failing ones (their jobs are requeued within 0.1 s) with an address to
-which nothing can be sent, lift the requeue hold of those jobs (121 s otherwise), and hold the
-failing nodes once they are POWERING_DOWN.
+The steps and their order were measured on Slurm 22.05, 24.11 and 26.05:
+
+1. Drain the other powered-down nodes of the pool, or the requeued jobs get these next.
+2. Power the failing nodes down by force, with an address that leads nowhere. slurmctld requeues
+   their jobs within 0.1 s.
+3. Lift the requeue hold of those jobs, which is 121 s otherwise.
+4. Hold the failing nodes as soon as they are POWERING_DOWN.
 """
 
 from __future__ import annotations
@@ -31,20 +35,20 @@ log = logging.getLogger(__name__)
 
 
 def reject_nodes(
-    site: Site, request: NodeRequest, nodes: Sequence[str], why: AnyCause, *, spare: int
+    site: Site, request: NodeRequest, nodes: Sequence[str], cause: AnyCause, *, spare: int
 ) -> set[str]:
-    """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool, but for ``spare``
-    nodes that could be had. Returns those that are powered down.
+    """Give ``nodes`` back to Slurm with ``cause``, and hold the rest of the pool, except ``spare``
+    nodes that we could still buy. Returns the nodes that were powered down.
     """
     reach("refuse.before-hold")
     view = site.slurm.nodes(request.pool.nodes)
-    held = quarantine_pool(site, request.pool, nodes, view, why, spare)
+    held = quarantine_pool(site, request.pool, nodes, view, cause, spare)
     log.warning(
         "no offer left request=%s pool=%s nodes=%s held=%s reason=%s",
-        request.id, request.pool.name, compress(nodes), compress(held), why,
+        request.id, request.pool.name, compress(nodes), compress(held), cause,
     )  # fmt: skip
-    site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), why)
-    return power_down_and_requeue(site, nodes, view, why, request.id)
+    site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), cause)
+    return power_down_and_requeue(site, nodes, view, cause, request.id)
 
 
 def quarantine_pool(
@@ -52,23 +56,27 @@ def quarantine_pool(
     pool: Pool,
     nodes: Sequence[str],
     view: Mapping[str, SlurmNode],
-    why: AnyCause,
+    cause: AnyCause,
     spare: int,
 ) -> list[str]:
-    """Hold ``nodes`` as soon as they can be, and now the pool's nodes that are off, but for
-    ``spare`` of them. Returns those.
+    """Hold ``nodes`` as soon as Slurm allows it, and now the pool's other nodes that are off,
+    except ``spare`` of them. Returns these other nodes.
     """
     refused = set(nodes)
     siblings = [n for n in pool.nodes if n not in refused and n in view and can_drain(view[n])]
     siblings = siblings[spare:]
-    # Nodes that a policy keeps back are drained already; none of them can be had either.
-    back = {row.scope for row in site.ledger.exclusions.holds() if row.kind == POLICY} - refused
-    drained = [] if spare else [n for n in pool.nodes if n in back]
-    hold(site, pool, [*nodes, *siblings, *drained], why)
+    # Nodes that a policy holds are drained already. Hold them for this cause, too: when the policy
+    # releases one, nothing could serve it.
+    policy_held = {
+        row.scope for row in site.ledger.exclusions.holds() if row.kind == POLICY
+    } - refused
+    drained = [] if spare else [n for n in pool.nodes if n in policy_held]
+    hold(site, pool, [*nodes, *siblings, *drained], cause)
     reach("refuse.after-hold")
     if siblings:
-        # First of all, or the job walks into these one by one.
-        node_updates.drain(site.slurm, siblings, hold_reason(why))
+        # Before the failing nodes are powered down. Otherwise slurmctld gives the requeued job
+        # these nodes one after the other.
+        node_updates.drain(site.slurm, siblings, hold_reason(cause))
     reach("refuse.after-drain")
     return siblings
 
@@ -77,45 +85,47 @@ def power_down_and_requeue(
     site: Site,
     nodes: Sequence[str],
     view: Mapping[str, SlurmNode],
-    why: AnyCause | Mapping[str, AnyCause],
+    cause: AnyCause | Mapping[str, AnyCause],
     correlation: str,
     *,
     hurry: bool = True,
 ) -> set[str]:
-    """Power nodes down by force, with the reason of all or of each; the jobs that wait for them are
-    requeued and start elsewhere, at once where ``hurry``.
+    """Power nodes down by force, so that slurmctld requeues the jobs that wait for them. With
+    ``hurry`` the jobs may start elsewhere at once. ``shared_cause``: the cause for all nodes, or by
+    node.
 
     A node that an admin has drained is left out because power_down would undo the drain; it runs
     into its ResumeTimeout. A node that is not powering up is left out, too. Returns the nodes that
-    were powered down.
+    were powered down. SlurmError passes.
     """
-    ours = [n for n in nodes if n in view and may_force(view[n])]
-    if not ours:
+    forced = [n for n in nodes if n in view and may_force(view[n])]
+    if not forced:
         return set()
-    waiting = _expect_and_allow_requeues(site, ours, hurry=hurry)
-    # slurmctld may have taken its time over that, and some may have come up meanwhile.
-    found = site.slurm.nodes(ours)
-    ours = [n for n in ours if n in found and may_force(found[n])]
-    causes = {n: why[n] if isinstance(why, Mapping) else why for n in ours}
+    waiting = _expect_and_allow_requeues(site, forced, hurry=hurry)
+    # Read the nodes again: those calls may have taken slurmctld a while, and a node that has come
+    # up in the meantime may run a job.
+    fresh_view = site.slurm.nodes(forced)
+    forced = [n for n in forced if n in fresh_view and may_force(fresh_view[n])]
+    causes = {n: cause[n] if isinstance(cause, Mapping) else cause for n in forced}
     reach("refuse.before-force")
-    if ours:
-        _address_mates(site, ours, waiting)
-    for cause in dict.fromkeys(causes.values()):
-        nodes = [n for n in ours if causes[n] == cause]
-        node_updates.power_down_by_force(site.slurm, nodes, hold_reason(cause))
+    if forced:
+        _address_mates(site, forced, waiting)
+    for shared_cause in dict.fromkeys(causes.values()):
+        nodes = [n for n in forced if causes[n] == shared_cause]
+        node_updates.power_down_by_force(site.slurm, nodes, hold_reason(shared_cause))
     reach("refuse.after-force")
     for job in waiting:
         if lost := [n for n in job.nodes if n in causes]:
-            cause = NodesUnavailable(cause=causes[lost[0]])
-            site.record(correlation, "requeued", (f"job:{job.id}",), cause)
+            shared_cause = NodesUnavailable(cause=causes[lost[0]])
+            site.record(correlation, "requeued", (f"job:{job.id}",), shared_cause)
     return set(causes)
 
 
 def _address_mates(site: Site, nodes: Sequence[str], jobs: Sequence[SlurmJob]) -> None:
     """Give the other nodes of these jobs an address, if they boot and have none but their name.
 
-    slurmctld tells all nodes of a job that is requeued to end it. It looks up the name of a node
-    without an address for 10 s, with its configuration locked: no command is answered meanwhile.
+    slurmctld tells all nodes of a requeued job to end it. It looks up the name of a node without an
+    address for 10 s, with its configuration locked, and answers no command in that time.
     """
     mates = {n for job in jobs for n in job.nodes if n in site.pool_of} - {*nodes}
     view = site.slurm.nodes(sorted(mates)) if mates else {}
@@ -124,38 +134,39 @@ def _address_mates(site: Site, nodes: Sequence[str], jobs: Sequence[SlurmJob]) -
     ]
     if not nameless:
         return
-    known = {m.instance.node: m.instance.address for m in site.ledger.machines.live()}
-    # Its own, where it is known: the node may register in this very moment.
-    assign_addresses(site, {n: known.get(n) or NOWHERE for n in nameless})
+    address_by_node = {m.instance.node: m.instance.address for m in site.ledger.machines.live()}
+    # The machine's own address if we know it, because the node may register at this moment.
+    assign_addresses(site, {n: address_by_node.get(n) or NOWHERE for n in nameless})
 
 
 def _expect_and_allow_requeues(site: Site, nodes: Sequence[str], *, hurry: bool) -> list[SlurmJob]:
-    """The jobs that wait for these nodes; they may be requeued now. Each is expected before its
-    setting is changed, because only for a job that is expected ``Requeues`` puts the setting back.
-    """
+    """Expect the requeue of the jobs that wait for these nodes, and allow it. Returns the jobs."""
+    # Expect first, then change the setting: ``Requeues`` puts it back only for expected jobs.
     waiting = _expect_requeues(site, nodes, hurry=hurry)
     for job in waiting:
-        # A SlurmError passes: without that leave the power-down would kill the job.
+        # Let a SlurmError pass: if the job may not be requeued, the power-down would kill it.
         _allow_requeue(site, job)
     return waiting
 
 
 def _expect_requeues(site: Site, nodes: Sequence[str], *, hurry: bool) -> list[SlurmJob]:
-    """Expect the requeue of the jobs that wait for these nodes, each with the requeue setting that
-    it has now. Returns the jobs.
+    """Expect the requeue of the jobs that wait for these nodes, each with its user's requeue
+    setting. Returns the jobs.
     """
     lifted = {number for number, _ in site.ledger.requeues.lifted()}
 
     def expect() -> list[SlurmJob]:
         jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
         for job in jobs:
-            # ckptman may have lifted it while we were away. It leaves a job that waits to us.
-            own = replace(job, requeue=job.requeue and job.id not in lifted)
-            site.requeues.expect(own, site.monotonic(), set(nodes), hurry=hurry)
+            # ckptman may have lifted the user's --no-requeue while this daemon was down. It leaves
+            # it to us to put the setting back for a job that waits.
+            original = replace(job, requeue=job.requeue and job.id not in lifted)
+            site.requeues.expect(original, site.monotonic(), set(nodes), hurry=hurry)
         return jobs
 
     jobs = expect()
-    # A setting may have been put back after Slurm had listed the job and before it was expected.
+    # Read once more: another thread may have put a setting back after Slurm listed the job and
+    # before we expected it. The first listing then shows the lifted setting as the user's.
     return expect() if any(job.id in lifted for job in jobs) else jobs
 
 
@@ -165,9 +176,10 @@ def may_force(node: SlurmNode) -> bool:
 
 
 def _allow_requeue(site: Site, job: SlurmJob) -> None:
-    """A ``--no-requeue`` job that never started loses nothing by waiting again; Slurm would fail it
-    with NODE_FAIL. ``Requeues`` puts its own setting back. One that has started (a node of its may
-    be powering up once more) keeps its user's word.
+    """Lift ``--no-requeue`` of a job that has not started. Otherwise Slurm fails it with NODE_FAIL,
+    although it loses nothing by waiting again. ``Requeues`` puts the setting back.
+
+    A job that has started keeps its user's setting, also if one of its nodes powers up again.
     """
     if job.requeue or "CONFIGURING" not in job.states:
         return

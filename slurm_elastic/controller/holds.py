@@ -1,6 +1,7 @@
-"""Nodes kept from Slurm while nothing can serve them: DRAIN with our reason.
+"""Holds: nodes that Slurm may not use while nothing can serve them. They are DRAIN with our reason.
 
-A hold is a row in the ledger first, and ``settle`` puts it on the node when it can last.
+A hold begins as a row of the ledger. ``drain_when_powered_down`` drains the node as soon as
+slurmctld will keep the DRAIN flag.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ def hold_reason(cause: AnyCause) -> str:
 
 
 def hold(site: Site, pool: Pool, nodes: Sequence[str], cause: AnyCause) -> None:
-    """Remember that these nodes are to be held; ``settle`` carries it out."""
+    """Record that these nodes must be held. ``drain_when_powered_down`` drains them."""
     now = site.now()
-    until = ends_at(site, pool)
+    until = find_end_of_hold(site, pool)
     held = {row.scope: row.since for row in site.ledger.exclusions.holds() if row.kind == CAPACITY}
     site.ledger.exclusions.add(
         *(
-            # A node that is held already is held for longer, but not only since now.
+            # Keep the start of an existing hold and prolong it.
             Exclusion(kind=CAPACITY, scope=n, pool=pool.name, cause=cause,
                       since=held.get(n, now), until=until)
             for n in nodes
@@ -60,8 +61,8 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], cause: AnyCause) -> None:
 def hold_back(
     site: Site, nodes: Sequence[str], cause: AnyCause, kind: ExclusionKind = POLICY
 ) -> None:
-    """Remember that the site's policies, or an operator (``kind``), keep these nodes from Slurm;
-    ``settle`` carries it out.
+    """Record that a policy of the site or an operator (``kind``) keeps these nodes from Slurm.
+    ``drain_when_powered_down`` drains them.
     """
     now = site.now()
     site.ledger.exclusions.add(
@@ -79,9 +80,10 @@ def hold_back(
     )
 
 
-def ends_at(site: Site, pool: Pool) -> float:
-    """When the cloud's first cool-down ends; soon, where a limit is what is in the way. A pause of
-    the pool is waited out.
+def find_end_of_hold(site: Site, pool: Pool) -> float:
+    """Return when a hold of the pool ends (Unix time): at the end of the pool's pause, otherwise
+    when the first cool-down of its cloud ends. If nothing cools down, a limit is the cause, and the
+    hold ends after ``timings.capacity_cooldown``.
     """
     now = site.now()
     for breaker in site.ledger.exclusions.breakers():
@@ -96,7 +98,7 @@ def ends_at(site: Site, pool: Pool) -> float:
 
 
 def can_drain(node: SlurmNode) -> bool:
-    """Whether a DRAIN sent now would last, hurts nobody and overwrites no admin's own."""
+    """Whether a DRAIN sent now lasts, disturbs no job and does not replace an admin's DRAIN."""
     if is_drained(node) or is_down(node) or is_busy(node):
         return False
     # A DRAIN sent to a node that only has POWER_DOWN set is wiped when its suspend starts (measured
@@ -105,14 +107,14 @@ def can_drain(node: SlurmNode) -> bool:
     return where is Phase.POWERED_DOWN or "POWERING_DOWN" in node.states
 
 
-def settle(site: Site) -> bool:
-    """Put due holds on their nodes; True while some still wait for their node to power down."""
+def drain_when_powered_down(site: Site) -> bool:
+    """Drain the held nodes that are powered down. Returns whether some must power down first."""
     with site.hold_lock:
-        return _settle(site, site.slurm.nodes())
+        return _drain_when_powered_down(site, site.slurm.nodes())
 
 
-def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
-    due: dict[str, list[str]] = {}
+def _drain_when_powered_down(site: Site, view: Mapping[str, SlurmNode]) -> bool:
+    to_drain: dict[str, list[str]] = {}
     renamed: dict[str, list[str]] = {}
     waiting = False
     reasons = {row.scope: hold_reason(row.cause) for row in site.ledger.exclusions.holds()}
@@ -121,14 +123,15 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
         if node is None:
             continue
         if is_drained(node):
-            waiting = waiting or "POWER_DOWN" in node.states  # which will end the drain
+            # slurmctld removes the DRAIN flag when the power-down starts, so look again after it.
+            waiting = waiting or "POWER_DOWN" in node.states
             if has_mark(node, HOLD_MARK) and node.reason != reason:
                 renamed.setdefault(reason, []).append(name)
         elif can_drain(node):
-            due.setdefault(reason, []).append(name)
+            to_drain.setdefault(reason, []).append(name)
         elif phase(node) is not Phase.UP:
             waiting = True
-    for reason, nodes in due.items():
+    for reason, nodes in to_drain.items():
         node_updates.drain(site.slurm, nodes, reason)
         reach("refuse.after-settle")
         log.info("held nodes=%s reason=%s", compress(nodes), reason)
@@ -138,48 +141,51 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
 
 
 def release(
-    site: Site, nodes: Sequence[str], why: AnyCause, kind: ExclusionKind = CAPACITY
+    site: Site, nodes: Sequence[str], cause: AnyCause, kind: ExclusionKind = CAPACITY
 ) -> None:
-    """Undo holds of one kind: only DRAIN with our own reason is lifted, an admin's stays, and so
-    does that of a node which is held for another cause, too.
+    """Release holds of one kind. Only a DRAIN with our reason is lifted. The DRAIN of an admin
+    stays, and so does the DRAIN of a node that has a hold of another kind, too.
     """
     with site.hold_lock:
-        _release(site, nodes, why, kind)
+        _release(site, nodes, cause, kind)
 
 
-def _release(site: Site, nodes: Sequence[str], why: AnyCause, kind: ExclusionKind) -> None:
-    # First: what a policy is to hold from now on is not free when this hold ends.
+def _release(site: Site, nodes: Sequence[str], cause: AnyCause, kind: ExclusionKind) -> None:
+    # First: if a growth policy must hold a node from now on, the node must not be free for Slurm
+    # between the two holds.
     if kind != POLICY:
-        _keep_back(site, nodes)
-    still = {row.scope for row in site.ledger.exclusions.holds() if row.kind != kind}
-    free = [n for n in nodes if n not in still]
-    # Read once more: an admin may have drained one while a cloud was asked what it has.
+        _hold_back_for_growth(site, nodes)
+    otherwise_held = {row.scope for row in site.ledger.exclusions.holds() if row.kind != kind}
+    free = [n for n in nodes if n not in otherwise_held]
+    # Read the nodes again: an admin may have drained one while the round waited for a cloud.
     view = site.slurm.nodes(free) if free else {}
-    ours = [n for n in free if n in view and is_held(view[n])]
+    drained = [n for n in free if n in view and is_held(view[n])]
     reach("release.before-resume")
-    if ours:
-        node_updates.return_to_service(site.slurm, [view[name] for name in ours])
+    if drained:
+        node_updates.return_to_service(site.slurm, [view[name] for name in drained])
     reach("release.after-resume")
-    # The row last: as long as it is there, a round releases what a crash has left drained.
+    # The row last: if the daemon dies before this line, the next round finds the row and releases
+    # the node. Without the row the node would stay drained for ever.
     site.ledger.exclusions.readmit(kind, *nodes)
     reach("release.after-forget")
-    log.info("released nodes=%s reason=%s", compress(nodes), why)
-    site.record(CORRELATION, "released", nodes, why)
+    log.info("released nodes=%s reason=%s", compress(nodes), cause)
+    site.record(CORRELATION, "released", nodes, cause)
 
 
-def _keep_back(site: Site, nodes: Sequence[str]) -> None:
-    """Nodes that a growth policy starts are not for Slurm to start, also when they can be had."""
+def _hold_back_for_growth(site: Site, nodes: Sequence[str]) -> None:
+    """Hold the nodes that only a growth policy may start, so that Slurm does not start them."""
     back = [n for n in nodes if n in site.pool_of and holds_back(site.rules_of(n).growth)]
-    known = (
+    policy_held = (
         {row.scope for row in site.ledger.exclusions.holds() if row.kind == POLICY}
         if back
         else set()
     )
-    if set(back) - known:
-        hold_back(site, [n for n in back if n not in known], BY_POLICY)
+    if set(back) - policy_held:
+        hold_back(site, [n for n in back if n not in policy_held], BY_POLICY)
 
 
 def is_held(node: SlurmNode) -> bool:
-    """Whether a node with a hold of ours is drained by us."""
-    # Slurm 22.05 drops a node's reason when it powers it up, and demands one of an admin.
+    """Whether we have drained this node, which has a hold of ours."""
+    # A drained node without a reason is ours, too: Slurm 22.05 drops the reason when it powers a
+    # node up, and an admin cannot drain a node without giving one.
     return is_drained(node) and (has_mark(node, HOLD_MARK) or not node.reason)

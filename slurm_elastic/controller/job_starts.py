@@ -1,4 +1,4 @@
-"""When prologs let their jobs go: the one event by which slurm-elasticd learns of a start."""
+"""Remembers when prologs let jobs start: the only event by which slurm-elasticd learns of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import ClassVar
 from slurm_elastic.base.guards import Guarded, GuardedBy
 
 RUNS_AFTER_S = 3.0
-"""Seconds after its prolog by which Slurm shows a job as running: mostly 0.2 s (22.05 to 26.05)."""
+"""Seconds after its prolog until Slurm surely shows a job as running. Measured: mostly 0.2 s (22.05
+to 26.05).
+"""
 
 
 class JobStarts:
-    """Job starts since the last look at Slurm. Thread-safe; times are monotonic."""
+    """The job starts since Slurm's jobs were last read. Thread-safe; times are monotonic."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_first_at", "_last_at")}
 
@@ -22,7 +24,7 @@ class JobStarts:
         self._last_at = 0.0
 
     def note(self, clock: float) -> None:
-        """A prolog lets its job go now."""
+        """Remember that a prolog lets its job start now."""
         with self._lock:
             self._last_at = clock
             if self._first_at is None:
@@ -34,7 +36,9 @@ class JobStarts:
             return self._first_at is not None and clock - self._first_at >= RUNS_AFTER_S
 
     def look(self, clock: float) -> None:
-        """Slurm's jobs are read now. A job that started a moment ago needs another look."""
+        """Forget the starts, because Slurm's jobs are being read now. Slurm may not show a job that
+        started a moment ago yet, so that start stays due.
+        """
         with self._lock:
             is_seen = clock - self._last_at >= RUNS_AFTER_S
             if self._first_at is not None:

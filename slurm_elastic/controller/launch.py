@@ -1,4 +1,8 @@
-"""One launch: intent first, the cloud call, the result after; and what each failure means."""
+"""Launches machines in a cloud, and handles each kind of failure.
+
+The order is fixed: the intent is in the ledger, then the cloud is called, then the result is
+written. If the daemon dies in between, the open intent tells the next one which call to repeat.
+"""
 
 from __future__ import annotations
 
@@ -46,19 +50,19 @@ from slurm_elastic.state.ledger import Health, Launch
 
 log = logging.getLogger(__name__)
 
-RETRIED = 60.0
-"""Seconds for which a call is repeated. No key: a throttle passes within them, a cloud that is down
-does not, and others' calls wait meanwhile.
+RETRY_FOR_S = 60.0
+"""Seconds for which a call is repeated. Not configurable: throttling ends within this time, a cloud
+that is down does not come back, and the other calls of the cloud's worker wait.
 """
-PAUSES = Backoff(0.5, 8.0)
-SLACK = 60.0
-"""Seconds by which a clock may be put right without a word."""
+RETRY_PAUSES = Backoff(0.5, 8.0)
+CLOCK_SLACK_S = 60.0
+"""Seconds by which the clock may step back without a warning; NTP makes such small steps."""
 
 Answer = TypeVar("Answer")
 
 
 class LaunchOutcome(Enum):
-    """How a launch ended. IN_DOUBT: the call may have taken effect; its intent stays open."""
+    """How a launch ended. IN_DOUBT: the cloud may have made machines; the intent stays open."""
 
     STARTED = "started"
     REFUSED = "refused"
@@ -66,11 +70,13 @@ class LaunchOutcome(Enum):
 
 
 class Launched(Struct, frozen=True, kw_only=True):
-    """The answer to one launch: ``instances`` may be fewer than asked; ``why`` where it lacks."""
+    """The result of one launch. ``instances`` may be fewer than requested. ``reason``: the error
+    of a launch that was refused or is in doubt.
+    """
 
     outcome: LaunchOutcome
     instances: tuple[Instance, ...] = ()
-    why: str = ""
+    reason: str = ""
 
 
 def launch(
@@ -78,40 +84,42 @@ def launch(
     spec: LaunchSpec,
     request: str,
     *,
-    again: bool = False,
-    tell: Callable[[Sequence[Instance]], None] | None = None,
+    is_repetition: bool = False,
+    record_started: Callable[[Sequence[Instance]], None] | None = None,
 ) -> Launched:
-    """Start ``spec``. The intent is in the ledger before the cloud is called. ``tell`` records the
-    decision on what was started, in the transaction that writes the result down.
+    """Launch ``spec``, whose intent the caller has written to the ledger.
 
-    A refusal cools the offer (or its market, or the cloud) down. ``again``: a call of an earlier
-    round may have taken effect.
+    ``record_started`` records the started machines, in the same transaction as the result.
+    ``is_repetition``: an earlier round made the same call, which may have taken effect. A refusal
+    cools down the offer, its market or the cloud. Raises sqlite3.Error, and no error of a cloud.
     """
     reach("launch.after-intent")
-    call = _Call(site, spec, in_doubt=again)
+    call = _Call(site, spec, in_doubt=is_repetition)
     try:
-        # For an open launch the next round is the repetition: it must not hold up the others.
-        answered = call() if again else with_retries(site, call)
+        # Call once for an open launch. The next round repeats it anyway, and retries here would
+        # delay the other launches of this cloud.
+        answered = call() if is_repetition else call_with_retries(site, call)
     except TransientError as error:
         log.warning(
             "launch in doubt generation=%s cloud=%s error=%s", spec.generation, error.cloud, error
         )
-        return Launched(outcome=LaunchOutcome.IN_DOUBT, why=str(error))
+        return Launched(outcome=LaunchOutcome.IN_DOUBT, reason=str(error))
     except ProviderError as error:
-        return _refused(site, spec, error, in_doubt=call.in_doubt)
-    # None of the five: the machines may exist, so the intent stays open.
+        return _handle_refusal(site, spec, error, in_doubt=call.in_doubt)
+    # Unknown error, for example of a provider's SDK: the call may have reached the cloud. Keep the
+    # intent open. The next list of the cloud shows whether the machines exist.
     except Exception as error:
         log.exception("launch failed in an unknown way generation=%s", spec.generation)
-        why = bounded(f"{type(error).__name__}: {error}")
-        return Launched(outcome=LaunchOutcome.IN_DOUBT, why=why)
+        reason = bounded(f"{type(error).__name__}: {error}")
+        return Launched(outcome=LaunchOutcome.IN_DOUBT, reason=reason)
     reach("launch.after-call")
-    instances = _believed(site, spec, answered)
+    instances = _sanitize_answer(site, spec, answered)
     for tell_answered in site.extensions.on_answer:
         tell_answered(spec.generation, spec.pool.name)
     with site.ledger.together():
         site.ledger.machines.launched(spec.generation, instances, site.now())
-        if tell is not None:
-            tell(instances)
+        if record_started is not None:
+            record_started(instances)
     reach("launch.after-result")
     log.info(
         "launched request=%s generation=%s offer=%s count=%d wanted=%d",
@@ -123,21 +131,27 @@ def launch(
     return Launched(outcome=LaunchOutcome.STARTED, instances=instances)
 
 
-def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tuple[Instance, ...]:
-    """As the answer may be kept: that of a repeated call has tags that anybody may have changed."""
+def _sanitize_answer(
+    site: Site, spec: LaunchSpec, answered: Sequence[Instance]
+) -> tuple[Instance, ...]:
+    """Return the machines of the answer as the ledger may keep them. The answer to a repeated call
+    shows tags that somebody may have edited since the first call.
+    """
     prices = {offer.key: offer.price for offer in spec.offers}
-    found = sound(answered, lambda one: prices.get(one.offer_key, spec.offer.price), site.now())
-    for id_, why in (found.doubts | found.unusable).items():
+    sanitized = sound(
+        answered, lambda instance: prices.get(instance.offer_key, spec.offer.price), site.now()
+    )
+    for id_, doubt in (sanitized.doubts | sanitized.unusable).items():
         log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
-                    spec.offer.cloud, id_, why)  # fmt: skip
-    machines = found.machines
+                    spec.offer.cloud, id_, doubt)  # fmt: skip
+    machines = sanitized.machines
     for keep in site.extensions.complete_listed:
         machines = keep(spec.offer.cloud, machines)
     return machines
 
 
 def assign_addresses(site: Site, addresses: Mapping[str, str]) -> None:
-    """NodeAddr by node, of machines that have an address already; repair does the others."""
+    """Set NodeAddr of these nodes. If Slurm refuses, log it; the next round tries again."""
     if not addresses:
         return
     try:
@@ -147,14 +161,18 @@ def assign_addresses(site: Site, addresses: Mapping[str, str]) -> None:
 
 
 def hide_names(site: Site, nodes: Sequence[str]) -> None:
-    """Give these nodes an address that leads nowhere, if they are still off and without one."""
-    # Read again, else a node that registers just now would lose its machine's address.
+    """Give these nodes an address that leads nowhere, if they are still off and have no address,
+    so that slurmctld does not look up their names.
+    """
+    # Read the nodes again: a node that registers just now must not lose its machine's address.
     view = site.slurm.nodes(nodes)
     assign_addresses(site, {n: NOWHERE for n in nodes if n in view and has_name_alone(view[n])})
 
 
-def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
-    """The very spec of an earlier launch, to repeat it under the same token."""
+def rebuild_spec(site: Site, launch_row: Launch) -> LaunchSpec:
+    """Return the same spec as that of an earlier launch, to repeat the call under its token. EC2
+    refuses a repeated call if any parameter differs.
+    """
     spec = LaunchSpec(
         generation=launch_row.generation,
         pool=site.pools[launch_row.pool],
@@ -171,7 +189,7 @@ def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
 
 
 class _Call(Struct):
-    """The cloud call of one launch, and whether one that went wrong may have taken effect."""
+    """The cloud call of one launch. ``in_doubt``: a call that failed may have taken effect."""
 
     site: Site
     spec: LaunchSpec
@@ -180,9 +198,10 @@ class _Call(Struct):
 
     def __call__(self) -> Sequence[Instance]:
         cloud = self.spec.offer.cloud
-        if self.is_repeated and (why := self.site.ledger.end_only):
-            # It might buy what it did not buy before: a round repeats it, once all is known again.
-            raise UnsettledError(cloud, "EndOnly", why)
+        if self.is_repeated and (trouble := self.site.ledger.end_only):
+            # A repeated call may buy machines that the first one did not buy, and the ledger could
+            # not record them. A round repeats the call after the ledger works again.
+            raise UnsettledError(cloud, "EndOnly", trouble)
         self.is_repeated = True
         try:
             return self.site.providers[cloud].launch(self.spec)
@@ -191,48 +210,56 @@ class _Call(Struct):
             raise
 
 
-def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
-    """``call``, repeated while the cloud is only busy, for RETRIED seconds at most."""
-    # Half of a boot is left to the machine in any case.
-    deadline = site.monotonic() + min(RETRIED, site.shortest_boot / 2)
-    pause = PAUSES.longer(0.0)
+def call_with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
+    """Call ``call``, and repeat it after a TransientError for at most RETRY_FOR_S seconds.
+
+    UnsettledError passes at once, and so do all other errors.
+    """
+    # Leave the machine at least half of ResumeTimeout to boot.
+    deadline = site.monotonic() + min(RETRY_FOR_S, site.shortest_boot / 2)
+    pause = RETRY_PAUSES.longer(0.0)
     while True:
         try:
             return call()
-        # What only time can answer is left to a later round: others' calls wait behind this one.
+        # Before TransientError, its base class. Only time settles such a call, so a later round
+        # repeats it; retries here would block the cloud's other calls.
         except UnsettledError:
             raise
         except TransientError as error:
             if site.monotonic() + pause > deadline:
                 raise
             log.info("repeated after=%s", error)
-            # Full jitter: many clusters of one account must not come back at the same moment.
+            # Full jitter, because many clusters of one account must not retry at the same moment.
             if site.wait(random.uniform(pause / 2, pause)):  # noqa: S311
                 raise
-        pause = PAUSES.longer(pause)
+        pause = RETRY_PAUSES.longer(pause)
 
 
-def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bool) -> Launched:
-    # An earlier call may have taken effect. This refusal does not tell.
+def _handle_refusal(
+    site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bool
+) -> Launched:
+    # An earlier call may have taken effect even if the cloud refuses this one (for example because
+    # our credentials have expired). A lack of capacity or quota is an answer to the call itself.
     stays_open = in_doubt and not isinstance(error, CapacityError | QuotaError)
     # The cloud has answered. Close the intent first: if a later step failed with the intent open,
-    # no other offer would be tried, and every round would repeat this very launch.
+    # no other offer would be tried, and every round would repeat this same launch.
     if not stays_open:
         site.ledger.launches.failed(spec.generation, str(error), site.now())
     try:
         _cool_down(site, spec, error)
     except sqlite3.Error:  # the ledger can store nothing, so nothing may be bought either
         raise
+    # A cool-down only avoids useless calls. Its failure must not keep us from the next offer.
     except Exception:
         log.exception("offer does not cool down after a refusal offer=%s", spec.offer.key)
     outcome = LaunchOutcome.IN_DOUBT if stays_open else LaunchOutcome.REFUSED
-    return Launched(outcome=outcome, why=str(error))
+    return Launched(outcome=outcome, reason=str(error))
 
 
 def _cool_down(site: Site, spec: LaunchSpec, error: ProviderError) -> None:
-    """Ask the offers that refused later, and report what only a person can mend."""
-    for offer, why in _refused_offers(site, spec, error):
-        site.ledger.exclusions.add(cool_down_for(site, offer, why))
+    """Cool down the offers that refused, and report errors that only a person can correct."""
+    for offer, refusal in _refused_offers(site, spec, error):
+        site.ledger.exclusions.add(make_cool_down(site, offer, refusal))
     if isinstance(error, DeniedError):
         log.error("cloud denies a launch, grant the right offer=%s error=%s", spec.offer.key, error)
     elif isinstance(error, AuthError):
@@ -242,45 +269,53 @@ def _cool_down(site: Site, spec: LaunchSpec, error: ProviderError) -> None:
 def _refused_offers(
     site: Site, spec: LaunchSpec, error: ProviderError
 ) -> Sequence[tuple[Offer, ProviderError]]:
-    """The offers that cool down after a launch that failed, each with its own reason. A call that
-    is denied as a whole is denied for all of them; the others may do by themselves.
+    """Return the offers that must cool down after a failed launch, each with its own error. If the
+    cloud denies the call as a whole, all offers cool down. Otherwise an offer that did not refuse
+    may still work in a call of its own.
     """
-    told = refusals(site, spec)
-    if isinstance(error, DeniedError) and not told:
+    refused = list_refusals(site, spec)
+    if isinstance(error, DeniedError) and not refused:
         return [(offer, error) for offer in spec.offers]
-    return (*((o, why) for o, why in told if o.key != spec.offer.key), (spec.offer, error))
+    return (
+        *((o, refusal) for o, refusal in refused if o.key != spec.offer.key),
+        (spec.offer, error),
+    )
 
 
 def report_auth(site: Site, error: AuthError) -> None:
-    """Somebody has to renew our credentials."""
+    """Report in the log and in ``status`` that the cloud refuses our credentials."""
     log.error("cloud refuses our credentials cloud=%s error=%s", error.cloud, error)
     site.ledger.health.report(
         Health(name=error.cloud, checked=site.now(), error=str(error), code=REFUSED)
     )
 
 
-def end_far(site: Site, exclusions: Iterable[Exclusion]) -> None:
-    """No cool-down, pause or hold lasts for longer than any is set for, as the clock may have been
-    set back since; by more than the small steps that keep it right (SLACK).
+def end_far_exclusions(site: Site, exclusions: Iterable[Exclusion]) -> None:
+    """End the cool-downs, pauses and holds that end later than any may be set for. They exist only
+    after the clock was set back, and would exclude offers for as long as it was wrong.
     """
     timings = site.config.timings
-    ours = (timings.cooldown_max, timings.capacity_cooldown, timings.quota_cooldown)
-    longest = max(*ours, timings.boot_cooldown, AUTH_COOLDOWN) + SLACK
-    far = site.now() + longest
-    if not any(one.until > far and one.kind in TIMED for one in exclusions):
+    cool_downs = (timings.cooldown_max, timings.capacity_cooldown, timings.quota_cooldown)
+    longest = max(*cool_downs, timings.boot_cooldown, AUTH_COOLDOWN) + CLOCK_SLACK_S
+    latest = site.now() + longest
+    if not any(row.until > latest and row.kind in TIMED for row in exclusions):
         return
     if ended := site.ledger.exclusions.end_far(site.now(), longest):
         log.warning("the clock was set back: cool-downs and holds over count=%d", ended)
 
 
-def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> Exclusion:
-    """The offers not to ask again, and for how long: it doubles with each refusal in a row."""
+def make_cool_down(site: Site, offer: Offer, error: ProviderError) -> Exclusion:
+    """Return the cool-down after a refusal. Its time doubles with each refusal in a row."""
     timings = site.config.timings
-    return grown(site, *of_refusal(offer, error, timings.capacity_cooldown, timings.quota_cooldown))
+    return grow_cool_down(
+        site, *of_refusal(offer, error, timings.capacity_cooldown, timings.quota_cooldown)
+    )
 
 
-def grown(site: Site, key: str, seconds: float, code: str, cause: AnyCause) -> Exclusion:
-    """The cool-down of ``key``: ``seconds``, doubled with each one in a row."""
+def grow_cool_down(site: Site, key: str, seconds: float, code: str, cause: AnyCause) -> Exclusion:
+    """Return the cool-down of ``key``: ``seconds``, doubled with each refusal in a row, at most
+    ``timings.cooldown_max``.
+    """
     now = site.now()
     strikes, longest = (
         strikes_of(site.ledger.exclusions.all(), key, now),
@@ -289,20 +324,25 @@ def grown(site: Site, key: str, seconds: float, code: str, cause: AnyCause) -> E
     return after_refusal(key, strikes, now, seconds, longest, code, cause)
 
 
-def refusals(site: Site, spec: LaunchSpec) -> list[tuple[Offer, ProviderError]]:
-    """The offers that gave nothing or too little, where the launch could choose among several."""
-    provider = site.providers[spec.offer.cloud]
-    said = provider.refusals(spec.generation) if isinstance(provider, Chooser) else {}
-    return [(offer, said[offer.key]) for offer in spec.offers if offer.key in said]
-
-
-def cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
-    """An offer that gave some is empty for now, but refused nothing: its next cool-down does not
-    grow. Where the cloud says which offers refused, they are cooled as such.
+def list_refusals(site: Site, spec: LaunchSpec) -> list[tuple[Offer, ProviderError]]:
+    """Return the offers that gave too few machines, with their errors, if the cloud could choose
+    among several offers and names those that refused.
     """
-    refused = refusals(site, spec)
+    provider = site.providers[spec.offer.cloud]
+    error_by_offer = provider.refusals(spec.generation) if isinstance(provider, Chooser) else {}
+    return [
+        (offer, error_by_offer[offer.key]) for offer in spec.offers if offer.key in error_by_offer
+    ]
+
+
+def cool_down_partial(site: Site, spec: LaunchSpec, started: int) -> None:
+    """Cool down the offer of a launch that gave fewer machines than requested. The offer is empty
+    for now, but it refused no call, so its next cool-down does not grow. If the cloud names the
+    offers that refused, these cool down as after a refusal.
+    """
+    refused = list_refusals(site, spec)
     for offer, error in refused:
-        site.ledger.exclusions.add(cool_down_for(site, offer, error))
+        site.ledger.exclusions.add(make_cool_down(site, offer, error))
     seconds = site.config.timings.capacity_cooldown
     for offer in () if refused else spec.offers:
         site.ledger.exclusions.add(
@@ -310,9 +350,9 @@ def cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
         )
 
 
-def forgive(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None:
-    """All that was asked for was given: earlier refusals of what gave it count no more."""
-    refused = {one.scope for one in site.ledger.exclusions.all() if one.kind == COOL_DOWN}
+def forget_refusals(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None:
+    """Forget earlier refusals of the offers that have now given all requested machines."""
+    refused = {row.scope for row in site.ledger.exclusions.all() if row.kind == COOL_DOWN}
     if not refused:
         return
     gave = {i.offer_key for i in instances}

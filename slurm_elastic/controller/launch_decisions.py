@@ -1,7 +1,8 @@
-"""The records of a request for ``explain``: its first ranking, and what came of each launch.
+"""The records of a request for ``explain``: its first ranking and the result of each launch.
 
-They grow with the number of causes, not with offers times rounds: offers that were rejected or that
-refused for one cause are kept together, and later rounds are kept as what was tried in them.
+Offers that were rejected, or that refused, for the same cause share one record, and of later
+rankings only the launches are recorded. So the records grow with the number of causes, not with
+the number of offers and rounds.
 """
 
 from __future__ import annotations
@@ -22,55 +23,60 @@ from slurm_elastic.state.audit_trail import job_subject
 log = logging.getLogger(__name__)
 
 
-BEST = 3
-"""Offers of a ranking that are kept each with its reason; those behind them are named."""
-CAUSES = 20
-"""Groups of offers that are kept of one decision."""
+BEST_RECORDED = 3
+"""Best offers of a ranking that are recorded with their reason; the others only by name."""
+MAX_CAUSES = 20
+"""Groups of offers that one record has at most."""
 
 
 class Refusals(Struct):
-    """The launches of one request that a cloud refused, until they are told: all in one decision,
-    as there may be one for each offer.
+    """Collects the refused launches of one request, to record them in one decision: there may be
+    one for each offer.
     """
 
     site: Site
     request: NodeRequest
     refused: list[tuple[LaunchSpec, AnyCause]] = []
 
-    def add(self, spec: LaunchSpec, why: AnyCause) -> None:
-        """One more."""
+    def add(self, spec: LaunchSpec, cause: AnyCause) -> None:
+        """Add a refused launch."""
         log.info(
-            "offer refused request=%s offer=%s reason=%s", self.request.id, spec.offer.key, why
+            "offer refused request=%s offer=%s reason=%s", self.request.id, spec.offer.key, cause
         )
-        self.refused.append((spec, why))
+        self.refused.append((spec, cause))
 
     def tell(self) -> None:
-        """Keep what was refused since the last time; each launch by itself is forgotten."""
+        """Record the launches refused since the last call in one decision, and delete their own
+        rows from the ledger.
+        """
         if not self.refused:
             return
-        groups = grouped((spec.offer, why) for spec, why in self.refused)
-        alone = len(self.refused) == 1
-        detail: dict[str, object] = {"refused": [group.row for group in groups[:CAUSES]]}
+        groups = grouped((spec.offer, cause) for spec, cause in self.refused)
+        is_single = len(self.refused) == 1
+        detail: dict[str, object] = {"refused": [group.row for group in groups[:MAX_CAUSES]]}
         nodes = tuple(dict.fromkeys(n for spec, _ in self.refused for n in spec.nodes))
-        why = groups[0].cause if alone else no_offer_serves(groups)
-        note(self.site, self.request, nodes, "launch-refused", why, None if alone else detail)
+        cause = groups[0].cause if is_single else no_offer_serves(groups)
+        record_launch_decision(
+            self.site, self.request, nodes, "launch-refused", cause, None if is_single else detail
+        )
         self.site.ledger.launches.forget([spec.generation for spec, _ in self.refused])
         self.refused = []
 
 
 def record_ranking(site: Site, placement: Placement, *, enough: bool) -> None:
-    """Keep a request's ranking: the best offers, and the others by what was in the way."""
+    """Record a request's ranking: the best offers, and the rejected ones grouped by cause."""
     request = placement.request
     best = placement.ranked[0].offer.key if placement.ranked and enough else ""
     detail: dict[str, object] = {
-        "ranked": [[r.offer.key, r.room, r.reason] for r in placement.ranked[:BEST]],
+        "ranked": [[r.offer.key, r.room, r.reason] for r in placement.ranked[:BEST_RECORDED]],
         "rejected": [
-            group.row for group in grouped((r.offer, r.cause) for r in placement.rejected)[:CAUSES]
+            group.row
+            for group in grouped((r.offer, r.cause) for r in placement.rejected)[:MAX_CAUSES]
         ],
         "jobs": {str(j): compress(share) for j, share in request.job_nodes.items()},
     }
-    if placement.ranked[BEST:]:
-        detail["behind"] = braces(r.offer.key for r in placement.ranked[BEST:])
+    if placement.ranked[BEST_RECORDED:]:
+        detail["behind"] = braces(r.offer.key for r in placement.ranked[BEST_RECORDED:])
     site.record(
         request.id,
         "ranked",
@@ -80,16 +86,16 @@ def record_ranking(site: Site, placement: Placement, *, enough: bool) -> None:
     )
 
 
-def note(
+def record_launch_decision(
     site: Site,
     request: NodeRequest,
     nodes: Sequence[str],
     kind: str,
-    why: AnyCause,
+    cause: AnyCause,
     detail: dict[str, object] | None = None,
 ) -> None:
-    """Log and keep a decision about some nodes of a request and the jobs that wait for them."""
-    log.info("%s request=%s nodes=%s reason=%s", kind, request.id, compress(nodes), why)
-    some = set(nodes)
-    jobs = [j for j, share in request.job_nodes.items() if not some.isdisjoint(share)]
-    site.record(request.id, kind, (*nodes, *(job_subject(j) for j in jobs)), why, detail)
+    """Log and record a decision about some nodes of a request and the jobs that wait for them."""
+    log.info("%s request=%s nodes=%s reason=%s", kind, request.id, compress(nodes), cause)
+    decided_nodes = set(nodes)
+    jobs = [j for j, share in request.job_nodes.items() if not decided_nodes.isdisjoint(share)]
+    site.record(request.id, kind, (*nodes, *(job_subject(j) for j in jobs)), cause, detail)

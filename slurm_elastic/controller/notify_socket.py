@@ -1,8 +1,8 @@
 """The unix datagram socket by which slurmctld's programs wake a service.
 
-A datagram is only a hint (``{"event": "resume"}``, ``{"event": "job-end", "job": 7}``): what is to
-be done stands in the spool, so a lost one costs no more than the daemon's own period. It is waited
-for by the thread that acts on it: no other one (``server``) is on the way of a request.
+A datagram is only a hint (``{"event": "resume"}``, ``{"event": "job-end", "job": 7}``). The request
+itself is in the spool, so a lost datagram costs one period of the main loop. The thread that acts
+on requests waits on the socket itself: a server thread in between would delay each request.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from slurm_elastic.base.unixsocket import bind_socket, remove_socket
 
 MAX_DATAGRAM = 4096
 MAX_DRAINED = 1000
-"""The most datagrams of one ``wait``, so that a flood cannot keep the daemon from its work."""
+"""The most datagrams that one ``wait`` reads, so that a flood of them cannot stop the daemon."""
 
 
 class WakeSocket:
-    """Bound on construction (OSError where that fails); a socket file left by a crash is replaced.
-    Without a ``path`` nobody is heard, and the time passes.
+    """The socket, bound when it is made. It replaces a socket file that a crash has left. OSError
+    if it cannot be bound. Without a ``path`` no program can wake the service, and ``wait`` only
+    waits.
 
-    One daemon at a time: the caller holds the lock of the state directory.
+    The caller must hold the lock of the state directory, so that only one daemon runs.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -46,7 +47,7 @@ class WakeSocket:
         os.eventfd_write(self._bell, 1)
 
     def wait(self, timeout: float) -> list[bytes]:
-        """All that has come, oldest first, once something has; empty after ``timeout`` seconds or a
+        """Wait for datagrams and return them, oldest first; empty after ``timeout`` seconds or a
         ``ring``.
         """
         # poll and not select: the daemon may hold more than 1024 descriptors (select(2)).
@@ -63,7 +64,7 @@ class WakeSocket:
         return payloads
 
     def close(self) -> None:
-        """Close and remove the file, unless someone else's stands there by now."""
+        """Close the socket and remove its file, unless another process has replaced the file."""
         self._socket.close()
         if self._bell >= 0:
             os.close(self._bell)

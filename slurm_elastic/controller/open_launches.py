@@ -1,4 +1,6 @@
-"""Launches whose call is not known to have answered: confirmed by the cloud's list, or repeated."""
+"""Settles open launches, whose call may or may not have taken effect: by the cloud's list, which
+shows their machines, or by repeating the call.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.launch import LaunchOutcome, launch, spec_of
+from slurm_elastic.controller.launch import LaunchOutcome, launch, rebuild_spec
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.model.cluster import Instance
@@ -17,47 +19,55 @@ from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.state.ledger import Launch
 
 
-def confirm(
-    site: Site, some: Sequence[actions.Confirm | actions.Retry], seen: Sequence[Instance]
+def confirm_launches(
+    site: Site, batch: Sequence[actions.Confirm | actions.Retry], listed: Sequence[Instance]
 ) -> None:
-    for action in some:
-        found = [i for i in seen if i.generation == action.generation]
+    """Close open launches with the machines that the cloud's list shows for them."""
+    for action in batch:
+        launched = [i for i in listed if i.generation == action.generation]
         row = site.ledger.launches.known(action.generation)
         for tell_answered in site.extensions.on_answer:
             tell_answered(row.generation, row.pool)
-        site.ledger.machines.launched(action.generation, found, site.now())
-        site.record(CORRELATION, "confirmed", [i.node for i in found], action.cause)
+        site.ledger.machines.launched(action.generation, launched, site.now())
+        site.record(CORRELATION, "confirmed", [i.node for i in launched], action.cause)
 
 
-def retry(site: Site, some: Sequence[actions.Retry], seen: Sequence[Instance]) -> None:
-    """The same call under the same token; where it is refused now, the nodes are placed anew."""
-    for action in some:
+def retry_launches(site: Site, batch: Sequence[actions.Retry], listed: Sequence[Instance]) -> None:
+    """Repeat the calls under the same tokens. If the cloud refuses one now, launch on other offers
+    for the nodes that Slurm still waits for.
+    """
+    for action in batch:
         row = site.ledger.launches.get(action.generation)
-        if row is None or site.ledger.end_only:  # the call might buy what it did not buy before
+        # The repeated call may buy machines that the first one did not. The ledger must be able to
+        # record them.
+        if row is None or site.ledger.end_only:
             continue
-        if _is_suspended(site, row):  # it would be ended at once: Slurm may want it again since
+        # A waiting request would end the machines at once. Slurm may want them again after it.
+        if _is_suspended(site, row):
             continue
-        if row.pool not in site.pools:  # the configuration has lost it: what is there is there
-            confirm(site, [action], seen)
+        # The pool has left the configuration, so the call cannot be repeated. Take the machines
+        # that the list shows.
+        if row.pool not in site.pools:
+            confirm_launches(site, [action], listed)
             continue
-        spec = spec_of(site, row)
-        result = launch(site, spec, row.request, again=True)
-        why = f"{action.reason}: {result.why}" if result.why else action.reason
+        spec = rebuild_spec(site, row)
+        result = launch(site, spec, row.request, is_repetition=True)
+        reason = f"{action.reason}: {result.reason}" if result.reason else action.reason
         kind = f"retry-{result.outcome.value}"
-        if news := site.news(row.nodes, kind, why):
-            site.record(CORRELATION, kind, (*news, *(f"job:{j}" for j in row.jobs)), why)
+        if news := site.news(row.nodes, kind, reason):
+            site.record(CORRELATION, kind, (*news, *(f"job:{j}" for j in row.jobs)), reason)
         if result.outcome is LaunchOutcome.IN_DOUBT:
             continue
         started = {i.node for i in result.instances}
-        left = [n for n in row.nodes if n not in started]
-        view = site.slurm.nodes(left) if left else {}
-        left = [n for n in left if waits_for(view, n)]
-        if left:
-            provision(site, row.cloud, row.request, left, jobs_of(site, left))
+        unserved = [n for n in row.nodes if n not in started]
+        view = site.slurm.nodes(unserved) if unserved else {}
+        unserved = [n for n in unserved if waits_for(view, n)]
+        if unserved:
+            provision(site, row.cloud, row.request, unserved, find_jobs_of_nodes(site, unserved))
 
 
 def _is_suspended(site: Site, row: Launch) -> bool:
-    """Whether a request that waits ends what this launch makes."""
+    """Whether a waiting suspend request would end the machines of this launch."""
     decided = generation_order(row.generation)
     return any(
         decided <= request.received and not set(row.nodes).isdisjoint(request.nodes)
@@ -70,13 +80,13 @@ def waits_for(view: Mapping[str, SlurmNode], node: str) -> bool:
     return node in view and phase(view[node]) is Phase.POWERING_UP
 
 
-def jobs_of(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
-    """Jobs that hold or wait for any of these nodes, with all of theirs. None where Slurm does not
-    say: then each node is served for itself.
+def find_jobs_of_nodes(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
+    """Return the jobs that hold or wait for any of these nodes, with all their nodes. If Slurm does
+    not answer, return none; each node is then served by itself.
     """
     try:
         queue = site.slurm.jobs()
     except SlurmError:
         return {}
-    wanted = set(nodes)
-    return {j.id: j.nodes for j in queue if not wanted.isdisjoint(j.nodes)}
+    asked_nodes = set(nodes)
+    return {j.id: j.nodes for j in queue if not asked_nodes.isdisjoint(j.nodes)}

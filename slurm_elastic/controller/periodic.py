@@ -1,6 +1,5 @@
-"""Tasks that the daemon does again and again, each in a thread of its own, as each of Slurm's
-commands may take a minute. A failure is told, in the log and in ``status``, and does not end the
-daemon.
+"""Periodic tasks of the daemon. Each runs in a thread of its own, because a command of Slurm may
+take a minute. A failure is reported in the log and in ``status``; the daemon continues.
 """
 
 from __future__ import annotations
@@ -22,22 +21,24 @@ log = logging.getLogger(__name__)
 
 
 class SiteTask(PeriodicTask):
-    """A periodic task in a worker; ``what`` is its name in the log.
+    """A periodic task in a worker. ``task_name`` is its name in the log.
 
-    ``pace`` is for looks that read all nodes and jobs, which is work for slurmctld on a large
-    cluster. After a failure the next look is due in ``again`` seconds, if given. If by
-    ``hurried`` something has happened, it is due before ``period``, but never before ``pace``.
-    If by ``idle`` there is nothing to look at in the ledger's state, the worker is not woken.
+    ``look`` is called every ``period`` seconds. If it takes long, the pause is longer: at least
+    ``pace`` times the duration of the last look, because reading all nodes and jobs is work for
+    slurmctld on a large cluster. ``again``: seconds until the next look after a failure.
+    ``hurried(clock)``: whether an event makes the next look due before ``period``, but not before
+    ``pace`` allows it. ``idle(state)``: whether the ledger has nothing to look at; then the worker
+    is not woken.
     """
 
     def __init__(
-        self, site: Site, worker: Executor, look: Callable[[], None], what: str, *,
+        self, site: Site, worker: Executor, look: Callable[[], None], task_name: str, *,
         period: float, pace: float = 0.0, again: float | None = None,
         idle: Callable[[LedgerState], bool] | None = None,
         hurried: Callable[[float], bool] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            what, lambda: run_guarded(site, self._look, what), period,
+            task_name, lambda: run_guarded(site, self._look, task_name), period,
             pace=pace, retry=None if again is None else Backoff(again, again), clock=site.monotonic,
         )  # fmt: skip
         self._worker, self._look, self._idle, self._hurried = worker, look, idle, hurried
@@ -54,7 +55,7 @@ class SiteTask(PeriodicTask):
         return self._hurried is not None and clock >= self._soonest_at and self._hurried(clock)
 
     def tick(self, state: LedgerState | None = None) -> None:
-        """Start a look, unless none is due or, by the ledger's ``state``, none is needed."""
+        """Start a look if it is due and, according to the ledger's ``state``, needed."""
         if not self.is_due:
             return
         if state is not None and self._idle is not None and self._idle(state):
@@ -63,32 +64,37 @@ class SiteTask(PeriodicTask):
             self._running = submit(self._worker, self.name, self.once)
 
 
-def tick_all(tasks: Iterable[SiteTask], read: Callable[[], LedgerState]) -> None:
-    """Start the looks that are due, by the ledger as ``read`` has it."""
-    due = [task for task in tasks if task.is_due]
-    state = read() if due else None
-    for task in due:
+def start_due_looks(tasks: Iterable[SiteTask], read: Callable[[], LedgerState]) -> None:
+    """Start the looks that are due. ``read`` returns the ledger's state."""
+    # Read the ledger only if a look is due: the main loop calls this every second.
+    due_tasks = [task for task in tasks if task.is_due]
+    state = read() if due_tasks else None
+    for task in due_tasks:
         task.tick(state)
 
 
-def run_guarded(site: Site, look: Callable[[], None], what: str) -> bool:
-    """Whether a look goes well. A Slurm that does not answer and a full disk pass by themselves."""
+def run_guarded(site: Site, look: Callable[[], None], task_name: str) -> bool:
+    """Do a look and return whether it succeeded. Errors are logged, because the next look may
+    succeed: slurmctld may answer again, and a full disk may have room.
+    """
     try:
         look()
     except SlurmError as error:
-        slurm_fails(site, error)
+        report_slurm_failure(site, error)
     except sqlite3.Error as error:
-        log.warning("%s: the ledger cannot be used: %s", what, error)
+        log.warning("%s: the ledger cannot be used: %s", task_name, error)
+    # A bug in one look must not end the task: the next look may find another state.
     except Exception:
-        log.exception("%s: a look fails; the next one starts anew", what)
+        log.exception("%s: a look fails; the next one starts anew", task_name)
     else:
         return True
     return False
 
 
-def slurm_fails(site: Site, error: SlurmError) -> None:
-    """Say so, in the log and in ``status``."""
+def report_slurm_failure(site: Site, error: SlurmError) -> None:
+    """Report in the log and in ``status`` that Slurm fails."""
     log.warning("slurm cannot be read or changed: %s", error)
     health = Health(name="slurm", checked=site.now(), error=str(error), code="slurm")
-    with contextlib.suppress(sqlite3.Error):  # the heartbeat fails, too, and says so
+    # If the ledger fails, too, the heartbeat reports it.
+    with contextlib.suppress(sqlite3.Error):
         site.ledger.health.report(health)

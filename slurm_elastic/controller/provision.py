@@ -1,7 +1,8 @@
-"""Nodes that Slurm waits for: ranked, launched offer by offer, and what cannot be had given back.
+"""Obtains machines for the nodes that Slurm waits for: ranks the offers, launches on the best one,
+then on the next, and gives the nodes back to Slurm for which no offer is left.
 
-The nodes of a multi-node job are had together or not at all (``policies.launch.gang``): it is
-not begun where the bounds that are known leave too little room (``shortfall``).
+A multi-node job gets machines for all its nodes or for none (``policies.launch.gang``). If the
+known bounds leave too little room for all, its launch is not begun (``shortfall``).
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.extensions import Caps, Jobs, Owners
 from slurm_elastic.controller.launch import (
     LaunchOutcome,
-    cool_partial,
-    forgive,
+    call_with_retries,
+    cool_down_partial,
+    forget_refusals,
     launch,
     report_auth,
-    with_retries,
 )
-from slurm_elastic.controller.launch_decisions import Refusals, note, record_ranking
-from slurm_elastic.controller.shortfall import Shortfall, refuse
+from slurm_elastic.controller.launch_decisions import (
+    Refusals,
+    record_launch_decision,
+    record_ranking,
+)
+from slurm_elastic.controller.shortfall import Shortfall, refuse_jobs
 from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.limits import BootCap, TurnMissed, WaitsForTurn
 from slurm_elastic.model.causes.purchases import MachinesBought, MachinesOfKind
@@ -43,9 +48,9 @@ from slurm_elastic.policies.launch.owner import agreed
 log = logging.getLogger(__name__)
 
 
-BRIEF = 60.0
-"""Seconds that nodes wait for a ledger that cannot be written before they are given back: a lock or
-a full disk may soon be over, and a job that starts elsewhere has to wait once more.
+LEDGER_GRACE_S = 60.0
+"""Seconds that nodes wait while the ledger cannot be written before they are given back. A lock or
+a full disk may soon be over, and a job that is requeued has to wait once more.
 """
 
 
@@ -55,50 +60,53 @@ def provision(
     correlation: str,
     nodes: Sequence[str],
     jobs: Jobs,
-    asked: float | None = None,
+    asked_at: float | None = None,
     *,
     trouble: AnyCause | None = None,
 ) -> tuple[str, ...]:
-    """Launch machines for these nodes of ``cloud``, and refuse those that cannot be had. Returns
-    those that wait for their turn to boot: call again for them soon. ``asked`` is when Slurm
-    asked for the nodes, where that is known; with ``trouble`` the cloud is not asked for offers.
-    While nothing can be written down all are refused, or wait where that may soon be over.
+    """Launch machines for these nodes of ``cloud``, and refuse the nodes that get none. Returns the
+    nodes that wait for their turn to boot; the caller calls again for them soon.
+
+    ``asked_at``: when Slurm asked for the nodes (Unix time), if known. ``trouble``: why the cloud
+    cannot sell; then it is not asked for offers. While the ledger cannot be written, nothing is
+    bought: the nodes wait for LEDGER_GRACE_S, then they are refused.
     """
     condition = site.ledger.condition
-    if condition.end_only and site.now() - condition.since < BRIEF:
+    if condition.end_only and site.now() - condition.since < LEDGER_GRACE_S:
         return tuple(nodes)
     if trouble is None and condition.end_only:
         trouble = RecordsNotWritten(trouble=condition.end_only)
     for admit in site.extensions.filter_admitted:
         nodes, jobs = admit(cloud, correlation, nodes, jobs)
     owners: Owners = {}
-    for tell in site.extensions.find_owners if not trouble else ():
-        owners = {**owners, **tell(nodes, jobs)}
+    for find in site.extensions.find_owners if not trouble else ():
+        owners = {**owners, **find(nodes, jobs)}
     by_pool: dict[str, list[str]] = {}
     for node in nodes:
         by_pool.setdefault(site.pool_of[node].name, []).append(node)
     shortfalls: list[Shortfall] = []
     waiting: list[str] = []
     given_up: set[int] = set()
-    of_cloud = site.clouds[cloud].max_booting
-    if of_cloud is not None or any(site.pools[name].max_booting is not None for name in by_pool):
-        # What has come up since the last round makes room for others to boot.
+    cloud_cap = site.clouds[cloud].max_booting
+    if cloud_cap is not None or any(site.pools[name].max_booting is not None for name in by_pool):
+        # Only ``max_booting`` needs this reading of Slurm. Without it a machine that has registered
+        # since the last round would still count as booting and keep the next one waiting.
         record_registrations(site, cloud)
-    for name, mine in by_pool.items():
-        request = request_for(correlation, site.pools[name], mine, jobs, owners)
-        of_pool = request.pool.max_booting
-        scopes = ((f"cloud:{cloud}", of_cloud), (f"pool:{name}", of_pool))
-        caps = [(scope, most) for scope, most in scopes if most is not None]
-        shortfall, later = _provision_pool(site, request, given_up, asked, trouble, caps)
-        waiting += later
+    for name, pool_nodes in by_pool.items():
+        request = request_for(correlation, site.pools[name], pool_nodes, jobs, owners)
+        pool_cap = request.pool.max_booting
+        scopes = ((f"cloud:{cloud}", cloud_cap), (f"pool:{name}", pool_cap))
+        caps = [(scope, cap) for scope, cap in scopes if cap is not None]
+        shortfall, pool_waiting = _provision_pool(site, request, given_up, asked_at, trouble, caps)
+        waiting += pool_waiting
         if shortfall is not None:
             shortfalls.append(shortfall)
-            # They cannot start without these, so that other pools need not serve them.
-            lost = set(shortfall.nodes)
+            # Jobs that lack these nodes cannot start. Do not buy for their nodes in other pools.
+            missing = set(shortfall.nodes)
             of_job = request.job_nodes.items()
-            given_up.update(job for job, share in of_job if not lost.isdisjoint(share))
+            given_up.update(job for job, share in of_job if not missing.isdisjoint(share))
     if shortfalls:
-        refuse(site, cloud, shortfalls, nodes, jobs)
+        refuse_jobs(site, cloud, shortfalls, nodes, jobs)
     return tuple(waiting)
 
 
@@ -106,89 +114,106 @@ def _provision_pool(
     site: Site,
     request: NodeRequest,
     given_up: Collection[int],
-    asked: float | None,
+    asked_at: float | None,
     trouble: AnyCause | None,
     caps: Caps,
 ) -> tuple[Shortfall | None, tuple[str, ...]]:
-    """Launch on the best offer, then the next, until all nodes have machines or none is left.
-    ``caps``: how many machines may boot at once, by scope. Returns what cannot be had, and what
-    waits for its turn.
+    """Launch on the best offer, then on the next, until all nodes have machines or no offer is
+    left. ``caps``: how many machines may boot at once, by scope. Returns the nodes that get no
+    machine, and the nodes that wait for their turn to boot.
     """
-    offers, trouble = ((), trouble) if trouble else offers_of(site, request)
-    alone = frozenset(request.nodes if request.pool.partial_jobs else ())
-    todo = tuple(
+    offers, trouble = ((), trouble) if trouble else ask_for_offers(site, request)
+    served_alone = frozenset(request.nodes if request.pool.partial_jobs else ())
+    gangs_to_serve = tuple(
         gang
-        for gang in gangs(request.nodes, request.job_nodes, alone)
-        if gang.job not in given_up or gang.nodes[0] in alone
+        for gang in gangs(request.nodes, request.job_nodes, served_alone)
+        if gang.job not in given_up or gang.nodes[0] in served_alone
     )
-    had: set[str] = set()
+    served: set[str] = set()
     if not trouble:
         for serve in site.extensions.serve_before_buying:
-            had.update(serve(request, todo, offers, caps))
+            served.update(serve(request, gangs_to_serve, offers, caps))
     decided: NextLaunch | None = None
     tried = Refusals(site, request)
-    while len(had) < len(request.nodes) and not trouble:
-        # The first ranking is kept; what came of it later is told by what was tried.
-        decided, spec = _decide(site, request, todo, had, offers, caps, told=decided is not None)
+    while len(served) < len(request.nodes) and not trouble:
+        # Record only the first ranking. The recorded launches show how it changed later.
+        decided, spec = _decide_next_launch(
+            site,
+            request,
+            gangs_to_serve,
+            served,
+            offers,
+            caps,
+            is_ranking_recorded=decided is not None,
+        )
         if spec is None:
             break
-        taken = _launch(site, request, spec, tried)
-        had |= taken
-        offers = without(offers, spec.offer, len(taken))
+        launched = _launch_and_record(site, request, spec, tried)
+        served |= launched
+        offers = subtract_launched(offers, spec.offer, len(launched))
     tried.tell()
     waiting: tuple[str, ...] = ()
-    why: AnyCause | None = None
+    cause: AnyCause | None = None
     if decided and decided.waiting and decided.cap:
-        waiting, why = _waiting(site, request, decided, decided.cap, asked)
-    coming = had.union(waiting)
-    left = tuple(n for n in request.nodes if n not in coming)
-    if not left:
+        waiting, cause = _let_wait(site, request, decided, decided.cap, asked_at)
+    served_or_waiting = served.union(waiting)
+    missing = tuple(n for n in request.nodes if n not in served_or_waiting)
+    if not missing:
         return None, waiting
-    why = trouble or why or (_why(request, left, decided) if decided else NoOffers())
+    cause = (
+        trouble or cause or (_explain_missing(request, missing, decided) if decided else NoOffers())
+    )
     spare = decided.spare if decided else 0
-    return Shortfall(request=request, nodes=left, why=why, spare=spare), waiting
+    return Shortfall(request=request, nodes=missing, cause=cause, spare=spare), waiting
 
 
-def _waiting(
-    site: Site, request: NodeRequest, decided: NextLaunch, cap: BootCap, asked: float | None
+def _let_wait(
+    site: Site, request: NodeRequest, decided: NextLaunch, cap: BootCap, asked_at: float | None
 ) -> tuple[tuple[str, ...], TurnMissed | None]:
-    """The nodes that go on waiting for their turn; or none, and why they may not any longer."""
+    """Return the nodes that may continue to wait for their turn; or none and why they may not.
+
+    ``asked_at``: Slurm gives a node up at its ResumeTimeout, so the wait counts from this time.
+    """
     now = site.now()
     longest = site.config.resume_timeout(site.clouds[request.pool.cloud])
-    if may_wait(asked, now, longest):
-        why = WaitsForTurn(cap=cap)
-        if news := site.news(decided.waiting, "waiting", why, request.id):
-            note(site, request, news, "waiting", why)
+    if may_wait(asked_at, now, longest):
+        cause = WaitsForTurn(cap=cap)
+        if news := site.news(decided.waiting, "waiting", cause, request.id):
+            record_launch_decision(site, request, news, "waiting", cause)
         return decided.waiting, None
-    return (), TurnMissed(waited_s=now - (asked or now), timeout_s=longest, cap=cap)
+    return (), TurnMissed(waited_s=now - (asked_at or now), timeout_s=longest, cap=cap)
 
 
-def _decide(
+def _decide_next_launch(
     site: Site,
     request: NodeRequest,
-    todo: Sequence[Gang],
-    had: Collection[str],
+    gangs_to_serve: Sequence[Gang],
+    served: Collection[str],
     offers: Sequence[Offer],
     caps: Caps,
     *,
-    told: bool,
+    is_ranking_recorded: bool,
 ) -> tuple[NextLaunch, LaunchSpec | None]:
-    """The next launch and, where there is one, its spec, whose intent is in the ledger then: the
-    next decision of any cloud counts it. ``told``: this request's ranking is kept already.
+    """Decide the next launch. If there is one, write its intent to the ledger and return its spec.
+
+    ``served``: nodes of the request that need no launch. ``is_ranking_recorded``: the first ranking
+    of this request is in the records.
     """
     provider = site.providers[request.pool.cloud]
+    # The decision and its intent in one transaction: as soon as the next decision of any cloud is
+    # taken, it must count this launch.
     with site.spending(request.pool) as scope:
         now = site.now()
         decided = next_launch(
-            request, todo, had, offers, scope, now,
+            request, gangs_to_serve, served, offers, scope, now,
             caps=caps,
             startable=provider.startable() if isinstance(provider, Limited) else None,
             keys=site.config.ranking,
             choices=provider.alternatives if isinstance(provider, Chooser) else 0,
         )  # fmt: skip
-        keep = not told and not decided.waiting
+        must_record = not is_ranking_recorded and not decided.waiting
         if not decided.nodes:
-            if keep:
+            if must_record:
                 record_ranking(site, decided.placement, enough=False)
             return decided, None
         spec = LaunchSpec(
@@ -205,52 +230,61 @@ def _decide(
         for describe in site.extensions.complete_spec:
             spec = describe(spec)
         reach("launch.before-intent")
-        if keep:
+        if must_record:
             record_ranking(site, decided.placement, enough=True)
         site.ledger.launches.intend(spec, request.id, now)
     return decided, spec
 
 
-def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals) -> set[str]:
-    """The nodes that need no other offer."""
+def _launch_and_record(
+    site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals
+) -> set[str]:
+    """Launch ``spec`` and record the result. Returns the nodes that need no other offer."""
 
     def tell(instances: Sequence[Instance]) -> None:
         tried.tell()
         if nodes := tuple({i.node for i in instances}):
-            note(site, request, nodes, "launched", bought(spec, instances))
+            record_launch_decision(
+                site, request, nodes, "launched", describe_purchase(spec, instances)
+            )
 
     for tell_intent in site.extensions.on_intent:
         tell_intent(spec)
-    result = launch(site, spec, request.id, tell=tell)
+    result = launch(site, spec, request.id, record_started=tell)
     if result.outcome is LaunchOutcome.IN_DOUBT:
-        # These may have machines: no other offer for them. Reconcile repeats the same call.
+        # These nodes may have machines. Trying another offer could buy a second machine for each.
+        # A later round repeats the same call under the same token.
         tried.tell()
-        note(site, request, spec.nodes, "launch-in-doubt", Quoted(text=result.why))
+        record_launch_decision(
+            site, request, spec.nodes, "launch-in-doubt", Quoted(text=result.reason)
+        )
         return set(spec.nodes)
     started = {i.node for i in result.instances}
     if result.outcome is LaunchOutcome.REFUSED:
-        tried.add(spec, Quoted(text=result.why))
+        tried.add(spec, Quoted(text=result.reason))
     elif len(started) < len(spec.nodes):
-        cool_partial(site, spec, len(started))
+        cool_down_partial(site, spec, len(started))
     else:
-        forgive(site, spec, result.instances)
+        forget_refusals(site, spec, result.instances)
     return started
 
 
-def without(offers: Sequence[Offer], one: Offer, taken: int) -> Sequence[Offer]:
-    """The offers after a launch: what a cloud said is free was so before it. Asked for more than
-    that it would refuse, and what it has would cool down although it did nothing wrong.
+def subtract_launched(
+    offers: Sequence[Offer], launched_offer: Offer, count: int
+) -> Sequence[Offer]:
+    """Subtract the machines just launched from the cloud's free count, which is from before the
+    launch. Otherwise we would ask for too many, be refused, and wrongly cool the offer down.
     """
     return tuple(
-        replace(o, free=max(0, o.free - taken), free_reason=f"this request took {taken}")
-        if o.key == one.key and o.free is not None and taken
+        replace(o, free=max(0, o.free - count), free_reason=f"this request took {count}")
+        if o.key == launched_offer.key and o.free is not None and count
         else o
         for o in offers
     )
 
 
-def _why(request: NodeRequest, left: Sequence[str], decided: NextLaunch) -> AnyCause:
-    """All that was in the way of the last try."""
+def _explain_missing(request: NodeRequest, missing: Sequence[str], decided: NextLaunch) -> AnyCause:
+    """Return everything that prevented the last launch, as one cause."""
     groups = grouped((r.offer, r.cause) for r in decided.placement.rejected)
     if not decided.spare:
         return no_offer_serves(groups) if groups else NoOffers(cloud=request.pool.cloud)
@@ -260,33 +294,35 @@ def _why(request: NodeRequest, left: Sequence[str], decided: NextLaunch) -> AnyC
         no_offer_serves(groups),
         bounded=no_offer_serves(bounded_groups).groups,
         pool=request.pool.name,
-        lacking=len(left),
+        lacking=len(missing),
         spare=decided.spare,
     )
 
 
-def offers_of(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], AnyCause | None]:
-    """The cloud's offers; or none and why it could not be asked."""
+def ask_for_offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], AnyCause | None]:
+    """Return the cloud's offers for the request's pool; or none and why it gave no answer."""
     provider = site.providers[request.pool.cloud]
     try:
-        offers = with_retries(site, lambda: provider.offers(request.pool))
+        offers = call_with_retries(site, lambda: provider.offers(request.pool))
     except ProviderError as error:
         if isinstance(error, AuthError):
             report_auth(site, error)
-        why = str(error)
+        error_text = str(error)
+    # A provider may raise errors of its SDK. Refuse the nodes with this cause, as for any other
+    # cloud that does not answer: a raised error would only repeat the whole request.
     except Exception as error:
         log.exception("offers failed in an unknown way cloud=%s", provider.name)
-        why = bounded(f"{provider.name}: {type(error).__name__}: {error}")
+        error_text = bounded(f"{provider.name}: {type(error).__name__}: {error}")
     else:
         site.worst_prices.update({offer.key: offer.worst_price for offer in offers})
         return offers, None
-    cause = CloudSilent(cloud=provider.name, error=why)
-    note(site, request, request.nodes, "no-offers", cause)
+    cause = CloudSilent(cloud=provider.name, error=error_text)
+    record_launch_decision(site, request, request.nodes, "no-offers", cause)
     return (), cause
 
 
-def bought(spec: LaunchSpec, instances: Sequence[Instance]) -> MachinesBought:
-    """The machines of a launch."""
+def describe_purchase(spec: LaunchSpec, instances: Sequence[Instance]) -> MachinesBought:
+    """Return the machines of a launch, counted by kind, as the cause of its record."""
     counts = Counter((i.instance_type, i.zone, i.market, i.price) for i in instances)
     kinds = (
         MachinesOfKind(instance_type=kind, zone=zone, market=market, price=price, count=n)

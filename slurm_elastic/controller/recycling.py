@@ -1,5 +1,5 @@
-"""Nodes that Slurm took out of service (``policies.nodes.out_of_service``): told, counted,
-recycled.
+"""Replaces the machines of nodes that Slurm took out of service
+(``policies.nodes.out_of_service``), and counts the failures against their pools.
 """
 
 from __future__ import annotations
@@ -27,44 +27,58 @@ log = logging.getLogger(__name__)
 
 
 NODE_FAILED = "node-failed"
-"""A decision on a node that Slurm took out of service."""
+"""The kind of a decision about a node that Slurm took out of service."""
 
 
-def recycle(site: Site, cloud: str, some: Sequence[actions.Recycle], correlation: str) -> None:
-    """Give the nodes other machines: count what the pool is to blame for, end the machines, and
-    power the nodes down, which returns them to service. SlurmError passes; the next round goes on,
-    and counts no machine twice.
+def recycle(site: Site, cloud: str, batch: Sequence[actions.Recycle], correlation: str) -> None:
+    """Replace the machines of these nodes: count the failures that the pool has caused, power the
+    nodes down, which returns them to service, and end the machines.
+
+    SlurmError passes. The next round continues and counts no machine twice.
     """
-    view = site.slurm.nodes([a.node for a in some])
-    ails = {name: found for name, node in view.items() if (found := _ill(site, node))}
-    serving = [m for m in site.serving() if m.instance.cloud == cloud and m.instance.node in ails]
-    by_words: dict[str, list[Machine]] = {}
+    # Count first: after the power-down Slurm no longer shows why the node was out of service.
+    view = site.slurm.nodes([a.node for a in batch])
+    illness_by_node = {
+        name: illness for name, node in view.items() if (illness := _find_illness(site, node))
+    }
+    serving = [
+        m
+        for m in site.serving_machines()
+        if m.instance.cloud == cloud and m.instance.node in illness_by_node
+    ]
+    machines_by_reason: dict[str, list[Machine]] = {}
     for machine in serving:
-        by_words.setdefault(ails[machine.instance.node].words, []).append(machine)
-    for machines in by_words.values():
-        _count_ill(site, machines, ails[machines[0].instance.node], correlation)
-    node_updates.power_down(site.slurm, list(ails))
-    for words, machines in by_words.items():
-        terminate(site, cloud, machines, OutOfService(node_reason=words), correlation)
-    alone = [name for name in ails if name not in {m.instance.node for m in serving}]
-    for name in alone:
-        site.record(correlation, NODE_FAILED, (name,), ails[name].cause)
+        machines_by_reason.setdefault(illness_by_node[machine.instance.node].words, []).append(
+            machine
+        )
+    for machines in machines_by_reason.values():
+        _count_illness(site, machines, illness_by_node[machines[0].instance.node], correlation)
+    node_updates.power_down(site.slurm, list(illness_by_node))
+    for node_reason, machines in machines_by_reason.items():
+        terminate(site, cloud, machines, OutOfService(node_reason=node_reason), correlation)
+    unserved = [name for name in illness_by_node if name not in {m.instance.node for m in serving}]
+    for name in unserved:
+        site.record(correlation, NODE_FAILED, (name,), illness_by_node[name].cause)
 
 
-def _ill(site: Site, node: SlurmNode) -> Ill | None:
-    """None also where a job runs there by now: it ends first, unless Slurm has killed it."""
+def _find_illness(site: Site, node: SlurmNode) -> Ill | None:
+    """Return why the node is out of service. None if it is in service, or if a job still runs on
+    it: the job may finish first, unless the node is DOWN and Slurm has killed it.
+    """
     if is_busy(node) and not is_down(node):
         return None
     return ill(node, site.config.slurm.drain_terms)
 
 
-def _count_ill(site: Site, machines: Sequence[Machine], ails: Ill, correlation: str) -> None:
-    """Tell it, and count each machine once, also where the round that counted it got no further."""
-    news = [m for m in machines if not _is_told(site, m)]
+def _count_illness(site: Site, machines: Sequence[Machine], illness: Ill, correlation: str) -> None:
+    """Record the failures and count them. Leave out machines that are recorded already, because an
+    earlier round may have stopped after this step.
+    """
+    news = [m for m in machines if not _is_recorded(site, m)]
     if not news:
         return
     nodes = [m.instance.node for m in news]
-    log.warning("node failed nodes=%s reason=%s", compress(nodes), ails)
+    log.warning("node failed nodes=%s reason=%s", compress(nodes), illness)
     for m in news:
         jobs = (job_subject(job) for job in m.jobs)
         subjects = (m.instance.node, pool_subject(m.pool), *jobs)
@@ -72,16 +86,16 @@ def _count_ill(site: Site, machines: Sequence[Machine], ails: Ill, correlation: 
             correlation,
             NODE_FAILED,
             subjects,
-            NodeFailed(machine=m.instance.id, explanation=ails.cause),
+            NodeFailed(machine=m.instance.id, explanation=illness.cause),
         )
-    if ails.strike is Strike.POOL:
+    if illness.strike is Strike.POOL:
         waiting = dict.fromkeys(job for m in news for job in m.jobs)
-        how = BootsFailed(node_reason=ails.words, remedy=ails.remedy)
+        how = BootsFailed(node_reason=illness.words, remedy=illness.remedy)
         record_boot_failures(site, news, correlation, jobs=waiting, taken_out=how)
 
 
-def _is_told(site: Site, machine: Machine) -> bool:
+def _is_recorded(site: Site, machine: Machine) -> bool:
     return any(
-        isinstance(made.cause, NodeFailed) and made.cause.machine == machine.instance.id
-        for made in site.ledger.decisions.about(machine.instance.node)
+        isinstance(decision.cause, NodeFailed) and decision.cause.machine == machine.instance.id
+        for decision in site.ledger.decisions.about(machine.instance.node)
     )

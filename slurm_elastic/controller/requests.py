@@ -1,8 +1,8 @@
-"""The requests of slurmctld's programs that wait in the spool: for which clouds, and until when.
+"""The requests of slurmctld's programs that wait in the spool, split by cloud, with their retries.
 
-A request only says which nodes to look at now, and which jobs wait for them: what is done is
-decided by the round of their cloud (``reconcile``), from what there is. It leaves the spool once
-the round of each of its clouds has acted on it; what is left undone, a later round repairs.
+A request only names nodes and the jobs that wait for them. The round of the nodes' cloud
+(``reconcile``) decides from the present state which action each node needs. A request leaves the
+spool after the rounds of all its clouds have acted on it. Later rounds repair the rest.
 """
 
 from __future__ import annotations
@@ -26,47 +26,55 @@ from slurm_elastic.state.spool import Spool
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-"""Attempts at a request whose work fails in a way that will not pass by itself."""
-PASSING = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError)
-"""Slurm, the ledger or the cloud's list cannot be reached: that passes, the request stays."""
-PAUSES = Backoff(1.0, 30.0)
-"""Seconds before a request whose work failed is tried again."""
-TURN = 5.0
-"""Seconds after which nodes that wait for their turn to boot are looked at again."""
+"""Attempts at a request whose errors do not pass by themselves."""
+PASSING_ERRORS = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError)
+"""Errors that pass by themselves: Slurm, the ledger or the cloud's list cannot be reached. The
+request stays in the spool, however often it fails.
+"""
+RETRY_PAUSES = Backoff(1.0, 30.0)
+"""Seconds before a failed request is retried."""
+RETRY_WAITING_S = 5.0
+"""Seconds before a request is served again if some of its nodes wait for their turn to boot."""
 
 
-class _Part(Struct):
-    """One cloud's part of a request: how often its work failed, and when (monotonic) to go on.
-    ``waits``: nodes of it wait for their turn to boot, and it was told of the others.
+class _CloudPart(Struct):
+    """The nodes of a request that belong to one cloud. ``retry_at``: when to serve it (monotonic
+    s). ``attempts``: failed ones in a row; ``permanent_failures``: those of them whose error does
+    not pass by itself. ``waits_for_turn``: some nodes wait for their turn to boot, and the
+    decisions about the other nodes are recorded.
     """
 
     request: Request
-    times: int = 0
-    waits: bool = False
-    counted: int = 0
-    again: float = float("-inf")
+    attempts: int = 0
+    waits_for_turn: bool = False
+    permanent_failures: int = 0
+    retry_at: float = float("-inf")
 
 
 class Requests:
-    """Filled by the daemon's thread, served by those of the clouds."""
+    """The waiting requests. The daemon's thread adds them, and the clouds' threads serve them."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_parts", "_served")}
 
     def __init__(self, site: Site, spool: Spool) -> None:
         self._site, self._spool = site, spool
         self._lock = threading.Lock()
-        self._parts: dict[str, list[_Part]] = {cloud: [] for cloud in site.providers}
+        self._parts: dict[str, list[_CloudPart]] = {cloud: [] for cloud in site.providers}
         self._served: set[str] = set()
         self._closed = False
 
     def take_in(self) -> None:
-        """The requests that are new in the spool."""
+        """Take in the requests that are new in the spool."""
         with self._lock:
-            known = {part.request.id for parts in self._parts.values() for part in parts}
+            known_ids = {
+                cloud_part.request.id
+                for cloud_parts in self._parts.values()
+                for cloud_part in cloud_parts
+            }
             served = self._served.copy()
         for key in served:
             self._remove(key)
-        for request in self._spool.pending(known | served):
+        for request in self._spool.pending(known_ids | served):
             self._take_in(request)
 
     def _take_in(self, request: Request) -> None:
@@ -87,66 +95,79 @@ class Requests:
             site.suspends[request.id] = request
         with self._lock:
             for cloud in clouds:
-                self._parts[cloud].append(_Part(request))
+                self._parts[cloud].append(_CloudPart(request))
 
     def serve(self, cloud: str, act: Callable[[Request, bool], bool]) -> None:
-        """Those that are due by now, each once, the oldest first: what comes due meanwhile stands
-        behind whatever else the cloud's worker has to do. ``act`` says whether nodes of one wait
-        for their turn; it is told whether they do already.
+        """Serve each request that is due at this moment once, oldest first. Requests that become
+        due later wait for the next call, so that the worker's other tasks get their turn.
+
+        ``act(request, is_retry)`` returns whether some nodes of the request wait for their turn to
+        boot. ``is_retry``: they did so at the last call.
         """
-        for part in self.due(cloud):
+        for cloud_part in self.due(cloud):
             if self._closed:
                 return
             try:
-                waits = act(part.request, part.waits)
+                is_waiting = act(cloud_part.request, cloud_part.waits_for_turn)
             except Exception as error:  # noqa: BLE001 - one must not stand in the others' way
-                self._failed(cloud, part, error)
+                self._failed(cloud, cloud_part, error)
             else:
-                if waits:
-                    part.times, part.counted, part.waits = 0, 0, True
-                    part.again = self._site.monotonic() + TURN
+                if is_waiting:
+                    (
+                        cloud_part.attempts,
+                        cloud_part.permanent_failures,
+                        cloud_part.waits_for_turn,
+                    ) = 0, 0, True
+                    cloud_part.retry_at = self._site.monotonic() + RETRY_WAITING_S
                 else:
-                    self._finish(cloud, part)
+                    self._finish(cloud, cloud_part)
 
-    def due(self, cloud: str) -> Sequence[_Part]:
-        """Those that the cloud's round is to serve now."""
+    def due(self, cloud: str) -> Sequence[_CloudPart]:
+        """The requests that the cloud's worker must serve now, oldest first."""
         clock = self._site.monotonic()
         with self._lock:
-            return [part for part in self._parts[cloud] if part.again <= clock]
+            return [cloud_part for cloud_part in self._parts[cloud] if cloud_part.retry_at <= clock]
 
     def close(self) -> None:
-        """No other one is begun: the spool keeps them for the next start."""
+        """Begin no further request. The spool keeps them for the next start."""
         self._closed = True
 
-    def _failed(self, cloud: str, part: _Part, error: Exception) -> None:
-        """It stays and is tried again after a while: as long as Slurm or the ledger cannot be
-        reached, else a few times.
+    def _failed(self, cloud: str, cloud_part: _CloudPart, error: Exception) -> None:
+        """Schedule a retry, or drop the request after MAX_ATTEMPTS errors that do not pass by
+        themselves. Errors in PASSING_ERRORS are retried without a limit.
         """
-        key = part.request.id
-        known = isinstance(error, SlurmElasticError | sqlite3.Error)
-        log.error("request fails id=%s error=%s", key, error, exc_info=None if known else error)
-        part.times += 1
-        part.counted += not isinstance(error, PASSING)
-        part.again = self._site.monotonic() + PAUSES.after(part.times)
-        if part.counted >= MAX_ATTEMPTS:
+        key = cloud_part.request.id
+        is_expected = isinstance(error, SlurmElasticError | sqlite3.Error)
+        log.error(
+            "request fails id=%s error=%s", key, error, exc_info=None if is_expected else error
+        )
+        cloud_part.attempts += 1
+        cloud_part.permanent_failures += not isinstance(error, PASSING_ERRORS)
+        cloud_part.retry_at = self._site.monotonic() + RETRY_PAUSES.after(cloud_part.attempts)
+        if cloud_part.permanent_failures >= MAX_ATTEMPTS:
             log.error("request given up id=%s; reconcile goes on with its nodes", key)
-            self._finish(cloud, part)
+            self._finish(cloud, cloud_part)
 
-    def _finish(self, cloud: str, part: _Part) -> None:
-        key = part.request.id
+    def _finish(self, cloud: str, cloud_part: _CloudPart) -> None:
+        key = cloud_part.request.id
         with self._lock:
-            others = [p for name, parts in self._parts.items() if name != cloud for p in parts]
-            # All in one step: `take_in` must not find it in neither place, and begin it again.
-            is_last = all(other.request.id != key for other in others)
+            other_parts = [
+                p for name, cloud_parts in self._parts.items() if name != cloud for p in cloud_parts
+            ]
+            # Both changes under one lock: if `take_in` ran between them, it would find the request
+            # neither served nor waiting, and would begin it again from the spool.
+            is_last = all(other.request.id != key for other in other_parts)
             if is_last:
                 self._served.add(key)
-            self._parts[cloud].remove(part)
+            self._parts[cloud].remove(cloud_part)
         if is_last:
             self._site.suspends.pop(key)
             self._remove(key)
 
     def _remove(self, key: str) -> None:
-        """A request that was carried out is not done again because its file cannot be removed."""
+        """Remove the request from the spool. If its file cannot be removed, remember that it was
+        carried out, so that it is not served again.
+        """
         stays = False
         try:
             self._spool.remove(key)

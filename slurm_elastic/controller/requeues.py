@@ -1,4 +1,6 @@
-"""Jobs that we had requeued: their BeginTime hold (121 s) is lifted once they are pending."""
+"""Lets requeued jobs start at once: lifts their BeginTime hold (121 s) as soon as they are pending,
+and puts their user's ``--no-requeue`` back if we had lifted it.
+"""
 
 from __future__ import annotations
 
@@ -21,166 +23,186 @@ from slurm_elastic.state.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 120.0
-"""Seconds to wait for a requeued job to be pending (COMPLETING takes 11 s on a half-up job)."""
+REQUEUE_TIMEOUT_S = 120.0
+"""Seconds in which a requeued job must be pending. COMPLETING takes 11 s if only a part of the
+job's nodes was up.
+"""
 
 
 class _Expected(Struct, frozen=True):
-    """A job as it was ``before`` its requeue, the nodes that it cannot get again, until when (s) it
-    is looked for, whether its hold is to be lifted, and since when (s) it is known to have left its
-    nodes. Times are monotonic.
+    """A job that is being requeued. ``before``: the job before that. ``lost_nodes``: nodes that it
+    cannot get again. ``deadline``: until when we look for it. ``hurry``: whether to lift its hold.
+    ``left_at``: when we first saw that it has left its nodes. Times are monotonic seconds.
     """
 
     before: SlurmJob
-    gone: frozenset[str]
+    lost_nodes: frozenset[str]
     deadline: float
     hurry: bool = True
-    left: float | None = None
+    left_at: float | None = None
 
 
 class Requeues:
-    """Which jobs to hurry. In memory: without it a job waits out its hold, no more. But those whose
-    own ``--no-requeue`` is lifted for it are in the ledger, too. ``clock`` is monotonic time.
+    """The jobs that are being requeued, in memory only: if an entry is lost, its job waits out its
+    hold. Jobs whose ``--no-requeue`` is lifted are in the ledger, too, because a lost entry would
+    change the job for good. ``clock`` is monotonic time.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
-        # Whether any job is expected: a job that comes a moment later is for the next pass.
+        # Two readers only ask whether any job is expected. They need no lock: a job that comes a
+        # moment later is for the next pass.
         "_lock": Guarded("_expected", unguarded_readers=["__bool__", "tick"]),
-        # A job must not be expected again between the look whether it is expected and the command,
-        # which would fail it with its nodes.
+        # Held from the check whether a job is still expected until the command that puts its
+        # setting back. If the job became expected in between, it would get --no-requeue back and
+        # fail together with its nodes.
         "_putting_back": "to put back a setting that was lifted for one requeue",
     }
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Held while a setting is put back: a job must not be expected again between the look
-        # whether it is expected and the command, which would fail it with its nodes.
         self._putting_back = threading.Lock()
         self._expected: dict[int, _Expected] = {}
 
     def expect(
-        self, job: SlurmJob, clock: float, gone: Collection[str], *, hurry: bool = True
+        self, job: SlurmJob, clock: float, lost_nodes: Collection[str], *, hurry: bool = True
     ) -> None:
-        """``job`` (as it was before) is being requeued, as these nodes of its are ``gone``; without
-        ``hurry`` its hold stays.
+        """Expect the requeue of ``job`` (as it is before that), because it loses ``lost_nodes``.
+        Without ``hurry`` its hold stays.
         """
         with self._putting_back, self._lock:
             earlier = self._expected.get(job.id)
-            if earlier is not None:  # we may have lifted its user's --no-requeue since
+            # We may have lifted the user's --no-requeue after the earlier call, so the earlier
+            # entry knows the user's setting.
+            if earlier is not None:
                 job = replace(job, requeue=job.requeue and earlier.before.requeue)
-            self._expected[job.id] = _Expected(job, frozenset(gone), clock + PATIENCE, hurry)
+            self._expected[job.id] = _Expected(
+                job, frozenset(lost_nodes), clock + REQUEUE_TIMEOUT_S, hurry
+            )
 
     def recall(self, ledger: Ledger, clock: float) -> None:
-        """The jobs for which somebody lifted ``--no-requeue`` for while no daemon ran, or an
-        earlier one did and did not put back. They wait out their hold.
+        """Expect the jobs whose ``--no-requeue`` was lifted by ckptman while no daemon ran, or by
+        an earlier daemon, and not put back. These jobs wait out their hold.
         """
         for number, restarts in ledger.requeues.lifted():
-            new = _recalled(number, restarts, clock)
+            recalled = _expect_recalled(number, restarts, clock)
             with self._lock:
-                known = self._expected.get(number, new)
-                before = replace(known.before, requeue=False)
-                self._expected[number] = replace(known, before=before)
+                expected = self._expected.get(number, recalled)
+                before = replace(expected.before, requeue=False)
+                self._expected[number] = replace(expected, before=before)
 
     def recall_left(self, ledger: Ledger, now: float, clock: float) -> None:
-        """The jobs for which somebody else lifted it and did not put back in a while: ckptman, when
-        this daemon hung, and was restarted since. A job for which the daemon lifts it itself is
-        expected first.
+        """Expect the jobs whose ``--no-requeue`` another process lifted more than
+        REQUEUE_TIMEOUT_S ago and did not put back: ckptman, if it was restarted while this daemon
+        hung. The daemon itself expects a job before it lifts the setting.
         """
-        for number, restarts in ledger.requeues.lifted(now - PATIENCE):
+        for number, restarts in ledger.requeues.lifted(now - REQUEUE_TIMEOUT_S):
             with self._lock:
-                self._expected.setdefault(number, _recalled(number, restarts, clock))
+                self._expected.setdefault(number, _expect_recalled(number, restarts, clock))
 
     def __bool__(self) -> bool:
         return bool(self._expected)
 
     def tick(self, slurm: Slurm, ledger: Ledger, now: float, clock: float) -> None:
-        """Lift the hold of those that are pending by now; forget those that moved on. The first
-        SlurmError ends the pass; the job it was about comes last in the next one.
+        """Lift the hold of the jobs that are pending now, and forget jobs that need nothing more.
+
+        SlurmError passes and ends the pass. The job that caused it comes last in the next pass.
         """
         if not self._expected:
             return
         queue = {job.id: job for job in slurm.jobs()}
-        for one in self._snapshot():
-            job = queue.get(one.before.id)
-            if one.left is None and job is not None and _waits(job):
-                one = self._note_left(one, clock)
+        for expected in self._snapshot():
+            job = queue.get(expected.before.id)
+            if expected.left_at is None and job is not None and _is_pending(job):
+                expected = self._note_left(expected, clock)
             try:
-                if job is None or _over(one, job, clock) or _hurried(slurm, one, job, now, clock):
-                    self._settle(slurm, ledger, one, job)
+                if (
+                    job is None
+                    or _is_overdue(expected, job, clock)
+                    or _hurry_if_possible(slurm, expected, job, now, clock)
+                ):
+                    self._settle(slurm, ledger, expected, job)
             except SlurmError:
-                self._postpone(one)
+                self._postpone(expected)
                 raise
 
     def _snapshot(self) -> Iterable[_Expected]:
         with self._lock:
             return tuple(self._expected.values())
 
-    def _note_left(self, one: _Expected, clock: float) -> _Expected:
-        """It is pending, so slurmctld has told its nodes to kill it by now. Where it is expected
-        anew since, that one is looked at with the next pass.
+    def _note_left(self, expected: _Expected, clock: float) -> _Expected:
+        """Note that the job is pending, which means that slurmctld has told its nodes to kill it.
+        If another thread has expected the job again, leave that entry for the next pass.
         """
-        noted = replace(one, left=clock)
+        noted = replace(expected, left_at=clock)
         with self._lock:
-            if self._expected.get(one.before.id) == one:
-                self._expected[one.before.id] = noted
+            if self._expected.get(expected.before.id) == expected:
+                self._expected[expected.before.id] = noted
         return noted
 
-    def _settle(self, slurm: Slurm, ledger: Ledger, one: _Expected, job: SlurmJob | None) -> None:
-        """Forget it, and give it its user's ``--no-requeue`` back, which was lifted for this one
-        requeue; neither if the job is expected again since: its node is about to be powered down.
+    def _settle(
+        self, slurm: Slurm, ledger: Ledger, expected: _Expected, job: SlurmJob | None
+    ) -> None:
+        """Forget the job, and put its user's ``--no-requeue`` back if it was lifted. Do neither if
+        the job is expected again, because its node is about to be powered down.
         """
         with self._putting_back:
-            if self._forget(one) and not one.before.requeue:
-                requeue_setting.put_back(slurm, ledger, one.before.id, job)
+            if self._forget(expected) and not expected.before.requeue:
+                requeue_setting.put_back(slurm, ledger, expected.before.id, job)
 
-    def _forget(self, one: _Expected) -> bool:
-        """Whether it was expected still as it is here."""
+    def _forget(self, expected: _Expected) -> bool:
+        """Remove this entry. Returns False if the job was expected again and has a newer entry."""
         with self._lock:
-            is_current = self._expected.get(one.before.id) == one
+            is_current = self._expected.get(expected.before.id) == expected
             if is_current:
-                del self._expected[one.before.id]
+                del self._expected[expected.before.id]
         return is_current
 
-    def _postpone(self, one: _Expected) -> None:
+    def _postpone(self, expected: _Expected) -> None:
         with self._lock:
-            number = one.before.id
-            # To the end of the order: one that Slurm fails at must not keep the others from their
-            # turn.
-            self._expected[number] = self._expected.pop(number, one)
+            number = expected.before.id
+            # Move it to the end of the order: a job at which Slurm always fails must not keep the
+            # others from their turn.
+            self._expected[number] = self._expected.pop(number, expected)
 
 
-def _recalled(number: int, restarts: int, clock: float) -> _Expected:
-    """Only this is known of the job as it was: that it was not to be requeued."""
+def _expect_recalled(number: int, restarts: int, clock: float) -> _Expected:
+    """Return the entry of a job of which we know only that its user set ``--no-requeue``."""
     bare = SlurmJob(id=number, states=frozenset(), restarts=restarts, requeue=False)
-    # Not hurried: slurmctld may have failed its nodes itself, and tells these for a while to kill
-    # the job; a machine that comes up under the same name obeys (22.05, measured).
-    return _Expected(bare, frozenset(), clock + PATIENCE, hurry=False)
+    # Without hurry: slurmctld may have failed the job's nodes itself. It then tells them for a
+    # while to kill the job, and a new machine under the same name obeys (measured on 22.05).
+    return _Expected(bare, frozenset(), clock + REQUEUE_TIMEOUT_S, hurry=False)
 
 
-def _over(one: _Expected, job: SlurmJob, clock: float) -> bool:
-    """Whether the requeue of this job is not expected any longer."""
-    recalled = not one.before.states
-    # A job that somebody else recalled waits for nodes still: slurmctld would fail it where these
-    # do not come.
-    return clock > one.deadline and not (recalled and "CONFIGURING" in job.states)
+def _is_overdue(expected: _Expected, job: SlurmJob, clock: float) -> bool:
+    """Whether we no longer wait for the requeue of this job."""
+    recalled = not expected.before.states
+    # A recalled job that waits for nodes keeps its lifted setting: if the nodes do not come,
+    # slurmctld would fail a job with --no-requeue.
+    return clock > expected.deadline and not (recalled and "CONFIGURING" in job.states)
 
 
-def _waits(job: SlurmJob) -> bool:
+def _is_pending(job: SlurmJob) -> bool:
     return "PENDING" in job.states and "COMPLETING" not in job.states
 
 
-def _hurried(slurm: Slurm, one: _Expected, job: SlurmJob, now: float, clock: float) -> bool:
-    """Whether nothing is left to do for the job."""
-    again = job.restarts > one.before.restarts
-    if not _waits(job):
+def _hurry_if_possible(
+    slurm: Slurm, expected: _Expected, job: SlurmJob, now: float, clock: float
+) -> bool:
+    """Lift the hold of a pending job if that is safe now. Returns whether nothing is left to do."""
+    again = job.restarts > expected.before.restarts
+    if not _is_pending(job):
         runs = "RUNNING" in job.states and "CONFIGURING" not in job.states
-        started = runs and not one.before.states  # it waited for nodes when it was recalled
+        # A recalled job waited for nodes. Now it runs, so it was not requeued after all.
+        started = runs and not expected.before.states
         return started or (again and bool(job.states & {"RUNNING", "CONFIGURING"}))
-    if job.begin <= now:  # ``start`` may be the estimate of when one that waits gets its nodes
+    # Not `job.start`: for a pending job that may be Slurm's estimate of when it gets its nodes.
+    if job.begin <= now:
         return again
-    if not one.hurry:
+    if not expected.hurry:
         return True
-    if one.left is None or not may_hurry(one.before.nodes, one.gone, one.left, clock):
+    if expected.left_at is None or not may_hurry(
+        expected.before.nodes, expected.lost_nodes, expected.left_at, clock
+    ):
         return False
     slurm.start_now(job.id)
     reach("refuse.after-hurry")

@@ -1,7 +1,7 @@
-"""Nodes that no machine can be had for: their jobs are refused whole.
+"""Refuses jobs as a whole if some of their nodes get no machine.
 
-The nodes of a multi-node job are had together or not at all (``policies.launch.gang``). The
-machines that such a job has by then serve another job of the round, or end in it.
+A multi-node job gets machines for all its nodes or for none (``policies.launch.gang``). Machines
+that a refused job already has serve another job of the round, or end in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
-from slurm_elastic.controller.oversized import bar, too_large
+from slurm_elastic.controller.oversized import find_too_large, keep_job_out
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NeverTogether, RequestsRefused, ServesAnother
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
@@ -23,96 +23,109 @@ from slurm_elastic.policies.launch.gang import GangResult, gangs, request_for, r
 
 
 class Shortfall(Struct, frozen=True, kw_only=True):
-    """The part of a request that could not be had, and why; ``spare`` more could be, but not for
-    these, as they are of use together only.
+    """The nodes of a request that get no machine, and the ``cause``. ``spare``: nodes that we could
+    still buy; they are too few for this job, which needs all its nodes at once.
     """
 
     request: NodeRequest
     nodes: tuple[str, ...]
-    why: AnyCause
+    cause: AnyCause
     spare: int
 
 
-def refuse(
+def refuse_jobs(
     site: Site, cloud: str, shortfalls: Sequence[Shortfall], nodes: Sequence[str], jobs: Jobs
 ) -> None:
-    """Refuse whole jobs; their machines serve others of the round, or end."""
-    result = gang_result(site, cloud, shortfalls, nodes, jobs)
+    """Refuse the jobs that lack nodes. Their machines serve other jobs of the round, or end."""
+    result = resolve_gangs(site, cloud, shortfalls, nodes, jobs)
     shortfall_of = {shortfall.request.pool.name: shortfall for shortfall in shortfalls}
-    never = too_large(site, cloud, result.failed, jobs)
-    alone = _only_of(never, jobs)
+    never = find_too_large(site, cloud, result.failed, jobs)
+    never_nodes = _find_nodes_only_of(never, jobs)
     refused: dict[str, list[str]] = {}
     for node in result.refused:
-        if node not in alone:
+        if node not in never_nodes:
             refused.setdefault(site.pool_of[node].name, []).append(node)
     idle = set(result.ended)
     machines = [
         m for m in site.ledger.machines.live()
         if m.instance.node in idle and m.instance.cloud == cloud and m.is_wanted
     ]  # fmt: skip
-    causes = tuple(dict.fromkeys(shortfall.why for shortfall in shortfalls))
-    why = causes[0] if len(causes) == 1 else RequestsRefused(causes=causes)
+    causes = tuple(dict.fromkeys(shortfall.cause for shortfall in shortfalls))
+    cause = causes[0] if len(causes) == 1 else RequestsRefused(causes=causes)
     correlation = shortfalls[0].request.id
     if result.reassigned:
-        site.record(correlation, "reassigned", result.reassigned, ServesAnother(cause=why))
-    forced = turn_away(site, cloud, correlation, never, jobs, alone.intersection(result.refused))
-    for name, some in refused.items():
-        request = request_for(correlation, site.pools[name], some, jobs)
+        site.record(correlation, "reassigned", result.reassigned, ServesAnother(cause=cause))
+    forced = turn_away_jobs(
+        site, cloud, correlation, never, jobs, never_nodes.intersection(result.refused)
+    )
+    for name, pool_nodes in refused.items():
+        request = request_for(correlation, site.pools[name], pool_nodes, jobs)
         if name in shortfall_of:
             short = shortfall_of[name]
-            forced |= reject_nodes(site, request, some, short.why, spare=short.spare)
+            forced |= reject_nodes(site, request, pool_nodes, short.cause, spare=short.spare)
         else:
-            site.record(correlation, "refused", (*some, *(f"job:{j}" for j in request.jobs)), why)
-            forced |= power_down_and_requeue(site, some, site.slurm.nodes(some), why, correlation)
-    # A node that has come up meanwhile was not powered down: its machine may have a job.
+            site.record(
+                correlation, "refused", (*pool_nodes, *(f"job:{j}" for j in request.jobs)), cause
+            )
+            forced |= power_down_and_requeue(
+                site, pool_nodes, site.slurm.nodes(pool_nodes), cause, correlation
+            )
+    # Only machines whose node was powered down: a node that came up in the meantime was not, and
+    # its machine may run a job.
     doomed = [m for m in machines if m.instance.node in forced]
     terminate(site, cloud, doomed, JobNotWhole(), correlation)
 
 
-def _only_of(some: Collection[int], jobs: Jobs) -> set[str]:
-    """The nodes that only these jobs wait for."""
-    others = {n for job, of in jobs.items() if job not in some for n in of}
-    return {n for job in some for n in jobs[job]} - others
+def _find_nodes_only_of(selected_jobs: Collection[int], jobs: Jobs) -> set[str]:
+    """Return the nodes that only these jobs wait for."""
+    other_nodes = {
+        n for job, job_nodes in jobs.items() if job not in selected_jobs for n in job_nodes
+    }
+    return {n for job in selected_jobs for n in jobs[job]} - other_nodes
 
 
-def turn_away(
+def turn_away_jobs(
     site: Site,
     cloud: str,
     correlation: str,
     never: Mapping[int, NeverTogether],
     jobs: Jobs,
-    alone: Collection[str],
+    own_nodes: Collection[str],
 ) -> set[str]:
-    """Give back the nodes of jobs that can never have theirs: nobody else is kept from these, and
-    the job does not come back for them. Returns those that are powered down.
+    """Give back the nodes of jobs that can never get all of theirs. The nodes are not held, so that
+    other jobs can use them, and the job does not return to this cloud. Returns the nodes that were
+    powered down.
     """
     forced: set[str] = set()
-    for job, why in never.items():
-        mine = [n for n in jobs[job] if n in alone]
-        site.record(correlation, "refused", (*mine, f"job:{job}"), why)
-        bar(site, job, cloud, why, correlation)
+    for job, cause in never.items():
+        job_nodes = [n for n in jobs[job] if n in own_nodes]
+        site.record(correlation, "refused", (*job_nodes, f"job:{job}"), cause)
+        keep_job_out(site, job, cloud, cause, correlation)
         forced |= power_down_and_requeue(
-            site, mine, site.slurm.nodes(mine), why, correlation, hurry=False
+            site, job_nodes, site.slurm.nodes(job_nodes), cause, correlation, hurry=False
         )
     return forced
 
 
-def gang_result(
+def resolve_gangs(
     site: Site, cloud: str, shortfalls: Sequence[Shortfall], nodes: Sequence[str], jobs: Jobs
 ) -> GangResult:
-    """All nodes of these jobs that are at stake: those of this round, and those that have a
-    machine already of an earlier one. One that is lost to a launch in doubt has one, perhaps.
+    """Decide which jobs fail, over all nodes of these jobs: the nodes of this round, and the nodes
+    that have a machine from an earlier round.
     """
+    # A node whose launch is in doubt counts as served, because it may have a machine.
     lost = {n for shortfall in shortfalls for n in shortfall.nodes}
-    served = site.served()
+    served = site.served_nodes()
     touched = set(nodes)
-    of_jobs = [of for of in jobs.values() if not touched.isdisjoint(of)]
-    more = (n for of in of_jobs for n in of if n in served and _is_of(site, cloud, n))
-    names = tuple(dict.fromkeys((*nodes, *more)))
-    alone = {n for n in names if site.pool_of[n].partial_jobs}
+    of_jobs = [job_nodes for job_nodes in jobs.values() if not touched.isdisjoint(job_nodes)]
+    served_before = (
+        n for job_nodes in of_jobs for n in job_nodes if n in served and _is_node_of(site, cloud, n)
+    )
+    names = tuple(dict.fromkeys((*nodes, *served_before)))
+    partial_nodes = {n for n in names if site.pool_of[n].partial_jobs}
     pools = {n: site.pool_of[n].name for n in names}
-    return resolve(gangs(names, jobs, alone), (served | touched) - lost, pools)
+    return resolve(gangs(names, jobs, partial_nodes), (served | touched) - lost, pools)
 
 
-def _is_of(site: Site, cloud: str, node: str) -> bool:
+def _is_node_of(site: Site, cloud: str, node: str) -> bool:
     return node in site.pool_of and site.pool_of[node].cloud == cloud

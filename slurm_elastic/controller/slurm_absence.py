@@ -1,8 +1,8 @@
-"""When slurmctld was away. No machine can register while it is, so that time counts for no boot.
+"""Measures when slurmctld was away. No machine can register in that time, so it counts for no boot.
 
-slurmctld counts its own ResumeTimeout on while it is stopped or hangs, also over a restart
-(22.05.8, measured). If it is over when slurmctld comes back, slurmctld gives the node up a second
-later.
+slurmctld's own ResumeTimeout continues while slurmctld is stopped or hangs, also over a restart
+(measured on 22.05.8). If it has expired when slurmctld returns, slurmctld gives the node up one
+second later.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 
 PERIOD_S = 3.0
-"""Seconds between two questions while a machine boots."""
+"""Seconds between two calls to slurmctld while a machine boots."""
 MOST_SPANS = 100
-"""Absences that are remembered: many more than there are in the time of one boot."""
+"""Absences that are remembered: many more than fit into the time of one boot."""
 
 
 class SlurmAbsence:
     """The spans (monotonic s) in which slurmctld did not answer. One thread asks, any may read."""
 
     guarded_by: ClassVar[GuardedBy] = {
-        # An absence that ends is a span and no longer silence, in one step for all who count it.
+        # When an absence ends, the silence becomes a span in one step. A reader that saw both or
+        # neither would count the time twice or not at all.
         "_lock": Guarded("_spans", "_answered_at", "_returned_at", "_silent_since", "_started_at"),
     }
 
@@ -61,15 +62,15 @@ class SlurmAbsence:
 
     def _note_silence(self, clock: float) -> None:
         if self._silent_since is None:
-            # It may have gone right after its last answer.
+            # slurmctld may have stopped right after its last answer.
             self._silent_since = max(clock - PERIOD_S, self._answered_at or -inf)
 
     def _note_answer(self, started_at: float, clock: float, now: float) -> None:
         is_same = started_at == self._started_at
         begin = self._silent_since
         if begin is None and not is_same:
-            # Restarted between two questions; or a first answer, which says nothing of the time
-            # before slurmctld was started.
+            # slurmctld was restarted between two calls. Or this is the first answer, which says
+            # nothing about the time before slurmctld was started.
             begin = -inf if self._answered_at is None else self._answered_at
         if begin is not None:
             is_first = self._answered_at is None and self._silent_since is None
@@ -80,7 +81,7 @@ class SlurmAbsence:
 
     @property
     def is_away(self) -> bool:
-        """Whether slurmctld did not answer the last question."""
+        """Whether slurmctld did not answer the last call."""
         with self._lock:
             return self._silent_since is not None
 

@@ -1,4 +1,9 @@
-"""Reads what a pass decides on, once: Slurm's nodes, the ledger, a cloud's list and offers."""
+"""Reads the state that a round decides on: Slurm's nodes, the ledger, a cloud's list and offers.
+
+The order of the readings must be kept: Slurm first, then the cloud's list, then the ledger. Each
+reading is then at least as new as the one before it. So a node that Slurm shows as up has its
+machine in the list, and a listed machine that we launched has its row in the ledger.
+"""
 
 from __future__ import annotations
 
@@ -27,43 +32,44 @@ from slurm_elastic.providers.base.tags import price_of
 log = logging.getLogger(__name__)
 
 CORRELATION = "reconcile"
-"""Under which decisions of rounds are kept."""
+"""The correlation under which the decisions of periodic rounds are recorded."""
 
-DAY = 86400.0
-SOUND = 600.0
-"""Seconds in service after which a machine is a proof that Slurm takes its pool's as they are;
-SuspendTime, where that is shorter: for as long stays a machine that has had its job.
+DAY_S = 86400.0
+PROOF_AGE_S = 600.0
+"""A machine in service for this many seconds proves that machines of its pool work. SuspendTime
+counts if that is shorter, because an idle machine does not live longer.
 """
 
 
-def all_nodes(site: Site) -> Mapping[str, SlurmNode]:
-    """Every node by Slurm. No cluster has none: that answer says nothing about any machine."""
+def read_all_nodes(site: Site) -> Mapping[str, SlurmNode]:
+    """Read all of Slurm's nodes. SlurmError if Slurm does not answer or shows no node."""
     view = site.slurm.nodes()
+    # Every cluster has nodes, so an empty answer is an error. If we believed it, no machine would
+    # have a node, and the repairs would end all of them.
     if not view:
         raise SlurmError(("sinfo",), 0, NO_NODE)
     return view
 
 
-def machines_of(site: Site, cloud: str) -> list[Machine]:
-    """The live machines of one cloud, by the ledger."""
+def list_live_machines(site: Site, cloud: str) -> list[Machine]:
+    """Return the live machines of one cloud according to the ledger."""
     return [m for m in site.ledger.machines.live() if m.instance.cloud == cloud]
 
 
-def machines_to_act_on(site: Site, cloud: str, some: Sequence[OnMachine]) -> list[Machine]:
-    """The live machines of these actions. Another worker may have ended some of them after the
-    round read the ledger.
-    """
-    ids = {a.machine for a in some}
-    return [m for m in machines_of(site, cloud) if m.instance.id in ids]
+def find_machines_to_act_on(site: Site, cloud: str, actions: Sequence[OnMachine]) -> list[Machine]:
+    """Return the machines of these actions that are still live."""
+    # Read again: another worker may have ended some of them after the round read the ledger.
+    ids = {a.machine for a in actions}
+    return [m for m in list_live_machines(site, cloud) if m.instance.id in ids]
 
 
-def capacity_holds(site: Site) -> list[Exclusion]:
-    """Holds of nodes for which no offer was left."""
+def list_capacity_holds(site: Site) -> list[Exclusion]:
+    """Return the holds of nodes for which no offer was left."""
     return [row for row in site.ledger.exclusions.holds() if row.kind == CAPACITY]
 
 
-def terms_of(site: Site, cloud: str) -> Terms:
-    """The part of the configuration that passes over a cloud go by."""
+def build_terms(site: Site, cloud: str) -> Terms:
+    """Return the part of the configuration that the rounds of a cloud need."""
     config, settings = site.config, site.clouds[cloud]
     timings = config.timings
     idle = config.suspend_time(settings)
@@ -75,7 +81,8 @@ def terms_of(site: Site, cloud: str) -> Terms:
         resume_timeout=timings.resume_timeout,
         suspend_timeout=config.suspend_timeout(settings),
         patience=Thresholds(grace=timings.grace),
-        served=min(SOUND, max(idle, timings.reconcile)),  # a round has looked at it
+        # At least one period of the rounds, so that a round has seen the machine in service.
+        served=min(PROOF_AGE_S, max(idle, timings.reconcile)),
         drain_terms=config.slurm.drain_terms,
         tells_addresses=settings.node_address == "provider",
         looks_names_up=site.looks_names_up,
@@ -85,33 +92,38 @@ def terms_of(site: Site, cloud: str) -> Terms:
 
 
 class CloudReader:
-    """The eyes of one cloud's rounds. ``trouble`` and ``code``: why the cloud could not be read the
-    last time; None where it could, or was not yet. For its last list ``doubts`` says, by machine,
-    what of its tags is not believed, ``unusable`` what cannot be kept and nothing can end, with why
+    """Reads the state for the rounds of one cloud.
+
+    ``trouble`` and ``code``: why the last reading of the cloud failed; None after a success and
+    before the first reading. ``doubts``: by machine of the last list, the tags that we do not
+    believe. ``unusable``: by id, why a listed machine can neither be kept in the ledger nor ended
     (``policies.repair.list_plausibility``).
     """
 
     def __init__(self, site: Site, cloud: str) -> None:
         self._site, self._cloud = site, cloud
         self._settings = site.clouds[cloud]
-        self.terms = terms_of(site, cloud)
+        self.terms = build_terms(site, cloud)
         self.trouble: str | None = None
         self.code: str | None = None
         self.doubts: Mapping[str, str] = {}
         self.unusable: Mapping[str, str] = {}
 
     def read(self, nodes: Callable[[], Mapping[str, SlurmNode]]) -> ClusterSnapshot:
-        """Slurm's ``nodes`` first, then the cloud's list, which the ledger takes in. SlurmError
-        passes; without a list there is none in the snapshot.
+        """Read Slurm's ``nodes``, then the cloud's list, and have the ledger take the list in.
+
+        SlurmError: Slurm did not answer. If the cloud cannot be read, the snapshot has no list.
         """
+        # Slurm before the cloud. In the other order a node that came up between the readings would
+        # seem to have no machine.
         view = nodes()
         listed = self._take_in_list()
-        return see(self._site, self.terms, view, listed)
+        return take_snapshot(self._site, self.terms, view, listed)
 
     def _take_in_list(self) -> tuple[Instance, ...] | None:
-        """The cloud's list, which the ledger has taken in as of the time before the cloud was
-        asked: the list may lack a machine that was launched after that time.
-        """
+        """Read the cloud's list into the ledger. None if the cloud cannot be read."""
+        # The list counts as of the time before the call, because it may lack a machine that was
+        # launched while the cloud answered.
         began = self._site.now()
         listed = self._list()
         if listed is not None:
@@ -124,37 +136,40 @@ class CloudReader:
         try:
             ledger.machines.observe(self._cloud, listed, began, self._site.pool_of)
         except sqlite3.Error as error:
-            # Facts of a list may be gone by the next one: where the file fails, memory keeps them.
+            # The next list may lack what this one shows (a machine that ended). If the ledger's
+            # file fails, switch to memory and keep the facts there.
             ledger.give_up(error)
             ledger.machines.observe(self._cloud, listed, began, self._site.pool_of)
 
     def _list(self) -> tuple[Instance, ...] | None:
-        """The cloud's machines as they may be kept; None where it cannot be read, whatever it
-        raises.
+        """Return the cloud's machines as the ledger may keep them; None if the cloud cannot be
+        read.
         """
         cloud = self._cloud
         try:
-            found = sound(
+            sanitized = sound(
                 self._site.providers[cloud].instances(), self.listed_price, self._site.now()
             )
         except ProviderError as error:
             self._unreadable(str(error), REFUSED if isinstance(error, AuthError) else UNREADABLE)
             log.warning("cloud cannot be read cloud=%s error=%s", cloud, error)
             return None
+        # A provider may raise errors of its SDK. They must not end the round: Slurm's side of the
+        # repairs works without a list.
         except Exception as error:
             self._unreadable(bounded(f"{cloud}: {type(error).__name__}: {error}"), UNREADABLE)
             log.exception("cloud cannot be read cloud=%s", cloud)
             return None
-        for id_, why in found.doubts.items():
-            if self.doubts.get(id_) != why:
+        for id_, doubt in sanitized.doubts.items():
+            if self.doubts.get(id_) != doubt:
                 log.warning(
                     "tags not believed, put them right or end the machine cloud=%s id=%s reason=%s",
-                    cloud, id_, why,
+                    cloud, id_, doubt,
                 )  # fmt: skip
         self.trouble = self.code = None
         self._site.unreadable.pop(cloud)
-        self.doubts, self.unusable = found.doubts, found.unusable
-        machines = found.machines
+        self.doubts, self.unusable = sanitized.doubts, sanitized.unusable
+        machines = sanitized.machines
         for keep in self._site.extensions.complete_listed:
             machines = keep(cloud, machines)
         return machines
@@ -163,20 +178,22 @@ class CloudReader:
         self.trouble, self.code = trouble, code
         self._site.unreadable[self._cloud] = trouble
 
-    def listed_price(self, one: Instance) -> float:
-        """The price of a machine by the configuration ($/h)."""
+    def listed_price(self, instance: Instance) -> float:
+        """The price of a machine according to the configuration ($/h)."""
         if self._settings.flat_price is not None:
             return self._settings.flat_price
-        return price_of(None, one.instance_type, self._settings.shapes)
+        return price_of(None, instance.instance_type, self._settings.shapes)
 
 
-def see(
+def take_snapshot(
     site: Site,
     terms: Terms,
     nodes: Mapping[str, SlurmNode],
     listed: tuple[Instance, ...] | None = None,
 ) -> ClusterSnapshot:
-    """The snapshot of a pass over a cloud; ``nodes`` are Slurm's, ``listed`` the cloud's."""
+    """Return the snapshot for a periodic round, with Slurm's ``nodes`` and the ``listed`` machines
+    of the cloud; None if the cloud could not be read. SlurmError passes.
+    """
     ledger, now = site.ledger, site.now()
     state = ledger.state()
     missing = {
@@ -184,7 +201,7 @@ def see(
         for m in state.machines
         if m.misses > 0 and m.instance.cloud == terms.cloud
     }
-    sick = any(one.kind == BREAKER and sickly(one) for one in state.exclusions)
+    sick = any(row.kind == BREAKER and sickly(row) for row in state.exclusions)
     return ClusterSnapshot(
         now=now,
         terms=terms,
@@ -197,7 +214,7 @@ def see(
         writable=state.writable,
         slurmd_timeout=site.slurm.slurmd_timeout(),
         answered=ledger.launches.finished(missing) if missing else {},
-        recent=ledger.machines.live(ended_since=now - DAY) if sick else (),
+        recent=ledger.machines.live(ended_since=now - DAY_S) if sick else (),
         drains=state.drains,
         stopped=state.stopped,
         directives=state.directives,
@@ -213,8 +230,9 @@ def _recipes_of(site: Site, cloud: str, stopped: Collection[Machine]) -> Recipes
     return NO_RECIPES
 
 
-def see_request(site: Site, terms: Terms, request: Request) -> ClusterSnapshot:
-    """The snapshot for a request: Slurm's nodes first, then the ledger. SlurmError passes."""
+def take_request_snapshot(site: Site, terms: Terms, request: Request) -> ClusterSnapshot:
+    """Return the snapshot for a request, without a list of the cloud. SlurmError passes."""
+    # Slurm first, as in a periodic round: the ledger must not be older than Slurm's nodes.
     nodes = site.slurm.nodes(request.nodes)
     state = site.ledger.state()
     return ClusterSnapshot(
@@ -230,22 +248,23 @@ def see_request(site: Site, terms: Terms, request: Request) -> ClusterSnapshot:
     )
 
 
-def with_offers(site: Site, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The same with the offers of pools whose held nodes are to be looked at."""
-    if all(one.kind != CAPACITY for one in snapshot.exclusions):
+def add_offers(site: Site, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+    """Return the snapshot with the offers of the pools whose held nodes are due for a review."""
+    # Most rounds have no such pool. They must not ask a cloud for offers.
+    if all(row.kind != CAPACITY for row in snapshot.exclusions):
         return snapshot
     pools = [site.pools[name] for name in due_holds(snapshot)]
     if not pools:
         return snapshot
     return replace(
         snapshot,
-        offers={pool.name: offers_of(site, pool) for pool in pools if snapshot.read_whole},
+        offers={pool.name: read_offers(site, pool) for pool in pools if snapshot.read_whole},
         scopes={pool.name: site.scope(pool) for pool in pools},
     )
 
 
-def offers_of(site: Site, pool: Pool) -> Sequence[Offer]:
-    """What its cloud sells for a pool; nothing where that cannot be read, whatever it raises."""
+def read_offers(site: Site, pool: Pool) -> Sequence[Offer]:
+    """Return the offers of the pool's cloud; none if they cannot be read."""
     try:
         return site.providers[pool.cloud].offers(pool)
     except Exception as error:  # noqa: BLE001 - a held pool's nodes stay held then

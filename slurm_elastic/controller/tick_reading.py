@@ -8,18 +8,18 @@ from math import inf, nextafter
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.snapshot import all_nodes
+from slurm_elastic.controller.snapshot import read_all_nodes
 from slurm_elastic.model.slurm import SlurmNode
 
-FRESH = 5.0
-"""Seconds for which a reading is as good as a new one to a round that begins: clouds answer later
-than that, and their machines are compared with it. A round that had to wait for longer reads anew.
+READING_TTL_S = 5.0
+"""Seconds for which the rounds of one tick share a reading. A cloud takes about as long to answer,
+so a round compares its list with nodes of this age anyway. A round that starts later reads again.
 """
 
 
 class TickReading:
-    """The first round reads, the others of the tick have it, or its failure. Called by the threads
-    of all clouds.
+    """Slurm's nodes, or the error of reading them, for all rounds of one tick. The first round
+    reads, the others share the result. Thread-safe.
     """
 
     def __init__(self, site: Site) -> None:
@@ -27,19 +27,22 @@ class TickReading:
         self._cache = TtlCache[str, Mapping[str, SlurmNode] | SlurmError](site.monotonic)
 
     def nodes(self, since: float = -inf) -> Mapping[str, SlurmNode]:
-        """Every node by Slurm, by a reading that began after ``since`` (monotonic s), when a cloud
-        last served a request: an older one does not know why a machine is there. SlurmError where
-        there is no answer.
+        """Return all nodes of Slurm, from a reading that began after ``since`` (monotonic s), the
+        time when the cloud last served a request. An older reading does not show why the machines
+        of that request exist. SlurmError: Slurm did not answer.
         """
-        # A reading that began at that very moment may not know of the machine, either.
-        nodes = self._cache.get("nodes", self._read, ttl_s=FRESH, since=nextafter(since, inf))
+        # Strictly after: a reading that began at ``since`` may not show the request's nodes either.
+        nodes = self._cache.get(
+            "nodes", self._read, ttl_s=READING_TTL_S, since=nextafter(since, inf)
+        )
         if isinstance(nodes, SlurmError):
             raise nodes
         return nodes
 
     def _read(self) -> Mapping[str, SlurmNode] | SlurmError:
         try:
-            return all_nodes(self._site)
+            return read_all_nodes(self._site)
         except SlurmError as error:
-            # The failure is kept, too: each round would wait for the same slurmctld.
+            # Share the failure, too: otherwise each round would wait for the same slurmctld's
+            # time-out.
             return error

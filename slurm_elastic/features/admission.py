@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.controller.budget import barred
+from slurm_elastic.controller.budget import find_barred_payers
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue
@@ -38,7 +38,7 @@ def admit(
     """
     queue = {job.id: job for job in site.slurm.jobs() if job.id in jobs} if jobs else {}
     public = site.clouds[cloud].location is Location.PUBLIC
-    over = barred(site.config, site.ledger, site.now()) if public else {}
+    over = find_barred_payers(site.config, site.ledger, site.now()) if public else {}
     bars = {id_: bar for id_, j in queue.items() if (bar := barring(over, j.account, j.user))}
     bad = set(bars)
     # A job of which some machines boot gets the others, too: half of them are of no use.
@@ -66,8 +66,8 @@ def admit(
 def _begun(site: Site, jobs: Jobs) -> set[int]:
     """Jobs for which machines boot already, while others wait for their turn."""
     state = site.ledger.state()
-    booting = site.launching(state.launches)
-    booting |= {m.instance.node for m in site.serving(state.machines) if m.boots}
+    booting = site.launching_nodes(state.launches)
+    booting |= {m.instance.node for m in site.serving_machines(state.machines) if m.boots}
     return {job for job, of in jobs.items() if not booting.isdisjoint(of)}
 
 

@@ -70,7 +70,7 @@ class Departures:
         # As of one moment: a machine that is started between two reads would be in neither, and
         # its node would count as left. The repair ends the stopped ones.
         state = site.ledger.state()
-        there = (*site.serving(state.machines), *state.stopped)
+        there = (*site.serving_machines(state.machines), *state.stopped)
         machines = concerned(there, word, one.starts)
         if word.to:
             self._redirect(one, word)

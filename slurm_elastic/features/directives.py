@@ -1,8 +1,8 @@
 """Operators' directives, carried out: what is over ends, and nodes where nothing may start are kept
 from Slurm, so that no job walks into them.
 
-That nothing is bought there is the ranking's doing (``budget.stop_of``); it holds from the moment
-at which the word is in the ledger, whatever is done here.
+The ranking buys nothing there (``budget.find_stops``) from the moment at which the directive is in
+the ledger, whatever this module does.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Directives(Part):
             # all holds once more.
             for cause in dict.fromkeys(closed[node] for node in new):
                 holds.hold_back(site, [n for n in new if closed[n] == cause], cause, OPERATOR)
-            holds.settle(site)
+            holds.drain_when_powered_down(site)
 
 
 def is_idle(state: LedgerState) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.controller.budget import barred, limits_now, stop_of
+from slurm_elastic.controller.budget import apply_directives, find_barred_payers, find_stops
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.snapshot import all_nodes
+from slurm_elastic.controller.snapshot import read_all_nodes
 from slurm_elastic.features.covered_jobs import CoveredJobs
 from slurm_elastic.features.pool_nodes import Observation, PoolNodes
 from slurm_elastic.features.waiting_jobs import (
@@ -46,18 +46,20 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
 
 def observe(site: Site) -> Observation:
     """Slurm's nodes and queue, the ledger's machines and holds. SlurmError passes through."""
-    nodes, jobs, state = all_nodes(site), site.slurm.jobs(), site.ledger.state()
+    nodes, jobs, state = read_all_nodes(site), site.slurm.jobs(), site.ledger.state()
     now, rows = site.now(), state.exclusions
     return Observation(
         at=int(now),
         nodes=nodes,
         jobs=jobs,
-        machines={m.instance.node: m for m in site.serving(state.machines)},
+        machines={m.instance.node: m for m in site.serving_machines(state.machines)},
         policy={row.scope: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.scope for row in rows if row.kind == CAPACITY),
-        stops=_shut(site) | stop_of(site.config, site.ledger, site.rules, now),
-        over=barred(site.config, site.ledger, now),
-        pool_nodes={p.name: p.max_nodes for p in limits_now(site.config, site.ledger, now).pools},
+        stops=_shut(site) | find_stops(site.config, site.ledger, site.rules, now),
+        over=find_barred_payers(site.config, site.ledger, now),
+        pool_nodes={
+            p.name: p.max_nodes for p in apply_directives(site.config, site.ledger, now).pools
+        },
         facts=queue_facts(site, jobs, now),
     )
 

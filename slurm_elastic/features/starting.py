@@ -25,7 +25,7 @@ from slurm_elastic.base.units import money
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.extensions import Caps, Extensions
-from slurm_elastic.controller.launch import assign_addresses, with_retries
+from slurm_elastic.controller.launch import assign_addresses, call_with_retries
 from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.features.stopping import recipes_of
 from slurm_elastic.model.causes.machine_ends import CannotBeStarted
@@ -162,7 +162,7 @@ def _call(site: Site, one: Instance, *, again: bool = False) -> _Answer:
             raise
 
     try:
-        start() if again else with_retries(site, start)
+        start() if again else call_with_retries(site, start)
     except (CapacityError, QuotaError) as error:
         return _Answer(str(error))
     except InstanceNotFound as error:

@@ -13,7 +13,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate_by_cause
 from slurm_elastic.controller.extensions import Extensions
-from slurm_elastic.controller.snapshot import CORRELATION, machines_to_act_on
+from slurm_elastic.controller.snapshot import CORRELATION, find_machines_to_act_on
 from slurm_elastic.model.causes.machine_ends import CannotBeStopped, IdleStopped
 from slurm_elastic.model.cluster import LaunchSpec, Pool
 from slurm_elastic.model.protocols import Stops
@@ -199,7 +199,7 @@ def note_stopped(
 ) -> None:
     """Record that these machines are stopped, as their cloud lists them."""
     cloud = snapshot.terms.cloud
-    has_stopped(site, cloud, machines_to_act_on(site, cloud, some), CORRELATION)
+    has_stopped(site, cloud, find_machines_to_act_on(site, cloud, some), CORRELATION)
 
 
 def repeat_stop(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.StopAgain]) -> None:
@@ -207,7 +207,7 @@ def repeat_stop(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.St
     accepts no new intents: nobody would remember that they exist.
     """
     cloud = snapshot.terms.cloud
-    machines = machines_to_act_on(site, cloud, some)
+    machines = find_machines_to_act_on(site, cloud, some)
     if why := site.ledger.end_only:
         ids = [m.instance.id for m in machines]
         site.ledger.stops.failed(cloud, ids, CannotBeStopped(error=why))

@@ -24,7 +24,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.config import Config
 from slurm_elastic.config.telling import Notify
-from slurm_elastic.controller.budget import limits_now, spending, spending_of_payers
+from slurm_elastic.controller.budget import apply_directives, read_payer_spending, read_spending
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
@@ -113,11 +113,11 @@ class Teller(Part):
 def all_occasions(site: Site) -> Iterator[Occasion]:
     """As things are now."""
     ledger, now = site.ledger, site.now()
-    config = limits_now(site.config, ledger, now)
-    for name, spent in spending(config, ledger, now).items():
+    config = apply_directives(site.config, ledger, now)
+    for name, spent in read_spending(config, ledger, now).items():
         budget = config.cloud(name).policies.budget if name else config.policies.budget
         yield from of_budget(f"cloud {name}" if name else "cluster", budget, spent)
-    for scope, spent in spending_of_payers(config, ledger, now).items():
+    for scope, spent in read_payer_spending(config, ledger, now).items():
         budget = config.policies.payer_budgets[scope]
         yield from of_budget(scope_in_words(scope), budget, spent)
     yield from of_rate(config, site.usage())

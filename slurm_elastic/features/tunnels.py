@@ -175,7 +175,7 @@ class Tunnels(Part):
         )
 
     def _live(self) -> list[Machine]:
-        return self._site.serving()
+        return self._site.serving_machines()
 
     def _enrolling(self, seen: Admission) -> list[Peer]:
         """The machines that may hand in their keys, by the keys that are good for that."""

@@ -694,11 +694,8 @@ class _Modules:
         store_journal.Journal.append = appended  # type: ignore[method-assign]
         provision.reach = lambda point: self.stage.linger_undecided(point)
         # A busy head; and fewer turns for a run.
-        ckptman_service.MOVING_PAUSE_S, ckptman_service.HEARTBEAT_EVERY_S, daemon.BEAT = (
-            5.0,
-            15.0,
-            15.0,
-        )
+        ckptman_service.MOVING_PAUSE_S, ckptman_service.HEARTBEAT_EVERY_S = 5.0, 15.0
+        daemon.BEAT_EVERY_S = 15.0
 
 
 modules = _Modules()

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller.requeues import PATIENCE
+from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.state.heartbeat import Mark, leave_mark
 from tests.ckptman.world import CkptWorld
@@ -179,7 +179,7 @@ def test_what_a_stand_in_that_was_restarted_has_lifted_is_put_back_by_the_daemon
     world.daemon = hung
     world.advance(5)
     world.restart_ckptman()
-    world.advance(PATIENCE + 2 * world.config.timings.reconcile)
+    world.advance(REQUEUE_TIMEOUT_S + 2 * world.config.timings.reconcile)
     job = world.job(7)
     assert ("RUNNING" in job.states, job.restarts, job.requeue) == (True, 0, False)
     assert world.ledger.requeues.lifted() == ()

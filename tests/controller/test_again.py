@@ -8,7 +8,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.controller.launch import end_far
+from slurm_elastic.controller.launch import end_far_exclusions
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.boots import given_up_after
@@ -382,9 +382,9 @@ def test_the_longest_cool_down_outlives_a_small_step_of_the_clock(
         )
     )
     set_back(world, step + 0.01)
-    end_far(world.site, world.ledger.exclusions.all())
+    end_far_exclusions(world.site, world.ledger.exclusions.all())
     (cool_down,) = world.ledger.exclusions.cool_downs(world.site.now())
     assert cool_down.until == until
     set_back(world, 120.0)
-    end_far(world.site, world.ledger.exclusions.all())
+    end_far_exclusions(world.site, world.ledger.exclusions.all())
     assert world.ledger.exclusions.cool_downs(world.site.now()) == ()

@@ -14,7 +14,7 @@ from slurm_elastic.controller import adoption, context, recycling
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.giving_back import power_down_and_requeue
-from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
+from slurm_elastic.controller.snapshot import build_terms, read_all_nodes, take_snapshot
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.composed import NodeFailed
 from slurm_elastic.model.causes.machine_ends import EndedWhileUnwritable
@@ -38,7 +38,7 @@ FULL = Condition(end_only="the disk is full")
 
 def do(world: World, *some: actions.Action, seen: Sequence[Instance] = ()) -> None:
     site = world.site
-    snapshot = see(site, terms_of(site, "pub"), all_nodes(site), tuple(seen))
+    snapshot = take_snapshot(site, build_terms(site, "pub"), read_all_nodes(site), tuple(seen))
     apply(site, "pub", some, snapshot)
 
 
@@ -47,7 +47,7 @@ def do_asked(
 ) -> None:
     """As for a request: done as decided, and what fails is raised."""
     site = site or world.site
-    snapshot = see(site, terms_of(site, "pub"), all_nodes(site), tuple(seen))
+    snapshot = take_snapshot(site, build_terms(site, "pub"), read_all_nodes(site), tuple(seen))
     asked = Request(id="r1", kind="resume", nodes=(), received=world.now)
     apply(site, "pub", some, replace(snapshot, request=asked))
 
@@ -390,7 +390,7 @@ def test_a_machine_that_was_gone_before_it_could_be_taken_in_is_written_down_bes
     elsewhere = replace(one, cloud="onp", id="onp-x")
     for gone in (one, elsewhere):
         world.site.unadopted[gone.cloud, gone.id] = gone
-    adoption.account_for_gone(world.site, "pub", [])
+    adoption.record_ended_unadopted(world.site, "pub", [])
     (found,) = [m for m in world.ledger.machines.live(ended_since=0) if m.instance.id == one.id]
     assert found.ended_at == world.now
     assert found.worst_price == pytest.approx(0.10)
@@ -403,7 +403,7 @@ def test_a_machine_that_was_gone_before_it_could_be_taken_in_is_written_down_bes
 def test_one_that_the_list_still_has_is_not_gone(world: World) -> None:
     one = stranger(world)
     world.site.unadopted["pub", one.id] = one
-    adoption.account_for_gone(world.site, "pub", [one])
+    adoption.record_ended_unadopted(world.site, "pub", [one])
     assert list(world.site.unadopted.snapshot()) == [("pub", one.id)]
     assert told(world, "pub2", "ended") == []
 
@@ -515,7 +515,9 @@ def check_three_kinds(world: World) -> None:
     world.slurm.set_node(
         "pub1", "DOWN", "CLOUD", "POWERED_DOWN", reason="ResumeTimeout reached"
     )  # fmt: skip
-    snapshot = see(world.site, terms_of(world.site, "pub"), all_nodes(world.site), ())
+    snapshot = take_snapshot(
+        world.site, build_terms(world.site, "pub"), read_all_nodes(world.site), ()
+    )
     standing = [a for a in decide(snapshot, (Rule.REPAIR,)) if a.by_node]
     assert standing
     apply(
@@ -579,7 +581,7 @@ def test_nodes_get_an_address_before_their_machines_are_bought(
         addresses.extend(world.slurm.node(name).address for name in spec.nodes)
         return launch(spec)
 
-    monkeypatch.setattr(context, "_looks_names_up", lambda *_: True)
+    monkeypatch.setattr(context, "_slurmctld_looks_names_up", lambda *_: True)
     world.stop()
     world.start()
     monkeypatch.setattr(world.clouds["pub"], "launch", noted)

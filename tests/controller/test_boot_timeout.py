@@ -9,7 +9,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.config import Timings
-from slurm_elastic.controller.boot_timeouts import job_peers
+from slurm_elastic.controller.boot_timeouts import find_job_peers
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
@@ -254,8 +254,8 @@ def test_of_a_job_that_waits_for_a_late_node_the_others_that_power_up_are_its_pe
         world.slurm.set_node(name, "ALLOCATED", "CLOUD", "POWERING_UP")
     world.slurm.set_node("pub3", "IDLE", "CLOUD")
     job = SlurmJob(id=1, states=frozenset({"CONFIGURING"}), nodes=(*ONP, *PUB, "no-pools"))
-    assert job_peers(world.site, [job], ["op1", "pub1"]) == ("op2", "pub2")
-    assert job_peers(world.site, [job], job.nodes) == ()
+    assert find_job_peers(world.site, [job], ["op1", "pub1"]) == ("op2", "pub2")
+    assert find_job_peers(world.site, [job], job.nodes) == ()
 
 
 @pytest.mark.parametrize(("away", "back"), [(20, LATE + 1), (LATE - 25, LATE - 1)])

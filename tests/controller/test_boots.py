@@ -17,7 +17,7 @@ from slurm_elastic.config import Timings
 from slurm_elastic.controller import boot_timeouts, boots
 from slurm_elastic.controller.boot_timeouts import BootTimeouts, expect_requeued
 from slurm_elastic.controller.boots import (
-    GATE,
+    GATE_PREFIX,
     KEY_FAILED,
     KEY_REFUSED,
     record_boot_failures,
@@ -141,7 +141,9 @@ def test_a_launch_was_asked_for_with_its_request(world: World, before: float, as
     created = world.now
     request = f"{int((created - before) * 1e9)}-000001-resume"
     machine = launched(world, request, created)
-    assert boot_timeouts.when_asked(world.site, machine.instance) - created == pytest.approx(asked)
+    assert boot_timeouts.find_asked_at(world.site, machine.instance) - created == pytest.approx(
+        asked
+    )
 
 
 @pytest.mark.parametrize(("after", "asked"), [(RESUME - 30.0, -20.0), (RESUME, RESUME)])
@@ -152,15 +154,15 @@ def test_a_launch_that_was_made_again_after_its_time_was_asked_for_anew(
     created = world.now
     request = f"{int((created - 20.0) * 1e9)}-000001-resume"
     one = replace(launched(world, request, created).instance, launched=created + after)
-    assert boot_timeouts.when_asked(world.site, one) - created == pytest.approx(asked)
+    assert boot_timeouts.find_asked_at(world.site, one) - created == pytest.approx(asked)
 
 
 def test_without_a_request_a_launch_was_asked_for_when_it_was_made(world: World) -> None:
     machine = launched(world, "reconcile", world.now)
-    assert boot_timeouts.when_asked(world.site, machine.instance) == world.now
+    assert boot_timeouts.find_asked_at(world.site, machine.instance) == world.now
     unknown = replace(machine.instance, generation="g1800000123000-y", launched=7.0)
-    assert boot_timeouts.when_asked(world.site, unknown) == 1800000123.0
-    assert boot_timeouts.when_asked(world.site, replace(unknown, generation="strange")) == 7.0
+    assert boot_timeouts.find_asked_at(world.site, unknown) == 1800000123.0
+    assert boot_timeouts.find_asked_at(world.site, replace(unknown, generation="strange")) == 7.0
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_a_node_that_slurm_asked_something_else_for_is_not_given_up(
     request = Request(
         id=request_, kind="suspend", nodes=("pub1", "pub9"), received=world.now + received
     )
-    assert boot_timeouts.not_asked_again(world.site, late, [request]).nodes == left
+    assert boot_timeouts.leave_out_asked_again(world.site, late, [request]).nodes == left
 
 
 @pytest.mark.parametrize(
@@ -276,47 +278,52 @@ def test_machines_of_a_pool_that_is_no_more_count_against_nobody(world: World) -
 def test_of_sixteen_machines_the_cause_is_looked_for(world: World) -> None:
     some = [replace(booting(world), instance=instance(f"i-{n}", f"n{n}")) for n in range(17)]
     world.site.record("join", KEY_FAILED, ("n16",), KeyNotBrought(machine="i-16", error="too late"))
-    assert boots.known_of(world.site, some) is None
-    assert str(boots.known_of(world.site, some[1:])) == "munge key not brought: too late"
+    assert boots.find_known_cause(world.site, some) is None
+    assert str(boots.find_known_cause(world.site, some[1:])) == "munge key not brought: too late"
     world.site.record(
         "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-99", error="of another machine")
     )
     world.site.record("join", "other", ("n15",), "i-15: of another kind")
-    assert boots.known_of(world.site, some[:16]) is None
+    assert boots.find_known_cause(world.site, some[:16]) is None
     world.site.record(
         "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-15", error="an older word")
     )
     world.site.record(
         "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-15", error="wrong host key")
     )
-    assert str(boots.known_of(world.site, some[:16])) == "munge key not brought: wrong host key"
+    assert (
+        str(boots.find_known_cause(world.site, some[:16]))
+        == "munge key not brought: wrong host key"
+    )
 
 
 def test_the_words_of_the_sites_check_are_told_where_they_are_of_this_launch(world: World) -> None:
     machine = booting(world, age=100.0)
-    mark = f"{GATE}{machine.instance.generation}:"
+    mark = f"{GATE_PREFIX}{machine.instance.generation}:"
     for comment, told in (
         (f"{mark}no scratch disk", "its check failed: no scratch disk"),
-        (f"{GATE}another:no scratch disk", "None"),
+        (f"{GATE_PREFIX}another:no scratch disk", "None"),
         ("", "None"),
     ):
         world.slurm.set_node("pub1", comment=comment)
-        assert str(boots.known_of(world.site, [machine])) == told
+        assert str(boots.find_known_cause(world.site, [machine])) == told
     world.slurm.broken = SlurmError(("sinfo",), 1, "away")
-    assert boots.known_of(world.site, [machine]) is None
+    assert boots.find_known_cause(world.site, [machine]) is None
 
 
 def test_a_machine_that_was_stopped_since_says_the_word_of_its_first_launch(world: World) -> None:
     first, second = new_generation(world.now - 500), new_generation(world.now)
     machine = booting(world)
     machine = replace(machine, instance=replace(machine.instance, generation=second))
-    world.slurm.set_node("pub1", comment=f"{GATE}{first}:no scratch disk")
-    assert boots.known_of(world.site, [machine]) is None
+    world.slurm.set_node("pub1", comment=f"{GATE_PREFIX}{first}:no scratch disk")
+    assert boots.find_known_cause(world.site, [machine]) is None
     machine = replace(machine, born=generation_time(first))
-    assert str(boots.known_of(world.site, [machine])) == "its check failed: no scratch disk"
+    assert str(boots.find_known_cause(world.site, [machine])) == "its check failed: no scratch disk"
     between = new_generation(world.now - 100)
-    world.slurm.set_node("pub1", comment=f"{GATE}{between}:no scratch disk")
-    assert boots.known_of(world.site, [machine]) is None, "that is of another machine of the node"
+    world.slurm.set_node("pub1", comment=f"{GATE_PREFIX}{between}:no scratch disk")
+    assert boots.find_known_cause(world.site, [machine]) is None, (
+        "that is of another machine of the node"
+    )
 
 
 @pytest.mark.parametrize(("left", "rests"), [(1.0, True), (0.0, False)])
@@ -396,7 +403,7 @@ def test_a_machine_that_has_come_up_meanwhile_proves_that_its_pool_works(
 def test_words_on_a_node_that_are_none_of_the_sites_check_are_not_told(world: World) -> None:
     machine = booting(world, age=100.0)
     world.slurm.set_node("pub1", comment=f"{machine.instance.generation}:fan is broken")
-    assert boots.known_of(world.site, [machine]) is None
+    assert boots.find_known_cause(world.site, [machine]) is None
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.controller.budget import (
-    begins,
-    launch_scope,
-    limits_now,
-    spending,
-    stop_of,
+    apply_directives,
+    begin_of_day_and_month,
+    build_launch_scope,
+    find_stops,
+    read_spending,
     stopped_by_operators,
 )
 from slurm_elastic.model.causes import Quoted
@@ -50,13 +50,13 @@ def paid(
 
 
 def stops(world: World) -> dict[str, str]:
-    found = stop_of(world.config, world.ledger, world.site.rules, world.now)
+    found = find_stops(world.config, world.ledger, world.site.rules, world.now)
     return {pool: str(cause) for pool, cause in found.items()}
 
 
 def bars(world: World, pool: str) -> dict[str, str]:
     site = world.site
-    found = launch_scope(
+    found = build_launch_scope(
         site.config, site.ledger, site.rules, site.pools[pool], world.now, {"x": "y"}, {}
     )
     assert found.blocked["x"] == "y"
@@ -79,7 +79,7 @@ def direct(world: World, word: Word) -> None:
     ],
 )
 def test_days_and_months_begin_at_midnight_of_utc(now: float, day: float, month: float) -> None:
-    assert begins(now) == (day, month)
+    assert begin_of_day_and_month(now) == (day, month)
 
 
 def test_the_clusters_budget_stops_public_clouds_alone(tmp_path: Path) -> None:
@@ -101,14 +101,14 @@ def test_a_clouds_own_budget_stops_that_cloud_alone(tmp_path: Path) -> None:
     assert stops(world) == {}
     paid(world, "pub", 0.2)
     assert stops(world) == {"burst": "cloud pub: the budget of $1.00 a month is spent"}
-    assert spending(world.config, world.ledger, world.now).keys() == {"pub"}
+    assert read_spending(world.config, world.ledger, world.now).keys() == {"pub"}
     world.close()
 
 
 def test_without_a_budget_nothing_is_summed_up(tmp_path: Path) -> None:
     world = build(tmp_path)
     paid(world, "pub", 100.0)
-    assert spending(world.config, world.ledger, world.now) == {}
+    assert read_spending(world.config, world.ledger, world.now) == {}
     assert stops(world) == {}
     world.close()
 
@@ -118,7 +118,7 @@ def test_what_a_former_cloud_cost_counts_in_all_together(tmp_path: Path) -> None
     paid(world, "pub", 2.0)
     paid(world, "former", 3.0)
     paid(world, "earlier", 40.0, ended=world.now - 20 * HOUR)
-    found = spending(world.config, world.ledger, world.now)
+    found = read_spending(world.config, world.ledger, world.now)
     assert found.keys() == {"pub", ""}
     assert (found["pub"].day, found["pub"].month) == pytest.approx((0.2, 0.2))
     assert found[""].day == pytest.approx(0.5)
@@ -151,12 +151,12 @@ def test_an_operators_word_comes_first_and_is_of_its_pools(tmp_path: Path) -> No
 
 def test_a_limit_that_an_operator_changed_is_the_one_that_holds(tmp_path: Path) -> None:
     world = build(tmp_path)
-    assert limits_now(world.config, world.ledger, world.now) is world.config
+    assert apply_directives(world.config, world.ledger, world.now) is world.config
     direct(world, LimitChange(scope="cloud:pub", key="dollars_per_hour", value=7.0))
-    changed = limits_now(world.config, world.ledger, world.now)
+    changed = apply_directives(world.config, world.ledger, world.now)
     assert changed.cloud("pub").limits.dollars_per_hour == 7.0
     site = world.site
-    found = launch_scope(
+    found = build_launch_scope(
         site.config, site.ledger, site.rules, site.pools["burst"], world.now, {}, {}
     )
     assert found.cloud_limits["pub"].dollars_per_hour == 7.0

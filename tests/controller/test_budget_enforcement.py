@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller.budget import spending, spending_of_payers
+from slurm_elastic.controller.budget import read_payer_spending, read_spending
 from slurm_elastic.features.budget_enforcement import enforce
 from slurm_elastic.features.usage_record import PERIOD
 from slurm_elastic.model.causes import Quoted
@@ -406,8 +406,8 @@ def test_the_accounts_together_have_spent_what_the_cluster_has(make: Callable[..
     submit(world, 3, "chemistry")
     world.advance(50)
     assert len(world.ledger.machines.live(ended_since=0.0)) == 4
-    whole = spending(world.config, world.ledger, world.now)[""]
-    found = spending_of_payers(world.config, world.ledger, world.now)
+    whole = read_spending(world.config, world.ledger, world.now)[""]
+    found = read_payer_spending(world.config, world.ledger, world.now)
     assert sum(own.day for own in found.values()) == pytest.approx(whole.day, abs=1e-6)
     assert sum(own.month for own in found.values()) == pytest.approx(whole.month, abs=1e-6)
     physics, nobody, chemistry = (

@@ -439,7 +439,7 @@ def test_the_job_of_a_refused_node_is_hurried_without_another_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With real threads, and a loop that would sleep for an hour after the request came."""
-    monkeypatch.setattr("slurm_elastic.controller.daemon.TICK", 3600.0)
+    monkeypatch.setattr("slurm_elastic.controller.daemon.TICK_S", 3600.0)
     world = World(tmp_path)
     world.clouds["pub"].limit("*", 0)
     stop = threading.Event()
@@ -449,7 +449,7 @@ def test_the_job_of_a_refused_node_is_hurried_without_another_event(
         thread = threading.Thread(target=daemon.run, args=(stop,))
         thread.start()
         try:
-            eventually(lambda: not daemon.settler.busy)
+            eventually(lambda: not daemon.settler.is_busy)
             world.slurm.submit(1, ("pub1",))
             wake.ring()  # as the program's datagram does
             eventually(lambda: world.slurm.calls["start_now"])

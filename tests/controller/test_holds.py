@@ -149,7 +149,7 @@ def test_a_held_node_that_slurm_does_not_know_any_more_stops_no_other_hold(world
         for name in ("no-such-node", "pub1")
     ]  # fmt: skip
     world.ledger.exclusions.add(*rows)
-    assert holds.settle(world.site) is False
+    assert holds.drain_when_powered_down(world.site) is False
     assert drained(world) == ["pub1"]
 
 
@@ -181,17 +181,19 @@ def test_a_hold_ends_with_the_first_cool_down_of_its_cloud_or_the_pause_of_its_p
     world: World,
 ) -> None:
     pool, now = world.site.pools["burst"], world.now
-    assert holds.ends_at(world.site, pool) == now + world.config.timings.capacity_cooldown
+    assert holds.find_end_of_hold(world.site, pool) == now + world.config.timings.capacity_cooldown
     for scope, seconds in (("onp/a/b/c", 10), ("pub/a/b/c", 900), ("pub/*/*/spot", 600)):
         world.ledger.exclusions.add(Exclusion(kind=COOL_DOWN, scope=scope, until=now + seconds))
-    assert holds.ends_at(world.site, pool) == now + 600
+    assert holds.find_end_of_hold(world.site, pool) == now + 600
     world.ledger.exclusions.add(Exclusion(kind=COOL_DOWN, scope="*", until=now + 300))
-    assert holds.ends_at(world.site, pool) == now + 300
+    assert holds.find_end_of_hold(world.site, pool) == now + 300
     for scope, until in (("rack", now + 50), ("burst", now)):
         world.ledger.exclusions.add(Exclusion(kind=BREAKER, scope=scope, until=until, count=3))
-    assert holds.ends_at(world.site, pool) == now + 300, "that pause is over, or another pool's"
+    assert holds.find_end_of_hold(world.site, pool) == now + 300, (
+        "that pause is over, or another pool's"
+    )
     world.ledger.exclusions.add(Exclusion(kind=BREAKER, scope="burst", until=now + 5000, count=3))
-    assert holds.ends_at(world.site, pool) == now + 5000
+    assert holds.find_end_of_hold(world.site, pool) == now + 5000
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ def test_a_hold_is_put_on_its_node_when_it_lasts_and_waited_for_until_then(
     hold(world, ["pub1"])
     world.slurm.set_node("pub1", *states.split(), "CLOUD", reason=reason)
     before = len(world.slurm.updates)
-    assert holds.settle(world.site) is waits
+    assert holds.drain_when_powered_down(world.site) is waits
     done = [c.get("state") or "reason" for _, c in world.slurm.updates[before:]]
     assert done == updates
     if updates:

@@ -63,7 +63,7 @@ def launching(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_a_node_whose_launch_is_answered_meanwhile_is_served(launching: World) -> None:
-    assert launching.site.served() == {"pub1"}
+    assert launching.site.served_nodes() == {"pub1"}
 
 
 def test_a_machine_whose_launch_is_answered_meanwhile_is_paid(launching: World) -> None:

@@ -21,13 +21,13 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.controller import launch as launch_module
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.launch import (
-    RETRIED,
+    RETRY_FOR_S,
     LaunchOutcome,
-    cool_down_for,
-    forgive,
+    forget_refusals,
     launch,
+    make_cool_down,
+    rebuild_spec,
     report_auth,
-    spec_of,
 )
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Market
@@ -58,7 +58,7 @@ def test_a_refusal_is_written_down_before_anything_else_can_fail(
     """The cloud has answered: the intent is closed, whatever becomes of the cool-down."""
     spec = spec_for(world, "pub1")
     world.clouds["pub"].fail_next(CapacityError, 1, "launch")
-    monkeypatch.setattr(launch_module, "cool_down_for", lambda *_: 1 / 0)
+    monkeypatch.setattr(launch_module, "make_cool_down", lambda *_: 1 / 0)
     result = launch(world.site, spec, "r1")
     assert result.outcome is LaunchOutcome.REFUSED, "so the next offer is tried"
     assert world.ledger.launches.open() == ()
@@ -85,7 +85,7 @@ def test_after_the_deadline_the_launch_stays_open(world: World) -> None:
     began = world.now
     result = launch(world.site, spec_for(world, "pub1"), "r1")
     assert result.outcome is LaunchOutcome.IN_DOUBT
-    assert 30 < world.now - began <= RETRIED
+    assert 30 < world.now - began <= RETRY_FOR_S
     assert len(world.ledger.launches.open()) == 1
 
 
@@ -104,14 +104,14 @@ def test_a_call_is_not_repeated_once_nothing_may_be_bought(
     object.__setattr__(world.site, "wait", meanwhile)
     result = launch(world.site, spec, "r1")
     assert (result.outcome, launches(world), world.alive()) == (LaunchOutcome.IN_DOUBT, 1, [])
-    assert "the disk is full" in result.why
+    assert "the disk is full" in result.reason
     assert [row.generation for row in world.ledger.launches.open()] == [spec.generation]
 
 
 def test_an_open_launch_is_repeated_without_waiting(world: World) -> None:
     world.clouds["pub"].fail_next(TransientError, FOREVER, "launch")
     began = world.now
-    result = launch(world.site, spec_for(world, "pub1"), "r1", again=True)
+    result = launch(world.site, spec_for(world, "pub1"), "r1", is_repetition=True)
     assert result.outcome is LaunchOutcome.IN_DOUBT
     assert (launches(world), world.now) == (1, began)
 
@@ -129,7 +129,7 @@ def test_what_only_time_can_tell_is_left_to_a_later_round(world: World) -> None:
 def test_a_launch_of_an_earlier_round_says_so_to_the_provider(world: World) -> None:
     spec = spec_for(world, "pub1")
     (row,) = world.ledger.launches.open()
-    assert spec_of(world.site, row) == replace(spec, again=True)
+    assert rebuild_spec(world.site, row) == replace(spec, again=True)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_denied_launch_is_no_word_on_the_credentials(
 def test_what_is_denied_for_all_of_a_market_cools_the_market_down(world: World) -> None:
     spec = spec_for(world, "pub1")
     error = DeniedError("pub", "Forbidden", "no right to it", of_market=True)
-    one = cool_down_for(world.site, spec.offer, error)
+    one = make_cool_down(world.site, spec.offer, error)
     assert (one.scope, one.until, one.code) == ("pub/*/*/spot", world.now + 180, DENIED)
     assert str(one.cause) == "Forbidden: no right to it"
 
@@ -269,7 +269,7 @@ def test_the_pauses_between_tries_double_up_to_eight_seconds_and_end_at_the_dead
     world: World, monkeypatch: pytest.MonkeyPatch, deadline: float, calls: int
 ) -> None:
     """Each is anything from its half up to its whole: of these the longest are taken here."""
-    monkeypatch.setattr("slurm_elastic.controller.launch.RETRIED", deadline)
+    monkeypatch.setattr("slurm_elastic.controller.launch.RETRY_FOR_S", deadline)
     drawn: list[tuple[float, float]] = []
 
     def longest(least: float, most: float) -> float:
@@ -310,7 +310,7 @@ def test_what_gave_all_that_was_asked_for_is_forgiven_its_refusals(
     cooled(world, spec.offer.key, 2)
     cooled(world, "pub/*/*/*", 0)
     cooled(world, other.key, 3)
-    forgive(world.site, spec, world.clouds["pub"].launch(replace(spec, alternatives=())))
+    forget_refusals(world.site, spec, world.clouds["pub"].launch(replace(spec, alternatives=())))
     left = {one.scope: one.count for one in world.ledger.exclusions.all()}
     assert left == {"pub/*/*/*": 0, other.key: 3}, "what refused nothing rests on"
 
@@ -319,7 +319,7 @@ def test_a_cloud_that_does_not_say_which_of_its_machines_it_gave_is_forgiven(wor
     """Where there was one offer alone, it was that one."""
     spec = spec_for(world, "pub1")
     cooled(world, spec.offer.key, 2)
-    forgive(world.site, spec, ())
+    forget_refusals(world.site, spec, ())
     assert world.ledger.exclusions.all() == ()
 
 
@@ -342,11 +342,11 @@ def test_an_error_as_long_as_an_answer_is_cut_before_the_log_and_the_ledger(
     monkeypatch.setattr(world.clouds["pub"], "launch", refuse)
     result = launch(world.site, spec_for(world, "pub1"), "r1")
     (cool_down,) = world.ledger.exclusions.cool_downs(world.now)
-    assert max(len(result.why), len(str(cool_down.cause))) < 1100
-    assert result.why.endswith("(599000 more characters)")
+    assert max(len(result.reason), len(str(cool_down.cause))) < 1100
+    assert result.reason.endswith("(599000 more characters)")
 
     def unknown(spec: LaunchSpec) -> Sequence[Instance]:
         raise LookupError(page)
 
     monkeypatch.setattr(world.clouds["pub"], "launch", unknown)
-    assert len(launch(world.site, spec_for(world, "pub2"), "r1").why) < 1100
+    assert len(launch(world.site, spec_for(world, "pub2"), "r1").reason) < 1100

@@ -20,7 +20,7 @@ from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.controller import holds, provision
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.settling import Settler
-from slurm_elastic.controller.snapshot import see_request, terms_of
+from slurm_elastic.controller.snapshot import build_terms, take_request_snapshot
 from slurm_elastic.features import budget_enforcement, starting
 from slurm_elastic.features.autoscaler import Autoscaler
 from slurm_elastic.model.causes import Quoted
@@ -159,7 +159,7 @@ def held() -> Iterator[World]:
         policies=SitePolicies(look=5.0),
     )  # fmt: skip
     holds.hold_back(world.site, PUB, holds.BY_POLICY)
-    holds.settle(world.site)
+    holds.drain_when_powered_down(world.site)
     world.slurm.submit(1, PUB, partitions=("pub",), limit=120)
     world.slurm.update_nodes(PUB, state="RESUME")
     yield world
@@ -180,7 +180,7 @@ def settle_while(
     drain = other.before(holds.node_updates.drain)
     monkeypatch.setattr(holds.node_updates, "drain", drain)
     settler = Settler(site, Inline())
-    settler.anew = True
+    settler.must_recheck = True
     settler.looks.tick()
     other.end()
 
@@ -242,7 +242,7 @@ def served_by_request(site: Any) -> int:
     """Of a request for the node, whether it is dropped for a machine or an open launch."""
     site.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_UP")
     request = Request(id="r2", kind="resume", nodes=("pub1",), received=site.now())
-    (action,) = requested(see_request(site, terms_of(site, "pub"), request))
+    (action,) = requested(take_request_snapshot(site, build_terms(site, "pub"), request))
     return int(isinstance(action, Drop))
 
 
@@ -256,7 +256,7 @@ def in_view(state: LedgerState) -> int:
     [
         lambda site: site.usage().nodes.get("", 0),
         lambda site: site.scope(site.pools["burst"]).usage.nodes.get("", 0),
-        lambda site: len(site.served()),
+        lambda site: len(site.served_nodes()),
         lambda site: in_view(site.ledger.state()),
         served_by_request,
     ],

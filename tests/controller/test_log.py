@@ -19,14 +19,14 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Timings
 from slurm_elastic.controller import holds
-from slurm_elastic.controller.adoption import account_for_gone, adopt
+from slurm_elastic.controller.adoption import adopt, record_ended_unadopted
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.boots import record_boot_failures, reopen_pools
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.ending import terminate
-from slurm_elastic.controller.launch import end_far, launch
+from slurm_elastic.controller.launch import end_far_exclusions, launch
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
 from slurm_elastic.model.directive import Directive, Pause
@@ -77,7 +77,7 @@ def spec(world: World) -> LaunchSpec:
 
 def snapshot(world: World, listed: Sequence[Instance] | None = None) -> ClusterSnapshot:
     found = None if listed is None else tuple(listed)
-    return see(world.site, terms_of(world.site, "pub"), world.slurm.nodes(), found)
+    return take_snapshot(world.site, build_terms(world.site, "pub"), world.slurm.nodes(), found)
 
 
 # repair
@@ -162,7 +162,7 @@ def test_a_gone_machine_that_cannot_be_written_down(
     world.site.unadopted["pub", "i-1"] = one(world)
     world.site.unadopted["onp", "i-2"] = replace(one(world, "i-2"), cloud="onp")
     monkeypatch.setattr(world.ledger.machines, "adopt", fails(error))
-    account_for_gone(world.site, "pub", [])
+    record_ended_unadopted(world.site, "pub", [])
     assert said(told) == [level]
     assert len(world.site.unadopted) == left + 1, "the other one is another cloud's"
 
@@ -241,7 +241,7 @@ def test_a_held_pool_whose_cloud_has_no_offers(
     rounds = Round(world.site, "pub")
     rounds.run()
     holds.hold(world.site, world.site.pools["burst"], ["pub1"], Quoted(text="none left"))
-    holds.settle(world.site)
+    holds.drain_when_powered_down(world.site)
     assert said("held nodes=pub1 reason=slurm-elastic:hold:none left") == ["INFO"]
     monkeypatch.setattr(world.clouds["pub"], "offers", fails(ValueError("no JSON")))
     world.now += 3600
@@ -263,7 +263,7 @@ def test_a_launch_in_doubt_and_one_that_is_repeated(
 ) -> None:
     made = spec(world)
     world.clouds["pub"].fail_next(TransientError, 1, "launch")
-    launch(world.site, made, "r1", again=True)
+    launch(world.site, made, "r1", is_repetition=True)
     assert said(f"launch in doubt generation={made.generation} cloud=pub error=") == ["WARNING"]
     world.clouds["pub"].fail_next(TransientError, 1, "launch")
     launch(world.site, made, "r1")
@@ -278,7 +278,7 @@ def test_a_launch_that_fails_in_an_unknown_way(
 ) -> None:
     monkeypatch.setattr(world.clouds["pub"], "launch", fails(KeyError("InstanceId")))
     made = spec(world)
-    assert launch(world.site, made, "r1").why == "KeyError: 'InstanceId'"
+    assert launch(world.site, made, "r1").reason == "KeyError: 'InstanceId'"
     assert said(f"launch failed in an unknown way generation={made.generation}") == ["ERROR"]
 
 
@@ -301,10 +301,10 @@ def test_a_clock_that_was_set_back(world: World, said: Callable[[str], list[str]
         for name, seconds in (("far", longest + 61), ("near", longest + 60))
     ]
     world.ledger.exclusions.add(*rows)
-    end_far(world.site, world.ledger.exclusions.all())
+    end_far_exclusions(world.site, world.ledger.exclusions.all())
     assert said("the clock was set back: cool-downs and holds over count=1") == ["WARNING"]
     assert [c.scope for c in world.ledger.exclusions.cool_downs(world.now)] == ["pub/near"]
-    end_far(world.site, world.ledger.exclusions.all())
+    end_far_exclusions(world.site, world.ledger.exclusions.all())
     assert len(said("the clock was set back")) == 1
 
 

@@ -12,7 +12,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.cli.doctor import diagnose
 from slurm_elastic.config import Timings
 from slurm_elastic.controller.recycling import recycle
-from slurm_elastic.controller.snapshot import SOUND
+from slurm_elastic.controller.snapshot import PROOF_AGE_S
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import COOL_DOWN
 from slurm_elastic.policies.actions import Recycle
@@ -172,7 +172,7 @@ def test_machines_whose_prolog_fails_count_though_each_has_registered(world: Wor
     world.ledger.exclusions.readmit(COOL_DOWN, "pub/*/*/*/burst")
     up(world, "pub3", 7)
     assert failures(world) == 2
-    world.advance(SOUND + 60)
+    world.advance(PROOF_AGE_S + 60)
     assert failures(world) == 0
 
 

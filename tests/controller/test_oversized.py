@@ -12,7 +12,12 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.controller.oversized import PATIENCE, bar, keep_out, too_large
+from slurm_elastic.controller.oversized import (
+    REQUEUE_TIMEOUT_S,
+    find_too_large,
+    keep_job_out,
+    move_or_hold_jobs,
+)
 from slurm_elastic.model.causes.composed import NeverTogether
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -94,15 +99,15 @@ def test_it_is_looked_for_until_it_is_requeued_and_then_no_more(small: World) ->
     small.advance(60)
     assert "RUNNING" in small.slurm.queue()[1].states
     site = small.site
-    bar(site, 1, "pub", TOO_LARGE, "r1")
-    bar(site, 2, "pub", TOO_LARGE, "r1")
-    keep_out(site)
+    keep_job_out(site, 1, "pub", TOO_LARGE, "r1")
+    keep_job_out(site, 2, "pub", TOO_LARGE, "r1")
+    move_or_hold_jobs(site)
     assert set(site.oversized.snapshot()) == {1}, "nobody has heard of the other job any more"
-    small.now += PATIENCE - 1
-    keep_out(site)
+    small.now += REQUEUE_TIMEOUT_S - 1
+    move_or_hold_jobs(site)
     assert set(site.oversized.snapshot()) == {1}
     small.now += 1
-    keep_out(site)
+    move_or_hold_jobs(site)
     assert not site.oversized
     assert small.slurm.queue()[1].partitions == ALL
     assert "never" not in small.kinds("job:1")
@@ -118,8 +123,8 @@ def test_a_job_that_slurm_does_not_have_changed_is_told_of_and_left(
     small.slurm.set_job(1, "PENDING", nodes=())
     small.slurm.change_pending = small.slurm.hold = refuse  # type: ignore[method-assign]
     site = small.site
-    bar(site, 1, "pub", TOO_LARGE, "r1")
-    keep_out(site)
+    keep_job_out(site, 1, "pub", TOO_LARGE, "r1")
+    move_or_hold_jobs(site)
     assert "job not changed job=1 error=" in caplog.text
     assert not site.oversized
     assert "never" not in small.kinds("job:1")
@@ -134,8 +139,8 @@ def test_one_that_waits_for_its_requeue_may_start_elsewhere_at_once(
     begin = small.now + 60
     small.slurm.set_job(1, "PENDING", nodes=(), eligible=begin, restarts=restarts)
     site = small.site
-    bar(site, 1, "pub", TOO_LARGE, "r1")
-    keep_out(site)
+    keep_job_out(site, 1, "pub", TOO_LARGE, "r1")
+    move_or_hold_jobs(site)
     moved = small.slurm.queue()[1]
     assert moved.partitions == ("static",)
     assert moved.begin == (0.0 if restarts else begin), "at once, or when its user said"
@@ -152,8 +157,8 @@ def test_who_never_fits_or_is_not_moved_is_in_the_log(
     small.slurm.set_job(1, "PENDING", nodes=())
     small.slurm.change_pending = refuse  # type: ignore[method-assign]
     site = small.site
-    bar(site, 1, "pub", TOO_LARGE, "r1")
-    keep_out(site)
+    keep_job_out(site, 1, "pub", TOO_LARGE, "r1")
+    move_or_hold_jobs(site)
     assert "not moved job=1 partitions=static error=scontrol" in caplog.text
     assert "never fits job=1 reason=its 9 nodes" in caplog.text
 
@@ -170,7 +175,7 @@ def test_a_job_is_too_large_from_one_node_more_than_could_ever_be_had(
     tmp_path: Path, most: int, jobs: dict[int, Sequence[str]], told: dict[int, int]
 ) -> None:
     world = build(tmp_path, max_nodes=most)
-    found = too_large(world.site, "pub", jobs, jobs)
+    found = find_too_large(world.site, "pub", jobs, jobs)
     assert {
         job: f"{left} at most" in str(found[job]) for job, left in told.items()
     } == dict.fromkeys(told, True)
@@ -180,7 +185,7 @@ def test_a_job_is_too_large_from_one_node_more_than_could_ever_be_had(
 
 def test_for_a_job_of_one_node_no_cloud_is_asked(small: World) -> None:
     before = len(small.clouds["pub"].calls)
-    assert too_large(small.site, "pub", {1: MANY[:1]}, {1: MANY[:1]}) == {}
+    assert find_too_large(small.site, "pub", {1: MANY[:1]}, {1: MANY[:1]}) == {}
     assert len(small.clouds["pub"].calls) == before
 
 
@@ -196,7 +201,7 @@ def test_a_job_with_some_nodes_of_a_pool_that_serves_jobs_in_part_is_never_too_l
     world = World(tmp_path, clouds=(cloud,), pools=pools, limits=Limits())
     mute(world)
     for nodes, told in (("w1", "w2", "w3"), {1}), (("w1", "w2", "p1"), set()):
-        assert too_large(world.site, "pub", {1: nodes}, {1: nodes}).keys() == told
+        assert find_too_large(world.site, "pub", {1: nodes}, {1: nodes}).keys() == told
     world.close()
 
 
@@ -212,9 +217,9 @@ def test_where_nothing_can_be_had_at_all_or_is_not_known_no_job_is_too_large(
         return told.pop()
 
     world.clouds["pub"].offers = offers  # type: ignore[method-assign]
-    assert too_large(world.site, "pub", jobs, jobs) == {}
+    assert find_too_large(world.site, "pub", jobs, jobs) == {}
     assert "not asked how much" not in caplog.text
-    assert too_large(world.site, "pub", jobs, jobs) == {}, "it fails"
+    assert find_too_large(world.site, "pub", jobs, jobs) == {}, "it fails"
     assert "not asked how much there is pool=many error=IndexError" in caplog.text
     world.close()
 
@@ -224,8 +229,8 @@ def test_an_administrators_hold_stays_one(small: World) -> None:
     small.slurm.submit(1, MANY, 4, partitions=("pub",))
     small.slurm.set_job(1, "PENDING", nodes=(), reason="JobHeldAdmin", priority=0)
     site = small.site
-    bar(site, 1, "pub", TOO_LARGE, "r1")
-    keep_out(site)
+    keep_job_out(site, 1, "pub", TOO_LARGE, "r1")
+    move_or_hold_jobs(site)
     assert small.slurm.queue()[1].reason == "JobHeldAdmin"
 
 

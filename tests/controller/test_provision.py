@@ -411,11 +411,11 @@ def test_only_jobs_that_lack_a_node_of_this_round_fail(many: World) -> None:
     short = shortfall.Shortfall(
         request=provision.request_for("r1", pool, ["m1"], {1: ["m1"]}),
         nodes=("m1",),
-        why=Quoted(text="full"),
+        cause=Quoted(text="full"),
         spare=0,
     )
     jobs = {1: ["m1"], 2: ["m2", "m3"], 3: ["m4"]}
-    found = shortfall.gang_result(many.site, "pub", [short], ["m1", "m2"], jobs)
+    found = shortfall.resolve_gangs(many.site, "pub", [short], ["m1", "m2"], jobs)
     assert (found.failed, found.refused) == ((1,), ("m1",))
     assert found.kept == ("m2",)
 
@@ -435,6 +435,6 @@ def test_a_job_that_never_fits_is_not_hurried_back(
         many.slurm.set_node(node, "ALLOCATED", "CLOUD", "POWERING_UP")
         many.slurm.set_job(number, "CONFIGURING", nodes=(node,))
     jobs = {1: ["m1", "m2"]}
-    forced = shortfall.turn_away(many.site, "pub", "r1", {1: "too large"}, jobs, {"m1"})
+    forced = shortfall.turn_away_jobs(many.site, "pub", "r1", {1: "too large"}, jobs, {"m1"})
     assert forced == {"m1"}
     assert hurried == [False]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller.requests import PAUSES, TURN, Requests
+from slurm_elastic.controller.requests import RETRY_PAUSES, RETRY_WAITING_S, Requests
 from slurm_elastic.model.slurm import Request
 from tests.controller.world import World
 
@@ -35,13 +35,13 @@ def test_each_that_is_due_is_served_once_however_long_that_takes(
         assert len(acted) < 100
         return request.kind == "resume"
 
-    assert 8 * SLOW > TURN, "the first are due again before the last had theirs"
+    assert 8 * SLOW > RETRY_WAITING_S, "the first are due again before the last had theirs"
     for passes in (1, 2, 3):
         assert requests.due("pub")
         requests.serve("pub", act)
         assert acted.count("resume") == 8 * passes
         assert acted.count("suspend") == 1
-        world.now += TURN
+        world.now += RETRY_WAITING_S
 
 
 def test_one_that_fails_for_a_while_keeps_no_other_waiting(
@@ -74,7 +74,7 @@ def test_hours_without_slurmctld_keep_the_pause_and_the_requests_behind(
         requests.serve("pub", act)
         assert len(acted) == len(set(acted)) == 9, "each of them is tried"
         assert not requests.due("pub"), "none is tried again at once"
-        world.now += PAUSES.longest_s
+        world.now += RETRY_PAUSES.longest_s
 
 
 @pytest.mark.usefixtures("guarded")

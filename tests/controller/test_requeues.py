@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller.requeues import PATIENCE, Requeues
+from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, Requeues
 from slurm_elastic.policies.repair.requeue import SETTLING
 from slurm_elastic.slurm.client import requeue_setting
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -98,9 +98,9 @@ def test_a_job_that_moved_on_by_itself_has_its_own_requeue_back(
 def test_a_job_that_is_never_requeued_has_it_back_in_the_end(ledger: Ledger) -> None:
     case = Case(ledger, requeue=False)
     case.slurm.set_requeue(7, requeue=True)
-    case.tick(PATIENCE)
+    case.tick(REQUEUE_TIMEOUT_S)
     assert case.slurm.jobs()[0].requeue is True
-    case.tick(PATIENCE + 1)
+    case.tick(REQUEUE_TIMEOUT_S + 1)
     assert case.slurm.jobs()[0].requeue is False
     assert not case.restarts
 
@@ -164,14 +164,14 @@ def test_what_somebody_else_lifted_and_left_is_put_back_once_the_job_runs(ledger
     case = Case(ledger)
     ledger.requeues.lift(7, 0, NOW)
     case.restarts = Requeues()
-    case.restarts.recall_left(ledger, NOW + PATIENCE - 1, 0.0)
+    case.restarts.recall_left(ledger, NOW + REQUEUE_TIMEOUT_S - 1, 0.0)
     assert not case.restarts, "whoever it was may be about to do it"
-    case.restarts.recall_left(ledger, NOW + PATIENCE, 0.0)
-    case.tick(2 * PATIENCE)
+    case.restarts.recall_left(ledger, NOW + REQUEUE_TIMEOUT_S, 0.0)
+    case.tick(2 * REQUEUE_TIMEOUT_S)
     assert case.restarts
     assert case.slurm.jobs()[0].requeue is True
     case.slurm.set_job(7, "RUNNING", nodes=GONE)
-    case.tick(2 * PATIENCE + 1)
+    case.tick(2 * REQUEUE_TIMEOUT_S + 1)
     assert not case.restarts
     assert case.slurm.jobs()[0].requeue is False
     assert ledger.requeues.lifted() == ()
@@ -180,7 +180,7 @@ def test_what_somebody_else_lifted_and_left_is_put_back_once_the_job_runs(ledger
 def test_what_the_daemon_lifted_itself_is_not_taken_for_somebody_elses(ledger: Ledger) -> None:
     """It goes on being hurried, and is put back then."""
     case = Case(ledger, requeue=False)
-    ledger.requeues.lift(7, 0, NOW - PATIENCE)
+    ledger.requeues.lift(7, 0, NOW - REQUEUE_TIMEOUT_S)
     case.restarts.recall_left(ledger, NOW, 0.0)
     case.pending(requeue=True)
     case.tick(1.0)

@@ -149,7 +149,7 @@ def test_only_where_offers_are_refused_for_our_credentials_somebody_has_to_renew
 ) -> None:
     world.clouds["pub"].fail_next(error, 1, "offers")
     request = request_for("r1", world.site.pools["burst"], ["pub1"], {})
-    offers, why = provision.offers_of(world.site, request)
+    offers, why = provision.ask_for_offers(world.site, request)
     assert (offers, str(why)) == ((), f"pub: Fake{error.__name__}: as it was asked to")
     assert [health.code for health in world.ledger.health.all()] == told
 

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller import holds
-from slurm_elastic.controller.oversized import bar
+from slurm_elastic.controller.oversized import keep_job_out
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.controller.settling import Settler
 from slurm_elastic.model.causes import Quoted
@@ -53,7 +53,7 @@ class Passes:
     def one(self, *, anew: bool = False) -> list[str]:
         """Do one pass; the calls that the requeued jobs got in it."""
         self.told.asked.clear()
-        self.settler.anew = anew
+        self.settler.must_recheck = anew
         self.world.now += 10
         self.settler.looks.tick()
         return [*self.told.asked]
@@ -98,7 +98,7 @@ def test_holds_are_looked_at_when_there_are_more_of_them_and_in_each_round(passe
     assert asked_for_nodes(world, passes.one)
     assert not asked_for_nodes(world, passes.one)
     assert asked_for_nodes(world, lambda: passes.one(anew=True))
-    assert not passes.settler.anew
+    assert not passes.settler.must_recheck
     assert not asked_for_nodes(world, passes.one)
 
 
@@ -111,27 +111,27 @@ def test_holds_are_put_on_though_slurm_does_not_tell_its_jobs(passes: Passes) ->
 
 def test_it_is_busy_until_holds_are_on_their_nodes(passes: Passes) -> None:
     world = passes.world
-    assert passes.settler.busy, "nothing was looked at yet"
+    assert passes.settler.is_busy, "nothing was looked at yet"
     passes.one()
-    assert not passes.settler.busy
+    assert not passes.settler.is_busy
     world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWER_DOWN")
     holds.hold_back(passes.site, ["pub1"], Quoted(text="x"))
     for _ in range(2):
         assert asked_for_nodes(world, passes.one)
-        assert passes.settler.busy
+        assert passes.settler.is_busy
     world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
     passes.one()
-    assert not passes.settler.busy
+    assert not passes.settler.is_busy
 
 
 def test_it_is_busy_while_jobs_are_waited_for(passes: Passes) -> None:
     passes.one()
-    bar(passes.site, 1, "pub", TOO_LARGE, "r1")
-    assert passes.settler.busy
+    keep_job_out(passes.site, 1, "pub", TOO_LARGE, "r1")
+    assert passes.settler.is_busy
     passes.site.oversized.keep(())
     passes.world.slurm.set_job(1, "CONFIGURING", nodes=("pub1",))
     passes.told.expect(passes.world.slurm.queue()[1], 0.0, ["pub1"])
-    assert passes.settler.busy
+    assert passes.settler.is_busy
 
 
 @pytest.mark.parametrize(

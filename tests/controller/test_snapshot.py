@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller.snapshot import CloudReader, all_nodes, see, terms_of, with_offers
+from slurm_elastic.controller.snapshot import (
+    CloudReader,
+    add_offers,
+    build_terms,
+    read_all_nodes,
+    take_snapshot,
+)
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.policies.repair.cluster import cloud_view
@@ -37,7 +43,9 @@ def test_no_launch_is_read_whole_for_a_missing_machine(
     site.ledger.machines.observe("pub", (), site.now)
     read: list[str] = []
     monkeypatch.setattr(site.ledger.launches, "get", read.append)
-    view = cloud_view(see(site.site, terms_of(site.site, "pub"), all_nodes(site.site), ()))
+    view = cloud_view(
+        take_snapshot(site.site, build_terms(site.site, "pub"), read_all_nodes(site.site), ())
+    )
     assert [(m.misses, m.shown) for m in view.known] == [(1, True)] * 2
     assert read == []
 
@@ -48,7 +56,9 @@ def test_a_machine_that_no_read_has_had_is_not_shown(site: World) -> None:
     site.advance(10)
     site.advance(1)
     site.ledger.machines.observe("pub", (), site.now)
-    view = cloud_view(see(site.site, terms_of(site.site, "pub"), all_nodes(site.site), ()))
+    view = cloud_view(
+        take_snapshot(site.site, build_terms(site.site, "pub"), read_all_nodes(site.site), ())
+    )
     assert [m.shown for m in view.known] == [False]
 
 
@@ -57,7 +67,7 @@ def test_no_node_at_all_is_no_answer_and_no_failure_of_the_command(
 ) -> None:
     monkeypatch.setattr(site.slurm, "nodes", lambda *_: {})
     with pytest.raises(SlurmError, match=r"^sinfo: Slurm lists no node at all"):
-        all_nodes(site.site)
+        read_all_nodes(site.site)
 
 
 def test_a_list_that_the_file_does_not_take_is_kept_in_memory(
@@ -75,7 +85,7 @@ def test_a_list_that_the_file_does_not_take_is_kept_in_memory(
     given_up: list[Exception] = []
     monkeypatch.setattr(site.ledger.machines, "observe", observe)
     monkeypatch.setattr(site.ledger, "give_up", given_up.append)
-    CloudReader(site.site, "pub").read(partial(all_nodes, site.site))
+    CloudReader(site.site, "pub").read(partial(read_all_nodes, site.site))
     assert given_up == [error]
     assert taken == [("pub", (), site.now, site.site.pool_of)] * 2
 
@@ -91,8 +101,8 @@ def test_held_nodes_are_looked_at_though_an_offer_cools_down(site: World) -> Non
     site.slurm.set_node(
         "pub1", "IDLE", "DRAIN", "POWERED_DOWN", "CLOUD", reason="slurm-elastic:hold:x"
     )
-    view = see(site.site, terms_of(site.site, "pub"), all_nodes(site.site), ())
-    found = with_offers(site.site, view)
+    view = take_snapshot(site.site, build_terms(site.site, "pub"), read_all_nodes(site.site), ())
+    found = add_offers(site.site, view)
     assert {pool: len(offers) for pool, offers in found.offers.items()} == {"burst": 2}
 
 

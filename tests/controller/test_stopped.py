@@ -24,7 +24,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.controller import provision
-from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.features import starting, stopping
 from slurm_elastic.features.books import By, charges, read_books, report
 from slurm_elastic.model.causes import Quoted
@@ -334,7 +334,9 @@ def begun(world: World) -> str:
 def snapshot_of(
     world: World, cloud: str = "pub", listed: Sequence[Instance] = ()
 ) -> ClusterSnapshot:
-    return see(world.site, terms_of(world.site, cloud), world.slurm.nodes(), tuple(listed))
+    return take_snapshot(
+        world.site, build_terms(world.site, cloud), world.slurm.nodes(), tuple(listed)
+    )
 
 
 def again(world: World, machine: str, cloud: str = "pub", **site: Any) -> None:

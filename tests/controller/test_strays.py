@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller.budget import spending, spending_of_payers
+from slurm_elastic.controller.budget import read_payer_spending, read_spending
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
 from slurm_elastic.model.launch_states import Done, Failed
@@ -389,14 +389,14 @@ def test_what_a_former_cloud_cost_is_still_spent(tmp_path: Path) -> None:
     world.slurm.finish(1)
     world.advance(600, step=30)
     assert world.alive() == []
-    before = spending(world.config, world.ledger, world.now)[""].day
-    of_physics = spending_of_payers(world.config, world.ledger, world.now)["account:physics"].day
+    before = read_spending(world.config, world.ledger, world.now)[""].day
+    of_physics = read_payer_spending(world.config, world.ledger, world.now)["account:physics"].day
     rename(world, "east")
     world.advance(60)
     assert before > 0
     assert of_physics > 0
-    after = spending(world.config, world.ledger, world.now)
+    after = read_spending(world.config, world.ledger, world.now)
     assert after[""].day == pytest.approx(before, rel=0.02)
-    accounts = spending_of_payers(world.config, world.ledger, world.now)
+    accounts = read_payer_spending(world.config, world.ledger, world.now)
     assert accounts["account:physics"].day == pytest.approx(of_physics, rel=0.02)
     world.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller.tick_reading import FRESH, TickReading
+from slurm_elastic.controller.tick_reading import READING_TTL_S, TickReading
 from tests.controller.world import World, many_clouds
 
 
@@ -41,7 +41,7 @@ def test_a_round_that_waited_reads_anew(world: World) -> None:
     reading = TickReading(dataclasses.replace(world.site, monotonic=lambda: clock[0]))
     before = world.slurm.calls["nodes"]
     assert reading.nodes() is reading.nodes()
-    clock[0] = FRESH + 1
+    clock[0] = READING_TTL_S + 1
     reading.nodes()
     assert world.slurm.calls["nodes"] == before + 2
 

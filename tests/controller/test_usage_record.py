@@ -18,8 +18,8 @@ from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.launch import spec_of
-from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.controller.launch import rebuild_spec
+from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.features import usage_counters
 from slurm_elastic.features.cost_notes import costs_of
 from slurm_elastic.features.usage_counters import counted
@@ -380,7 +380,7 @@ def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: Wo
     idle = SlurmNode(name="pub1", states=frozenset({"IDLE"}))
     for now, node in ((T + 100, drained), (T + 100, drained), (T + 160, idle)):
         world.now = now
-        snapshot = see(site, terms_of(site, "pub"), {"pub1": node})
+        snapshot = take_snapshot(site, build_terms(site, "pub"), {"pub1": node})
         apply(site, "pub", decide(snapshot, (Rule.DRAINS,)), snapshot)
     assert site.ledger.usage.drains(T, T + 1000) == (
         Drained(node="pub1", begin=T + 100, end=T + 160),
@@ -474,4 +474,4 @@ def test_a_machine_is_tagged_with_whose_it_is(world: World) -> None:
     launch = world.ledger.launches.get(machine.instance.generation)
     assert launch is not None
     assert launch.owner == {"account": "physics", "user": "ann"}
-    assert spec_of(world.site, launch).owner == launch.owner, "a repeated call is the same"
+    assert rebuild_spec(world.site, launch).owner == launch.owner, "a repeated call is the same"

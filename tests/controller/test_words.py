@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import TransientError
 from slurm_elastic.controller import provision, strays
 from slurm_elastic.controller.context import Site, new_generation
-from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
+from slurm_elastic.controller.doubted_lists import keep_doubt, review_lasting_doubt
 from slurm_elastic.controller.ending import terminate
-from slurm_elastic.controller.launch import assign_addresses, cool_partial
+from slurm_elastic.controller.launch import assign_addresses, cool_down_partial
 from slurm_elastic.controller.launch_decisions import Refusals, record_ranking
-from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.cluster import (
@@ -130,7 +130,7 @@ def bought(*machines: tuple[str, Market, float], among: int = 0) -> str:
         for n, (kind, market, price) in enumerate(machines)
     ]
     others = tuple(offer(type_=f"t{n}") for n in range(among))
-    return provision.bought(replace(spec(), alternatives=others), made)
+    return provision.describe_purchase(replace(spec(), alternatives=others), made)
 
 
 def test_what_was_bought_is_told_in_words() -> None:
@@ -146,13 +146,13 @@ def test_what_a_launch_took_is_no_longer_free() -> None:
     first, second, unknown = (
         replace(offer(type_=kind), free=free) for kind, free in (("a", 5), ("b", 5), ("c", None))
     )
-    left = provision.without((first, second, unknown), first, 3)
+    left = provision.subtract_launched((first, second, unknown), first, 3)
     assert [(o.free, o.free_reason) for o in left] == [
         (2, "this request took 3"), (5, second.free_reason), (None, unknown.free_reason)
     ]  # fmt: skip
-    assert provision.without((first,), first, 7)[0].free == 0
-    assert provision.without((first,), first, 0) == (first,)
-    assert provision.without((unknown,), unknown, 3) == (unknown,)
+    assert provision.subtract_launched((first,), first, 7)[0].free == 0
+    assert provision.subtract_launched((first,), first, 0) == (first,)
+    assert provision.subtract_launched((unknown,), unknown, 3) == (unknown,)
 
 
 @pytest.mark.parametrize(("since", "waits"), [(59.0, True), (60.0, False)])
@@ -178,7 +178,7 @@ def test_the_addresses_of_no_machine_are_not_told(world: World) -> None:
 
 def test_an_offer_that_gave_some_rests_for_the_usual_time(world: World) -> None:
     made = spec("g1", ("pub1", "pub2"), bought=offer(cloud="pub"))
-    cool_partial(world.site, made, 1)
+    cool_down_partial(world.site, made, 1)
     (rests,) = world.ledger.exclusions.cool_downs(world.now)
     assert rests.until - world.now == world.config.timings.capacity_cooldown
     assert "1 of 2" in str(rests.cause)
@@ -227,9 +227,9 @@ def test_a_doubt_keeps_a_hundred_machines_and_nodes_of_what_a_list_lacks(world: 
         lacked=frozenset(f"i-{n:03}" for n in range(150)),
         unserved=tuple(f"n{n:03}" for n in range(150)),
     )  # fmt: skip
-    view = see(world.site, terms_of(world.site, "pub"), {})
+    view = take_snapshot(world.site, build_terms(world.site, "pub"), {})
     keep_doubt(world.site, view, found)
-    keep_doubt(world.site, see(world.site, terms_of(world.site, "pub"), {}), found)
+    keep_doubt(world.site, take_snapshot(world.site, build_terms(world.site, "pub"), {}), found)
     (kept,) = [x for x in world.ledger.exclusions.all() if x.kind == DOUBT]
     assert kept.about == (
         *(f"i-{n:03}" for n in range(100)), *(f"node:n{n:03}" for n in range(100))
@@ -255,8 +255,8 @@ def test_a_doubt_ends_when_the_list_shows_what_it_lacked(
     doubted(world, "i-1", "node:pub2")
     ident, node, age = shown
     one = instance(ident, node, new_generation(world.now + age), bought=offer(cloud="pub"))
-    view = see(world.site, terms_of(world.site, "pub"), {}, (one,))
-    left = lasting_doubt(world.site, view)
+    view = take_snapshot(world.site, build_terms(world.site, "pub"), {}, (one,))
+    left = review_lasting_doubt(world.site, view)
     assert (left is None) is ends
     assert (world.ledger.exclusions.all() == ()) is ends
     if ends:
@@ -270,10 +270,10 @@ def test_a_doubt_ends_when_the_list_shows_what_it_lacked(
 @pytest.mark.parametrize(("count", "more"), [(5, ""), (7, "; and 2 more")])
 def test_five_of_the_machines_that_serve_nobody_are_told_one_by_one(count: int, more: str) -> None:
     found = {("pub", f"i-{n}"): "why" for n in range(count)}
-    health = strays.health_of(found, T0)
+    health = strays.make_health(found, T0)
     told = "; ".join(f"i-{n}: why" for n in range(5))
     assert health.error == f"{count} serve nobody: {told}{more}"
-    assert strays.health_of({}, T0).error is None
+    assert strays.make_health({}, T0).error is None
 
 
 # what a round reads
@@ -288,8 +288,8 @@ def test_a_machine_proves_its_pool_in_ten_minutes_or_the_time_that_it_may_be_idl
     timings = replace(world.config.timings, suspend_time=idle, reconcile=reconcile_)
     config = replace(world.config, timings=timings)
     site = Site.of(config, world.slurm, world.ledger, world.clouds, lambda: world.now)
-    assert terms_of(site, "pub").served == served
-    assert (terms_of(site, "onp").first, terms_of(site, "pub").first) == (True, False)
+    assert build_terms(site, "pub").served == served
+    assert (build_terms(site, "onp").first, build_terms(site, "pub").first) == (True, False)
 
 
 def test_what_ended_within_a_day_is_read_where_a_pool_is_sick(world: World) -> None:
@@ -297,12 +297,12 @@ def test_what_ended_within_a_day_is_read_where_a_pool_is_sick(world: World) -> N
         one: Instance = instance(ident, "pub1", ident, bought=offer(cloud="pub"))
         world.ledger.machines.adopt(one, "burst", T0)
         world.ledger.machines.ended("pub", [ident], Quoted(text="gone"), world.now - ago)
-    terms = terms_of(world.site, "pub")
-    assert see(world.site, terms, {}).recent == ()
+    terms = build_terms(world.site, "pub")
+    assert take_snapshot(world.site, terms, {}).recent == ()
     world.ledger.exclusions.add(
         Exclusion(kind="breaker", scope="burst", count=3, cause=BootsFailed(node_reason="x"))
     )
-    assert [m.instance.id for m in see(world.site, terms, {}).recent] == ["i-1"]
+    assert [m.instance.id for m in take_snapshot(world.site, terms, {}).recent] == ["i-1"]
 
 
 def test_machines_that_a_list_lacked_are_looked_for_among_the_launches_of_their_cloud(
@@ -314,11 +314,11 @@ def test_machines_that_a_list_lacked_are_looked_for_among_the_launches_of_their_
     )
     one = instance("i-1", "pub1", "g1", bought=offer(cloud="pub"))
     world.ledger.machines.adopt(one, "burst", world.now)
-    terms = terms_of(world.site, "pub")
-    see(world.site, terms, {})
+    terms = build_terms(world.site, "pub")
+    take_snapshot(world.site, terms, {})
     assert asked == []
     for _ in range(2):
         world.ledger.machines.observe("pub", (), world.now + 1, world.site.pool_of)
-    see(world.site, terms, {})
-    see(world.site, terms_of(world.site, "onp"), {})
+    take_snapshot(world.site, terms, {})
+    take_snapshot(world.site, build_terms(world.site, "onp"), {})
     assert asked == [{"g1"}]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Timings
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller.budget import spending, spending_of_payers
+from slurm_elastic.controller.budget import read_payer_spending, read_spending
 from tests.controller.chaos import draw
 from tests.controller.test_world_machine import HOUR, Chaos, WatchedWorld
 from tests.controller.world import ONP, PUB
@@ -64,8 +64,8 @@ class AccountChaos(Chaos):
         if not hasattr(self, "world") or self.world.daemon is None:
             return
         w = self.world
-        whole = spending(w.config, w.ledger, w.now)[""]
-        parts = spending_of_payers(w.config, w.ledger, w.now).values()
+        whole = read_spending(w.config, w.ledger, w.now)[""]
+        parts = read_payer_spending(w.config, w.ledger, w.now).values()
         assert sum(own.day for own in parts) == pytest.approx(whole.day, abs=1e-6)
         assert sum(own.month for own in parts) == pytest.approx(whole.month, abs=1e-6)
 

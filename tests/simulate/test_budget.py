@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller.budget import spending
+from slurm_elastic.controller.budget import read_spending
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand, SemiElastic, Slurm
@@ -152,6 +152,6 @@ def by_ledger(place: Path, engine: Engine, origin: int, looks: list[int]) -> dic
                     "pub", [f"i-{number}"], Quoted(text="over"), float(origin + end)
                 )
                 over.add(number)
-        found[now] = spending(config, ledger, float(origin + now))[""]
+        found[now] = read_spending(config, ledger, float(origin + now))[""]
     ledger.close()
     return found

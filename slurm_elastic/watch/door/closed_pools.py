@@ -14,10 +14,10 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import DOLLARS
 from slurm_elastic.config.pool_rules import rules_of, types_of
 from slurm_elastic.controller.budget import (
-    limits_now,
-    of_pool,
-    scope_of,
-    stop_of,
+    apply_directives,
+    block_for_pool,
+    build_scope,
+    find_stops,
     stopped_by_operators,
 )
 from slurm_elastic.model.causes import AnyCause
@@ -37,15 +37,16 @@ ANY = "any"
 def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, ...]:
     """A bar for each pool that cannot start machines for ``wants`` nodes (or all of its nodes)."""
     rules = {pool.name: rules_of(config, pool) for pool in config.pools}
-    stops = stop_of(config, ledger, rules, now)
+    stops = find_stops(config, ledger, rules, now)
     state, blocked = ledger.state(), blocked_clouds(config)
     closed = stopped_by_operators(config, state.directives, now)
-    scope = scope_of(limits_now(config, ledger, now), state, blocked)
+    scope = build_scope(apply_directives(config, ledger, now), state, blocked)
     closed_bars = []
     for pool in domain_pools(config, expand):
         request = NodeRequest(id="explain", pool=pool, nodes=pool.nodes[:wants])
         offers = list(_configured(config.cloud(pool.cloud), pool))
-        obstacle = shortfall(request, offers, of_pool(scope, pool, stops), now, config.ranking)
+        pool_scope = block_for_pool(scope, pool, stops)
+        obstacle = shortfall(request, offers, pool_scope, now, config.ranking)
         if obstacle:
             open_to_all: tuple[AnyCause | None, ...] = (
                 blocked.get(pool.cloud),

@@ -15,10 +15,10 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
 from slurm_elastic.controller.budget import (
-    barred,
-    limits_now,
-    spending,
-    spending_of_payers,
+    apply_directives,
+    find_barred_payers,
+    read_payer_spending,
+    read_spending,
 )
 from slurm_elastic.features.books import Costs, read_books, report
 from slurm_elastic.model.exclusion import CAPACITY
@@ -110,8 +110,8 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 open_launches=ledger.launches.open(),
                 cool_downs=ledger.exclusions.cool_downs(now),
                 holds=ledger.exclusions.holds(),
-                spent=spending(limits_now(config, ledger, now), ledger, now),
-                payers=spending_of_payers(config, ledger, now),
+                spent=read_spending(apply_directives(config, ledger, now), ledger, now),
+                payers=read_payer_spending(config, ledger, now),
                 breakers=ledger.exclusions.breakers(),
                 directives=ledger.directives.all(),
                 unhelped=ledger.growth_guard.jobs(now),
@@ -213,7 +213,8 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         decisions = tell_job(int(ask.name), ledger.decisions.about, ask.nodes)
         machines = _machines_of_job(config, ledger, ask, decisions)
     asks = ask.account or ask.user
-    barring_budget = barring(barred(config, ledger, now), ask.account, ask.user) if asks else None
+    payers = find_barred_payers(config, ledger, now) if asks else {}
+    barring_budget = barring(payers, ask.account, ask.user) if asks else None
     return Chain(
         decisions=tuple(decisions),
         machines=machines,
