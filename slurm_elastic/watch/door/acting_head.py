@@ -19,7 +19,7 @@ def read_head(config: Config, directory: Path, now: float) -> HeadView:
         pair = controllers(config.slurm.conf)
         acting, newest = pair.acting_host(now), Epochs(directory).newest()
     except (OSError, ConfigError) as error:
-        return HeadView(told=f"Head: who acts cannot be told: {error}")
+        return HeadView(told=f"Head: it is unknown which head acts: {error}")
     do = ""
     here, number = pair.hosts[pair.place], newest.number if newest else 0
     if not acting:

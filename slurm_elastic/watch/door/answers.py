@@ -162,7 +162,7 @@ class DoorAnswers:
         return msgspec.json.encode(DoorAnswer(facts=seen_facts(self._facts.get(), viewer)))
 
     def _seen_day(self, span: Span, viewer: Viewer | None) -> DayView:
-        """A day's rows are read at most every DAY_FRESH seconds; those of a month are not kept."""
+        """A day's rows are cached for DAY_FRESH seconds, rows of longer spans are not."""
         if span is not Span.DAY:
             return run_bounded(read_days, self._config, self._now(), span, viewer)
         now, rows = self._day.get()

@@ -46,22 +46,22 @@ COUNTERS = {
     "ended": "Machines that ended: asked by us, or lost.",
     "refusals": "Refusals of clouds, each of which began a cool-down.",
     "boot_failures": "Machines that never registered, or that Slurm refused.",
-    "dollars": "Dollars that machines were charged.",
-    "unused_dollars": "Dollars of machines that nobody used, by reason.",
+    "dollars": "Dollars charged for machines.",
+    "unused_dollars": "Dollars charged for unused machine time, by reason.",
     "account_dollars": "Dollars that jobs of an account used; (other) has no budget.",
     "api_calls": "Calls to clouds.",
-    "ckpt_saves": "Checkpoints that were tried.",
-    "ckpt_migrations": "Jobs that were to be moved off a machine, by how that ended.",
-    "ckpt_notices": "Warnings of clouds.",
+    "ckpt_saves": "Attempts to save a job.",
+    "ckpt_migrations": "Moves of jobs off a machine, by result.",
+    "ckpt_notices": "Notices of clouds about machines.",
     "ckpt_decisions": "Decisions of slurm-elastic-ckptman.",
-    "lost_node_seconds": "Work that runs of moved jobs do again: seconds times nodes, by cause.",
+    "lost_node_seconds": "Work that moved jobs repeat: seconds times nodes, by cause.",
 }
 HISTOGRAMS = {
     "boot_seconds": "From launch to registered with Slurm.",
     "start_delay_seconds": "From the last machine's registration to its job running.",
     "resume_to_running_seconds": "From the decision to launch to its job running.",
     "api_seconds": "Duration of a call to a cloud.",
-    "checkpoint_seconds": "Duration of a checkpoint that was complete.",
+    "checkpoint_seconds": "Duration of a complete checkpoint.",
     "migration_seconds": "From the decision to move a job to its next run, by cause.",
 }
 
@@ -189,7 +189,7 @@ def _machines(config: Config, facts: Facts, states: States | None) -> Iterator[M
     kept = {p.name: p.cloud for p in config.pools if p.stopped}
     kept |= {m.pool: m.instance.cloud for m in facts.stopped}
     off = Counter(m.pool for m in facts.stopped)
-    yield _gauge("machines_stopped", "Machines that are stopped, to be started again.", [
+    yield _gauge("machines_stopped", "Stopped machines that can be started again.", [
         ({"cloud": cloud, "pool": pool}, float(off[pool])) for pool, cloud in kept.items()
     ])  # fmt: skip
     limits = [({"scope": "cluster"}, config.limits.nodes)]
@@ -202,7 +202,7 @@ def _machines(config: Config, facts: Facts, states: States | None) -> Iterator[M
     doubles = sum(n - 1 for n in served.values())
     stray = next((h for h in facts.health if h.code == STRAY and h.error), None)
     count = re.match(r"\d+", stray.error) if stray is not None and stray.error else None
-    yield _gauge("strays", "Machines that are paid and serve nobody, or a node that has one.", [
+    yield _gauge("strays", "Paid machines without a node, or for a node that has one.", [
         ({"kind": "double"}, float(doubles)),
         ({"kind": "stray"}, float(count[0]) if count else 0.0),
     ])  # fmt: skip
@@ -254,11 +254,11 @@ def _budgets(config: Config, facts: Facts) -> Iterator[tuple[str, Budget, Spent]
 
 def _obstacles(facts: Facts) -> Iterator[Metric]:
     cooling = Counter((offer_scope(c.scope).cloud, c.code) for c in facts.cool_downs)
-    yield _gauge("cooldowns", "Offers and markets that are not asked now.", [
+    yield _gauge("cooldowns", "Offers and markets that cool down.", [
         ({"cloud": cloud, "code": code}, float(n)) for (cloud, code), n in cooling.items()
     ])  # fmt: skip
     paused = sum(breaker.until > facts.now for breaker in facts.breakers)
-    yield _gauge("pools_paused", "Pools that start nothing as machines did not come up.", [
+    yield _gauge("pools_paused", "Pools paused because their machines did not register.", [
         ({}, float(paused))
     ])  # fmt: skip
 
@@ -294,11 +294,9 @@ def _migrations(facts: Facts) -> Iterator[Metric]:
     under_way: list[tuple[Labels, float]] = [
         ({}, float(sum(not move.over for move in checkpoints.migrations)))
     ]
-    yield _gauge("migrations_open", "Jobs on their way off a machine.", under_way)
+    yield _gauge("migrations_open", "Jobs that are being moved off a machine.", under_way)
     yield _gauge(OLD_NAMES["migrations_open"], _old("migrations_open"), under_way)
-    yield _gauge(
-        "threats", "Warnings of machines that stand.", [({}, float(len(checkpoints.warned)))]
-    )
+    yield _gauge("threats", "Open notices about machines.", [({}, float(len(checkpoints.warned)))])
     images: dict[int, float] = {}
     for image in checkpoints.images:
         images[image.job] = max(images.get(image.job, 0.0), image.taken)

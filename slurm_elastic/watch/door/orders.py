@@ -106,11 +106,11 @@ def _check_departure(config: Config, word: Departure) -> None:
     _check_scope(word.scope)
     clouds = [cloud.name for cloud in config.clouds]
     if word.to and (word.to not in clouds or not word.scope.startswith("cloud:")):
-        raise ConfigError(f"a cloud is emptied to another one of {', '.join(clouds)}")
+        raise ConfigError(f"a cloud can be emptied only to another cloud: {', '.join(clouds)}")
     own_nodes = {node for pool in config.pools for node in expand(pool.nodes)}
     strange = [node for node in word.nodes if node not in own_nodes]
     if strange:
-        raise ConfigError(f"these are no nodes of pools: {compress(strange)[:MAX_TEXT]!r}")
+        raise ConfigError(f"these nodes are in no pool: {compress(strange)[:MAX_TEXT]!r}")
     if not word.nodes:
         raise ConfigError("without nodes nothing leaves")
     if word.verb not in word.VERBS:

@@ -143,7 +143,7 @@ def test_nobody_acts(site: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_a_host_that_is_no_head_is_told_so(site: Config) -> None:
     head = seen(site).head
     assert head is not None
-    assert head.told.startswith("Head: who acts cannot be told: ha.directory: this host is ")
+    assert head.told.startswith("Head: it is unknown which head acts: ha.directory: this host is ")
 
 
 def test_one_head_has_not_a_word_of_it(site: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -515,7 +515,7 @@ LIMIT = {"kind": "limit", "scope": "pool:rack", "key": "max_nodes", "value": 3}
         ({"word": LEAVE | {"unavailable": -3}}, "unavailable is -3, expected a number from 1 on"),
         ({"word": LEAVE | {"unavailable": 0}}, "unavailable is 0"),
         ({"word": LEAVE | {"verb": "explode"}}, "verb is 'explode', expected one of drain"),
-        ({"word": LEAVE | {"nodes": ["op9"]}}, "no nodes of pools: 'op9'"),
+        ({"word": LEAVE | {"nodes": ["op9"]}}, "nodes are in no pool: 'op9'"),
         ({"word": LEAVE | {"nodes": []}}, "without nodes nothing leaves"),
         ({"word": LEAVE | {"scope": "rack"}}, "scope is 'rack', expected 'pool:rack'"),
         ({"word": LEAVE | {"to": "moon"}}, "emptied to another one"),
