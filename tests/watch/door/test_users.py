@@ -518,7 +518,7 @@ LIMIT = {"kind": "limit", "scope": "pool:rack", "key": "max_nodes", "value": 3}
         ({"word": LEAVE | {"nodes": ["op9"]}}, "nodes are in no pool: 'op9'"),
         ({"word": LEAVE | {"nodes": []}}, "without nodes nothing leaves"),
         ({"word": LEAVE | {"scope": "rack"}}, "scope is 'rack', expected 'pool:rack'"),
-        ({"word": LEAVE | {"to": "moon"}}, "emptied to another one"),
+        ({"word": LEAVE | {"to": "moon"}}, "emptied only to another cloud"),
         ({"word": {"kind": "pause", "scope": "cluster"}}, "scope is 'cluster', expected ''"),
         ({"word": {"kind": "pause", "scope": "pool:\x1b"}}, "is no pool, cloud, account or user"),
         (
