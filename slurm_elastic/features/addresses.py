@@ -1,5 +1,5 @@
-"""Under which addresses machines are Slurm's nodes: those in the tunnel, where they open one; and
-the word by which they enrol there.
+"""Machines behind a tunnel: set their tunnel addresses as the addresses of Slurm's nodes, and add
+the secret word with which they enrol to their launches.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ def join(site: Site) -> Extensions | None:
 
 
 def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Instance, ...]:
-    """The same machines with their addresses in the tunnel, where they have one: under these they
-    are Slurm's nodes.
+    """Return the machines with their tunnel addresses, which Slurm's nodes use. A machine of a
+    tunnelled cloud whose tunnel key is not accepted yet gets the address None.
     """
     if cloud not in site.tunnelled:
         return tuple(machines)
-    known = {(t.generation, t.node): t.address for t in site.ledger.tunnels.all()}
-    # One that was stopped and started is told by its cloud with the generation of its first boot.
+    addresses = {(t.generation, t.node): t.address for t in site.ledger.tunnels.all()}
+    # The cloud lists a restarted machine under the generation of its first boot. The ledger has
+    # the generation under which its tunnel was recorded.
     latest = {m.instance.id: m.instance.generation for m in site.ledger.machines.live()}
-    # One whose key is not believed yet has no address: it can be reached nowhere.
+    # Without an accepted key a machine has no tunnel, so no address of it can be reached.
     return tuple(
-        replace(i, address=known.get((latest.get(i.id, i.generation), i.node))) for i in machines
+        replace(i, address=addresses.get((latest.get(i.id, i.generation), i.node)))
+        for i in machines
     )
 
 
 def enrolment_word(site: Site, cloud: str, generation: str) -> str:
-    """The word that machines of a launch there are told to enrol by; "" where they print their
-    keys, or have no tunnel. OSError where the state directory cannot be used.
+    """The secret word with which machines of a launch enrol. It is "" if the cloud's machines print
+    their keys on the console or have no tunnel. OSError if the state directory cannot be used.
     """
     network = site.config.join.network
     if network is None or cloud not in site.tunnelled:
@@ -54,5 +56,5 @@ def enrolment_word(site: Site, cloud: str, generation: str) -> str:
 
 
 def with_word(site: Site, spec: LaunchSpec) -> LaunchSpec:
-    """The same launch, whose machines are told the word that they enrol by."""
+    """Return the launch with the word with which its machines enrol."""
     return replace(spec, enrol=enrolment_word(site, spec.offer.cloud, spec.generation))

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def join(site: Site) -> Extensions | None:
-    """Where accounts or users have budgets."""
+    """Join if accounts or users have budgets."""
     return (
         Extensions(filter_admitted=[partial(admit, site)])
         if site.config.policies.payer_budgets
@@ -31,58 +31,69 @@ def join(site: Site) -> Extensions | None:
 def admit(
     site: Site, cloud: str, correlation: str, nodes: Sequence[str], jobs: Jobs
 ) -> tuple[Sequence[str], Jobs]:
-    """The part of a request that the budgets of accounts and users leave, and for which jobs; who
-    pays it is written down. Nodes that only jobs over such a budget wait for go back to Slurm.
+    """Return the nodes and jobs of a request that the budgets of accounts and users allow, and
+    record in the ledger who pays for them. Nodes for which only jobs over such a budget wait are
+    powered down again, and their jobs requeued.
 
-    Costs one reading of the queue.
+    Reads Slurm's queue once. ``jobs``: by job id, the nodes that the job waits for.
     """
     queue = {job.id: job for job in site.slurm.jobs() if job.id in jobs} if jobs else {}
     public = site.clouds[cloud].location is Location.PUBLIC
-    over = find_barred_payers(site.config, site.ledger, site.now()) if public else {}
-    bars = {id_: bar for id_, j in queue.items() if (bar := barring(over, j.account, j.user))}
-    bad = set(bars)
-    # A job of which some machines boot gets the others, too: half of them are of no use.
-    bad -= _begun(site, jobs) if bad else set()
-    refused = _only_for(nodes, jobs, bad)
+    overdrawn = find_barred_payers(site.config, site.ledger, site.now()) if public else {}
+    bars = {id_: bar for id_, j in queue.items() if (bar := barring(overdrawn, j.account, j.user))}
+    barred_jobs = set(bars)
+    # If some machines of a job boot already, start the others, too: the job needs all of them.
+    barred_jobs -= _find_booting_jobs(site, jobs) if barred_jobs else set()
+    refused = _only_for(nodes, jobs, barred_jobs)
     if refused:
-        gone = set(refused)
-        lost = [job for job in bad if not gone.isdisjoint(jobs[job])]
-        causes = tuple(dict.fromkeys(bars[job].cause for job in sorted(lost)))
-        why = causes[0] if len(causes) == 1 else RequestsRefused(causes=causes)
-        subjects = (*refused, *(job_subject(job) for job in sorted(lost)))
-        log.info("refused request=%s nodes=%s reason=%s", correlation, compress(refused), why)
-        site.record(correlation, "refused", subjects, why)
-        # Its requeue hold stays: hurried, it would be given other nodes of the cloud at once.
+        refused_nodes = set(refused)
+        refused_jobs = [job for job in barred_jobs if not refused_nodes.isdisjoint(jobs[job])]
+        causes = tuple(dict.fromkeys(bars[job].cause for job in sorted(refused_jobs)))
+        cause = causes[0] if len(causes) == 1 else RequestsRefused(causes=causes)
+        subjects = (*refused, *(job_subject(job) for job in sorted(refused_jobs)))
+        log.info("refused request=%s nodes=%s reason=%s", correlation, compress(refused), cause)
+        site.record(correlation, "refused", subjects, cause)
+        # No hurry: it would lift the requeue's hold, and Slurm would at once allocate other nodes
+        # of the cloud to the job.
         power_down_and_requeue(
-            site, refused, site.slurm.nodes(refused), why, correlation, hurry=False
+            site, refused, site.slurm.nodes(refused), cause, correlation, hurry=False
         )
-        nodes = [node for node in nodes if node not in gone]
-        jobs = {job: of for job, of in jobs.items() if job not in lost}
+        nodes = [node for node in nodes if node not in refused_nodes]
+        jobs = {job: nodes_of_job for job, nodes_of_job in jobs.items() if job not in refused_jobs}
     payers = {id_: payer(job.account, job.user) for id_, job in queue.items()}
-    _write_down(site, cloud, nodes, jobs, payers)
+    _record_payers(site, cloud, nodes, jobs, payers)
     return nodes, jobs
 
 
-def _begun(site: Site, jobs: Jobs) -> set[int]:
-    """Jobs for which machines boot already, while others wait for their turn."""
+def _find_booting_jobs(site: Site, jobs: Jobs) -> set[int]:
+    """Return the jobs for which at least one machine is being launched or boots."""
     state = site.ledger.state()
     booting = site.launching_nodes(state.launches)
     booting |= {m.instance.node for m in site.serving_machines(state.machines) if m.boots}
-    return {job for job, of in jobs.items() if not booting.isdisjoint(of)}
+    return {job for job, waited_nodes in jobs.items() if not booting.isdisjoint(waited_nodes)}
 
 
-def _only_for(nodes: Sequence[str], jobs: Jobs, bad: Iterable[int]) -> list[str]:
-    wrong = set(bad)
-    theirs = {node for job in wrong for node in jobs[job]}
-    others = {node for job, of in jobs.items() if job not in wrong for node in of}
-    return [node for node in nodes if node in theirs and node not in others]
+def _only_for(nodes: Sequence[str], jobs: Jobs, barred_jobs: Iterable[int]) -> list[str]:
+    """Return the nodes for which barred jobs wait, and no other job does."""
+    barred_set = set(barred_jobs)
+    nodes_of_barred = {node for job in barred_set for node in jobs[job]}
+    nodes_of_allowed = {
+        node for job, job_nodes in jobs.items() if job not in barred_set for node in job_nodes
+    }
+    return [node for node in nodes if node in nodes_of_barred and node not in nodes_of_allowed]
 
 
-def _write_down(
+def _record_payers(
     site: Site, cloud: str, nodes: Sequence[str], jobs: Jobs, payer_of: Mapping[int, str]
 ) -> None:
-    """Nodes that no job waits for were started ahead, for whom was said then; or for nobody."""
-    known = {n: of for n, of in shares(nodes, jobs, payer_of).items() if of}
-    site.ledger.books.want(known, site.now())
-    stale = site.now() - site.config.resume_timeout(site.clouds[cloud])
-    site.ledger.books.want_for_nobody([node for node in nodes if node not in known], stale)
+    """Record in the ledger who pays for each node. No job waits for the other nodes: a growth
+    policy started them and recorded their payers then, or they have none.
+    """
+    shares_by_node = {
+        n: node_shares for n, node_shares in shares(nodes, jobs, payer_of).items() if node_shares
+    }
+    site.ledger.books.want(shares_by_node, site.now())
+    stale_before = site.now() - site.config.resume_timeout(site.clouds[cloud])
+    site.ledger.books.want_for_nobody(
+        [node for node in nodes if node not in shares_by_node], stale_before
+    )

@@ -1,12 +1,13 @@
 """The site's policies on real Slurm: measure, decide (``policies.growth.scaling``), act.
 
-Nodes that a growth policy may start are kept from Slurm (``holds``), else Slurm would start a node
-for any waiting job. To start one is to let go of it and to power it up; to give one back is to hold
-it and to power it down as soon as its jobs have ended. All of it goes by scontrol, batched by
-hostlist. Slurm's SuspendTime stays behind it as the fail-safe. Each decision is journalled in the
-ledger with what was measured: ``replay`` finds the same from that.
+Nodes that a growth policy may start are held back from Slurm (``holds``), because Slurm would
+start a node for any waiting job. The autoscaler starts a node in two steps: it releases the hold,
+and then it powers the node up. It removes a node by holding it and powering it down when its jobs
+have ended. All changes use scontrol, batched by hostlist. Slurm's SuspendTime is the fail-safe.
+Each decision is journalled in the ledger with its measurements, from which ``replay`` computes the
+same decision.
 
-Where the configuration has no policies, nothing is measured and nothing done.
+If the configuration has no policies, the autoscaler only removes their remaining holds.
 """
 
 from __future__ import annotations
@@ -57,16 +58,16 @@ log = logging.getLogger(__name__)
 CORRELATION = "policy"
 KIND = "policy"
 HEALTH = "growth policies"
-PATIENCE = 10.0
-"""Seconds in which a growth policy of another package has to answer."""
-PACE = 20.0
-"""A look at most takes one part in so many and one of the time."""
-LEVELS = 9
-"""Weights of a pool: those of the next one are 10 further."""
-RECALLED = 50
-"""Decisions of a group that a new daemon goes by."""
-JOBS_TOLD = 100
-"""At most this many waiting jobs hear of a decision (``explain JOBID``)."""
+GROWTH_TIMEOUT_S = 10.0
+"""Seconds in which a growth policy of another package must answer."""
+PAUSE_PER_DURATION = 20.0
+"""After a look the task pauses at least this many times as long as the look took."""
+WEIGHT_LEVELS = 9
+"""The weights that a pool's nodes use above its base; the bases of two pools are 10 apart."""
+MAX_RECALLED_DECISIONS = 50
+"""At most this many past decisions of a group restore the covered jobs when the daemon starts."""
+MAX_NOTIFIED_JOBS = 100
+"""A decision is recorded for at most this many waiting jobs (``explain JOBID``)."""
 
 
 def join(site: Site) -> Extensions:
@@ -75,24 +76,26 @@ def join(site: Site) -> Extensions:
 
 
 class Autoscaler(Part):
-    """``looks`` is the daemon's task."""
+    """``looks``: the periodic task that the daemon runs."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         look, period = self._clear if inert(site.config) else self.look, site.config.policies.look
-        self.looks = SiteTask(site, worker, look, "policies", period=period, pace=PACE)
-        self._asked = InTime()
+        self.looks = SiteTask(
+            site, worker, look, "policies", period=period, pace=PAUSE_PER_DURATION
+        )
+        self._calls = InTime()
         self._guard = PurchaseGuard(site)
-        self._counted: dict[str, CoveredJobs] = {}
+        self._covered_jobs: dict[str, CoveredJobs] = {}
         self._causes = ReportOnce[str]()
         self._reasons: defaultdict[str, ReportOnce[int]] = defaultdict(ReportOnce)
         self._weights = slurm_weights(site.config, tuple(site.pools.values()))
 
     def _clear(self) -> None:
-        """The configuration has no policies any more: what they held is let go, once; jobs that are
-        set aside, when they can be.
+        """Undo the effects of policies that the configuration no longer has: release their holds
+        once, and restore deferred jobs until none is left. Then end the task.
         """
-        self._tell()
+        self._report_health()
         rows = [row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY]
         if rows:
             holds.release(self._site, rows, NoPoliciesLeft(), POLICY)
@@ -102,51 +105,57 @@ class Autoscaler(Part):
             self.looks.end()
 
     def look(self) -> None:
-        """One look at all groups."""
+        """Measure, decide and act once for all groups of pools."""
         site = self._site
-        if not self._counted:
-            self._counted = {name: recalled(site, name) for name in site.pools}
+        if not self._covered_jobs:
+            self._covered_jobs = {name: recalled(site, name) for name in site.pools}
         view = observe(site)
         view = replace(view, unhelped=self._guard.look(view))
         budget_enforcement.enforce(site, view.jobs, view.over, view.at)
-        groups = pool_groups(site, view, self._counted)
-        self._tell([why for group in groups if (why := self._serve(group, view))])
+        groups = pool_groups(site, view, self._covered_jobs)
+        self._report_health([error for group in groups if (error := self._serve(group, view))])
 
-    def _tell(self, failures: Sequence[str] = ()) -> None:
-        """What ``status`` and ``doctor`` say of the growth policies."""
+    def _report_health(self, failures: Sequence[str] = ()) -> None:
+        """Record the health of the growth policies, which ``status`` and ``doctor`` show."""
         error = "; ".join(dict.fromkeys(failures)) or None
-        known = {row.name: row.error for row in self._site.ledger.health.all()}
-        if error or known.get(HEALTH):
+        error_by_name = {row.name: row.error for row in self._site.ledger.health.all()}
+        if error or error_by_name.get(HEALTH):
             health = Health(name=HEALTH, checked=self._site.now(), error=error, code="growth")
             self._site.ledger.health.report(health)
 
     def _serve(self, group: PoolGroup, view: Observation) -> str:
-        """Carry out what is decided. Returns how the growth policy fails, if it does."""
-        dealt = self._dealt(group)
+        """Decide for one group and carry the decision out. Return the growth policy's error, or
+        "".
+        """
+        dealt = self._decide(group)
         plans = [plan for _, plan in dealt]
         payers = {counted_id(job): payer(job.account, job.user) for job in view.jobs}
-        # Before anything of it is done: a new daemon goes by the journal (`recalled`).
+        # Journal before acting. After a crash the new daemon reads from the journal which jobs
+        # already have machines (`recalled`). It would otherwise start machines for them twice.
         nodes = self._journal(group, dealt, payers, view)
         covered = {job for plan in plans for job in plan.covered}
-        self._counted[group.name].add(covered, nodes, view.jobs)
-        self._let_go(group)
+        self._covered_jobs[group.name].add(covered, nodes, view.jobs)
+        self._release_holds(group)
         self._hold(group, frozenset(nodes))
         self._start(nodes)
         self._leave(group, [leave.node for plan in plans for leave in plan.leaves])
-        self._weigh(group, view)
+        self._set_weights(group, view)
         return next((plan.unserved or "" for plan in plans if plan.failed), "")
 
-    def _dealt(self, group: PoolGroup) -> Sequence[tuple[GroupSnapshot, ScalingPlan]]:
-        """What is decided."""
+    def _decide(self, group: PoolGroup) -> Sequence[tuple[GroupSnapshot, ScalingPlan]]:
+        """Return the plans of the group, each with the snapshot that it was made from. A growth
+        policy that does not answer in time yields a plan without growth.
+        """
         now = group.now
         if not isinstance(now.growth, OwnGrowth):
             return split_demand(now)
         try:
-            # A policy of another package may never answer, and the other groups wait behind it.
-            return self._asked.do(group.name, lambda: split_demand(now), PATIENCE)
+            # A policy of another package may never answer. Without a time-out it would block the
+            # other groups.
+            return self._calls.do(group.name, lambda: split_demand(now), GROWTH_TIMEOUT_S)
         except TimeoutError as error:
-            why = f"growth policy {now.growth.__struct_config__.tag} fails: {error}"
-            return [(now, without_growth(now, why))]
+            error_text = f"growth policy {now.growth.__struct_config__.tag} fails: {error}"
+            return [(now, without_growth(now, error_text))]
 
     def _journal(
         self,
@@ -155,26 +164,32 @@ class Autoscaler(Part):
         payer_of: Mapping[int, str],
         view: Observation,
     ) -> list[str]:
-        """Carry the decision out; tell what is not done when that is news. Returns the nodes to
-        start.
+        """Record the plans, and what prevents growth if that has changed. Return the nodes to start
+        (this method starts none).
         """
         stops = tuple(pool.stop for pool in group.now.pools)
-        cause = (stops, tuple((n.pools[0].name, p.unserved is not None) for n, p in dealt))
-        news = self._causes.is_news(group.name, cause)
-        if news:
-            # Each job hears again why it waits, as that is another cause.
+        cause = (
+            stops,
+            tuple(
+                (snapshot.pools[0].name, plan_of_pool.unserved is not None)
+                for snapshot, plan_of_pool in dealt
+            ),
+        )
+        is_news = self._causes.is_news(group.name, cause)
+        if is_news:
+            # The cause has changed, so record again for each job why it waits.
             self._reasons.pop(group.name, None)
         waiting = {job.id for now, _ in dealt for job in now.queue}
         self._reasons[group.name].forget_unless(waiting.__contains__)
-        taken: list[str] = []
+        started_nodes: list[str] = []
         placed = {node for _, plan in dealt for start in plan.starts for node in start.nodes}
         for now, plan in dealt:
             reason = "; ".join(reasons(now, plan))
-            nodes = _chosen(group, plan, {*taken, *placed})
-            taken += nodes
+            nodes = _chosen(group, plan, {*started_nodes, *placed})
+            started_nodes += nodes
             self.charge(now, nodes, payer_of)
             self._guard.bought(nodes, now.queue, view)
-            if plan.starts or plan.leaves or (news and plan.unserved):
+            if plan.starts or plan.leaves or (is_news and plan.unserved):
                 nodes += [leave.node for leave in plan.leaves]
                 names = (group.name, *(pool.name for pool in now.pools))
                 pools = dict.fromkeys(pool_subject(name) for name in names)
@@ -184,34 +199,41 @@ class Autoscaler(Part):
                 log.log(
                     level, "policy group=%s nodes=%s reason=%s", group.name, compress(nodes), reason
                 )
-            self.tell_jobs(group.name, now.queue, reason, anew=bool(plan.starts))
-        return taken
+            self.tell_jobs(group.name, now.queue, reason, has_starts=bool(plan.starts))
+        return started_nodes
 
     def charge(self, now: GroupSnapshot, nodes: Sequence[str], payer_of: Mapping[int, str]) -> None:
-        """Write down who pays machines that are started ahead: those who wait for them."""
+        """Record who pays for machines that growth starts: the payers of the waiting jobs. A job
+        counts with its nodes times its tasks.
+        """
         if not nodes or not self._site.config.policies.payer_budgets:
             return
-        known = frozenset(now.covered)
-        fresh = [job for job in now.queue if job.id not in known] or now.queue
-        of = parts((payer_of.get(j.id, ""), j.nodes * max(j.times, 1)) for j in fresh)
-        self._site.ledger.books.want(dict.fromkeys(nodes, of), self._site.now())
+        covered_jobs = frozenset(now.covered)
+        uncovered = [job for job in now.queue if job.id not in covered_jobs] or now.queue
+        payer_shares = parts((payer_of.get(j.id, ""), j.nodes * max(j.times, 1)) for j in uncovered)
+        self._site.ledger.books.want(dict.fromkeys(nodes, payer_shares), self._site.now())
 
     def tell_jobs(
-        self, group: str, queue: Sequence[PendingJob], reason: str, *, anew: bool
+        self, group: str, queue: Sequence[PendingJob], reason: str, *, has_starts: bool
     ) -> None:
-        """Each waiting job hears once why it waits, and of each start."""
+        """Record for each waiting job once why it waits. If ``has_starts``, record it again,
+        because machines are started.
+        """
         if not reason:
             return
         reasons = self._reasons[group]
-        waiting = (job.id for job in queue if reasons.is_news(job.id) or anew)
-        # Lazily, as jobs beyond the limit have yet to hear it.
-        if jobs := tuple(f"job:{job}" for job in dict.fromkeys(islice(waiting, JOBS_TOLD))):
+        waiting = (job.id for job in queue if reasons.is_news(job.id) or has_starts)
+        # A generator: `is_news` must not be called for jobs beyond the limit, because it marks a
+        # job as reported.
+        if jobs := tuple(f"job:{job}" for job in dict.fromkeys(islice(waiting, MAX_NOTIFIED_JOBS))):
             self._site.record(CORRELATION, "awaited", jobs, reason)
 
-    def _let_go(self, group: PoolGroup) -> None:
-        """Holds that hold nothing: of nodes that are up, and where Slurm may start nodes again."""
-        if group.loose:
-            holds.release(self._site, group.loose, UpOrComing(), POLICY)
+    def _release_holds(self, group: PoolGroup) -> None:
+        """Release the holds of nodes that are up or coming, and the holds of pools in which Slurm
+        may start nodes by itself again.
+        """
+        if group.needless_holds:
+            holds.release(self._site, group.needless_holds, UpOrComing(), POLICY)
         if holds_back(group.now.growth):
             return
         for pool in group.now.pools:
@@ -220,74 +242,91 @@ class Autoscaler(Part):
                 holds.release(self._site, nodes, MayStart(), POLICY)
 
     def _hold(self, group: PoolGroup, chosen: Set[str]) -> None:
-        """Keep back what Slurm is not to start by itself; a hold's reason follows the cause."""
+        """Hold the nodes that Slurm must not start by itself, and update the cause of existing
+        holds.
+        """
         for pool in group.now.pools:
-            back = holds.BY_POLICY if holds_back(group.now.growth) else None
-            why: AnyCause | None = pool.stop or back
-            if why is None:
+            policy_cause = holds.BY_POLICY if holds_back(group.now.growth) else None
+            cause: AnyCause | None = pool.stop or policy_cause
+            if cause is None:
                 continue
             nodes = [node for node in group.unheld[pool.name] if node not in chosen]
-            nodes += [node for node, cause in group.held[pool.name].items() if cause != why]
+            nodes += [
+                node for node, held_cause in group.held[pool.name].items() if held_cause != cause
+            ]
             if nodes:
-                holds.hold_back(self._site, nodes, why)
-                self._site.record(CORRELATION, "held-back", (*nodes, pool_subject(pool.name)), why)
+                holds.hold_back(self._site, nodes, cause)
+                self._site.record(
+                    CORRELATION, "held-back", (*nodes, pool_subject(pool.name)), cause
+                )
 
     def _start(self, nodes: Sequence[str]) -> None:
-        """Let go of these nodes and power them up."""
+        """Release the holds of these nodes and power the nodes up."""
         if not nodes:
             return
-        back = {row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY}
-        held = [node for node in nodes if node in back]
+        held_by_policy = {
+            row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY
+        }
+        held = [node for node in nodes if node in held_by_policy]
         if held:
-            # First, by what slurmctld says now: a node that is powered up drained stays so.
+            # Release before the power-up: a node that is powered up while drained stays drained.
+            # Holds are read from the ledger now, as they may have changed since the look began.
             holds.release(self._site, held, PoliciesStartIt(), POLICY)
         node_updates.power_up(self._site.slurm, nodes)
 
     def _leave(self, group: PoolGroup, nodes: Sequence[str]) -> None:
-        """Slurm lets the jobs of a node end before it powers it down, also one that came since."""
+        """Hold the nodes and power them down when idle. Slurm waits for the jobs of a node, also
+        for a job that began after our reading.
+        """
         if not nodes:
             return
         stops = {pool.name: pool.stop for pool in group.now.pools}
-        kept = holds.BY_POLICY if holds_back(group.now.growth) else None
-        causes = {node: stops[self._site.pool_of[node].name] or kept for node in nodes}
-        # All nodes of a reason in one transaction, as each transaction syncs the disk.
-        for why in dict.fromkeys(causes.values()):
-            if why is not None:
-                holds.hold_back(self._site, [n for n in nodes if causes[n] == why], why)
+        policy_cause = holds.BY_POLICY if holds_back(group.now.growth) else None
+        causes = {node: stops[self._site.pool_of[node].name] or policy_cause for node in nodes}
+        # Hold all nodes of a cause in one transaction, because each transaction syncs the disk.
+        for cause in dict.fromkeys(causes.values()):
+            if cause is not None:
+                holds.hold_back(self._site, [n for n in nodes if causes[n] == cause], cause)
         node_updates.power_down_when_idle(self._site.slurm, nodes)
 
-    def _weigh(self, group: PoolGroup, view: Observation) -> None:
-        """Idle machines by the order of the policy, all others behind them; only what differs."""
-        wanted: dict[str, int] = {}
+    def _set_weights(self, group: PoolGroup, view: Observation) -> None:
+        """Set the nodes' weights in Slurm where they differ: idle machines in the order of the
+        policy, all other nodes of the pool after them.
+        """
+        weight_by_node: dict[str, int] = {}
         for pool in group.now.pools:
             if pool.rules.order is not None:
                 base = self._weights[pool.name]
-                rest = dict.fromkeys(self._site.pools[pool.name].nodes, base + LEVELS)
+                busy_weights = dict.fromkeys(
+                    self._site.pools[pool.name].nodes, base + WEIGHT_LEVELS
+                )
                 idle = group.idle[pool.name]
-                wanted |= rest | weights(pool.rules, idle, group.now.now, base, LEVELS)
-        known = view.nodes
-        changed = {n: w for n, w in wanted.items() if n in known and known[n].weight != w}
+                weight_by_node |= busy_weights | weights(
+                    pool.rules, idle, group.now.now, base, WEIGHT_LEVELS
+                )
+        nodes = view.nodes
+        changed = {n: w for n, w in weight_by_node.items() if n in nodes and nodes[n].weight != w}
         if changed:
             node_updates.set_weights(self._site.slurm, changed)
 
 
-def _chosen(group: PoolGroup, plan: ScalingPlan, taken: Set[str]) -> list[str]:
-    """The nodes to start: those that the plan names, or the first ones of each pool that are not
-    ``taken``.
+def _chosen(group: PoolGroup, plan: ScalingPlan, unavailable: Set[str]) -> list[str]:
+    """Return the nodes to start: the nodes that the plan names, or the first startable nodes of
+    each pool that are not ``unavailable``.
     """
     nodes: list[str] = []
     for start in plan.starts:
         if start.nodes:
             nodes += start.nodes
             continue
-        gone = {*taken, *nodes}
-        free = [node for node in group.startable[start.pool] if node not in gone]
+        excluded = {*unavailable, *nodes}
+        free = [node for node in group.startable[start.pool] if node not in excluded]
         nodes += free[: start.machines]
     return nodes
 
 
 def reasons(now: GroupSnapshot, plan: ScalingPlan) -> Iterator[str]:
-    """What is done, in words; where nothing is, why nothing is started."""
+    """Yield sentences about the plan's starts and leaves, or why nothing is started."""
     yield from (f"{s.machines} more in pool {s.pool}: {s.reason}" for s in plan.starts)
     if plan.leaves:
         yield f"{len(plan.leaves)} may go: {plan.leaves[0].reason}"
@@ -302,17 +341,17 @@ def reasons(now: GroupSnapshot, plan: ScalingPlan) -> Iterator[str]:
 
 
 def recalled(site: Site, group: str) -> CoveredJobs:
-    """The jobs that were counted before this daemon started, by the journal: jobs that are gone
-    since do no harm.
+    """Read from the journal the jobs for which an earlier daemon started machines. The first look
+    removes jobs that have ended in between.
     """
     jobs: set[int] = set()
     started: dict[str, frozenset[int]] = {}
-    for decision in site.ledger.decisions.about(pool_subject(group), RECALLED):
-        if (was := _plan_of(decision)) is not None:
-            leaving = {leave.node for leave in was.leaves}
+    for decision in site.ledger.decisions.about(pool_subject(group), MAX_RECALLED_DECISIONS):
+        if (past_plan := _plan_of(decision)) is not None:
+            leaving = {leave.node for leave in past_plan.leaves}
             nodes = [n for n in decision.subjects if n in site.pool_of and n not in leaving]
-            started |= dict.fromkeys(nodes, frozenset(was.covered) - jobs)
-            jobs.update(was.covered)
+            started |= dict.fromkeys(nodes, frozenset(past_plan.covered) - jobs)
+            jobs.update(past_plan.covered)
     return CoveredJobs(jobs, started)
 
 
@@ -321,5 +360,5 @@ def _plan_of(decision: Decision) -> ScalingPlan | None:
     try:
         return msgspec.convert(plan, ScalingPlan)
     except msgspec.ValidationError:
-        # Another release wrote it, or it has no plan. Growth must not stop for that.
+        # Another release wrote the decision, or it has no plan. Growth must not stop for that.
         return None

@@ -36,9 +36,9 @@ from slurm_elastic.state.ledger import Ledger, Machine
 from slurm_elastic.state.ledger.books import MINIMUM
 from slurm_elastic.state.ledger.retention import MACHINES_KEPT
 
-MOST_PROBLEMS = 20
-UNKNOWN_LEASE = 1
-"""Seconds that are paid as one of a cloud that the configuration has no more."""
+MAX_PROBLEMS = 20
+UNKNOWN_LEASE_S = 1
+"""Billing unit (seconds) of a cloud that is no longer configured."""
 
 
 class By(StrEnum):
@@ -56,13 +56,13 @@ class By(StrEnum):
 
 
 OF_MACHINES = frozenset({By.POOL, By.MARKET, By.CLOUD, By.TYPE, By.DAY})
-"""Keys that an unused part of a machine has, too."""
+"""Keys of machines: the unused part of a machine has them, too."""
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """The costs of one key in micro-dollars, and for how many machine-hours: half of a machine for
-    an hour is half of one. ``unused``: a reason, no job; ``micro_unused``: of a key that machines
-    have, the part of it that nobody used.
+    """The costs of one key in micro-dollars, and its machine-hours (half of a machine for an hour
+    is 0.5). ``unused``: the key is the reason why a part of a machine was unused. ``micro_unused``:
+    the unused part of ``micro``, for keys in ``OF_MACHINES``.
     """
 
     key: str
@@ -73,13 +73,13 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """Costs from ``since`` until ``until`` (Unix time), dearest first, the unused last.
+    """Costs from ``since`` until ``until`` (Unix time), most expensive first, unused parts last.
 
-    ``micro`` is what machines were charged in that time, and ``hours`` how long they were paid; of
-    it the lines are all, or those of one user (``own``). ``pieces`` of it were checked, each within
-    one clock hour of a machine; ``problems`` are sums that do not add up. ``micro_on_demand`` is
-    what the same would have cost at on-demand prices, as far as the cloud told them (None: an
-    answer of a release that does not know).
+    ``micro``: the machines' charges in that time in micro-dollars. ``hours``: the machine-hours.
+    ``own``: only the jobs of one user are included. ``shared``: jobs pay the unused parts.
+    ``pieces``: the number of sums that were checked, each within one clock hour of a machine.
+    ``problems``: sums that do not add up. ``micro_on_demand``: the costs of the same machines at
+    on-demand prices, if the cloud quoted them (None: answer of an older release).
     """
 
     by: By
@@ -97,7 +97,7 @@ class Costs(Struct, frozen=True, kw_only=True):
 
 
 class Charge(NamedTuple):
-    """One machine: what it was charged in the span (micro-dollars), hour by hour."""
+    """The charges of one machine in the span (micro-dollars), hour by hour."""
 
     machine: Machine
     micro: int
@@ -119,8 +119,8 @@ class Books(NamedTuple):
 def read_books(
     config: Config, ledger: Ledger, since: float, until: float | None, now: float
 ) -> Books:
-    """One reading. It has nothing from before the time that the ledger keeps; without
-    ``until`` the rest of leases that have begun counts, too.
+    """Read the rows of a span from the ledger. ``since`` is moved to the begin of the ledger's
+    retention. If ``until`` is None, leases count to their ends, which may lie in the future.
     """
     leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
     longest = max(leases.values(), default=1)
@@ -128,7 +128,7 @@ def read_books(
     until = now + longest + MINIMUM if until is None else until
     machines = [
         machine
-        # One that ended before the span may have been paid into it, to the end of its lease.
+        # A machine that ended before the span is paid to the end of its lease, which may lie in it.
         for machine in ledger.machines.live(ended_since=since - longest - MINIMUM, stopped=True)
         if machine.instance.launched < until
     ]
@@ -145,7 +145,7 @@ def read_books(
 
 
 def charges(books: Books) -> Iterator[Charge]:
-    """Each machine that was paid in the span."""
+    """Yield the charges of each machine that was paid in the span."""
     uses, drains = _uses(books.runs, books.now), _drains(books.drains, books.now)
     since, until = _ms(books.since), _ms(books.until)
     for machine in books.machines:
@@ -153,39 +153,46 @@ def charges(books: Books) -> Iterator[Charge]:
         begin, end = max(lease.begin, since), min(lease.end, until)
         if begin >= end:
             continue
-        node, over = machine.instance.node, min(lease.end, _ms(_ended(machine, books.now)))
-        there = () if lease.stopped else uses.get(node, ())  # jobs are on another machine then
-        mine = [_within(u, lease.begin, over) for u in there if u.end > lease.begin]
-        hours = split(lease, [u for u in mine if u.begin < u.end], drains.get(node, ()), begin, end)
+        node, service_end = machine.instance.node, min(lease.end, _ms(_ended(machine, books.now)))
+        # While a machine is stopped, another machine serves its node and runs the node's jobs.
+        node_uses = () if lease.stopped else uses.get(node, ())
+        machine_uses = [
+            _within(u, lease.begin, service_end) for u in node_uses if u.end > lease.begin
+        ]
+        hours = split(
+            lease, [u for u in machine_uses if u.begin < u.end], drains.get(node, ()), begin, end
+        )
         yield Charge(machine, lease.between(begin, end), tuple(hours))
 
 
 def lease_of_machine(machine: Machine, books: Books) -> Lease:
-    """Its charges, as known at ``books.now``."""
-    one, ended = machine.instance, _ended(machine, books.now)
-    unit = books.leases.get(one.cloud, UNKNOWN_LEASE)
-    paid = paid_until(one.launched, ended, unit, MINIMUM)
-    over = ended if machine.retired_at is None else min(machine.retired_at, ended)
-    up = over if machine.registered_at is None else machine.registered_at
+    """The machine's lease, as known at ``books.now``."""
+    instance, ended = machine.instance, _ended(machine, books.now)
+    unit = books.leases.get(instance.cloud, UNKNOWN_LEASE_S)
+    paid = paid_until(instance.launched, ended, unit, MINIMUM)
+    service_end = ended if machine.retired_at is None else min(machine.retired_at, ended)
+    up = service_end if machine.registered_at is None else machine.registered_at
     stopped = machine.is_off
-    return Lease(_ms(one.launched), _ms(paid), one.price, _ms(up), _ms(over), stopped)
+    return Lease(
+        _ms(instance.launched), _ms(paid), instance.price, _ms(up), _ms(service_end), stopped
+    )
 
 
 def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None = None) -> Costs:
-    """Sums by ``by``, of all, or of the jobs of one user (``uid``) alone.
+    """Sum the costs by the key ``by``, for all jobs or only for the jobs of one user (``uid``).
 
-    ``share_unused``: what nobody used of a pool's machines is paid by those who used some of them,
-    in proportion; where a pool had no job, it stays unused.
+    ``share_unused``: the jobs of a pool pay the unused parts of its machines, in proportion to
+    their use. The unused parts of a pool without jobs stay unused. It has no effect with ``uid``.
     """
     if uid is not None:
         books = of_jobs(books, {run.job for run in books.runs if run.uid == uid})
     sums = _Sums(by, books.runs, uid)
     for charge in charges(books):
         sums.add(charge)
-    # One user's sums lack those of the others, who would pay their part of what is unused.
+    # The sums of one user lack the other users, who would pay their part of the unused time.
     lines = sums.lines(share_unused=share_unused and uid is None)
     total, problems = sum(line.micro for line in lines), sums.problems
-    # Of one user there are parts alone, and nothing that they should sum to.
+    # The lines of one user are a part of the charges, so there is no total to compare them with.
     if uid is None and total != sums.micro:
         problems = [f"lines sum to {total} micro-dollars, charged is {sums.micro}", *problems]
     return Costs(
@@ -200,12 +207,12 @@ def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None 
         pieces=sums.pieces,
         own=uid is not None,
         shared=share_unused and uid is None,
-        problems=tuple(problems[:MOST_PROBLEMS]),
+        problems=tuple(problems[:MAX_PROBLEMS]),
     )
 
 
 def of_jobs(books: Books, jobs: Collection[int]) -> Books:
-    """The machines that these jobs may have used."""
+    """Return the books with only the machines that these jobs may have used."""
     hostlists = {nodes for run in books.runs if run.job in jobs for nodes, _ in run.shares}
     nodes = {node for hostlist in hostlists for node in expand(hostlist)}
     machines = [machine for machine in books.machines if machine.instance.node in nodes]
@@ -213,8 +220,9 @@ def of_jobs(books: Books, jobs: Collection[int]) -> Books:
 
 
 class _Sums:
-    """Micro-dollars by pool and key, and by pool and reason, and the time of each (in milliseconds
-    times millionths of a machine, of lines that are unused and others); checked as they come.
+    """Adds charges up and checks them. ``_used``: micro-dollars by pool and key. ``_unused``:
+    micro-dollars by pool, reason and key. ``_times``: machine time by "is unused" and key, in
+    milliseconds times millionths of a machine.
     """
 
     def __init__(self, by: By, runs: Sequence[Run], uid: int | None = None) -> None:
@@ -228,10 +236,10 @@ class _Sums:
         self.problems: list[str] = []
 
     def add(self, charge: Charge) -> None:
-        """A machine more, or another part of its life."""
-        one = charge.machine.instance
+        """Add the charge of a machine. A machine that was stopped and restarted has several."""
+        instance = charge.machine.instance
         self.micro += charge.micro
-        self._machines.add((one.cloud, whole_id(one.id)))
+        self._machines.add((instance.cloud, whole_id(instance.id)))
         self.pieces += len(charge.hours)
         self._check(charge)
         for hour in charge.hours:
@@ -240,16 +248,16 @@ class _Sums:
 
     @property
     def machines(self) -> int:
-        """How many there were."""
+        """The number of machines; a restarted machine counts once."""
         return len(self._machines)
 
     @property
     def hours(self) -> float:
-        """Machine-hours, also of what costs nothing."""
+        """Machine-hours, including machines that cost nothing."""
         return sum(self._times.values()) / (HOUR * WHOLE)
 
     def lines(self, *, share_unused: bool) -> list[Line]:
-        """Dearest first, the unused last."""
+        """Return the lines, most expensive first, unused parts last."""
         if self._by in OF_MACHINES:
             return self._of_machines()
         used, unused = dict(self._used), self._unused_by_pool()
@@ -262,25 +270,26 @@ class _Sums:
         for (_, reason), micro in unused.items():
             by_reason[reason] += micro
         lines = [
-            Line(key=key, micro=micro, hours=self._hours(key)) for key, micro in _dearest(by_key)
+            Line(key=key, micro=micro, hours=self._hours(key))
+            for key, micro in _highest_first(by_key)
         ]
         return lines + [
             Line(key=str(reason), micro=micro, hours=self._hours(reason, unused=True), unused=True)
-            for reason, micro in _dearest(by_reason)
+            for reason, micro in _highest_first(by_reason)
             if micro
         ]
 
     def _of_machines(self) -> list[Line]:
-        whole: defaultdict[str, int] = defaultdict(int)
-        nobody: defaultdict[str, int] = defaultdict(int)
+        total_by_key: defaultdict[str, int] = defaultdict(int)
+        unused_by_key: defaultdict[str, int] = defaultdict(int)
         for (_, key), micro in self._used.items():
-            whole[key] += micro
+            total_by_key[key] += micro
         for (_, _, key), micro in self._unused.items():
-            whole[key] += micro
-            nobody[key] += micro
-        order = sorted(whole.items()) if self._by is By.DAY else _dearest(whole)
+            total_by_key[key] += micro
+            unused_by_key[key] += micro
+        order = sorted(total_by_key.items()) if self._by is By.DAY else _highest_first(total_by_key)
         return [
-            Line(key=key, micro=micro, hours=self._hours(key), micro_unused=nobody[key])
+            Line(key=key, micro=micro, hours=self._hours(key), micro_unused=unused_by_key[key])
             for key, micro in order
         ]
 
@@ -288,10 +297,10 @@ class _Sums:
         return self._times[unused, str(key)] / (HOUR * WHOLE)
 
     def _unused_by_pool(self) -> dict[tuple[str, Unused], int]:
-        found: defaultdict[tuple[str, Unused], int] = defaultdict(int)
+        by_pool: defaultdict[tuple[str, Unused], int] = defaultdict(int)
         for (pool, reason, _), micro in self._unused.items():
-            found[pool, reason] += micro
-        return dict(found)
+            by_pool[pool, reason] += micro
+        return dict(by_pool)
 
     def _check(self, charge: Charge) -> None:
         name = f"{charge.machine.instance.cloud}/{charge.machine.instance.id}"
@@ -308,25 +317,29 @@ class _Sums:
             if self._uid is None:
                 name = _of_machine(self._by, machine, hour)
                 self._unused[machine.pool, key, name] += micro
-                self.on_demand += micro * _dearness(machine)
+                self.on_demand += micro * _on_demand_factor(machine)
                 self._times[not name, name or str(key)] += hour.weights[key]
             return
         run = self._runs[key]
         if self._uid is None or run.uid == self._uid:
             name = _of_run(self._by, run) or _of_machine(self._by, machine, hour)
             self._used[machine.pool, name] += micro
-            self.on_demand += micro * _dearness(machine)
+            self.on_demand += micro * _on_demand_factor(machine)
             self._times[False, name] += hour.weights[key]
 
 
-def _dearness(machine: Machine) -> float:
-    """Its on-demand price by its own; 1 while it is stopped, as only its disk is paid then."""
+def _on_demand_factor(machine: Machine) -> float:
+    """The on-demand price divided by the machine's price. 1 for a stopped machine, because only its
+    disk is paid.
+    """
     price = machine.instance.price
     return 1.0 if machine.is_off or not price else max(machine.worst_price / price, 1.0)
 
 
 def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], int]) -> None:
-    """Have who used machines of a pool pay what nobody used of them."""
+    """Distribute the unused costs of each pool over the keys that used its machines, in proportion
+    to their costs.
+    """
     for pool in {pool for pool, _ in unused}:
         weights = {key: micro for key, micro in used.items() if key[0] == pool and micro}
         if not weights:
@@ -337,7 +350,7 @@ def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], i
 
 
 def _of_run(by: By, run: Run) -> str:
-    """The key that a job has; empty where it is its machine's."""
+    """The key of a job's run; "" if ``by`` is a key of machines."""
     if by is By.JOB:
         return run.label or str(run.job)
     if by is By.ACCOUNT:
@@ -348,7 +361,7 @@ def _of_run(by: By, run: Run) -> str:
 
 
 def _of_machine(by: By, machine: Machine, hour: Hour) -> str:
-    """The key that a machine has; empty where it is a job's."""
+    """The key of a machine; "" if ``by`` is a key of jobs."""
     if by is By.POOL:
         return machine.pool or NONE
     if by is By.MARKET:
@@ -360,19 +373,19 @@ def _of_machine(by: By, machine: Machine, hour: Hour) -> str:
     return f"{datetime.fromtimestamp(hour.begin / 1000, UTC):%Y-%m-%d}" if by is By.DAY else ""
 
 
-def _dearest(sums: Mapping[str, int] | Mapping[Unused, int]) -> list[tuple[str, int]]:
-    return sorted(((str(k), n) for k, n in sums.items()), key=lambda one: (-one[1], one[0]))
+def _highest_first(sums: Mapping[str, int] | Mapping[Unused, int]) -> list[tuple[str, int]]:
+    return sorted(((str(k), n) for k, n in sums.items()), key=lambda row: (-row[1], row[0]))
 
 
 def _uses(runs: Sequence[Run], now: float) -> dict[str, list[Use]]:
-    """By node."""
-    found: dict[str, list[Use]] = {}
+    """The uses of each node; ``now`` is the end of a run that has none."""
+    uses_by_node: dict[str, list[Use]] = {}
     for number, run in enumerate(runs):
         end = _ms(now if run.end is None else run.end)
-        for nodes, part in run.shares:
+        for nodes, share in run.shares:
             for node in expand(nodes):
-                found.setdefault(node, []).append(Use(number, _ms(run.begin), end, part))
-    return found
+                uses_by_node.setdefault(node, []).append(Use(number, _ms(run.begin), end, share))
+    return uses_by_node
 
 
 def _within(use: Use, begin: int, end: int) -> Use:
@@ -380,19 +393,19 @@ def _within(use: Use, begin: int, end: int) -> Use:
 
 
 def _drains(rows: Sequence[Drained], now: float) -> dict[str, list[Drain]]:
-    found: dict[str, list[Drain]] = {}
+    drains_by_node: dict[str, list[Drain]] = {}
     for row in rows:
         end = now if row.end is None else row.end
-        found.setdefault(row.node, []).append(Drain(_ms(row.begin), _ms(end)))
-    return found
+        drains_by_node.setdefault(row.node, []).append(Drain(_ms(row.begin), _ms(end)))
+    return drains_by_node
 
 
 def _ended(machine: Machine, now: float) -> float:
     return now if machine.ended_at is None else machine.ended_at
 
 
-def _ms(at: float) -> int:
-    return round(at * 1000)
+def _ms(time_s: float) -> int:
+    return round(time_s * 1000)
 
 
 def _utc(ms: int) -> str:

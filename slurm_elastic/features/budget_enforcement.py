@@ -1,14 +1,15 @@
-"""Jobs of accounts and users over their budget: kept from the public clouds until that ends.
+"""Keep the pending jobs of accounts and users over their budget out of the public clouds.
 
-Nodes cannot be held for one account or user alone, so its pending jobs are changed instead. One
-that may start elsewhere, too, loses the public clouds' partitions from its list; any other gets the
-end of the day or month as its begin time, which Slurm keeps to by itself, should no daemon run
-then. The values that it had before are put back when its account and user may spend again. Machines
-that slurmctld asks for in between are refused (``admit``), and the jobs requeued.
+A node cannot be held for a single account or user, so we change the pending jobs instead. A job
+that can also start elsewhere loses the public clouds' partitions from its list. Any other job gets
+the end of the day or month as its begin time; Slurm then starts the job by itself even if no daemon
+runs. The old values are restored when the account and user may spend again. If slurmctld requests a
+machine for such a job in between, the request is refused (``admit``) and the job requeued.
 
-Measured on 22.05.8: both can be changed on a pending job only ("Job is no longer pending execution"
-else, with exit 1); of an array's base id all pending tasks are changed and running ones complained
-of, so the error says nothing. The next look finds what is left to do.
+Measured on Slurm 22.05.8: partitions and begin time can be changed only while a job is pending
+(else exit 1, "Job is no longer pending execution"). A change of an array's base id changes all
+pending tasks and reports an error for running ones, so the error does not show what was changed.
+The next look finds the jobs that still need a change.
 """
 
 from __future__ import annotations
@@ -27,38 +28,39 @@ from slurm_elastic.state.audit_trail import job_subject
 log = logging.getLogger(__name__)
 
 CORRELATION = "budget"
-NEAR = 60.0
-"""Seconds by which a begin time may differ from what we asked for."""
-
-
-# At each look.
+BEGIN_TOLERANCE_S = 60.0
+"""Seconds by which a begin time may differ from the time that we set."""
 
 
 def enforce(
     site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn], now: float
 ) -> None:
-    """Let back whose payers may spend again, set aside whose may not. ``over``: by scope."""
+    """Restore the jobs whose payers may spend again; defer the pending jobs of the others.
+    ``over``: the exhausted budgets by scope. SlurmError if Slurm does not answer.
+    """
     rows = {row.job: row for row in site.ledger.deferred.jobs()}
     queue = {job.id: job for job in jobs}
-    gone = [job for job in rows if job not in queue]
-    if gone:
-        site.ledger.deferred.let_back(gone)
-    found = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
-    # By the account that it has now: its user may have changed it.
+    missing_jobs = [job for job in rows if job not in queue]
+    if missing_jobs:
+        site.ledger.deferred.let_back(missing_jobs)
+    queued_rows = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
+    # Use the job's present account, because its user may have changed it since the deferral.
     bars = {job.id: barring(over, job.account, job.user) for job in jobs}
-    _restore(site, [(row, job) for row, job in found if bars[job.id] is None], now)
+    _restore(site, [(row, job) for row, job in queued_rows if bars[job.id] is None], now)
     public = {c.partition_name for c in site.config.clouds if c.location is Location.PUBLIC}
-    for why in over.values():
-        mine = [j for j in jobs if bars[j.id] == why and _is_to_go(j, public, why, now)]
-        if mine:
-            _defer(site, mine, rows, public, why, now)
+    for limit in over.values():
+        jobs_to_defer = [
+            j for j in jobs if bars[j.id] == limit and _is_to_go(j, public, limit, now)
+        ]
+        if jobs_to_defer:
+            _defer(site, jobs_to_defer, rows, public, limit, now)
 
 
-def _is_to_go(job: SlurmJob, public: set[str], why: Overdrawn, now: float) -> bool:
+def _is_to_go(job: SlurmJob, public: set[str], limit: Overdrawn, now: float) -> bool:
     """Whether slurmctld might give the job a node of a public cloud."""
     if "PENDING" not in job.states or "COMPLETING" in job.states:
         return False
-    late = job.begin > now and job.begin >= why.until - NEAR
+    late = job.begin > now and job.begin >= limit.until - BEGIN_TOLERANCE_S
     return not public.isdisjoint(job.partitions) and not late
 
 
@@ -67,40 +69,55 @@ def _defer(
     jobs: Sequence[SlurmJob],
     rows: Mapping[int, Deferral],
     public: set[str],
-    why: Overdrawn,
+    limit: Overdrawn,
     now: float,
 ) -> None:
-    ours = {n for n, p in site.pool_of.items() if site.is_public(p)}
+    public_nodes = {n for n, p in site.pool_of.items() if site.is_public(p)}
     by_list: dict[tuple[str, ...], list[SlurmJob]] = {}
     for job in jobs:
-        rest = tuple(p for p in job.partitions if p not in public)
-        # One that names nodes of a public cloud keeps its partition: Slurm finds them in no other.
-        by_list.setdefault(rest if ours.isdisjoint(job.required) else (), []).append(job)
-    for rest, some in by_list.items():
-        # Before the change: after it nobody else knows what the jobs had.
-        site.ledger.deferred.defer([_deferral(rows.get(j.id), j, rest, why, now) for j in some])
-        words = f"it may start in {', '.join(rest)}" if rest else "it begins then"
-        subjects = [job_subject(job.id) for job in some]
-        site.record(CORRELATION, "set-aside", subjects, f"{why.reason}; {words}")
-        log.info("set aside jobs=%s reason=%s", [job.label for job in some], why.reason)
-        if rest:
-            _narrow(site, some, rows, rest, why, now)
+        other_partitions = tuple(p for p in job.partitions if p not in public)
+        # A job that requires nodes of a public cloud keeps its partitions, because no other
+        # partition contains these nodes.
+        by_list.setdefault(
+            other_partitions if public_nodes.isdisjoint(job.required) else (), []
+        ).append(job)
+    for other_partitions, same_list_jobs in by_list.items():
+        # Save the old values before the change: after a crash in between, they exist only here.
+        site.ledger.deferred.defer(
+            [_deferral(rows.get(j.id), j, other_partitions, limit, now) for j in same_list_jobs]
+        )
+        effect = (
+            f"it may start in {', '.join(other_partitions)}"
+            if other_partitions
+            else "it begins then"
+        )
+        subjects = [job_subject(job.id) for job in same_list_jobs]
+        site.record(CORRELATION, "set-aside", subjects, f"{limit.reason}; {effect}")
+        log.info("set aside jobs=%s reason=%s", [job.label for job in same_list_jobs], limit.reason)
+        if other_partitions:
+            _narrow(site, same_list_jobs, rows, other_partitions, limit, now)
         else:
-            _change(site, some, begin_in=why.until - now)
+            _change(site, same_list_jobs, begin_in=limit.until - now)
 
 
 def _deferral(
-    old: Deferral | None, job: SlurmJob, rest: Sequence[str], why: Overdrawn, now: float
+    earlier: Deferral | None,
+    job: SlurmJob,
+    other_partitions: Sequence[str],
+    limit: Overdrawn,
+    now: float,
 ) -> Deferral:
-    """The values to put back: as it was before the first change."""
-    # A requeue hold is Slurm's own: to put it back would have the job wait for nothing.
-    own = job.begin if job.begin > now and not job.is_requeue_hold(now) else 0.0
+    """Return the job's values from before our first change."""
+    # Slurm itself sets a begin time on a requeued job. To restore it would delay the job for
+    # nothing.
+    user_begin = job.begin if job.begin > now and not job.is_requeue_hold(now) else 0.0
     return Deferral(
         job=job.id,
         account=job.account,
-        partitions=(old.partitions if old else ()) or (job.partitions if rest else ()),
-        begin=old.begin if old else own,
-        until=0.0 if rest else why.until,
+        partitions=(earlier.partitions if earlier else ())
+        or (job.partitions if other_partitions else ()),
+        begin=earlier.begin if earlier else user_begin,
+        until=0.0 if other_partitions else limit.until,
     )
 
 
@@ -108,52 +125,57 @@ def _narrow(
     site: Site,
     jobs: Sequence[SlurmJob],
     rows: Mapping[int, Deferral],
-    rest: Sequence[str],
-    why: Overdrawn,
+    other_partitions: Sequence[str],
+    limit: Overdrawn,
     now: float,
 ) -> None:
-    """Where a partition refuses a job (its limits, with EnforcePartLimits), that one waits; what it
-    had before an earlier change (``rows``) stays in mind.
+    """Reduce the jobs' partition lists. If Slurm refuses this for a job (EnforcePartLimits and the
+    limits of the partitions), delay its begin time instead. ``rows``: the values from before
+    earlier changes.
     """
-    refused = _change(site, jobs, partitions=rest)
+    refused = _change(site, jobs, partitions=other_partitions)
     for job in jobs:
         if job.id in refused:
-            _change(site, [job], begin_in=why.until - now)
-            site.ledger.deferred.defer([_deferral(rows.get(job.id), job, (), why, now)])
-    # They start elsewhere, and need not wait out their requeue.
+            _change(site, [job], begin_in=limit.until - now)
+            site.ledger.deferred.defer([_deferral(rows.get(job.id), job, (), limit, now)])
+    # The jobs start in other partitions now, so they need not wait for the end of a requeue's
+    # delay.
     held = [job for job in jobs if job.is_requeue_hold(now) and job.id not in refused]
     if held:
         _change(site, held, begin_in=0.0)
 
 
-def _restore(site: Site, found: Sequence[tuple[Deferral, SlurmJob]], now: float) -> None:
-    """All of it in as few commands as there are different jobs. One that Slurm refuses to change is
-    tried again.
+def _restore(site: Site, queued_rows: Sequence[tuple[Deferral, SlurmJob]], now: float) -> None:
+    """Restore the saved values, with one command for all jobs that get the same value. If Slurm
+    refuses to change a job, the next look retries it.
     """
-    # A running one may be requeued, and would find no other place: its partitions stay in mind.
-    started = [row.job for row, job in found if "PENDING" not in job.states and not row.partitions]
+    # Keep the row of a started job with reduced partitions: after a requeue the job would still
+    # have the reduced list.
+    started = [
+        row.job for row, job in queued_rows if "PENDING" not in job.states and not row.partitions
+    ]
     if started:
         site.ledger.deferred.let_back(started)
-    pending = [(row, job) for row, job in found if "PENDING" in job.states]
+    pending = [(row, job) for row, job in queued_rows if "PENDING" in job.states]
     lists: dict[tuple[str, ...], list[SlurmJob]] = {}
     begins: dict[float, list[SlurmJob]] = {}
     for row, job in pending:
-        # A list or a begin time that its user has changed since is left as it is.
+        # Do not overwrite a list or a begin time that the user has changed since our change.
         if row.partitions and set(job.partitions) < set(row.partitions):
             lists.setdefault(row.partitions, []).append(job)
-        if row.until and job.begin > now and abs(job.begin - row.until) <= NEAR:
+        if row.until and job.begin > now and abs(job.begin - row.until) <= BEGIN_TOLERANCE_S:
             begins.setdefault(max(row.begin - now, 0.0), []).append(job)
     refused: set[int] = set()
-    for names, some in lists.items():
-        refused |= _change(site, some, partitions=names)
-    for seconds, some in begins.items():
-        refused |= _change(site, some, begin_in=seconds)
+    for names, same_value_jobs in lists.items():
+        refused |= _change(site, same_value_jobs, partitions=names)
+    for seconds, same_value_jobs in begins.items():
+        refused |= _change(site, same_value_jobs, begin_in=seconds)
     jobs = [job for _, job in pending if job.id not in refused]
     if jobs:
         site.ledger.deferred.let_back([job.id for job in jobs])
-        why = "its account and user may start new machines again"
-        site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], why)
-        log.info("let back jobs=%s reason=%s", [job.label for job in jobs], why)
+        reason = "its account and user may start new machines again"
+        site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], reason)
+        log.info("let back jobs=%s reason=%s", [job.label for job in jobs], reason)
 
 
 def _change(
@@ -163,8 +185,8 @@ def _change(
     partitions: Sequence[str] = (),
     begin_in: float | None = None,
 ) -> set[int]:
-    """In one command, or one by one if that fails. Returns the jobs that Slurm refuses to change;
-    one that does not answer at all ends the look (SlurmError).
+    """Change the jobs in one command, or one by one if the command fails. Return the jobs that
+    Slurm refuses to change. SlurmError if Slurm does not answer.
     """
     ids = [job.id for job in jobs]
     try:
@@ -173,8 +195,10 @@ def _change(
         if error.unanswered:
             raise
         if len(jobs) > 1:
-            alone = (_change(site, [j], partitions=partitions, begin_in=begin_in) for j in jobs)
-            return set().union(*alone)
+            refused_sets = (
+                _change(site, [j], partitions=partitions, begin_in=begin_in) for j in jobs
+            )
+            return set().union(*refused_sets)
         log.warning("job not changed job=%s error=%s", jobs[0].label, error)
         return set(ids)
     return set()

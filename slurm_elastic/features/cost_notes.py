@@ -1,6 +1,5 @@
-"""The cost of jobs that have ended, in the AdminComment that slurmdbd keeps of them
-(``books.admin_comment``). A site's own text stays; where slurmdbd refuses, nothing is
-noted.
+"""Write the cost of each ended job into its AdminComment in slurmdbd (``books.admin_comment``). The
+site's own text in the comment is kept. If slurmdbd refuses, the cost is not noted.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ log = logging.getLogger(__name__)
 
 
 def note_costs(site: Site, runs: Iterable[Run], jobs: Iterable[SlurmJob]) -> None:
-    """Note the cost of jobs that have ended, whose end ``runs`` (just written down) tell."""
-    over = {job.id for job in jobs if job.has_ended}
-    ended = {run.job for run in runs if run.end is not None} & over
-    if not ended:
+    """Note the cost of the ended jobs among ``jobs`` whose end is in ``runs`` (just recorded)."""
+    ended_jobs = {job.id for job in jobs if job.has_ended}
+    newly_ended = {run.job for run in runs if run.end is not None} & ended_jobs
+    if not newly_ended:
         return
     try:
-        for job, (micro, markets) in costs_of(site, ended).items():
+        for job, (micro, markets) in costs_of(site, newly_ended).items():
             text = site.slurm.accounted_comment(job)
-            fresh = noted(text, micro, markets)
-            if fresh != text:
-                site.slurm.set_accounted_comment(site.config.cluster.name, job, fresh)
+            new_text = noted(text, micro, markets)
+            if new_text != text:
+                site.slurm.set_accounted_comment(site.config.cluster.name, job, new_text)
     except SlurmError as error:
-        log.info("costs are not noted in AdminComment jobs=%d error=%s", len(ended), error)
+        log.info("costs are not noted in AdminComment jobs=%d error=%s", len(newly_ended), error)
 
 
 def costs_of(site: Site, jobs: Collection[int]) -> dict[int, tuple[int, set[str]]]:
-    """By job, micro-dollars of all its runs and the markets of their machines."""
+    """By job id: micro-dollars of all its runs, and the markets of their machines."""
     now = site.now()
-    # Read the runs by job. The ledger may keep millions of runs, and its lock is held meanwhile.
+    # Read the runs job by job. The ledger may keep millions of runs, and a reading holds its lock.
     begins = (run.begin for job in jobs for run in site.ledger.usage.runs_of(job))
     begin = min(begins, default=now)
     books = of_jobs(read_books(site.config, site.ledger, begin, None, now), jobs)
@@ -47,9 +46,9 @@ def costs_of(site: Site, jobs: Collection[int]) -> dict[int, tuple[int, set[str]
     markets: defaultdict[int, set[str]] = defaultdict(set)
     for charge in charges(books):
         for hour in charge.hours:
-            for key, part in hour.parts.items():
+            for key, share_micro in hour.parts.items():
                 if not isinstance(key, Unused) and books.runs[key].job in jobs:
                     job = books.runs[key].job
-                    micro[job] += part
+                    micro[job] += share_micro
                     markets[job].add(str(charge.machine.instance.market))
     return {job: (micro[job], markets[job]) for job in micro}

@@ -1,6 +1,5 @@
-"""Which waiting jobs a growth policy has counted already, so that each counts once.
-
-One whose machines never came up, or that was requeued, counts again.
+"""Waiting jobs that already have machines on their way (covered jobs), so that growth counts each
+job once. A job counts again if its machines never came up, or if it was requeued.
 """
 
 from __future__ import annotations
@@ -13,13 +12,15 @@ from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 
 
 def counted_id(job: SlurmJob) -> int:
-    """The job's id; of what is left of an array the array's, as its own changes with each task."""
+    """The job's id. For the pending rest of an array it is the array's id, because Slurm gives the
+    rest a new id each time a task starts.
+    """
     return job.array if job.array and job.task is None else job.id
 
 
 class CoveredJobs:
-    """The counted jobs of one group of pools: jobs with their restarts at that time, and the nodes
-    that were ``started``, each with those that it was started for, until it is up.
+    """The covered jobs of one group of pools. ``_jobs``: by job, its restart count when it was
+    added. ``_started``: by node that is not up yet, the jobs for which it was started.
     """
 
     def __init__(
@@ -31,28 +32,29 @@ class CoveredJobs:
     def remaining(
         self, jobs: Sequence[SlurmJob], nodes: Mapping[str, SlurmNode]
     ) -> tuple[int, ...]:
-        """The jobs that are still covered by a scale-up."""
+        """Return the jobs that are still covered. Forget the others."""
         for name, ids in list(self._started.items()):
             node = nodes.get(name)
-            where = phase(node) if node is not None and not is_down(node) else None
-            if where is Phase.POWERING_UP:
+            node_phase = phase(node) if node is not None and not is_down(node) else None
+            if node_phase is Phase.POWERING_UP:
                 continue
             del self._started[name]
-            if where is not Phase.UP:  # it never came: its jobs wait for nothing
+            if (
+                node_phase is not Phase.UP
+            ):  # the machine never came up, so its jobs must count again
                 for job in ids:
                     self._jobs.pop(job, None)
         restarts = {counted_id(job): job.restarts for job in jobs}
         self._jobs = {
             job: restarts[job]
-            for job, then in self._jobs.items()
-            # None: by the journal of an earlier daemon, which does not tell how often it had
-            # restarted.
-            if job in restarts and then in (None, restarts[job])
+            for job, restarts_then in self._jobs.items()
+            # None: the job was restored from the journal, which lacks the restart count.
+            if job in restarts and restarts_then in (None, restarts[job])
         }
         return tuple(sorted(self._jobs))
 
     def add(self, ids: Iterable[int], nodes: Iterable[str], jobs: Sequence[SlurmJob]) -> None:
-        """From now on these are counted; ``nodes`` were started for those that are new."""
+        """Replace the covered jobs by ``ids``. ``nodes`` were started for the new ones."""
         restarts = {counted_id(job): job.restarts for job in jobs}
         new = frozenset(ids) - self._jobs.keys()
         self._jobs = {job: restarts.get(job) for job in ids}

@@ -1,10 +1,10 @@
-"""Machines leave by an operator's word: drained, replaced, moved to another cloud.
+"""Machines leave because an operator ordered it: drained, replaced, moved to another cloud.
 
-Each look goes by what Slurm and the ledger say, so that a new daemon goes on where the last one
-was. A node is told to power down when its jobs have ended. In an aggressive departure its jobs are
-moved by slurm-elastic-ckptman, by a notice as a person would give it; one that cannot be saved is
-requeued and starts anew, which its operator was told. A job that must not be requeued, or that is
-no batch job, is waited for.
+Each look uses only the state of Slurm and the ledger, so a restarted daemon continues the
+departures. A node is powered down when its jobs have ended. In an aggressive departure we give
+slurm-elastic-ckptman a notice, as a person would, and ckptman moves the jobs. If a job cannot be
+saved, it is requeued and starts over; the operator was warned of that. If a job must not be
+requeued or is no batch job, the departure waits for its end.
 """
 
 from __future__ import annotations
@@ -39,122 +39,150 @@ from slurm_elastic.state.store.shared_journal import is_there
 
 log = logging.getLogger(__name__)
 
-SILENT = 60.0
-"""Seconds after which a job that nobody has begun to move is told of."""
+MAX_SILENCE_S = 60.0
+"""Seconds after which we record that ckptman has not begun to move a job."""
 
 
 class Departures:
-    """In memory is only what was told already: a new daemon tells it once more."""
+    """Keeps in memory only which notices were given and which events were recorded. After a restart
+    the daemon repeats them once.
+    """
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._noticed: dict[tuple[int, str], float] = {}
-        self._reports = ReportOnce[tuple[int, str, str]]()
+        self._recorded = ReportOnce[tuple[int, str, str]]()
 
     def look(self) -> None:
-        """The next step of each departure that is in force."""
+        """Take the next step of each departure that is in force."""
         now = self._site.now()
         directives = self._site.ledger.directives.all()
-        self._forget({one.number for one in directives})
-        for one in directives:
-            if isinstance(one.word, Departure) and one.holds(now):
-                self._go_on(one, one.word)
+        self._forget({directive.number for directive in directives})
+        for directive in directives:
+            if isinstance(directive.word, Departure) and directive.holds(now):
+                self._advance(directive, directive.word)
 
     def _forget(self, kept: Set[int]) -> None:
         """Forget the departures that the ledger no longer has."""
-        self._reports.forget_unless(lambda report: report[0] in kept)
-        self._noticed = {key: at for key, at in self._noticed.items() if key[0] in kept}
+        self._recorded.forget_unless(lambda report: report[0] in kept)
+        self._noticed = {
+            key: noticed_at for key, noticed_at in self._noticed.items() if key[0] in kept
+        }
 
-    def _go_on(self, one: Directive, word: Departure) -> None:
+    def _advance(self, directive: Directive, departure: Departure) -> None:
         site = self._site
-        # As of one moment: a machine that is started between two reads would be in neither, and
-        # its node would count as left. The repair ends the stopped ones.
+        # Read running and stopped machines at one moment. A machine that is started between two
+        # readings would be in neither, and its node would count as left. The stopped machines count
+        # until the repair has ended them.
         state = site.ledger.state()
-        there = (*site.serving_machines(state.machines), *state.stopped)
-        machines = concerned(there, word, one.starts)
-        if word.to:
-            self._redirect(one, word)
+        machines_in_use = (*site.serving_machines(state.machines), *state.stopped)
+        machines = concerned(machines_in_use, departure, directive.starts)
+        if departure.to:
+            self._redirect(directive, departure)
         if not machines:
-            self._over(one, word)
+            self._finish(directive, departure)
             return
         view = site.slurm.nodes(sorted({m.instance.node for m in machines}))
-        step = next_step(word, list(view.values()))
+        step = next_step(departure, list(view.values()))
         if step.leave:
-            reason = f"{MAINTENANCE}{told(one, site.now())}"[:200]
-            # POWER_DOWN_ASAP: its jobs end first, and nothing new starts on it.
+            reason = f"{MAINTENANCE}{told(directive, site.now())}"[:200]
+            # POWER_DOWN_ASAP: Slurm starts no new job on the node and waits for its jobs to end.
             node_updates.power_down_when_idle(site.slurm, step.leave, reason)
-            site.record(OPERATORS, "leaving", step.leave, _cause(one, site.now()))
-            log.info("leaving nodes=%s reason=%s", compress(step.leave), told(one, site.now()))
+            site.record(OPERATORS, "leaving", step.leave, _cause(directive, site.now()))
+            log.info(
+                "leaving nodes=%s reason=%s", compress(step.leave), told(directive, site.now())
+            )
         if step.kept:
-            self._tell(one, "kept", step.kept, "a person has drained it: its machine stays")
+            self._record_once(
+                directive, "kept", step.kept, "a person has drained it: its machine stays"
+            )
         if step.give_up:
-            power_down_and_requeue(site, step.give_up, view, _cause(one, site.now()), OPERATORS)
+            power_down_and_requeue(
+                site, step.give_up, view, _cause(directive, site.now()), OPERATORS
+            )
         if step.press:
-            self._press(one, step)
+            self._notify_and_move(directive, step)
 
-    def _over(self, one: Directive, word: Departure) -> None:
-        if word.gets_done:
-            self._site.ledger.directives.end(one.number)
-        self._tell(one, "departed", word.nodes, f"all have left: {told(one, self._site.now())}")
+    def _finish(self, directive: Directive, departure: Departure) -> None:
+        if departure.gets_done:
+            self._site.ledger.directives.end(directive.number)
+        self._record_once(
+            directive,
+            "departed",
+            departure.nodes,
+            f"all have left: {told(directive, self._site.now())}",
+        )
 
-    def _tell(self, one: Directive, kind: str, subjects: Sequence[str], why: str) -> None:
-        """Once for each of them."""
-        news = [s for s in subjects if self._reports.is_news((one.number, kind, s))]
-        if news:
-            self._site.record(OPERATORS, kind, news, why)
-            log.info("%s subjects=%s reason=%s", kind, ",".join(news), why)
+    def _record_once(
+        self, directive: Directive, kind: str, subjects: Sequence[str], reason: str
+    ) -> None:
+        """Record and log an event once for each subject."""
+        unreported = [s for s in subjects if self._recorded.is_news((directive.number, kind, s))]
+        if unreported:
+            self._site.record(OPERATORS, kind, unreported, reason)
+            log.info("%s subjects=%s reason=%s", kind, ",".join(unreported), reason)
 
-    # moving jobs
-
-    def _press(self, one: Directive, step: NextStep) -> None:
+    def _notify_and_move(self, directive: Directive, step: NextStep) -> None:
+        """Give ckptman a notice for each node once, and look after the jobs on the nodes."""
         site, now = self._site, self._site.now()
-        place = site.config.state / DROPS
+        drop_dir = site.config.state / DROPS
         for node in step.press:
-            if (one.number, node) not in self._noticed:
-                with contextlib.suppress(FileNotFoundError):  # nobody was ever there to save jobs
-                    drop(place, NoticeOrder(node=node, reason=told(one, now), departure=True), now)
-                self._noticed[one.number, node] = now
+            if (directive.number, node) not in self._noticed:
+                # Without the directory ckptman never ran on this cluster.
+                with contextlib.suppress(FileNotFoundError):
+                    drop(
+                        drop_dir,
+                        NoticeOrder(node=node, reason=told(directive, now), departure=True),
+                        now,
+                    )
+                self._noticed[directive.number, node] = now
         moves = self._moves()
         for job in jobs_on(site.slurm.jobs(), step.press):
-            self._move(one, job, moves, [n for n in step.press if n in job.nodes])
+            self._move(directive, job, moves, [n for n in step.press if n in job.nodes])
 
     def _move(
         self,
-        one: Directive,
+        directive: Directive,
         job: SlurmJob,
         moves: dict[tuple[int, int], Migration] | None,
         nodes: Sequence[str],
     ) -> None:
-        """Requeue the jobs of which nothing can be saved, which ckptman does not do."""
+        """Requeue a job that cannot be saved, because ckptman does not do that. Record why we wait
+        for a job that cannot be moved, or that ckptman has not begun to move.
+        """
         site = self._site
         subject = (job_subject(job.id),)
         if "RUNNING" not in job.states:
             return
         if not job.batch or not job.requeue:
-            why = "is no batch job" if not job.batch else "must not be requeued"
-            self._tell(one, "waited-for", subject, f"it {why}: its machine leaves after it")
+            reason = "is no batch job" if not job.batch else "must not be requeued"
+            self._record_once(
+                directive, "waited-for", subject, f"it {reason}: its machine leaves after it"
+            )
             return
         move = None if moves is None else moves.get((job.id, job.restarts))
         if moves is not None and move is None:
-            asked = min(self._noticed.get((one.number, n), site.now()) for n in nodes)
-            if site.now() - asked > SILENT:
-                why = "slurm-elastic-ckptman has not begun to move it; does it run?"
-                self._tell(one, "not-moved", subject, why)
+            noticed_at = min(self._noticed.get((directive.number, n), site.now()) for n in nodes)
+            if site.now() - noticed_at > MAX_SILENCE_S:
+                reason = "slurm-elastic-ckptman has not begun to move it; does it run?"
+                self._record_once(directive, "not-moved", subject, reason)
             return
         if move is not None and not move.hopeless:
             return
         site.requeues.expect(job, site.monotonic(), frozenset(nodes))
         site.slurm.requeue(job.id)
-        why = move.note if move is not None else "no checkpoint method is at work on this cluster"
+        reason = (
+            move.note if move is not None else "no checkpoint method is at work on this cluster"
+        )
         site.record(
             OPERATORS,
             "requeued",
             (*subject, *nodes),
-            f"it starts anew ({why}): {told(one, site.now())}",
+            f"it starts anew ({reason}): {told(directive, site.now())}",
         )
 
     def _moves(self) -> dict[tuple[int, int], Migration] | None:
-        """The moves under way by job and attempt; None where ckptman was never at work."""
+        """Return the open moves by job and attempt; None if ckptman never ran on this cluster."""
         path = self._site.config.state / FILE
         if not is_there(path):
             return None
@@ -163,15 +191,15 @@ class Departures:
                 return {(m.run.job, m.run.attempt): m for m in state.migrations()}
         except (sqlite3.Error, SlurmElasticError) as error:
             log.warning("moves of jobs cannot be read: %s", error)
-            # Not None: while these cannot be read, nobody is requeued.
+            # Not None, because None would requeue jobs that ckptman may be moving.
             return {}
 
-    def _redirect(self, one: Directive, word: Departure) -> None:
-        """Waiting jobs of the cloud that is emptied get the other one's partition."""
+    def _redirect(self, directive: Directive, departure: Departure) -> None:
+        """Give the waiting jobs of the emptied cloud the partition of the target cloud."""
         site = self._site
-        source = site.clouds[word.scope.partition(":")[2]].partition_name
-        target = site.clouds[word.to].partition_name
-        pools = site.pools_of_cloud(word.to)
+        source = site.clouds[departure.scope.partition(":")[2]].partition_name
+        target = site.clouds[departure.to].partition_name
+        pools = site.pools_of_cloud(departure.to)
         for partitions, jobs in redirected(site.slurm.jobs(), source, target, pools).items():
             subjects = [job_subject(job) for job in jobs]
             try:
@@ -179,11 +207,13 @@ class Departures:
             except SlurmError as error:
                 if error.unanswered:
                     raise
-                self._tell(one, "not-redirected", subjects, f"{target} refuses it: {error}")
+                self._record_once(
+                    directive, "not-redirected", subjects, f"{target} refuses it: {error}"
+                )
                 continue
-            why = f"it may start in {', '.join(partitions)}: {told(one, site.now())}"
-            site.record(OPERATORS, "redirected", subjects, why)
+            reason = f"it may start in {', '.join(partitions)}: {told(directive, site.now())}"
+            site.record(OPERATORS, "redirected", subjects, reason)
 
 
-def _cause(one: Directive, now: float) -> ByOrder:
-    return ByOrder(number=one.number, told=told(one, now))
+def _cause(directive: Directive, now: float) -> ByOrder:
+    return ByOrder(number=directive.number, told=told(directive, now))

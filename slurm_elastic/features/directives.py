@@ -1,8 +1,8 @@
-"""Operators' directives, carried out: what is over ends, and nodes where nothing may start are kept
-from Slurm, so that no job walks into them.
+"""Carries out the directives of operators: ends the expired ones, and holds the nodes on which
+nothing may start, so that Slurm allocates them to no job.
 
-The ranking buys nothing there (``budget.find_stops``) from the moment at which the directive is in
-the ledger, whatever this module does.
+The ranking (``budget.stop_of``) prevents purchases for these nodes. It does so as soon as the
+directive is in the ledger, independently of this module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slurm_elastic.state.ledger import LedgerState
 
 log = logging.getLogger(__name__)
 
-PERIOD = 5.0
+PERIOD_S = 5.0
 
 
 def join(site: Site) -> Extensions:
@@ -38,65 +38,67 @@ def join(site: Site) -> Extensions:
 
 
 class Directives(Part):
-    """``looks`` is the daemon's task."""
+    """``looks``: the periodic task that the daemon runs."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         self._departures = Departures(site)
-        self.looks = SiteTask(site, worker, self.look, "directives", period=PERIOD, idle=is_idle)
+        self.looks = SiteTask(site, worker, self.look, "directives", period=PERIOD_S, idle=is_idle)
 
     def look(self) -> None:
-        """One look at all that operators have said."""
-        self._end_what_is_over()
-        self._keep(closed_nodes(self._site))
+        """Carry out all directives once."""
+        self._end_expired()
+        self._hold_closed(closed_nodes(self._site))
         self._departures.look()
 
-    def _end_what_is_over(self) -> None:
+    def _end_expired(self) -> None:
         site, now = self._site, self._site.now()
-        for one in site.ledger.directives.all():
+        for directive in site.ledger.directives.all():
             if (
-                one.until is not None
-                and one.until <= now
-                and site.ledger.directives.end(one.number)
+                directive.until is not None
+                and directive.until <= now
+                and site.ledger.directives.end(directive.number)
             ):
-                why = OrderOver(number=one.number, told=told(one, now))
-                subjects = subjects_of(site.config, one)
-                site.record(one.correlation, "directive-over", subjects, why)
-                log.info("directive over number=%d: %s", one.number, why)
+                cause = OrderOver(number=directive.number, told=told(directive, now))
+                subjects = subjects_of(site.config, directive)
+                site.record(directive.correlation, "directive-over", subjects, cause)
+                log.info("directive over number=%d: %s", directive.number, cause)
 
-    def _keep(self, closed: Mapping[str, StoppedByOrder]) -> None:
-        """Hold these nodes, by their reasons, and no others, for operators."""
+    def _hold_closed(self, closed: Mapping[str, StoppedByOrder]) -> None:
+        """Hold the closed nodes for operators, with their causes. Release all other operator
+        holds.
+        """
         site = self._site
         rows = {row.scope: row for row in site.ledger.exclusions.holds() if row.kind == OPERATOR}
-        over = [node for node in rows if node not in closed]
-        if over:
-            holds.release(site, over, NoOrderKeepsIt(), OPERATOR)
-        new = [n for n, cause in closed.items() if n not in rows or rows[n].cause != cause]
-        if new:
-            # All nodes of a reason in one transaction: each costs a sync of the disk, and reads
-            # all holds once more.
-            for cause in dict.fromkeys(closed[node] for node in new):
-                holds.hold_back(site, [n for n in new if closed[n] == cause], cause, OPERATOR)
+        unclosed = [node for node in rows if node not in closed]
+        if unclosed:
+            holds.release(site, unclosed, NoOrderKeepsIt(), OPERATOR)
+        changed = [n for n, cause in closed.items() if n not in rows or rows[n].cause != cause]
+        if changed:
+            # Hold all nodes of a cause in one transaction. Each transaction syncs the disk and
+            # reads all holds again, so one transaction per node takes seconds in a large pool.
+            for cause in dict.fromkeys(closed[node] for node in changed):
+                holds.hold_back(site, [n for n in changed if closed[n] == cause], cause, OPERATOR)
             holds.drain_when_powered_down(site)
 
 
 def is_idle(state: LedgerState) -> bool:
-    """Whether no operator has said anything, and nothing is kept for one."""
-    return not state.directives and all(one.kind != OPERATOR for one in state.exclusions)
+    """Whether there is no directive and no hold of an operator."""
+    return not state.directives and all(row.kind != OPERATOR for row in state.exclusions)
 
 
 def closed_nodes(site: Site) -> dict[str, StoppedByOrder]:
-    """By node of ours, why operators let nothing start on it."""
+    """By node of ours: the order because of which nothing may start on it."""
     directives, now = site.ledger.directives.all(), site.now()
     pools = stopped_pools(directives, {p.name: p.cloud for p in site.pools.values()}, now)
-    single = stopped_nodes(directives, now)
-    found = {node: order for node, order in single.items() if node in site.pool_of}
-    found |= {n: order for name, order in pools.items() for n in site.pools[name].nodes}
-    cause_of = {order.number: StoppedByOrder.of(order) for order in found.values()}
-    return {node: cause_of[order.number] for node, order in found.items()}
+    node_orders = stopped_nodes(directives, now)
+    order_by_node = {node: order for node, order in node_orders.items() if node in site.pool_of}
+    order_by_node |= {n: order for name, order in pools.items() for n in site.pools[name].nodes}
+    cause_of = {order.number: StoppedByOrder.of(order) for order in order_by_node.values()}
+    return {node: cause_of[order.number] for node, order in order_by_node.items()}
 
 
-def subjects_of(config: Config, one: Directive) -> tuple[str, ...]:
-    """The subjects of a decision on it: the pools of its scope, or its nodes."""
-    scope = "" if one.word.scope.startswith(ACCOUNT) else one.word.scope
-    return one.word.single or tuple(pool_subject(name) for name in pools_in(config, scope))
+def subjects_of(config: Config, directive: Directive) -> tuple[str, ...]:
+    """The subjects of a decision about the directive: its nodes, or the pools of its scope."""
+    scope = "" if directive.word.scope.startswith(ACCOUNT) else directive.word.scope
+    return directive.word.single or tuple(pool_subject(name) for name in pools_in(config, scope))

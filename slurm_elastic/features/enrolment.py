@@ -1,10 +1,11 @@
-"""Keys that are good for enrolling only, once: for clouds that do not show consoles.
+"""Keys with which a machine can only enrol, and only once: for clouds that show no consoles.
 
-A launch has a word; of that and its node's name follows each machine's private key, by which the
-hub lets it reach one port, for ten minutes after the launch at most. There it hands in its own
-public key, and the other one is dead. A machine is told its key and no other's, or, where its cloud
-tells all machines of a launch the same, the word (``programs/tunnel.py`` makes the key of it then).
-The words follow from one secret of the head.
+Each launch has a secret word. A machine's enrolment key is derived from the word and the name of
+its node. With this key the hub lets the machine reach one port, for at most ten minutes after the
+launch. There the machine hands in its own public key, and the enrolment key becomes invalid. A
+machine gets only its own key. If the cloud gives all machines of a launch the same user data, they
+get the word, and ``programs/tunnel.py`` derives the key. The words are derived from one secret of
+the head.
 """
 
 from __future__ import annotations
@@ -28,37 +29,39 @@ from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key
 log = logging.getLogger(__name__)
 
 FILE = "enrolment.secret"
-LONGEST = 64
-"""Bytes of a line that a machine may send: its key has 44."""
-LINE = 5.0
-"""Seconds in which it comes, whole."""
+MAX_LINE_BYTES = 64
+"""Limit of the line that a machine sends; a key has 44 bytes."""
+LINE_TIMEOUT_S = 5.0
+"""Time-out for receiving the whole line, and for sending the answer."""
 CLIENTS, THREADS = 256, 16
-PUBLIC_PARTS = 100_000
-"""Public parts of keys that are kept, about."""
+MAX_PUBLIC_KEYS = 100_000
+"""The cache of public keys is cleared when it has more entries than this."""
 _KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 Take = Callable[[str, str], str]
-"""From an address, a key; "" or why it is not taken."""
+"""Takes the address of a machine and its public key; returns "" or why it refuses the key."""
 
 
 def word_of(state: Path, generation: str) -> str:
-    """The word of a launch; the secret behind it is made at the first
-    call. OSError where it cannot be kept.
+    """The secret word of a launch, derived from the head's secret, which the first call creates.
+    OSError if the secret's file cannot be read or written.
     """
-    # Derived and not drawn, so that a launch that is repeated tells its machines the same.
+    # Derived, not random: a launch that is repeated must give its machines the same word.
     return hmac.new(_secret(state / FILE), generation.encode(), hashlib.sha256).hexdigest()
 
 
 def _secret(path: Path) -> bytes:
     with contextlib.suppress(FileNotFoundError):
         return path.read_bytes()
-    writing.create(path, secrets.token_bytes(32))  # where another thread was first, its one counts
+    # If another thread creates the file first, `create` keeps that thread's file. Read the file,
+    # because our own bytes may not be in it.
+    writing.create(path, secrets.token_bytes(32))
     return path.read_bytes()
 
 
 class Desk:
-    """Where machines hand in their keys: at the head's address in the tunnel. Who asks is known by
-    the address, as WireGuard lets nobody use another's. ``place`` is what it listens on: with port
-    0, on any that is free.
+    """Where machines hand in their keys, at the head's address in the tunnel. A machine is
+    identified by its address: WireGuard accepts from each key only packets with that key's address.
+    ``place``: address and port to listen on; port 0 means any free port.
     """
 
     def __init__(self, state: Path, address: str, take: Take, port: int = ENROL_PORT) -> None:
@@ -68,10 +71,10 @@ class Desk:
         self._reports = ReportOnce[str]()
 
     def public_key(self, generation: str, node: str) -> str:
-        """The public part of the key by which that machine enrols. HubError without wg(8)."""
+        """The public part of the machine's enrolment key. HubError if wg(8) fails or is missing."""
         name = (generation, node)
         if name not in self._public:
-            if len(self._public) > PUBLIC_PARTS:
+            if len(self._public) > MAX_PUBLIC_KEYS:
                 self._public.clear()
             private = enrolment_key(word_of(self._state, generation), node)
             self._public[name] = run("wg", "pubkey", text=private).strip()
@@ -79,11 +82,11 @@ class Desk:
 
     @property
     def port(self) -> int | None:
-        """Where it listens; None where it does not."""
+        """The port that it listens on; None if it does not listen."""
         return self._server.port if self._server else None
 
     def open(self) -> None:
-        """Listen, unless it does; what is in the way is told, and tried again."""
+        """Listen, unless it already does. An error is logged once, and the next call retries."""
         if self._server is not None:
             return
         server = Handing(self.place, self._take)
@@ -96,23 +99,23 @@ class Desk:
             self._server = server
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
 
 
 class Handing(Server):
-    """Machines with their keys, which are taken in turn; who is one too many comes again."""
+    """The server of a ``Desk``. A machine beyond the client limit is rejected and retries."""
 
     def __init__(self, place: tuple[str, int], take: Take) -> None:
-        super().__init__("enrol", place, Bounds(clients=CLIENTS, line=LONGEST))
+        super().__init__("enrol", place, Bounds(clients=CLIENTS, line=MAX_LINE_BYTES))
         self._take, self._taking = take, self.hands("enrol", THREADS)
 
     async def attend(self, client: Client) -> None:
-        """Its key, and what is said to that."""
-        said = "no key"
+        """Read a machine's key and send the answer: ``ok``, or why the key is refused."""
+        answer = "no key"
         with contextlib.suppress(Exceeded):
-            line = (await client.line(LINE)).decode("ascii", "replace").strip()
+            line = (await client.line(LINE_TIMEOUT_S)).decode("ascii", "replace").strip()
             if _KEY.fullmatch(line):
-                said = await self._taking.do(self._take, client.peer.address, line) or "ok"
-        await client.send(f"{said}\n".encode(), LINE)
+                answer = await self._taking.do(self._take, client.peer.address, line) or "ok"
+        await client.send(f"{answer}\n".encode(), LINE_TIMEOUT_S)

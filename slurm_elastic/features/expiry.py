@@ -1,4 +1,6 @@
-"""When the clouds' credentials end: looked at now and then, kept in the ledger for all who tell."""
+"""Checks regularly when the clouds' credentials expire, and records it in the ledger, from which
+``status`` and notifications read it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from slurm_elastic.state.credentials import health_of
 
 log = logging.getLogger(__name__)
 
-PERIOD = 600.0
+PERIOD_S = 600.0
 
 
 def join(site: Site) -> Extensions:
@@ -23,14 +25,16 @@ def join(site: Site) -> Extensions:
 
 
 class CredentialsEnd(Part):
-    """``looks`` is the daemon's task."""
+    """``looks``: the periodic task that the daemon runs."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
-        self.looks = SiteTask(site, worker, self.look, "credentials", period=PERIOD)
+        self.looks = SiteTask(site, worker, self.look, "credentials", period=PERIOD_S)
 
     def look(self) -> None:
-        """Ask each provider that can tell; a cloud that does not answer keeps what it said."""
+        """Ask each provider that knows when its credentials expire. If a cloud does not answer, its
+        last recorded answer is kept.
+        """
         site = self._site
         for name, provider in site.providers.items():
             if not isinstance(provider, Expiring):
@@ -43,6 +47,8 @@ class CredentialsEnd(Part):
             except Exception:
                 log.exception("credentials' end is not known cloud=%s", name)
                 continue
-            known = any(h.name == health_of(name, ends, 0.0).name for h in site.ledger.health.all())
-            if known or ends is not None:
+            is_recorded = any(
+                h.name == health_of(name, ends, 0.0).name for h in site.ledger.health.all()
+            )
+            if is_recorded or ends is not None:
                 site.ledger.health.report(health_of(name, ends, site.now()))

@@ -1,7 +1,7 @@
-"""The host keys of machines: as their consoles print them, and the file that keeps them.
+"""The host keys of machines: reads them from console output, and keeps them in a file.
 
-``StateDir/known_hosts`` has one entry a key for each living machine whose key is known, in
-OpenSSH's form (sshd(8)) with the machine's id as comment: an admin may use it, too.
+``StateDir/known_hosts`` has one line for each known key of each living machine, in OpenSSH's
+format (sshd(8)) with the machine's id as comment. An admin can use the file, too.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 _KINDS = r"ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)"
 _KEY = re.compile(rf"\b({_KINDS}) ([A-Za-z0-9+/]{{40,1400}}={{0,2}})")
-# cloud-init's words, module keys-to-console.
+# The markers that cloud-init's module keys-to-console prints.
 _BEGIN = "-----BEGIN SSH HOST KEY KEYS-----"
 _END = "-----END SSH HOST KEY KEYS-----"
 CONSOLE_READ = 1 << 18
-"""Characters of a console, the last ones, that are looked at: clouds keep fewer."""
-MOST_KEYS = 16
-"""The host keys of one machine: sshd has a handful of kinds."""
+"""Only this many last characters of a console are searched. Clouds keep fewer."""
+MAX_KEYS = 16
+"""At most this many host keys per machine are read. sshd has one for each of a few kinds."""
 _ENTRY = re.compile(rf"(\S+) ({_KINDS}) (\S+) (\S+)")
 
 
@@ -39,24 +39,26 @@ class HostKey(Struct, frozen=True, order=True):
 
 def host_key(line: str) -> HostKey:
     """The key of a line such as ``ssh-ed25519 AAAA... comment``; ValueError for anything else."""
-    found = _KEY.match(line)
-    if found is None:
+    match = _KEY.match(line)
+    if match is None:
         raise ValueError(f"{line[:40]!r} is no public key")
-    return HostKey(*found.groups())
+    return HostKey(*match.groups())
 
 
 def printed_keys(console: str) -> tuple[HostKey, ...]:
-    """The keys that cloud-init has printed on a machine's console, of its last boot."""
+    """The host keys that cloud-init printed on a machine's console at its last boot."""
     text = console[-CONSOLE_READ:]
     end = text.rfind(_END)
     begin = text.rfind(_BEGIN, 0, max(end, 0))
     if begin < 0:
         return ()
-    return tuple(HostKey(*found) for found in _KEY.findall(text[begin:end])[:MOST_KEYS])
+    return tuple(HostKey(*match) for match in _KEY.findall(text[begin:end])[:MAX_KEYS])
 
 
 class KnownHosts:
-    """The file; not thread-safe. An address belongs to the machine that was put there last."""
+    """The ``known_hosts`` file. Not thread-safe. If several machines had an address, it belongs to
+    the machine that was added last.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -66,34 +68,34 @@ class KnownHosts:
         except FileNotFoundError:
             lines = []
         for line in lines:
-            if found := _ENTRY.fullmatch(line):
-                host, kind, text, machine = found.groups()
-                before = self._keys.get(machine, (host, ()))[1]
-                self._keys[machine] = host, (*before, HostKey(kind, text))
+            if match := _ENTRY.fullmatch(line):
+                host, kind, text, machine = match.groups()
+                earlier_keys = self._keys.get(machine, (host, ()))[1]
+                self._keys[machine] = host, (*earlier_keys, HostKey(kind, text))
 
     def keys(self, machine: str, address: str, port: int) -> tuple[HostKey, ...]:
-        """The keys that the machine must show one of; none where they are not known yet."""
+        """The keys of which the machine must show one; empty if its keys are not known yet."""
         host, keys = self._keys.get(machine, ("", ()))
         return keys if host == _host(address, port) else ()
 
     def put(self, machine: str, address: str, port: int, keys: Iterable[HostKey]) -> None:
-        """The machine has these; what another one had at that address is forgotten."""
+        """Set the machine's keys. Remove any other machine with the same address and port."""
         host = _host(address, port)
         self._keys = {m: entry for m, entry in self._keys.items() if entry[0] != host}
         self._keys[machine] = host, tuple(keys)
         self._write()
 
     def keep(self, machines: Iterable[str]) -> None:
-        """Forget all but these."""
+        """Remove all machines except these."""
         alive = set(machines)
-        left = {m: entry for m, entry in self._keys.items() if m in alive}
-        if left != self._keys:
-            self._keys = left
+        kept_keys = {m: entry for m, entry in self._keys.items() if m in alive}
+        if kept_keys != self._keys:
+            self._keys = kept_keys
             self._write()
 
     @property
     def machines(self) -> Mapping[str, str]:
-        """The host of each machine whose keys are known, as the file has it."""
+        """By machine id: the host as written in the file."""
         return {machine: host for machine, (host, _) in self._keys.items()}
 
     def _write(self) -> None:
@@ -106,5 +108,5 @@ class KnownHosts:
 
 
 def _host(address: str, port: int) -> str:
-    """As OpenSSH writes it: brackets where the port is another one."""
+    """The host in OpenSSH's format: in brackets with the port, unless the port is 22."""
     return address if port == 22 else f"[{address}]:{port}"

@@ -1,4 +1,4 @@
-"""The secret by which a machine's slurmd is believed: the munge key, or its cloud's keys of
+"""The secret with which a machine's slurmd authenticates: the munge key, or its cloud's keys for
 auth/slurm.
 """
 
@@ -15,8 +15,8 @@ from slurm_elastic.slurm.conf import keyset
 
 
 def text_for(ssh: Ssh, cloud: str, now: float) -> bytes:
-    """The secret for a machine of that cloud, read anew: ``key rotate`` may have changed it.
-    ConfigError where it cannot be used.
+    """The secret for a machine of the cloud at ``now`` (Unix time). Each call reads the file,
+    because ``key rotate`` may have changed it. ConfigError if the file cannot be used.
     """
     if ssh.slurm_keys is None:
         return read_munge_key(ssh.secret)
@@ -24,12 +24,16 @@ def text_for(ssh: Ssh, cloud: str, now: float) -> bytes:
 
 
 def owner_of(ssh: Ssh) -> str:
-    """``user:group`` of the file on the machine: slurmd, which is root, reads its keys itself."""
+    """``user:group`` of the secret's file on a machine. The keys of auth/slurm belong to root,
+    because slurmd reads them itself and runs as root.
+    """
     return "munge:munge" if ssh.slurm_keys is None else "root:root"
 
 
 def read_munge_key(path: str) -> bytes:
-    """The munge key (32 to 1024 bytes, munged(8)); ConfigError as above."""
+    """The munge key (32 to 1024 bytes, munged(8)). ConfigError if the file is unreadable, not
+    private or of another size.
+    """
     require_private(path, "join.ssh.munge_key")
     try:
         text = Path(path).read_bytes()
@@ -41,7 +45,9 @@ def read_munge_key(path: str) -> bytes:
 
 
 def read_slurm_keys(path: str) -> keyset.KeySet:
-    """The head's keys of auth/slurm; ConfigError as above."""
+    """The head's keys for auth/slurm. ConfigError if the file is unreadable, not private or
+    malformed.
+    """
     require_private(path, "join.ssh.slurm_keys")
     try:
         return keyset.read(path)
@@ -53,14 +59,16 @@ def read_slurm_keys(path: str) -> keyset.KeySet:
         raise ConfigError(f"join.ssh.slurm_keys: {error}") from None
 
 
-def require_private(path: str, what: str) -> None:
-    """ConfigError where others than we, or munged, may have written the file, or may read it."""
+def require_private(path: str, setting: str) -> None:
+    """ConfigError if users other than us and munge could have written the file, or can read it.
+    ``setting`` names the configuration key in the error.
+    """
     munged = set()
     with contextlib.suppress(KeyError):
         munged = {account("munge").pw_uid}
     try:
-        wrong = trust.flaw(path, trust.ours() | munged, private=True)
+        flaw = trust.flaw(path, trust.ours() | munged, private=True)
     except OSError as error:
-        raise ConfigError(f"{what}: {path} cannot be read: {error.strerror}") from error
-    if wrong:
-        raise ConfigError(f"{what}: {wrong}")
+        raise ConfigError(f"{setting}: {path} cannot be read: {error.strerror}") from error
+    if flaw:
+        raise ConfigError(f"{setting}: {flaw}")

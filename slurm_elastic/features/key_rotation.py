@@ -1,9 +1,10 @@
-"""A new secret for the head and all living machines, without a machine that is left behind.
+"""Rotates the secret of the head and of all living machines, and leaves no machine behind.
 
-munged knows one key at a time, so there is a moment in which some have the old one and some the
-new: Slurm's messages between them fail then and are sent again. First the new key is laid beside
-the old one on every machine, which changes nothing; only where that worked everywhere do they
-change. A machine that boots and has no key yet gets the new one from slurm-elasticd.
+munged knows one key at a time, so for a moment some machines have the old key and some the new one.
+Slurm's messages between them fail in that moment and Slurm sends them again. The first step lays
+the new key beside the old one on every machine, which changes nothing yet. The machines switch to
+the new key only if that step worked on all of them. A machine that boots and has no key yet gets
+the new key from slurm-elasticd.
 """
 
 from __future__ import annotations
@@ -58,24 +59,26 @@ mv -f {target}{before} {target}
 
 
 Order = Callable[[Machine, Target], tuple[str, bytes]]
-"""The script for a machine, and what it reads."""
+"""Returns the script for a machine, and the bytes for the script's standard input."""
 
 
 class Result(Struct, frozen=True):
-    """A machine and what went wrong there; empty where nothing did."""
+    """The result on one machine. ``wrong``: the error, or ""."""
 
     node: str
     wrong: str
 
 
 class Rotation:
-    """One change of keys. ``machines`` are those of the ledger that live."""
+    """One change of keys. ``machines``: the ledger's machines. Only living ones with an address
+    that get their key by SSH take part.
+    """
 
     def __init__(
         self, config: Config, ssh: Ssh, machines: Iterable[Machine], *, restart: str = RESTART,
     ) -> None:  # fmt: skip
         self._ssh, self._restart = ssh, restart
-        self._ours = read_private_key(ssh.key)
+        self._private_key = read_private_key(ssh.key)
         self._known = KnownHosts((config.state / "known_hosts").resolve())
         self._fixed = () if ssh.host_key == "console" else (host_key(ssh.host_key),)
         self.machines = tuple(
@@ -85,9 +88,11 @@ class Rotation:
         )
 
     def stage(self, text_for: Callable[[str], bytes]) -> list[Result]:
-        """Lay the new key of its cloud beside the old one on every machine: nothing uses it yet."""
+        """Lay the new key beside the old one on every machine. Nothing uses it yet. ``text_for``
+        returns the key for a cloud.
+        """
 
-        def one(machine: Machine, target: Target) -> tuple[str, bytes]:
+        def make_script(machine: Machine, target: Target) -> tuple[str, bytes]:
             text = text_for(machine.instance.cloud)
             script = _STAGE.format(
                 target=shlex.quote(target.path), next=NEXT, size=len(text),
@@ -95,55 +100,57 @@ class Rotation:
             )  # fmt: skip
             return script, text
 
-        return self._everywhere(one)
+        return self._run_everywhere(make_script)
 
     def unstage(self) -> list[Result]:
-        """Take it away again."""
-        return self._everywhere(lambda _, t: (f"rm -f {shlex.quote(t.path + NEXT)}", b""))
+        """Remove the new key that ``stage`` laid down."""
+        return self._run_everywhere(lambda _, t: (f"rm -f {shlex.quote(t.path + NEXT)}", b""))
 
     def change(self) -> list[Result]:
-        """Have every machine use the new key, and keep the old one beside it."""
-        return self._everywhere(lambda _, t: (self._scripted(_CHANGE, t), b""))
+        """Switch every machine to the new key. The old key stays beside it."""
+        return self._run_everywhere(lambda _, t: (self._script(_CHANGE, t), b""))
 
     def back(self) -> list[Result]:
-        """Have every machine use the one of before."""
-        return self._everywhere(lambda _, t: (self._scripted(_BACK, t), b""))
+        """Switch every machine back to the old key."""
+        return self._run_everywhere(lambda _, t: (self._script(_BACK, t), b""))
 
-    def _scripted(self, script: str, target: Target) -> str:
+    def _script(self, script: str, target: Target) -> str:
         return script.format(
             target=shlex.quote(target.path), next=NEXT, before=BEFORE, restart=self._restart
         )
 
-    def _everywhere(self, order: Order) -> list[Result]:
+    def _run_everywhere(self, order: Order) -> list[Result]:
         if not self.machines:
             return []
         with ThreadPoolExecutor(self._ssh.at_once) as workers:
-            return list(workers.map(lambda m: self._at(m, order), self.machines))
+            return list(workers.map(lambda m: self._run_at(m, order), self.machines))
 
-    def _at(self, machine: Machine, order: Order) -> Result:
-        one = machine.instance
-        address = one.address or ""
+    def _run_at(self, machine: Machine, order: Order) -> Result:
+        instance = machine.instance
+        address = instance.address or ""
         target = Target(
             address=address, port=self._ssh.port, user=self._ssh.user, path=self._ssh.place,
             owner=owner_of(self._ssh), mark=KEY_MARK, timeout=self._ssh.timeout,
         )  # fmt: skip
-        keys = self._fixed or self._known.keys(one.id, address, self._ssh.port)
+        keys = self._fixed or self._known.keys(instance.id, address, self._ssh.port)
         script, text = order(machine, target)
         try:
-            ordered(target, self._ours, keys, script, text)
+            ordered(target, self._private_key, keys, script, text)
         except PushError as error:
-            # One that boots still, and is not up yet, gets the new key when it is.
-            return Result(one.node, str(error) if machine.registered_at is not None else "")
-        return Result(one.node, "")
+            # A machine that still boots gets the new key from slurm-elasticd, so this is no error.
+            return Result(instance.node, str(error) if machine.registered_at is not None else "")
+        return Result(instance.node, "")
 
 
 def failed(results: Sequence[Result]) -> list[Result]:
-    """The machines where something went wrong."""
-    return [one for one in results if one.wrong]
+    """Return the results with an error."""
+    return [result for result in results if result.wrong]
 
 
 def new_key(path: str | None) -> bytes:
-    """The key in a file, or a fresh one; ConfigError where the file cannot be one."""
+    """Read the key from a file, or create a random one if ``path`` is None. ConfigError if the file
+    is not private or contains no munge key.
+    """
     if path is None:
         return os.urandom(SIZE)
     require_private(path, "--key")
@@ -151,40 +158,43 @@ def new_key(path: str | None) -> bytes:
 
 
 def put_copy(ssh: Ssh, text: bytes) -> None:
-    """The file from which slurm-elasticd brings new machines theirs, with the owner it has; the one
-    of before stays beside it. ConfigError where it cannot be written.
+    """Replace the file from which slurm-elasticd copies the secret to new machines. Its owner is
+    kept, and the old file stays beside it. ConfigError if it cannot be written.
     """
     path = Path(ssh.secret)
     before = path.with_name(path.name + BEFORE)
     try:
-        found = path.stat()
-        owner = (found.st_uid, found.st_gid) if os.geteuid() == 0 else None
+        status = path.stat()
+        owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
         before.unlink(missing_ok=True)
         os.link(path, before)
         writing.replace(path, text, 0o400, owner)
     except OSError as error:
-        what = "slurm_keys" if ssh.slurm_keys else "munge_key"
-        raise ConfigError(f"join.ssh.{what}: {path}: {error.strerror}") from error
+        setting = "slurm_keys" if ssh.slurm_keys else "munge_key"
+        raise ConfigError(f"join.ssh.{setting}: {path}: {error.strerror}") from error
 
 
 def put_back(ssh: Ssh) -> None:
-    """The copy of before."""
+    """Restore the file that ``put_copy`` replaced."""
     path = Path(ssh.secret)
     with contextlib.suppress(FileNotFoundError):
         path.with_name(path.name + BEFORE).replace(path)
 
 
 def on_head(command: str, ssh: Ssh, timeout: float = 60.0) -> None:
-    """Run the head's own step, with ``{key}`` as the path of the copy; SlurmElasticError with its
-    words where it fails.
+    """Run the command for the head, with ``{key}`` replaced by the path of the copy.
+    SlurmElasticError with the command's error output if it fails or takes longer than ``timeout``
+    seconds.
     """
-    shown = command.replace("{key}", shlex.quote(ssh.secret))
+    command_line = command.replace("{key}", shlex.quote(ssh.secret))
     try:
         done = subprocess.run(
-            ["/bin/sh", "-c", shown], capture_output=True, text=True, timeout=timeout, check=False,
-            stdin=subprocess.DEVNULL,
+            ["/bin/sh", "-c", command_line], capture_output=True, text=True, timeout=timeout,
+            check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise SlurmElasticError(f"no end in {timeout:g} s: {shown}") from None
+        raise SlurmElasticError(f"no end in {timeout:g} s: {command_line}") from None
     if done.returncode:
-        raise SlurmElasticError(f"exit {done.returncode}: {shown}: {done.stderr.strip()[-300:]}")
+        raise SlurmElasticError(
+            f"exit {done.returncode}: {command_line}: {done.stderr.strip()[-300:]}"
+        )

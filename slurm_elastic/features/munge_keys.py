@@ -1,8 +1,8 @@
-"""Brings the secret of the machines (``join_secret``) to fresh ones by SSH (``join.ssh``).
+"""Copies the machines' secret (``join_secret``) to new machines by SSH (``join.ssh``).
 
-Each machine is tried again, a few at a time, from its launch until its node is up or its time to
-boot is over. No row says which machine has it: after a restart of the daemon the key goes once
-more to the machines that boot just then, which changes nothing on them.
+Each machine is retried from its launch until its node is up or its boot time-out is over, a few
+machines at a time. The ledger does not record which machines have the secret. After a restart the
+daemon copies it once more to all booting machines, which changes nothing on them.
 """
 
 from __future__ import annotations
@@ -42,108 +42,118 @@ from slurm_elastic.state.ledger import Machine
 log = logging.getLogger(__name__)
 
 
-PERIOD = 2.0
+PERIOD_S = 2.0
 """Seconds between two looks at the ledger."""
-PAUSE = 5.0
+RETRY_S = 5.0
 """Seconds between two tries at one machine."""
 CORRELATION = "join"
 
 
 class MungeKeys(Part):
-    """``looks`` is the daemon's task, in the thread of ``own``, and starts what is due; the work is
-    in threads of its own. ``_failures``: why the last try at a machine failed, by its id.
+    """``looks``: the periodic task that the daemon runs, in the thread of ``task_executor``. It
+    starts the tries that are due, in the threads of ``worker``. ``_failures``: by machine id, why
+    the last try failed.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_known")}
 
     def __init__(
         self, site: Site, ssh: Ssh, *, mark: str = KEY_MARK,
-        worker: Executor | None = None, pause: float = PAUSE, own: Executor | None = None,
+        worker: Executor | None = None, pause: float = RETRY_S,
+        task_executor: Executor | None = None,
     ) -> None:  # fmt: skip
         self._site = site
-        self._ssh, self._what = ssh, ssh.secret_name
+        self._ssh, self._secret_name = ssh, ssh.secret_name
         self._mark, self._pause = mark, pause
-        self._ours = read_private_key(ssh.key)
-        text_for(ssh, "", site.now())  # told at the start where it cannot be used
+        self._private_key = read_private_key(ssh.key)
+        text_for(ssh, "", site.now())  # a secret that cannot be used must fail the start
         self._fixed = () if ssh.host_key == CONSOLE else (host_key(ssh.host_key),)
         self._known = KnownHosts((site.config.state / "known_hosts").resolve())
         self._lock = threading.Lock()
         self._worker = worker or ThreadPoolExecutor(ssh.at_once, thread_name_prefix="munge-key")
-        self.looks = SiteTask(site, own or self._worker, self.tick, "munge keys", period=PERIOD)
+        self.looks = SiteTask(
+            site, task_executor or self._worker, self.tick, "munge keys", period=PERIOD_S
+        )
         self._running: dict[str, Future[bool]] = {}
-        self._again: dict[str, float] = {}
-        self._done: set[str] = set()
+        self._retry_at: dict[str, float] = {}
+        self._finished: set[str] = set()
         self._failures = ReportOnce[str]()
-        self._next = float("-inf")
+        self._next_tick_at = float("-inf")
 
     def tick(self) -> None:
-        """Collect what has ended, forget machines that are gone, start what is due."""
+        """Collect the results of ended tries, forget machines that are gone, start due tries."""
         clock = self._site.monotonic()
-        if clock < self._next:
+        if clock < self._next_tick_at:
             return
-        self._next = clock + PERIOD
+        self._next_tick_at = clock + PERIOD_S
         self._collect(clock)
         state = self._site.ledger.state()
         machines = state.machines
         alive = {m.instance.id for m in machines}
-        with self._lock:  # one that is stopped comes back with the keys that it had
+        with self._lock:  # a stopped machine has the same host keys when it starts again
             self._known.keep(alive | {m.instance.id for m in state.stopped})
-        self._done &= alive
+        self._finished &= alive
         self._failures.forget_unless(alive.__contains__)
-        self._again = {i: at for i, at in self._again.items() if i in alive}
+        self._retry_at = {i: retry_at for i, retry_at in self._retry_at.items() if i in alive}
         for machine in machines:
             if machine.registered_at is not None:
                 self._note_joined(machine)
             elif self._is_due(machine, clock):
                 self._running[machine.instance.id] = submit(
-                    self._worker, f"{self._what} to {machine.instance.id}", self._bring, machine
+                    self._worker,
+                    f"{self._secret_name} to {machine.instance.id}",
+                    self._bring,
+                    machine,
                 )
 
     def close(self) -> None:
-        """Wait for the tries that run."""
+        """Wait for the running tries."""
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _is_due(self, machine: Machine, clock: float) -> bool:
-        one = machine.instance
+        instance = machine.instance
         if (
-            one.id in self._done
-            or one.id in self._running
-            or clock < self._again.get(one.id, clock)
+            instance.id in self._finished
+            or instance.id in self._running
+            or clock < self._retry_at.get(instance.id, clock)
         ):
             return False
-        if not one.address or not machine.is_wanted:
+        if not instance.address or not machine.is_wanted:
             return False
-        if not takes_key(self._site.config, one.cloud):
+        if not takes_key(self._site.config, instance.cloud):
             return False
-        born = generation_time(one.generation) or one.launched
-        timeout = self._site.config.resume_timeout(self._site.clouds[one.cloud])
-        if self._site.now() - born <= given_up_after(timeout) - PERIOD:  # it is gone after that
+        launched_at = generation_time(instance.generation) or instance.launched
+        timeout = self._site.config.resume_timeout(self._site.clouds[instance.cloud])
+        # The machine is given up after that time, so a later try would be too late.
+        if self._site.now() - launched_at <= given_up_after(timeout) - PERIOD_S:
             return True
-        self._done.add(one.id)
-        last_failure = self._failures.last(one.id) or "it was never tried"
+        self._finished.add(instance.id)
+        last_failure = self._failures.last(instance.id) or "it was never tried"
         log.error(
             "%s not brought, too late id=%s node=%s reason=%s",
-            self._what,
-            one.id,
-            one.node,
+            self._secret_name,
+            instance.id,
+            instance.node,
             last_failure,
         )
-        cause = KeyNotBrought(machine=one.id, error=str(last_failure))
-        self._site.record(CORRELATION, KEY_FAILED, (one.node,), cause)
+        cause = KeyNotBrought(machine=instance.id, error=str(last_failure))
+        self._site.record(CORRELATION, KEY_FAILED, (instance.node,), cause)
         return False
 
     def _note_joined(self, machine: Machine) -> None:
-        """The key has come with a try whose answer did not: a slow machine goes on without us."""
-        one, last_failure = machine.instance, self._failures.last(machine.instance.id)
-        if last_failure is None or one.id in self._done or one.id in self._running:
+        """The node has registered although we never saw a successful try: a try brought the secret
+        but its answer was lost. Record that.
+        """
+        instance, last_failure = machine.instance, self._failures.last(machine.instance.id)
+        if last_failure is None or instance.id in self._finished or instance.id in self._running:
             return
-        self._done.add(one.id)
+        self._finished.add(instance.id)
         log.info(
             "%s: the node has registered id=%s node=%s last=%s",
-            self._what, one.id, one.node, last_failure,
+            self._secret_name, instance.id, instance.node, last_failure,
         )  # fmt: skip
-        why = f"{one.id}: its node has registered; the last try told: {last_failure}"
-        self._site.record(CORRELATION, "key-brought", (one.node,), why)
+        reason = f"{instance.id}: its node has registered; the last try told: {last_failure}"
+        self._site.record(CORRELATION, "key-brought", (instance.node,), reason)
 
     def _collect(self, clock: float) -> None:
         for name, future in list(self._running.items()):
@@ -151,15 +161,15 @@ class MungeKeys(Part):
                 continue
             del self._running[name]
             if future.exception() is None and future.result():
-                self._done.add(name)
+                self._finished.add(name)
             else:
-                self._again[name] = clock + self._pause
+                self._retry_at[name] = clock + self._pause
 
     def _bring(self, machine: Machine) -> bool:
-        """One try at one machine; whether it has the key now."""
-        one = machine.instance
+        """Try once to copy the secret to a machine. Return whether the machine has it now."""
+        instance = machine.instance
         target = Target(
-            address=one.address or "",
+            address=instance.address or "",
             port=self._ssh.port,
             user=self._ssh.user,
             path=self._ssh.place,
@@ -168,30 +178,40 @@ class MungeKeys(Part):
             timeout=self._ssh.timeout,
         )
         try:
-            text = text_for(self._ssh, one.cloud, self._site.now())
-            push(target, self._ours, self._keys_of(machine), text)
+            text = text_for(self._ssh, instance.cloud, self._site.now())
+            push(target, self._private_key, self._keys_of(machine), text)
         except WrongHostKeyError as error:
             self._complain(machine, f"wrong host key, nothing was sent: {error}", loud=True)
             return False
         except (PushError, ProviderError, ConfigError) as error:
             self._complain(machine, str(error), loud=False)
             return False
-        log.info("%s brought id=%s node=%s address=%s", self._what, one.id, one.node, one.address)
-        self._site.record(CORRELATION, "key-brought", (one.node,), f"{one.id} at {one.address}")
+        log.info(
+            "%s brought id=%s node=%s address=%s",
+            self._secret_name,
+            instance.id,
+            instance.node,
+            instance.address,
+        )
+        self._site.record(
+            CORRELATION, "key-brought", (instance.node,), f"{instance.id} at {instance.address}"
+        )
         return True
 
     def _keys_of(self, machine: Machine) -> Sequence[HostKey]:
-        """The host keys the machine must show; asked of its cloud once."""
-        one, port = machine.instance, self._ssh.port
-        address = one.address or ""
+        """The host keys of which the machine must show one. They are read from the machine's
+        console and then kept. PushError or ProviderError if the console cannot be read.
+        """
+        instance, port = machine.instance, self._ssh.port
+        address = instance.address or ""
         with self._lock:
-            known = self._known.keys(one.id, address, port)
-        if known:
-            return known
+            known_keys = self._known.keys(instance.id, address, port)
+        if known_keys:
+            return known_keys
         keys = self._fixed or self._printed(machine)
         if keys:
             with self._lock:
-                self._known.put(one.id, address, port, keys)
+                self._known.put(instance.id, address, port, keys)
         return keys
 
     def _printed(self, machine: Machine) -> tuple[HostKey, ...]:
@@ -200,23 +220,31 @@ class MungeKeys(Part):
             raise PushError(f"cloud {provider.name} does not show what its machines print")
         return printed_keys(provider.console(machine.instance.id))
 
-    def _complain(self, machine: Machine, why: str, *, loud: bool) -> None:
-        """Each complaint about a machine once: most only mean that it boots."""
-        one = machine.instance
-        if not self._failures.is_news(one.id, why):
+    def _complain(self, machine: Machine, reason: str, *, loud: bool) -> None:
+        """Log each failure of a machine once. Most failures only mean that it still boots."""
+        instance = machine.instance
+        if not self._failures.is_news(instance.id, reason):
             return
         level = logging.ERROR if loud else logging.INFO
         log.log(
-            level, "%s not brought yet id=%s node=%s reason=%s", self._what, one.id, one.node, why
+            level,
+            "%s not brought yet id=%s node=%s reason=%s",
+            self._secret_name,
+            instance.id,
+            instance.node,
+            reason,
         )
         if loud:
             self._site.record(
-                CORRELATION, KEY_REFUSED, (one.node,), KeyNotBrought(machine=one.id, error=why)
+                CORRELATION,
+                KEY_REFUSED,
+                (instance.node,),
+                KeyNotBrought(machine=instance.id, error=reason),
             )
 
 
 def takes_key(config: Config, cloud: str) -> bool:
-    """Whether machines of that cloud get the key by SSH: those that are told by user data."""
+    """Whether machines of the cloud get the secret by SSH. They do if the cloud uses user data."""
     try:
         return config.cloud(cloud).by_user_data
     except KeyError:  # the ledger has machines of clouds that left the configuration

@@ -1,4 +1,4 @@
-"""The occasions on which somebody is told, from what ``status`` shows. Pure."""
+"""The occasions for notifications, computed from the data that ``status`` shows. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from slurm_elastic.policies.repair.strays import CODE as STRAY
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 from slurm_elastic.state.credentials import ending, ends_of, soon
 
-NEAR = 0.8
-"""The part of a budget, and of the cap on dollars an hour, from which on it is told."""
+WARN_FRACTION = 0.8
+"""Notify when this fraction of a budget, or of the cap on dollars an hour, is reached."""
 
 
 class Occasion(Struct, frozen=True, kw_only=True):
-    """``key`` names it: the same key is the same occasion. ``values`` are for programs."""
+    """A reason to notify. ``key`` identifies it: occasions with the same key are the same.
+    ``values`` are for programs.
+    """
 
     event: Event
     key: str
@@ -34,33 +36,35 @@ class Occasion(Struct, frozen=True, kw_only=True):
 
 
 def of_budget(scope: str, budget: Budget, spent: Spent) -> Iterator[Occasion]:
-    """Over 80 %, and over all of it, of a day's and a month's dollars."""
+    """Yield an occasion if 80 %, or all, of a day's or month's budget (dollars) is spent."""
     for period, bound, used in (
         ("day", budget.per_day, spent.day),
         ("month", budget.per_month, spent.month),
     ):
-        if bound is None or used < NEAR * bound:
+        if bound is None or used < WARN_FRACTION * bound:
             continue
-        part = 100 if used >= bound else round(100 * NEAR)
-        then = "; no new machine is started for it" if part == 100 else ""
+        percent = 100 if used >= bound else round(100 * WARN_FRACTION)
+        consequence = "; no new machine is started for it" if percent == 100 else ""
         yield Occasion(
             event=Event.BUDGET,
-            key=f"budget/{scope}/{period}/{part}",
+            key=f"budget/{scope}/{period}/{percent}",
             text=f"{scope}: {money(used)} of {money(bound)} of this {period}'s budget"
-            f" is spent{then}",
+            f" is spent{consequence}",
             values={"scope": scope, "period": period, "spent": used, "budget": bound},
         )
 
 
 def of_rate(config: Config, usage: Usage) -> Iterator[Occasion]:
-    """Over 80 % of a cap on dollars an hour, at worst prices as the cap counts."""
+    """Yield an occasion for each cap on dollars an hour of which 80 % is reached. Like the cap, it
+    counts machines at their worst prices.
+    """
     caps = [("", "all clouds", config.limits.dollars_per_hour)]
     for cloud in config.clouds:
         limit = cloud.limits.dollars_per_hour
         caps.append((f"cloud:{cloud.name}", f"cloud {cloud.name}", limit))
     for key, name, cap in caps:
         rate = usage.dollars_per_hour.get(key, 0.0)
-        if cap is not None and cap > 0 and rate >= NEAR * cap:
+        if cap is not None and cap > 0 and rate >= WARN_FRACTION * cap:
             yield Occasion(
                 event=Event.RATE,
                 key=f"rate/{key or 'cluster'}",
@@ -70,49 +74,57 @@ def of_rate(config: Config, usage: Usage) -> Iterator[Occasion]:
 
 
 def of_breakers(breakers: Iterable[Exclusion], now: float) -> Iterator[Occasion]:
-    """Pools that start nothing, as their machines do not come up."""
-    for one in breakers:
-        if one.until > now:
+    """Yield an occasion for each pool that is paused because its machines do not come up."""
+    for breaker in breakers:
+        if breaker.until > now:
             yield Occasion(
                 event=Event.PAUSED,
-                key=f"paused/{one.scope}",
-                text=f"pool {one.scope} is paused: {one.cause}",
-                values={"pool": one.scope, "failures": float(one.count), "until": one.until},
+                key=f"paused/{breaker.scope}",
+                text=f"pool {breaker.scope} is paused: {breaker.cause}",
+                values={
+                    "pool": breaker.scope,
+                    "failures": float(breaker.count),
+                    "until": breaker.until,
+                },
             )
 
 
 def of_denials(cool_downs: Iterable[Exclusion]) -> Iterator[Occasion]:
-    """Launches for which a right is missing: dearer ones, or none, take their place meanwhile."""
+    """Yield an occasion for each cloud that denies launches because a permission is missing. Until
+    it is granted, more expensive offers are bought, or none.
+    """
     denied: dict[str, list[Exclusion]] = {}
-    for one in cool_downs:
-        if one.code == DENIED:
-            denied.setdefault(one.scope.partition("/")[0], []).append(one)
-    for cloud, found in denied.items():
-        offers = ", ".join(braces(one.scope for one in found))
+    for cool_down in cool_downs:
+        if cool_down.code == DENIED:
+            denied.setdefault(cool_down.scope.partition("/")[0], []).append(cool_down)
+    for cloud, denials in denied.items():
+        offers = ", ".join(braces(cool_down.scope for cool_down in denials))
         yield Occasion(
             event=Event.CREDENTIALS,
             key=f"denied/{cloud}",
-            text=f"cloud {cloud} denies launches of {offers}: {found[0].cause}",
+            text=f"cloud {cloud} denies launches of {offers}: {denials[0].cause}",
             values={"cloud": cloud},
         )
 
 
 def of_health(health: Iterable[Health]) -> Iterator[Occasion]:
-    """Credentials that a cloud refuses, and machines that are paid and serve nobody."""
-    for one in health:
-        if one.error is not None and one.code == REFUSED:
+    """Yield occasions for refused credentials, and for paid machines that serve no node."""
+    for row in health:
+        if row.error is not None and row.code == REFUSED:
             yield Occasion(
                 event=Event.CREDENTIALS,
-                key=f"credentials/{one.name}",
-                text=f"cloud {one.name} refuses the credentials: {one.error}",
-                values={"cloud": one.name},
+                key=f"credentials/{row.name}",
+                text=f"cloud {row.name} refuses the credentials: {row.error}",
+                values={"cloud": row.name},
             )
-        elif one.error is not None and one.code == STRAY:
-            yield Occasion(event=Event.STRAY, key="stray", text=f"paid machines: {one.error}")
+        elif row.error is not None and row.code == STRAY:
+            yield Occasion(event=Event.STRAY, key="stray", text=f"paid machines: {row.error}")
 
 
 def of_credentials(health: Iterable[Health], now: float) -> Iterator[Occasion]:
-    """Credentials that end within a day; the end is part of the key, as renewed ones are others."""
+    """Yield an occasion for credentials that expire soon. The key contains the end, because renewed
+    credentials are a new occasion.
+    """
     for cloud, ends in ends_of(health):
         if soon(ends, now):
             yield Occasion(
@@ -124,7 +136,7 @@ def of_credentials(health: Iterable[Health], now: float) -> Iterator[Occasion]:
 
 
 def of_moves(moves: Iterable[Migration]) -> Iterator[Occasion]:
-    """Jobs that went on from their start: nothing had saved them."""
+    """Yield an occasion for each job that started over because it had no checkpoint."""
     for move in moves:
         if move.step is Step.BACK and move.image is None:
             run = move.run

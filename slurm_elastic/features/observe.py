@@ -1,4 +1,4 @@
-"""Facts for a growth policy, measured: queue, nodes, leases, group by group of pools."""
+"""Measures the facts for the growth policies: queue, nodes and leases, for each group of pools."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from slurm_elastic.policies.growth.scaling import GroupSnapshot, IdleInstance
 
 
 class PoolGroup(Struct, frozen=True, kw_only=True):
-    """Pools under one growth policy. ``now`` is what its policies are asked with.
+    """The pools with the same growth policy. ``now``: the snapshot that the policy decides by.
 
-    By pool, in the site's order: ``startable`` nodes; ``unheld`` ones, powered down or on their
-    way, that no policy holds yet; ``held`` ones, with the cause of their hold. ``loose``
-    ones are held although they are up or coming. ``idle`` machines count here also while slurmctld
-    is about to give them to a job, which goes by their weights.
+    By pool, in the site's order: ``startable``: nodes that may be started. ``unheld``: nodes that
+    are powered down or powering down, and that no policy holds yet. ``held``: held nodes that are
+    powered down or powering down, with the cause of the hold. ``needless_holds``: nodes that are
+    held although they are up or coming. ``idle``: the idle machines, including machines that
+    slurmctld is about to allocate, because it picks them by their weights.
     """
 
     name: str
@@ -40,12 +41,14 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
     startable: Mapping[str, tuple[str, ...]]
     unheld: Mapping[str, tuple[str, ...]]
     held: Mapping[str, Mapping[str, AnyCause]]
-    loose: tuple[str, ...]
+    needless_holds: tuple[str, ...]
     idle: Mapping[str, tuple[IdleInstance, ...]]
 
 
 def observe(site: Site) -> Observation:
-    """Slurm's nodes and queue, the ledger's machines and holds. SlurmError passes through."""
+    """Read Slurm's nodes and queue, and the ledger's machines and holds. SlurmError if Slurm cannot
+    be read.
+    """
     nodes, jobs, state = read_all_nodes(site), site.slurm.jobs(), site.ledger.state()
     now, rows = site.now(), state.exclusions
     return Observation(
@@ -55,7 +58,7 @@ def observe(site: Site) -> Observation:
         machines={m.instance.node: m for m in site.serving_machines(state.machines)},
         policy={row.scope: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.scope for row in rows if row.kind == CAPACITY),
-        stops=_shut(site) | find_stops(site.config, site.ledger, site.rules, now),
+        stops=_blocked_pools(site) | find_stops(site.config, site.ledger, site.rules, now),
         over=find_barred_payers(site.config, site.ledger, now),
         pool_nodes={
             p.name: p.max_nodes for p in apply_directives(site.config, site.ledger, now).pools
@@ -64,8 +67,8 @@ def observe(site: Site) -> Observation:
     )
 
 
-def _shut(site: Site) -> dict[str, AnyCause]:
-    """Pools of clouds where nothing may be started before the site allows it."""
+def _blocked_pools(site: Site) -> dict[str, AnyCause]:
+    """The pools of clouds in which nothing may start before the site allows it, with the cause."""
     blocked = site.blocked
     return {name: blocked[p.cloud] for name, p in site.pools.items() if p.cloud in blocked}
 
@@ -73,7 +76,7 @@ def _shut(site: Site) -> dict[str, AnyCause]:
 def pool_groups(
     site: Site, view: Observation, counted: Mapping[str, CoveredJobs]
 ) -> list[PoolGroup]:
-    """All pools, those of one growth policy together, in the order in which they are used."""
+    """Group all pools by growth policy, in the site's order. ``counted``: by group name."""
     by_growth: dict[AnyGrowth, list[Pool]] = {}
     for pool in site.pools.values():
         by_growth.setdefault(site.rules[pool.name].growth, []).append(pool)
@@ -92,10 +95,11 @@ def _pool_group(
     pools: Sequence[Pool],
     covered: Sequence[int],
 ) -> PoolGroup:
-    found = [PoolNodes(site, view, pool) for pool in pools]
-    idle = {one.pool.name: one.idle for one in found}
-    mine = {node for pool in pools for node in pool.nodes}
-    queue = waiting(pending(site, view, found, view.unhelped), found, view.at)
+    pool_nodes = [PoolNodes(site, view, pool) for pool in pools]
+    # Copy the idle machines first: `waiting` removes those that slurmctld is about to allocate.
+    idle = {group_pool.pool.name: group_pool.idle for group_pool in pool_nodes}
+    node_names = {node for pool in pools for node in pool.nodes}
+    queue = waiting(pending(site, view, pool_nodes, view.unhelped), pool_nodes, view.at)
     # A new job may get a machine that idles, but growth starts no machine for the job yet.
     untried = untried_jobs(site, view)
     unserved = [job for job in queue if job.id not in untried]
@@ -105,20 +109,22 @@ def _pool_group(
     running = [
         job
         for job in view.jobs
-        if job.states & ON_NODES and job.id not in boots and not mine.isdisjoint(job.nodes)
+        if job.states & ON_NODES and job.id not in boots and not node_names.isdisjoint(job.nodes)
     ]
     return PoolGroup(
         name=pools[0].name,
         now=GroupSnapshot(
             now=view.at,
             growth=growth,
-            pools=tuple(one.now(running, named=is_narrow) for one in found),
+            pools=tuple(group_pool.now(running, named=is_narrow) for group_pool in pool_nodes),
             queue=(*arriving, *unserved),
             covered=tuple(sorted({*covered, *(job.id for job in arriving)})),
         ),
-        startable={one.pool.name: tuple(one.off) for one in found},
-        unheld={one.pool.name: tuple(one.unheld) for one in found},
-        held={one.pool.name: one.held for one in found},
-        loose=tuple(node for one in found for node in one.loose),
+        startable={group_pool.pool.name: tuple(group_pool.off) for group_pool in pool_nodes},
+        unheld={group_pool.pool.name: tuple(group_pool.unheld) for group_pool in pool_nodes},
+        held={group_pool.pool.name: group_pool.held for group_pool in pool_nodes},
+        needless_holds=tuple(
+            node for group_pool in pool_nodes for node in group_pool.needless_holds
+        ),
         idle=idle,
     )

@@ -1,4 +1,4 @@
-"""Machines are tagged with whose they are (``books.tags``), where Slurm tells it."""
+"""Tags machines with their owners (``books.tags``), if Slurm knows the owners of the jobs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ log = logging.getLogger(__name__)
 
 
 def join(site: Site) -> Extensions | None:
-    """Where machines get such tags."""
+    """Join if the configuration asks for such tags."""
     return Extensions(find_owners=[partial(owners_of, site)]) if site.config.books.tags else None
 
 
 def owners_of(site: Site, nodes: Sequence[str], jobs: Jobs) -> Owners:
-    """Of the jobs that want these nodes. For tags alone: none where Slurm does not tell."""
-    wanted = frozenset(nodes)
-    theirs = sorted(job for job, of in jobs.items() if not wanted.isdisjoint(of))
-    if not theirs:
+    """The owners of the jobs that wait for these nodes. Empty if Slurm does not answer, because
+    they are only for tags.
+    """
+    node_set = frozenset(nodes)
+    waiting_jobs = sorted(
+        job for job, job_nodes in jobs.items() if not node_set.isdisjoint(job_nodes)
+    )
+    if not waiting_jobs:
         return {}
     try:
-        return site.slurm.owners(theirs)
+        return site.slurm.owners(waiting_jobs)
     except SlurmError as error:
         log.info("machines get no tags of their owner: %s", error)
         return {}

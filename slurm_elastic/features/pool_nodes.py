@@ -1,4 +1,4 @@
-"""One look at Slurm for the growth policies: what was read, and the nodes of a pool by class."""
+"""One observation of Slurm for the growth policies, and a pool's nodes sorted into classes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from slurm_elastic.policies.money.account_budgets import Overdrawn
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.state.ledger import Machine
 
-ABOUT_TO_START = 30
-"""Seconds for which a job and an idle machine may be there before they count as not for each other
-(memory, reservations, limits: slurmctld knows why).
+START_GRACE_S = 30
+"""A job may wait beside an idle machine for this many seconds. After that slurmctld evidently does
+not start the job on it (memory, reservations, limits: we do not know why).
 """
-FAR = 10 * 365 * 86400
-"""Seconds in which a job without a limit is taken to end."""
+UNLIMITED_JOB_S = 10 * 365 * 86400
+"""A job without a time limit is assumed to end after this many seconds."""
 
 
 class QueueFacts(Struct, frozen=True, kw_only=True):
-    """What keeps a waiting job from nodes, beside the reason that Slurm gives. By job: the nodes
-    that it ``excluded``, and as many ``tasks`` as free licences admit (only of jobs with licences).
-    ``max_times`` by partition (s; None: no limit) for jobs whose limit may be over it;
-    ``fixed_arrays``: those whose other tasks have the limit that Slurm gave to the first;
-    ``closed_partitions`` start no job at all.
+    """Restrictions on the nodes of waiting jobs, in addition to the reason that Slurm reports.
+
+    ``excluded``: by job, the nodes that it excludes. ``tasks``: by job with licences, the number of
+    tasks that free licences allow. ``max_times``: by partition, its time limit (s; None: no
+    limit). ``fixed_arrays``: arrays whose other tasks have the limit that Slurm gave to the first
+    task. ``closed_partitions``: partitions that start no job.
     """
 
     reservations: tuple[Reservation, ...] = ()
@@ -46,9 +47,13 @@ class QueueFacts(Struct, frozen=True, kw_only=True):
 
 
 class Observation(Struct, frozen=True, kw_only=True):
-    """The reading, at ``at``. Machines by node; holds of either kind by node; ``over`` has the
-    accounts that get no new machine of a public cloud; ``pool_nodes``: ``max_nodes`` by pool, as it
-    is now. ``facts`` has what else keeps a job from nodes; no growth counts ``unhelped`` jobs.
+    """The state of Slurm and the ledger at ``at`` (Unix time, s).
+
+    ``machines``: by node. ``policy``, ``capacity``: holds of growth policies and for lack of
+    capacity, by node. ``stops``: by pool, why nothing may start. ``over``: by scope, exhausted
+    budgets of accounts and users, who get no new machine of a public cloud. ``pool_nodes``: the
+    present ``max_nodes`` by pool. ``facts``: further restrictions. ``unhelped``: jobs that growth
+    does not count.
     """
 
     at: int
@@ -65,31 +70,36 @@ class Observation(Struct, frozen=True, kw_only=True):
 
 
 class PoolNodes:
-    """One pool's nodes, each in the class that it is in."""
+    """One pool's nodes, sorted into classes: ``off`` (may be started), ``unheld`` and ``held``
+    (powered down, without or with a policy's hold), ``needless_holds``, ``booting``, ``up``, and
+    among the latter ``busy`` and ``idle``.
+    """
 
     def __init__(self, site: Site, view: Observation, pool: Pool) -> None:
         self.pool, self._view, self._rules = pool, view, site.rules[pool.name]
         self.off: list[str] = []
         self.unheld: list[str] = []
         self.held: dict[str, AnyCause] = {}
-        self.loose: list[str] = []
+        self.needless_holds: list[str] = []
         self.booting: list[str] = []
         self.up: list[str] = []
-        self.taken: list[str] = []
+        self.busy: list[str] = []
         self._idle: list[IdleInstance] = []
         self._starting = 0
-        self._young: int | None = None
+        self._young_count: int | None = None
         for name in pool.nodes:
             if name in view.nodes:
                 self._sort(view.nodes[name])
 
     def now(self, running: Sequence[SlurmJob], *, named: bool = False) -> PoolSnapshot:
-        """As the policies may know it; ``named``: with the names of the nodes that are off."""
+        """The pool's snapshot for the policies. ``named``: include the names of the nodes that may
+        be started.
+        """
         stop = self._view.stops.get(self.pool.name)
-        mine = set(self.pool.nodes)
-        here = sum(not mine.isdisjoint(job.nodes) for job in running) + self._starting
+        node_names = set(self.pool.nodes)
+        running_here = sum(not node_names.isdisjoint(job.nodes) for job in running) + self._starting
         asks = isinstance(self._rules.growth, SemiElastic | OwnGrowth)
-        flags = isinstance(self._rules.release, Flagged)
+        is_flagged = isinstance(self._rules.release, Flagged)
         return PoolSnapshot(
             name=self.pool.name,
             rules=self._rules,
@@ -98,104 +108,112 @@ class PoolNodes:
             stop=stop,
             off=compress(self.off) if named else "",
             idle=self.idle,
-            # The journal names no more nodes than a policy could ask for.
-            taken=tuple(self.taken) if flags else (),
-            promised=0 if flags else len(self.taken),
+            # The journal contains node names only if the pool's policy can ask for them.
+            taken=tuple(self.busy) if is_flagged else (),
+            promised=0 if is_flagged else len(self.busy),
             booting=len(self.booting),
             # A completing node has no job, but it is not idle either.
-            running=max(here, int(bool(self.taken))),
+            running=max(running_here, int(bool(self.busy))),
             free=tuple(sorted(self.free(running))) if asks else (),
         )
 
     @property
     def idle(self) -> tuple[IdleInstance, ...]:
-        """Machines that are promised to no job."""
+        """Machines that have no job and that ``give`` has given to no job."""
         return tuple(self._idle)
 
     @functools.cached_property
     def reachable(self) -> frozenset[str]:
-        """The nodes that a job could have sooner or later."""
+        """The nodes that can serve a job now or later."""
         return frozenset((*self.off, *self.booting, *self.up))
 
     def free(self, running: Iterable[SlurmJob]) -> Iterable[int]:
-        """When each machine is expected to be free, by its jobs' limits."""
+        """Yield for each machine when it is expected to be free (Unix time), by the time limits of
+        its jobs.
+        """
         now, machines = self._view.at, self._view.machines
         yield from (now for _ in self._idle)
         for name in self.booting:
             launched = machines[name].instance.launched if name in machines else now
             yield int(launched) + self._rules.boot
-        ends = dict.fromkeys(self.taken, now)
+        ends = dict.fromkeys(self.busy, now)
         for job in running:
-            end = int(job.start) + (FAR if job.limit is None else job.limit)
+            end = int(job.start) + (UNLIMITED_JOB_S if job.limit is None else job.limit)
             ends.update({n: max(ends[n], end) for n in job.nodes if n in ends})
         yield from ends.values()
 
-    def fresh(self, at: int, submit: int, avoids: Set[str] = frozenset()) -> int:
-        """Idle machines that slurmctld may be about to give to a job submitted then."""
+    def count_fresh(self, now: int, submit: int, avoids: Set[str] = frozenset()) -> int:
+        """Count the idle machines that slurmctld may be about to allocate to a job that was
+        submitted at ``submit``.
+        """
         if avoids:
             idle = [r for r in self._idle if r.node not in avoids]
-            is_new = at - submit < ABOUT_TO_START
-            return sum(is_new or at - r.since < ABOUT_TO_START for r in idle)
-        if at - submit < ABOUT_TO_START:
+            is_new = now - submit < START_GRACE_S
+            return sum(is_new or now - r.since < START_GRACE_S for r in idle)
+        if now - submit < START_GRACE_S:
             return len(self._idle)
-        if self._young is None:
-            self._young = sum(at - r.since < ABOUT_TO_START for r in self._idle)
-        return self._young
+        if self._young_count is None:
+            self._young_count = sum(now - r.since < START_GRACE_S for r in self._idle)
+        return self._young_count
 
-    def give(self, count: int, at: int, submit: int, avoids: Set[str] = frozenset()) -> int:
-        """Up to ``count`` idle machines to a job that slurmctld is about to start on them."""
-        able = [
+    def give(self, count: int, now: int, submit: int, avoids: Set[str] = frozenset()) -> int:
+        """Mark up to ``count`` idle machines as busy, because slurmctld is about to start a job on
+        them. Return how many were marked.
+        """
+        candidates = [
             r
             for r in self._idle
-            if at - max(r.since, submit) < ABOUT_TO_START and r.node not in avoids
+            if now - max(r.since, submit) < START_GRACE_S and r.node not in avoids
         ]
-        taken = able[: max(count, 0)]
-        gone = {r.node for r in taken}
-        self._idle = [r for r in self._idle if r.node not in gone]
-        self._young = None
-        self.taken += [r.node for r in taken]
-        self._starting += bool(taken)
-        return len(taken)
+        given_machines = candidates[: max(count, 0)]
+        given_nodes = {r.node for r in given_machines}
+        self._idle = [r for r in self._idle if r.node not in given_nodes]
+        self._young_count = None
+        self.busy += [r.node for r in given_machines]
+        self._starting += bool(given_machines)
+        return len(given_machines)
 
     def _room(self) -> int:
         total, at_once = self._total_room(), self.pool.max_booting
         return total if at_once is None else max(min(total, at_once - len(self.booting)), 0)
 
     def _total_room(self) -> int:
-        most = self._view.pool_nodes.get(self.pool.name, self.pool.max_nodes)
-        there = len(self._idle) + len(self.taken) + len(self.booting)
-        return max(len(self.off) if most is None else min(len(self.off), most - there), 0)
+        max_nodes = self._view.pool_nodes.get(self.pool.name, self.pool.max_nodes)
+        machine_count = len(self._idle) + len(self.busy) + len(self.booting)
+        return max(
+            len(self.off) if max_nodes is None else min(len(self.off), max_nodes - machine_count), 0
+        )
 
     def _sort(self, node: SlurmNode) -> None:
-        name, where = node.name, phase(node)
+        name, node_phase = node.name, phase(node)
         row = self._view.policy.get(name)
-        full = name in self._view.capacity
-        ours = is_held(node) and (row is not None or full)
-        if is_down(node) or (is_drained(node) and not ours):
-            return  # Slurm has given it up, or an admin has drained it
-        if where in (Phase.POWERED_DOWN, Phase.POWERING_DOWN):
+        has_no_capacity = name in self._view.capacity
+        is_ours = is_held(node) and (row is not None or has_no_capacity)
+        if is_down(node) or (is_drained(node) and not is_ours):
+            return  # Slurm has marked it down, or an admin has drained it
+        if node_phase in (Phase.POWERED_DOWN, Phase.POWERING_DOWN):
             if row is None:
                 self.unheld.append(name)
             else:
                 self.held[name] = row.cause
-            if where is Phase.POWERED_DOWN and not full:
+            if node_phase is Phase.POWERED_DOWN and not has_no_capacity:
                 self.off.append(name)
         elif "POWER_DOWN" not in node.states:  # else it gets no job any more
-            self._sort_up(node, where)
+            self._sort_up(node, node_phase)
             if row is not None:
-                self.loose.append(name)
+                self.needless_holds.append(name)
 
-    def _sort_up(self, node: SlurmNode, where: Phase) -> None:
-        if where is Phase.POWERING_UP:
+    def _sort_up(self, node: SlurmNode, node_phase: Phase) -> None:
+        if node_phase is Phase.POWERING_UP:
             self.booting.append(node.name)
             return
         self.up.append(node.name)
         if is_busy(node):
-            self.taken.append(node.name)
+            self.busy.append(node.name)
         else:
-            self._rest(node)
+            self._add_idle(node)
 
-    def _rest(self, node: SlurmNode) -> None:
+    def _add_idle(self, node: SlurmNode) -> None:
         machine = self._view.machines.get(node.name)
         if machine is None:
             return

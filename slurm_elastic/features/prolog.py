@@ -1,9 +1,10 @@
-"""Where the prologs of starting jobs wait: one unix stream socket, one watch of Slurm for all.
+"""The server at which prologs of starting jobs wait: one unix stream socket, one reader of Slurm.
 
-slurmctld runs one PrologSlurmctld for each starting job. Each connects and sends one JSON line
-``{"job": 7, "nodes": "pub[1-2]", "partition": "cloud"}``; it gets a line ``.`` every few seconds as
-a sign of life, and at last ``go REASON`` (``policies.repair.prolog_release``). However many
-wait, Slurm is read by two commands a round, and not at all when nobody waits.
+slurmctld runs one PrologSlurmctld for each starting job. Each prolog connects and sends one JSON
+line ``{"job": 7, "nodes": "pub[1-2]", "partition": "cloud"}``. It gets a line ``.`` every few
+seconds as a sign of life, and finally ``go REASON`` (``policies.repair.prolog_release``). Each
+round reads Slurm with two commands, independently of the number of prologs. While no prolog waits,
+Slurm is not read.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from slurm_elastic.policies.repair.prolog_release import ready_reason
 log = logging.getLogger(__name__)
 
 MAX_LINE = 4 << 20
-"""Bytes of a hello: 5000 scattered nodes are about 60 KiB."""
-_END = "the daemon stops"
-_TICK = 1.0
-_DESCRIPTORS = 16384
+"""Limit of a prolog's line (bytes). 5000 scattered nodes need about 60 KiB."""
+_STOP_REASON = "the daemon stops"
+_TICK_S = 1.0
+_MAX_DESCRIPTORS = 16384
 
 
 class PrologTimes(Struct, frozen=True, kw_only=True):
-    """Seconds, all of them.
+    """All times are in seconds.
 
-    ``poll`` to ``slow_poll`` is the time between two readings of Slurm, ``sign`` between two signs
-    of life. ``hello`` is how long a client may take to say who it is; after ``unreadable`` without
-    an answer of Slurm's everyone is let go.
+    ``poll``, ``slow_poll``: the shortest and the longest time between two readings of Slurm.
+    ``sign``: the time between two signs of life. ``hello``: time-out for a client's first line.
+    ``unreadable``: when Slurm has not answered for this long, all prologs are released.
     """
 
     poll: float = 0.25
@@ -70,21 +71,24 @@ class _Hello(Struct, frozen=True, kw_only=True):
 
 
 class QueueWatch:
-    """Reads Slurm for all waiters at once, and says who may go. Not for two threads."""
+    """Reads Slurm for all waiters at once, and decides which may go. Not thread-safe."""
 
-    def __init__(self, slurm: Slurm, patience: PrologTimes) -> None:
+    def __init__(self, slurm: Slurm, times: PrologTimes) -> None:
         self._slurm = slurm
-        self._patience = patience
+        self._times = times
         self._jobs: dict[int, SlurmJob] = {}
         self._jobs_read = float("-inf")
         self._jobs_cost = 0.0
-        self.pause = patience.poll
+        self.pause = times.poll
 
     def round(self, waiters: Sequence[Waiter], *, queue: bool = False) -> list[tuple[Waiter, str]]:
-        """One reading (SlurmError where it fails); ``queue`` asks for a fresh job queue."""
+        """Read Slurm once. Return the waiters that may go, each with the reason. ``queue``: read
+        the job queue even if the last reading is recent. SlurmError if Slurm cannot be read.
+        """
         began = time.monotonic()
-        # Set before anything can fail: a slurmctld that does not answer is asked at the slow pace.
-        self.pause = self._patience.slow_poll
+        # Set the slow pace before anything can fail, so that a slurmctld that does not answer is
+        # polled slowly.
+        self.pause = self._times.slow_poll
         if queue or self._queue_is_due(waiters, began):
             self._read_queue()
         names = sorted({name for waiter in waiters for name in waiter.nodes})
@@ -93,85 +97,87 @@ class QueueWatch:
         verdicts = (
             (waiter, ready_reason(self._jobs.get(waiter.job), nodes, waiter.nodes))
             for waiter in waiters
-            # The job of one that came later may not have been in the queue that was read.
+            # A waiter that came after this reading of the queue may have a job that is not in it.
+            # Its absence would look as if the job had ended.
             if waiter.since < self._jobs_read
         )
         return [(waiter, reason) for waiter, reason in verdicts if reason is not None]
 
     def _queue_is_due(self, waiters: Sequence[Waiter], now: float) -> bool:
-        """Whether it is old, or older than someone's coming."""
+        """Whether the last reading of the queue is too old, also because a waiter came after it."""
         newcomer = any(waiter.since >= self._jobs_read for waiter in waiters)
-        # All jobs are loaded, whichever are asked for, which takes seconds for many thousands:
-        # squeue gets a twentieth of the time, a third if someone is new.
+        # squeue loads all jobs, even if only some are asked for. With many thousands this takes
+        # seconds. So it gets at most a twentieth of the time, or a third if there is a newcomer.
         return now - self._jobs_read >= self._jobs_cost * (2 if newcomer else 20)
 
     def _read_queue(self) -> None:
         began = time.monotonic()
         self._jobs = {job.id: job for job in self._slurm.jobs()}
-        # When it began: a job that has come since may not be in it.
+        # Use the begin of the reading: a job that came during it may be missing.
         self._jobs_read = began
         self._jobs_cost = time.monotonic() - began
 
     def _next_pause(self, waiters: Sequence[Waiter], began: float) -> float:
-        """Twice what the round took, and a fortieth of how long the newest has waited.
+        """Return the larger of twice the round's duration and a fortieth of the newest waiter's
+        waiting time, within ``poll`` and ``slow_poll``.
 
-        So the reading takes at most a third of slurmctld's and our time, and a boot of a minute
-        ends at most a second late while one of some seconds ends at once.
+        Thus reading takes at most a third of slurmctld's and our time. The end of a boot of one
+        minute is noticed at most a second late, and that of a boot of a few seconds at once.
         """
         now = time.monotonic()
         newest = max((waiter.since for waiter in waiters), default=now)
-        wanted = max(2 * (now - began), (now - newest) / 40)
-        return min(max(wanted, self._patience.poll), self._patience.slow_poll)
+        wanted_pause = max(2 * (now - began), (now - newest) / 40)
+        return min(max(wanted_pause, self._times.poll), self._times.slow_poll)
 
 
 class PrologServer(Server):
-    """Lets waiting prologs go when their nodes are up, or when there is no use in waiting, until
+    """Releases each waiting prolog when its nodes are up, or when waiting is useless. Runs until
     ``stop`` is set or ``close`` is called.
     """
 
-    parting = f"go {_END}\n".encode()
+    parting = f"go {_STOP_REASON}\n".encode()
 
     def __init__(
-        self, path: Path, slurm: Slurm, stop: threading.Event, patience: PrologTimes | None = None
+        self, path: Path, slurm: Slurm, stop: threading.Event, times: PrologTimes | None = None
     ) -> None:
-        bounds = Bounds(clients=_DESCRIPTORS, line=MAX_LINE, backlog=4096)
+        bounds = Bounds(clients=_MAX_DESCRIPTORS, line=MAX_LINE, backlog=4096)
         super().__init__("prolog", path, bounds)
         self._stop = stop
-        self._patience = patience or PrologTimes()
-        self._watch = QueueWatch(slurm, self._patience)
+        self._times = times or PrologTimes()
+        self._watch = QueueWatch(slurm, self._times)
         self._count = itertools.count(1)
         self._waiting: dict[int, tuple[Waiter, asyncio.Future[str]]] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._queue_wanted = False
         self._last_read = time.monotonic()
         self._note_start: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Listen (OSError where that fails)."""
+        """Start listening. OSError if that fails."""
         _allow_many_descriptors()
         super().start()
 
     def waiting(self) -> tuple[int, ...]:
-        """The jobs that wait now."""
+        """The ids of the jobs whose prologs wait now."""
         return tuple(sorted(waiter.job for waiter, _ in list(self._waiting.values())))
 
     def join(self, site: Site) -> Extensions:
-        """Hear of the ends of jobs, and tell of their starts."""
+        """Connect to the daemon: note the starts of jobs, and react to their ends."""
         self._note_start = lambda: site.job_starts.note(site.monotonic())
         return Extensions(on_job_end=[self.nudge])
 
     def nudge(self) -> None:
-        """Read Slurm's job queue soon: something happened to a job (an epilog said so)."""
+        """Read Slurm's job queue soon, because an epilog reported the end of a job."""
         self.call(self._want_queue)
 
     def fail(self) -> None:
-        """Prologs would wait in vain: the service is to start anew."""
+        """Stop the service so that it restarts. Prologs would otherwise wait in vain."""
         super().fail()
         self._stop.set()
 
     async def attend(self, client: Client) -> None:
-        """It says hello, and is told in the end why it may go."""
-        line = await client.line(self._patience.hello)
+        """Serve one prolog: read its line, wait for its release, send the reason."""
+        line = await client.line(self._times.hello)
         try:
             hello = msgspec.json.decode(line, type=_Hello)
             nodes = tuple(expand(hello.nodes))
@@ -182,32 +188,32 @@ class PrologServer(Server):
         waiter = Waiter(id=number, job=hello.job, nodes=nodes, since=now)
         released: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         if not self._waiting:
-            # While nobody waited Slurm was not read: that silence is no failure.
+            # Slurm was not read while no prolog waited. Count its silence from now on.
             self._last_read = now
         self._waiting[number] = waiter, released
-        self._news.set()
+        self._changed.set()
         try:
             reason = await client.meanwhile(released)
         except asyncio.CancelledError:
-            _tell(waiter, _END)
+            _log_release(waiter, _STOP_REASON)
             raise
         finally:
             del self._waiting[number]
-        _tell(waiter, reason)
+        _log_release(waiter, reason)
         self._note_start()
         client.push(f"go {reason}\n".encode())
 
     async def beside(self) -> None:
-        """Give signs of life, which do not depend on how quickly Slurm answers, and read it."""
+        """Read Slurm in a task of its own, and send signs of life however slowly Slurm answers."""
         reading = asyncio.get_running_loop().create_task(self._read())
-        patience, signed = self._patience, time.monotonic()
+        times, signed = self._times, time.monotonic()
         while not self._stop.is_set():
-            await asyncio.wait({reading}, timeout=min(_TICK, patience.sign))
+            await asyncio.wait({reading}, timeout=min(_TICK_S, times.sign))
             if reading.done():
                 reading.result()
             now = time.monotonic()
-            self._release(unreadable(self._waiters(), self._last_read, patience, now))
-            if now - signed >= patience.sign:
+            self._release(unreadable(self._waiters(), self._last_read, times, now))
+            if now - signed >= times.sign:
                 signed = now
                 for client in self.clients:
                     client.push(b".\n")
@@ -215,9 +221,9 @@ class PrologServer(Server):
     async def _read(self) -> None:
         hands = self.hands("prolog-read")
         while True:
-            self._news.clear()
+            self._changed.clear()
             if not self._waiting:
-                await self._news.wait()
+                await self._changed.wait()
             waiters = self._waiters()
             queue, self._queue_wanted = self._queue_wanted, False
             try:
@@ -225,30 +231,31 @@ class PrologServer(Server):
             except SlurmError as error:
                 log.warning("Slurm cannot be read waiting=%d reason=%s", len(waiters), error)
             except Exception:
-                # Whatever it is, those who wait must be let go in the end, as unreadable.
+                # After any error the loop must continue, so that the waiters are released later by
+                # `unreadable`.
                 log.exception("watching for prologs failed waiting=%d", len(waiters))
             else:
                 self._last_read = time.monotonic()
                 self._release(verdicts)
-            await self._rest({waiter.id for waiter in waiters})
+            await self._pause_until_next_round({waiter.id for waiter in waiters})
 
-    async def _rest(self, seen: set[int]) -> None:
-        """Until the next round; a newcomer shortens it to the quickest pace."""
+    async def _pause_until_next_round(self, read_ids: set[int]) -> None:
+        """Sleep until the next round. A newcomer shortens the pause to ``poll``."""
         began = time.monotonic()
         until = began + self._watch.pause
-        while (left := until - time.monotonic()) > 0:
+        while (remaining_s := until - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), left)
-            self._news.clear()
-            if self._queue_wanted or self._waiting.keys() - seen:
-                until = min(until, began + self._patience.poll)
+                await asyncio.wait_for(self._changed.wait(), remaining_s)
+            self._changed.clear()
+            if self._queue_wanted or self._waiting.keys() - read_ids:
+                until = min(until, began + self._times.poll)
 
     def _waiters(self) -> list[Waiter]:
         return [waiter for waiter, _ in self._waiting.values()]
 
     def _want_queue(self) -> None:
         self._queue_wanted = True
-        self._news.set()
+        self._changed.set()
 
     def _release(self, verdicts: Iterable[tuple[Waiter, str]]) -> None:
         for waiter, reason in verdicts:
@@ -257,24 +264,28 @@ class PrologServer(Server):
 
 
 def unreadable(
-    waiters: Iterable[Waiter], read: float, patience: PrologTimes, now: float
+    waiters: Iterable[Waiter], read: float, times: PrologTimes, now: float
 ) -> list[tuple[Waiter, str]]:
-    """Whom nothing is gained by waiting for longer, where Slurm was ``read`` too long ago."""
-    if now - read <= patience.unreadable:
+    """Return the waiters to release because the last reading of Slurm (at ``read``, monotonic) is
+    too old. A waiter that came less than ``sign`` seconds ago is not among them.
+    """
+    if now - read <= times.unreadable:
         return []
-    old = [waiter for waiter in waiters if now - waiter.since > patience.sign]
+    old = [waiter for waiter in waiters if now - waiter.since > times.sign]
     return [(waiter, "Slurm cannot be read") for waiter in old]
 
 
-def _tell(waiter: Waiter, reason: str) -> None:
+def _log_release(waiter: Waiter, reason: str) -> None:
     waited = time.monotonic() - waiter.since
     log.info("prolog let go job=%d waited=%.2f reason=%s", waiter.job, waited, reason)
 
 
 def _allow_many_descriptors() -> None:
-    """Hundreds of jobs may start at once, and the usual soft limit is 1024."""
+    """Raise the soft limit of open files. Hundreds of jobs may start at once, each with a
+    connection, and the usual limit is 1024.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    if resource.RLIM_INFINITY != soft < wanted:
+    new_soft = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if resource.RLIM_INFINITY != soft < new_soft:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (new_soft, hard))

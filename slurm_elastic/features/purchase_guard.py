@@ -1,4 +1,6 @@
-"""Watches the machines that growth policies started, and the jobs that they did not help."""
+"""Watches the machines that growth policies started. Jobs that did not use them although they could
+have are not counted for growth for a time.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,13 @@ CORRELATION = "policy"
 
 
 class PurchaseGuard:
-    """``look`` before the policies are asked, ``bought`` after they have started machines."""
+    """Call ``look`` before the policies decide, and ``bought`` when they start machines."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
 
     def look(self, view: Observation) -> frozenset[int]:
-        """The jobs that growth policies do not count."""
+        """Update the watched purchases. Return the jobs that growth policies must not count."""
         memory = self._site.ledger.growth_guard
         purchases, rows = memory.purchases(), memory.rows()
         if not (purchases or rows):
@@ -50,13 +52,13 @@ class PurchaseGuard:
         return frozenset(row.job for row in memory.jobs(self._site.now()))
 
     def bought(self, nodes: Sequence[str], queue: Sequence[PendingJob], view: Observation) -> None:
-        """Watch these nodes, which were started for the jobs of ``queue``."""
-        first = {job.id for job in queue[:MOST_JOBS]}
+        """Watch these nodes, which are started for the first jobs of ``queue``."""
+        first_jobs = {job.id for job in queue[:MOST_JOBS]}
         facts = view.facts
         jobs = {
-            counted_id(job): wishes(self._whole(job, view), facts.max_times)
+            counted_id(job): wishes(self._with_excluded(job, view), facts.max_times)
             for job in view.jobs
-            if "PENDING" in job.states and counted_id(job) in first
+            if "PENDING" in job.states and counted_id(job) in first_jobs
         }
         if nodes and jobs:
             now, started = self._site.now(), frozenset(nodes)
@@ -77,8 +79,8 @@ class PurchaseGuard:
             if after != purchase:
                 memory.watch([after])
             return
-        whole = {n: self._whole(waiting[n], view) for n in after.jobs if n in waiting}
-        enough = self._enough(after, view) if after.unused and whole else frozenset()
+        whole = {n: self._with_excluded(waiting[n], view) for n in after.jobs if n in waiting}
+        enough = self._sufficed_jobs(after, view) if after.unused and whole else frozenset()
         rows = unhelped(after, whole, enough, view.facts.max_times, before, self._site.now())
         memory.judge(after, rows)
         if rows:
@@ -91,33 +93,36 @@ class PurchaseGuard:
         self._site.record(CORRELATION, "unhelped", (*jobs, *sorted(purchase.unused)), text)
         log.warning("jobs=%s nodes=%s reason=%s", ",".join(jobs), nodes, text)
 
-    def _enough(self, purchase: Purchase, view: Observation) -> frozenset[int]:
-        """The jobs that could have started on the unused machines, and on others that are idle."""
+    def _sufficed_jobs(self, purchase: Purchase, view: Observation) -> frozenset[int]:
+        """The jobs for which the unused machines and other long-idle ones would have sufficed."""
         site = self._site
-        found = [PoolNodes(site, view, pool) for pool in site.pools.values()]
+        pools = [PoolNodes(site, view, pool) for pool in site.pools.values()]
         idle = {
-            row.node for one in found for row in one.idle if view.at - row.since >= IDLE_PROOF_S
+            row.node
+            for pool_nodes in pools
+            for row in pool_nodes.idle
+            if view.at - row.since >= IDLE_PROOF_S
         }
         unused = purchase.unused | idle
         rows: dict[int, bool] = {}
-        for row in pending(site, view, found, frozenset()):
-            rows[row.id] = rows.get(row.id, True) and _suffice(row, unused, found)
+        for row in pending(site, view, pools, frozenset()):
+            rows[row.id] = rows.get(row.id, True) and _suffice(row, unused, pools)
         return frozenset(job for job, suffices in rows.items() if suffices)
 
     def _forget(self, view: Observation, waiting: Mapping[int, SlurmJob]) -> None:
-        """The rows of jobs that are gone, or that ask for something else."""
+        """Count jobs again that ask for something else now, and forget jobs that are gone."""
         memory, limits = self._site.ledger.growth_guard, view.facts.max_times
-        over = [
+        outdated = [
             row.job
             for row in memory.rows()
             if row.job not in waiting
-            or not still_unhelped(row, self._whole(waiting[row.job], view), limits)
+            or not still_unhelped(row, self._with_excluded(waiting[row.job], view), limits)
         ]
-        if over:
-            memory.count_again(over)
+        if outdated:
+            memory.count_again(outdated)
 
-    def _whole(self, job: SlurmJob, view: Observation) -> SlurmJob:
-        """The job with the nodes that it excludes, which 22.05's list of jobs lacks."""
+    def _with_excluded(self, job: SlurmJob, view: Observation) -> SlurmJob:
+        """The job with the nodes that it excludes. Slurm 22.05's list of jobs lacks them."""
         excluded = view.facts.excluded.get(job.id)
         return replace(job, excluded=excluded) if excluded else job
 
@@ -126,14 +131,14 @@ def _use(name: str, purchase: Purchase, view: Observation) -> NodeUse:
     node = view.nodes.get(name)
     if node is None or is_down(node):
         return NodeUse.OFF
-    where = phase(node)
-    if where is Phase.POWERING_UP:
+    node_phase = phase(node)
+    if node_phase is Phase.POWERING_UP:
         return NodeUse.BOOTING
-    if where is not Phase.UP:
+    if node_phase is not Phase.UP:
         return NodeUse.OFF
     if is_busy(node):
         return NodeUse.BUSY
-    # Our clock alone: the machine's own may differ, and the head's may have been set since.
+    # Do not use the node's boot time: it is from the machine's clock, which may differ from ours.
     since = max(node.last_busy, purchase.came_up.get(name, view.at))
     return NodeUse.LONG_IDLE if view.at - since >= IDLE_PROOF_S else NodeUse.IDLE
 
@@ -142,8 +147,8 @@ def _suffice(row: PendingJob, unused: Iterable[str], pools: Sequence[PoolNodes])
     """Whether one cloud had enough of these nodes for the job."""
     usable = set(unused) - set(expand(row.avoids) if row.avoids else ())
     count: dict[str, int] = {}
-    for one in pools:
-        if one.pool.name in row.pools:
-            own = len(usable.intersection(one.pool.nodes))
-            count[one.pool.cloud] = count.get(one.pool.cloud, 0) + own
+    for pool_nodes in pools:
+        if pool_nodes.pool.name in row.pools:
+            usable_count = len(usable.intersection(pool_nodes.pool.nodes))
+            count[pool_nodes.pool.cloud] = count.get(pool_nodes.pool.cloud, 0) + usable_count
     return any(number >= row.nodes for number in count.values())

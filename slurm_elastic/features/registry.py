@@ -34,7 +34,7 @@ def munge_keys(site: Site) -> Extensions | None:
         raise ConfigError(f"join.ssh: {missing_module(error, 'ssh')}") from error
     # paramiko's threads log each failed connection with a traceback; we log it in one line.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-    return Extensions(parts=[("keys", lambda worker: MungeKeys(site, ssh, own=worker))])
+    return Extensions(parts=[("keys", lambda worker: MungeKeys(site, ssh, task_executor=worker))])
 
 
 FEATURES: tuple[Feature, ...] = (

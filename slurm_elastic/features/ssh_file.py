@@ -1,4 +1,4 @@
-"""One file brought to one machine by SSH (paramiko), only if it shows the host key that it must."""
+"""Copies a file to a machine by SSH (paramiko), but only if it shows the expected host key."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.features.host_keys import HostKey
 from slurm_elastic.features.join_secret import require_private
 
-MOST = 1 << 20
-"""Bytes that a machine may send in one try, its part of the handshake among them: our command says
-a line, if anything.
+MAX_RECEIVED_BYTES = 1 << 20
+"""Bytes that a machine may send in one try, including its part of the handshake. Our command prints
+at most one line.
 """
 _KEY_TYPES: tuple[type[paramiko.PKey], ...] = (
     paramiko.Ed25519Key,
     paramiko.ECDSAKey,
     paramiko.RSAKey,
 )
-# Complete or not at all, and never readable by others, not even for a moment.
+# The file appears complete or not at all, and other users can at no moment read it.
 _PLACE = """set -e
 umask 077
 draft=$(mktemp {target}.XXXXXX)
@@ -41,17 +41,18 @@ mkdir -p {directory}
 
 
 class PushError(SlurmElasticError):
-    """The machine could not be reached or refused; it may only have to boot."""
+    """The machine could not be reached, or it refused. It may still be booting."""
 
 
 class WrongHostKeyError(PushError):
-    """Whoever answers at the machine's address is not the machine: nothing was sent."""
+    """Another host answers at the machine's address. Nothing was sent to it."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """Where a file goes: to ``path``, owned by ``owner`` (``user:group``), then ``mark`` is made.
+    """The destination of a file: ``path`` on a machine, owned by ``owner`` (``user:group``). The
+    empty file ``mark`` is created afterwards.
 
-    ``timeout`` (s) is for all of it: connecting, logging in, the command.
+    ``timeout`` (s) covers all steps: the connection, the login and the command.
     """
 
     address: str
@@ -64,7 +65,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 def read_private_key(path: str) -> paramiko.PKey:
-    """Our key; ConfigError where it cannot be used, or others may read it."""
+    """Read our private key. ConfigError if it cannot be used or others can read it."""
     require_private(path, "join.ssh.key")
     for kind in _KEY_TYPES:
         try:
@@ -78,8 +79,12 @@ def read_private_key(path: str) -> paramiko.PKey:
     raise ConfigError(f"join.ssh.key: {path} is no private key of kind ed25519, ecdsa or rsa")
 
 
-def push(target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], text: bytes) -> None:
-    """Put ``text`` there; PushError where that was not possible yet."""
+def push(
+    target: Target, private_key: paramiko.PKey, host_keys: Sequence[HostKey], text: bytes
+) -> None:
+    """Write ``text`` to the target. PushError if that is not possible yet, WrongHostKeyError if
+    the host key is wrong.
+    """
     script = _PLACE.format(
         target=shlex.quote(target.path),
         size=len(text),
@@ -87,24 +92,28 @@ def push(target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], text: b
         directory=shlex.quote(str(Path(target.mark).parent)),
         mark=shlex.quote(target.mark),
     )
-    ordered(target, ours, theirs, script, text)
+    ordered(target, private_key, host_keys, script, text)
 
 
 def ordered(
-    target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], script: str, text: bytes
+    target: Target,
+    private_key: paramiko.PKey,
+    host_keys: Sequence[HostKey],
+    script: str,
+    text: bytes,
 ) -> None:
-    """Have the machine run ``script`` as root with ``text`` on standard input; PushError where it
-    could not be reached, is another one, or the script fails.
+    """Run ``script`` as root on the machine, with ``text`` on standard input. WrongHostKeyError if
+    another host answers; PushError if the machine cannot be reached or the script fails.
     """
-    known = [key for one in theirs if (key := _public_key(one)) is not None]
-    if not known:
+    public_keys = [key for host_key in host_keys if (key := _public_key(host_key)) is not None]
+    if not public_keys:
         raise PushError(f"{target.address}: its host key is not known yet")
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    budget = Budget(MOST, target.timeout)
+    budget = Budget(MAX_RECEIVED_BYTES, target.timeout)
     link: BoundedSocket | None = None
     name = target.address if target.port == 22 else f"[{target.address}]:{target.port}"
-    for key in known:
+    for key in public_keys:
         client.get_host_keys().add(name, key.get_name(), key)
     try:
         link = bounded.connect(target.address, target.port, budget)
@@ -112,8 +121,8 @@ def ordered(
             target.address,
             port=target.port,
             username=target.user,
-            pkey=ours,
-            sock=link,  # type: ignore[arg-type] # all that paramiko uses of one
+            pkey=private_key,
+            sock=link,  # type: ignore[arg-type] # has all methods that paramiko calls
             timeout=target.timeout,
             banner_timeout=target.timeout,
             auth_timeout=target.timeout,
@@ -126,15 +135,17 @@ def ordered(
             raise PushError(f"{target.address}: {link.why}") from None
         raise
     except paramiko.BadHostKeyException as error:
-        shown = error.key.fingerprint
-        raise WrongHostKeyError(f"{target.address} shows the host key {shown}") from None
+        fingerprint = error.key.fingerprint
+        raise WrongHostKeyError(f"{target.address} shows the host key {fingerprint}") from None
     except (paramiko.SSHException, OSError, EOFError) as error:
         wrong = isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(
             error
         )
         kind = WrongHostKeyError if wrong else PushError
-        said = link.why if link is not None and link.why else f"{type(error).__name__}: {error}"
-        raise kind(f"{target.address}: {said}") from None
+        error_text = (
+            link.why if link is not None and link.why else f"{type(error).__name__}: {error}"
+        )
+        raise kind(f"{target.address}: {error_text}") from None
     finally:
         client.close()
         if link is not None:
@@ -142,28 +153,28 @@ def ordered(
 
 
 def run(client: paramiko.SSHClient, target: Target, script: str, text: bytes) -> None:
-    """Have the machine at the other end of ``client`` run ``script`` as root; PushError where that
-    fails or does not end.
+    """Run ``script`` as root on the machine at the other end of ``client``. PushError if it fails
+    or does not end in time.
     """
     command = f"sh -c {shlex.quote(script)}"
     if target.user != "root":
         command = f"sudo -n {command}"
     stdin, stdout, stderr = client.exec_command(command, timeout=target.timeout)
     try:
-        # By standard input, so that no command line, log or error has it.
+        # Use standard input, so that the secret is in no command line, log or error.
         stdin.write(text)
         stdin.channel.shutdown_write()
-        # Read to its end, which the budget of the connection sets where the machine does not.
-        said = stderr.read().decode(errors="replace").strip()
+        # Read to the end of the output. The connection's budget ends it if the machine does not.
+        error_output = stderr.read().decode(errors="replace").strip()
         code = stdout.channel.recv_exit_status()
     except TimeoutError:
         raise PushError(f"{target.address}: no end in {target.timeout:g} s") from None
     if code:
-        raise PushError(f"{target.address}: exit {code}: {said[-300:]}")
+        raise PushError(f"{target.address}: exit {code}: {error_output[-300:]}")
 
 
 def _public_key(key: HostKey) -> paramiko.PKey | None:
-    """None where a console has garbled it."""
+    """Parse the key. None if the console output was garbled."""
     try:
         return paramiko.PKey.from_type_string(key.kind, base64.b64decode(key.text))
     except (paramiko.SSHException, ValueError):

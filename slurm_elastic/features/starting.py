@@ -1,7 +1,8 @@
-"""Machines that were stopped: started for their nodes before any are bought, or ended.
+"""Starts stopped machines for their nodes before machines are bought, or ends them.
 
-A start is a launch in all but the call: it is within the limits, its intent is in the ledger before
-the cloud is asked, and where the cloud refuses it, the machine ends and the node gets a fresh one.
+A start follows the same rules as a launch; only the call differs. It must be within the limits, and
+its intent is in the ledger before the call. If the cloud refuses the start, the machine is ended
+and its node gets a new one.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ log = logging.getLogger(__name__)
 
 
 def join(site: Site) -> Extensions:
-    """Start stopped machines if pools keep some. The repair of those that are left of an earlier
-    configuration joins in any case.
+    """Start stopped machines if a pool keeps some. The repair's actions join in any case, because
+    stopped machines of an earlier configuration may be left.
     """
     kept = any(pool.stopped for pool in site.pools.values())
     return Extensions(
@@ -59,48 +60,53 @@ def join(site: Site) -> Extensions:
 def start_stopped(
     site: Site, request: NodeRequest, todo: Sequence[Gang], offers: Sequence[Offer], caps: Caps
 ) -> set[str]:
-    """Start the stopped machines of the nodes of ``todo``, as far as limits let them; the nodes
-    that need no other machine.
+    """Start the stopped machines of the nodes of ``todo``, within the limits, cheapest first.
+    Return the nodes that need no other machine.
     """
     cloud = request.pool.cloud
     stopped = [m for m in site.ledger.stops.machines() if m.instance.cloud == cloud]
     nodes = {node for gang in todo for node in gang.nodes}
-    mine = [m for m in stopped if m.instance.node in nodes]
-    if not mine:
+    machines_of_nodes = [m for m in stopped if m.instance.node in nodes]
+    if not machines_of_nodes:
         return set()
-    recipes = recipes_of(site, cloud, mine)
-    fit = to_start(mine, nodes, request.pool, recipes, site.now())
+    recipes = recipes_of(site, cloud, machines_of_nodes)
+    startable = to_start(machines_of_nodes, nodes, request.pool, recipes, site.now())
     prices = {offer.key: offer for offer in offers}
-    fit = [m for m in fit if m.instance.offer_key in prices]
-    fit.sort(key=lambda m: (prices[m.instance.offer_key].price, m.instance.node))
-    had = set()
-    for machine in fit:
+    startable = [m for m in startable if m.instance.offer_key in prices]
+    startable.sort(key=lambda m: (prices[m.instance.offer_key].price, m.instance.node))
+    served_nodes = set()
+    for machine in startable:
         if _start(site, request, machine, prices[machine.instance.offer_key], caps):
-            had.add(machine.instance.node)
-    return had
+            served_nodes.add(machine.instance.node)
+    return served_nodes
 
 
 def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, caps: Caps) -> bool:
-    """Whether its node needs no other machine."""
-    begun = _intend(site, request, machine, offer, caps)
-    if begun is None:
+    """Start one machine. Return whether its node needs no other machine: it runs, or its start is
+    in doubt.
+    """
+    intended = _intend(site, request, machine, offer, caps)
+    if intended is None:
         return False
-    one, jobs = begun.instance, [f"job:{job}" for job in begun.jobs]
+    instance, jobs = intended.instance, [f"job:{job}" for job in intended.jobs]
     reach("start.after-intent")
-    answer = _call(site, one)
-    if answer.why is None:
+    answer = _call(site, instance)
+    if answer.error is None:
         reach("start.after-call")
-        what = (
-            f"{one.id}, which was stopped: {one.instance_type} in {one.zone}, {money(one.price)}/h"
+        description = (
+            f"{instance.id}, which was stopped: {instance.instance_type} in {instance.zone}, "
+            f"{money(instance.price)}/h"
         )
-        log.info("started request=%s node=%s id=%s", request.id, one.node, one.id)
-        site.record(request.id, "started", (one.node, *jobs), what)
-        if site.clouds[one.cloud].node_address == "provider" and one.address:
-            assign_addresses(site, {one.node: one.address})
+        log.info("started request=%s node=%s id=%s", request.id, instance.node, instance.id)
+        site.record(request.id, "started", (instance.node, *jobs), description)
+        if site.clouds[instance.cloud].node_address == "provider" and instance.address:
+            assign_addresses(site, {instance.node: instance.address})
         reach("start.after-result")
-    elif answer.why:
-        site.record(request.id, "start-refused", (one.node, *jobs), f"{one.id}: {answer.why}")
-        _give_up(site, begun, machine.instance.price, answer, request.id)
+    elif answer.error:
+        site.record(
+            request.id, "start-refused", (instance.node, *jobs), f"{instance.id}: {answer.error}"
+        )
+        _give_up(site, intended, machine.instance.price, answer, request.id)
         return False
     return True
 
@@ -108,15 +114,18 @@ def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, cap
 def _intend(
     site: Site, request: NodeRequest, machine: Machine, offer: Offer, caps: Caps
 ) -> Machine | None:
-    """Decide, and write it down; None where a limit or an exclusion is in the way."""
+    """Decide whether the machine may start and record the intent. Return None if a limit or an
+    exclusion prevents it.
+    """
     node = machine.instance.node
-    mine, alone = part_of(request, [node]), (Gang(nodes=(node,)),)
+    node_request, node_gang = part_of(request, [node]), (Gang(nodes=(node,)),)
     reach("start.before-intent")
     with site.spending(request.pool) as scope:
         now = site.now()
         decided = next_launch(
-            # The room that the cloud has left is no bound: a stopped machine may have its own.
-            mine, alone, (), [replace(offer, free=None)], scope, now,
+            # free=None: the cloud's free count must not limit the start, because it may reserve
+            # room for its stopped machines.
+            node_request, node_gang, (), [replace(offer, free=None)], scope, now,
             caps=caps, keys=site.config.ranking,
         )  # fmt: skip
         if not decided.nodes:
@@ -127,7 +136,7 @@ def _intend(
             pool=request.pool.name,
             cloud=offer.cloud,
             nodes=(node,),
-            jobs=mine.jobs,
+            jobs=node_request.jobs,
             offer=offer,
             created=now,
             recipe=site.ledger.launches.recipes([machine.instance.generation]).get(
@@ -138,17 +147,18 @@ def _intend(
 
 
 class _Answer(NamedTuple):
-    """``why`` a machine does not run: None where it does, "" where that is not known. ``ran``:
-    whether it may have run before it was gone.
+    """The outcome of a start. ``error``: why the machine does not run. It is None if the machine
+    runs, and "" if the result is unknown. ``ran``: whether the machine may have run before it
+    disappeared.
     """
 
-    why: str | None
+    error: str | None
     ran: bool = False
 
 
-def _call(site: Site, one: Instance, *, again: bool = False) -> _Answer:
-    """Start it; ``again``: a call of an earlier round may have taken effect."""
-    provider = site.providers[one.cloud]
+def _call(site: Site, instance: Instance, *, again: bool = False) -> _Answer:
+    """Call the cloud to start the machine. ``again``: an earlier call may have taken effect."""
+    provider = site.providers[instance.cloud]
     if not isinstance(provider, Stops):
         return _Answer("its cloud starts no stopped machines")
     in_doubt = again
@@ -156,7 +166,7 @@ def _call(site: Site, one: Instance, *, again: bool = False) -> _Answer:
     def start() -> None:
         nonlocal in_doubt
         try:
-            provider.start(one.id)
+            provider.start(instance.id)
         except TransientError:
             in_doubt = True
             raise
@@ -168,67 +178,73 @@ def _call(site: Site, one: Instance, *, again: bool = False) -> _Answer:
     except InstanceNotFound as error:
         return _Answer(str(error), ran=in_doubt)
     except ProviderError as error:
-        # After a call that may have taken effect, only a cloud without room, or without the
-        # machine, tells that it does not run.
+        # If an earlier call may have taken effect, the machine may run in spite of this error. Only
+        # the errors above prove that it does not run.
         if not in_doubt:
             return _Answer(str(error))
-        log.warning("start in doubt node=%s id=%s error=%s", one.node, one.id, error)
+        log.warning("start in doubt node=%s id=%s error=%s", instance.node, instance.id, error)
         return _Answer("")
     except Exception:
-        log.exception("start failed in an unknown way node=%s id=%s", one.node, one.id)
+        log.exception("start failed in an unknown way node=%s id=%s", instance.node, instance.id)
         return _Answer("")
     return _Answer(None)
 
 
 def _give_up(site: Site, machine: Machine, disk: float, answer: _Answer, correlation: str) -> None:
-    """It ends. It cost its disk alone ($/h), unless it may have run meanwhile."""
-    one, cause = machine.instance, CannotBeStarted(error=answer.why or "")
-    log.warning("start refused node=%s id=%s error=%s", one.node, one.id, answer.why)
-    price = one.price if answer.ran else disk
-    site.ledger.stops.start_refused(one.cloud, one.id, price, cause, site.now())
-    terminate(site, one.cloud, [machine], cause, correlation)
+    """End a machine that cannot be started. ``disk``: the price of its disk ($/h), which it costs
+    unless it may have run since the start was tried.
+    """
+    instance, cause = machine.instance, CannotBeStarted(error=answer.error or "")
+    log.warning("start refused node=%s id=%s error=%s", instance.node, instance.id, answer.error)
+    price = instance.price if answer.ran else disk
+    site.ledger.stops.start_refused(instance.cloud, instance.id, price, cause, site.now())
+    terminate(site, instance.cloud, [machine], cause, correlation)
 
 
-# What the repair does of it.
+# The actions of the repair.
 
 
-def start_again(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.StartAgain]) -> None:
+def start_again(
+    site: Site, snapshot: ClusterSnapshot, starts: Sequence[actions.StartAgain]
+) -> None:
     """Repeat the start of these machines. A machine that cannot be started is ended, and its node
     gets another one.
     """
     cloud = snapshot.terms.cloud
     if site.ledger.end_only:
         return
-    wanted = {a.machine: a.reason for a in some}
+    reason_by_id = {a.machine: a.reason for a in starts}
     for machine in site.ledger.machines.live():
-        one = machine.instance
-        if one.cloud != cloud or one.id not in wanted or not machine.is_wanted:
+        instance = machine.instance
+        if instance.cloud != cloud or instance.id not in reason_by_id or not machine.is_wanted:
             continue
-        answer = _call(site, one, again=True)
-        kind, said = "started", wanted[one.id]
-        if answer.why is not None:
-            kind, said = "start-refused", f"{said}: {answer.why or 'in doubt'}"
-        site.record(CORRELATION, kind, (one.node,), said)
-        if answer.why:
-            disk = site.pool_of[one.node].stopped_price if one.node in site.pool_of else 0.0
+        answer = _call(site, instance, again=True)
+        kind, reason = "started", reason_by_id[instance.id]
+        if answer.error is not None:
+            kind, reason = "start-refused", f"{reason}: {answer.error or 'in doubt'}"
+        site.record(CORRELATION, kind, (instance.node,), reason)
+        if answer.error:
+            disk = (
+                site.pool_of[instance.node].stopped_price if instance.node in site.pool_of else 0.0
+            )
             _give_up(site, machine, disk, answer, CORRELATION)
 
 
-def runs_again(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.RunsAgain]) -> None:
+def runs_again(site: Site, snapshot: ClusterSnapshot, running: Sequence[actions.RunsAgain]) -> None:
     """Record that these machines run, so that they are paid as machines at work."""
-    wanted = {a.machine: a.cause for a in some}
+    cause_by_id = {a.machine: a.cause for a in running}
     for instance in snapshot.listed or ():
-        if instance.id in wanted:
+        if instance.id in cause_by_id:
             site.ledger.stops.runs_again(instance, site.now())
-            site.record(CORRELATION, "runs-again", (instance.node,), wanted[instance.id])
+            site.record(CORRELATION, "runs-again", (instance.node,), cause_by_id[instance.id])
 
 
-def end_stopped(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.EndStopped]) -> None:
+def end_stopped(site: Site, snapshot: ClusterSnapshot, ends: Sequence[actions.EndStopped]) -> None:
     """End these stopped machines, the intent first."""
     cloud = snapshot.terms.cloud
     machines = {m.instance.id: m for m in site.ledger.stops.machines() if m.instance.cloud == cloud}
-    for cause in dict.fromkeys(a.cause for a in some):
-        doomed = [machines[a.machine] for a in some if a.cause == cause if a.machine in machines]
+    for cause in dict.fromkeys(a.cause for a in ends):
+        doomed = [machines[a.machine] for a in ends if a.cause == cause if a.machine in machines]
         ids = [m.instance.id for m in doomed]
         site.ledger.stops.end(cloud, ids, cause, site.now())
         terminate(site, cloud, doomed, cause, CORRELATION)

@@ -1,4 +1,4 @@
-"""Machines that nobody needs are stopped instead of ended, where their pool keeps some so."""
+"""Stops machines that Slurm does not need, instead of ending them, if their pool keeps some."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _IDLE = IdleStopped()
 
 
 def join(site: Site) -> Extensions:
-    """Stop idle machines if pools keep some stopped. The repair of those that are left of an
-    earlier configuration joins in any case.
+    """Stop idle machines if a pool keeps some stopped. The repair's actions join in any case,
+    because machines of an earlier configuration may be stopping.
     """
     kept = any(pool.stopped for pool in site.pools.values())
     return Extensions(
@@ -47,19 +47,22 @@ def join(site: Site) -> Extensions:
 
 
 def recipes_of(site: Site, cloud: str, machines: Collection[Machine]) -> Recipes:
-    """The recipes of these machines of a cloud, and those of fresh ones of their pools."""
-    mine = [m for m in machines if m.instance.cloud == cloud and m.pool in site.pools]
-    if not mine:
+    """The recipes of these machines of a cloud, and the recipes of new machines of their pools."""
+    cloud_machines = [m for m in machines if m.instance.cloud == cloud and m.pool in site.pools]
+    if not cloud_machines:
         return NO_RECIPES
-    pools = {m.pool: site.pools[m.pool] for m in mine}
-    fresh = {name: word for name, pool in pools.items() if (word := recipe(site, pool))}
+    pools = {m.pool: site.pools[m.pool] for m in cloud_machines}
+    fresh_recipes = {name: word for name, pool in pools.items() if (word := recipe(site, pool))}
     return Recipes(
-        made_of=site.ledger.launches.recipes({m.instance.generation for m in mine}), fresh=fresh
+        made_of=site.ledger.launches.recipes({m.instance.generation for m in cloud_machines}),
+        fresh=fresh_recipes,
     )
 
 
 def recipe(site: Site, pool: Pool) -> str:
-    """The recipe of a fresh machine of the pool; "" where the cloud does not tell."""
+    """The recipe of a new machine of the pool; "" if it cannot be determined. Two machines with the
+    same recipe are made of the same image, configuration and secret.
+    """
     provider = site.providers.get(pool.cloud)
     if not isinstance(provider, Stops):
         return ""
@@ -73,28 +76,30 @@ def recipe(site: Site, pool: Pool) -> str:
 
 
 def _secret(site: Site) -> str:
-    """Which of Slurm's secrets machines have got: after another one, those of before know none.
-    OSError where that cannot be told.
+    """The part of the recipe that identifies the secret in use: after a rotation, stopped machines
+    have an outdated secret and must not be started. OSError if the secret's file cannot be read.
     """
     ssh = site.config.join.ssh
     if ssh is None:
         return ""
-    found = os.stat(ssh.secret)
-    return f"-{found.st_ino:x}-{found.st_mtime_ns:x}"
+    status = os.stat(ssh.secret)
+    return f"-{status.st_ino:x}-{status.st_mtime_ns:x}"
 
 
 def note_recipe(site: Site, spec: LaunchSpec) -> None:
-    """Write down what the machines of a launch are made of."""
+    """Record the recipe of a launch's machines."""
     if spec.pool.stopped and (word := recipe(site, spec.pool)):
         site.ledger.launches.note_recipe(spec.generation, word)
 
 
 def doubt_recipe(site: Site, generation: str, pool: str) -> None:
-    """Forget what the machines of a launch are made of where a fresh one would be another by now:
-    its call, or a later one of the same launch, may have begun before the change or after it.
+    """Forget the recipe of a launch's machines if the pool's recipe has changed since it was
+    recorded. A call of the launch may have been made before the change or after it.
     """
-    noted = site.ledger.launches.recipes([generation]).get(generation)
-    if noted is not None and (pool not in site.pools or noted != recipe(site, site.pools[pool])):
+    noted_recipe = site.ledger.launches.recipes([generation]).get(generation)
+    if noted_recipe is not None and (
+        pool not in site.pools or noted_recipe != recipe(site, site.pools[pool])
+    ):
         site.ledger.launches.note_recipe(generation, "")
 
 
@@ -105,7 +110,7 @@ def spare(
     view: Mapping[str, SlurmNode],
     correlation: str,
 ) -> list[Machine]:
-    """Of machines that Slurm does not need those that are stopped now, as their pool keeps some."""
+    """Stop some of the machines that Slurm does not need, and return the stopped ones."""
     kept = choose(site, cloud, doomed, view)
     refused = stop(site, cloud, kept, correlation)
     return [m for m in kept if m not in refused]
@@ -114,18 +119,18 @@ def spare(
 def choose(
     site: Site, cloud: str, doomed: Sequence[Machine], view: Mapping[str, SlurmNode]
 ) -> list[Machine]:
-    """The machines to be stopped among those that Slurm does not need: none while the ledger's
-    file cannot be used, and none that a person, or Slurm itself, has taken out of service.
+    """Choose the machines to stop among those that Slurm does not need. None while the ledger
+    accepts no new intents, and never a machine that a person or Slurm has taken out of service.
     """
     pools = {name: pool for name, pool in site.pools.items() if pool.stopped}
-    fit = [m for m in doomed if m.pool in pools and _is_sound(m, view)]
-    if not fit or site.ledger.end_only:
+    stoppable = [m for m in doomed if m.pool in pools and _is_sound(m, view)]
+    if not stoppable or site.ledger.end_only:
         return []
     state = site.ledger.state()
-    going = departing(fit, state.directives, site.now())
-    fit = [m for m in fit if m.instance.id not in going]
-    there = (*state.machines, *state.stopped)
-    return to_stop(fit, there, pools, recipes_of(site, cloud, fit), site.now())
+    departing_ids = departing(stoppable, state.directives, site.now())
+    stoppable = [m for m in stoppable if m.instance.id not in departing_ids]
+    pool_machines = (*state.machines, *state.stopped)
+    return to_stop(stoppable, pool_machines, pools, recipes_of(site, cloud, stoppable), site.now())
 
 
 def _is_sound(machine: Machine, view: Mapping[str, SlurmNode]) -> bool:
@@ -134,8 +139,9 @@ def _is_sound(machine: Machine, view: Mapping[str, SlurmNode]) -> bool:
 
 
 def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) -> list[Machine]:
-    """Stop these, the intent first; an error that may pass leaves it, and the repair repeats the
-    call. Returns those that the cloud does not stop: they are to be ended.
+    """Record the intent, then stop the machines. After a transient error the intent stays open and
+    the repair repeats the call. Return the machines that the cloud refuses to stop; the caller must
+    end them.
     """
     if not machines:
         return []
@@ -149,7 +155,7 @@ def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) 
 def stop_again(
     site: Site, cloud: str, machines: Sequence[Machine], correlation: str
 ) -> list[Machine]:
-    """The call of ``stop``, whose intent stands."""
+    """Repeat the call of ``stop`` for machines with an open intent. Returns the same."""
     ids, nodes = [m.instance.id for m in machines], [m.instance.node for m in machines]
     try:
         _stops(site, cloud).stop(ids)
@@ -181,7 +187,7 @@ def _stops(site: Site, cloud: str) -> Stops:
 
 
 def has_stopped(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) -> None:
-    """Write down that these have stopped, as it was decided."""
+    """Record that these machines have stopped. From then on they cost the pool's stopped price."""
     pools = {m.instance.id: site.pools.get(m.pool) for m in machines}
     prices = {id_: pool.stopped_price if pool else 0.0 for id_, pool in pools.items()}
     nodes = [m.instance.node for m in machines]
@@ -195,23 +201,23 @@ def has_stopped(site: Site, cloud: str, machines: Sequence[Machine], correlation
 
 
 def note_stopped(
-    site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.NoteStopped]
+    site: Site, snapshot: ClusterSnapshot, stopped: Sequence[actions.NoteStopped]
 ) -> None:
     """Record that these machines are stopped, as their cloud lists them."""
     cloud = snapshot.terms.cloud
-    has_stopped(site, cloud, find_machines_to_act_on(site, cloud, some), CORRELATION)
+    has_stopped(site, cloud, find_machines_to_act_on(site, cloud, stopped), CORRELATION)
 
 
-def repeat_stop(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.StopAgain]) -> None:
+def repeat_stop(site: Site, snapshot: ClusterSnapshot, stops: Sequence[actions.StopAgain]) -> None:
     """Repeat the stop of these machines. End them if the cloud does not stop them, or if the ledger
     accepts no new intents: nobody would remember that they exist.
     """
     cloud = snapshot.terms.cloud
-    machines = find_machines_to_act_on(site, cloud, some)
-    if why := site.ledger.end_only:
+    machines = find_machines_to_act_on(site, cloud, stops)
+    if error := site.ledger.end_only:
         ids = [m.instance.id for m in machines]
-        site.ledger.stops.failed(cloud, ids, CannotBeStopped(error=why))
+        site.ledger.stops.failed(cloud, ids, CannotBeStopped(error=error))
         refused = machines
     else:
         refused = stop_again(site, cloud, machines, CORRELATION)
-    terminate_by_cause(site, cloud, refused, {a.machine: a.cause for a in some}, CORRELATION)
+    terminate_by_cause(site, cloud, refused, {a.machine: a.cause for a in stops}, CORRELATION)

@@ -1,7 +1,7 @@
-"""Tells people of occasions: by mail, a webhook, a command. Nothing ever waits for it.
+"""Notifies people of occasions by mail, a webhook or a command. No other work waits for it.
 
-The ledger has all that was told, so that a restart does not tell it again. One thread of its own
-delivers; what it cannot keep up with is dropped, with a line in the log.
+The ledger records each notification, so a restart does not repeat it. A separate thread delivers.
+If too many notifications are queued, further ones are dropped with a line in the log.
 """
 
 from __future__ import annotations
@@ -45,73 +45,75 @@ from slurm_elastic.state.ckptstate.schema import FILE
 
 log = logging.getLogger(__name__)
 
-PERIOD = 30.0
-MOST = 20
-"""Occasions of one hour at most; the rest waits."""
-HOUR = 3600.0
-DAY = 86400.0
-WAITING = 100
-PATIENCE = 30.0
-"""Seconds that one delivery may take."""
-_LONGEST = 4096
+PERIOD_S = 30.0
+MAX_PER_HOUR = 20
+"""At most this many notifications per hour; others wait."""
+HOUR_S = 3600.0
+DAY_S = 86400.0
+MAX_QUEUED = 100
+DELIVERY_TIMEOUT_S = 30.0
+"""Time-out of one delivery."""
+_MAX_ADDRESS_LENGTH = 4096
 MAIL = "/usr/bin/mail"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def join(site: Site) -> Extensions | None:
-    """Where somebody is to be told."""
+    """Join if a way to notify somebody is configured."""
     if not site.config.notify.anybody:
         return None
     return Extensions(parts=[("notify", lambda worker: Teller(site, worker))])
 
 
 class Teller(Part):
-    """``looks`` is the daemon's task; ``close`` forgets what is not delivered."""
+    """``looks``: the periodic task that the daemon runs. ``close`` drops undelivered ones."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site, self._notify = site, site.config.notify
-        self.looks = SiteTask(site, worker, self.look, "notify", period=PERIOD)
-        self._queue: queue.Queue[Occasion | None] = queue.Queue(WAITING)
+        self.looks = SiteTask(site, worker, self.look, "notify", period=PERIOD_S)
+        self._queue: queue.Queue[Occasion | None] = queue.Queue(MAX_QUEUED)
         self._thread = LastingThread("notify", self._deliver)
         self._thread.start()
 
     def close(self) -> None:
-        """What waits is told as long as the process lives, and not waited for."""
-        # Where it is full nobody hears this: the thread is a daemon, and ends with the process.
+        """End the thread when it has delivered the queue. Do not wait for it."""
+        # If the queue is full, the thread gets no order to end. That is harmless: it is a daemon
+        # thread and ends with the process.
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
 
     def look(self) -> None:
-        """Hand over what is new."""
+        """Queue the notifications of new occasions."""
         site = self._site
         now = site.now()
-        found = [one for one in all_occasions(site) if one.event in self._notify.events]
-        # Written down before it is sent: rather not told than told for ever.
-        for one in site.ledger.decisions.newly_told(
-            [one.key for one in found], now, self._notify.again, MOST, HOUR
+        occasions = [key for key in all_occasions(site) if key.event in self._notify.events]
+        # The ledger records an occasion before it is sent. After a crash in between it is not sent;
+        # the other order could send it again and again.
+        for key in site.ledger.decisions.newly_told(
+            [key.key for key in occasions], now, self._notify.again, MAX_PER_HOUR, HOUR_S
         ):
-            self.hand_over(next(o for o in found if o.key == one))
+            self.hand_over(next(o for o in occasions if o.key == key))
 
-    def hand_over(self, one: Occasion) -> None:
-        """Have it told in its turn; where too many wait, it is in the log alone."""
+    def hand_over(self, occasion: Occasion) -> None:
+        """Queue an occasion for delivery. If the queue is full, only log it."""
         try:
-            self._queue.put_nowait(one)
+            self._queue.put_nowait(occasion)
         except queue.Full:
-            log.warning("not told, %d others wait: %s", WAITING, one.text)
+            log.warning("not told, %d others wait: %s", MAX_QUEUED, occasion.text)
 
     def _deliver(self) -> None:
-        while (one := self._queue.get()) is not None:
-            for way, send in ways(self._site.config):
+        while (occasion := self._queue.get()) is not None:
+            for channel, send in ways(self._site.config):
                 try:
-                    send(one)
+                    send(occasion)
                 except Exception as error:  # noqa: BLE001 - a hook of the site's own
-                    log.warning("not told way=%s event=%s error=%s", way, one.event, error)
+                    log.warning("not told way=%s event=%s error=%s", channel, occasion.event, error)
                 else:
-                    log.info("told way=%s event=%s text=%s", way, one.event, one.text)
+                    log.info("told way=%s event=%s text=%s", channel, occasion.event, occasion.text)
 
 
 def all_occasions(site: Site) -> Iterator[Occasion]:
-    """As things are now."""
+    """Yield the occasions that exist now."""
     ledger, now = site.ledger, site.now()
     config = apply_directives(site.config, ledger, now)
     for name, spent in read_spending(config, ledger, now).items():
@@ -129,25 +131,27 @@ def all_occasions(site: Site) -> Iterator[Occasion]:
         contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
         contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
     ):
-        yield from of_moves(state.migrations(since=now - DAY))
+        yield from of_moves(state.migrations(since=now - DAY_S))
 
 
 def ways(config: Config) -> Iterator[tuple[str, Callable[[Occasion], None]]]:
-    """How people are told."""
+    """Yield the configured channels: name and function."""
     notify = config.notify
     if notify.mail:
-        yield "mail", lambda one: _mail(config, one)
+        yield "mail", lambda occasion: _mail(config, occasion)
     if notify.webhook:
-        yield "webhook", lambda one: _post(notify, config.cluster.name, one)
+        yield "webhook", lambda occasion: _post(notify, config.cluster.name, occasion)
     if notify.command:
-        yield "command", lambda one: _run(notify, config.cluster.name, one)
+        yield "command", lambda occasion: _run(notify, config.cluster.name, occasion)
 
 
-def _mail(config: Config, one: Occasion) -> None:
-    """As slurmctld calls it: ``MailProg -s SUBJECT ADDRESS``, the text on standard input."""
+def _mail(config: Config, occasion: Occasion) -> None:
+    """Call the mail program as slurmctld does: ``MailProg -s SUBJECT ADDRESS``, with the text on
+    standard input.
+    """
     program = config.notify.mail_program or _mail_program(config.slurm.conf)
-    subject = f"slurm-elastic {config.cluster.name}: {one.event}"
-    text = f"{one.text}\n\nslurm-elastic status and explain say more.\n"
+    subject = f"slurm-elastic {config.cluster.name}: {occasion.event}"
+    text = f"{occasion.text}\n\nslurm-elastic status and explain say more.\n"
     _call([program, "-s", subject, *config.notify.mail], text, {})
 
 
@@ -158,55 +162,59 @@ def _mail_program(conf: str) -> str:
         return MAIL
 
 
-def _post(notify: Notify, cluster: str, one: Occasion) -> None:
+def _post(notify: Notify, cluster: str, occasion: Occasion) -> None:
     request = urllib.request.Request(  # noqa: S310 - http and https, by address_of's check
         address_of(str(notify.webhook)),
-        data=document(cluster, one),
+        data=document(cluster, occasion),
         headers={"Content-Type": "application/json", "User-Agent": "slurm-elastic"},
         method="POST",
     )
-    with urllib.request.urlopen(request, timeout=PATIENCE):  # noqa: S310
+    with urllib.request.urlopen(request, timeout=DELIVERY_TIMEOUT_S):  # noqa: S310
         pass
 
 
 def address_of(webhook: str) -> str:
-    """The address, read anew from its file if it is in one; ConfigError where that cannot be used.
-    No word of the file is in the error: who knows the address can write to the site's channel.
+    """The webhook's address. If ``webhook`` is a path, each call reads the address from the file.
+    ConfigError if the file cannot be used. The error contains no text of the file, because anybody
+    who knows the address can write to the site's channel.
     """
     if not webhook.startswith("/"):
         return webhook
-    if wrong := trust.flaw(webhook, trust.ours(), private=True):
-        raise ConfigError(f"notify.webhook: {wrong}")
+    if flaw := trust.flaw(webhook, trust.ours(), private=True):
+        raise ConfigError(f"notify.webhook: {flaw}")
     with open(webhook, encoding="utf-8", errors="replace") as file:
-        address = file.readline(_LONGEST).strip()
+        address = file.readline(_MAX_ADDRESS_LENGTH).strip()
     if not re.fullmatch(r"https?://[^\s/]\S*", address):
         expected = "found no http://... or https://... in its first line"
         raise ConfigError(f"notify.webhook: {webhook}: {expected}")
     return address
 
 
-def _run(notify: Notify, cluster: str, one: Occasion) -> None:
-    """Values as environment and as JSON on standard input; no shell sees them."""
+def _run(notify: Notify, cluster: str, occasion: Occasion) -> None:
+    """Run the site's command, with the values as environment variables and as JSON on standard
+    input. No shell interprets them.
+    """
     environment = {
         "SLURM_ELASTIC_CLUSTER": cluster,
-        "SLURM_ELASTIC_EVENT": str(one.event),
-        "SLURM_ELASTIC_TEXT": one.text,
+        "SLURM_ELASTIC_EVENT": str(occasion.event),
+        "SLURM_ELASTIC_TEXT": occasion.text,
     }
-    environment |= {f"SLURM_ELASTIC_{name.upper()}": str(v) for name, v in one.values.items()}
-    _call(list(notify.command), document(cluster, one).decode(), environment)
+    environment |= {f"SLURM_ELASTIC_{name.upper()}": str(v) for name, v in occasion.values.items()}
+    _call(list(notify.command), document(cluster, occasion).decode(), environment)
 
 
-def document(cluster: str, one: Occasion) -> bytes:
-    """The JSON that a webhook and a command get."""
+def document(cluster: str, occasion: Occasion) -> bytes:
+    """The JSON document for webhooks and commands."""
     body = {
-        "version": 1, "cluster": cluster, "event": str(one.event), "key": one.key,
-        "text": one.text, "values": dict(one.values),
+        "version": 1, "cluster": cluster, "event": str(occasion.event), "key": occasion.key,
+        "text": occasion.text, "values": dict(occasion.values),
     }  # fmt: skip
     return msgspec.json.encode(body)
 
 
 def _call(command: list[str], text: str, environment: dict[str, str]) -> None:
-    """OSError or a CalledProcessError or TimeoutExpired where it fails."""
+    """Run a command. OSError, CalledProcessError or TimeoutExpired if it fails."""
+    # An environment variable cannot contain a NUL byte.
     clean = {name: value.replace("\0", "") for name, value in environment.items()}
     subprocess.run(
         command,
@@ -215,6 +223,6 @@ def _call(command: list[str], text: str, environment: dict[str, str]) -> None:
         cwd=os.sep,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        timeout=PATIENCE,
+        timeout=DELIVERY_TIMEOUT_S,
         check=True,
     )

@@ -1,9 +1,9 @@
-"""Who may reach the head, as the ledger has it (``policies.repair.peers``): the hub is told
-whenever that changes, and each round of repair anew. So a crash between any two steps, of ours
-or of the hub's, lasts until then.
+"""Tells the hub which machines may reach the head, according to the ledger
+(``policies.repair.peers``). The hub gets the whole list when it changes, and again in each repair
+interval, which repairs the effects of any crash of ours or of the hub's.
 
-A machine's public key is believed where its cloud shows it on the machine's console, or
-(``enrolment``) where it came by the key that its launch alone was told.
+A machine's public key is accepted if its cloud shows it on the machine's console, or
+(``enrolment``) if it came through the enrolment key that only its launch got.
 """
 
 from __future__ import annotations
@@ -44,35 +44,37 @@ from slurm_elastic.state.ledger import Health, LedgerState, Machine
 
 log = logging.getLogger(__name__)
 
-PERIOD = 0.5
+PERIOD_S = 0.5
 """Seconds between two looks at the ledger."""
-PAUSE = 2.0
+CONSOLE_PAUSE_S = 2.0
 """Seconds between two reads of a machine's console."""
 READERS = 10
-FRESH = 180.0
-"""Seconds after a handshake by which a peer that is there has made another."""
-ENDED_LATELY = 3600.0
-"""Seconds for which a machine that has ended keeps its address from staying let in."""
+HANDSHAKE_MAX_AGE_S = 180.0
+"""A connected peer repeats its handshake within this many seconds."""
+ENDED_LATELY_S = 3600.0
+"""For this many seconds after its end, a machine's address is not kept as a staying peer."""
 CONSOLE_READ = 1 << 18
-"""Characters of a console, the last ones, that are looked at: clouds keep fewer."""
+"""Only this many last characters of a console are searched. Clouds keep fewer."""
 CORRELATION = "tunnel"
 HEALTH = "the network"
-"""The name under which the hub's health is kept; no cloud's name, which has no space."""
+"""The name of the hub's health in the ledger. No cloud can have it: their names have no space."""
 _PRINTED = re.compile(r"slurm-elastic-tunnel-key (\S{1,80}) (\S{1,80}) ([A-Za-z0-9+/]{43}=)")
 Ask = Callable[[Message], HubAnswer]
 
 
-def printed_key(console: str, one: Instance) -> str:
-    """The public key that this machine has printed on its console; "" where it has not."""
-    found = _PRINTED.findall(console[-CONSOLE_READ:])
+def printed_key(console: str, instance: Instance) -> str:
+    """The public key that the machine printed last on its console; "" if there is none."""
+    printed = _PRINTED.findall(console[-CONSOLE_READ:])
     keys = [
-        key for generation, node, key in found if (generation, node) == (one.generation, one.node)
+        key
+        for generation, node, key in printed
+        if (generation, node) == (instance.generation, instance.node)
     ]
     return keys[-1] if keys else ""
 
 
 def join(site: Site) -> Extensions | None:
-    """Where machines reach the head through a tunnel; else the network is the site's business."""
+    """Join if slurm-elastic manages the network (``join.network``)."""
     network = site.config.join.network
     if network is None:
         return None
@@ -80,8 +82,8 @@ def join(site: Site) -> Extensions | None:
 
 
 class Tunnels(Part):
-    """``looks`` is the daemon's task; consoles are read in threads of their own, the ``readers``.
-    ``desk`` is where keys are handed in, if anywhere.
+    """``looks``: the periodic task that the daemon runs. ``readers``: threads that read consoles.
+    ``desk``: where machines hand in their keys, None if they do not.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -99,74 +101,80 @@ class Tunnels(Part):
         hub: Ask | None = None,
         desk: Desk | None = None,
         readers: Executor | None = None,
-        pause: float = PAUSE,
+        pause: float = CONSOLE_PAUSE_S,
     ) -> None:
         self._site, self._network, self._pause = site, network, pause
         self._hub: Ask = hub or (lambda message: ask(network.socket, message))
         self._clouds = clouds_with_tunnel(site.config)
         self._addresses = node_addresses(site.config)
-        once = [c for c in site.config.clouds if c.name in self._clouds]
-        self._once = {c.name for c in once if enrols(network, c) is Enrol.ONCE}
+        tunnelled = [c for c in site.config.clouds if c.name in self._clouds]
+        self._once = {c.name for c in tunnelled if enrols(network, c) is Enrol.ONCE}
         self.desk = desk
         if self._once and desk is None:
             self.desk = Desk(site.config.state, head_address(network.subnet), self.handed_in)
         self._readers = readers or ThreadPoolExecutor(READERS, thread_name_prefix="console")
         self._reading: dict[str, Future[None]] = {}
-        self._again: dict[str, float] = {}
+        self._retry_at: dict[str, float] = {}
         self._applying, self._lock = threading.Lock(), threading.Lock()
         self._applied: frozenset[Peer] | None = None
         self._due = -inf
         self._recovered = False
         self._hub_reports = ReportOnce[str]()
         self._key_reports = ReportOnce[tuple[str, str]]()
-        self.looks = SiteTask(site, worker, self.look, "the network", period=PERIOD)
+        self.looks = SiteTask(site, worker, self.look, "the network", period=PERIOD_S)
 
     def close(self) -> None:
-        """Wait for the consoles that are being read."""
+        """Wait for the running reads of consoles, and close the desk."""
         self._readers.shutdown(wait=True, cancel_futures=True)
         if self.desk is not None:
             self.desk.close()
 
     def look(self) -> None:
-        """Have the hub let in who may come; then look for the keys of the others."""
+        """Update the hub's list of peers. Then read the consoles of machines without a key."""
         if not self._recovered and self._clouds <= self._site.ledger.state().read_whole:
-            self._recovered = self._guarded(self._recover)
+            self._recovered = self._report_trouble(self._recover)
         if self.desk is not None:
             self.desk.open()
-        self._remember()
+        self._restore_restarted()
         self.apply()
         machines = {(m.instance.generation, m.instance.node): m for m in self._live()}
-        for one in self._seen().enrolling:
-            machine = machines.get((one.generation, one.node))
+        for enrolling in self._admission().enrolling:
+            machine = machines.get((enrolling.generation, enrolling.node))
             if machine is not None and machine.instance.cloud not in self._once:
-                self._read(machine.instance)
+                self._start_reading(machine.instance)
         self._forget([m.instance for m in machines.values()])
 
     def apply(self) -> bool:
-        """Whether the hub lets in exactly those that may come."""
-        return self._guarded(self._apply)
+        """Send the peers to the hub if needed. Return whether the hub has them."""
+        return self._report_trouble(self._apply)
 
     def _apply(self) -> None:
         with self._applying:
-            # As of one moment: a machine that is adopted while its cloud is read for the first
-            # time would be shut out if its cloud counted as read already.
+            # Read machines and read clouds at one moment. While a cloud is read for the first time,
+            # its machines are being adopted. A machine would be shut out if its cloud counted as
+            # read before the machine was in the ledger.
             state = self._site.ledger.state()
             unlearnt = self._site.providers.keys() - state.read_whole
-            seen, clock = self._seen(state), self._site.monotonic()
-            known = (*seen.peers, *self._enrolling(seen))
-            peers = (*known, *(self._staying(unlearnt, known, seen.over) if unlearnt else ()))
+            admitted, clock = self._admission(state), self._site.monotonic()
+            admitted_peers = (*admitted.peers, *self._enrolling_peers(admitted))
+            peers = (
+                *admitted_peers,
+                *(self._staying_peers(unlearnt, admitted_peers, admitted.over) if unlearnt else ()),
+            )
             if frozenset(peers) == self._applied and clock < self._due:
                 return
-            # Not known until the hub has answered: after a failure the next look tells it anew.
+            # Unknown until the hub has answered. After a failure the next look sends the list
+            # again.
             self._applied = None
             self._hub(Apply(peers=peers))
             self._applied = frozenset(peers)
             self._due = clock + self._site.config.timings.reconcile
-            # Not before the hub has let go of them: a row that is gone is a machine shut out.
-            if seen.over:
-                self._site.ledger.tunnels.end(seen.over)
+            # Delete the rows only after the hub has removed the peers. Otherwise a crash in between
+            # would leave peers in the hub that the ledger does not know.
+            if admitted.over:
+                self._site.ledger.tunnels.end(admitted.over)
 
-    def _seen(self, state: LedgerState | None = None) -> Admission:
+    def _admission(self, state: LedgerState | None = None) -> Admission:
         state = self._site.ledger.state() if state is None else state
         tunnels = self._site.ledger.tunnels.all()
         subnet = self._network.subnet if self._network.tunnels else None
@@ -177,13 +185,13 @@ class Tunnels(Part):
     def _live(self) -> list[Machine]:
         return self._site.serving_machines()
 
-    def _enrolling(self, seen: Admission) -> list[Peer]:
-        """The machines that may hand in their keys, by the keys that are good for that."""
+    def _enrolling_peers(self, admitted: Admission) -> list[Peer]:
+        """The peers that may only hand in their keys, with their enrolment keys."""
         if self.desk is None:
             return []
         now, cloud_of = self._site.now(), self._cloud_of
         once = [
-            e for e in newest(seen.enrolling, (p.address for p in seen.peers))
+            e for e in newest(admitted.enrolling, (p.address for p in admitted.peers))
             if cloud_of(e.node) in self._once and may_enrol_once(e, now)
         ]  # fmt: skip
         keys = [self.desk.public_key(e.generation, e.node) for e in once]
@@ -195,137 +203,157 @@ class Tunnels(Part):
         pool = self._site.pool_of.get(node)
         return pool.cloud if pool is not None else ""
 
-    def _staying(
-        self, unlearnt: Set[str], wanted: Sequence[Peer], over: Sequence[Tunnel]
+    def _staying_peers(
+        self, unlearnt: Set[str], admitted_peers: Sequence[Peer], over: Sequence[Tunnel]
     ) -> list[Peer]:
-        """While a new ledger has yet to learn of clouds, who is in stays in: those with a tunnel
-        until all clouds with one are learnt, the others until all others are. Not those whose end
-        it knows of; ``over``: of these the ones with a tunnel.
+        """The hub's present peers that must stay although the ledger does not know them, because it
+        is new and some clouds (``unlearnt``) are not read yet. Peers with a tunnel stay until all
+        clouds with tunnels are read, the others until all other clouds are. Peers whose end the
+        ledger knows do not stay. ``over``: the tunnels of ended machines.
         """
-        there = self._hub(Show())
-        kept: list[Peer] = []
+        hub_state = self._hub(Show())
+        staying: list[Peer] = []
         if unlearnt & self._clouds:
-            tunnels = by_address(there.peers).items()
-            kept += (Peer(address=at, key=one.key, live=one.live) for at, one in tunnels)
+            tunnels = by_address(hub_state.peers).items()
+            staying += (
+                Peer(address=address, key=peer.key, live=peer.live) for address, peer in tunnels
+            )
         if unlearnt - self._clouds:
-            kept += (Peer(address=at) for at in there.plain)
-        addresses = {p.address for p in wanted} | self._ending()
-        keys = {p.key for p in wanted if p.key} | {row.key for row in over}
-        return [p for p in kept if p.address not in addresses and p.key not in keys]
+            staying += (Peer(address=address) for address in hub_state.plain)
+        addresses = {p.address for p in admitted_peers} | self._ending_addresses()
+        keys = {p.key for p in admitted_peers if p.key} | {row.key for row in over}
+        return [p for p in staying if p.address not in addresses and p.key not in keys]
 
-    def _ending(self) -> set[str]:
-        """The addresses of machines that end, or have ended lately."""
-        lately = self._site.now() - ENDED_LATELY
-        known = self._site.ledger.machines.live(ended_since=lately)
-        over = [m for m in known if not m.is_wanted]
-        return {m.instance.address for m in over if m.instance.address}
+    def _ending_addresses(self) -> set[str]:
+        """The addresses of machines that are ending or ended lately."""
+        lately = self._site.now() - ENDED_LATELY_S
+        recent_machines = self._site.ledger.machines.live(ended_since=lately)
+        ending = [m for m in recent_machines if not m.is_wanted]
+        return {m.instance.address for m in ending if m.instance.address}
 
     def _recover(self) -> None:
-        """Machines that a lost ledger knew the keys of: the hub knows them still. A key that is in
-        any row is another machine's.
+        """After the loss of a ledger, take the keys of live machines from the hub's peers. A key
+        that is already in the ledger belongs to another machine.
         """
         ledger, now = self._site.ledger, self._site.now()
-        known = {t.key for t in ledger.tunnels.all()}
-        lost = {(e.generation, e.node): e for e in self._seen().enrolling}
+        known_keys = {t.key for t in ledger.tunnels.all()}
+        lost = {(e.generation, e.node): e for e in self._admission().enrolling}
         live = {(m.instance.generation, m.instance.node) for m in self._live()}
-        lost = {key: one for key, one in lost.items() if key in live}
+        lost = {key: enrolling for key, enrolling in lost.items() if key in live}
         if not lost:
             return
-        there = by_address(self._hub(Show()).peers)
-        for one in lost.values():
-            peer = there.get(one.address)
-            if peer is None or not peer.live or peer.key in known or peer.handshake < now - FRESH:
+        hub_peers = by_address(self._hub(Show()).peers)
+        for enrolling in lost.values():
+            peer = hub_peers.get(enrolling.address)
+            if (
+                peer is None
+                or not peer.live
+                or peer.key in known_keys
+                or peer.handshake < now - HANDSHAKE_MAX_AGE_S
+            ):
                 continue
-            self._believe(one, peer.key, "the hub has it in still, and the ledger was lost")
+            self._accept_key(
+                enrolling, peer.key, "the hub has it in still, and the ledger was lost"
+            )
 
-    # keys
-
-    def _remember(self) -> None:
-        """A machine that was stopped has its key still, on its own disk."""
-        had = {
+    def _restore_restarted(self) -> None:
+        """Accept the earlier key of a restarted machine, which has it on its disk."""
+        key_by_machine = {
             (m.instance.generation, m.instance.node): m.tunnel_key
             for m in self._live()
             if m.tunnel_key
         }
-        for one in self._seen().enrolling if had else ():
-            if key := had.get((one.generation, one.node)):
-                self._believe(one, key, "it had that key before it was stopped")
+        for enrolling in self._admission().enrolling if key_by_machine else ():
+            if key := key_by_machine.get((enrolling.generation, enrolling.node)):
+                self._accept_key(enrolling, key, "it had that key before it was stopped")
 
-    def _read(self, one: Instance) -> None:
-        clock, running = self._site.monotonic(), self._reading.get(one.id)
+    def _start_reading(self, instance: Instance) -> None:
+        clock, running = self._site.monotonic(), self._reading.get(instance.id)
         if running is not None and not running.done():
             return
-        if clock < self._again.get(one.id, -inf):
+        if clock < self._retry_at.get(instance.id, -inf):
             return
-        self._again[one.id] = clock + self._pause
-        self._reading[one.id] = submit(
-            self._readers, f"console of {one.id}", self._read_console, one
+        self._retry_at[instance.id] = clock + self._pause
+        self._reading[instance.id] = submit(
+            self._readers, f"console of {instance.id}", self._read_console, instance
         )
 
     def _forget(self, living: Sequence[Instance]) -> None:
         """Forget machines that are gone."""
-        names, nodes = {one.id for one in living}, {one.node for one in living}
-        self._again = {name: at for name, at in self._again.items() if name in names}
+        names, nodes = {instance.id for instance in living}, {instance.node for instance in living}
+        self._retry_at = {
+            name: retry_at for name, retry_at in self._retry_at.items() if name in names
+        }
         self._reading = {
             name: read for name, read in self._reading.items() if name in names or not read.done()
         }
         self._key_reports.forget_unless(lambda report: report[0] in nodes)
 
-    def _read_console(self, one: Instance) -> None:
-        provider = self._site.providers[one.cloud]
+    def _read_console(self, instance: Instance) -> None:
+        provider = self._site.providers[instance.cloud]
         if not isinstance(provider, Console):
-            self._tell(one.node, f"cloud {one.cloud} does not show what its machines print")
+            self._report_refusal(
+                instance.node, f"cloud {instance.cloud} does not show what its machines print"
+            )
             return
         try:
-            key = printed_key(provider.console(one.id), one)
+            key = printed_key(provider.console(instance.id), instance)
         except ProviderError as error:
-            self._tell(one.node, f"{one.id}: {error}")
+            self._report_refusal(instance.node, f"{instance.id}: {error}")
             return
         except Exception:
-            log.exception("console not read id=%s", one.id)
+            log.exception("console not read id=%s", instance.id)
             return
-        address = self._addresses.get(one.node)
+        address = self._addresses.get(instance.node)
         if key and address is not None:
-            enrolling = Enrolling(generation=one.generation, node=one.node, address=address)
-            if self._believe(enrolling, key, f"{one.id} has printed it on its console"):
+            enrolling = Enrolling(
+                generation=instance.generation, node=instance.node, address=address
+            )
+            if self._accept_key(enrolling, key, f"{instance.id} has printed it on its console"):
                 self.apply()
 
     def handed_in(self, address: str, key: str) -> str:
-        """A machine's own key came from that address in the tunnel; "" or why it is not taken."""
+        """Take the public key that a machine handed in from its address in the tunnel. Return "" or
+        why the key is refused.
+        """
         now = self._site.now()
-        for one in self._seen().enrolling:
-            if one.address == address and may_enrol_once(one, now):
-                if not self._believe(one, key, "it came by its launch's own key"):
+        for enrolling in self._admission().enrolling:
+            if enrolling.address == address and may_enrol_once(enrolling, now):
+                if not self._accept_key(enrolling, key, "it came by its launch's own key"):
                     return "refused"
                 return "" if self.apply() else "not now"
         log.warning("a key came from who is not to enrol address=%s", address)
         return "refused"
 
-    def _believe(self, one: Enrolling, key: str, why: str) -> bool:
+    def _accept_key(self, enrolling: Enrolling, key: str, reason: str) -> bool:
         tunnel = Tunnel(
-            generation=one.generation, node=one.node, address=one.address, key=key,
-            since=self._site.now(),
+            generation=enrolling.generation, node=enrolling.node, address=enrolling.address,
+            key=key, since=self._site.now(),
         )  # fmt: skip
-        wrong = self._site.ledger.tunnels.enrol(tunnel)
-        if wrong:
-            self._tell(one.node, f"its key is not believed: {wrong}", loud=True)
+        flaw = self._site.ledger.tunnels.enrol(tunnel)
+        if flaw:
+            self._report_refusal(enrolling.node, f"its key is not believed: {flaw}", loud=True)
             return False
-        log.info("enrolled node=%s address=%s key=%s", one.node, one.address, key)
-        self._site.record(CORRELATION, "enrolled", (one.node,), f"{one.address}: {why}")
+        log.info("enrolled node=%s address=%s key=%s", enrolling.node, enrolling.address, key)
+        self._site.record(
+            CORRELATION, "enrolled", (enrolling.node,), f"{enrolling.address}: {reason}"
+        )
         return True
 
-    def _tell(self, node: str, why: str, *, loud: bool = False) -> None:
-        """Each once; most only mean that a machine boots."""
-        if not self._key_reports.is_news((node, why)):
+    def _report_refusal(self, node: str, reason: str, *, loud: bool = False) -> None:
+        """Log each reason once per node. Most reasons only mean that a machine still boots."""
+        if not self._key_reports.is_news((node, reason)):
             return
         log.log(
-            logging.ERROR if loud else logging.INFO, "not enrolled node=%s reason=%s", node, why
+            logging.ERROR if loud else logging.INFO, "not enrolled node=%s reason=%s", node, reason
         )
         if loud:
-            self._site.record(CORRELATION, "not-enrolled", (node,), why)
+            self._site.record(CORRELATION, "not-enrolled", (node,), reason)
 
-    def _guarded(self, step: Callable[[], None]) -> bool:
-        """Whether it went well; what does not is told in the log and in ``status``."""
+    def _report_trouble(self, step: Callable[[], None]) -> bool:
+        """Run a step and return whether it succeeded. Report an error of the hub, and its end, in
+        the log and in ``status``.
+        """
         trouble = ""
         try:
             step()

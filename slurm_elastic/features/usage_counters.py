@@ -1,7 +1,8 @@
-"""Counters of use: rows are forgotten one day, sums are not.
+"""Counters of use. The ledger deletes its rows after a retention time, but not the counters.
 
-Each span of time is counted once, ``LAG`` seconds after it, when Slurm and the clouds have told
-of it; what is learnt later is in ``cost`` but in no counter. Histograms are counters by bucket.
+Each span of time is counted once, ``LAG_S`` seconds after its end, when Slurm and the clouds have
+usually reported everything. Facts that arrive later are in ``cost`` but in no counter. A histogram
+is one counter per bucket.
 """
 
 from __future__ import annotations
@@ -26,45 +27,47 @@ from slurm_elastic.policies.money.cost_split import Unused
 from slurm_elastic.state.ledger import Ledger, Machine
 from slurm_elastic.state.ledger.histograms import Counts, observe, series
 
-LAG = 120.0
-STEP = 30.0
-"""Seconds of a span at least."""
-LONGEST = 7 * 86400.0
-"""Seconds of a span at most: what slurm-elasticd was away for longer is in no counter."""
+LAG_S = 120.0
+MIN_SPAN_S = 30.0
+"""Minimum length of a span."""
+MAX_SPAN_S = 7 * 86400.0
+"""Maximum length of a span. If slurm-elasticd was down for longer, the rest is in no counter."""
 CALLS = ("offers", "launch", "instances", "terminate", "notices")
-NEVER_UP = 3600.0
-"""Seconds after which a job's start has nothing to do with its machine's."""
+MAX_START_DELAY_S = 3600.0
+"""If a job starts later than this after its machine registered, the delay is not counted."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def settle(config: Config, ledger: Ledger, now: float) -> None:
-    """Count what has become known; the first call only says from when on. That waits for files in
-    use: in theirs it may have been said already.
+    """Count the span since the last call. The first call only records the begin. While the ledger's
+    file cannot be used it records nothing, because the file may already contain a begin.
     """
-    until, since = now - LAG, ledger.usage.settled()
-    # Ahead of now where the clock was set back: it is begun anew.
+    until, since = now - LAG_S, ledger.usage.settled()
+    # If the clock was set back, the recorded time is in the future: start over.
     if since is None or since > now:
         if not ledger.end_only:
             ledger.usage.settle(until, {})
-    elif until - since >= STEP:
-        ledger.usage.settle(until, counted(config, ledger, max(since, until - LONGEST), until, now))
+    elif until - since >= MIN_SPAN_S:
+        ledger.usage.settle(
+            until, counted(config, ledger, max(since, until - MAX_SPAN_S), until, now)
+        )
 
 
 def counted(config: Config, ledger: Ledger, since: float, until: float, now: float) -> Counts:
-    """All of one span."""
+    """All counts of one span (Unix time)."""
     books = read_books(config, ledger, since, until, now)
     counts: Counts = defaultdict(float)
     for machine in books.machines:
-        _machine(counts, machine, since, until)
-    _money(counts, config, books)
-    _starts(counts, books)
+        _count_machine(counts, machine, since, until)
+    _count_dollars(counts, config, books)
+    _count_starts(counts, books)
     return counts
 
 
 class CallTimes:
-    """How long calls to clouds take, and how they end. Thread-safe."""
+    """Durations and outcomes of calls to clouds. Thread-safe."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_calls")}
 
@@ -73,16 +76,16 @@ class CallTimes:
         self._calls: list[tuple[str, str, str, float]] = []
 
     def watch(self, cloud: str, provider: Provider) -> None:
-        """Time this provider's calls from now on."""
+        """Wrap the provider's methods so that each call is recorded."""
         for name in CALLS:
             setattr(provider, name, self._timed(cloud, name, getattr(provider, name)))
 
     def take(self) -> Counts:
-        """Everything since the last time."""
+        """Return the counts since the last call of ``take``, and reset them."""
         with self._lock:
-            taken, self._calls = self._calls, []
+            calls, self._calls = self._calls, []
         counts: Counts = defaultdict(float)
-        for cloud, name, outcome, seconds in taken:
+        for cloud, name, outcome, seconds in calls:
             observe(counts, "api_seconds", seconds, cloud=cloud, call=name)
             counts[series("api_calls", cloud=cloud, call=name, outcome=outcome)] += 1
         return counts
@@ -107,52 +110,60 @@ class CallTimes:
         return timed
 
 
-def _machine(counts: Counts, machine: Machine, since: float, until: float) -> None:
-    one = machine.instance
-    labels = {"cloud": one.cloud, "pool": machine.pool, "market": str(one.market)}
-    if since <= one.launched < until:
+def _count_machine(counts: Counts, machine: Machine, since: float, until: float) -> None:
+    instance = machine.instance
+    labels = {"cloud": instance.cloud, "pool": machine.pool, "market": str(instance.market)}
+    if since <= instance.launched < until:
         counts[series("launched", **labels)] += 1
     life = machine.life
     if isinstance(life, Ended | Lost) and since <= life.ended_at < until:
-        why = "asked" if isinstance(life, Ended) else "lost"
-        counts[series("ended", why=why, **labels)] += 1
+        end_kind = "asked" if isinstance(life, Ended) else "lost"
+        counts[series("ended", why=end_kind, **labels)] += 1
     if life.registered_at is not None and since <= life.registered_at < until:
-        seconds = max(life.registered_at - one.launched, 0.0)
-        observe(counts, "boot_seconds", seconds, cloud=one.cloud, pool=machine.pool)
+        seconds = max(life.registered_at - instance.launched, 0.0)
+        observe(counts, "boot_seconds", seconds, cloud=instance.cloud, pool=machine.pool)
 
 
-def _money(counts: Counts, config: Config, books: Books) -> None:
+def _count_dollars(counts: Counts, config: Config, books: Books) -> None:
     budgets = config.policies.account_budgets
     for charge in charges(books):
-        one, pool = charge.machine.instance, charge.machine.pool
-        market = str(one.market)
-        counts[series("dollars", cloud=one.cloud, pool=pool, market=market)] += charge.micro / 1e6
+        instance, pool = charge.machine.instance, charge.machine.pool
+        market = str(instance.market)
+        counts[series("dollars", cloud=instance.cloud, pool=pool, market=market)] += (
+            charge.micro / 1e6
+        )
         for hour in charge.hours:
             for key, micro in hour.parts.items():
                 if isinstance(key, Unused):
-                    name = series("unused_dollars", cloud=one.cloud, pool=pool, why=str(key))
+                    name = series("unused_dollars", cloud=instance.cloud, pool=pool, why=str(key))
                 else:
                     account = books.runs[key].account or NONE
-                    known = account if account in budgets else "(other)"
-                    name = series("account_dollars", account=known)
+                    account_label = account if account in budgets else "(other)"
+                    name = series("account_dollars", account=account_label)
                 counts[name] += micro / 1e6
 
 
-def _starts(counts: Counts, books: Books) -> None:
-    """From registered, and from asked for, to running: of a machine's first job."""
-    first: dict[str, Machine] = {m.instance.node: m for m in books.machines}
+def _count_starts(counts: Counts, books: Books) -> None:
+    """Count the delays until a machine's first job runs: since the machine's registration, and
+    since the request for it.
+    """
+    first_machines: dict[str, Machine] = {m.instance.node: m for m in books.machines}
     for run in books.runs:
         nodes = [node for hostlist, _ in run.shares for node in expand(hostlist)]
-        # Also of a run before the span: the next one is not the first job of its machine.
-        mine = [first.pop(node) for node in nodes if node in first]
+        # Remove the machines of runs before the span, too: a later run is not their first.
+        run_machines = [first_machines.pop(node) for node in nodes if node in first_machines]
         if not books.since <= run.begin < books.until:
             continue
-        ups = [m.registered_at for m in mine if m.registered_at is not None]
-        if len(mine) < len(nodes) or not ups or not 0 <= run.begin - max(ups) <= NEVER_UP:
+        ups = [m.registered_at for m in run_machines if m.registered_at is not None]
+        if (
+            len(run_machines) < len(nodes)
+            or not ups
+            or not 0 <= run.begin - max(ups) <= MAX_START_DELAY_S
+        ):
             continue
-        cloud = mine[0].instance.cloud
+        cloud = run_machines[0].instance.cloud
         observe(counts, "start_delay_seconds", run.begin - max(ups), cloud=cloud)
-        asked = [generation_time(m.instance.generation) for m in mine if run.job in m.jobs]
+        asked = [generation_time(m.instance.generation) for m in run_machines if run.job in m.jobs]
         if asked and min(asked) > 0:
             seconds = max(run.begin - min(asked), 0.0)
             observe(counts, "resume_to_running_seconds", seconds, cloud=cloud)

@@ -1,9 +1,9 @@
-"""Who uses the machines, kept in the ledger for ``cost``: Slurm forgets a job MinJobAge (300 s)
-after its end. And counters of what machines and jobs came to.
+"""Records in the ledger which jobs use the machines, for ``cost``, because Slurm forgets a job
+MinJobAge (300 s) after its end. Also updates the counters of use.
 
-Times are Slurm's own. A run that Slurm does not tell any more ended by the look that missed it: one
-that was requeued, or that ended while slurm-elasticd was away. Slurm's record of a requeued job has
-no word of the run before, so a look follows soon after each start.
+All times are Slurm's. If Slurm no longer lists a run, because its job was requeued or ended while
+slurm-elasticd was down, the run ends at the time of the look that missed it. Slurm's record of a
+requeued job does not contain the earlier run, so a look follows soon after each start of a job.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from slurm_elastic.model.memory import Run
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.money.cost_split import share
 
-PERIOD = 60.0
-"""Seconds between two looks; a job is told for MinJobAge after its end."""
-PACE = 20.0
-"""A look at most takes one part in so many and one of the time."""
+PERIOD_S = 60.0
+"""Seconds between two looks. It must be below MinJobAge, for which Slurm lists an ended job."""
+PAUSE_PER_DURATION = 20.0
+"""After a look the task pauses at least this many times as long as the look took."""
 RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING"})
-"""States of a job whose start is settled; one that is CONFIGURING waits for its machines."""
+"""States of a job that has started. A job in CONFIGURING still waits for its machines."""
 
 
 def join(site: Site) -> Extensions:
@@ -37,7 +37,7 @@ def join(site: Site) -> Extensions:
 
 
 class UsageRecord(Part):
-    """``looks`` is the daemon's task."""
+    """``looks``: the periodic task that the daemon runs."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
@@ -45,46 +45,48 @@ class UsageRecord(Part):
         for name, provider in site.providers.items():
             self._calls.watch(name, provider)
         self.looks = SiteTask(
-            site, worker, self.look, "usage", period=PERIOD, pace=PACE,
+            site, worker, self.look, "usage", period=PERIOD_S, pace=PAUSE_PER_DURATION,
             hurried=site.job_starts.are_due,
         )  # fmt: skip
 
     def look(self) -> None:
-        """Bring the ledger's runs up to date; Slurm is not asked while there is no machine, nor was
-        one since the look before.
+        """Update the ledger's runs and counters. Slurm is not read if there is no open run and no
+        machine has existed lately.
         """
         site, now = self._site, self._site.now()
-        # Before Slurm is read: a job may start in between.
+        # Note the time of the look before Slurm is read, because a job may start in between.
         site.job_starts.look(site.monotonic())
         settle(site.config, site.ledger, now)
         if calls := self._calls.take():
             site.ledger.usage.count(calls)
         before = site.ledger.usage.open_runs()
-        if not before and not site.ledger.machines.live(ended_since=now - 3 * PERIOD):
+        if not before and not site.ledger.machines.live(ended_since=now - 3 * PERIOD_S):
             return
         jobs = site.slurm.jobs(ended=True)
-        fresh = news(site, before, jobs, now)
-        site.ledger.usage.write(fresh)
+        changed_runs = news(site, before, jobs, now)
+        site.ledger.usage.write(changed_runs)
         if site.config.books.admin_comment:
-            note_costs(site, fresh, jobs)
+            note_costs(site, changed_runs, jobs)
 
 
 def news(site: Site, before: Sequence[Run], jobs: Iterable[SlurmJob], now: float) -> list[Run]:
-    """The rows that differ from what the ledger has: ``before`` are its open ones."""
-    told = [run for job in jobs if (run := run_of(site, job)) is not None]
-    since = min((run.end for run in told if run.end is not None), default=now)
+    """The runs that differ from the ledger's rows. ``before``: the ledger's open runs."""
+    slurm_runs = [run for job in jobs if (run := run_of(site, job)) is not None]
+    since = min((run.end for run in slurm_runs if run.end is not None), default=now)
     opened = {(run.job, run.begin): run for run in before}
-    known = {(run.job, run.begin): run for run in site.ledger.usage.runs(since - 1, now)} | opened
-    for run in told:
+    ledger_runs = {
+        (run.job, run.begin): run for run in site.ledger.usage.runs(since - 1, now)
+    } | opened
+    for run in slurm_runs:
         opened.pop((run.job, run.begin), None)
-    found = [run for run in told if known.get((run.job, run.begin)) != run]
-    return found + [replace(run, end=max(run.begin, now)) for run in opened.values()]
+    changed_runs = [run for run in slurm_runs if ledger_runs.get((run.job, run.begin)) != run]
+    return changed_runs + [replace(run, end=max(run.begin, now)) for run in opened.values()]
 
 
 def run_of(site: Site, job: SlurmJob) -> Run | None:
-    """The run that a job has, or had last, on nodes of ours; None without any."""
-    over = job.has_ended
-    if not job.start or not (job.states & RUNS or (over and job.states & ENDED)):
+    """The present or last run of a job on nodes of ours; None if it has none."""
+    has_ended = job.has_ended
+    if not job.start or not (job.states & RUNS or (has_ended and job.states & ENDED)):
         return None
     shares = _shares(site, job)
     if not shares:
@@ -92,7 +94,7 @@ def run_of(site: Site, job: SlurmJob) -> Run | None:
     return Run(
         job=job.id,
         begin=job.start,
-        end=max(job.end, job.start) if over else None,
+        end=max(job.end, job.start) if has_ended else None,
         label=job.label,
         user=job.user,
         uid=job.uid,
@@ -108,11 +110,11 @@ def _shares(site: Site, job: SlurmJob) -> tuple[tuple[str, int], ...]:
         pool = site.pool_of.get(node)
         if pool is not None:
             by_pool.setdefault(pool.name, []).append(node)
-    found = []
+    shares = []
     for name, nodes in by_pool.items():
         pool = site.pools[name]
-        part = share(
+        node_share = share(
             job.allocated, len(job.nodes), pool.cpus, pool.real_memory, pool.gres
         )  # fmt: skip
-        found.append((compress(nodes), part))
-    return tuple(found)
+        shares.append((compress(nodes), node_share))
+    return tuple(shares)

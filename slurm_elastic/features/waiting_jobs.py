@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.covered_jobs import counted_id
-from slurm_elastic.features.pool_nodes import ABOUT_TO_START, Observation, PoolNodes, QueueFacts
+from slurm_elastic.features.pool_nodes import START_GRACE_S, Observation, PoolNodes, QueueFacts
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words import partition_states
@@ -21,25 +21,26 @@ from slurm_elastic.policies.launch.waiting import fixed_arrays, is_counted, is_l
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 
-DEFAULT_LIMIT = 3600
-"""Seconds that a job counts for which neither its user nor the site gives a limit."""
-MOST_TASKS = 10_000
-"""The tasks told of one pending array: more say no more."""
+DEFAULT_LIMIT_S = 3600
+"""The assumed time limit of a job if neither its user nor the site sets one."""
+MAX_TASKS = 10_000
+"""At most this many tasks of a pending array count; more would change no decision."""
 _ANY_NODE = Term()
 
 
-def queue_facts(site: Site, jobs: Sequence[SlurmJob], at: float) -> QueueFacts:
-    """What keeps waiting jobs from nodes, with as few commands as this queue needs."""
+def queue_facts(site: Site, jobs: Sequence[SlurmJob], now: float) -> QueueFacts:
+    """Read the restrictions of the waiting jobs, with as few commands as this queue needs."""
     if all(isinstance(rules.growth, Slurm) for rules in site.rules.values()):
         return QueueFacts()  # Slurm itself decides for which jobs it starts nodes
-    waiting = [job for job in in_order(jobs) if _waits(job, at)]
+    waiting = [job for job in in_order(jobs) if _is_counted_now(job, now)]
     if not waiting:
         return QueueFacts()
-    own = {
+    site_max_times = {
         cloud.partition_name: site.config.who_of(cloud).max_time for cloud in site.clouds.values()
     }
     may_be_over = any(
-        own.get(name) is not None and (job.limit is None or job.limit > (own[name] or 0))
+        site_max_times.get(name) is not None
+        and (job.limit is None or job.limit > (site_max_times[name] or 0))
         for job in waiting
         for name in job.partitions
     )
@@ -49,16 +50,17 @@ def queue_facts(site: Site, jobs: Sequence[SlurmJob], at: float) -> QueueFacts:
         excluded={j.id: j.excluded for j in waiting if j.excluded}
         | dict(site.slurm.excluded_by_job()),
         tasks=_licensed(licensed, site.slurm.free_licenses()) if licensed else {},
-        max_times=own | (dict(site.slurm.max_times()) if may_be_over else {}),
+        max_times=site_max_times | (dict(site.slurm.max_times()) if may_be_over else {}),
         fixed_arrays=fixed_arrays(jobs),
         # slurmctld names an inactive partition as a job's reason only at its next look at the job.
         closed_partitions=partition_states.closed(site.slurm.partition_states()),
     )
 
 
-def _waits(job: SlurmJob, at: float) -> bool:
-    # Until slurmctld has looked at a new job, its reason does not tell that it may start later.
-    return "PENDING" in job.states and job.eligible <= at and is_counted(job, at)
+def _is_counted_now(job: SlurmJob, now: float) -> bool:
+    # Until slurmctld has examined a new job, its reason does not show that its begin time lies in
+    # the future. So compare the time.
+    return "PENDING" in job.states and job.eligible <= now and is_counted(job, now)
 
 
 def untried_jobs(site: Site, view: Observation) -> frozenset[int]:
@@ -72,7 +74,7 @@ def untried_jobs(site: Site, view: Observation) -> frozenset[int]:
         if "PENDING" in job.states
         and job.wait_reason.is_unseen
         # A job far down in a long queue may get no look for minutes.
-        and view.at - max(job.submit, job.eligible) < ABOUT_TO_START
+        and view.at - max(job.submit, job.eligible) < START_GRACE_S
         and not grown.issuperset(job.partitions)
     )
 
@@ -88,177 +90,212 @@ def _grown_partitions(site: Site) -> frozenset[str]:
     )
 
 
-def _licensed(jobs: Iterable[SlurmJob], free: Mapping[str, int]) -> dict[int, int]:
-    """The tasks of each job for which licences are left by the jobs before it."""
+def _licensed(jobs: Iterable[SlurmJob], free_licenses: Mapping[str, int]) -> dict[int, int]:
+    """By job: the number of its tasks that get licences, after the jobs before it got theirs."""
     tasks: dict[int, int] = {}
     for job in jobs:
-        tasks[job.id], free = usable.licensed_tasks(job.licenses, job.tasks, free)
+        tasks[job.id], free_licenses = usable.licensed_tasks(job.licenses, job.tasks, free_licenses)
     return tasks
 
 
 def in_order(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
-    """The one that comes first first."""
+    """Sort the jobs by priority, highest first."""
     return sorted(jobs, key=lambda j: (-j.priority, j.submit, j.id))
 
 
 def coming(site: Site, view: Observation, pools: Sequence[Pool]) -> list[PendingJob]:
-    """Jobs whose machines boot, each with so many nodes as do."""
+    """The jobs whose machines boot, each with the number of its booting nodes."""
     booting = {
         name
         for pool in pools
         for name in pool.nodes
         if name in view.nodes and phase(view.nodes[name]) is Phase.POWERING_UP
     }
-    found = []
+    arriving = []
     for job in in_order(view.jobs):
-        mine = [n for n in job.nodes if n in booting] if "CONFIGURING" in job.states else []
-        if mine:
-            pool = site.pool_of[mine[0]]
-            found.append(_asked(site, job, pool, (pool.name,))._replace(nodes=len(mine), times=1))
-    return found
+        booting_nodes = (
+            [n for n in job.nodes if n in booting] if "CONFIGURING" in job.states else []
+        )
+        if booting_nodes:
+            pool = site.pool_of[booting_nodes[0]]
+            arriving.append(
+                _pending_job(site, job, pool, (pool.name,))._replace(
+                    nodes=len(booting_nodes), times=1
+                )
+            )
+    return arriving
 
 
 def pending(
-    site: Site, view: Observation, found: Sequence[PoolNodes], unhelped: Set[int]
+    site: Site, view: Observation, pool_nodes: Sequence[PoolNodes], unhelped: Set[int]
 ) -> list[PendingJob]:
-    """Jobs that wait for nodes, the one that comes first first, without the ``unhelped`` ones."""
+    """The jobs that wait for nodes, highest priority first, without the ``unhelped`` ones."""
     rows: list[PendingJob] = []
-    # Thousands of waiting jobs ask for few different things.
-    known: dict[tuple[object, ...], Sequence[PendingJob]] = {}
+    # A cache: thousands of waiting jobs usually have only a few different requests.
+    rows_by_request: dict[tuple[object, ...], Sequence[PendingJob]] = {}
     for job in in_order(view.jobs):
-        if _waits(job, view.at) and counted_id(job) not in unhelped:
+        if _is_counted_now(job, view.at) and counted_id(job) not in unhelped:
             bar = barring(view.over, job.account, job.user)
-            able = [
-                one
-                for one in found
-                if (bar is None or not site.is_public(one.pool))
-                and _could(site, view, job, one.pool)
+            candidates = [
+                candidate
+                for candidate in pool_nodes
+                if (bar is None or not site.is_public(candidate.pool))
+                and _could_use(site, view, job, candidate.pool)
             ]
-            rows += _Wish(site, view, job, able).rows(known) if able else ()
+            rows += _Wish(site, view, job, candidates).rows(rows_by_request) if candidates else ()
     return rows
 
 
-def waiting(queue: Sequence[PendingJob], pools: Sequence[PoolNodes], at: int) -> list[PendingJob]:
-    """The jobs for which there is no machine yet, without those that slurmctld is about to start:
-    it looks at its queue a moment after a machine or a job has come.
+def waiting(queue: Sequence[PendingJob], pools: Sequence[PoolNodes], now: int) -> list[PendingJob]:
+    """The jobs that still need machines. Jobs that slurmctld is about to start are left out: it
+    examines its queue only a moment after a machine or a job has come. Their machines are marked
+    busy in ``pools``.
     """
-    left: list[PendingJob] = []
+    unserved: list[PendingJob] = []
     for job in queue:
-        able = [pool for pool in pools if pool.pool.name in job.pools]
+        candidates = [pool for pool in pools if pool.pool.name in job.pools]
         avoids = frozenset(expand(job.avoids)) if job.avoids else frozenset()
         served = 0
         while (
-            served < job.times and sum(p.fresh(at, job.submit, avoids) for p in able) >= job.nodes
+            served < job.times
+            and sum(p.count_fresh(now, job.submit, avoids) for p in candidates) >= job.nodes
         ):
             lack = job.nodes
-            for pool in able:
-                lack -= pool.give(lack, at, job.submit, avoids)
+            for pool in candidates:
+                lack -= pool.give(lack, now, job.submit, avoids)
             served += 1
         if served < job.times:
-            left.append(job._replace(times=job.times - served))
-    return [row for job in left if (row := _without_up(job, pools))]
+            unserved.append(job._replace(times=job.times - served))
+    return [row for job in unserved if (row := _without_up(job, pools))]
 
 
 def _without_up(job: PendingJob, pools: Sequence[PoolNodes]) -> PendingJob | None:
-    """A job that waits for named nodes alone asks for those that are off; none, if all are up."""
+    """Reduce a job that requires named nodes only to its nodes that are off. None if all are up."""
     named = expand(job.named) if job.named else []
     if not named or job.nodes > len(named):
         return job
-    off = sum(node in one.off for node in named for one in pools)
+    off = sum(node in pool_nodes.off for node in named for pool_nodes in pools)
     return job._replace(nodes=off) if off else None
 
 
 class _Wish:
-    """The nodes that one job can use in the pools ``able``, which suit it otherwise."""
+    """The nodes that one job can use in ``candidates``: pools whose partition and size suit it."""
 
     def __init__(
-        self, site: Site, view: Observation, job: SlurmJob, able: Sequence[PoolNodes]
+        self, site: Site, view: Observation, job: SlurmJob, candidates: Sequence[PoolNodes]
     ) -> None:
-        self._site, self._view, self._job, self._able = site, view, job, able
-        pool = able[0].pool
-        self._row = _asked(site, job, pool, tuple(one.pool.name for one in able))
+        self._site, self._view, self._job, self._candidates = site, view, job, candidates
+        pool = candidates[0].pool
+        self._row = _pending_job(
+            site, job, pool, tuple(candidate.pool.name for candidate in candidates)
+        )
         times = view.facts.tasks.get(job.id, self._row.times)
         self._row = self._row._replace(times=min(times, self._row.times))
         self._excluded = view.facts.excluded.get(job.id, ())
-        # The job starts when the machine is up, and Slurm then compares its end with reservations.
+        # Slurm compares the job's end with reservations when the job starts, that is after the
+        # machine's boot.
         end = view.at + site.rules[pool.name].boot + self._row.limit
         self._reservations = tuple(
-            one for one in view.facts.reservations if usable.is_within(one, view.at, end)
+            candidate
+            for candidate in view.facts.reservations
+            if usable.is_within(candidate, view.at, end)
         )
 
     @functools.cached_property
     def _avoids(self) -> frozenset[str]:
-        """The nodes of its pools that it may not have."""
+        """The nodes of the candidates that the job must not use."""
         if not (self._excluded or self._reservations or self._job.reservation):
             return frozenset()
         avoided = usable.avoided_nodes(self._job, self._excluded, self._reservations)
-        own = usable.reserved_nodes(self._job, self._view.facts.reservations)
-        nodes = frozenset(node for one in self._able for node in one.pool.nodes)
-        return nodes & avoided if own is None else nodes & avoided | nodes - own
+        allowed = usable.reserved_nodes(self._job, self._view.facts.reservations)
+        nodes = frozenset(node for candidate in self._candidates for node in candidate.pool.nodes)
+        return nodes & avoided if allowed is None else nodes & avoided | nodes - allowed
 
     def rows(
-        self, known: MutableMapping[tuple[object, ...], Sequence[PendingJob]]
+        self, rows_by_request: MutableMapping[tuple[object, ...], Sequence[PendingJob]]
     ) -> Sequence[PendingJob]:
-        """What counts for the growth: one row, or one for each kind of nodes; none, if no machine
-        helps the job. ``known`` has the rows of the jobs before it.
+        """The rows that growth counts for the job: one, or one for each kind of node. None if no
+        machine helps the job. ``rows_by_request`` caches the rows of jobs with the same request.
         """
         if not self._row.times:
             return ()
-        own, job = self._row, self._job
+        own_row, job = self._row, self._job
         key = (
-            own.pools, own.nodes, job.features, job.required, job.reservation, self._excluded,
-            tuple(one.name for one in self._reservations),
+            own_row.pools, own_row.nodes, job.features, job.required, job.reservation,
+            self._excluded, tuple(reservation.name for reservation in self._reservations),
         )  # fmt: skip
-        if key not in known:
-            known[key] = self._new_rows()
+        if key not in rows_by_request:
+            rows_by_request[key] = self._new_rows()
         return [
-            own._replace(nodes=row.nodes, pools=row.pools, avoids=row.avoids, named=row.named)
-            for row in known[key]
+            own_row._replace(nodes=row.nodes, pools=row.pools, avoids=row.avoids, named=row.named)
+            for row in rows_by_request[key]
         ]
 
     def _new_rows(self) -> Sequence[PendingJob]:
-        # A job never spans clouds. Machines of a cloud that cannot hold all of it help nobody.
+        # A job never spans clouds, so machines of a cloud that cannot hold the whole job are
+        # useless.
         clouds: dict[str, list[PoolNodes]] = {}
-        for one in self._able:
-            clouds.setdefault(one.pool.cloud, []).append(one)
-        ways = alternatives(self._job.features, self._row.nodes)
-        if not (ways or self._avoids or self._job.required):
-            fitting = [one for own in clouds.values() if self._fits(own) for one in own]
-            names = tuple(one.pool.name for one in fitting)
+        for candidate in self._candidates:
+            clouds.setdefault(candidate.pool.cloud, []).append(candidate)
+        alternative_ways = alternatives(self._job.features, self._row.nodes)
+        if not (alternative_ways or self._avoids or self._job.required):
+            fitting = [
+                candidate
+                for cloud_pools in clouds.values()
+                if self._fits(cloud_pools)
+                for candidate in cloud_pools
+            ]
+            names = tuple(candidate.pool.name for candidate in fitting)
             return (self._row._replace(pools=names),) if names else ()
-        ways = ways or ((Part(self._row.nodes, _ANY_NODE),),)
-        found = (self._parts(parts, own) for own in clouds.values() for parts in ways)
-        return next((rows for rows in found if rows), ())
+        alternative_ways = alternative_ways or ((Part(self._row.nodes, _ANY_NODE),),)
+        rows_by_way = (
+            self._rows_of_way(way, cloud_pools)
+            for cloud_pools in clouds.values()
+            for way in alternative_ways
+        )
+        return next((rows for rows in rows_by_way if rows), ())
 
-    def _fits(self, able: Sequence[PoolNodes]) -> bool:
-        return sum(len(one.reachable) for one in able) >= self._row.nodes
+    def _fits(self, candidates: Sequence[PoolNodes]) -> bool:
+        return sum(len(candidate.reachable) for candidate in candidates) >= self._row.nodes
 
-    def _parts(self, parts: Sequence[Part], able: Sequence[PoolNodes]) -> Sequence[PendingJob]:
+    def _rows_of_way(
+        self, way: Sequence[Part], candidates: Sequence[PoolNodes]
+    ) -> Sequence[PendingJob]:
         """A row for each part, or none: a job gets all of its nodes or does not start."""
-        rows = [row for part in parts if (row := self._row_of(part, able)) is not None]
-        return rows if len(rows) == len(parts) else ()
+        rows = [
+            row for node_part in way if (row := self._row_of(node_part, candidates)) is not None
+        ]
+        return rows if len(rows) == len(way) else ()
 
-    def _row_of(self, part: Part, able: Sequence[PoolNodes]) -> PendingJob | None:
-        able = [one for one in able if part.term.holds(features(one.pool))]
-        usable_nodes = {n for one in able for n in one.reachable} - self._avoids
+    def _row_of(self, node_part: Part, candidates: Sequence[PoolNodes]) -> PendingJob | None:
+        candidates = [
+            candidate for candidate in candidates if node_part.term.holds(features(candidate.pool))
+        ]
+        usable_nodes = {n for candidate in candidates for n in candidate.reachable} - self._avoids
         named = frozenset(self._job.required)
-        if not named <= usable_nodes or self._are_taken(named):
+        if not named <= usable_nodes or self._are_busy(named):
             return None
-        nodes = max(part.nodes, len(named))
-        avoids = self._avoids & {n for one in able for n in one.pool.nodes}
+        nodes = max(node_part.nodes, len(named))
+        avoids = self._avoids & {n for candidate in candidates for n in candidate.pool.nodes}
         if nodes == len(named):
             avoids = avoids | usable_nodes - named
             usable_nodes &= named
         if len(usable_nodes) < nodes:
             return None
-        pools = tuple(one.pool.name for one in able if not usable_nodes.isdisjoint(one.pool.nodes))
+        pools = tuple(
+            candidate.pool.name
+            for candidate in candidates
+            if not usable_nodes.isdisjoint(candidate.pool.nodes)
+        )
         return self._row._replace(
             nodes=nodes, pools=pools, avoids=_hostlist(avoids), named=_hostlist(named)
         )
 
-    def _are_taken(self, named: frozenset[str]) -> bool:
-        """Whether other jobs have nodes that this one names: it waits for these, on no machine."""
-        return any(not named.isdisjoint(one.taken) for one in self._able)
+    def _are_busy(self, named: frozenset[str]) -> bool:
+        """Whether other jobs use nodes that this job names. It waits for these nodes, so no new
+        machine helps it.
+        """
+        return any(not named.isdisjoint(candidate.busy) for candidate in self._candidates)
 
 
 @functools.lru_cache(maxsize=256)
@@ -266,17 +303,17 @@ def _hostlist(nodes: frozenset[str]) -> str:
     return compress(nodes)
 
 
-def _asked(site: Site, job: SlurmJob, pool: Pool, able: tuple[str, ...]) -> PendingJob:
-    who = site.config.who_of(site.clouds[pool.cloud])
-    limit = job.limit or who.default_time or who.max_time or DEFAULT_LIMIT
-    own = counted_id(job)
+def _pending_job(site: Site, job: SlurmJob, pool: Pool, pool_names: tuple[str, ...]) -> PendingJob:
+    accounting = site.config.who_of(site.clouds[pool.cloud])
+    limit = job.limit or accounting.default_time or accounting.max_time or DEFAULT_LIMIT_S
+    job_id = counted_id(job)
     return PendingJob(
-        own, need(job, pool), int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS)
+        job_id, need(job, pool), int(limit), int(job.submit), pool_names, min(job.tasks, MAX_TASKS)
     )
 
 
-def _could(site: Site, view: Observation, job: SlurmJob, pool: Pool) -> bool:
-    """Whether the pool's nodes could be the job's: its partition, and what a node has."""
+def _could_use(site: Site, view: Observation, job: SlurmJob, pool: Pool) -> bool:
+    """Whether the job could use the pool's nodes: partition, resources and time limit."""
     partition, facts = site.clouds[pool.cloud].partition_name, view.facts
     if partition not in job.partitions or partition in facts.closed_partitions:
         return False

@@ -16,7 +16,7 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import read_payer_spending, read_spending
 from slurm_elastic.features.budget_enforcement import enforce
-from slurm_elastic.features.usage_record import PERIOD
+from slurm_elastic.features.usage_record import PERIOD_S
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.memory import Deferral
@@ -177,7 +177,7 @@ def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
     before = world.slurm.calls["jobs"]
     world.advance(300)
     looks = world.slurm.calls["jobs"] - before
-    assert looks <= 300 / PERIOD + 1, "then only who uses the machines is looked at any more"
+    assert looks <= 300 / PERIOD_S + 1, "then only who uses the machines is looked at any more"
 
 
 def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:

@@ -71,7 +71,7 @@ def test_a_machine_whose_launch_is_answered_meanwhile_is_paid(launching: World) 
 
 
 def test_a_job_whose_launch_is_answered_meanwhile_has_begun(launching: World) -> None:
-    assert admission._begun(launching.site, {7: ["pub1", "pub2"], 8: ["pub3"]}) == {7}
+    assert admission._find_booting_jobs(launching.site, {7: ["pub1", "pub2"], 8: ["pub3"]}) == {7}
 
 
 def test_a_machine_that_is_started_meanwhile_has_not_left(
@@ -97,7 +97,7 @@ def test_a_machine_that_is_started_meanwhile_has_not_left(
     monkeypatch.setattr(world.ledger, "state", lambda: read("state"))
     monkeypatch.setattr(world.ledger.machines, "live", lambda: read("live"))
     monkeypatch.setattr(world.ledger.stops, "machines", lambda: read("stops"))
-    Departures(world.site)._go_on(order, word)
+    Departures(world.site)._advance(order, word)
     assert "departed" not in world.kinds("pub1")
 
 

@@ -27,7 +27,7 @@ from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.features import munge_keys, ssh_file
 from slurm_elastic.features.host_keys import HostKey, KnownHosts, host_key, printed_keys
-from slurm_elastic.features.munge_keys import PERIOD, MungeKeys
+from slurm_elastic.features.munge_keys import PERIOD_S, MungeKeys
 from slurm_elastic.features.ssh_file import PushError, Target
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
@@ -133,7 +133,7 @@ class Bed:
         deadline = time.monotonic() + patience(90)
         while not condition():
             assert time.monotonic() < deadline, self.kinds()
-            self.clock += PERIOD
+            self.clock += PERIOD_S
             self.keys.tick()
             time.sleep(0.02)
 
@@ -455,7 +455,7 @@ def test_a_try_that_runs_is_neither_waited_for_nor_begun_again(bed: Bed) -> None
     keys = MungeKeys(bed.site, bed.ssh, worker=worker)
     bed.machine()
     for _ in range(3):
-        bed.clock += PERIOD
+        bed.clock += PERIOD_S
         keys.tick()
     assert worker.count == 1
 
@@ -653,7 +653,7 @@ def test_after_its_time_to_boot_a_machine_is_given_up(
     monkeypatch.setattr(munge_keys, "push", lambda *of: tries.append(of))
     assert bed.keys is not None
     for _ in range(3):
-        bed.clock += PERIOD
+        bed.clock += PERIOD_S
         bed.keys.tick()
     bed.keys.close()
     assert tries == [], "nothing is tried any more"

@@ -138,8 +138,8 @@ def test_a_node_is_in_the_class_that_slurm_and_the_holds_say(
     )
     one = PoolNodes(world.site, seen, world.site.pools["burst"])
     found = {
-        "off": one.off, "unheld": one.unheld, "held": list(one.held), "loose": one.loose,
-        "taken": one.taken, "idle": [i.node for i in one.idle], "booting": one.booting,
+        "off": one.off, "unheld": one.unheld, "held": list(one.held), "loose": one.needless_holds,
+        "taken": one.busy, "idle": [i.node for i in one.idle], "booting": one.booting,
     }  # fmt: skip
     assert " ".join(sorted(name for name, nodes in found.items() if nodes)) == classes
     assert all(nodes in ([], ["pub1"]) for nodes in found.values())

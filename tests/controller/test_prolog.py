@@ -402,7 +402,7 @@ def test_nothing_waits_for_the_clock(
     path: Path, slurm: FakeSlurm, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a hello nor an answer nor the end: each wakes the thread that it is for."""
-    monkeypatch.setattr(prolog, "_TICK", 3600.0)
+    monkeypatch.setattr(prolog, "_TICK_S", 3600.0)
     starting(slurm, 7, "pub1")
     server = PrologServer(
         path, slurm, threading.Event(), PrologTimes(sign=3600.0, poll=0.01, slow_poll=0.01)

@@ -32,8 +32,8 @@ from slurm_elastic.features.notify_occasions import (
     of_rate,
 )
 from slurm_elastic.features.telling import (
-    MOST,
-    WAITING,
+    MAX_PER_HOUR,
+    MAX_QUEUED,
     Teller,
     address_of,
     all_occasions,
@@ -222,29 +222,34 @@ def test_what_waits_behind_a_way_that_hangs_is_bounded(
     monkeypatch.setattr(Teller, "_deliver", lambda _: None)
     made = teller(world)
     one = Occasion(event="paused", key="k", text="pool burst is paused", values={})
-    for _ in range(WAITING):
+    for _ in range(MAX_QUEUED):
         made.hand_over(one)
     assert "not told" not in caplog.text
     made.hand_over(one)
-    assert f"not told, {WAITING} others wait: pool burst is paused" in caplog.text
+    assert f"not told, {MAX_QUEUED} others wait: pool burst is paused" in caplog.text
     made.close()
 
 
 def test_the_same_is_told_once_also_after_a_restart_and_again_after_a_day(world: World) -> None:
     paused(world)
     keys = ["paused/burst"]
-    assert world.ledger.decisions.newly_told(keys, world.now, 86400, MOST, 3600) == keys
+    assert world.ledger.decisions.newly_told(keys, world.now, 86400, MAX_PER_HOUR, 3600) == keys
     world.restart()
-    assert world.ledger.decisions.newly_told(keys, world.now + 86000, 86400, MOST, 3600) == []
-    assert world.ledger.decisions.newly_told(keys, world.now + 86400, 86400, MOST, 3600) == keys
+    assert (
+        world.ledger.decisions.newly_told(keys, world.now + 86000, 86400, MAX_PER_HOUR, 3600) == []
+    )
+    assert (
+        world.ledger.decisions.newly_told(keys, world.now + 86400, 86400, MAX_PER_HOUR, 3600)
+        == keys
+    )
 
 
 def test_no_more_than_so_many_are_told_in_an_hour(world: World) -> None:
-    keys = [f"lost/{n}/0" for n in range(MOST + 5)]
-    first = world.ledger.decisions.newly_told(keys, world.now, 86400, MOST, 3600)
-    assert len(first) == MOST
-    assert world.ledger.decisions.newly_told(keys, world.now + 60, 86400, MOST, 3600) == []
-    rest = world.ledger.decisions.newly_told(keys, world.now + 3601, 86400, MOST, 3600)
+    keys = [f"lost/{n}/0" for n in range(MAX_PER_HOUR + 5)]
+    first = world.ledger.decisions.newly_told(keys, world.now, 86400, MAX_PER_HOUR, 3600)
+    assert len(first) == MAX_PER_HOUR
+    assert world.ledger.decisions.newly_told(keys, world.now + 60, 86400, MAX_PER_HOUR, 3600) == []
+    rest = world.ledger.decisions.newly_told(keys, world.now + 3601, 86400, MAX_PER_HOUR, 3600)
     assert {*first, *rest} == set(keys)
 
 
@@ -386,7 +391,7 @@ def test_what_is_over_or_can_be_read_or_was_saved_is_no_occasion(world: World) -
     move = migration_of(42, 1000)
     lost = replace(move, step=Step.BACK, image=None)
     assert [o.key for o in of_moves([lost])] == [f"lost/42/{move.run.attempt}"]
-    assert list(of_moves([replace(lost, step=Step.WAITING)])) == []
+    assert list(of_moves([replace(lost, step=Step.MAX_QUEUED)])) == []
 
 
 @pytest.mark.parametrize(
@@ -455,7 +460,7 @@ def test_one_that_is_closed_while_many_wait_does_not_wait_for_them(
 ) -> None:
     monkeypatch.setattr(Teller, "_deliver", lambda _: None)
     made = teller(world)
-    for number in range(WAITING):
+    for number in range(MAX_QUEUED):
         made.hand_over(Occasion(event=Event.PAUSED, key=f"{number}", text="x"))
     assert caplog.text == ""
     made.close()

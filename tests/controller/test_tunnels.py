@@ -937,8 +937,8 @@ def test_a_desk_whose_place_is_taken_opens_when_it_is_free(
 def test_whoever_drips_has_five_seconds_and_keeps_nobody_from_the_desk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert enrolment.LINE == 5.0
-    monkeypatch.setattr(enrolment, "LINE", 0.5)
+    assert enrolment.LINE_TIMEOUT_S == 5.0
+    monkeypatch.setattr(enrolment, "LINE_TIMEOUT_S", 0.5)
     with opened(tmp_path, Taken()) as place, ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(socket.create_connection(place, timeout=30))
@@ -975,9 +975,9 @@ def test_the_desk_reads_as_long_a_line_as_sixty_four_bytes(tmp_path: Path) -> No
 def test_public_parts_are_kept_of_a_hundred_thousand_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert enrolment.PUBLIC_PARTS == 100_000
+    assert enrolment.MAX_PUBLIC_KEYS == 100_000
     made: list[object] = []
-    monkeypatch.setattr(enrolment, "PUBLIC_PARTS", 2)
+    monkeypatch.setattr(enrolment, "MAX_PUBLIC_KEYS", 2)
     monkeypatch.setattr(enrolment, "run", lambda *_, **__: made.append("") or "public")
     desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
 

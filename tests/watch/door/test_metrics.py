@@ -29,7 +29,7 @@ from slurm_elastic.base.errors import CapacityError
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, HaSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.features.usage_counters import LAG, CallTimes, settle
+from slurm_elastic.features.usage_counters import LAG_S, CallTimes, settle
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause
@@ -165,7 +165,7 @@ def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_pat
         Run(job=42, begin=T0 + 195, end=T0 + 1195, label="42", account="physics",
             shares=(("pub1", 500_000),)),
     ])  # fmt: skip
-    settle(site, book, T0 + LAG)
+    settle(site, book, T0 + LAG_S)
     book.close()
     for now in (T0 + 400, T0 + 410, T0 + 2000, T0 + 2001, T0 + 7200):
         book = Ledger(tmp_path / "ledger.db")
@@ -178,7 +178,7 @@ def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_pat
     whole = found[f"slurm_elastic_dollars_total{{{spot}}}"]
     book = Ledger(tmp_path / "ledger.db", read_only=True)
     expected = sum(
-        0.04 / 3600 * ((m.ended_at or T0 + 7200 - LAG) - m.instance.launched)
+        0.04 / 3600 * ((m.ended_at or T0 + 7200 - LAG_S) - m.instance.launched)
         for m in book.machines.live(ended_since=0.0)
         if m.instance.market == "spot"
     )
