@@ -75,7 +75,7 @@ def an_old_suspend_ends_a_new_machine(_stage: Any) -> None:
     """Whatever Slurm says by now, and whenever the machine was bought."""
 
     def suspend(snapshot: Any, _request: Any, names: Any) -> Any:
-        mine = (m.instance for m in snapshot.mine if m.instance.node in names)
+        mine = (m.instance for m in snapshot.own_machines if m.instance.node in names)
         return [Suspend(machine=one.id, cause=Quoted(text="")) for one in mine]
 
     request_rules._suspend = suspend

@@ -104,9 +104,9 @@ def views(draw: st.DrawFn) -> CloudView:
     return CloudView(
         now=NOW,
         nodes={n.name: n for n in nodes},
-        known=tuple(known),
+        tracked=tuple(known),
         intents=tuple(intents),
-        seen=draw(st.none() | st.just(tuple(seen))),
+        listed=draw(st.none() | st.just(tuple(seen))),
         held=frozenset(draw(st.lists(st.sampled_from(NAMES)))),
     )
 

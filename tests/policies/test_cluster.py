@@ -453,7 +453,7 @@ def test_the_age_of_a_machine_is_bounded_by_its_pool_or_the_longest_of_its_cloud
         name: replace(pool(name, prefix=name), max_age=age)
         for name, age in zip(("burst", "long"), ages, strict=True)
     }
-    (known,) = cloud_view(snapshot(one, terms=replace(TERMS, pools=pools))).known
+    (known,) = cloud_view(snapshot(one, terms=replace(TERMS, pools=pools))).tracked
     assert known.max_age == most
 
 
@@ -470,7 +470,7 @@ def test_a_machine_is_shown_once_a_read_after_its_launch_has_had_it(
     one: Machine, answered: float | None, *, shown: bool
 ) -> None:
     ends = {} if answered is None else {one.instance.generation: answered}
-    (known,) = cloud_view(snapshot(one, answered=ends)).known
+    (known,) = cloud_view(snapshot(one, answered=ends)).tracked
     assert known.shown is shown
 
 
@@ -480,15 +480,15 @@ def test_a_machine_whose_node_went_to_another_cloud_is_a_double_of_the_one_there
     new = machine("own1", address="10.0.0.9")
     at = node("own1", address="10.0.0.9")
     world = snapshot(old, new, nodes=(at,))
-    assert [k.double_of for k in cloud_view(world).known] == ["i-own1"]
+    assert [k.double_of for k in cloud_view(world).tracked] == ["i-own1"]
     for other in (
         replace(world, machines=(old, changed(new, suspending=NOW))),
         replace(world, nodes={"own1": replace(at, address="10.0.0.8")}),
         replace(world, nodes={}),
     ):
-        assert [k.double_of for k in cloud_view(other).known] == [""]
+        assert [k.double_of for k in cloud_view(other).tracked] == [""]
     home = replace(TERMS, cloud="gcp")
-    assert [k.double_of for k in cloud_view(replace(world, terms=home)).known] == [""]
+    assert [k.double_of for k in cloud_view(replace(world, terms=home)).tracked] == [""]
 
 
 def test_a_launch_was_decided_by_the_heads_clock_where_its_name_tells() -> None:
@@ -505,9 +505,9 @@ def test_repair_compares_one_clouds_part_of_slurm_the_ledger_and_its_list() -> N
         exclusions=(hold("pub3"), hold("pub4", kind=POLICY)), slurmd_timeout=300.0,
     )  # fmt: skip
     view = cloud_view(world)
-    assert (view.now, view.seen, view.held) == (NOW, seen, frozenset({"pub3"}))
+    assert (view.now, view.listed, view.held) == (NOW, seen, frozenset({"pub3"}))
     assert set(view.nodes) == {"pub1", "left"}, "the cloud's, and those of its machines"
-    assert [(k.id, k.suspending, k.registered, k.misses) for k in view.known] == [
+    assert [(k.id, k.suspending, k.registered, k.misses) for k in view.tracked] == [
         ("i-pub1", False, True, 0), ("i-left", True, False, 2),
     ]  # fmt: skip
     assert (view.pings, view.drain_terms) == (True, DrainTerms())

@@ -54,7 +54,7 @@ BOTH = replace(INTENT, nodes=("pub2", "pub1"))
 
 def view(states: frozenset[str] | None, *, reason: str = "", **changes: object) -> CloudView:
     nodes = {} if states is None else {"pub1": SlurmNode(name="pub1", states=states, reason=reason)}
-    base = CloudView(now=NOW, nodes=nodes, known=(), intents=(), seen=())
+    base = CloudView(now=NOW, nodes=nodes, tracked=(), intents=(), listed=())
     return replace(base, **changes)
 
 
@@ -73,7 +73,7 @@ INVALID = UP | {"DRAIN", "INVALID_REG"}
 def ailing(states: frozenset[str], reason: str = REBOOTED, user: str = "slurm") -> CloudView:
     """A node that ``user`` has taken out of service, with its machine there."""
     node = SlurmNode(name="pub1", states=states, reason=reason, reason_user=user)
-    base = view(states, known=(KNOWN,), seen=(SEEN,), drain_terms=DrainTerms())
+    base = view(states, tracked=(KNOWN,), listed=(SEEN,), drain_terms=DrainTerms())
     return replace(base, nodes={"pub1": node})
 
 
@@ -89,73 +89,73 @@ CASES = {
     "drained by Slurm, told to go down": (
         ailing(UP | {"DRAIN", "POWER_DOWN"}, "Kill task failed"), []),
     "drained by Slurm, powered down": (
-        replace(ailing(OFF | {"DRAIN"}, "Low CPUs"), known=(), seen=()), [("restore", "pub1")]),
+        replace(ailing(OFF | {"DRAIN"}, "Low CPUs"), tracked=(), listed=()), [("restore", "pub1")]),
     "down by Slurm, powered down": (
-        replace(ailing(DOWN_OFF, "Low CPUs"), known=(), seen=()), [("restore", "pub1")]),
+        replace(ailing(DOWN_OFF, "Low CPUs"), tracked=(), listed=()), [("restore", "pub1")]),
     "drained by a person in Slurm's words": (ailing(UP | {"DRAIN"}, "Low CPUs", "ann"), []),
     "drained by a person": (ailing(UP | {"DRAIN"}, "Low CPUs, I guess", "root"), []),
     "down by a person": (ailing(UP | {"DOWN"}, "fan broken", "root"), []),
     "drained by a person, powered down": (
-        replace(ailing(OFF | {"DRAIN"}, "Low CPUs", "ann"), known=(), seen=()), []),
-    "unknown machine is adopted": (view(UP, seen=(SEEN,)), [("adopt", "i-1")]),
-    "stopped, ours": (view(UP, known=(KNOWN,), seen=(replace(SEEN, state=InstanceState.STOPPING),)),
+        replace(ailing(OFF | {"DRAIN"}, "Low CPUs", "ann"), tracked=(), listed=()), []),
+    "unknown machine is adopted": (view(UP, listed=(SEEN,)), [("adopt", "i-1")]),
+    "stopped, ours": (view(UP, tracked=(KNOWN,), listed=(replace(SEEN, state=InstanceState.STOPPING),)),
                       [("terminate-stopped", "i-1")]),
     "to be started, still stopped": (
-        view(BOOTING, known=(BEGUN,), seen=(IS_OFF,)), [("start", "i-1")]),
+        view(BOOTING, tracked=(BEGUN,), listed=(IS_OFF,)), [("start", "i-1")]),
     "to be started, still stopping": (
-        view(BOOTING, known=(BEGUN,), seen=(STOPPED,)), [("terminate-stopped", "i-1")]),
+        view(BOOTING, tracked=(BEGUN,), listed=(STOPPED,)), [("terminate-stopped", "i-1")]),
     "started, registered, stopped": (
-        view(BOOTING, known=(replace(BEGUN, registered=True),), seen=(IS_OFF,)),
+        view(BOOTING, tracked=(replace(BEGUN, registered=True),), listed=(IS_OFF,)),
         [("terminate-stopped", "i-1")]),
     "to be started, needed no more": (
-        view(OFF, known=(BEGUN,), seen=(IS_OFF,)), [("terminate-stopped", "i-1")]),
+        view(OFF, tracked=(BEGUN,), listed=(IS_OFF,)), [("terminate-stopped", "i-1")]),
     "bought, stopped before it was up": (
-        view(BOOTING, known=(KNOWN,), seen=(IS_OFF,)), [("terminate-stopped", "i-1")]),
-    "stopped, but slurmctld hears its job": (view(BUSY, known=(KNOWN,), seen=(STOPPED,)), []),
-    "stopped, and slurmctld hears nothing": (view(SILENT, known=(KNOWN,), seen=(STOPPED,)),
+        view(BOOTING, tracked=(KNOWN,), listed=(IS_OFF,)), [("terminate-stopped", "i-1")]),
+    "stopped, but slurmctld hears its job": (view(BUSY, tracked=(KNOWN,), listed=(STOPPED,)), []),
+    "stopped, and slurmctld hears nothing": (view(SILENT, tracked=(KNOWN,), listed=(STOPPED,)),
                                              [("terminate-stopped", "i-1")]),
     "stopped, and slurmctld hears another machine in its place": (
-        unreachable(known=(KNOWN,), seen=(STOPPED,)),
+        unreachable(tracked=(KNOWN,), listed=(STOPPED,)),
         [("terminate-stopped", "i-1")]),
     "stopped, and another one of the node runs": (
-        view(BUSY, known=(KNOWN, NAMED), seen=(STOPPED, NAMED_SEEN)),
+        view(BUSY, tracked=(KNOWN, NAMED), listed=(STOPPED, NAMED_SEEN)),
         [("terminate-stopped", "i-1")]),
-    "stopped, unknown": (view(UP, seen=(replace(SEEN, state=InstanceState.STOPPING),)),
+    "stopped, unknown": (view(UP, listed=(replace(SEEN, state=InstanceState.STOPPING),)),
                          [("adopt-stopped", "i-1")]),
     "stopped, its end was decided": (
-        view(OFF, known=(replace(KNOWN, suspending=True),),
-             seen=(replace(SEEN, state=InstanceState.STOPPING),)), [("terminate", "i-1")]),
-    "all in order": (view(UP, known=(KNOWN,), seen=(SEEN,)), []),
-    "missing once": (view(UP, known=(replace(KNOWN, misses=1),)), []),
-    "missing three times": (view(SILENT, known=(MISSED,)), [("end-missing", "i-1")]),
-    "missing three times, powered down": (view(OFF, known=(MISSED,)), [("end-missing", "i-1")]),
-    "missing three times, down": (view(DOWN, known=(MISSED,)), [("end-missing", "i-1")]),
-    "missing three times, of no node": (view(None, known=(MISSED,)), [("end-missing", "i-1")]),
-    "missing three times, booting": (view(BOOTING, known=(MISSED,)), [("end-missing", "i-1")]),
-    "missing three times, but slurmctld hears it": (view(BUSY, known=(MISSED,)),
+        view(OFF, tracked=(replace(KNOWN, suspending=True),),
+             listed=(replace(SEEN, state=InstanceState.STOPPING),)), [("terminate", "i-1")]),
+    "all in order": (view(UP, tracked=(KNOWN,), listed=(SEEN,)), []),
+    "missing once": (view(UP, tracked=(replace(KNOWN, misses=1),)), []),
+    "missing three times": (view(SILENT, tracked=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, powered down": (view(OFF, tracked=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, down": (view(DOWN, tracked=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, of no node": (view(None, tracked=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, booting": (view(BOOTING, tracked=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, but slurmctld hears it": (view(BUSY, tracked=(MISSED,)),
                                                     [("doubt", "list")]),
     "missing three times, slurmctld hears another machine in its place": (
-        unreachable(known=(MISSED,)), [("end-missing", "i-1")]),
+        unreachable(tracked=(MISSED,)), [("end-missing", "i-1")]),
     "missing three times, slurmctld hears another one of the node": (
-        view(BUSY, known=(MISSED, NAMED), seen=(NAMED_SEEN,)), [("end-missing", "i-1")]),
-    "missing, its end was decided": (view(OFF, known=(replace(KNOWN, suspending=True),)),
+        view(BUSY, tracked=(MISSED, NAMED), listed=(NAMED_SEEN,)), [("end-missing", "i-1")]),
+    "missing, its end was decided": (view(OFF, tracked=(replace(KNOWN, suspending=True),)),
                                      [("end", "i-1")]),
-    "cloud unreadable": (view(OFF, known=(replace(KNOWN, misses=9),), seen=None), []),
-    "end decided, still there": (view(OFF, known=(replace(KNOWN, suspending=True),), seen=(SEEN,)),
+    "cloud unreadable": (view(OFF, tracked=(replace(KNOWN, misses=9),), listed=None), []),
+    "end decided, still there": (view(OFF, tracked=(replace(KNOWN, suspending=True),), listed=(SEEN,)),
                                  [("terminate", "i-1")]),
-    "intent answered": (view(BOOTING, intents=(INTENT,), seen=(replace(SEEN, generation="g9"),)),
+    "intent answered": (view(BOOTING, intents=(INTENT,), listed=(replace(SEEN, generation="g9"),)),
                         [("confirm", "g9")]),
     "intent unanswered, wanted": (view(BOOTING, intents=(INTENT,)), [("retry", "g9")]),
     "intent unanswered, wanted, one of its nodes has a machine by now": (
-        view(BOOTING, known=(KNOWN,), seen=(SEEN,), intents=(BOTH,)), [("abandon", "g9")]),
+        view(BOOTING, tracked=(KNOWN,), listed=(SEEN,), intents=(BOTH,)), [("abandon", "g9")]),
     "intent unanswered, wanted, its node has a machine that is yet to be taken in": (
-        view(BOOTING, seen=(SEEN,), intents=(replace(INTENT, created=NOW - 9),)),
+        view(BOOTING, listed=(SEEN,), intents=(replace(INTENT, created=NOW - 9),)),
         [("adopt", "i-1")]),
     "intent unanswered, wanted, the machine of its node ends": (
-        view(BOOTING, known=(replace(KNOWN, suspending=True),), seen=(SEEN,), intents=(INTENT,)),
+        view(BOOTING, tracked=(replace(KNOWN, suspending=True),), listed=(SEEN,), intents=(INTENT,)),
         [("retry", "g9"), ("terminate", "i-1")]),
     "intent answered in part, another machine has the other node": (
-        view(BOOTING, known=(KNOWN,), seen=(SEEN, NINTH), intents=(BOTH,)),
+        view(BOOTING, tracked=(KNOWN,), listed=(SEEN, NINTH), intents=(BOTH,)),
         [("adopt", "i-9"), ("confirm", "g9")]),
     "intents unanswered, wanted, of the same node": (
         view(BOOTING, intents=(INTENT, replace(BOTH, generation="g8", created=NOW - 9))),
@@ -165,31 +165,31 @@ CASES = {
     "intent unanswered, unwanted": (view(OFF, intents=(INTENT,)), [("abandon", "g9")]),
     "intent unanswered, young": (view(OFF, intents=(replace(INTENT, created=NOW - 9),)), []),
     "wanted again, its machine was up before": (
-        view(BOOTING, known=(replace(KNOWN, registered=True),), seen=(SEEN,)),
+        view(BOOTING, tracked=(replace(KNOWN, registered=True),), listed=(SEEN,)),
         [("relaunch", "i-1")]),
-    "wanted, its machine boots": (view(BOOTING, known=(KNOWN,), seen=(SEEN,)), []),
+    "wanted, its machine boots": (view(BOOTING, tracked=(KNOWN,), listed=(SEEN,)), []),
     "wanted again, two machines, one was up before": (
-        view(BOOTING, known=(replace(KNOWN, registered=True), replace(NAMED, generation="g0")),
-             seen=(SEEN, replace(NAMED_SEEN, generation="g0"))),
+        view(BOOTING, tracked=(replace(KNOWN, registered=True), replace(NAMED, generation="g0")),
+             listed=(SEEN, replace(NAMED_SEEN, generation="g0"))),
         [("relaunch", "i-1")]),
     "wanted, nothing there": (view(BOOTING), [("launch", "pub1")]),
     "wanted, but held": (view(BOOTING, held=frozenset({"pub1"})), [("give-back", "pub1")]),
     "wanted, another cloud's machine boots": (view(BOOTING, elsewhere=frozenset({"pub1"})), []),
     "wanted, a machine of it is on its way out": (
-        view(BOOTING, known=(replace(KNOWN, suspending=True),), seen=(SEEN,)),
+        view(BOOTING, tracked=(replace(KNOWN, suspending=True),), listed=(SEEN,)),
         [("terminate", "i-1"), ("launch", "pub1")]),
     "wanted, a machine of it is being stopped": (
-        view(BOOTING, seen=(STOPPED,)), [("adopt-stopped", "i-1"), ("launch", "pub1")]),
+        view(BOOTING, listed=(STOPPED,)), [("adopt-stopped", "i-1"), ("launch", "pub1")]),
     "wanted, one machine of it is on its way out, another boots": (
-        view(BOOTING, known=(replace(KNOWN, suspending=True), NAMED), seen=(SEEN, NAMED_SEEN)),
+        view(BOOTING, tracked=(replace(KNOWN, suspending=True), NAMED), listed=(SEEN, NAMED_SEEN)),
         [("terminate", "i-1")]),
     "up, silent, a machine of it is on its way out": (
-        view(SILENT, known=(replace(KNOWN, suspending=True),), seen=(SEEN,)),
+        view(SILENT, tracked=(replace(KNOWN, suspending=True),), listed=(SEEN,)),
         [("terminate", "i-1"), ("fail-node", "pub1")]),
     "up, heard, a machine of it is on its way out and hidden": (
-        view(BUSY, known=(replace(KNOWN, suspending=True),)), [("end", "i-1")]),
+        view(BUSY, tracked=(replace(KNOWN, suspending=True),)), [("end", "i-1")]),
     "up, its machine has ended, an earlier one is on its way out": (
-        view(BUSY, known=(replace(KNOWN, suspending=True),), seen=(SEEN, ENDED)),
+        view(BUSY, tracked=(replace(KNOWN, suspending=True),), listed=(SEEN, ENDED)),
         [("terminate", "i-1"), ("fail-lost", "pub1")]),
     "up without a machine": (view(SILENT), [("fail-node", "pub1")]),
     "up without a machine, but slurmctld hears it": (view(BUSY), [("doubt", "list")]),
@@ -197,69 +197,69 @@ CASES = {
         unreachable(), [("fail-node", "pub1")]),
     "up on another cloud's machine": (view(SILENT, elsewhere=frozenset({"pub1"})), []),
     "moved, its node is at its own cloud's machine": (
-        view(BUSY, known=(replace(KNOWN, double_of="i-7"),), seen=(SEEN,)),
+        view(BUSY, tracked=(replace(KNOWN, double_of="i-7"),), listed=(SEEN,)),
         [("terminate-double", "i-1")]),
-    "up, and its machine has ended": (view(BUSY, seen=(ENDED,)), [("fail-lost", "pub1")]),
-    "up on another machine than the ended": (view(BUSY, known=(KNOWN,), seen=(SEEN, ENDED)), []),
-    "powered down with a machine": (view(OFF, known=(KNOWN,), seen=(SEEN,)),
+    "up, and its machine has ended": (view(BUSY, listed=(ENDED,)), [("fail-lost", "pub1")]),
+    "up on another machine than the ended": (view(BUSY, tracked=(KNOWN,), listed=(SEEN, ENDED)), []),
+    "powered down with a machine": (view(OFF, tracked=(KNOWN,), listed=(SEEN,)),
                                     [("terminate-orphan", "i-1")]),
-    "powering down with a machine": (view(GOING, known=(KNOWN,), seen=(SEEN,)), []),
-    "node unknown to Slurm": (view(None, known=(KNOWN,), seen=(SEEN,)), []),
-    "node unknown to Slurm, old": (view(None, known=(OLD,), seen=(SEEN,)),
+    "powering down with a machine": (view(GOING, tracked=(KNOWN,), listed=(SEEN,)), []),
+    "node unknown to Slurm": (view(None, tracked=(KNOWN,), listed=(SEEN,)), []),
+    "node unknown to Slurm, old": (view(None, tracked=(OLD,), listed=(SEEN,)),
                                    [("terminate-orphan", "i-1")]),
-    "node unknown to Slurm, old, cloud unreadable": (view(None, known=(OLD,), seen=None), []),
-    "no node's name": (view(UP, known=(replace(OLD, node=""), NAMED), seen=(SEEN, NAMED_SEEN)), []),
+    "node unknown to Slurm, old, cloud unreadable": (view(None, tracked=(OLD,), listed=None), []),
+    "no node's name": (view(UP, tracked=(replace(OLD, node=""), NAMED), listed=(SEEN, NAMED_SEEN)), []),
     "no node's name, too old": (
-        view(UP, known=(replace(OLD, node="", max_age=3000), NAMED), seen=(SEEN, NAMED_SEEN)),
+        view(UP, tracked=(replace(OLD, node="", max_age=3000), NAMED), listed=(SEEN, NAMED_SEEN)),
         [("terminate-orphan", "i-1")]),
     "two without a node's name": (
-        view(None, known=(replace(KNOWN, node=""), replace(NAMED, node="")),
-             seen=(SEEN, NAMED_SEEN)), []),
-    "down, Slurm's own reason": (view(DOWN, reason="Not responding", known=(KNOWN,), seen=(SEEN,)),
+        view(None, tracked=(replace(KNOWN, node=""), replace(NAMED, node="")),
+             listed=(SEEN, NAMED_SEEN)), []),
+    "down, Slurm's own reason": (view(DOWN, reason="Not responding", tracked=(KNOWN,), listed=(SEEN,)),
                                  [("clear", "pub1")]),
-    "down, an admin's": (view(DOWN, reason="fan", known=(KNOWN,), seen=(SEEN,)), []),
+    "down, an admin's": (view(DOWN, reason="fan", tracked=(KNOWN,), listed=(SEEN,)), []),
     "drained for a notice, powered down": (
         view(OFF | {"DRAIN"}, reason=NOTICE), [("restore", "pub1")]),
     "drained for a notice, powered down, its machine there": (
-        view(OFF | {"DRAIN"}, reason=NOTICE, known=(KNOWN,), seen=(SEEN,)),
+        view(OFF | {"DRAIN"}, reason=NOTICE, tracked=(KNOWN,), listed=(SEEN,)),
         [("terminate-orphan", "i-1")]),
     "drained for a notice, going down": (view(GOING | {"DRAIN"}, reason=NOTICE), []),
     "drained by a person, powered down, nothing there": (
         view(OFF | {"DRAIN"}, reason="notice: fan"), []),
     "down and powered down": (view(DOWN_OFF, reason="ResumeTimeout reached"), [("restore", "pub1")]),
-    "powered down, allocated": (view(OFF | {"ALLOCATED"}, known=(KNOWN,), seen=(SEEN,)),
+    "powered down, allocated": (view(OFF | {"ALLOCATED"}, tracked=(KNOWN,), listed=(SEEN,)),
                                 [("disclaim", "pub1")]),
     "powered down, not responding": (view(MUTE_OFF), [("power-down-again", "pub1")]),
     "powered down, not responding, its machine there": (
-        view(MUTE_OFF, known=(KNOWN,), seen=(SEEN,)),
+        view(MUTE_OFF, tracked=(KNOWN,), listed=(SEEN,)),
         [("terminate-orphan", "i-1"), ("power-down-again", "pub1")]),
     "powered down, not responding, drained": (view(MUTE_OFF | {"DRAIN"}, reason="fan"), []),
     "powered down, not responding, jobs not yet gone": (view(MUTE_OFF | {"COMPLETING"}), []),
     "powered down, not responding, its cloud unreadable": (
-        view(MUTE_OFF, seen=None), [("power-down-again", "pub1")]),
+        view(MUTE_OFF, listed=None), [("power-down-again", "pub1")]),
     "powered down, jobs not yet gone": (
-        view(OFF | {"COMPLETING"}, known=(KNOWN,), seen=(SEEN,)), []),
-    "too old, idle": (view(UP, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
+        view(OFF | {"COMPLETING"}, tracked=(KNOWN,), listed=(SEEN,)), []),
+    "too old, idle": (view(UP, tracked=(replace(KNOWN, max_age=50),), listed=(SEEN,)),
                       [("power-down", "pub1")]),
-    "too old, busy": (view(BUSY, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
+    "too old, busy": (view(BUSY, tracked=(replace(KNOWN, max_age=50),), listed=(SEEN,)),
                       [("power-down-asap", "pub1")]),
     "too old by a clock that was set back": (
-        view(BUSY, known=(replace(AHEAD, max_age=50),), seen=(SEEN,)),
+        view(BUSY, tracked=(replace(AHEAD, max_age=50),), listed=(SEEN,)),
         [("power-down-asap", "pub1")]),
     "its cloud's clock is ahead": (
-        view(UP, known=(replace(KNOWN, decided=NOW + 600, max_age=50),), seen=(SEEN,)), []),
+        view(UP, tracked=(replace(KNOWN, decided=NOW + 600, max_age=50),), listed=(SEEN,)), []),
     "node unknown to Slurm, from before the clock was set back": (
-        view(None, known=(AHEAD,), seen=(SEEN,)), [("terminate-orphan", "i-1")]),
+        view(None, tracked=(AHEAD,), listed=(SEEN,)), [("terminate-orphan", "i-1")]),
     "no node's name, from before the clock was set back": (
-        view(UP, known=(replace(AHEAD, node="", max_age=50), NAMED), seen=(SEEN, NAMED_SEEN)), []),
+        view(UP, tracked=(replace(AHEAD, node="", max_age=50), NAMED), listed=(SEEN, NAMED_SEEN)), []),
     "too old, an admin's drain": (
-        view(UP | {"DRAIN"}, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)), []),
+        view(UP | {"DRAIN"}, tracked=(replace(KNOWN, max_age=50),), listed=(SEEN,)), []),
     "too old, an admin's drain of a busy one": (
-        view(BUSY | {"DRAIN"}, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)), []),
-    "too old, it boots": (view(BOOTING, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)), []),
+        view(BUSY | {"DRAIN"}, tracked=(replace(KNOWN, max_age=50),), listed=(SEEN,)), []),
+    "too old, it boots": (view(BOOTING, tracked=(replace(KNOWN, max_age=50),), listed=(SEEN,)), []),
     "too old, set down by an admin": (
-        view(UP | {"DOWN"}, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)), []),
-    "old enough": (view(BUSY, known=(replace(KNOWN, max_age=500),), seen=(SEEN,)), []),
+        view(UP | {"DOWN"}, tracked=(replace(KNOWN, max_age=50),), listed=(SEEN,)), []),
+    "old enough": (view(BUSY, tracked=(replace(KNOWN, max_age=500),), listed=(SEEN,)), []),
 }  # fmt: skip
 
 
@@ -275,11 +275,11 @@ def test_the_table(name: str) -> None:
     [
         (view(OFF, intents=(replace(INTENT, created=NOW - 599),)),
          view(OFF, intents=(replace(INTENT, created=NOW - 600),)), "abandon"),
-        (view(None, known=(replace(KNOWN, decided=NOW - 3600),), seen=(SEEN,)),
-         view(None, known=(replace(KNOWN, decided=NOW - 3601),), seen=(SEEN,)), "terminate-orphan"),
-        (view(UP, known=(replace(KNOWN, max_age=100),), seen=(SEEN,)),
-         view(UP, known=(replace(KNOWN, max_age=99),), seen=(SEEN,)), "power-down"),
-        (view(OFF, known=(replace(MISSED, misses=2),)), view(OFF, known=(MISSED,)), "end-missing"),
+        (view(None, tracked=(replace(KNOWN, decided=NOW - 3600),), listed=(SEEN,)),
+         view(None, tracked=(replace(KNOWN, decided=NOW - 3601),), listed=(SEEN,)), "terminate-orphan"),
+        (view(UP, tracked=(replace(KNOWN, max_age=100),), listed=(SEEN,)),
+         view(UP, tracked=(replace(KNOWN, max_age=99),), listed=(SEEN,)), "power-down"),
+        (view(OFF, tracked=(replace(MISSED, misses=2),)), view(OFF, tracked=(MISSED,)), "end-missing"),
     ],
 )  # fmt: skip
 def test_what_waits_for_an_age_begins_with_that(
@@ -296,7 +296,7 @@ def test_one_that_is_to_be_stopped_has_ended_after_as_many_reads_as_any_other() 
     one = replace(KNOWN, suspending=True, stopping=True)
     hidden = replace(one, misses=3, shown=False)
     found = [
-        [a.kind for a in repairs(view(OFF, known=(known,)), Thresholds())]
+        [a.kind for a in repairs(view(OFF, tracked=(known,)), Thresholds())]
         for known in (one, replace(one, misses=2), hidden, replace(one, misses=3))
     ]
     assert found == [[], [], [], ["end-missing"]]
@@ -322,7 +322,7 @@ def test_one_that_is_stopped_has_ended_after_as_many_reads_as_any_other() -> Non
 def test_a_node_whose_stopped_machine_was_started_by_somebody_has_not_lost_it(
     states: frozenset[str], seen: Instance, expected: list[str]
 ) -> None:
-    world = view(states, stopped=(StoppedInstance(id="i-1", node="pub1"),), seen=(seen,))
+    world = view(states, stopped=(StoppedInstance(id="i-1", node="pub1"),), listed=(seen,))
     assert [a.kind for a in repairs(world, Thresholds())] == expected
 
 
@@ -330,17 +330,17 @@ def test_a_node_whose_stopped_machine_was_started_by_somebody_has_not_lost_it(
 def test_a_machine_is_missing_after_as_many_reads_as_the_site_says(needed: int) -> None:
     patience = Thresholds(misses=needed)
     found = [
-        [a.kind for a in repairs(view(OFF, known=(one,)), patience)]
+        [a.kind for a in repairs(view(OFF, tracked=(one,)), patience)]
         for one in (KNOWN, replace(KNOWN, misses=needed - 1), replace(KNOWN, misses=needed))
     ]
     assert found == [[], [], ["end-missing"]]
 
 
 def test_a_patient_repair_is_due_after_two_minutes() -> None:
-    world = view(UP, seen=(SEEN,), known=(replace(KNOWN, suspending=True),))
+    world = view(UP, listed=(SEEN,), tracked=(replace(KNOWN, suspending=True),))
     at_once = due_repairs(world, Thresholds(), {}, 0.0)
     assert [a.kind for a in at_once.ready] == ["terminate"]
-    orphan = view(OFF, seen=(SEEN,), known=(KNOWN,))
+    orphan = view(OFF, listed=(SEEN,), tracked=(KNOWN,))
     first = due_repairs(orphan, Thresholds(), {}, 1000.0)
     assert (first.ready, first.waiting) == ((), 0)
     assert due_repairs(orphan, Thresholds(), first.standing, 1119.0).ready == ()
@@ -354,13 +354,13 @@ def many(count: int, states: frozenset[str], start: int = 0) -> CloudView:
     return view(
         None,
         nodes={n: SlurmNode(name=n, states=states) for n in names},
-        known=tuple(replace(MISSED, id=f"i-{n}", node=n, generation=n) for n in names),
+        tracked=tuple(replace(MISSED, id=f"i-{n}", node=n, generation=n) for n in names),
     )
 
 
 def both(one: CloudView, other: CloudView, **changes: object) -> CloudView:
     return replace(
-        one, nodes={**one.nodes, **other.nodes}, known=(*one.known, *other.known), **changes
+        one, nodes={**one.nodes, **other.nodes}, tracked=(*one.tracked, *other.tracked), **changes
     )
 
 
@@ -390,7 +390,7 @@ def test_a_list_that_lacks_many_booting_machines_ends_none_until_slurm_gives_the
 def test_a_loss_that_slurmctld_notices_too_is_no_doubt() -> None:
     """As when a host fails with 30 of 40 machines."""
     there = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(30, 40)]
-    world = both(many(30, SILENT), many(10, BUSY, 30), seen=tuple(there))
+    world = both(many(30, SILENT), many(10, BUSY, 30), listed=tuple(there))
     actions = repairs(world, Thresholds())
     assert {a.kind for a in actions} == {"end-missing"}
     kept, waiting = limit_disruption(actions, 40)
@@ -401,7 +401,7 @@ def test_machines_that_already_end_do_not_raise_how_many_may_be_lost_in_a_round(
     """100 machines of which 60 end: 20 % of the other 40 are fewer than the 10 of any site."""
     ending = many(60, OFF)
     ending = replace(
-        ending, known=tuple(replace(m, suspending=True, misses=0) for m in ending.known)
+        ending, tracked=tuple(replace(m, suspending=True, misses=0) for m in ending.tracked)
     )
     world = both(many(40, SILENT, 60), ending)
     due = due_repairs(world, Thresholds(grace=0.0), {}, 0.0)
@@ -418,7 +418,9 @@ def test_without_pings_a_node_that_slurmctld_has_up_keeps_no_lost_machine() -> N
     assert kinds(unpinged(many(1, BUSY))) == {"end-missing": 1}
     assert kinds(unpinged(many(10, BUSY))) == {"end-missing": 10}
     assert kinds(unpinged(view(BUSY))) == {"fail-node": 1}
-    assert kinds(unpinged(view(BUSY, known=(KNOWN,), seen=(STOPPED,)))) == {"terminate-stopped": 1}
+    assert kinds(unpinged(view(BUSY, tracked=(KNOWN,), listed=(STOPPED,)))) == {
+        "terminate-stopped": 1
+    }
 
 
 def test_without_pings_a_list_that_lacks_all_of_many_ends_nothing() -> None:
@@ -429,9 +431,9 @@ def test_without_pings_a_list_that_lacks_all_of_many_ends_nothing() -> None:
     )
     since = replace(KNOWN, id="i-new", node="new", decided=NOW - 1)
     started = replace(SEEN, id="i-new", node="new")
-    world = both(many(11, BUSY), view(None, known=(since,), seen=(started,)), seen=(started,))
+    world = both(many(11, BUSY), view(None, tracked=(since,), listed=(started,)), listed=(started,))
     assert kinds(unpinged(world)) == {"doubt": 1}
-    nameless = replace(many(11, BUSY), known=())
+    nameless = replace(many(11, BUSY), tracked=())
     assert kinds(unpinged(nameless)) == {"doubt": 1}
 
 
@@ -439,10 +441,12 @@ def test_without_pings_a_list_that_has_one_as_old_as_a_lost_one_is_believed() ->
     """Both were there before, and the list has one of them: it is no other account's."""
     kept = replace(KNOWN, id="i-kept", node="kept", decided=NOW - 50)
     seen = (replace(SEEN, id="i-kept", node="kept"),)
-    world = both(many(11, BUSY), view(None, known=(kept,)), seen=seen)
+    world = both(many(11, BUSY), view(None, tracked=(kept,)), listed=seen)
     assert kinds(unpinged(world)) == {"doubt": 1}
-    newest = replace(world.known[0], decided=NOW - 50)
-    assert kinds(unpinged(replace(world, known=(newest, *world.known[1:])))) == {"end-missing": 11}
+    newest = replace(world.tracked[0], decided=NOW - 50)
+    assert kinds(unpinged(replace(world, tracked=(newest, *world.tracked[1:])))) == {
+        "end-missing": 11
+    }
 
 
 def test_without_pings_what_slurm_gives_up_ends_whatever_the_list() -> None:
@@ -454,7 +458,7 @@ def test_without_pings_what_slurm_gives_up_ends_whatever_the_list() -> None:
 
 def test_without_pings_a_loss_of_most_machines_is_believed() -> None:
     there = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(30, 40)]
-    world = both(many(30, BUSY), many(10, BUSY, 30), seen=tuple(there))
+    world = both(many(30, BUSY), many(10, BUSY, 30), listed=tuple(there))
     assert kinds(unpinged(world)) == {"end-missing": 30}
 
 
@@ -472,7 +476,7 @@ def test_a_doubt_lasts_once_slurmctld_would_know_of_a_loss() -> None:
 
 def test_one_missing_machine_that_is_heard_does_not_keep_the_others() -> None:
     there = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(2, 9)]
-    world = both(both(many(1, BUSY), many(1, BOOTING, 1)), many(7, BUSY, 2), seen=tuple(there))
+    world = both(both(many(1, BUSY), many(1, BOOTING, 1)), many(7, BUSY, 2), listed=tuple(there))
     assert kinds(world) == {"doubt": 1, "end-missing": 1}
 
 
@@ -491,13 +495,15 @@ def test_a_missing_machine_has_ended_unless_the_cloud_may_still_hide_it(
     change: dict[str, object], *, ends: bool
 ) -> None:
     """Five minutes for one that no read has had; a launch in the future is of a clock set back."""
-    found = kinds(view(OFF, known=(replace(MISSED, **change),)))
+    found = kinds(view(OFF, tracked=(replace(MISSED, **change),)))
     assert ("end-missing" in found) is ends
 
 
 def test_of_two_machines_the_newer_stays() -> None:
     older = replace(KNOWN, id="i-0", generation="g0")
-    world = view(UP, known=(older, KNOWN), seen=(SEEN, replace(SEEN, id="i-0", generation="g0")))
+    world = view(
+        UP, tracked=(older, KNOWN), listed=(SEEN, replace(SEEN, id="i-0", generation="g0"))
+    )
     assert [(a.kind, a.subject) for a in repairs(world, Thresholds())] == [
         ("terminate-double", "i-0")
     ]
@@ -510,8 +516,8 @@ def test_of_two_machines_the_one_at_the_nodes_address_stays() -> None:
     world = view(
         BUSY,
         nodes={"pub1": node},
-        known=(older, newer),
-        seen=(SEEN, replace(SEEN, id="i-0", generation="g0")),
+        tracked=(older, newer),
+        listed=(SEEN, replace(SEEN, id="i-0", generation="g0")),
     )
     assert [(a.kind, a.subject) for a in repairs(world, Thresholds())] == [
         ("terminate-double", "i-1")
@@ -520,14 +526,14 @@ def test_of_two_machines_the_one_at_the_nodes_address_stays() -> None:
 
 @given(views())
 def test_nothing_is_deleted_when_the_cloud_was_not_read(world: CloudView) -> None:
-    actions = repairs(replace(world, seen=None), Thresholds())
+    actions = repairs(replace(world, listed=None), Thresholds())
     assert not [a for a in actions if a.kind.startswith(("terminate", "end", "abandon", "launch"))]
 
 
 @given(views())
 def test_a_machine_of_a_node_in_use_is_never_an_orphan(world: CloudView) -> None:
     orphans = {a.subject for a in repairs(world, Thresholds()) if a.kind == "terminate-orphan"}
-    for machine in world.known:
+    for machine in world.tracked:
         if machine.id in orphans and machine.node in world.nodes:
             assert "POWERED_DOWN" in world.nodes[machine.node].states
 
@@ -535,7 +541,7 @@ def test_a_machine_of_a_node_in_use_is_never_an_orphan(world: CloudView) -> None
 @given(views())
 def test_no_second_machine_for_a_node_that_has_one_or_may_have_one(world: CloudView) -> None:
     launched = {a.subject for a in repairs(world, Thresholds()) if a.kind == "launch"}
-    assert launched.isdisjoint(m.node for m in world.known if not m.suspending)
+    assert launched.isdisjoint(m.node for m in world.tracked if not m.suspending)
     assert launched.isdisjoint(n for i in world.intents for n in i.nodes)
     assert launched.isdisjoint(world.held)
 
@@ -593,8 +599,8 @@ def test_a_stopped_machine_works_where_its_node_is_at_its_address_alone(
     world = view(
         BUSY,
         nodes={"pub1": SlurmNode(name="pub1", states=BUSY, address=HERE)},
-        known=(replace(KNOWN, address=own), NAMED),
-        seen=(STOPPED, replace(NAMED_SEEN, address=others)),
+        tracked=(replace(KNOWN, address=own), NAMED),
+        listed=(STOPPED, replace(NAMED_SEEN, address=others)),
     )
     assert ("terminate-stopped" in kinds(world)) is not works
 
@@ -604,7 +610,7 @@ def test_a_list_that_lacks_just_half_is_believed_of_what_boots(there: int, ends:
     """One is missing that slurmctld hears, and one that boots."""
     listed = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(2, 2 + there)]
     missing = both(many(1, BUSY), many(1, BOOTING, 1))
-    world = both(missing, many(there, BUSY, 2), seen=tuple(listed))
+    world = both(missing, many(there, BUSY, 2), listed=tuple(listed))
     assert kinds(world).get("end-missing", 0) == ends
 
 
@@ -622,16 +628,16 @@ def test_a_doubt_counts_nodes_without_any_machine_and_names_up_to_five() -> None
 @pytest.mark.parametrize(
     ("world", "reason"),
     [
-        (view(None, known=(OLD,), seen=(SEEN,)), "Slurm has no such node"),
-        (view(UP, known=(replace(OLD, node="", max_age=3000), NAMED), seen=(SEEN, NAMED_SEEN)),
+        (view(None, tracked=(OLD,), listed=(SEEN,)), "Slurm has no such node"),
+        (view(UP, tracked=(replace(OLD, node="", max_age=3000), NAMED), listed=(SEEN, NAMED_SEEN)),
          "its tags name no node and it is too old"),
-        (view(UP, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
+        (view(UP, tracked=(replace(KNOWN, max_age=50),), listed=(SEEN,)),
          "its machine is 1m 40s old, the pool's maximum is 50s"),
-        (view(UP, known=(replace(AHEAD, max_age=50),), seen=(SEEN,)),
+        (view(UP, tracked=(replace(AHEAD, max_age=50),), listed=(SEEN,)),
          "its machine is from before the clock was set back, the pool's maximum is 50s"),
         (view(OFF, intents=(INTENT,)),
          "no machine of it was seen for 16m and Slurm wants none of its nodes"),
-        (view(DOWN, known=(MISSED,)), "the cloud did not list it 3 times in a row"),
+        (view(DOWN, tracked=(MISSED,)), "the cloud did not list it 3 times in a row"),
     ],
 )  # fmt: skip
 def test_why_something_is_mended_is_told(world: CloudView, reason: str) -> None:
@@ -644,9 +650,9 @@ def seconds_for(count: int) -> float:
     world = CloudView(
         now=NOW,
         nodes={n: SlurmNode(name=n, states=BUSY) for n in names},
-        known=tuple(replace(KNOWN, id=f"i-{n}", node=n, generation=n) for n in names),
+        tracked=tuple(replace(KNOWN, id=f"i-{n}", node=n, generation=n) for n in names),
         intents=(),
-        seen=tuple(replace(SEEN, id=f"i-{n}", node=n, generation=n) for n in names),
+        listed=tuple(replace(SEEN, id=f"i-{n}", node=n, generation=n) for n in names),
     )
     times = []
     for _ in range(3):

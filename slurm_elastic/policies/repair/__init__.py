@@ -1,1 +1,1 @@
-"""Decides what is done where Slurm, the ledger and a cloud do not agree."""
+"""Decides how disagreements between Slurm, the ledger and a cloud are repaired."""

@@ -1,4 +1,6 @@
-"""The books of a cloud that was read: addresses, registrations, and whose drain is over. Pure."""
+"""Rules for the ledger's rows after a cloud was read: addresses, registrations, the ends of drains.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -42,24 +44,33 @@ from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 
 
 def read(snapshot: ClusterSnapshot) -> Iterable[Action]:
-    """Once all machines of a list are in the ledger, what they cost is in the limits."""
+    """Record that the cloud was read, once the ledger has every machine of its list: only then do
+    the limits count all that the machines cost.
+    """
     if snapshot.listed is None or snapshot.read_whole:
         return
-    counted = {m.instance.id for m in (*snapshot.mine, *snapshot.stopped)}
+    counted = {m.instance.id for m in (*snapshot.own_machines, *snapshot.stopped)}
     opened = {row.generation for row in snapshot.launches}
-    gone = (*OFF, InstanceState.TERMINATED)
-    if all(i.id in counted or i.generation in opened or i.state in gone for i in snapshot.listed):
+    off_or_terminated = (*OFF, InstanceState.TERMINATED)
+    # A machine of an open launch is not in the ledger yet, but the launch's intent counts for the
+    # limits.
+    if all(
+        i.id in counted or i.generation in opened or i.state in off_or_terminated
+        for i in snapshot.listed
+    ):
         yield NoteRead(cloud=snapshot.terms.cloud, cause=ListRead())
 
 
 def addresses(snapshot: ClusterSnapshot) -> Iterable[Action]:
-    """Addresses that the provider learnt after the launch (where it is the one to tell)."""
-    for m in snapshot.mine if snapshot.terms.tells_addresses else ():
+    """Set the addresses that the provider learnt after the launch, if it is the provider that
+    reports them.
+    """
+    for m in snapshot.own_machines if snapshot.terms.tells_addresses else ():
         node, address = snapshot.nodes.get(m.instance.node), m.instance.address
         if not address or not m.is_wanted or node is None or node.address == address:
             continue
-        # Once slurmd has registered it is too late for the job, which is requeued (22.05,
-        # measured).
+        # A node that has registered keeps its address: a change then would be too late for its job,
+        # which Slurm requeues (22.05, measured).
         if phase(node) is Phase.POWERING_UP:
             yield SetAddress(
                 node=node.name, address=address, cause=MachineThere(machine=m.instance.id)
@@ -67,9 +78,11 @@ def addresses(snapshot: ClusterSnapshot) -> Iterable[Action]:
 
 
 def names(snapshot: ClusterSnapshot) -> Iterable[Action]:
-    """Nodes that are off and have their name for an address, as slurmctld sets it when a node has
-    powered down. slurmctld looks the name up for 10 s a node, for example at ``scontrol
-    reconfigure`` while the node boots for a job, and answers no command until then (22.05,
+    """Hide the names of nodes that are off and have their name as address. slurmctld sets it so
+    when a node has powered down.
+
+    slurmctld then looks the name up for 10 s per node, for example at ``scontrol reconfigure``
+    while the node boots for a job. It answers no command until the look-ups are over (22.05,
     measured).
     """
     if not snapshot.terms.looks_names_up:
@@ -82,43 +95,51 @@ def names(snapshot: ClusterSnapshot) -> Iterable[Action]:
 
 
 def registrations(snapshot: ClusterSnapshot) -> Iterable[Action]:
-    """Which booting machines' nodes are up; one that is proves that its pool works."""
+    """Register the booting machines whose nodes are up, and reopen the pools that these prove to
+    work.
+    """
     up: dict[str, list[str]] = {}
-    for m in snapshot.mine:
+    for m in snapshot.own_machines:
         if m.boots and is_up(snapshot.nodes.get(m.instance.node), snapshot.terms.drain_terms):
             up.setdefault(m.pool, []).append(m.instance.node)
             yield Register(machine=m.instance.id, cause=NodeUp(node=m.instance.node))
-    broken = {one.scope: one for one in snapshot.exclusions if one.kind == BREAKER}
+    breaker_by_pool = {
+        exclusion.scope: exclusion for exclusion in snapshot.exclusions if exclusion.kind == BREAKER
+    }
     for pool, nodes in up.items():
-        if pool in broken and not sickly(broken[pool]):
+        # Machines of a sickly pool did register before Slurm took them out of service, so a
+        # registration alone does not prove that the pool works (``_sound_nodes``).
+        if pool in breaker_by_pool and not sickly(breaker_by_pool[pool]):
             yield reopen(pool, nodes)
-    for breaker in broken.values():
-        if sickly(breaker) and (well := _sound(snapshot, breaker.scope)):
-            yield reopen(breaker.scope, well)
+    for breaker in breaker_by_pool.values():
+        if sickly(breaker) and (sound_nodes := _sound_nodes(snapshot, breaker.scope)):
+            yield reopen(breaker.scope, sound_nodes)
 
 
 def drains(snapshot: ClusterSnapshot) -> Iterable[Action]:
-    """Begin and end the spans in which nodes of the cloud's machines take no jobs."""
+    """Open and close the spans in which nodes of the cloud's machines take no jobs."""
     now, nodes = snapshot.now, snapshot.nodes
     drained = {
         node
-        for m in snapshot.mine
+        for m in snapshot.own_machines
         if m.is_wanted and (node := m.instance.node) in nodes and is_drained(nodes[node])
     }
-    opened = {
+    open_span_by_node = {
         row.node: row
         for row in snapshot.drains
+        # A node without a cloud may have left the configuration; any cloud's pass may close its
+        # span.
         if snapshot.home(row.node) in (None, snapshot.terms.cloud)
     }
-    for node in sorted(drained - opened.keys()):
+    for node in sorted(drained - open_span_by_node.keys()):
         yield NoteDrain(span=Drained(node=node, begin=now), cause=TakesNoJobs())
-    for node in opened.keys() - drained:
-        span = replace(opened[node], end=now)
+    for node in open_span_by_node.keys() - drained:
+        span = replace(open_span_by_node[node], end=now)
         yield NoteDrain(span=span, cause=TakesJobs())
 
 
 def reopen(pool: str, nodes: Sequence[str]) -> ReopenPool:
-    """The end of the cool-down and the pause of a pool, as these nodes of it came up."""
+    """End the cool-down and the pause of a pool, because these nodes of it came up."""
     return ReopenPool(
         pool=pool,
         nodes=tuple(nodes),
@@ -127,36 +148,42 @@ def reopen(pool: str, nodes: Sequence[str]) -> ReopenPool:
 
 
 def is_up(node: SlurmNode | None, terms: DrainTerms) -> bool:
-    """Whether it has registered, and Slurm takes it as it is."""
+    """Whether the node has registered, and Slurm has not taken it out of service."""
     if node is None or phase(node) is not Phase.UP or is_down(node):
         return False
     return ill(node, terms) is None
 
 
-def _sound(snapshot: ClusterSnapshot, pool: str) -> list[str]:
-    """The nodes that show that a pool whose machines Slurm took out of service works again: one
-    that registered since has been in service for a while, or was until Slurm powered it down. A
-    Prolog fails at the first job only.
+def _sound_nodes(snapshot: ClusterSnapshot, pool: str) -> list[str]:
+    """The nodes that prove that a pool works again after Slurm took machines of it out of service.
+
+    A node proves it if its machine was launched after the last one that failed, and has served for
+    ``terms.served`` seconds: it still is up, or Slurm itself powered it down. Registration is no
+    proof, because a Prolog fails at the first job only.
     """
     terms = snapshot.terms
-    mine = [m for m in snapshot.recent if m.pool == pool and m.instance.cloud == terms.cloud]
-    failed = [decided_at(m.instance) for m in mine if isinstance(m.cause, OutOfService)]
-    since = max(failed, default=0.0)
+    pool_machines = [
+        m for m in snapshot.recent if m.pool == pool and m.instance.cloud == terms.cloud
+    ]
+    failed_launches_at = [
+        decided_at(m.instance) for m in pool_machines if isinstance(m.cause, OutOfService)
+    ]
+    last_failed_launch_at = max(failed_launches_at, default=0.0)
     return [
         m.instance.node
-        for m in mine
-        if decided_at(m.instance) > since
-        and _service(m, snapshot.now) >= terms.served
-        and (_left_in_peace(m) or is_up(snapshot.nodes.get(m.instance.node), terms.drain_terms))
+        for m in pool_machines
+        if decided_at(m.instance) > last_failed_launch_at
+        and _service_s(m, snapshot.now) >= terms.served
+        and (_ended_by_slurm(m) or is_up(snapshot.nodes.get(m.instance.node), terms.drain_terms))
     ]
 
 
-def _service(machine: Machine, now: float) -> float:
-    """For how many seconds it has been in service, or was."""
-    ends = [at for at in (machine.retired_at, machine.ended_at, now) if at is not None]
-    return min(ends) - machine.registered_at if machine.registered_at is not None else 0.0
+def _service_s(machine: Machine, now: float) -> float:
+    """For how many seconds the machine has been in service, or was."""
+    possible_ends = [end for end in (machine.retired_at, machine.ended_at, now) if end is not None]
+    return min(possible_ends) - machine.registered_at if machine.registered_at is not None else 0.0
 
 
-def _left_in_peace(machine: Machine) -> bool:
-    """Whether Slurm had it in service to the end."""
+def _ended_by_slurm(machine: Machine) -> bool:
+    """Whether the machine served until Slurm powered its node down."""
     return machine.retired_at is not None and machine.cause == SuspendedBySlurm()

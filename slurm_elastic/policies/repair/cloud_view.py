@@ -1,4 +1,4 @@
-"""One cloud's part of the world as values that repair decides on, and what is read off it. Pure."""
+"""The values of one cloud that repair decides on, and what follows from them directly. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from slurm_elastic.policies.nodes.pings import is_pinged
 
 
 class NodeState(Struct, frozen=True, gc=False):
-    """The meaning of Slurm's words for a node: where it is in its life, whether Slurm has given it
-    up, whether it answers (``is_answering``), whether a machine of it is of use (``is_unneeded``),
-    and what ails it.
+    """The meaning of a node's states in Slurm.
+
+    ``phase``: where the node is between powered down and up; ``down``: Slurm has given it up;
+    ``answers``: it answers slurmctld (``is_answering``); ``unneeded``: no job needs its machine
+    (``is_unneeded``); ``ails``: why Slurm took it out of service, None if it did not.
     """
 
     phase: Phase
@@ -37,7 +39,7 @@ class NodeState(Struct, frozen=True, gc=False):
 
 
 def states_of(nodes: Mapping[str, SlurmNode], terms: DrainTerms) -> dict[str, NodeState]:
-    """By name, what Slurm's words for each node mean."""
+    """Return the meaning of each node's states in Slurm, by node name."""
     return {
         name: NodeState(
             phase(node),
@@ -51,11 +53,14 @@ def states_of(nodes: Mapping[str, SlurmNode], terms: DrainTerms) -> dict[str, No
 
 
 class TrackedInstance(Struct, frozen=True, kw_only=True):
-    """A live machine by the ledger. ``decided`` is when its launch was decided (head's clock);
-    ``shown`` whether any read of the cloud has had it, ``registered`` whether its node was up.
-    ``double_of``: where the configuration has given its node to another cloud, the machine of that
-    at whose address the node is, if it is. ``stopping``: with ``suspending``, it is to be stopped
-    instead of ended. ``born``: when it was first launched, of one that was stopped since.
+    """A live machine of the ledger.
+
+    ``decided``: when its launch was decided (Unix s, head's clock). ``misses``: consecutive lists
+    without it. ``suspending``: its end is decided; with ``stopping`` it will be stopped instead of
+    ended. ``max_age`` (s). ``shown``: some list of the cloud had it. ``registered``: its node was
+    up. ``double_of``: the id of the machine that serves its node from another cloud, "" if none
+    does; a node may move to another cloud in the configuration. ``born``: when a machine that was
+    stopped and started again was first launched.
     """
 
     id: str
@@ -74,7 +79,7 @@ class TrackedInstance(Struct, frozen=True, kw_only=True):
 
 
 class StoppedInstance(Struct, frozen=True, kw_only=True):
-    """A machine that is stopped, by the ledger; ``unwanted``: why it is to end, if it is."""
+    """A stopped machine of the ledger. ``unwanted``: why it must end, None if it may stay."""
 
     id: str
     node: str
@@ -83,7 +88,7 @@ class StoppedInstance(Struct, frozen=True, kw_only=True):
 
 
 class Intent(Struct, frozen=True, kw_only=True):
-    """An open launch: its call is not known to have answered."""
+    """An open launch: the ledger has no answer of its call yet. ``created``: Unix s."""
 
     generation: str
     nodes: tuple[str, ...]
@@ -91,20 +96,21 @@ class Intent(Struct, frozen=True, kw_only=True):
 
 
 class CloudView(Struct, frozen=True, kw_only=True, dict=True):
-    """One cloud's part of the world at ``now``. ``seen`` is None where the cloud could not be read.
+    """One cloud's part of the world at ``now`` (Unix s).
 
-    ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
-    more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose;
-    ``elsewhere`` are served by machines or open launches of other clouds; ``machines`` and
-    ``all_nodes`` are those of all clouds. ``slurmd_timeout`` is how soon (s) slurmctld finds out by
-    itself that a node does not answer, ``drain_terms`` how its drains are read.
+    ``listed``: the cloud's list, None if the cloud could not be read. ``nodes``: the nodes of the
+    cloud and of ``tracked`` machines, whose pool may have left the configuration; a node that is
+    not there is unknown to Slurm. ``held``: nodes that we keep from Slurm on purpose.
+    ``elsewhere``: nodes that machines or open launches of other clouds serve. ``machines`` and
+    ``all_nodes`` are those of all clouds. ``slurmd_timeout`` (s): how soon slurmctld itself notices
+    that a node does not answer. ``drain_terms``: how to read drains.
     """
 
     now: float
     nodes: Mapping[str, SlurmNode]
-    known: tuple[TrackedInstance, ...]
+    tracked: tuple[TrackedInstance, ...]
     intents: tuple[Intent, ...]
-    seen: tuple[Instance, ...] | None
+    listed: tuple[Instance, ...] | None
     held: frozenset[str] = field(default_factory=frozenset)
     elsewhere: frozenset[str] = field(default_factory=frozenset)
     machines: tuple[Instance, ...] = ()
@@ -115,37 +121,41 @@ class CloudView(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def states(self) -> Mapping[str, NodeState]:
-        """The meaning of Slurm's words for ``nodes``, read once: each rule asks for it."""
+        """The meaning of the states of ``nodes``. Cached, because every rule needs it."""
         return states_of(self.nodes, self.drain_terms)
 
     def phase(self, node: str) -> Phase | None:
-        """The phase of one node; None where Slurm does not list it."""
+        """The phase of a node; None if Slurm does not list it."""
         state = self.states.get(node)
         return None if state is None else state.phase
 
     @cached_property
     def at_others(self) -> frozenset[str]:
-        """Nodes that have the address of another one, or of its machine, by now: asked where a node
-        answers though nothing is known to serve it.
+        """Nodes whose address another node, or the machine of another node, has got. Repair asks
+        this when a node answers although no known machine serves it.
         """
         return at_anothers_address(self.machines, self.all_nodes.values())
 
     @property
     def pings(self) -> bool:
-        """Whether slurmctld finds out by itself, and soon, that a node does not answer."""
+        """Whether slurmctld notices by itself, and soon, that a node does not answer."""
         return is_pinged(self.slurmd_timeout)
 
 
 class Thresholds(Struct, frozen=True, kw_only=True):
-    """How long (s) a finding must stand before it is acted on, and how many reads must miss.
+    """How long a finding must stand before repair acts on it (s), and how many lists must miss a
+    machine.
 
-    ``visibility``: after that a launch without an answer has made nothing; ``fresh``: after that a
-    machine that no read has had is gone. ``unlisted``: how old a machine must be to end because
-    Slurm does not list its node, as after a pool or all of us was taken out of slurm.conf.
+    ``grace``: how long a patient finding must stand. ``visibility``: a launch without an answer
+    that shows no machine for this long has made none. ``fresh``: a machine that no list has ever
+    had may be hidden for this long after its launch. ``unlisted``: the age at which a machine ends
+    if Slurm does not list its node, as after a pool, or our whole include file, was taken out of
+    slurm.conf.
     """
 
     grace: float = 120.0
-    # Fewer would believe a bad list, and more would only pay for longer.
+    # With fewer misses one bad list would end live machines. With more we would only pay longer for
+    # machines that are gone.
     misses: int = 3
     visibility: float = 600.0
     fresh: float = 300.0

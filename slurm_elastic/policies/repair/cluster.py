@@ -1,8 +1,9 @@
-"""The decisions of slurm-elasticd's passes over a cloud: one snapshot in, actions out. Pure.
+"""The decisions of slurm-elasticd's pass over a cloud: one snapshot in, actions out. Pure.
 
-A pass reads all it needs once, as a ``ClusterSnapshot``. ``decide`` asks each rule that is due what
-is to be done; ``controller.apply`` does it, and alone writes. The outcome is in the snapshot of
-the next pass; the books of a cloud are decided in the same pass after its repairs were done.
+A pass reads all that it needs once, as a ``ClusterSnapshot``. ``decide`` runs each due rule on the
+snapshot and collects the actions. ``controller.apply`` carries them out; nothing else writes. The
+next pass's snapshot shows the outcome. The rules of a cloud's books run in the same pass, after its
+repairs were carried out.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ from slurm_elastic.policies.repair.reconcile_rules import repairs
 
 
 def decide(snapshot: ClusterSnapshot, due: Iterable[Rule]) -> tuple[Action, ...]:
-    """All that is to be done now by the rules that are ``due``, in the order of doing it."""
-    asked = frozenset(due)
+    """Return the actions of the ``due`` rules, in the order in which they must be carried out."""
+    due_rules = frozenset(due)
     return tuple(
-        action for rule, ask in _RULES.items() if rule in asked for action in ask(snapshot)
+        action
+        for rule, rule_actions in _RULES.items()
+        if rule in due_rules
+        for action in rule_actions(snapshot)
     )
 
 
@@ -39,25 +43,30 @@ def _repairs(snapshot: ClusterSnapshot) -> Iterable[Action]:
 
 
 def cloud_view(snapshot: ClusterSnapshot) -> CloudView:
-    """The cloud's part of the snapshot, as repair compares it."""
-    view, mine = snapshot.nodes, snapshot.mine
-    at_home, unshown = _at_home(snapshot), _unshown(snapshot)
+    """Return the cloud's part of the snapshot in the form that repair compares."""
+    nodes, own_machines = snapshot.nodes, snapshot.own_machines
+    home_machine_by_node, unshown_ids = _at_home(snapshot), _unshown(snapshot)
     names = dict.fromkeys(n for pool in snapshot.own_pools for n in pool.nodes)
-    names |= dict.fromkeys(m.instance.node for m in mine)
+    # A live machine's node may be of no pool any longer; repair still needs its state.
+    names |= dict.fromkeys(m.instance.node for m in own_machines)
     return CloudView(
         now=snapshot.now,
-        nodes={n: view[n] for n in names if n in view},
-        known=tuple(_known(snapshot, m, at_home, unshown) for m in mine),
+        nodes={n: nodes[n] for n in names if n in nodes},
+        tracked=tuple(
+            _tracked(snapshot, m, home_machine_by_node, unshown_ids) for m in own_machines
+        ),
         intents=tuple(
             Intent(generation=row.generation, nodes=row.nodes, created=row.created)
             for row in snapshot.launches
             if row.cloud == snapshot.terms.cloud
         ),
-        seen=snapshot.listed,
-        held=frozenset(one.scope for one in snapshot.exclusions if one.kind == CAPACITY),
+        listed=snapshot.listed,
+        held=frozenset(
+            exclusion.scope for exclusion in snapshot.exclusions if exclusion.kind == CAPACITY
+        ),
         elsewhere=_elsewhere(snapshot),
         machines=tuple(m.instance for m in snapshot.machines),
-        all_nodes=view,
+        all_nodes=nodes,
         slurmd_timeout=snapshot.slurmd_timeout,
         drain_terms=snapshot.terms.drain_terms,
         stopped=_stopped(snapshot) if snapshot.stopped else (),
@@ -65,104 +74,116 @@ def cloud_view(snapshot: ClusterSnapshot) -> CloudView:
 
 
 def _stopped(snapshot: ClusterSnapshot) -> tuple[StoppedInstance, ...]:
-    mine = [m for m in snapshot.stopped if m.instance.cloud == snapshot.terms.cloud]
-    if not mine:
+    stopped_machines = [m for m in snapshot.stopped if m.instance.cloud == snapshot.terms.cloud]
+    if not stopped_machines:
         return ()
     now = snapshot.now
-    leaving = departing(mine, snapshot.directives, now)
-    ends = unwanted(mine, snapshot.terms.pools, snapshot.recipes, leaving, now)
+    leaving = departing(stopped_machines, snapshot.directives, now)
+    unwanted_causes = unwanted(
+        stopped_machines, snapshot.terms.pools, snapshot.recipes, leaving, now
+    )
     return tuple(
         StoppedInstance(
             id=m.instance.id,
             node=m.instance.node,
             misses=m.misses,
-            unwanted=ends.get(m.instance.id),
+            unwanted=unwanted_causes.get(m.instance.id),
         )
-        for m in mine
+        for m in stopped_machines
     )
 
 
-def _known(
+def _tracked(
     snapshot: ClusterSnapshot,
     machine: Machine,
-    at_home: Mapping[str, str],
-    unshown: frozenset[str],
+    home_machine_by_node: Mapping[str, str],
+    unshown_ids: frozenset[str],
 ) -> TrackedInstance:
-    one = machine.instance
-    moved = snapshot.home(one.node) not in (None, one.cloud)
+    instance = machine.instance
+    has_moved = snapshot.home(instance.node) not in (None, instance.cloud)
     return TrackedInstance(
-        id=one.id,
-        node=one.node,
-        generation=one.generation,
-        decided=decided_at(one),
+        id=instance.id,
+        node=instance.node,
+        generation=instance.generation,
+        decided=decided_at(instance),
         misses=machine.misses,
         suspending=machine.retired_at is not None,
-        address=one.address,
+        address=instance.address,
         max_age=_max_age(snapshot, machine),
-        shown=one.id not in unshown,
+        shown=instance.id not in unshown_ids,
         registered=machine.registered_at is not None,
-        double_of=at_home.get(one.node, "") if moved else "",
+        double_of=home_machine_by_node.get(instance.node, "") if has_moved else "",
         stopping=machine.is_stopping,
         born=machine.born,
     )
 
 
 def _at_home(snapshot: ClusterSnapshot) -> dict[str, str]:
-    """By node, the machine of its own cloud at whose address it is."""
-    view = snapshot.nodes
+    """Return, by node, the id of the machine of the node's own cloud whose address Slurm has for
+    the node.
+    """
+    nodes = snapshot.nodes
     return {
         m.instance.node: m.instance.id
         for m in snapshot.machines
         if m.is_wanted
         and m.instance.address
-        and m.instance.node in view
-        and view[m.instance.node].address == m.instance.address
+        and m.instance.node in nodes
+        and nodes[m.instance.node].address == m.instance.address
         and snapshot.home(m.instance.node) == m.instance.cloud
     }
 
 
 def _elsewhere(snapshot: ClusterSnapshot) -> frozenset[str]:
-    """Nodes that machines and open launches of other clouds serve, as after a pool was given to
-    another cloud. A machine that has not come up in ResumeTimeout serves no node that is powering
-    up; nor does what it was up on before (``stale_instances``): the cloud that could end it may be
-    one that cannot be read, or that the configuration lacks.
+    """Return the nodes that machines and open launches of other clouds serve, as after a pool was
+    given to another cloud.
+
+    For a node that is powering up, only a machine that still boots within ResumeTimeout counts. A
+    machine that is past it, or that was up before this power-up (``stale_instances``), must not
+    block the node, because its cloud may be unreadable or no longer configured, so that nobody
+    could end the machine.
     """
-    cloud, oldest = snapshot.terms.cloud, snapshot.now - snapshot.terms.resume_timeout
-    others = [m for m in snapshot.machines if m.instance.cloud != cloud and m.is_wanted]
-    opened = [row for row in snapshot.launches if row.cloud != cloud]
+    cloud, boot_deadline = snapshot.terms.cloud, snapshot.now - snapshot.terms.resume_timeout
+    other_machines = [m for m in snapshot.machines if m.instance.cloud != cloud and m.is_wanted]
+    other_launches = [row for row in snapshot.launches if row.cloud != cloud]
 
-    def boots(node: str) -> bool:
-        return node in snapshot.nodes and phase(snapshot.nodes[node]) is Phase.POWERING_UP
+    def boots(name: str) -> bool:
+        return name in snapshot.nodes and phase(snapshot.nodes[name]) is Phase.POWERING_UP
 
-    found = {
+    served_nodes = {
         m.instance.node
-        for m in others
+        for m in other_machines
         if not boots(m.instance.node)
-        or (m.registered_at is None and decided_at(m.instance) > oldest)
+        or (m.registered_at is None and decided_at(m.instance) > boot_deadline)
     }
-    for row in opened:
-        found.update(n for n in row.nodes if row.created > oldest or not boots(n))
-    return frozenset(found)
+    for row in other_launches:
+        served_nodes.update(n for n in row.nodes if row.created > boot_deadline or not boots(n))
+    return frozenset(served_nodes)
 
 
 def _max_age(snapshot: ClusterSnapshot, machine: Machine) -> float | None:
-    """Its pool's; of a machine whose pool is not known any more, the longest of its cloud."""
+    """Return the maximum age (s) of the machine's pool. If its pool is no longer configured, return
+    the longest of its cloud's pools.
+    """
     if machine.pool in snapshot.terms.pools:
         return snapshot.terms.pools[machine.pool].max_age
-    # Where one of them has no maximum, the machine may be of that pool.
+    # If one of the pools has no maximum, the machine may be of that pool, so it must not end by
+    # age.
     ages = [pool.max_age for pool in snapshot.own_pools]
     return max((age for age in ages if age is not None), default=None) if all(ages) else None
 
 
 def _unshown(snapshot: ClusterSnapshot) -> frozenset[str]:
-    """Machines that no read of the cloud has had: a fresh machine may be missing for minutes."""
-    ends = snapshot.answered
+    """Return the ids of machines that no list of the cloud has shown since their launch was
+    answered. Clouds may hide a fresh machine for minutes.
+    """
+    answered_at = snapshot.answered
     return frozenset(
         m.instance.id
-        for m in snapshot.mine
+        for m in snapshot.own_machines
         if m.misses > 0
-        and m.instance.generation in ends
-        and m.last_seen <= ends[m.instance.generation]
+        and m.instance.generation in answered_at
+        and m.last_seen <= answered_at[m.instance.generation]
     )
 
 

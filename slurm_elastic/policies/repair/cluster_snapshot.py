@@ -1,4 +1,4 @@
-"""All that a pass over one cloud decides on, as values."""
+"""The input of a pass over one cloud, as values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slurm_elastic.policies.repair.cloud_view import Thresholds
 
 
 class Rule(Enum):
-    """The rules, in the order in which they are asked."""
+    """The rules, in the order in which they run."""
 
     REPAIR = "repair"
     READ = "read"
@@ -32,15 +32,18 @@ class Rule(Enum):
 
 
 BOOKS = (Rule.READ, Rule.ADDRESSES, Rule.NAMES, Rule.REGISTRATIONS, Rule.DRAINS, Rule.HOLDS)
-"""The rules of a cloud's pass that go by the ledger as it is after the repairs."""
+"""The rules of a cloud's pass that need the ledger as it is after the repairs."""
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """The part of the configuration that a pass over one cloud goes by: ``clouds`` are those that
-    are configured; ``pools`` and ``pool_of`` are of all of them. ``served`` is how long (s) a
-    machine is in service until it proves that its pool works, ``first`` whether the cloud is the
-    first one: what is done once a round is done with that. ``looks_names_up``: whether slurmctld
-    looks up the names of nodes without an address.
+    """The part of the configuration that a pass over one cloud needs.
+
+    ``clouds``: all configured clouds; ``pools`` and ``pool_of`` are those of all clouds, by pool
+    and by node name. ``resume_timeout``, ``suspend_timeout`` (s). ``served``: how long a machine
+    must be in service to prove that its pool works (s). ``tells_addresses``: nodes get their
+    addresses from the provider. ``looks_names_up``: slurmctld looks up the names of nodes without
+    an address. ``first``: this is the first configured cloud, whose pass does the work that is
+    needed once per round. ``keys``: the order of offers (``ranking.KEYS``).
     """
 
     cloud: str
@@ -59,16 +62,17 @@ class Terms(Struct, frozen=True, kw_only=True):
 
 
 class ClusterSnapshot(Struct, frozen=True, kw_only=True, dict=True):
-    """Slurm, the ledger and a cloud, read once for one pass, which began at ``now``.
+    """Slurm, the ledger and one cloud, read once for a pass that began at ``now`` (Unix s).
 
-    ``machines`` are the ledger's live ones, ``launches`` its open ones, of all clouds; ``recent``
-    also those that ended in the last day, where a rule asks for them. ``listed`` is the cloud's
-    list, None where it could not be read; ``read_whole`` whether an earlier one was taken in.
-    ``answered``: by generation, when launches were answered whose machines are missing. ``offers``
-    and ``scopes`` are there, by pool, where holds are to be looked at; ``drains`` are the ledger's
-    that go on, ``stopped`` its stopped machines, of all clouds, and ``recipes`` those of the pass's
-    cloud. ``writable``: whether the ledger can be written; one that cannot may lack what is in its
-    file. ``request``: the one that the pass is for; ``nodes`` has its nodes alone then.
+    ``machines``: the ledger's live machines, ``launches`` its open launches, ``stopped`` its
+    stopped machines, ``drains`` its open spans of drain, all of all clouds. ``recent``: the live
+    machines and those that ended in the last day, for the rules that need them. ``listed``: the
+    cloud's list, None if it could not be read. ``read_whole``: an earlier list was taken in
+    completely. ``answered``: by generation, when a launch was answered (Unix s), for launches whose
+    machines are missing. ``offers`` and ``scopes``: by pool, only for pools whose holds are due.
+    ``recipes``: those of the pass's cloud. ``writable``: the ledger can be written; one that cannot
+    may lack rows that its file has. ``request``: the request that the pass serves, None in a round;
+    ``nodes`` then has the request's nodes only.
     """
 
     now: float
@@ -92,7 +96,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True, dict=True):
     request: Request | None = None
 
     @cached_property
-    def mine(self) -> list[Machine]:
+    def own_machines(self) -> list[Machine]:
         """The live machines of the pass's cloud."""
         return [m for m in self.machines if m.instance.cloud == self.terms.cloud]
 
@@ -102,6 +106,6 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True, dict=True):
         return [pool for pool in self.terms.pools.values() if pool.cloud == self.terms.cloud]
 
     def home(self, node: str) -> str | None:
-        """The cloud that has the node by the configuration."""
+        """Return the cloud that the configuration gives the node to; None if no pool has it."""
         pool = self.terms.pool_of.get(node)
         return None if pool is None else pool.cloud

@@ -1,4 +1,4 @@
-"""The next step of machines that an operator wants to leave. Pure."""
+"""The next step for machines that an operator wants to remove. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from slurm_elastic.policies.nodes.node_reasons import has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_drained, phase
 
 OURS = "slurm-elastic:"
-"""The beginning of the reasons that we give nodes."""
+"""The beginning of the node reasons that we set."""
 
 
 class NextStep(Struct, frozen=True, kw_only=True):
-    """``leave``: nodes that get no new job and are powered down after theirs; ``press``: leaving
-    ones with jobs that are to be moved; ``give_up``: ones that boot, whose jobs lose nothing by
-    starting elsewhere. ``kept``: drained by a person, who decides. ``left``: how many are there.
+    """The next step of a departure, as node names.
+
+    ``leave``: power these down after their jobs; Slurm starts no new job there. ``press``: leaving
+    nodes whose jobs must be moved. ``give_up``: nodes that boot; their jobs lose nothing by
+    starting elsewhere. ``kept``: nodes that a person drained, who decides about them. ``left``: how
+    many nodes have not left yet.
     """
 
     leave: tuple[str, ...]
@@ -32,59 +35,67 @@ class NextStep(Struct, frozen=True, kw_only=True):
     left: int
 
 
-def next_step(word: Departure, nodes: Sequence[SlurmNode]) -> NextStep:
-    """By the nodes of the machines that are to leave and have not yet."""
+def next_step(departure: Departure, nodes: Sequence[SlurmNode]) -> NextStep:
+    """Decide by the ``nodes`` of the machines that must leave and have not left yet."""
     leaving = [n for n in nodes if is_leaving(n)]
-    kept = [n for n in nodes if is_persons(n)]
-    up = [n for n in nodes if phase(n) is Phase.UP and not is_leaving(n) and not is_persons(n)]
-    up.sort(key=lambda n: is_busy(n))  # what is idle costs nothing to give up
-    room = len(nodes) if word.unavailable is None else max(word.unavailable - len(leaving), 0)
-    chosen = up[:room]
-    boots = [n for n in nodes if phase(n) is Phase.POWERING_UP] if word.aggressive else []
+    drained_by_person = [n for n in nodes if is_persons(n)]
+    candidates = [
+        n for n in nodes if phase(n) is Phase.UP and not is_leaving(n) and not is_persons(n)
+    ]
+    candidates.sort(key=lambda n: is_busy(n))  # idle nodes first: no job is lost with them
+    room = (
+        len(nodes)
+        if departure.unavailable is None
+        else max(departure.unavailable - len(leaving), 0)
+    )
+    chosen = candidates[:room]
+    boots = [n for n in nodes if phase(n) is Phase.POWERING_UP] if departure.aggressive else []
     return NextStep(
         leave=tuple(n.name for n in chosen),
-        press=tuple(n.name for n in (*leaving, *chosen) if is_busy(n)) if word.aggressive else (),
+        press=tuple(n.name for n in (*leaving, *chosen) if is_busy(n))
+        if departure.aggressive
+        else (),
         give_up=tuple(n.name for n in boots[: max(room - len(chosen), 0)]),
-        kept=tuple(n.name for n in kept),
+        kept=tuple(n.name for n in drained_by_person),
         left=len(nodes),
     )
 
 
-def concerned(machines: Iterable[Machine], word: Departure, starts: float) -> list[Machine]:
-    """The machines that are to leave. On nodes that may start again only those from before
-    ``starts``; where an image is named, only those from it.
+def concerned(machines: Iterable[Machine], departure: Departure, starts: float) -> list[Machine]:
+    """Return the machines that must leave: on nodes that may start again, only machines from before
+    ``starts`` (Unix s).
     """
-    nodes = set(word.nodes)
-    mine = [m for m in machines if m.instance.node in nodes]
-    return [m for m in mine if word.closes or born(m) <= starts]
+    nodes = set(departure.nodes)
+    machines_there = [m for m in machines if m.instance.node in nodes]
+    return [m for m in machines_there if departure.closes or born(m) <= starts]
 
 
 def is_leaving(node: SlurmNode) -> bool:
-    """It gets no new job, and goes when it has none."""
+    """Whether the node takes no new job and powers down after its jobs."""
     return bool(node.states & {"POWER_DOWN", "POWERING_DOWN"})
 
 
 def is_persons(node: SlurmNode) -> bool:
-    """A person has drained it, and decides."""
+    """Whether a person has drained the node; we leave it to that person."""
     return is_drained(node) and not is_leaving(node) and not has_mark(node, OURS)
 
 
 def jobs_on(jobs: Iterable[SlurmJob], nodes: Iterable[str]) -> list[SlurmJob]:
-    """The jobs that have some of these nodes."""
-    mine = set(nodes)
-    return [job for job in jobs if job.states & ON_NODES and not mine.isdisjoint(job.nodes)]
+    """Return the jobs that run on any of these nodes."""
+    names = set(nodes)
+    return [job for job in jobs if job.states & ON_NODES and not names.isdisjoint(job.nodes)]
 
 
 def redirected(
     jobs: Iterable[SlurmJob], source: str, target: str, pools: Sequence[Pool]
 ) -> Mapping[tuple[str, ...], list[int]]:
-    """The waiting jobs that may start in partition ``source``, by the list of partitions that they
-    are to have instead: ``target`` first. Jobs that no pool of it (``pools``) could run stay.
+    """Return the pending jobs of partition ``source``, grouped by their new list of partitions:
+    ``target`` first. A job that fits none of the target's ``pools`` stays where it is.
     """
-    found: dict[tuple[str, ...], list[int]] = {}
+    jobs_by_partitions: dict[tuple[str, ...], list[int]] = {}
     for job in jobs:
-        waits = "PENDING" in job.states and "COMPLETING" not in job.states
-        if waits and source in job.partitions and any(could_run(job, pool) for pool in pools):
-            others = (p for p in job.partitions if p not in (source, target))
-            found.setdefault((target, *others), []).append(job.id)
-    return found
+        is_pending = "PENDING" in job.states and "COMPLETING" not in job.states
+        if is_pending and source in job.partitions and any(could_run(job, pool) for pool in pools):
+            other_partitions = (p for p in job.partitions if p not in (source, target))
+            jobs_by_partitions.setdefault((target, *other_partitions), []).append(job.id)
+    return jobs_by_partitions

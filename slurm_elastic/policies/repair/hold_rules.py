@@ -1,4 +1,4 @@
-"""Held nodes: when they are let go, and which of a pool. Pure."""
+"""Held nodes: when their holds end, and for which nodes of a pool. Pure."""
 
 from __future__ import annotations
 
@@ -16,67 +16,79 @@ from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 
 
 def due_holds(snapshot: ClusterSnapshot) -> dict[str, list[Exclusion]]:
-    """By pool of the cloud, the holds for want of an offer, of pools that are to be looked at."""
-    found: dict[str, list[Exclusion]] = {}
-    for one in snapshot.exclusions:
-        pool = snapshot.terms.pool_of.get(one.scope)
-        if one.kind == CAPACITY and pool is not None and pool.cloud == snapshot.terms.cloud:
-            found.setdefault(pool.name, []).append(one)
+    """Return, by pool of the cloud, the capacity holds of pools that have at least one due hold."""
+    holds_by_pool: dict[str, list[Exclusion]] = {}
+    for exclusion in snapshot.exclusions:
+        pool = snapshot.terms.pool_of.get(exclusion.scope)
+        if exclusion.kind == CAPACITY and pool is not None and pool.cloud == snapshot.terms.cloud:
+            holds_by_pool.setdefault(pool.name, []).append(exclusion)
     return {
-        name: some for name, some in found.items() if min(s.until for s in some) <= snapshot.now
+        name: rows
+        for name, rows in holds_by_pool.items()
+        if min(row.until for row in rows) <= snapshot.now
     }
 
 
 def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
-    """Let go what can be served again, keep longer what cannot, forget what nobody else would."""
-    for name, some in due_holds(snapshot).items():
-        yield from _pool_holds(snapshot, snapshot.terms.pools[name], some)
-    held = (POLICY, CAPACITY, OPERATOR)
-    known = {one.scope for one in snapshot.exclusions if one.kind in held}
-    # A ledger that cannot be written may lack rows that its file has.
+    """Release nodes that can be served again, prolong the other holds, and release nodes whose hold
+    has no ledger row or no pool.
+    """
+    for name, pool_exclusions in due_holds(snapshot).items():
+        yield from _pool_holds(snapshot, snapshot.terms.pools[name], pool_exclusions)
+    hold_kinds = (POLICY, CAPACITY, OPERATOR)
+    held_nodes = {
+        exclusion.scope for exclusion in snapshot.exclusions if exclusion.kind in hold_kinds
+    }
+    # A ledger that cannot be written may lack rows that its file has, so a missing row proves
+    # nothing.
     for pool in snapshot.own_pools if snapshot.writable else ():
-        for n in pool.nodes:
-            if n not in known and n in snapshot.nodes and is_marked(snapshot.nodes[n]):
-                yield Release(node=n, hold=CAPACITY, cause=HoldNotInLedger())
-    # No cloud has these nodes: once a round is enough, by the pass of the first one.
-    for one in snapshot.exclusions if snapshot.terms.first else ():
-        if one.kind in held and one.scope not in snapshot.terms.pool_of:
-            yield Release(node=one.scope, hold=one.kind, cause=NodeOfNoPool())
+        for node in pool.nodes:
+            if (
+                node not in held_nodes
+                and node in snapshot.nodes
+                and is_marked(snapshot.nodes[node])
+            ):
+                yield Release(node=node, hold=CAPACITY, cause=HoldNotInLedger())
+    # No cloud has these nodes, so only the first cloud's pass releases them, once per round.
+    for exclusion in snapshot.exclusions if snapshot.terms.first else ():
+        if exclusion.kind in hold_kinds and exclusion.scope not in snapshot.terms.pool_of:
+            yield Release(node=exclusion.scope, hold=exclusion.kind, cause=NodeOfNoPool())
 
 
 def is_marked(node: SlurmNode) -> bool:
-    """Whether it is drained by a hold of ours."""
+    """Whether one of our holds drains the node."""
     return has_mark(node, HOLD_MARK) and is_drained(node)
 
 
 def _pool_holds(
-    snapshot: ClusterSnapshot, pool: Pool, some: Sequence[Exclusion]
+    snapshot: ClusterSnapshot, pool: Pool, exclusions: Sequence[Exclusion]
 ) -> Iterable[Action]:
-    """Release as many nodes as offers have room for; the others are looked at again later."""
-    nodes = tuple(one.scope for one in some)
+    """Release as many nodes as the offers have room for, and prolong the holds of the others."""
+    nodes = tuple(exclusion.scope for exclusion in exclusions)
     request = NodeRequest(id="holds", pool=pool, nodes=nodes)
     launches = serving(
         request, snapshot.offers.get(pool.name, ()), snapshot.scopes[pool.name], snapshot.now,
         snapshot.terms.keys,
     )  # fmt: skip
     room = sum(launch.room for launch in launches)
-    machines = {m.instance.node for m in snapshot.mine if m.is_wanted}
+    machines = {m.instance.node for m in snapshot.own_machines if m.is_wanted}
     free = [n for n in nodes if _may_start(snapshot.nodes.get(n), machines)][:room]
     for node in free:
         cause = OfferAvailable(offer=launches[0].offer.key)
         yield Release(node=node, hold=CAPACITY, cause=cause)
-    kept = [one for one in some if one.scope not in free]
-    for one in kept:
-        yield Hold(node=one.scope, pool=pool.name, cause=one.cause)
+    prolonged = [exclusion for exclusion in exclusions if exclusion.scope not in free]
+    for exclusion in prolonged:
+        yield Hold(node=exclusion.scope, pool=pool.name, cause=exclusion.cause)
 
 
 def _may_start(node: SlurmNode | None, machines: set[str]) -> bool:
     """Whether the node's hold may end now."""
     if node is None:
         return True
-    where = phase(node)
-    # Its machine booted before Slurm would ask for the node, and never registers: repair ends it
-    # first.
-    off_with_machine = where is Phase.POWERED_DOWN and node.name in machines
-    # On its way down it keeps its row: to lift the hold now would race with its suspend.
-    return where is not Phase.POWERING_DOWN and not off_with_machine
+    node_phase = phase(node)
+    # Slurm would power the node up for a machine that booted earlier, and slurmctld refuses a
+    # slurmd that booted before the power-up. Repair must end that machine first.
+    is_off_with_machine = node_phase is Phase.POWERED_DOWN and node.name in machines
+    # Keep the hold while the node powers down: to lift it now would race with the node's suspend
+    # request.
+    return node_phase is not Phase.POWERING_DOWN and not is_off_with_machine

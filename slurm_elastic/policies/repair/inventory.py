@@ -1,11 +1,12 @@
-"""Machines that the cloud does not list, or has as stopped: which of them work all the same? Pure.
+"""Weighs a cloud's list against slurmctld: which machines that it lacks, or has as stopped, work
+all the same? Pure.
 
-A list may be read without an error and yet be wrong: with the credentials of another account or
-project, or of machines whose tags somebody took away. The other witness is slurmctld, which pings
-every node each third of SlurmdTimeout: one that does not answer is NOT_RESPONDING, and DOWN when
-SlurmdTimeout is over (src/slurmctld/ping_nodes.c). So nothing is lost but some of that time by
-asking for both. With 0 it pings only those that are silent already: then a node that it has up
-tells nothing, and a list is doubted only where it lacks all that was there
+A cloud may answer without an error and the list may be wrong: because of the credentials of another
+account or project, or because someone removed the machines' tags. The other witness is slurmctld.
+It pings every node each third of SlurmdTimeout; a node that does not answer becomes NOT_RESPONDING,
+and DOWN after SlurmdTimeout (src/slurmctld/ping_nodes.c). To ask for both witnesses costs at most
+some of that time. With SlurmdTimeout 0 slurmctld pings only nodes that are silent already. A node
+that it has up then proves nothing, and we doubt a list only if it lacks everything that was there
 (``assess_inventory``).
 """
 
@@ -24,14 +25,18 @@ from slurm_elastic.policies.repair.cloud_view import CloudView, Thresholds, Trac
 CAP_SHARE = 0.2
 CAP_FLOOR = 10
 TOLD = 5
-"""Nodes that a doubt names."""
+"""How many nodes the text of a doubt names."""
 
 
 class InventoryReport(Struct, frozen=True, kw_only=True):
-    """A cloud's list, weighed. ``states`` by id; ``running``: the machines that the list has so, by
-    node; ``gone``: ids of those that have ended unseen; ``doubt``: what speaks against the list.
-    ``lacked``: ids of those that it lacks and that may run; ``unserved``: nodes that nobody knows a
-    machine of. ``hears``: whether it says anything that slurmctld has a node up and answering.
+    """A cloud's list, and how far we believe it.
+
+    ``states``: by machine id. ``running``: the machines listed as running, by node. ``gone``: ids
+    of machines that have ended without our doing. ``doubt``: the reason not to believe the list, ""
+    if there is none. ``lacked``: ids of machines that the list lacks and that may run.
+    ``unserved``: nodes that answer although neither the ledger nor the list has a machine for them.
+    ``pings_count``: a node that slurmctld has up and answering is evidence (False: slurmctld sends
+    no pings).
     """
 
     states: Mapping[str, InstanceState]
@@ -40,107 +45,115 @@ class InventoryReport(Struct, frozen=True, kw_only=True):
     doubt: str = ""
     lacked: frozenset[str] = frozenset()
     unserved: tuple[str, ...] = ()
-    hears: bool = True
+    pings_count: bool = True
 
 
 def cap(live: int) -> int:
-    """How many machines or nodes of so many a round may give up that nobody asked for."""
+    """How many machines or nodes, out of ``live``, repair may give up per round unasked."""
+    # The floor lets a small site repair itself: 20 % of two machines would be none.
     return max(int(live * CAP_SHARE), CAP_FLOOR)
 
 
 def is_heard(view: CloudView, node: SlurmNode) -> bool:
-    """Whether slurmctld has the node up and answering, and not another machine in its place."""
+    """Whether slurmctld has the node up and answering, and its address is not another machine's."""
     return view.states[node.name].answers and node.name not in view.at_others
 
 
 def answers(
     view: CloudView, machine: TrackedInstance, running: Mapping[str, Sequence[Instance]]
 ) -> bool:
-    """Whether it is this machine, by all signs, that slurmctld hears as its node."""
+    """Whether the machine that answers slurmctld as this node is, by all signs, this one."""
     node = view.nodes.get(machine.node)
     if node is None or not is_heard(view, node):
         return False
-    others = [i for i in running.get(machine.node, ()) if i.id != machine.id]
-    if any(other.address == node.address for other in others):
+    node_mates = [i for i in running.get(machine.node, ()) if i.id != machine.id]
+    if any(mate.address == node.address for mate in node_mates):
         return False
-    at_it = bool(machine.address) and machine.address == node.address
-    return at_it or not (others or machine.node in view.elsewhere)
+    has_nodes_address = bool(machine.address) and machine.address == node.address
+    return has_nodes_address or not (node_mates or machine.node in view.elsewhere)
 
 
 def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
-    """The meaning of the list, and of its gaps. A missing machine is gone unless slurmctld hears
-    it, or it boots and the list as a whole is in doubt: more than the cap are missing and may run,
-    or most are missing and some of them do run.
+    """Weigh the list and its gaps.
+
+    A missing machine counts as gone unless slurmctld hears it, or it boots while the whole list is
+    in doubt. The list is in doubt if more machines than the cap are missing and may run, or if most
+    are missing and some of these do run.
     """
-    states = {i.id: i.state for i in view.seen or ()}
+    states = {i.id: i.state for i in view.listed or ()}
     running: dict[str, list[Instance]] = {}
-    for i in view.seen or ():
+    for i in view.listed or ():
         if i.state is InstanceState.RUNNING:
             running.setdefault(i.node, []).append(i)
-    if view.seen is None:
+    if view.listed is None:
         return InventoryReport(states=states, running=running, gone=frozenset())
-    live = [m for m in view.known if not m.suspending]
+    live = [m for m in view.tracked if not m.suspending]
     missing = [m for m in live if m.id not in states and is_overdue(view, m, patience)]
     heard = [m for m in missing if answers(view, m, running)]
     boots = [m for m in missing if _boots(view, m)]
     unserved = _unserved(view)
     if view.pings:
-        most = bool(heard) and 2 * len(missing) > len(live)
-        doubtful = most or len(heard) + len(boots) > cap(len(live))
+        most_are_missing = bool(heard) and 2 * len(missing) > len(live)
+        doubtful = most_are_missing or len(heard) + len(boots) > cap(len(live))
     else:
-        # Nobody pings: only a list that lacks all that was there, and more than the cap, is in
-        # doubt.
-        may_run = len({m.id for m in (*heard, *boots)}) + len(unserved)
-        doubtful = _lacks_all(live, missing, states) and may_run > cap(len(live))
-    hears = view.pings or doubtful
-    # Of one that boots nobody can tell: it stays while the list as a whole is in doubt.
-    kept = {m.id for m in (*(heard if hears else ()), *(boots if doubtful else ()))}
+        # slurmctld pings no node, so a node that it has up proves nothing. Doubt only a list that
+        # lacks all that was there, and more than the cap.
+        may_run_count = len({m.id for m in (*heard, *boots)}) + len(unserved)
+        doubtful = _lacks_all(live, missing, states) and may_run_count > cap(len(live))
+    pings_count = view.pings or doubtful
+    # Nothing proves that a booting machine runs, so it is kept only while the whole list is in
+    # doubt.
+    may_run_ids = {m.id for m in (*(heard if pings_count else ()), *(boots if doubtful else ()))}
     doubt = ""
-    if doubtful or (hears and (heard or unserved)):
-        there = sum(m.id in states for m in live)
+    if doubtful or (pings_count and (heard or unserved)):
+        listed_count = sum(m.id in states for m in live)
         nodes = [*(m.node for m in heard), *unserved]
-        doubt = _doubt(there, len(live) + len(unserved), nodes, boots, pings=view.pings)
-    gone = frozenset(m.id for m in missing if m.id not in kept)
+        doubt = _doubt(listed_count, len(live) + len(unserved), nodes, boots, pings=view.pings)
+    gone_ids = frozenset(m.id for m in missing if m.id not in may_run_ids)
     return InventoryReport(
         states=states,
         running=running,
-        gone=gone,
+        gone=gone_ids,
         doubt=doubt,
-        lacked=frozenset(kept),
+        lacked=frozenset(may_run_ids),
         unserved=tuple(unserved),
-        hears=hears,
+        pings_count=pings_count,
     )
 
 
 def served(view: CloudView) -> set[str]:
-    """Nodes that have a machine, or an open launch that may have made one, of whichever cloud. One
-    whose end is decided serves nobody, however long its cloud keeps it.
+    """Return the nodes, of any cloud, that have a machine or an open launch that may have made one.
+    A machine whose end is decided does not count, however long its cloud keeps it.
     """
     return standing(view) | {n for i in view.intents for n in i.nodes}
 
 
 def standing(view: CloudView) -> set[str]:
-    leaving = {m.id for m in view.known if m.suspending} | {m.id for m in view.stopped}
-    nodes = {m.node for m in view.known if not m.suspending}
-    nodes |= {i.node for i in view.seen or () if i.state in STANDING and i.id not in leaving}
+    """Return the nodes, of any cloud, that have a machine whose end is not decided."""
+    leaving = {m.id for m in view.tracked if m.suspending} | {m.id for m in view.stopped}
+    nodes = {m.node for m in view.tracked if not m.suspending}
+    nodes |= {i.node for i in view.listed or () if i.state in STANDING and i.id not in leaving}
     return nodes | view.elsewhere
 
 
 def is_overdue(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> bool:
-    """Missing often enough. A fresh one that no read has had may be hidden for a while."""
-    # A machine that is younger than nothing is no fresh one: the clock was set back.
-    hidden = not machine.shown and 0 <= view.now - machine.decided < patience.fresh
-    return machine.misses >= patience.misses and not hidden
+    """Whether enough lists in a row lacked the machine. A fresh machine that no list has had may be
+    hidden for a while.
+    """
+    # A negative age means that the clock was set back: such a machine is not fresh.
+    may_be_hidden = not machine.shown and 0 <= view.now - machine.decided < patience.fresh
+    return machine.misses >= patience.misses and not may_be_hidden
 
 
 def _lacks_all(
     live: Sequence[TrackedInstance], missing: Sequence[TrackedInstance], states: Collection[str]
 ) -> bool:
-    """Whether it lists none of those that were there: what was launched after them, as with the
-    credentials of another account, was not.
+    """Whether the list has none of the machines launched up to the newest missing one. Younger
+    machines do not count: with another account's credentials we would still see what we launch with
+    them.
     """
-    since = max((m.decided for m in missing), default=math.inf)
-    return not any(m.id in states and m.decided <= since for m in live)
+    newest_missing_at = max((m.decided for m in missing), default=math.inf)
+    return not any(m.id in states and m.decided <= newest_missing_at for m in live)
 
 
 def _boots(view: CloudView, machine: TrackedInstance) -> bool:
@@ -149,23 +162,32 @@ def _boots(view: CloudView, machine: TrackedInstance) -> bool:
 
 
 def _unserved(view: CloudView) -> list[str]:
-    """Nodes that slurmctld hears, though neither the ledger nor the cloud knows of a machine."""
-    told = served(view) | {i.node for i in view.seen or ()} | {m.node for m in view.known}
+    """Return the nodes that slurmctld hears although neither the ledger nor the cloud has a
+    machine.
+    """
+    nodes_with_machine = (
+        served(view) | {i.node for i in view.listed or ()} | {m.node for m in view.tracked}
+    )
     return [
         name
         for name, node in view.nodes.items()
-        if name not in told and name not in view.held and is_heard(view, node)
+        if name not in nodes_with_machine and name not in view.held and is_heard(view, node)
     ]
 
 
 def _doubt(
-    there: int, of: int, heard: Sequence[str], boots: Sequence[TrackedInstance], *, pings: bool
+    listed_count: int,
+    expected_count: int,
+    heard: Sequence[str],
+    boots: Sequence[TrackedInstance],
+    *,
+    pings: bool,
 ) -> str:
-    text = f"it lists {there} of {of} machines that were there"
+    text = f"it lists {listed_count} of {expected_count} machines that were there"
     if heard:
-        more = f" and {len(heard) - TOLD} more" if len(heard) > TOLD else ""
+        unnamed = f" and {len(heard) - TOLD} more" if len(heard) > TOLD else ""
         hears = "hears the nodes" if pings else "has up, without a ping, the nodes"
-        text += f", but slurmctld {hears} {', '.join(heard[:TOLD])}{more}"
+        text += f", but slurmctld {hears} {', '.join(heard[:TOLD])}{unnamed}"
     elif boots:
         text += f", and {len(boots)} of those it lacks are booting"
     return f"{text}: are these another account's credentials, or were tags taken away?"

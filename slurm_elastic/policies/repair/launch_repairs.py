@@ -18,58 +18,71 @@ from slurm_elastic.policies.nodes.node_state import Phase
 from slurm_elastic.policies.repair.cloud_view import CloudView, Intent, Thresholds
 from slurm_elastic.policies.repair.inventory import standing
 
-_Found = Mapping[str, Sequence[Instance]]
-"""By the generation of each open launch, the machines of it that are there."""
+_MachinesByLaunch = Mapping[str, Sequence[Instance]]
+"""The listed machines of each open launch, by its generation."""
 
 
 def of_launches(view: CloudView, patience: Thresholds) -> list[Action]:
-    """Machines that the ledger lacks are taken in first, then the open launches are settled."""
-    if view.seen is None:
+    """Return first the adoptions of machines that the ledger lacks, then what follows for each open
+    launch. An open launch is decided by what its machines show, so their rows must exist first.
+    """
+    if view.listed is None:
         return []
-    found: dict[str, list[Instance]] = {i.generation: [] for i in view.intents}
-    for instance in view.seen:
-        if instance.generation in found:
-            found[instance.generation].append(instance)
-    intents = (_intent(view, i, found, patience) for i in view.intents)
-    return [*_adoptions(view, found), *(action for action in intents if action is not None)]
+    machines_by_launch: dict[str, list[Instance]] = {i.generation: [] for i in view.intents}
+    for instance in view.listed:
+        if instance.generation in machines_by_launch:
+            machines_by_launch[instance.generation].append(instance)
+    intent_actions = (_settle(view, i, machines_by_launch, patience) for i in view.intents)
+    return [
+        *_adoptions(view, machines_by_launch),
+        *(action for action in intent_actions if action is not None),
+    ]
 
 
-def _adoptions(view: CloudView, found: _Found) -> list[Action]:
-    known = {m.id for m in view.known} | {m.id for m in view.stopped}
-    # Of a launch that is confirmed they are taken in with it. Those of one that is asked once more
-    # may be gone before it answers.
+def _adoptions(view: CloudView, machines_by_launch: _MachinesByLaunch) -> list[Action]:
+    ledger_ids = {m.id for m in view.tracked} | {m.id for m in view.stopped}
+    # A launch that is confirmed brings its machines with it. Adopt those of a launch that is
+    # retried: they may be gone before the retry is answered.
     confirmed = {
         i.generation
         for i in view.intents
-        if {one.node for one in found[i.generation]}.issuperset(i.nodes)
+        if {machine.node for machine in machines_by_launch[i.generation]}.issuperset(i.nodes)
     }
     return [
+        # A stopped machine must not count as one that runs.
         (AdoptStopped if instance.state in OFF else Adopt)(
             machine=instance.id,
             cause=TagsOfCluster(node=instance.node),
         )
-        for instance in view.seen or ()
-        if instance.id not in known
+        for instance in view.listed or ()
+        if instance.id not in ledger_ids
         and instance.generation not in confirmed
         and instance.state is not InstanceState.TERMINATED
     ]
 
 
-def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds) -> Action | None:
-    some = found[intent.generation]
-    left = set(intent.nodes) - {i.node for i in some}
-    others = standing(view) | {n for i in view.intents if i is not intent for n in i.nodes}
-    # The ledger lacked them when this was decided: its file was lost, or a list had not all.
-    served = sorted(left & others)
-    if some:
-        # For a launch that took effect the same call tells what else there is, and starts nothing.
-        kind = Confirm if not left or served else Retry
-        return kind(generation=intent.generation, cause=MachinesOfLaunch(count=len(some)))
-    wanted = [n for n in intent.nodes if view.phase(n) is Phase.POWERING_UP]
-    if wanted and not served:
-        return Retry(generation=intent.generation, cause=StillWanted(count=len(wanted)))
+def _settle(
+    view: CloudView, intent: Intent, machines_by_launch: _MachinesByLaunch, patience: Thresholds
+) -> Action | None:
+    machines = machines_by_launch[intent.generation]
+    lacking_nodes = set(intent.nodes) - {i.node for i in machines}
+    served_nodes = standing(view) | {n for i in view.intents if i is not intent for n in i.nodes}
+    # These nodes had no machine when the launch was decided, as far as the ledger knew: its file
+    # was lost, or a list was incomplete. To retry would give them a second machine.
+    served_by_others = sorted(lacking_nodes & served_nodes)
+    if machines:
+        # The launch took effect. A retry with its token starts nothing new; the cloud only reports
+        # which machines exist.
+        kind = Confirm if not lacking_nodes or served_by_others else Retry
+        return kind(generation=intent.generation, cause=MachinesOfLaunch(count=len(machines)))
+    awaited_nodes = [n for n in intent.nodes if view.phase(n) is Phase.POWERING_UP]
+    if awaited_nodes and not served_by_others:
+        return Retry(generation=intent.generation, cause=StillWanted(count=len(awaited_nodes)))
     age = view.now - intent.created
+    # A machine of the lost call may still appear in the list.
     if age < patience.visibility:
         return None
-    cause = NothingLaunched(age_s=round(age), served=served[0] if served else "")
+    cause = NothingLaunched(
+        age_s=round(age), served=served_by_others[0] if served_by_others else ""
+    )
     return Abandon(generation=intent.generation, cause=cause)

@@ -1,5 +1,6 @@
-"""Reads a cloud's list of machines with doubt, before anybody acts on it. Many hands can change a
-tag: one that makes no sense must neither stop the others' adoption nor pass for the truth. Pure.
+"""Checks a cloud's list of machines for values that cannot be true, before they reach the ledger.
+Many people can change a tag. One bad tag must neither prevent the adoption of the other machines
+nor be believed. Pure.
 """
 
 from __future__ import annotations
@@ -15,23 +16,25 @@ from slurm_elastic.base.units import money
 from slurm_elastic.model.cluster import Instance
 
 DEAREST = 10_000.0
-"""$/h. No cloud's machine costs that much: a price above it is none."""
+"""$/h. No cloud's machine costs more, so a higher price is an error."""
 LONGEST = 255
-"""Characters of an id, of a name, of an address."""
+"""Maximum length of an id, a name, an address (characters)."""
 LONGEST_GENERATION = 64
-"""Clouds take no longer token."""
+"""Maximum length of a generation (characters): clouds accept no longer token."""
 LATEST = 2.0**33
-"""Unix time, of the year 2242."""
+"""Unix time, in the year 2242."""
 _WORD = re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"[0-9A-Za-z][0-9A-Za-z.:%_-]*|::[0-9A-Fa-f.:]*")
 
 PriceOf = Callable[[Instance], float]
-"""The price of a machine whose own price makes no sense ($/h)."""
+"""Returns the price ($/h) to assume for a machine whose own price cannot be true."""
 
 
 class Sound(Struct, frozen=True, kw_only=True):
-    """A cloud's machines as they may be kept; by id, why something of them was not believed; and
-    those that cannot be kept at all, by what their id looks like, with why.
+    """A cloud's machines with plausible values only.
+
+    ``doubts``: by machine id, which values were not believed. ``unusable``: machines that the
+    ledger cannot keep, by the start of their id, and why.
     """
 
     machines: tuple[Instance, ...] = ()
@@ -40,31 +43,31 @@ class Sound(Struct, frozen=True, kw_only=True):
 
 
 def sound(listed: Iterable[Instance], price_of: PriceOf, now: float) -> Sound:
-    """Each machine for itself: what is wrong with one says nothing of the next."""
+    """Check each machine by itself: an error in one does not affect the others."""
     machines: list[Instance] = []
     doubts: dict[str, str] = {}
     unusable: dict[str, str] = {}
-    for one in listed:
-        if not _is_word(one.id, LONGEST):
-            unusable[shown(one.id)] = (
+    for listed_machine in listed:
+        if not _is_word(listed_machine.id, LONGEST):
+            unusable[shown(listed_machine.id)] = (
                 "its cloud lists it under an id that is none, so nothing can end it from here: "
                 "end it with the cloud's own tools"
             )
             continue
-        machine, wrong = _believed(one, price_of, now)
+        machine, errors = _believed(listed_machine, price_of, now)
         machines.append(machine)
-        if wrong:
-            doubts[one.id] = "; ".join(wrong)
+        if errors:
+            doubts[listed_machine.id] = "; ".join(errors)
     return Sound(machines=tuple(machines), doubts=doubts, unusable=unusable)
 
 
 def is_price(value: float) -> bool:
-    """Whether a machine can cost that ($/h)."""
+    """Whether a machine can cost ``value`` ($/h)."""
     return isfinite(value) and 0 <= value <= DEAREST
 
 
 def price_in(text: str | None) -> float | None:
-    """The price that a tag holds; None where it holds none."""
+    """The price in a tag ($/h); None if the text is no plausible price."""
     try:
         value = float(text or "")
     except ValueError:
@@ -73,35 +76,36 @@ def price_in(text: str | None) -> float | None:
 
 
 def shown(text: str) -> str:
-    """The start of a text as a person may see it, whatever is in it."""
+    """The first 80 characters of an untrusted text, safe to print."""
+    # ascii() escapes control characters, which could otherwise change a terminal or a log.
     return ascii(text[:80])[1:-1]
 
 
-def _believed(one: Instance, price_of: PriceOf, now: float) -> tuple[Instance, list[str]]:
-    wrong: list[str] = []
-    if one.node and not _is_word(one.node, LONGEST):
-        wrong.append(f"node {shown(one.node)} is no name: its node is not known")
-        one = replace(one, node="")
-    if one.generation and not _is_word(one.generation, LONGEST_GENERATION):
-        wrong.append(f"generation {shown(one.generation)} is none: its launch is not known")
-        one = replace(one, generation="")
+def _believed(machine: Instance, price_of: PriceOf, now: float) -> tuple[Instance, list[str]]:
+    errors: list[str] = []
+    if machine.node and not _is_word(machine.node, LONGEST):
+        errors.append(f"node {shown(machine.node)} is no name: its node is not known")
+        machine = replace(machine, node="")
+    if machine.generation and not _is_word(machine.generation, LONGEST_GENERATION):
+        errors.append(f"generation {shown(machine.generation)} is none: its launch is not known")
+        machine = replace(machine, generation="")
     for field in ("instance_type", "zone"):
-        text = getattr(one, field)
+        text = getattr(machine, field)
         if not text.isprintable() or len(text) > LONGEST:
-            wrong.append(f"{field.replace('_', ' ')} {shown(text)} is none")
-            one = replace(one, **{field: ""})
-    address = one.address
+            errors.append(f"{field.replace('_', ' ')} {shown(text)} is none")
+            machine = replace(machine, **{field: ""})
+    address = machine.address
     if address is not None and (len(address) > LONGEST or not _ADDRESS.fullmatch(address)):
-        wrong.append(f"address {shown(address)} is none")
-        one = replace(one, address=None)
-    if not (isfinite(one.launched) and 0 <= one.launched < LATEST):
-        wrong.append(f"launch time {one.launched} is none: it counts from now")
-        one = replace(one, launched=now)
-    if not is_price(one.price):
-        price = price_of(one)
-        wrong.append(f"price {one.price} is none: it counts as {money(price)}/h")
-        one = replace(one, price=price)
-    return one, wrong
+        errors.append(f"address {shown(address)} is none")
+        machine = replace(machine, address=None)
+    if not (isfinite(machine.launched) and 0 <= machine.launched < LATEST):
+        errors.append(f"launch time {machine.launched} is none: it counts from now")
+        machine = replace(machine, launched=now)
+    if not is_price(machine.price):
+        price = price_of(machine)
+        errors.append(f"price {machine.price} is none: it counts as {money(price)}/h")
+        machine = replace(machine, price=price)
+    return machine, errors
 
 
 def _is_word(text: str, longest: int) -> bool:

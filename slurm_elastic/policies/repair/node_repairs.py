@@ -1,5 +1,5 @@
-"""Rows of the table of repairs (``reconcile_rules``) for nodes that are out of service, or that
-nothing serves.
+"""Rows of the table of repairs (``reconcile_rules``) for nodes that are out of service, or that no
+machine serves.
 """
 
 from __future__ import annotations
@@ -43,18 +43,29 @@ from slurm_elastic.policies.repair.cloud_view import CloudView
 from slurm_elastic.policies.repair.inventory import is_heard, served
 
 _GIVEN_UP = (OUR_MARK, *GIVEN_UP)
-"""Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
+"""Reasons of a DOWN cloud node that we may clear: our own, and those that slurmctld sets."""
 
 
-def of_nodes(view: CloudView, *, hears: bool) -> list[Action]:
-    has = served(view) | (_started_again(view) if view.stopped else set())
-    lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
+def of_nodes(view: CloudView, *, pings_count: bool) -> list[Action]:
+    """Return at most one action per node.
+
+    ``pings_count``: a node that answers slurmctld is evidence.
+    """
+    served_nodes = served(view) | (_started_again(view) if view.stopped else set())
+    ended_nodes = {i.node for i in view.listed or () if i.state is InstanceState.TERMINATED}
     actions: list[Action] = []
     for name, node in view.nodes.items():
-        action = _by_slurm(view, node)
-        # A missing answer is no missing machine.
-        if action is None and view.seen is not None and name not in has and _in_order(view, node):
-            action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))
+        action = _by_node_state(view, node)
+        # Without the cloud's list a node may have a machine that we do not know.
+        if (
+            action is None
+            and view.listed is not None
+            and name not in served_nodes
+            and _in_order(view, node)
+        ):
+            action = _unserved_node(
+                view, node, lost=name in ended_nodes, heard=pings_count and is_heard(view, node)
+            )
         if action is not None:
             actions.append(action)
     return actions
@@ -66,8 +77,8 @@ def _in_order(view: CloudView, node: SlurmNode) -> bool:
     return state.ails is None and not state.down
 
 
-def _by_slurm(view: CloudView, node: SlurmNode) -> Action | None:
-    """The action for a node by Slurm's words alone."""
+def _by_node_state(view: CloudView, node: SlurmNode) -> Action | None:
+    """The action that follows from the node's states in Slurm alone, whatever the cloud says."""
     state = view.states[node.name]
     if state.ails is not None:
         return _ill(node, state.ails)
@@ -77,7 +88,7 @@ def _by_slurm(view: CloudView, node: SlurmNode) -> Action | None:
 
 
 def _powered_down(node: SlurmNode) -> Action | None:
-    """What a slurmctld that takes over, or a RESUME, may leave of a powered-down node."""
+    """Correct what a new slurmctld, or a RESUME, leaves behind on a powered-down node."""
     if is_allocated(node):
         return Disclaim(node=node.name, cause=AllocatedWithoutJob())
     if "NOT_RESPONDING" in node.states and not is_busy(node) and not is_drained(node):
@@ -86,45 +97,48 @@ def _powered_down(node: SlurmNode) -> Action | None:
 
 
 def _started_again(view: CloudView) -> set[str]:
-    """Nodes that are up by their stopped machines, which somebody else has started."""
-    running = {i.id for i in view.seen or () if i.state in STANDING}
-    nodes = {one.node for one in view.stopped if one.id in running}
+    """Return the nodes that are up on their stopped machines, which somebody else has started."""
+    running = {i.id for i in view.listed or () if i.state in STANDING}
+    nodes = {machine.node for machine in view.stopped if machine.id in running}
     return {name for name in nodes if view.phase(name) is Phase.UP}
 
 
-def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
-    """The action for a node that nothing serves."""
-    where, held = view.states[node.name].phase, node.name in view.held
-    if where is Phase.POWERING_UP:
-        if held:
+def _unserved_node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
+    """The action for a node that no machine serves."""
+    node_phase, is_held = view.states[node.name].phase, node.name in view.held
+    if node_phase is Phase.POWERING_UP:
+        if is_held:
             return GiveBack(node=node.name, cause=NoOfferLeft())
         return Launch(node=node.name, cause=RequestLost())
-    if where is Phase.POWERED_DOWN and has_mark(node, NOTICE_MARK) and is_drained(node):
-        # Slurm powered it down just as it was drained, which ends no drain that comes later.
+    if node_phase is Phase.POWERED_DOWN and has_mark(node, NOTICE_MARK) and is_drained(node):
+        # Slurm powered the node down just as we drained it for a notice. The drain came after the
+        # power-down, so Slurm does not lift it.
         return Restore(node=node.name, cause=DrainOutlived())
-    if where is Phase.UP and not held and (lost or not heard):
+    if node_phase is Phase.UP and not is_held and (lost or not heard):
         fail = FailLost if lost else FailNode
         return fail(node=node.name, cause=MachineLost())
     return None
 
 
 def _ill(node: SlurmNode, ails: Ill) -> Action | None:
-    """A node that Slurm has taken out of service gets another machine; its jobs end before that,
-    unless Slurm has ended them.
+    """Replace the machine of a node that Slurm has taken out of service, after the node's jobs have
+    ended.
     """
-    where = phase(node)
-    if where is Phase.POWERED_DOWN:
+    node_phase = phase(node)
+    if node_phase is Phase.POWERED_DOWN:
         return Restore(node=node.name, cause=IllAndPoweredDown(node_reason=ails.words))
-    if where is not Phase.UP or (is_busy(node) and not is_down(node)):
+    if node_phase is not Phase.UP or (is_busy(node) and not is_down(node)):
         return None
     if "POWER_DOWN" in node.states:
-        return None  # it goes
+        return None  # slurmctld powers it down already
     return Recycle(node=node.name, cause=ails.cause)
 
 
-def _down(node: SlurmNode, where: Phase) -> Action | None:
-    """A DOWN node of ours goes back to the powered-down ones; an admin's own stays."""
-    if not has_mark(node, _GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
+def _down(node: SlurmNode, node_phase: Phase) -> Action | None:
+    """Return a DOWN node that we or slurmctld gave up to the powered-down nodes. A node that an
+    admin set DOWN stays.
+    """
+    if not has_mark(node, _GIVEN_UP) or node_phase not in (Phase.UP, Phase.POWERED_DOWN):
         return None
-    action = Restore if where is Phase.POWERED_DOWN else Clear
+    action = Restore if node_phase is Phase.POWERED_DOWN else Clear
     return action(node=node.name, cause=NodeDown(node_reason=node.reason))

@@ -1,9 +1,9 @@
-"""Who may reach the head: which machine has which address in the tunnel, and whose packets pass.
-Pure.
+"""Which machine may reach the head: its address in the tunnel, and whose packets pass. Pure.
 
-A node's address follows from the configuration alone, so that a machine can tell its own by its
-pool and name. Each pool has a block of the subnet to itself, whose place comes from the pool's
-name. Pools that grow past a power of two move; the ledger keeps what living machines have.
+A node's address follows from the configuration alone, so that a machine can compute its own from
+its pool and name. Each pool has its own block of the subnet; the block's place follows from the
+pool's name. A pool that grows past a power of two moves. The ledger keeps the addresses of living
+machines.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from slurm_elastic.model.cluster import STANDING
 from slurm_elastic.model.memory import Launch, Machine, Tunnel, generation_time
 
 SMALLEST = 8
-"""Addresses of the smallest block; as many are kept at either end of the subnet."""
-ENROLMENT = 600.0
-"""Seconds after its launch for which a machine may use the key that is good for enrolling only."""
+"""Addresses of the smallest block; the same number stays free at either end of the subnet."""
+ENROLMENT_S = 600.0
+"""Seconds after its launch in which a machine may use the key that allows enrolling only."""
 ENROL_PORT = 51821
-"""TCP, at the head's address in the tunnel: where a machine hands in its key."""
+"""TCP port at the head's address in the tunnel, where a machine hands in its key."""
 
 
-def enrolment_key(word: str, node: str) -> str:
-    """The private key by which the machine of a node enrols; as ``programs/tunnel.py`` makes it,
-    clamped as RFC 7748 has it.
+def enrolment_key(secret: str, node: str) -> str:
+    """Return the private key with which a node's machine enrols (base64). ``programs/tunnel.py``
+    computes the same key on the machine; it is clamped according to RFC 7748.
     """
-    raw = bytearray(hmac.new(word.encode(), node.encode(), hashlib.sha256).digest())
-    raw[0] &= 248
-    raw[31] = raw[31] & 127 | 64
-    return base64.b64encode(bytes(raw)).decode()
+    key_bytes = bytearray(hmac.new(secret.encode(), node.encode(), hashlib.sha256).digest())
+    key_bytes[0] &= 248
+    key_bytes[31] = key_bytes[31] & 127 | 64
+    return base64.b64encode(bytes(key_bytes)).decode()
 
 
 class Peer(Struct, frozen=True, kw_only=True):
-    """A machine that may reach the head from ``address``, by the tunnel whose other end has the
-    public key ``key`` ("": without one). Not ``live``: it may hand in its key, and nothing else.
+    """A machine that may reach the head from ``address``, through the tunnel with the public key
+    ``key`` ("": without a tunnel). Not ``live``: it may only hand in its key.
     """
 
     address: str
@@ -57,7 +57,9 @@ class Enrolling(Struct, frozen=True, kw_only=True):
 
 
 class Admission(Struct, frozen=True, kw_only=True):
-    """``peers`` are to be let in, ``enrolling`` may enrol; the rows ``over`` are of no machine."""
+    """``peers`` may reach the head, ``enrolling`` may enrol, and ``over`` are rows without a
+    machine.
+    """
 
     peers: tuple[Peer, ...]
     enrolling: tuple[Enrolling, ...]
@@ -72,106 +74,128 @@ def admission(
     clouds: frozenset[str],
     subnet: str | None = None,
 ) -> Admission:
-    """Who may reach the head now. Machines of ``clouds`` by the tunnel, of all others from
-    the address that they have; a machine whose end is decided not any more.
+    """Decide who may reach the head now: machines of ``clouds`` through the tunnel, all others from
+    their own address. A machine whose end is decided may not.
 
-    ``addresses``: by node, in the tunnel, whose ``subnet`` nobody else's address is in. A machine
-    of an open launch may be there unseen.
+    ``addresses``: by node, in the tunnel. ``subnet``: the tunnel's; no address outside the tunnel
+    may be in it. An open launch may have made machines that no list has shown yet, so its nodes may
+    enrol.
     """
     serving = [m for m in machines if m.is_wanted and m.instance.state in STANDING]
-    mine = [m for m in serving if m.instance.cloud in clouds]
+    tunnel_machines = [m for m in serving if m.instance.cloud in clouds]
     launching = [row for row in launches if row.cloud in clouds]
-    there = {(m.instance.generation, m.instance.node) for m in mine}
-    may_be = there | {(row.generation, node) for row in launching for node in row.nodes}
-    known = {(t.generation, t.node): t for t in tunnels}
-    plain = [m.instance.address or "" for m in serving if m.instance.cloud not in clouds]
+    serving_keys = {(m.instance.generation, m.instance.node) for m in tunnel_machines}
+    possible_keys = serving_keys | {
+        (row.generation, node) for row in launching for node in row.nodes
+    }
+    tunnel_by_key = {(t.generation, t.node): t for t in tunnels}
+    plain_addresses = [m.instance.address or "" for m in serving if m.instance.cloud not in clouds]
     return Admission(
         peers=(
-            *(Peer(address=t.address, key=t.key) for key, t in known.items() if key in may_be),
-            *(Peer(address=one) for one in dict.fromkeys(plain) if _is_outside(one, subnet)),
+            *(
+                Peer(address=t.address, key=t.key)
+                for key, t in tunnel_by_key.items()
+                if key in possible_keys
+            ),
+            *(
+                Peer(address=address)
+                for address in dict.fromkeys(plain_addresses)
+                if _is_outside(address, subnet)
+            ),
         ),
         enrolling=tuple(
             Enrolling(generation=generation, node=node, address=addresses[node])
-            for generation, node in sorted(may_be - known.keys())
+            for generation, node in sorted(possible_keys - tunnel_by_key.keys())
             if node in addresses
         ),
-        over=tuple(t for key, t in known.items() if key not in may_be),
+        over=tuple(t for key, t in tunnel_by_key.items() if key not in possible_keys),
     )
 
 
 def _is_outside(address: str, subnet: str | None) -> bool:
-    """Whether it is an address of IPv4 that is not the tunnel's. Clouds have names and IPv6, too:
-    one machine's must not keep the hub from all the others.
+    """Whether the address is an IPv4 address outside the tunnel. Clouds also report names and IPv6;
+    such an address of one machine must not keep the hub from serving all others.
     """
     try:
-        found = IPv4Address(address)
+        parsed = IPv4Address(address)
     except ValueError:
         return False
-    return subnet is None or found not in IPv4Network(subnet)
+    return subnet is None or parsed not in IPv4Network(subnet)
 
 
-def may_enrol_once(one: Enrolling, now: float) -> bool:
-    """Whether the key that is good for enrolling only still is."""
-    return now < generation_time(one.generation) + ENROLMENT
+def may_enrol_once(machine: Enrolling, now: float) -> bool:
+    """Whether the machine is young enough to use the key that allows enrolling only."""
+    return now < generation_time(machine.generation) + ENROLMENT_S
 
 
-def newest(some: Iterable[Enrolling], taken: Iterable[str]) -> tuple[Enrolling, ...]:
-    """Machines that may have the addresses of their nodes, which are not ``taken``: of one node the
-    machine of the latest launch.
+def newest(machines: Iterable[Enrolling], used_addresses: Iterable[str]) -> tuple[Enrolling, ...]:
+    """Return the machines that may have their nodes' addresses, unless the address is in
+    ``used_addresses``. If a node has several machines, the one of the latest launch gets it.
     """
-    by_age = sorted(some, key=lambda one: generation_time(one.generation))
-    # Of one node the latest launch comes last, and counts.
-    by_address = {one.address: one for one in by_age}
-    return tuple(one for one in by_address.values() if one.address not in set(taken))
+    by_age = sorted(machines, key=lambda machine: generation_time(machine.generation))
+    # The latest launch of a node comes last, so it replaces the earlier ones in the dictionary.
+    by_address = {machine.address: machine for machine in by_age}
+    return tuple(
+        machine for machine in by_address.values() if machine.address not in set(used_addresses)
+    )
 
 
 def head_address(subnet: str) -> str:
-    """The head's own address in the tunnel: the first one."""
+    """Return the head's own address in the tunnel: the first of the subnet."""
     return str(IPv4Network(subnet)[1])
 
 
 def addresses_of(subnet: str, pools: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """By node, its address; ``pools`` are the nodes by pool, for which there must be room."""
-    first = int(IPv4Network(subnet).network_address)
+    """Return the tunnel address of each node; ``pools`` has the nodes by pool. Raises ValueError if
+    the subnet has no room.
+    """
+    network_start = int(IPv4Network(subnet).network_address)
     places = blocks(subnet, {name: len(nodes) for name, nodes in pools.items()})
     return {
-        node: str(IPv4Address(first + places[name] + n))
+        node: str(IPv4Address(network_start + places[name] + n))
         for name, nodes in pools.items()
         for n, node in enumerate(nodes)
     }
 
 
 def blocks(subnet: str, sizes: Mapping[str, int]) -> dict[str, int]:
-    """By pool, where its block begins in the subnet; ValueError where there is no room. Their order
-    does not matter.
+    """Return, by pool, the offset of its block in the subnet. The order of ``sizes`` does not
+    matter. Raises ValueError if there is no room.
     """
-    whole = IPv4Network(subnet).num_addresses
-    taken = [range(SMALLEST), range(whole - SMALLEST, whole)]
+    subnet_size = IPv4Network(subnet).num_addresses
+    used_ranges = [range(SMALLEST), range(subnet_size - SMALLEST, subnet_size)]
     placed: dict[str, int] = {}
     for size, name in sorted(((-_block(n), name) for name, n in sizes.items())):
-        # By the name: another pool more or less moves none but those that want the same place.
-        free = _free(zlib.crc32(name.encode()), -size, whole, taken)
+        # The place follows from the pool's name, so that adding or removing a pool moves no other
+        # pool, except one that wants the same place.
+        free = _free(zlib.crc32(name.encode()), -size, subnet_size, used_ranges)
         if free is None:
             raise ValueError(f"no room for pool {name} in {subnet}")
-        taken.append(range(free, free - size))
+        used_ranges.append(range(free, free - size))
         placed[name] = free
     return placed
 
 
 def room_for(subnet: str, counts: Sequence[int]) -> bool:
-    """Whether pools of so many nodes have room in it, whatever their names."""
+    """Whether pools of these node counts fit into the subnet, whatever their names are."""
+    # Blocks are aligned powers of two at places given by names, so half of the subnet may be lost
+    # to gaps.
     half = IPv4Network(subnet).num_addresses // 2
     return sum(_block(count) for count in counts) <= half - SMALLEST
 
 
 def _block(count: int) -> int:
+    """Return the size of the block for ``count`` nodes: a power of two."""
     return max(SMALLEST, 1 << max(count - 1, 0).bit_length())
 
 
-def _free(wanted: int, size: int, whole: int, taken: Sequence[range]) -> int | None:
-    slots = whole // size
+def _free(first_slot: int, size: int, subnet_size: int, used_ranges: Sequence[range]) -> int | None:
+    """Return the first free offset at or after slot ``first_slot``, cyclically; None if there is
+    none.
+    """
+    slots = subnet_size // size
     for step in range(slots):
-        start = (wanted + step) % slots * size
-        if all(start + size <= one.start or one.stop <= start for one in taken):
+        start = (first_slot + step) % slots * size
+        if all(start + size <= used.start or used.stop <= start for used in used_ranges):
             return start
     return None

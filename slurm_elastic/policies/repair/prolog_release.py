@@ -1,4 +1,6 @@
-"""When a job that waits for its nodes is let go, so that slurmctld can start it. Pure."""
+"""When a prolog that waits for its job's nodes may return, so that slurmctld can start the job.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +16,23 @@ NOT_UP = frozenset(
 
 
 def ready_reason(
-    job: SlurmJob | None, nodes: Mapping[str, SlurmNode], wanted: Sequence[str]
+    job: SlurmJob | None, nodes: Mapping[str, SlurmNode], node_names: Sequence[str]
 ) -> str | None:
-    """Why the job need not wait any longer, or None while it should.
+    """Return why the job need not wait any longer, or None while it must wait.
 
-    ``wanted`` are the job's nodes; ``nodes`` may lack some.
+    ``wanted``: names of the job's nodes; ``nodes`` may lack some of them.
     """
     if job is None:
         return "job is gone"
-    # A prolog must not outlast its job: a requeued one hangs as PENDING (Cleaning) until it
+    # A prolog must not outlast its job: a requeued job stays PENDING (Cleaning) until its prolog
     # returns.
     if "CONFIGURING" not in job.states:
         return f"job is {'+'.join(sorted(job.states)) or 'without a state'}"
-    for name in wanted:
-        if name in nodes and (failed := nodes[name].states & FAILED):
-            return f"node {name} is {'+'.join(sorted(failed))}"
-    # One that is not listed counts as not up: 22.05 hides powered-down cloud nodes where
-    # PrivateData has no `cloud`.
-    if all(name in nodes and not nodes[name].states & NOT_UP for name in wanted):
+    for name in node_names:
+        if name in nodes and (failed_states := nodes[name].states & FAILED):
+            return f"node {name} is {'+'.join(sorted(failed_states))}"
+    # A node that is not listed counts as not up, because 22.05 hides powered-down cloud nodes
+    # unless PrivateData has `cloud`.
+    if all(name in nodes and not nodes[name].states & NOT_UP for name in node_names):
         return "nodes are up"
     return None

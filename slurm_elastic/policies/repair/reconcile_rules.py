@@ -1,7 +1,8 @@
 """The repairs: Slurm's view x the ledger x the cloud's view -> actions. Pure.
 
-Level-triggered: each round reads the world anew, so a crash between any two steps needs no recovery
-code of its own. The table, per node (rows are tried in this order; "machine" is a live ledger row):
+Level-triggered: each round reads everything again, so a crash between any two steps needs no
+recovery code of its own. The table, per node (rows are tried in this order; "machine" is a live
+row of the ledger):
 
 ===============  ==================  =======================  =====================================
 Slurm's node     ledger              cloud                    action
@@ -9,12 +10,13 @@ Slurm's node     ledger              cloud                    action
 any              no row              has the machine          adopt
 any              suspending          nothing                  end (as it was decided)
 any              to be stopped       missing N reads in a row end-missing
-up, heard        machine             missing N reads in a row doubt: the list is told of in health,
-                                                              and all stays as it is
+up, heard        machine             missing N reads in a row doubt: health reports the list, and no
+                                                              row changes
 any other        machine             missing N reads in a row end-missing (a missing answer is not
-                                                              counted; a fresh one may be hidden for
-                                                              a while, and a booting one stays while
-                                                              the list is in doubt as a whole)
+                                                              counted; a fresh machine may be hidden
+                                                              for a while, and a booting machine
+                                                              stays while the whole list is in
+                                                              doubt)
 any              to be stopped       off, or about to be      stopped (as it was decided)
 any              to be stopped       runs                     stop (again)
 any              suspending          still there              terminate (again)
@@ -28,11 +30,11 @@ any              no row              has it stopped           adopt, after the g
 up, busy, heard  machine             has it stopped           nothing: the job runs
 any other        machine             has it stopped           terminate, after the grace: it has
                                                               stopped itself (dead-man switch) or
-                                                              was stopped, and serves nobody
+                                                              was stopped, and serves no node
 any              open intent         all its machines seen    confirm
 any              open intent         some are seen            adopt these, which may be gone before
-                                                              it answers; retry (tells which there
-                                                              are)
+                                                              it answers; retry (its answer lists
+                                                              all of them)
 powering up      open intent         nothing                  retry (same token)
 any              open intent and     nothing of this intent   abandon, after long enough: the call
                  another machine                              would make its node a second one
@@ -42,7 +44,7 @@ powering up      machine, registered there                    relaunch, after th
 powering up      nothing, held       nothing                  give-back (no offer was left)
 up, heard        nothing             nothing                  doubt
 up, not heard    nothing             nothing                  fail-node (its machine is gone)
-up               nothing             says that it has ended   fail-lost (at once)
+up               nothing             lists it as ended        fail-lost (at once)
 powered down,    nothing             nothing                  restore (to the powered-down nodes)
 for a notice
 powered down     machine             there                    terminate (orphan), after the grace
@@ -70,17 +72,21 @@ The rows of machines are here; those of open launches are in ``launch_repairs``,
 ``node_repairs``, of stopped machines in ``stopped_repairs``.
 
 "Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
-either; one that is suspending, or that the cloud is stopping, serves none. "Heard": slurmctld has
-the node up and answering, and pings it (``is_pinged``): with a SlurmdTimeout of 0,
-or a very long one, no node counts as heard, unless the list lacks all of many machines that were
-there.
-A row "powering up, nothing -> launch" that a request of slurmctld names is decided at once
-(``request_rules``), as is one that ends the machine of a node that it powers down.
-"Ill": Slurm itself has drained it or set it DOWN, for one of the causes of ``out_of_service.ill``.
+either. A machine that is suspending, or that the cloud is stopping, serves no node.
 
-Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
-capped per round at 20 % of the live machines or 10, whichever is more (an error in a view must not
-empty the site).
+"Heard": slurmctld has the node up and answering, and pings it (``is_pinged``). With a SlurmdTimeout
+of 0, or a very long one, no node counts as heard, unless the list lacks all of many machines that
+were there.
+
+"Ill": Slurm itself has drained the node or set it DOWN, for one of the causes of
+``out_of_service.ill``.
+
+If a request of slurmctld names the node, the row "powering up, nothing -> launch" is decided at
+once (``request_rules``). So is the row that ends the machine of a node that slurmctld powers down.
+
+A cap per round, 20 % of the live machines or 10, whichever is more, applies to deletions that no
+request asked for, to rows that end for missing machines, and to failed nodes: an error in a view
+must not empty the site.
 """
 
 from __future__ import annotations
@@ -139,32 +145,37 @@ from slurm_elastic.policies.repair.stopped_repairs import stopped_ones
 
 
 def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
-    """All findings of this round, in the order they should be acted on."""
+    """Return all findings of this round, in the order in which they must be acted on."""
     actions: list[Action] = []
+    # Launches first: adopted machines must be in the ledger before anything is ended or launched.
     actions += of_launches(view, patience)
     listing = assess_inventory(view, patience)
     if listing.doubt:
         actions.append(DoubtList(cause=ListDoubted(doubt=listing.doubt)))
-    for machine in view.known:
+    for machine in view.tracked:
         action = _machine(view, machine, patience, listing)
         if action is not None:
             actions.append(action)
     if view.stopped:
         actions += stopped_ones(view, patience, listing)
     actions += _doubles(view)
-    actions += of_nodes(view, hears=listing.hears)
+    # Nodes last: they are about nodes without a machine, and an adoption may give a node one.
+    actions += of_nodes(view, pings_count=listing.pings_count)
     return tuple(actions)
 
 
 def _machine(
     view: CloudView, machine: TrackedInstance, patience: Thresholds, listing: InventoryReport
 ) -> Action | None:
-    """The action that one machine calls for."""
-    if view.seen is None:
+    """The action that one live machine calls for. The first condition that holds decides, in the
+    order of the table.
+    """
+    if view.listed is None:
         return None
     state = listing.states.get(machine.id)
     if state is None:
         return _missing(view, machine, patience, listing)
+    # Before `suspending`, which a machine that will be stopped has set, too.
     if machine.stopping:
         return _to_be_stopped(machine, state)
     if machine.suspending:
@@ -189,16 +200,18 @@ def _machine(
 def _stopped(
     view: CloudView, machine: TrackedInstance, node: SlurmNode | None, listing: InventoryReport
 ) -> Action | None:
-    """A cloud may be wrong: a job that runs goes on as long as slurmctld hears the node. A machine
-    that has really stopped is NOT_RESPONDING soon.
+    """End a machine that the cloud has as stopped, unless its node runs jobs and answers slurmctld.
+    The cloud may be wrong, and the node of a machine that has really stopped is NOT_RESPONDING
+    soon.
     """
-    works = node is not None and is_busy(node) and answers(view, machine, listing.running)
-    if works and listing.hears:
+    runs_job = node is not None and is_busy(node) and answers(view, machine, listing.running)
+    if runs_job and listing.pings_count:
         return None
     return TerminateStopped(machine=machine.id, cause=StoppedByOthers())
 
 
 def _to_be_stopped(machine: TrackedInstance, state: InstanceState) -> Action:
+    """Record that the machine has stopped, or repeat the stop."""
     if state in OFF:
         return NoteStopped(machine=machine.id, cause=StopConfirmed())
     return StopAgain(machine=machine.id, cause=StopPending())
@@ -207,9 +220,11 @@ def _to_be_stopped(machine: TrackedInstance, state: InstanceState) -> Action:
 def _to_be_started(
     view: CloudView, machine: TrackedInstance, state: InstanceState
 ) -> Action | None:
-    """Its start was decided, and the call was lost, or was not taken in yet: it may be repeated."""
-    restarted = machine.born is not None and not machine.registered
-    if not restarted or state is not InstanceState.STOPPED:
+    """Repeat the start of a machine whose start was decided, if the call was lost or has not taken
+    effect. A repeated start does no harm.
+    """
+    awaits_start = machine.born is not None and not machine.registered
+    if not awaits_start or state is not InstanceState.STOPPED:
         return None
     if view.phase(machine.node) is not Phase.POWERING_UP:
         return None
@@ -217,16 +232,21 @@ def _to_be_started(
 
 
 def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
-    """Whether its node powers up once more: slurmctld takes no slurmd that booted before that."""
+    """Whether the machine is of an earlier power-up of its node: slurmctld refuses a slurmd that
+    booted before the present power-up.
+    """
     return machine.registered and view.phase(machine.node) is Phase.POWERING_UP
 
 
 def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> Action | None:
-    """No job can be on a node that Slurm does not have."""
-    # Of one whose tags name no node, as when somebody changed them, nobody knows what it does: it
-    # may stay for its maximum age.
+    """End the machine of a node that Slurm does not have, once the machine is old enough. No job
+    can be on such a node.
+    """
+    # If its tags name no node, as after somebody changed them, we do not know what the machine
+    # does. It may stay for its maximum age.
     limit = patience.unlisted if machine.node else machine.max_age
-    # For one without a node a clock that was set back is no proof of any age.
+    # `age_of` gives infinity after the clock was set back; that must not end a machine which may be
+    # working.
     age = age_of(machine.decided, view.now) if machine.node else view.now - machine.decided
     if limit is None or age <= limit:
         return None
@@ -238,7 +258,8 @@ def _missing(
     view: CloudView, machine: TrackedInstance, patience: Thresholds, listing: InventoryReport
 ) -> Action | None:
     """The action for a machine that the list lacks."""
-    # One that is to be stopped has not ended because a list lacks it: it may be hidden.
+    # A machine that will be stopped has not ended only because one list lacks it: the list may hide
+    # it.
     if machine.suspending and not machine.stopping:
         return NoteEnd(machine=machine.id, cause=EndConfirmed())
     lost = not listing.doubt and machine.stopping and is_overdue(view, machine, patience)
@@ -248,29 +269,30 @@ def _missing(
 
 
 def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action | None:
+    """Power the node of a machine over its maximum age down, after its jobs if it is busy."""
     if machine.max_age is None:
         return None
     age = age_of(machine.decided if machine.born is None else machine.born, view.now)
     if age <= machine.max_age:
         return None
     if phase(node) is not Phase.UP or is_down(node) or is_drained(node):
-        return None  # power_down would undo an admin's drain
+        return None  # a power-down would undo an admin's drain
     if "POWER_DOWN" in node.states:
-        return None  # asked for already, its jobs go on
+        return None  # already ordered; it waits for the jobs
     action = PowerDownWhenIdle if is_busy(node) else PowerDown
     cause = OverAge(age_s=round(age) if isfinite(age) else None, maximum_s=round(machine.max_age))
     return action(node=machine.node, cause=cause)
 
 
 def _doubles(view: CloudView) -> list[Action]:
-    """Where a node has several live machines, the one at whose address Slurm has the node stays,
-    else the newest generation.
+    """If a node has several live machines, keep the one at whose address Slurm has the node, else
+    the one of the newest generation, and end the others.
     """
-    there = {i.id for i in view.seen or ()}
+    listed_ids = {i.id for i in view.listed or ()}
     by_node: dict[str, list[TrackedInstance]] = {}
-    for machine in view.known:
-        past = machine.suspending or _is_past(view, machine)
-        if machine.id in there and machine.node and not past:
+    for machine in view.tracked:
+        does_not_count = machine.suspending or _is_past(view, machine)
+        if machine.id in listed_ids and machine.node and not does_not_count:
             by_node.setdefault(machine.node, []).append(machine)
     actions: list[Action] = []
     for name, machines in by_node.items():
@@ -287,10 +309,11 @@ def _doubles(view: CloudView) -> list[Action]:
 
 
 def _keeper(node: SlurmNode | None, machines: Sequence[TrackedInstance]) -> TrackedInstance | None:
+    """Return the machine to keep; None if all must stay."""
     at_address = [m for m in machines if node and m.address and m.address == node.address]
     if len(at_address) == 1:
         return at_address[0]
-    # Jobs run, and the address does not tell on which: all stay.
+    # Jobs run, and the address does not show on which machine: all of them stay.
     if node is not None and phase(node) is Phase.UP and is_busy(node):
         return None
     return max(machines, key=lambda m: (m.generation, m.id))

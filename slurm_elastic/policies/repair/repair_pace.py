@@ -1,4 +1,6 @@
-"""Which repairs may be done now: a finding has to stand for a while, deletions are capped. Pure."""
+"""Which repairs may be carried out now: a finding must stand for a while, and deletions are capped.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from slurm_elastic.policies.repair.reconcile_rules import repairs
 
 
 class DueRepairs(Struct, frozen=True, kw_only=True):
-    """Repairs that may be done now, how many more the cap leaves for the next round, and since when
-    each patient finding has stood (monotonic, by kind and subject).
+    """``ready``: repairs to carry out now. ``waiting``: how many more the cap leaves for the next
+    round. ``standing``: since when each patient finding has stood (monotonic s), by kind and
+    subject.
     """
 
     ready: tuple[Action, ...]
@@ -25,12 +28,12 @@ class DueRepairs(Struct, frozen=True, kw_only=True):
 def due_repairs(
     view: CloudView, patience: Thresholds, before: Mapping[tuple[str, str], float], clock: float
 ) -> DueRepairs:
-    """The repairs of a round that have stood for long enough, and not too many at once: ``before``
-    is what the round before left standing, ``clock`` monotonic.
+    """Return the repairs that have stood for long enough, up to the cap. ``before``: ``standing``
+    of the round before; ``clock``: monotonic s.
     """
     ready, standing = debounce(repairs(view, patience), before, clock, patience.grace)
     # Machines that already end must not raise the cap.
-    serving = sum(not machine.suspending for machine in view.known)
+    serving = sum(not machine.suspending for machine in view.tracked)
     ready, waiting = limit_disruption(ready, serving)
     return DueRepairs(ready=ready, waiting=waiting, standing=standing)
 
@@ -38,9 +41,11 @@ def due_repairs(
 def debounce(
     actions: Iterable[Action], first_seen: Mapping[tuple[str, str], float], now: float, grace: float
 ) -> tuple[tuple[Action, ...], dict[tuple[str, str], float]]:
-    """The actions that may be taken now, and since when each patient one has stood."""
+    """Return the actions that may be carried out now, and since when each patient finding has
+    stood.
+    """
     ready: list[Action] = []
-    # Made anew each round: a finding that is gone for one round starts from the beginning.
+    # Rebuilt each round, so that a finding that was absent for one round starts over.
     standing: dict[tuple[str, str], float] = {}
     for action in actions:
         if not action.patient:
@@ -54,14 +59,16 @@ def debounce(
 
 
 def limit_disruption(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], int]:
-    """At most 20 % of ``live`` machines or 10 deleted; the rest waits. Returns how many wait."""
-    most = cap(live)
+    """Keep at most 20 % of ``live`` machines, or 10, of the capped actions. Return the kept
+    actions, and how many wait.
+    """
+    limit = cap(live)
     kept: list[Action] = []
     deletions = 0
     for action in actions:
         if action.capped:
             deletions += 1
-            if deletions > most:
+            if deletions > limit:
                 continue
         kept.append(action)
-    return tuple(kept), max(deletions - most, 0)
+    return tuple(kept), max(deletions - limit, 0)

@@ -1,9 +1,9 @@
 """The actions that one request of slurmctld calls for. Pure.
 
-They are rows of the table of repairs (``reconcile_rules``) for the nodes that it names: powering
-up and nothing there -> launch, powered down and a machine there -> end it. slurmctld has just
-asked, so nothing has to stand for a while, nothing is capped, and no list of the cloud is waited
-for. Idempotent by node: a request that comes twice, or late, is dropped with a reason.
+These are rows of the table of repairs (``reconcile_rules``) for the nodes of the request: powering
+up without a machine -> launch, powered down with a machine -> end it. Because slurmctld has just
+asked, nothing must stand for a while, no cap applies, and the cloud's list is not needed. Requests
+are idempotent by node: one that comes twice, or late, is dropped with a reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 
 
 def requested(snapshot: ClusterSnapshot) -> Iterable[Action]:
-    """All that the snapshot's request calls for in the pass's cloud."""
+    """Return all actions that the snapshot's request calls for in the pass's cloud."""
     request = snapshot.request
     if request is None:
         return ()
@@ -36,11 +36,12 @@ def requested(snapshot: ClusterSnapshot) -> Iterable[Action]:
 
 
 def _resume(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) -> Iterable[Action]:
-    # From one power-up to the next SuspendTimeout passes at least. What came up after that may be
-    # up still, and a slurmctld that was just killed have forgotten it: that is left to the repair.
+    # Between two power-ups of a node at least SuspendTimeout passes, so a machine that registered
+    # before that is of an earlier power-up. A younger machine may still be up while a slurmctld
+    # that was just killed has forgotten it: the repair decides about such a machine.
     long_ago = snapshot.now - snapshot.terms.suspend_timeout
     past: dict[str, list[str]] = {}
-    for machine in snapshot.mine:
+    for machine in snapshot.own_machines:
         if _is_past(machine, long_ago):
             past.setdefault(machine.instance.node, []).append(machine.instance.id)
     served = _served(snapshot, request, long_ago)
@@ -60,49 +61,55 @@ def _is_past(machine: Machine, long_ago: float) -> bool:
 
 
 def _served(snapshot: ClusterSnapshot, request: Request, long_ago: float) -> set[str]:
-    """Nodes that have a machine, or an open launch that may have made one."""
+    """The nodes that have a machine, or an open launch that may have made one."""
     cloud, clouds = snapshot.terms.cloud, snapshot.terms.clouds
-    oldest = snapshot.now - snapshot.terms.resume_timeout
+    boot_deadline = snapshot.now - snapshot.terms.resume_timeout
 
     def serves(machine: Machine) -> bool:
-        one = machine.instance
+        instance = machine.instance
         if not machine.is_wanted or _is_past(machine, long_ago):
             return False
-        if one.cloud == cloud or machine.registered_at is not None:
+        if instance.cloud == cloud or machine.registered_at is not None:
             return True
-        # Another cloud's, which may still come up; one that has left the configuration is only
-        # waited for where it was bought for this very request.
-        of_this = generation_order(one.generation) > request.received
-        return (one.cloud in clouds or of_this) and decided_at(one) > oldest
+        # A machine of another cloud may still come up within ResumeTimeout. If its cloud has left
+        # the configuration, wait only for a machine that was launched for this very request.
+        is_of_request = generation_order(instance.generation) > request.received
+        return (instance.cloud in clouds or is_of_request) and decided_at(instance) > boot_deadline
 
-    found = {m.instance.node for m in snapshot.machines if serves(m)}
+    served_nodes = {m.instance.node for m in snapshot.machines if serves(m)}
     for row in snapshot.launches:
-        other = row.cloud in clouds and row.created > oldest
-        if row.cloud == cloud or other or row.request == request.id:
-            found.update(row.nodes)
-    return found
+        may_boot_elsewhere = row.cloud in clouds and row.created > boot_deadline
+        if row.cloud == cloud or may_boot_elsewhere or row.request == request.id:
+            served_nodes.update(row.nodes)
+    return served_nodes
 
 
 def _suspend(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) -> Iterable[Action]:
-    """Only machines launched before the request: an old one must not end a new machine, whatever
-    the clock said when either was made (``generation_order``). Where a machine is the younger one
-    by the clock, which may have been set back, what Slurm says now tells. So it does where the
-    call of an earlier launch was made again and had its answer only after the request.
+    """End only machines that were launched before the request, because an old request must not end
+    a new machine, whatever the clock said at either time (``generation_order``).
+
+    If a machine seems younger than the request, the clock may have been set back, or an earlier
+    launch was retried and answered only after the request. The node's present state then decides
+    (``unproven``).
     """
     asked = frozenset(names)
-    for machine in snapshot.mine:
-        one = machine.instance
-        if one.node not in asked:
+    for machine in snapshot.own_machines:
+        instance = machine.instance
+        if instance.node not in asked:
             continue
-        node = snapshot.nodes.get(one.node)
-        # Powering up once more counts, too: the request is served late.
-        goes = node is not None and phase(node) is not Phase.UP
-        younger = max(generation_order(one.generation), one.launched) > request.received
-        # One that the cloud does not list may have been taken while it booted.
-        failed = request.kind == "resume-fail" and machine.boots and not machine.misses
-        if failed and not younger:
-            yield FailBoot(machine=one.id, cause=SuspendedBySlurm(), ends=goes)
-        elif goes:
-            yield Suspend(machine=one.id, cause=SuspendedBySlurm(), unproven=younger)
-        if not goes:
-            yield Drop(node=one.node, cause=NotPoweringDown())
+        node = snapshot.nodes.get(instance.node)
+        # POWERING_UP counts, too: this request is served late, and the node is already asked for
+        # again.
+        is_not_up = node is not None and phase(node) is not Phase.UP
+        is_younger = (
+            max(generation_order(instance.generation), instance.launched) > request.received
+        )
+        # A machine that the cloud no longer lists may have been taken away while it booted: that is
+        # no failed boot.
+        has_failed_boot = request.kind == "resume-fail" and machine.boots and not machine.misses
+        if has_failed_boot and not is_younger:
+            yield FailBoot(machine=instance.id, cause=SuspendedBySlurm(), ends=is_not_up)
+        elif is_not_up:
+            yield Suspend(machine=instance.id, cause=SuspendedBySlurm(), unproven=is_younger)
+        if not is_not_up:
+            yield Drop(node=instance.node, cause=NotPoweringDown())

@@ -20,29 +20,32 @@ from slurm_elastic.policies.repair.inventory import InventoryReport, served
 def stopped_ones(
     view: CloudView, patience: Thresholds, listing: InventoryReport
 ) -> Iterable[Action]:
-    """The actions that stopped machines call for; none are touched while the cloud's list is in
-    doubt.
-    """
-    if view.seen is None or listing.doubt:
+    """Return the actions for stopped machines; none while the cloud's list is in doubt."""
+    if view.listed is None or listing.doubt:
         return
     serving = served(view)
-    for one in view.stopped:
-        state = listing.states.get(one.id)
+    for machine in view.stopped:
+        state = listing.states.get(machine.id)
         if state is None:
-            if one.misses >= patience.misses:
-                cause = NotListed(times=one.misses, was_stopped=True)
-                yield NoteMissing(machine=one.id, cause=cause)
+            if machine.misses >= patience.misses:
+                cause = NotListed(times=machine.misses, was_stopped=True)
+                yield NoteMissing(machine=machine.id, cause=cause)
+        # We start a machine only after the ledger has it as started, so somebody else has started
+        # this one.
         elif state in STANDING:
-            yield from _started_by_others(view, one, serving)
-        elif state in OFF and one.unwanted:
-            yield EndStopped(machine=one.id, cause=StoppedMachineUnwanted(because=one.unwanted))
+            yield from _started_by_others(view, machine, serving)
+        elif state in OFF and machine.unwanted:
+            yield EndStopped(
+                machine=machine.id, cause=StoppedMachineUnwanted(because=machine.unwanted)
+            )
 
 
 def _started_by_others(
-    view: CloudView, one: StoppedInstance, serving: Container[str]
+    view: CloudView, machine: StoppedInstance, serving: Container[str]
 ) -> Iterable[Action]:
-    node = view.nodes.get(one.node)
+    node = view.nodes.get(machine.node)
     if node is not None and is_unneeded(node):
-        yield EndStopped(machine=one.id, cause=NodePoweredDown(was_stopped=True))
-    elif node is not None and phase(node) is Phase.UP and one.node not in serving:
-        yield RunsAgain(machine=one.id, cause=StartedByOthers())
+        yield EndStopped(machine=machine.id, cause=NodePoweredDown(was_stopped=True))
+    # If another machine serves the node, this one is left to the rule for two machines of a node.
+    elif node is not None and phase(node) is Phase.UP and machine.node not in serving:
+        yield RunsAgain(machine=machine.id, cause=StartedByOthers())

@@ -1,8 +1,8 @@
-"""Machines that are paid, but serve nobody, and that we alone cannot end. Pure. Those that we end
-ourselves are orphans: ``policies/repair/reconcile_rules.py``.
+"""Machines that cost money, serve no node, and that slurm-elastic alone cannot end. Pure. Machines
+that we end ourselves are orphans: ``policies/repair/reconcile_rules.py``.
 
-They are told as a health (``controller/strays.py``) and in ``status`` (``watch/view``, what follows
-for a machine); docs/operating.md says what to do.
+The controller reports them as a health (``controller/strays.py``), and ``status`` shows them.
+docs/operating.md says what to do.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.policies.clock_guard import age
 
 CODE = "stray"
-"""The name under which the health of such machines is kept."""
+"""The name of the health that reports these machines."""
 UNENDING = 900.0
-"""Seconds after which a machine whose end was decided should be gone; its cloud is asked each round
-meanwhile. The slowest that we know, which copy a disk back first, take some minutes.
+"""Seconds after which a machine whose end was decided should be gone. slurm-elasticd asks its cloud
+every round until then. The slowest clouds copy a disk back first and take some minutes.
 """
 
 
@@ -29,21 +29,23 @@ def strays_of(
     pool_of: Mapping[str, Pool],
     now: float,
 ) -> dict[tuple[str, str], str]:
-    """By cloud and machine (or generation of a launch that may have made some), why."""
-    found = {
-        (m.instance.cloud, m.instance.id): why
+    """Return why each machine is a stray, by cloud and machine id, or by cloud and generation for
+    an open launch that may have made machines.
+    """
+    stray_machines = {
+        (m.instance.cloud, m.instance.id): reason
         for m in machines
-        if (why := stray(m.instance, clouds, pool_of) or unending(m.retired_at, now))
+        if (reason := stray(m.instance, clouds, pool_of) or unending(m.retired_at, now))
     }
-    return found | {
-        (row.cloud, row.generation): why
+    return stray_machines | {
+        (row.cloud, row.generation): reason
         for row in launches
-        if (why := unanswered(row.cloud, len(row.nodes), clouds))
+        if (reason := unanswered(row.cloud, len(row.nodes), clouds))
     }
 
 
 def stray(instance: Instance, clouds: Container[str], pool_of: Mapping[str, Pool]) -> str | None:
-    """Why nobody serves the machine; None where its cloud has its node."""
+    """Why no pool has the machine's node; None if one of its own cloud does."""
     if instance.cloud not in clouds:
         return f"the configuration has no cloud {instance.cloud} any more"
     if not instance.node:
@@ -55,14 +57,18 @@ def stray(instance: Instance, clouds: Container[str], pool_of: Mapping[str, Pool
 
 
 def unending(suspending: float | None, now: float) -> str | None:
-    """Why somebody should look at a machine whose end was decided at ``suspending`` (Unix s)."""
+    """Why a person should look at a machine whose end was decided at ``suspending`` (Unix s); None
+    if its end is not overdue.
+    """
     if suspending is None or age(suspending, now) <= UNENDING:
         return None
     return "its cloud was asked again and again to end it, and still has it"
 
 
 def unanswered(cloud: str, nodes: int, clouds: Container[str]) -> str | None:
-    """Why nobody will ever know what an open launch of so many nodes has made."""
+    """Why we can never learn what an open launch of so many nodes has made; None if its cloud is
+    configured.
+    """
     if cloud in clouds:
         return None
     launch = f"its launch of {counted(nodes, 'node')}"

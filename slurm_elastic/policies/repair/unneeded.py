@@ -1,4 +1,6 @@
-"""Machines that Slurm needs no more, told by its nodes and the list of a cloud alone. Pure."""
+"""Machines that Slurm no longer needs, found from its nodes and a cloud's list alone, without the
+ledger. Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,22 @@ _ENDING = (InstanceState.STOPPING, InstanceState.TERMINATED)
 
 
 class Bound(Struct, frozen=True, kw_only=True):
-    """For how long (s), and in how many looks in a row, a machine must not have been needed."""
+    """For how long (s), and in how many looks in a row, a machine must be unneeded to end."""
 
     seconds: float
     looks: int = 3
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """Since when (monotonic), and in how many looks in a row by now."""
+    """Since when (monotonic s), and in how many looks in a row, a machine has been unneeded."""
 
     since: float
     looks: int = 1
 
 
 class Unneeded(Struct, frozen=True, kw_only=True):
-    """``ready`` may be ended now; ``waiting`` are so many that the cap leaves for the next look.
-    ``standing`` is to be given to the next look.
+    """``ready``: end these now. ``waiting``: how many the cap leaves for the next look.
+    ``standing``: pass this to the next look as ``before``.
     """
 
     ready: tuple[TerminateOrphan, ...]
@@ -48,43 +50,53 @@ def overdue(
     now: float,
     bound: Bound,
 ) -> Unneeded:
-    """The machines of a cloud's list (``seen``) whose node is unneeded, with no job on it
-    (``busy``), and has been for ``bound``. What was needed in one look starts anew. No look ends
-    more than repair may in a round.
+    """Return the listed machines (``seen``) that have been unneeded for ``bound``.
+
+    A machine is unneeded if its node is, and no job is on the node (``busy``). A machine that was
+    needed in one look starts over. One look ends no more machines than repair may end in a round.
     """
     at_work = _at_work(nodes)
-    found = [
-        one
-        for one in seen
-        if one.state is not InstanceState.TERMINATED
-        # One that Slurm does not list is a doubt, and stays.
-        and one.node in nodes
-        and one.node not in busy
-        and is_unneeded(nodes[one.node])
-        and one.address not in at_work
+    unneeded_machines = [
+        machine
+        for machine in seen
+        if machine.state is not InstanceState.TERMINATED
+        # A node that Slurm does not list proves nothing, so its machine stays.
+        and machine.node in nodes
+        and machine.node not in busy
+        and is_unneeded(nodes[machine.node])
+        and machine.address not in at_work
     ]
-    standing = {one.id: _next(before.get(one.id), now) for one in found}
+    standing = {machine.id: _next(before.get(machine.id), now) for machine in unneeded_machines}
     ready = [
-        TerminateOrphan(machine=one.id, cause=NodePoweredDown(for_s=round(now - at.since)))
-        for one in found
-        if now - (at := standing[one.id]).since >= bound.seconds and at.looks >= bound.looks
+        TerminateOrphan(
+            machine=machine.id, cause=NodePoweredDown(for_s=round(now - standing_since.since))
+        )
+        for machine in unneeded_machines
+        if now - (standing_since := standing[machine.id]).since >= bound.seconds
+        and standing_since.looks >= bound.looks
     ]
     # Machines that already end must not raise the cap.
-    most = cap(sum(one.state not in _ENDING for one in seen))
-    return Unneeded(ready=tuple(ready[:most]), waiting=max(len(ready) - most, 0), standing=standing)
+    limit = cap(sum(machine.state not in _ENDING for machine in seen))
+    return Unneeded(
+        ready=tuple(ready[:limit]), waiting=max(len(ready) - limit, 0), standing=standing
+    )
 
 
 def _at_work(nodes: Mapping[str, SlurmNode]) -> Set[str]:
-    """Addresses at which Slurm has one cloud node alone, in use: a machine there serves that node,
-    whatever its tags say, which anybody may have changed. On one host all nodes have one address.
+    """Addresses that Slurm has for exactly one cloud node, which is in use. The machine at such an
+    address serves that node, whatever its tags say, because anybody may have changed the tags. (On
+    one host all nodes share an address.)
     """
-    at: dict[str, list[SlurmNode]] = {}
+    nodes_by_address: dict[str, list[SlurmNode]] = {}
     for node in nodes.values():
-        at.setdefault(node.address, []).append(node)
+        nodes_by_address.setdefault(node.address, []).append(node)
     return {
         address
-        for address, there in at.items()
-        if address and len(there) == 1 and "CLOUD" in there[0].states and not is_unneeded(there[0])
+        for address, address_nodes in nodes_by_address.items()
+        if address
+        and len(address_nodes) == 1
+        and "CLOUD" in address_nodes[0].states
+        and not is_unneeded(address_nodes[0])
     }
 
 
