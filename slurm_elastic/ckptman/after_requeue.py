@@ -1,4 +1,4 @@
-"""A requeued job until it runs again elsewhere, and what is in its way."""
+"""Watches a requeued job until it runs again, and removes what prevents its start."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ from slurm_elastic.policies.repair.requeue import may_hurry
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 REQUEUE_EFFECT_S = 10.0
-"""Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
+"""Seconds in which Slurm may still list a requeued job as before. After that it is requeued again.
+"""
 MISSING_JOB_TIMEOUT_S = 60.0
-"""Seconds that a job may be missing from Slurm's list before that is believed."""
+"""A job must be missing from Slurm's list for so many seconds before we believe that it is gone."""
 MAX_HOLD_RELEASES = 5
-"""Times that a hold is taken off one requeued job: what comes back that often has another cause."""
+"""We release the hold of one requeued job so often. A hold that comes back more often has another
+cause.
+"""
 
 
 def check_job(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> Migration:
-    """Look at the job of a migration that is not at work."""
+    """Check the job of a migration that the crew is not working on. Returns the migration after
+    this.
+    """
     run, now = move.run, site.now()
     if job is None:
         if now - move.changed > MISSING_JOB_TIMEOUT_S:
@@ -51,10 +56,10 @@ def check_job(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> Mi
 
 
 def stay_if_waiting(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> None:
-    """Nothing threatens it any more, and it was not requeued yet."""
-    after = check_job(site, move, job)
-    if after.step is Step.WAITING:
-        finish(site, after, Step.STAYED, "nothing threatens it any more")
+    """Nothing threatens the job: end the move if the job was not requeued yet."""
+    checked_move = check_job(site, move, job)
+    if checked_move.step is Step.WAITING:
+        finish(site, checked_move, Step.STAYED, "nothing threatens it any more")
 
 
 def _check_next_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
@@ -69,33 +74,35 @@ def _check_next_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> Mig
 
 
 def _finish_running(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
-    """Over, once it is known what the run goes on from."""
+    """The job runs again: end the move as soon as we know from which image it continues."""
     run = read_started_run(site, move, job)
     if run is None:
         return move
-    where, took = ",".join(job.nodes), site.now() - move.began
-    ran = replace(move, image=run.image)
-    text = f"it runs on {where} after {took:.1f} s, from {describe_start(ran, run)}"
-    told = bool(run.why) or is_costly(ran)
-    level = logging.WARNING if told else logging.INFO
-    done = finish(site, ran, Step.BACK, text, level=level)
-    lost = run.image is None and move.image is not None
-    if move.renewed or told or lost or move.cause is Cause.UNSAVABLE:
-        notify_user(site, done, where, run)
-    return done
+    node_list, duration_s = ",".join(job.nodes), site.now() - move.began
+    moved_from = replace(move, image=run.image)
+    text = (
+        f"it runs on {node_list} after {duration_s:.1f} s, from {describe_start(moved_from, run)}"
+    )
+    is_reported = bool(run.why) or is_costly(moved_from)
+    level = logging.WARNING if is_reported else logging.INFO
+    finished_move = finish(site, moved_from, Step.BACK, text, level=level)
+    lost_image = run.image is None and move.image is not None
+    if move.renewed or is_reported or lost_image or move.cause is Cause.UNSAVABLE:
+        notify_user(site, finished_move, node_list, run)
+    return finished_move
 
 
 def _is_pending(job: SlurmJob) -> bool:
-    """Whether it is pending, and its run before has wholly ended."""
+    """Whether the job is pending and its last run has ended completely."""
     if "COMPLETING" in job.states:
         return False
-    # 22.05 may show a job that was stopped just before its requeue as STOPPED, without nodes, as
-    # long as it is pending (measured).
+    # Slurm 22.05 may show a pending job as STOPPED, without nodes, if it was stopped just before
+    # its requeue (measured).
     return "PENDING" in job.states or ("STOPPED" in job.states and not job.nodes)
 
 
 def _requeue_again(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
-    """Slurm took the command, but nothing came of it."""
+    """Slurm accepted the requeue, but it had no effect."""
     if site.now() - move.changed <= REQUEUE_EFFECT_S or "COMPLETING" in job.states:
         return move
     record_step(site, move, "ckpt-not-yet", "its requeue had no effect: once more")
@@ -103,17 +110,17 @@ def _requeue_again(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
 
 
 def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
-    """Lift what holds it: the time that Slurm gives a requeued job, the nodes that its user named
-    if one of them is taken away, and a hold that nobody has put on it.
+    """Remove obstacles to the start: the begin time that Slurm gives a requeued job, a list of
+    nodes that its user named if some of them go away, and a hold that Slurm itself has set.
     """
     try:
         if job.required and not set(move.threatened).isdisjoint(job.required):
             site.slurm.any_nodes(job.id)
-            named = ",".join(job.required)
-            record_step(site, move, "ckpt-any-nodes", f"it asked for {named}, which goes")
+            node_list = ",".join(job.required)
+            record_step(site, move, "ckpt-any-nodes", f"it asked for {node_list}, which goes")
         if move.cause is Cause.UNSAVABLE:
             move = _avoid_spot(site, move, job)
-        # What others drain they may give back at any moment.
+        # Other people's drains may end at any moment, so only our own drained nodes count.
         drained = move.threatened if move.cause in OF_MACHINES else ()
         if not may_hurry(move.run.nodes, drained, move.changed, site.now()):
             return move
@@ -123,31 +130,37 @@ def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
             return _count_release(site, move)
         if _is_slurms_hold(job) and move.helped < MAX_HOLD_RELEASES:
             site.slurm.release(job.id)
-            why = job.description or job.reason
-            record_step(site, move, "ckpt-freed", f"Slurm held it: {why}")
+            hold_reason = job.description or job.reason
+            record_step(site, move, "ckpt-freed", f"Slurm held it: {hold_reason}")
             return _count_release(site, move)
     except SlurmError as error:
-        logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
+        logging.getLogger(__name__).warning(
+            "a requeued job cannot be changed, it is retried job=%d error=%s", job.id, error
+        )
         return move
     return _report_wait(site, move, job)
 
 
 def _avoid_spot(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
-    """Keep it off the nodes that have spot machines now, beside those its user keeps it off."""
-    spot = spot_nodes(site)
-    own = site.slurm.excluded_nodes(job.id) if move.avoids is None else move.avoids
-    # Made anew each time: a node whose spot machine has ended may get another one for it.
-    wanted = tuple(sorted({*own, *spot}))
-    if move.avoids is not None and wanted == move.excluded:
+    """Keep the job off nodes that have spot machines now and off nodes that its user excluded."""
+    spot_names = spot_nodes(site)
+    user_excluded = site.slurm.excluded_nodes(job.id) if move.avoids is None else move.avoids
+    # Compute the list each time: a node whose spot machine has ended may get another one for this
+    # job.
+    excluded = tuple(sorted({*user_excluded, *spot_names}))
+    if move.avoids is not None and excluded == move.excluded:
         return move
-    move = replace(move, avoids=own)
-    site.state.put(move)  # first: what is excluded then is no longer its user's word alone
-    if not set(wanted).isdisjoint(job.required):
-        site.slurm.any_nodes(job.id)
-    site.slurm.exclude_nodes(job.id, wanted)
-    move = replace(move, excluded=wanted)
+    move = replace(move, avoids=user_excluded)
+    # Before the change, because afterwards Slurm's list is no longer the user's alone.
     site.state.put(move)
-    record_step(site, move, "ckpt-no-spot", f"it avoids {compress(spot)}, which may be taken away")
+    if not set(excluded).isdisjoint(job.required):
+        site.slurm.any_nodes(job.id)
+    site.slurm.exclude_nodes(job.id, excluded)
+    move = replace(move, excluded=excluded)
+    site.state.put(move)
+    record_step(
+        site, move, "ckpt-no-spot", f"it avoids {compress(spot_names)}, which may be taken away"
+    )
     return move
 
 
@@ -158,20 +171,22 @@ def _count_release(site: CheckpointSite, move: Migration) -> Migration:
 
 
 def _is_slurms_hold(job: SlurmJob) -> bool:
-    """Whether Slurm holds it by itself, not a person. A run that we stopped, and that Slurm itself
-    requeued for its exit code, is held by its own rule.
+    """Whether Slurm holds the job, and not a person. Slurm holds a job by its own rules if it
+    requeued it for the exit code of a run that we stopped.
     """
     return job.is_held_by_slurm or job.wait_reason.row.may_free
 
 
 def _report_wait(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
-    """A reason that may not pass by itself is told once."""
-    reason, own = job.reason, _is_slurms_hold(job)
-    late = job.begin > site.now()
-    if move.note == reason or (_passes_by_itself(job) and not late and not own):
+    """Record once why the job waits, if that may not pass by itself."""
+    reason, is_held_by_slurm = job.reason, _is_slurms_hold(job)
+    has_later_begin = job.begin > site.now()
+    if move.note == reason or (
+        _passes_by_itself(job) and not has_later_begin and not is_held_by_slurm
+    ):
         return move
-    hint = "its hold comes back" if own else _hint(job)
-    if late and not hint:
+    hint = "its hold comes back" if is_held_by_slurm else _hint(job)
+    if has_later_begin and not hint:
         hint = f"it may not begin for {brief(job.begin - site.now())}"
     text = f"it waits: {reason}{': ' if hint else ''}{hint}"
     record_step(site, move, "ckpt-pending", text, level=logging.WARNING)
@@ -181,7 +196,7 @@ def _report_wait(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migrat
 
 
 def _passes_by_itself(job: SlurmJob) -> bool:
-    """Whether the reason passes by itself, or the job's user has a hand in it."""
+    """Whether the wait ends by itself, or is in the hands of the job's user."""
     row = job.wait_reason.row
     if job.is_held:
         return row.actor is Actor.USER
@@ -189,7 +204,7 @@ def _passes_by_itself(job: SlurmJob) -> bool:
 
 
 def _hint(job: SlurmJob) -> str:
-    """The command that helps a job that does not start by itself; "" for any other job."""
+    """The command that helps a job that does not start by itself; "" for other jobs."""
     reason = job.wait_reason
     if reason.row.fate is Fate.STARTS:
         return ""

@@ -1,5 +1,5 @@
-"""All effects of a look, in their order: orders of people, moves begun and carried on, saves of
-jobs that stay, nodes drained and let go, notices closed.
+"""Applies the plans of a tick, in this order: saves that people ordered, new moves, the next step
+of each move, periodic saves, nodes, notices.
 """
 
 from __future__ import annotations
@@ -29,140 +29,163 @@ log = logging.getLogger(__name__)
 
 
 class PlanApplier:
-    """The work is the crew's; ``woken`` is called when a job has come a step further. ``saves``
-    does those of jobs that stay.
+    """Carries plans out. Slow work goes to the crew; ``wake`` is called when the crew has brought
+    a job to its next step. ``saves`` saves the jobs that stay where they are.
     """
 
     def __init__(
-        self, site: CheckpointSite, crew: KeyedExecutor, orders: Orders, woken: Callable[[], None]
+        self, site: CheckpointSite, crew: KeyedExecutor, orders: Orders, wake: Callable[[], None]
     ) -> None:
-        self._site, self.crew, self._woken = site, crew, woken
+        self._site, self.crew, self._wake = site, crew, wake
         self.saves = SavesInPlace(site, orders)
         self._releases = node_release.NodeReleases(site)
         self._failover = RequeueFailover(site)
         self._unannounced = UnannouncedEnds(site)
         self._reports = ReportOnce[int]()
         # Written by the crew's threads.
-        self._helped: SharedDict[int, float] = SharedDict()
+        self._helped_at: SharedDict[int, float] = SharedDict()
 
     def apply(
-        self, seen: Snapshot, plans: Sequence[JobPlan], asked: Sequence[ReceivedOrder]
+        self, snapshot: Snapshot, plans: Sequence[JobPlan], orders: Sequence[ReceivedOrder]
     ) -> bool:
-        """Whether a job is on its way, so that the next look is due soon. ``asked``: orders that
-        wait.
+        """Apply the plans. Returns True if a job is being moved, so that the next tick should come
+        soon. ``orders``: the orders of people that wait.
         """
-        if asked:
-            self.saves.save_ordered(asked, seen, self.crew)
-        self._refuse(seen)
-        begun = self._begin(plans, seen)
-        standing = [*seen.migrations.values(), *begun]
-        self.advance_migrations(standing, seen)
-        if seen.nodes is not None and not begun:  # else they were drained by an older view just now
-            taken = frozenset(n for one in standing for n in one.threatened if not one.over)
-            nodes.apply_threats(self._site, seen, taken)
-        if not seen.blind:  # else a machine that is not known may be there all the same
-            nodes.close_ended_notices(self._site, seen)
-        self._releases.release_due(seen.machines)
-        if seen.answered:
-            self._forget(seen)
-            self._failover.protect(seen.jobs)
-            self._unannounced.report(seen, self.crew)
-            moving = frozenset(one.run.job for one in standing)
-            suspended.suspend_owed_jobs(self._site, seen, self.crew)
-            self.saves.probe(seen, moving, self.crew)
+        if orders:
+            self.saves.save_ordered(orders, snapshot, self.crew)
+        self._record_refusals(snapshot)
+        new_moves = self._begin_moves(plans, snapshot)
+        moves = [*snapshot.migrations.values(), *new_moves]
+        self.advance_migrations(moves, snapshot)
+        # After a new move this view of the nodes is out of date: _begin_moves has drained some.
+        if snapshot.nodes is not None and not new_moves:
+            nodes_to_empty = frozenset(
+                n for move in moves for n in move.threatened if not move.over
+            )
+            nodes.apply_threats(self._site, snapshot, nodes_to_empty)
+        # With a stale list of machines a notice's machine might look gone although it runs.
+        if not snapshot.blind:
+            nodes.close_ended_notices(self._site, snapshot)
+        self._releases.release_due(snapshot.machines)
+        if snapshot.answered:
+            self._forget_jobs(snapshot)
+            self._failover.protect(snapshot.jobs)
+            self._unannounced.report(snapshot, self.crew)
+            moving_jobs = frozenset(move.run.job for move in moves)
+            suspended.suspend_owed_jobs(self._site, snapshot, self.crew)
+            self.saves.probe(snapshot, moving_jobs, self.crew)
             self.saves.lift_requeue_after_others()
-            self.saves.remove_images(seen, moving, self.crew)
-        # One that is held waits for what may last: nothing is gained by looking often.
-        return not all(m.held and m.step in (Step.SAVED, Step.REQUEUEING) for m in standing)
+            self.saves.remove_images(snapshot, moving_jobs, self.crew)
+        # A held move waits for an obstacle that may last, so frequent ticks would gain nothing.
+        return not all(m.held and m.step in (Step.SAVED, Step.REQUEUEING) for m in moves)
 
-    def _refuse(self, seen: Snapshot) -> None:
-        """Tell once of each job whose own word cannot be followed, or that ends at its limit."""
-        for number, choice in seen.choices.items():
-            ends = [
-                t.why for t in seen.threats.get(f"job:{number}", ()) if t.answer is Response.END
+    def _record_refusals(self, snapshot: Snapshot) -> None:
+        """Record once for each job that its request cannot be followed, or that it will end at its
+        time limit.
+        """
+        for number, choice in snapshot.choices.items():
+            end_reasons = [
+                threat.why
+                for threat in snapshot.threats.get(f"job:{number}", ())
+                if threat.answer is Response.END
             ]
-            said = choice.refused or next(iter(ends), "")
-            if said and self._reports.is_news(number, said):
+            refusal = choice.refused or next(iter(end_reasons), "")
+            if refusal and self._reports.is_news(number, refusal):
                 kind = "ckpt-refused" if choice.refused else "ckpt-limit"
-                label = seen.jobs[number].label
-                self._site.recorder.record(f"ckpt-{label}", kind, (f"job:{number}",), said)
+                label = snapshot.jobs[number].label
+                self._site.recorder.record(f"ckpt-{label}", kind, (f"job:{number}",), refusal)
 
-    def _forget(self, seen: Snapshot) -> None:
-        """Jobs that Slurm no longer has."""
-        self._reports.forget_unless(seen.jobs.__contains__)
-        self._helped.keep(seen.jobs.keys())
-        self.saves.forget(seen, self.crew)
+    def _forget_jobs(self, snapshot: Snapshot) -> None:
+        """Forget jobs that Slurm no longer lists."""
+        self._reports.forget_unless(snapshot.jobs.__contains__)
+        self._helped_at.keep(snapshot.jobs.keys())
+        self.saves.forget(snapshot, self.crew)
 
-    def _begin(self, plans: Sequence[JobPlan], seen: Snapshot) -> list[Migration]:
-        """All moves are written down at once, then all nodes drained at once, then jobs saved."""
+    def _begin_moves(self, plans: Sequence[JobPlan], snapshot: Snapshot) -> list[Migration]:
+        """Write all new moves to the disk, then drain all their nodes, then start saves. All nodes
+        are drained first, so that no requeued job begins on another node that goes.
+        """
         site = self._site
-        # A save that is under way for a job ends first; nothing else begins on its nodes meanwhile.
+        # If a save of the job is already running, wait until it has ended: the move begins in a
+        # later tick.
         moves = [
-            migration.plan_migration(site, p)
-            for p in plans
-            if p.kind == MOVE
-            and self.crew.cancel_periodic(p.facts.run.job) in (None, WorkKind.PERIODIC)
+            migration.plan_migration(site, plan)
+            for plan in plans
+            if plan.kind == MOVE
+            and self.crew.cancel_periodic(plan.facts.run.job) in (None, WorkKind.PERIODIC)
         ]
         if moves:
             site.state.put(*moves)
             reach("migration.planned")
-            for one in moves:
-                steps.record_step(site, one, "ckpt-planned", one.reason)
-            if seen.nodes is not None:
+            for move in moves:
+                steps.record_step(site, move, "ckpt-planned", move.reason)
+            if snapshot.nodes is not None:
                 nodes.apply_threats(
-                    site, seen, frozenset(n for one in moves for n in one.threatened)
+                    site, snapshot, frozenset(n for move in moves for n in move.threatened)
                 )
             reach("migration.drained")
-        self.saves.save_due([p for p in plans if p.kind != MOVE], self.crew)
+        self.saves.save_due([plan for plan in plans if plan.kind != MOVE], self.crew)
         return moves
 
-    def advance_migrations(self, standing: Sequence[Migration], seen: Snapshot) -> None:
-        """One step of each migration that is not at work."""
-        for row in sorted(standing, key=_urgency_of):
-            if self.crew.cancel_periodic(row.run.job) is not None:
+    def advance_migrations(self, moves: Sequence[Migration], snapshot: Snapshot) -> None:
+        """Take the next step of each migration that the crew is not working on, the most urgent
+        first.
+        """
+        for listed_move in sorted(moves, key=_urgency_of):
+            if self.crew.cancel_periodic(listed_move.run.job) is not None:
                 continue
-            # A look begins before the work of the last one ends: its view may be the older one.
-            one = self._site.state.open_migration(row.run.job, row.run.attempt)
-            if one is None:
+            # The snapshot may be older than the last step, which the crew took after the snapshot
+            # was read.
+            move = self._site.state.open_migration(listed_move.run.job, listed_move.run.attempt)
+            if move is None:
                 continue
             try:
-                self._step(migration.reschedule(self._site, one, seen.leaving), seen)
-            # The trouble of one job keeps no other from its step.
+                self._take_next_step(
+                    migration.reschedule(self._site, move, snapshot.leaving), snapshot
+                )
+            # An error of one job must not stop the steps of the other jobs.
             except SlurmElasticError as error:
-                log.warning("migration cannot go on job=%s error=%s", one.run.label, error)
+                log.warning(
+                    "the move of a job cannot continue now, it is retried job=%s error=%s",
+                    move.run.label,
+                    error,
+                )
 
-    def _step(self, one: Migration, seen: Snapshot) -> None:
-        if seen.answered and _is_safe(self._site, one, seen):
-            after_requeue.stay_if_waiting(self._site, one, seen.jobs.get(one.run.job))
-        elif _has_work(one, self._site.now()):
-            self.crew.submit(one.run.job, _urgency_of(one), partial(self._work, one))
-        elif seen.answered:
-            self._watch(one, seen.jobs.get(one.run.job))
+    def _take_next_step(self, move: Migration, snapshot: Snapshot) -> None:
+        if snapshot.answered and _is_safe(self._site, move, snapshot):
+            after_requeue.stay_if_waiting(self._site, move, snapshot.jobs.get(move.run.job))
+        elif _has_work(move, self._site.now()):
+            self.crew.submit(move.run.job, _urgency_of(move), partial(self._continue, move))
+        elif snapshot.answered:
+            self._check_requeued_job(move, snapshot.jobs.get(move.run.job))
 
-    def _watch(self, one: Migration, job: SlurmJob | None) -> None:
-        """Steps that take a Slurm command or a disk sync are the crew's, as there may be many."""
-        if job is None or job.restarts <= one.run.attempt:
-            after_requeue.check_job(self._site, one, job)
-        elif self._site.jobs.is_read_after(self._helped.get(job.id, float("-inf"))):
-            self.crew.submit(job.id, _urgency_of(one), partial(self._help, one, job))
+    def _check_requeued_job(self, move: Migration, job: SlurmJob | None) -> None:
+        """Check the requeued job of this move. Once Slurm has restarted it, the next steps may need
+        Slurm commands or a disk sync, so the crew takes them: there may be many jobs.
+        """
+        if job is None or job.restarts <= move.run.attempt:
+            after_requeue.check_job(self._site, move, job)
+        elif self._site.jobs.is_read_after(self._helped_at.get(job.id, float("-inf"))):
+            self.crew.submit(job.id, _urgency_of(move), partial(self._help_to_start, move, job))
 
-    def _help(self, one: Migration, job: SlurmJob) -> None:
-        if after_requeue.check_job(self._site, one, job).over:
-            self._helped.pop(job.id)
-        else:  # a list from before says nothing of what was done now
-            self._helped[job.id] = self._site.jobs.mark()
+    def _help_to_start(self, move: Migration, job: SlurmJob) -> None:
+        if after_requeue.check_job(self._site, move, job).over:
+            self._helped_at.pop(job.id)
+        else:
+            # A list that was requested before our command does not show its effect yet.
+            self._helped_at[job.id] = self._site.jobs.mark()
 
-    def _work(self, one: Migration) -> None:
-        if migration.continue_migration(self._site, one).step is not one.step:
-            self._woken()
+    def _continue(self, move: Migration) -> None:
+        if migration.continue_migration(self._site, move).step is not move.step:
+            self._wake()
 
 
-def _is_safe(site: CheckpointSite, one: Migration, seen: Snapshot) -> bool:
-    """Nothing threatens it any more, and the machines of its nodes are still there."""
-    if one.step is not Step.WAITING or not seen.leaving.keys().isdisjoint(one.what):
+def _is_safe(site: CheckpointSite, move: Migration, snapshot: Snapshot) -> bool:
+    """Whether the waiting job is no longer threatened and the machines of its nodes exist."""
+    if move.step is not Step.WAITING or not snapshot.leaving.keys().isdisjoint(move.what):
         return False
-    # A node that is no pool's has no machine here that could be gone.
-    return all(n in seen.machine_of or n not in site.pool_of for n in one.threatened)
+    # Only nodes of pools have machines that could be gone.
+    return all(node in snapshot.machine_of or node not in site.pool_of for node in move.threatened)
 
 
 def _urgency_of(move: Migration) -> Urgency:
@@ -170,7 +193,7 @@ def _urgency_of(move: Migration) -> Urgency:
 
 
 def _has_work(move: Migration, now: float) -> bool:
-    """Whether there is something to do for it now, besides watching."""
+    """Whether there is something to do for this move now, besides checking its job."""
     if move.step is Step.WAITING:
         return move.at is not None and now >= move.at
     if move.step in (Step.SAVED, Step.REQUEUEING):

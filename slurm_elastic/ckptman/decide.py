@@ -1,4 +1,6 @@
-"""The decision for each running job, from one look at it and its machines. Pure."""
+"""Decides for each running job: move it, save it in place, or nothing. Pure: no clock, file or
+network.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +37,22 @@ NO_DEADLINE = float("inf")
 NO_POLICY = Never()
 _MIN_SLACK_S = OnNotice().slack
 TRANSPARENT_METHODS = ("criu", "dmtcp", "fake")
-"""Methods that save a program that knows nothing of it."""
+"""Methods that save programs that know nothing about checkpoints."""
 MIN_UNSAVED_WORK_S = 60.0
-"""Seconds of work of a suspended job for which it is not saved once more."""
+"""A suspended job that worked less than so many seconds since its last save is not saved again."""
 MIN_FIRST_SAVE_S = 5.0
-"""Seconds in which a save is tried whose time nobody has measured yet."""
+"""A first save, whose duration is not known yet, is tried if so many seconds are left."""
 
 
 class JobFacts(Struct, frozen=True, kw_only=True):
-    """All that is known of one run. ``situations``: one for each of its machines that differs.
+    """Everything known about one run. ``situations``: one for each of its machines that differs.
 
-    ``cause``: of what it is to be moved for now (None: nothing), by ``deadline`` at the earliest
-    (None: not known), for ``reason``; ``notice``: the kind of
-    a cloud's notice that has no reason of its own. ``threatened``: its nodes that are to be left;
-    none where only its time limit ends, or it is preempted. ``can_move``: it is a batch job, which
-    alone can be requeued. ``probe``: it is time to see whether it can be saved.
-    ``stays_suspended``: it is suspended, and has done no work that a save of now would keep.
+    ``cause``: why to move it now (None: no reason to). ``deadline``: the earliest end (Unix time;
+    None: unknown). ``reason``: a sentence about the cause. ``notice``: the kind of a cloud's notice
+    that gives no reason of its own. ``threatened``: the nodes to leave; none if the job's time
+    limit ends or it is preempted. ``can_move``: it is a batch job; Slurm requeues no other jobs.
+    ``probe``: it is time to find out whether it can be saved. ``stays_suspended``: it is suspended,
+    and has done no work that a save now would keep.
     """
 
     run: JobRun
@@ -68,13 +70,15 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     @property
     def at_risk(self) -> float:
         """Node-seconds of work that would be lost now."""
-        since = max((s.since for s in self.situations), default=self.run.started)
-        now = max((s.now for s in self.situations), default=since)
-        return max(now - since, 0.0) * len(self.run.nodes)
+        since_at = max((situation.since for situation in self.situations), default=self.run.started)
+        now = max((situation.now for situation in self.situations), default=since_at)
+        return max(now - since_at, 0.0) * len(self.run.nodes)
 
 
 class JobPlan(Struct, frozen=True, kw_only=True):
-    """``move`` the job off its threatened nodes, saved first if ``saves``; ``save``: it goes on."""
+    """``move``: move the job off its threatened nodes, after a save if ``saves``. ``save``: save
+    it, and let it continue where it is.
+    """
 
     kind: str
     facts: JobFacts
@@ -83,20 +87,22 @@ class JobPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[float, float]:
-        """Moves by deadline, the one with most work at risk first; what has none comes last."""
-        urgent = self.facts.deadline if self.kind == MOVE else None
-        return (NO_DEADLINE if urgent is None else urgent, -self.facts.at_risk)
+        """Moves by deadline, and of two equal ones the one with more work at risk first. Plans
+        without a deadline come last.
+        """
+        deadline = self.facts.deadline if self.kind == MOVE else None
+        return (NO_DEADLINE if deadline is None else deadline, -self.facts.at_risk)
 
 
 def decide(snapshot: Snapshot, slack: float) -> tuple[JobPlan, ...]:
-    """The plans for now, the most urgent first; ``slack`` seconds are kept before a deadline."""
+    """The plans, most urgent first. ``slack``: seconds to keep free before a deadline."""
     return plan_all(gather(snapshot), slack)
 
 
-def plan_all(jobs: Iterable[JobFacts], slack: float) -> tuple[JobPlan, ...]:
-    """The plans for these jobs."""
-    found = [plan for facts in jobs if (plan := _plan(facts, slack)) is not None]
-    return tuple(sorted(found, key=lambda plan: (plan.kind != MOVE, plan.order)))
+def plan_all(all_facts: Iterable[JobFacts], slack: float) -> tuple[JobPlan, ...]:
+    """The plans for these jobs, most urgent first."""
+    job_plans = [plan for facts in all_facts if (plan := _plan(facts, slack)) is not None]
+    return tuple(sorted(job_plans, key=lambda plan: (plan.kind != MOVE, plan.order)))
 
 
 def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
@@ -106,9 +112,10 @@ def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
         if action is not None:
             is_same = isinstance(action.cause, NoticeGiven) and action.cause.notice == facts.notice
             reason = action.reason if is_same else f"{reason}: {action.reason}"
-        # A run that is over at that time for certain is saved whatever its policy says.
+        # A run that certainly ends at the deadline is saved whatever its policy says.
         saves = (action is not None or facts.cause in CERTAIN) and all(
-            fits(facts.deadline, s.now, s.dump, slack) for s in facts.situations
+            fits(facts.deadline, situation.now, situation.dump, slack)
+            for situation in facts.situations
         )
         return JobPlan(kind=MOVE, facts=facts, saves=saves, reason=reason)
     if facts.stays_suspended:
@@ -126,16 +133,13 @@ def _first_action(facts: JobFacts) -> SaveJob | None:
     choice = facts.choice
     if choice.method == "none" or (choice.move_only and facts.cause is None):
         return None
-    found = (choice.policy.decide(situation) for situation in facts.situations)
-    return next((action for action in found if action is not None), None)
-
-
-# the facts
+    actions = (choice.policy.decide(situation) for situation in facts.situations)
+    return next((action for action in actions if action is not None), None)
 
 
 def gather(snapshot: Snapshot) -> list[JobFacts]:
-    """The facts of jobs that run on nodes of ours, or on any node that is threatened, and are not
-    on their way already.
+    """The facts of the jobs that run on our nodes or on threatened ones. Jobs that are being moved
+    already are left out.
     """
     return [
         _facts(snapshot, job, snapshot.choices[job.id])
@@ -145,20 +149,23 @@ def gather(snapshot: Snapshot) -> list[JobFacts]:
 
 
 def _facts(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> JobFacts:
-    dump = snapshot.saves.get(job.id, snapshot.expected)
-    standing = due(snapshot.threats, job, dump, snapshot.slack, snapshot.now)
-    # What is planned moves only what can be saved: the rest loses nothing by staying to the end.
+    save_s = snapshot.saves.get(job.id, snapshot.expected)
+    due_threats = due(snapshot.threats, job, save_s, snapshot.slack, snapshot.now)
+    # A planned end moves only jobs that can be saved. The others lose nothing if they stay until
+    # the end.
     leaving = [
-        t for t in standing
-        if t.answer is Response.MOVE and (t.cause not in PLANNED or choice.method != "none")
-    ]  # fmt: skip
-    left = {t.what for t in leaving}
+        threat
+        for threat in due_threats
+        if threat.answer is Response.MOVE
+        and (threat.cause not in PLANNED or choice.method != "none")
+    ]
+    left_nodes = {threat.what for threat in leaving}
     return JobFacts(
         run=run_of(job, choice),
         choice=choice,
-        situations=tuple(_situations(snapshot, job, choice, standing)),
+        situations=tuple(_situations(snapshot, job, choice, due_threats)),
         cause=leaving[0].cause if leaving else None,
-        threatened=tuple(node for node in job.nodes if node in left),
+        threatened=tuple(node for node in job.nodes if node in left_nodes),
         deadline=leaving[0].until if leaving else None,
         reason=leaving[0].why if leaving else "",
         notice=leaving[0].notice if leaving else "",
@@ -169,20 +176,21 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> JobFacts:
 
 
 def _has_unsaved_work(snapshot: Snapshot, job: SlurmJob) -> bool:
-    """Whether a job that a person has suspended did work since its last save."""
-    # One that Slurm has suspended for another job is not resumed for a save.
+    """Whether a job that a person has suspended did work after its last save."""
+    # A job that Slurm suspended in favour of another job must not be resumed for a save.
     if not job.is_suspended_by_person:
         return False
-    saves = (i.taken for i in snapshot.images.get(job.id, ()) if i.attempt == job.restarts)
-    # It is resumed for the next save, which has it do some more: that alone is no work to save.
-    return job.suspended - max(saves, default=job.start) > MIN_UNSAVED_WORK_S
+    save_times = (
+        image.taken for image in snapshot.images.get(job.id, ()) if image.attempt == job.restarts
+    )
+    # We resume a suspended job for each save, so it works a little. This work must not cause the
+    # next save.
+    return job.suspended - max(save_times, default=job.start) > MIN_UNSAVED_WORK_S
 
 
 def _needs_probe(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> bool:
-    """Whether nothing is known yet of a job that is to be saved some day, and is transparent to its
-    method.
-    """
-    # One that saves itself may do so when it wants, or end by the signal: it is not tried.
+    """Whether it is unknown if a job can be saved, whose method needs no help from it."""
+    # A job that saves itself may do so when it wants, or end by our signal, so we do not try.
     if job.is_suspended or not is_transparent(choice) or snapshot.now - job.start < snapshot.probe:
         return False
     verdict = snapshot.unsavable.get(job.id)
@@ -190,14 +198,14 @@ def _needs_probe(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> boo
 
 
 def is_transparent(choice: MethodChoice) -> bool:
-    """Whether a job is to be saved some day, by a method of which its program knows nothing."""
+    """Whether the job will be saved some day by a method of which its program knows nothing."""
     return choice.method in TRANSPARENT_METHODS and bool(
         choice.renewals or choice.policy != NO_POLICY
     )
 
 
 def run_of(job: SlurmJob, choice: MethodChoice) -> JobRun:
-    """The run of a job, as a checkpoint method wants it."""
+    """The run of a job, as checkpoint methods expect it."""
     return JobRun(
         job=job.id,
         label=job.label,
@@ -215,45 +223,49 @@ def run_of(job: SlurmJob, choice: MethodChoice) -> JobRun:
 
 def _save_seconds(snapshot: Snapshot, job: int, threats: Sequence[Threat]) -> float:
     """Seconds that the next save of the job may take."""
-    dump = snapshot.saves.get(job, snapshot.expected)
-    ends = [threat.until for threat in threats if threat.until is not None]
-    if job in snapshot.saves or not ends:
-        return dump
-    # A guess about a first save is no reason not to try, as there is nothing else to go on from: it
-    # is taken to fit as long as there are some seconds for it.
-    left = min(ends) - snapshot.now - max(snapshot.slack, _MIN_SLACK_S)
-    return min(dump, max(left, MIN_FIRST_SAVE_S))
+    save_s = snapshot.saves.get(job, snapshot.expected)
+    deadlines = [threat.until for threat in threats if threat.until is not None]
+    if job in snapshot.saves or not deadlines:
+        return save_s
+    # The time of a first save is only a guess. Try it if at least MIN_FIRST_SAVE_S are left: the
+    # job has no other image.
+    left_s = min(deadlines) - snapshot.now - max(snapshot.slack, _MIN_SLACK_S)
+    return min(save_s, max(left_s, MIN_FIRST_SAVE_S))
 
 
 def _situations(
     snapshot: Snapshot, job: SlurmJob, choice: MethodChoice, threats: Sequence[Threat]
 ) -> Iterable[Situation]:
-    """One for each of its machines that differs from the others in what a policy looks at."""
-    own = [i for i in snapshot.images.get(job.id, ()) if i.attempt == job.restarts]
-    last = max(own, key=lambda image: image.taken, default=None)
+    """One situation for each of the job's machines, but equal machines share one: for a policy they
+    are the same.
+    """
+    images = [image for image in snapshot.images.get(job.id, ()) if image.attempt == job.restarts]
+    last_image = max(images, key=lambda image: image.taken, default=None)
     mtti = _mtti(snapshot, job)
-    seen = set()
+    yielded_keys = set()
     for node in job.nodes:
         machine = snapshot.machine_of.get(node)
-        standing = [t for t in threats if t.what == node]
+        node_threats = [threat for threat in threats if threat.what == node]
         lease = snapshot.leases.get(node, 1.0)
         key = machine and (machine.instance.launched, machine.instance.offer_key, lease)
-        if not standing and key in seen:
+        if not node_threats and key in yielded_keys:
             continue
-        seen.add(key)
+        yielded_keys.add(key)
         launched = machine.instance.launched if machine else job.start
-        offer = (machine.instance.instance_type, machine.instance.zone) if machine else ("", "")
+        type_and_zone = (
+            (machine.instance.instance_type, machine.instance.zone) if machine else ("", "")
+        )
         yield Situation(
             job=str(job.id),
             now=snapshot.now,
             launched=launched,
             started=job.start,
-            last=last.taken if last else None,
-            cost=last.seconds if last else 0.0,
+            last=last_image.taken if last_image else None,
+            cost=last_image.seconds if last_image else 0.0,
             dump=_save_seconds(snapshot, job.id, threats),
-            prices=snapshot.prices.get(offer, ()),
+            prices=snapshot.prices.get(type_and_zone, ()),
             bid=snapshot.bid,
-            notices=notices(standing, snapshot.now),
+            notices=notices(node_threats, snapshot.now),
             mtti=mtti,
             lease=lease,
             blocking=choice.blocking,
@@ -261,8 +273,8 @@ def _situations(
 
 
 def _mtti(snapshot: Snapshot, job: SlurmJob) -> float | None:
-    """The mean time of the job, which is interrupted with the first of its machines that is taken.
-    A machine of which nothing is known counts as the policy has it.
+    """The mean time (s) to an interruption of the job: it is interrupted when the first of its
+    machines is taken. Machines of unknown offers count with the default of the policies.
     """
     machines = [snapshot.machine_of.get(node) for node in job.nodes]
     offers = [machine.instance.offer_key if machine else "" for machine in machines]

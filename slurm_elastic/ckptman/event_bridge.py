@@ -1,4 +1,4 @@
-"""Interruption notices of EC2 by EventBridge and SQS."""
+"""Interruption notices of EC2, by EventBridge and SQS."""
 
 from __future__ import annotations
 
@@ -34,47 +34,47 @@ class _Event(Struct, frozen=True, kw_only=True):
 
 
 def reading_of_event(body: str, handle: str, now: float) -> SourceReading:
-    """A message of EventBridge as EC2's user guide has it; other events are not for us."""
+    """Parse a message of EventBridge, in the form of EC2's user guide. Other events are ignored."""
     try:
-        raw = json.loads(body)
-        if isinstance(raw, dict) and isinstance(raw.get("Message"), str):
-            raw = json.loads(raw["Message"])  # by way of an SNS topic
-        kind = raw.get("detail-type") if isinstance(raw, dict) else None
+        message = json.loads(body)
+        if isinstance(message, dict) and isinstance(message.get("Message"), str):
+            message = json.loads(message["Message"])  # by way of an SNS topic
+        kind = message.get("detail-type") if isinstance(message, dict) else None
         if kind not in (INTERRUPTION, REBALANCE):
             return SourceReading(
                 handle=handle, wrong=f"an event that is no notice: {str(kind)[:80]}"
             )
-        event = msgspec.convert(raw, _Event)
-        when = datetime.fromisoformat(event.time).timestamp()
+        event = msgspec.convert(message, _Event)
+        announced_at = datetime.fromisoformat(event.time).timestamp()
     except (ValueError, msgspec.ValidationError, RecursionError) as error:
         return SourceReading(handle=handle, wrong=f"a message that cannot be read: {error}")
     if kind == REBALANCE:
         notice = Notice(instance=event.detail.instance, kind=NoticeKind.REBALANCE, seen=now)
-        return SourceReading(handle=handle, notice=notice, announced=when)
+        return SourceReading(handle=handle, notice=notice, announced=announced_at)
     notice = Notice(
         instance=event.detail.instance, kind=NoticeKind.INTERRUPTION, seen=now,
-        deadline=when + _INTERRUPTION_LEAD_S,
+        deadline=announced_at + _INTERRUPTION_LEAD_S,
     )  # fmt: skip
     return SourceReading(handle=handle, notice=notice)
 
 
 class SqsClient(Protocol):
-    """The part of boto3's client that is used."""
+    """The part of boto3's client that we use."""
 
     def receive_message(self, **request: object) -> dict[str, list[dict[str, str]]]:
-        """Up to ten messages."""
+        """Receive up to ten messages."""
         ...
 
     def delete_message_batch(self, **request: object) -> object:
-        """Up to ten of them."""
+        """Delete up to ten messages."""
         ...
 
 
 class SqsQueue:
     """An SQS queue that an EventBridge rule fills (docs/checkpointing.md has the rule)."""
 
-    BATCH = 10
-    MOST = 2000
+    BATCH_SIZE = 10
+    MAX_MESSAGES = 2000
 
     def __init__(self, url: str, open_client: Callable[[], SqsClient]) -> None:
         self.name = "notices in SQS"
@@ -83,27 +83,32 @@ class SqsQueue:
         self._client: SqsClient | None = None
 
     def read(self, now: float) -> Sequence[SourceReading]:
-        """All that is there, up to MOST; nothing is deleted yet."""
+        """Receive all waiting messages, at most MAX_MESSAGES. ``done`` deletes them later."""
         self._client = self._client or self._open()
-        found: list[SourceReading] = []
-        while len(found) < self.MOST:
+        readings: list[SourceReading] = []
+        while len(readings) < self.MAX_MESSAGES:
             answer = self._client.receive_message(
-                QueueUrl=self._url, MaxNumberOfMessages=self.BATCH, WaitTimeSeconds=0,
-                # What a crash leaves undeleted comes again after that.
+                QueueUrl=self._url, MaxNumberOfMessages=self.BATCH_SIZE, WaitTimeSeconds=0,
+                # A message that a crash leaves undeleted comes again after so many seconds.
                 VisibilityTimeout=60,
             )  # fmt: skip
             messages = answer.get("Messages", [])
-            found += [reading_of_event(m["Body"], m["ReceiptHandle"], now) for m in messages]
+            readings += [
+                reading_of_event(message["Body"], message["ReceiptHandle"], now)
+                for message in messages
+            ]
             if not messages:
                 break
-        return found
+        return readings
 
     def done(self, handles: Sequence[str]) -> None:
-        """Delete them, ten a call."""
+        """Delete these messages, ten per call."""
         client = self._client
-        for start in range(0, len(handles), self.BATCH):
-            part = handles[start : start + self.BATCH]
-            entries = [{"Id": str(n), "ReceiptHandle": h} for n, h in enumerate(part)]
-            # A message that fails comes again, and is known by then.
+        for start in range(0, len(handles), self.BATCH_SIZE):
+            batch = handles[start : start + self.BATCH_SIZE]
+            entries = [
+                {"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(batch)
+            ]
+            # If a deletion fails, the message comes again, and its notice is known already.
             if client is not None:
                 client.delete_message_batch(QueueUrl=self._url, Entries=entries)

@@ -1,6 +1,7 @@
-"""Threads that take the most urgent work first, one piece of work a job at a time. Each kind of
-work has threads of its own, so that what has a deadline never waits behind a save that could come
-later, nor any save behind the removal of what nobody needs any more.
+"""Threads that do the most urgent work first and one piece of work per job at a time.
+
+Each kind of work has its own threads. Work with a deadline never waits behind a periodic save, and
+no save waits behind the removal of old images.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from slurm_elastic.base.lasting import LastingThread
 log = logging.getLogger(__name__)
 
 Urgency = tuple[float, float]
-"""Deadline (Unix time), then less the work at risk: smaller is more urgent."""
+"""Deadline (Unix time), then minus the work at risk (node-seconds). The smaller tuple is more
+urgent.
+"""
 
 
 class WorkKind(Enum):
-    """The purpose of a piece of work."""
+    """The kinds of work; each has its own threads."""
 
     URGENT = auto()
     PERIODIC = auto()
@@ -31,8 +34,9 @@ class WorkKind(Enum):
 
 
 class KeyedExecutor:
-    """At most ``size`` at urgent work, half as many (one at least) at periodic, one at removals; 0:
-    whoever submits does it at once. Threads start when needed.
+    """Threads per kind of work: ``size`` for urgent work, ``size / 2`` (at least one) for periodic
+    saves, one for removals. They start when they are needed. With ``size=0`` work runs in the
+    caller's thread.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_busy")}
@@ -43,8 +47,8 @@ class KeyedExecutor:
         self._busy: dict[int, WorkKind] = {}
         sizes = {WorkKind.URGENT: size, WorkKind.PERIODIC: max(size // 2, 1), WorkKind.REMOVAL: 1}
         self._lanes = {
-            kind: _Lane(kind.name.lower(), most, self._lock, self._do)
-            for kind, most in sizes.items()
+            kind: _Lane(kind.name.lower(), lane_size, self._lock, self._do)
+            for kind, lane_size in sizes.items()
         }
 
     def submit(
@@ -56,8 +60,8 @@ class KeyedExecutor:
         kind: WorkKind = WorkKind.URGENT,
         on_cancelled: Callable[[], object] = lambda: None,
     ) -> bool:
-        """Have ``work`` done for that job; False where something waits or runs for it already.
-        ``on_cancelled`` is called where it makes way before it has begun.
+        """Queue ``work`` for that job. Returns False if work for the job already waits or runs.
+        ``on_cancelled`` is called if the work is cancelled before it begins.
         """
         lane = self._lanes[kind]
         with self._lock:
@@ -71,13 +75,13 @@ class KeyedExecutor:
         return True
 
     def is_busy(self, job: int) -> bool:
-        """Whether something waits or runs for that job."""
+        """Whether work for that job waits or runs."""
         with self._lock:
             return job in self._busy
 
     def cancel_periodic(self, job: int) -> WorkKind | None:
-        """For what has a deadline: a periodic save of that job is on_cancelled unless it has begun.
-        The kind of work that is still under way for the job; None where there is none.
+        """Cancel a periodic save of that job if it has not begun, because the job now has a
+        deadline. Returns the kind of other work under way for the job, or None.
         """
         with self._lock:
             work = self._lanes[WorkKind.PERIODIC].take_out(job)
@@ -88,8 +92,8 @@ class KeyedExecutor:
         return None
 
     def close(self) -> None:
-        """Forget what waits, and wait for what runs."""
-        # All are told before any is waited for: they end side by side.
+        """Drop the work that waits, and wait for the work that runs."""
+        # First tell all lanes to end, then wait: so they end side by side.
         for lane in self._lanes.values():
             lane.close()
         for lane in self._lanes.values():
@@ -98,23 +102,23 @@ class KeyedExecutor:
     def _do(self, job: int, work: Callable[[], object]) -> None:
         try:
             work()
-        # The thread goes on: others' work waits for it, too.
+        # Catch everything: the thread must continue, because the work of other jobs waits for it.
         except Exception:
-            log.exception("work fails in an unknown way job=%d", job)
+            log.exception("work for a job failed with an unexpected error job=%d", job)
         finally:
             with self._lock:
                 self._busy.pop(job, None)
 
 
 class _Work(NamedTuple):
-    """A piece of work, and what is called where it is never done."""
+    """A piece of work, and what to call if it is cancelled."""
 
     do: Callable[[], object]
     on_cancelled: Callable[[], object]
 
 
 class _Lane:
-    """The threads and the waiting work of one kind, under the crew's ``lock``."""
+    """The threads and the queue of one kind of work. ``lock`` is the executor's."""
 
     guarded_by: ClassVar[GuardedBy] = {
         "_wake": Guarded(
@@ -138,7 +142,7 @@ class _Lane:
         self.closed = False
 
     def put(self, job: int, order: Urgency, work: _Work) -> None:
-        """The caller holds the lock."""
+        """Queue the work. The caller holds the lock."""
         heapq.heappush(self._waiting, (order, next(self._numbers), job, work))
         if self._idle < len(self._waiting) and len(self._threads) < self._size:
             name = f"{self._name}-{len(self._threads) + 1}"
@@ -148,23 +152,23 @@ class _Lane:
         self._wake.notify()
 
     def take_out(self, job: int) -> _Work | None:
-        """The work that waits for that job, which then does not; the caller holds the lock."""
-        for at, (_, _, whose, work) in enumerate(self._waiting):
-            if whose == job:
-                del self._waiting[at]
+        """Remove and return the work that waits for that job. The caller holds the lock."""
+        for index, (_, _, queued_job, work) in enumerate(self._waiting):
+            if queued_job == job:
+                del self._waiting[index]
                 heapq.heapify(self._waiting)
                 return work
         return None
 
     def close(self) -> None:
-        """Forget what waits."""
+        """Drop the work that waits, and let the threads end."""
         with self._wake:
             self.closed = True
             self._waiting.clear()
             self._wake.notify_all()
 
     def join(self) -> None:
-        """Wait for what runs."""
+        """Wait until all threads have ended."""
         # We release the lock first, because each thread needs it to end.
         with self._wake:
             threads = tuple(self._threads)

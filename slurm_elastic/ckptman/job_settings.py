@@ -1,5 +1,5 @@
-"""How a job is to be saved: its own word in the comment, else that of the features that it asks
-for, else its pool's, else the site's. Pure.
+"""How to save a job: by the request in its comment, else by the features it asks for, else by its
+pool, else by the site. Pure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
 from slurm_elastic.policies.checkpoint.unsavable import Unsavable, unfit
 
 MAX_COMMENT_LENGTH = 4096
-"""Characters of a comment that says how a job is saved: it is read again and again."""
+"""Longer comments are refused, because a comment with a request is parsed again and again."""
 _WISH = re.compile(r"(?:^|[\s;])ckpt=([^\s;]*)")
 _FEATURE = re.compile(r"(?<![\w.-])ckpt_([a-z]+)(?![\w.-])")
 _FORMS = {
@@ -50,11 +50,11 @@ _FORMS = {
 
 
 class MethodChoice(Struct, frozen=True, kw_only=True):
-    """The method and policy for one job. ``refused`` says what is wrong with the job's own word.
-    ``move_only``: a save ends the run, so it is only made to move the job. ``blocking``: the job
-    stands still while it is saved; an application that saves itself may say that it does not.
-    ``renewals``: how often it may be requeued at its time limit; ``unsavable``: what becomes of it
-    where no save succeeds; ``own``: by the job's own word.
+    """Method and policy for one job. ``refused``: what is wrong with the job's own request.
+    ``move_only``: a save ends the run, so it is made only to move the job. ``blocking``: the job
+    stands still during its save; an application that saves itself may say that it does not.
+    ``renewals``: how often it may be requeued at its time limit. ``unsavable``: what happens if no
+    save succeeds. ``own``: the job requested the method itself.
     """
 
     method: str
@@ -71,19 +71,19 @@ class MethodChoice(Struct, frozen=True, kw_only=True):
 def resolve(
     comment: str, features: str, pool: PoolCheckpoint, settings: CheckpointSettings
 ) -> MethodChoice:
-    """``--comment=ckpt=METHOD[,limit][,KEY=VALUE...]``, or ``--constraint=ckpt_METHOD``, or what
-    the pool or the site says.
+    """The choice by ``--comment=ckpt=METHOD[,limit][,KEY=VALUE...]``, else by
+    ``--constraint=ckpt_METHOD``, else by the pool or the site.
     """
     policy = policy_of(pool.policy or settings.policy)
     try:
-        wish = parse_comment(comment) or parse_features(features)
+        request = parse_comment(comment) or parse_features(features)
     except ValueError as error:
-        # It is never saved, rather than in a way that its user did not mean.
+        # Do not save it at all, rather than in a way that its user did not mean.
         return MethodChoice(method="none", policy=Never(), refused=str(error))
-    method, options = wish or (pool.method or settings.method, {})
-    saved = options.get("saved", settings.signal.saved)
-    ends = method == "signal" and saved.partition(":")[0] == "exit"
-    asked = options.pop(LIMIT, None)
+    method, options = request or (pool.method or settings.method, {})
+    sign = options.get("saved", settings.signal.saved)
+    ends_by_save = method == "signal" and sign.partition(":")[0] == "exit"
+    renewals_asked = options.pop(LIMIT, None)
     if method == "criu" and options.pop(TCP, pool.tcp or settings.tcp) == CLOSE:
         options = {**options, TCP: CLOSE}
     rule = at_limit_of(pool.at_limit or settings.at_limit)
@@ -91,26 +91,26 @@ def resolve(
         method=method,
         policy=policy,
         options=options,
-        move_only=ends,
+        move_only=ends_by_save,
         blocking=options.get("blocking") != "no",
         unsavable=Unsavable(pool.unsavable or settings.unsavable),
-        own=wish is not None,
-        renewals=0 if method == "none" else _renewals(rule, asked),
+        own=request is not None,
+        renewals=0 if method == "none" else _renewals(rule, renewals_asked),
     )
 
 
 def resolve_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) -> MethodChoice:
-    """``resolve`` for this job, as far as its method can save a job of its kind."""
+    """``resolve`` for this job, if the method can save jobs of its kind."""
     plan = resolve(job.comment, job.features, pool, settings)
     if plan.method in SHARED and settings.directory is None:
-        why = f"method {plan.method} {NO_DIRECTORY}"
+        refusal = f"method {plan.method} {NO_DIRECTORY}"
     elif plan.method in LAUNCHED:
-        # One of several nodes that says nothing itself is found out by its first save, as its user
-        # is to read why.
-        why = unfit(plan.method, batch=job.batch, nodes=len(job.nodes) if plan.own else 1)
+        # If a job with several nodes requests nothing itself, its first save fails, so that its
+        # user reads why.
+        refusal = unfit(plan.method, batch=job.batch, nodes=len(job.nodes) if plan.own else 1)
     else:
-        why = ""
-    return MethodChoice(method="none", policy=plan.policy, refused=why) if why else plan
+        refusal = ""
+    return MethodChoice(method="none", policy=plan.policy, refused=refusal) if refusal else plan
 
 
 def explain_no_method(choice: MethodChoice) -> str:
@@ -122,60 +122,60 @@ def explain_no_method(choice: MethodChoice) -> str:
     return "neither its comment nor the configuration names a method"
 
 
-def _renewals(rule: AtLimit, asked: str | None) -> int:
-    """How often a job may be requeued at its limit, by the site's rule, and by its own word."""
-    if asked is None:
+def _renewals(rule: AtLimit, requested: str | None) -> int:
+    """How often a job may be requeued at its time limit, by the site's rule and its own request."""
+    if requested is None:
         return rule.times if isinstance(rule, Renew) else 0
-    return min(rule.times, int(asked)) if asked else rule.times
+    return min(rule.times, int(requested)) if requested else rule.times
 
 
 def asks_for_limit(comment: str) -> bool:
-    """Whether a job's own comment wants it to go on after its time limit."""
-    found = _WISH.search(comment[:MAX_COMMENT_LENGTH])
-    return found is not None and any(
-        word.partition("=")[0] == LIMIT for word in found[1].split(",")[1:]
+    """Whether a job's comment requests to continue after its time limit."""
+    match = _WISH.search(comment[:MAX_COMMENT_LENGTH])
+    return match is not None and any(
+        word.partition("=")[0] == LIMIT for word in match[1].split(",")[1:]
     )
 
 
 def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
-    """Method and options in a job's comment; None where it says nothing of checkpoints.
+    """Method and options in a job's comment; None if it does not mention checkpoints.
 
-    ValueError with one sentence where it cannot be followed.
+    Raises ValueError, with one sentence for the user, if the request is not valid.
     """
-    found = _WISH.search(comment[:MAX_COMMENT_LENGTH])
-    if found is None:
+    match = _WISH.search(comment[:MAX_COMMENT_LENGTH])
+    if match is None:
         return None
     if len(comment) > MAX_COMMENT_LENGTH:
         raise ValueError(
             f"a comment of {len(comment)} characters: expected at most {MAX_COMMENT_LENGTH}"
         )
-    method, *rest = found[1].split(",")
+    method, *option_words = match[1].split(",")
     if method not in table().names():
         offered = ", ".join(name for name in table().names() if name != REHEARSED)
         raise ValueError(f"ckpt={method}: expected one of {offered}")
     options: dict[str, str] = {}
-    for word in rest:
-        key, equals, value = word.partition("=")
+    for option in option_words:
+        key, equals, value = option.partition("=")
         if key == LIMIT:
-            options[key] = _checked_times(found[1], value) if equals else ""
+            options[key] = _checked_times(match[1], value) if equals else ""
             continue
         if not key or not equals or not value:
-            raise ValueError(f"ckpt={found[1]}: {word!r} is no KEY=VALUE")
+            raise ValueError(f"ckpt={match[1]}: {option!r} is no KEY=VALUE")
         _check_option(method, key, value)
         options[key] = value
     return method, options
 
 
-def _checked_times(wish: str, value: str) -> str:
+def _checked_times(request: str, value: str) -> str:
     if not re.fullmatch(r"\d{1,3}", value, re.ASCII):
-        raise ValueError(f"ckpt={wish}: limit is {value!r}, expected a number up to 999")
+        raise ValueError(f"ckpt={request}: limit is {value!r}, expected a number up to 999")
     return value
 
 
 def parse_features(features: str) -> tuple[str, dict[str, str]] | None:
-    """The method in a job's constraint (``ckpt_criu&bigmem``); None where it names none.
+    """The method in a job's constraint (``ckpt_criu&bigmem``); None if there is none.
 
-    ValueError where it names several, as in ``[ckpt_criu|ckpt_dmtcp]``.
+    Raises ValueError if there are several, as in ``[ckpt_criu|ckpt_dmtcp]``.
     """
     methods = sorted(set(_FEATURE.findall(features)).intersection(table().names()))
     if len(methods) > 1:
@@ -185,25 +185,27 @@ def parse_features(features: str) -> tuple[str, dict[str, str]] | None:
 
 
 def _check_option(method: str, key: str, value: str) -> None:
-    """The submit filter says the same (job_saving.lua), but for the forms."""
-    known = options_of(method)
-    if key not in known:
-        raise ValueError(f"{key}: expected one of {', '.join(known)}")
-    values = known[key]
+    """Raises ValueError for an unknown option or value. The submit filter makes the same checks
+    (job_saving.lua), except the forms.
+    """
+    known_options = options_of(method)
+    if key not in known_options:
+        raise ValueError(f"{key}: expected one of {', '.join(known_options)}")
+    values = known_options[key]
     if values and value not in values:
         raise ValueError(f"{key}={value}: expected one of {', '.join(values)}")
-    fits, form = _FORMS.get(key, (None, ""))
-    if fits and not fits(value):
+    is_valid, form = _FORMS.get(key, (None, ""))
+    if is_valid and not is_valid(value):
         raise ValueError(f"{key}={value}: expected {form}")
 
 
 @cache
 def at_limit_of(text: str) -> AtLimit:
-    """The rule for time limits of a text that the configuration's check has read already."""
+    """Parse a rule for time limits. The configuration was validated, so this cannot fail."""
     return parse_at_limit(text)
 
 
 @cache
 def policy_of(text: str) -> AnyPolicy:
-    """The policy of a text that the configuration's check has read already."""
+    """Parse a policy. The configuration was validated, so this cannot fail."""
     return parse(text)

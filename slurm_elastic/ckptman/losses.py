@@ -1,5 +1,5 @@
-"""The work that a job does again where it does not go on from a save of just before: its user reads
-that in the job's own output, and others in the journal.
+"""Reports the work that a job must repeat because it does not continue from a save made just
+before: to its user in the job's own output, to others as a decision.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from slurm_elastic.policies.checkpoint.threat import Cause
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 MIN_REPORTED_LOSS_S = 60.0
-"""Seconds of work that nobody need be told of: a save and a move cost some of them in any case."""
+"""Fewer seconds of lost work are not reported to the user: each save and move costs some."""
 _LEAST_URGENT = (float("inf"), 0.0)
 _UNANNOUNCED = "its run ended without a notice"
 
 
 def describe_start(move: Migration, run: StartedRun) -> str:
-    """The run's beginning, for a person: what work that cost, and why it is not the newest save."""
+    """For a person: where the run began, how much work that cost, and why it is not the newest
+    save.
+    """
     cost = f", {_describe_loss(move)}" if is_costly(move) else ""
     return f"{run.source}{cost}{f': {run.why}' if run.why else ''}"
 
 
 def is_costly(move: Migration) -> bool:
-    """Whether its next run does much again."""
+    """Whether the next run repeats much work."""
     return lost_seconds(move) >= MIN_REPORTED_LOSS_S
 
 
@@ -46,19 +48,19 @@ def _describe_loss(move: Migration) -> str:
 
 
 def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedRun) -> None:
-    """Two lines in the job's own output, which Slurm may have begun anew."""
-    at = moment(move.began)
+    """Write two lines to the job's own output, which Slurm may have truncated for the new run."""
+    began_at = moment(move.began)
     if move.renewed and run.image is not None:
         lines = (
-            f"slurm-elastic: this job was saved at {at}, as {move.reason}",
+            f"slurm-elastic: this job was saved at {began_at}, as {move.reason}",
             f"slurm-elastic: it goes on from {run.source} on {where}, with its full time limit",
         )
     else:
-        then = "begins anew" if run.image is None else f"goes on from {run.source}"
-        begins = describe_start(move, run).removeprefix(run.source)
+        next_step = "begins anew" if run.image is None else f"goes on from {run.source}"
+        details = describe_start(move, run).removeprefix(run.source)
         lines = (
-            f"slurm-elastic: this job was requeued at {at}: {move.reason}",
-            f"slurm-elastic: it {then} on {where}{begins}",
+            f"slurm-elastic: this job was requeued at {began_at}: {move.reason}",
+            f"slurm-elastic: it {next_step} on {where}{details}",
         )
     try:
         write_to_job_output(site, move.run.job, *lines)
@@ -67,7 +69,7 @@ def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedR
 
 
 class _LastWork(Struct, frozen=True):
-    """A run, and when it was last seen at work."""
+    """A run, and when (Unix time) it was last seen at work."""
 
     run: JobRun
     method: str
@@ -75,60 +77,64 @@ class _LastWork(Struct, frozen=True):
 
 
 class UnannouncedEnds:
-    """Runs that ended without a move of ours, as with a node that was lost: what the next one goes
-    on from is told, too. In memory: what ends while the service is away is not told.
+    """Runs that ended without a move of ours, for example with a lost node. Their users also learn
+    where the next run began. In memory only: ends while the service is away are not reported.
     """
 
     def __init__(self, site: CheckpointSite) -> None:
         self._site = site
-        self._worked: dict[int, _LastWork] = {}
-        self._lost: dict[int, Migration] = {}
+        self._last_work_by_job: dict[int, _LastWork] = {}
+        self._lost_runs: dict[int, Migration] = {}
 
-    def report(self, seen: Snapshot, crew: KeyedExecutor) -> None:
-        """One look, by a list of jobs of this moment."""
-        for known in (self._worked, self._lost):
-            for number in known.keys() - seen.jobs.keys():
-                known.pop(number)
-        for number, choice in seen.choices.items():
+    def report(self, snapshot: Snapshot, crew: KeyedExecutor) -> None:
+        """Find runs that ended, and report them once their next run is at work. ``snapshot.jobs``
+        must be from this tick.
+        """
+        for jobs_by_number in (self._last_work_by_job, self._lost_runs):
+            for number in jobs_by_number.keys() - snapshot.jobs.keys():
+                jobs_by_number.pop(number)
+        for number, choice in snapshot.choices.items():
             if choice.method not in TRANSPARENT_METHODS:
                 continue
-            job = seen.jobs[number]
-            # A suspended job has done no work since.
-            at = job.suspended or seen.now
-            self._compare(job, _LastWork(run_of(job, choice), choice.method, at))
-            if number in self._lost:
-                work = partial(self._tell, self._lost[number], job)
+            job = snapshot.jobs[number]
+            # A suspended job has not worked since its suspension.
+            last_work_at = job.suspended or snapshot.now
+            self._detect_lost_run(job, _LastWork(run_of(job, choice), choice.method, last_work_at))
+            if number in self._lost_runs:
+                work = partial(self._report_loss, self._lost_runs[number], job)
                 crew.submit(number, _LEAST_URGENT, work)
 
-    def _compare(self, job: SlurmJob, now: _LastWork) -> None:
-        before = self._worked.get(job.id)
-        self._worked[job.id] = now
-        if before is None or before.run.attempt >= now.run.attempt:
+    def _detect_lost_run(self, job: SlurmJob, last_work: _LastWork) -> None:
+        earlier_work = self._last_work_by_job.get(job.id)
+        self._last_work_by_job[job.id] = last_work
+        if earlier_work is None or earlier_work.run.attempt >= last_work.run.attempt:
             return
         moves = self._site.state.migrations_of(job.id)
-        # The end of a run that a move of ours has ended is told with that.
-        if all(move.run.attempt < before.run.attempt for move in moves):
-            self._lost[job.id] = self._as_move(before)
+        # Ends that our own moves caused are reported with the move.
+        if all(move.run.attempt < earlier_work.run.attempt for move in moves):
+            self._lost_runs[job.id] = self._as_move(earlier_work)
 
-    def _as_move(self, before: _LastWork) -> Migration:
-        """That run's end as a move, which is kept nowhere: nobody has to carry it on."""
-        image = next(iter(self._site.state.images(before.run.job)), None)
+    def _as_move(self, last_work: _LastWork) -> Migration:
+        """The end of that run in the form of a move. It is stored nowhere, because nothing remains
+        to be done.
+        """
+        image = next(iter(self._site.state.images(last_work.run.job)), None)
         return Migration(
-            run=before.run, method=before.method, threatened=(), reason=_UNANNOUNCED,
-            step=Step.REQUEUED, began=before.at, changed=before.at, cause=Cause.RECLAIM,
-            image=image, reached={str(Step.REQUEUED): before.at},
+            run=last_work.run, method=last_work.method, threatened=(), reason=_UNANNOUNCED,
+            step=Step.REQUEUED, began=last_work.at, changed=last_work.at, cause=Cause.RECLAIM,
+            image=image, reached={str(Step.REQUEUED): last_work.at},
         )  # fmt: skip
 
-    def _tell(self, lost: Migration, job: SlurmJob) -> None:
+    def _report_loss(self, lost: Migration, job: SlurmJob) -> None:
         run = read_started_run(self._site, lost, job)
         if run is None:
             return
-        self._lost.pop(job.id, None)
+        self._lost_runs.pop(job.id, None)
         where = ",".join(job.nodes)
-        done = replace(lost, image=run.image)
-        text = f"{_UNANNOUNCED}; it runs on {where}, from {describe_start(done, run)}"
-        told = bool(run.why) or is_costly(done)
-        level = logging.WARNING if told else logging.INFO
+        move = replace(lost, image=run.image)
+        text = f"{_UNANNOUNCED}; it runs on {where}, from {describe_start(move, run)}"
+        is_reported = bool(run.why) or is_costly(move)
+        level = logging.WARNING if is_reported else logging.INFO
         self._site.recorder.record_run(lost.run, "ckpt-back", text, level=level)
-        if told or (run.image is None and lost.image is not None):
-            notify_user(self._site, done, where, run)
+        if is_reported or (run.image is None and lost.image is not None):
+            notify_user(self._site, move, where, run)

@@ -1,15 +1,16 @@
 """The move of one job, step by step: save, verify, requeue, watch until it runs again. Each step is
-on the disk before its effect, so that whoever starts after a crash goes on where the last one was.
+on the disk before its effect, so a service that starts after a crash continues at the last step.
 
 ===========  ===================================================  ==============================
-step         what is known to be true                             what a new start does
+step         known facts                                          after a restart
 ===========  ===================================================  ==============================
 planned      nothing was done to the job                          drain its nodes, save
 saving       a save may be under way, done, or never begun        take a good image with a number
                                                                   above what there was before it was
                                                                   asked for, else save again
-waiting      no new image; it goes on from an older one or from   the same
-             its start, when its time comes or its node is lost
+waiting      no new image; it continues from an older one or     the same
+             from its start, when its time comes or its node
+             is lost
 saved        the image was verified, the run is stopped; Slurm    by its restart count: done, or
              may have requeued it                                 requeue
 requeueing   the same, after a requeue that had no effect         the same
@@ -43,19 +44,23 @@ from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 MAX_TRIES = 3
+"""A save of a move is tried so often."""
 MIN_POSTPONEMENT_S = 30.0
-"""Seconds by which a deadline has to move for that: clouds round theirs."""
+"""A deadline must move by so many seconds to count as later, because clouds round their deadlines.
+"""
 LAUNCHER_START_S = 30.0
-"""Seconds in which a run may not be under its launcher yet: its first save is tried meanwhile."""
+"""A new run may not be under its launcher yet for so many seconds. Its first save is retried during
+that time.
+"""
 UNBOUND_SAVE_S = 600.0
-"""Seconds for a save before a notice without a deadline."""
+"""The time-out (s) of a save if the notice has no deadline."""
 
 
 def plan_migration(site: CheckpointSite, plan: JobPlan) -> Migration:
-    """A move at its first step; not on the disk yet."""
+    """A move at its first step. It is not on the disk yet."""
     facts, now = plan.facts, site.now()
-    # A run that was stopped in vain is not stopped once more: it works until the last moment. That
-    # its limit ends, or that it is preempted, is certain.
+    # If the run was already stopped in vain for a move, do not stop it again: it works until the
+    # last moment. Exception: the end of a time limit and a preemption are certain.
     stopped = site.state.was_stopped(facts.run.job, facts.run.attempt)
     job = site.jobs.last.get(facts.run.job)
     return Migration(
@@ -68,7 +73,7 @@ def plan_migration(site: CheckpointSite, plan: JobPlan) -> Migration:
         began=now,
         changed=now,
         deadline=facts.deadline,
-        dump=max((s.dump for s in facts.situations), default=0.0),
+        dump=max((situation.dump for situation in facts.situations), default=0.0),
         saves=plan.saves and (facts.cause in OF_JOBS or not stopped),
         stopped=stopped,
         suspended=0.0 if job is None else job.suspended,
@@ -77,55 +82,57 @@ def plan_migration(site: CheckpointSite, plan: JobPlan) -> Migration:
 
 
 def reschedule(site: CheckpointSite, move: Migration, leaving: Mapping[str, Threat]) -> Migration:
-    """By the earliest end of its nodes: one may be taken away sooner than was said first, and what
-    could not be saved is tried once more where it is taken later.
+    """Adjust the move to the earliest end of its nodes. A node may be taken away sooner than
+    announced. If it is taken later, a failed save is tried again.
     """
-    told = [leaving[what] for what in move.what if what in leaving]
-    first = min(
-        ((t.until, t) for t in told if t.until is not None), key=itemgetter(0), default=None
+    threats = [leaving[subject] for subject in move.what if subject in leaving]
+    earliest = min(
+        ((threat.until, threat) for threat in threats if threat.until is not None),
+        key=itemgetter(0),
+        default=None,
     )
-    if first is None or move.step is Step.REQUEUED:
+    if earliest is None or move.step is Step.REQUEUED:
         return move
-    until, threat = first
-    if move.deadline is None or until < move.deadline:
-        return _bring_forward(site, move, until)
-    gave_up = move.step is Step.WAITING and not (move.again or move.was_stopped)
-    of_node = move.cause not in OF_JOBS and move.method in site.checkpointers
-    if gave_up and of_node and until >= move.deadline + MIN_POSTPONEMENT_S:
-        return _try_again_later(site, move, threat, until)
+    deadline, threat = earliest
+    if move.deadline is None or deadline < move.deadline:
+        return _bring_forward(site, move, deadline)
+    has_given_up = move.step is Step.WAITING and not (move.again or move.was_stopped)
+    is_for_nodes = move.cause not in OF_JOBS and move.method in site.checkpointers
+    if has_given_up and is_for_nodes and deadline >= move.deadline + MIN_POSTPONEMENT_S:
+        return _try_again_later(site, move, threat, deadline)
     return move
 
 
 def _bring_forward(site: CheckpointSite, move: Migration, deadline: float) -> Migration:
-    at, now = move.at, site.now()
-    if move.step is Step.WAITING and at is not None:
-        at = min(at, max(deadline - site.config.checkpoint.slack, now))
-    sooner = replace(move, deadline=deadline, at=at)
-    site.state.put(sooner)
+    act_at, now = move.at, site.now()
+    if move.step is Step.WAITING and act_at is not None:
+        act_at = min(act_at, max(deadline - site.config.checkpoint.slack, now))
+    changed_move = replace(move, deadline=deadline, at=act_at)
+    site.state.put(changed_move)
     record_step(
-        site, sooner, "ckpt-sooner", f"its time is shorter: {brief(deadline - now)} are left"
+        site, changed_move, "ckpt-sooner", f"its time is shorter: {brief(deadline - now)} are left"
     )
-    return sooner
+    return changed_move
 
 
 def _try_again_later(
     site: CheckpointSite, move: Migration, threat: Threat, deadline: float
 ) -> Migration:
-    """Another save, when one for this threat begins."""
+    """Plan another save for the time when a save for this threat would begin."""
     now, slack = site.now(), site.config.checkpoint.slack
     job = site.jobs.last.get(move.run.job)
     if job is None or not fits(deadline, now, MIN_FIRST_SAVE_S, slack):
         return move
-    at = max(threat.begins(job, move.dump, slack), now)
-    later = replace(move, deadline=deadline, at=at, again=True, tries=0)
-    site.state.put(later)
+    act_at = max(threat.begins(job, move.dump, slack), now)
+    changed_move = replace(move, deadline=deadline, at=act_at, again=True, tries=0)
+    site.state.put(changed_move)
     text = f"its time is longer: {brief(deadline - now)} are left, it is tried to save it once more"
-    record_step(site, later, "ckpt-later", text)
-    return later
+    record_step(site, changed_move, "ckpt-later", text)
+    return changed_move
 
 
 def continue_migration(site: CheckpointSite, move: Migration) -> Migration:
-    """All that can be done for it now without waiting for Slurm."""
+    """Take each step that can be taken now without waiting for Slurm."""
     match move.step:
         case Step.PLANNED if not move.saves:
             return fall_back(site, move, _explain_no_save(site, move))
@@ -141,18 +148,22 @@ def continue_migration(site: CheckpointSite, move: Migration) -> Migration:
 
 
 def _find_or_save(site: CheckpointSite, move: Migration) -> Migration:
-    """After a crash: a save that was complete is not made again."""
+    """After a crash: do not repeat a save that was complete."""
     if move.newest is None:
         return _save(site, move)
-    least, attempt = move.newest, move.run.attempt
-    # By number: when it was taken is the node's time, whose clock may differ from ours.
-    fresh = [i for i in _list_images(site, move) if i.number > least and i.attempt == attempt]
-    image = next((i for i in fresh if _is_whole(site, move, i)), None)
+    newest_number, attempt = move.newest, move.run.attempt
+    # Compare numbers, not times: the node's clock may differ from ours.
+    new_images = [
+        image
+        for image in _list_images(site, move)
+        if image.number > newest_number and image.attempt == attempt
+    ]
+    image = next((image for image in new_images if _is_whole(site, move, image)), None)
     if image is not None:
         record_step(site, move, "ckpt-found", f"save {image.number} was complete before a restart")
         return _requeue_saved(site, move, image)
-    # Its run stands stopped after a save that is not whole.
-    if fresh:
+    # The new save is not whole, and its run is stopped: let the run work until the next save.
+    if new_images:
         _release_run(site, move)
     return _save(site, move)
 
@@ -164,12 +175,12 @@ def _explain_no_save(site: CheckpointSite, move: Migration) -> str:
         return explain_no_method(choice)
     slack = site.config.checkpoint.slack
     if move.deadline is not None and not fits(move.deadline, move.began, move.dump, slack):
-        left = max(move.deadline - move.began - slack, 0.0)
-        return f"a save may take {brief(move.dump)}, which does not fit into {brief(left)}"
+        left_s = max(move.deadline - move.began - slack, 0.0)
+        return f"a save may take {brief(move.dump)}, which does not fit into {brief(left_s)}"
     if move.stopped:
         return "it was stopped for a save before, in vain"
-    policy = "" if choice is None else f" is {text_of(choice.policy)}, and"
-    return f"its checkpoint policy{policy} wants no save now"
+    policy_text = "" if choice is None else f" is {text_of(choice.policy)}, and"
+    return f"its checkpoint policy{policy_text} wants no save now"
 
 
 def _save(site: CheckpointSite, move: Migration) -> Migration:
@@ -177,42 +188,47 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
     now, method = site.now(), site.checkpointers.get(move.method)
     if method is None:
         return fall_back(site, move, f"method {move.method} cannot be used here any more")
+    # Even a save that takes no time must end ``slack`` seconds before the deadline.
     if not fits(move.deadline, now, 0.0, settings.slack):
-        # Its run may stand still for a save that was under way as a service died.
+        # The run may be stopped, because a save was under way when the service died.
         if move.step is Step.SAVING:
             _release_run(site, move)
         return fall_back(site, move, "the deadline is too near")
-    if at := suspended.resumable_at(site, move.run):
-        return enter_step(site, move, Step.WAITING, again=True, at=at)
-    until = now + UNBOUND_SAVE_S if move.deadline is None else move.deadline - settings.slack
-    # Where the method cannot list its images now, our own memory has the highest number all the
-    # same.
-    known = (*_list_images(site, move), *site.state.images(move.run.job))
-    newest = max((i.number for i in known), default=0)
-    if move.step is Step.SAVING:  # since its first try
-        move = replace(move, newest=newest)
+    if resumable_at := suspended.resumable_at(site, move.run):
+        return enter_step(site, move, Step.WAITING, again=True, at=resumable_at)
+    deadline = now + UNBOUND_SAVE_S if move.deadline is None else move.deadline - settings.slack
+    # If the method cannot list its images now, our own state still has the highest number.
+    images = (*_list_images(site, move), *site.state.images(move.run.job))
+    newest_number = max((image.number for image in images), default=0)
+    if move.step is Step.SAVING:  # the step keeps the time of its first try
+        move = replace(move, newest=newest_number)
         site.state.put(move)
     else:
-        move = enter_step(site, move, Step.SAVING, newest=newest)
+        # Before the save, so that after a crash _find_or_save knows which images are new.
+        move = enter_step(site, move, Step.SAVING, newest=newest_number)
     reach("migration.before-save")
     try:
         suspended.resume(site, move.run)
-        image = method.checkpoint(move.run, deadline=until, stop=True)
+        image = method.checkpoint(move.run, deadline=deadline, stop=True)
     except (CheckpointError, SlurmError) as error:
         return _handle_failed_save(site, move, str(error))
-    # It may be another package's method: whatever it raises, there is no image.
+    # The method may come from another package, so catch everything: there is no image.
     except Exception as error:
-        logging.getLogger(__name__).exception("method fails job=%s", move.run.label)
+        logging.getLogger(__name__).exception(
+            "the checkpoint method failed with an unexpected error job=%s", move.run.label
+        )
         return _handle_failed_save(site, move, f"{type(error).__name__}: {error}")
-    taken = site.now()
+    taken_at = site.now()
     reach("migration.after-save")
     if not _is_whole(site, move, image):
         _release_run(site, move)
         return _handle_failed_save(site, move, f"save {image.number} is not whole")
-    return _requeue_saved(site, move, replace(image, taken=taken))
+    return _requeue_saved(site, move, replace(image, taken=taken_at))
 
 
 def _requeue_saved(site: CheckpointSite, move: Migration, image: Image) -> Migration:
+    # One write for the step and the image: after a crash between two writes the image would be
+    # lost.
     move = enter_step(site, move, Step.SAVED, fresh=image, image=image, at=None)
     reach("migration.saved")
     text = f"save {image.number} is whole: {image.size} bytes in {image.seconds:.1f} s"
@@ -222,30 +238,37 @@ def _requeue_saved(site: CheckpointSite, move: Migration, image: Image) -> Migra
 
 
 def _release_run(site: CheckpointSite, move: Migration) -> None:
-    """The run was stopped after a save that is not whole: it works until the next one, or until its
-    node is lost.
+    """The save is not whole, but its run is stopped: let the run continue. It works until the next
+    save, or until its node is lost.
     """
-    if why := release_run(site, move):
-        record_step(site, move, "ckpt-not-released", why, level=logging.ERROR)
+    if error_text := release_run(site, move):
+        record_step(site, move, "ckpt-not-released", error_text, level=logging.ERROR)
 
 
-def _handle_failed_save(site: CheckpointSite, move: Migration, why: str) -> Migration:
-    """Once more if there is time; else from what there is."""
+def _handle_failed_save(site: CheckpointSite, move: Migration, error_text: str) -> Migration:
+    """Try again if there is time. Otherwise continue from an older image, or from none."""
     site.recorder.count("ckpt_saves_total", method=move.method, outcome="failed")
-    record_step(site, move, "ckpt-failed", why, level=logging.WARNING)
+    record_step(site, move, "ckpt-failed", error_text, level=logging.WARNING)
     tries, now = move.tries + 1, site.now()
-    # What nobody has measured yet fills all the time that there is.
-    first = not site.state.images(move.run.job)
-    dump = min(move.dump, MIN_FIRST_SAVE_S) if first else move.dump
-    time_left = fits(move.deadline, now + RETRY_AFTER_S, dump, site.config.checkpoint.slack)
-    more = tries < MAX_TRIES or (first and now - move.run.started < LAUNCHER_START_S)
+    # The planned duration of a first save is only a guess that fills all the time left, so do not
+    # require that much again.
+    is_first_save = not site.state.images(move.run.job)
+    save_s = min(move.dump, MIN_FIRST_SAVE_S) if is_first_save else move.dump
+    has_time = fits(move.deadline, now + RETRY_AFTER_S, save_s, site.config.checkpoint.slack)
+    may_retry = tries < MAX_TRIES or (is_first_save and now - move.run.started < LAUNCHER_START_S)
     job = _read_job(site, move.run)
-    runs = job is not None and job.restarts == move.run.attempt and not job.states & ENDED
-    if runs and time_left and more:
+    is_running = job is not None and job.restarts == move.run.attempt and not job.states & ENDED
+    if is_running and has_time and may_retry:
         return enter_step(
-            site, move, Step.WAITING, tries=tries, again=True, at=now + RETRY_AFTER_S, note=why
+            site,
+            move,
+            Step.WAITING,
+            tries=tries,
+            again=True,
+            at=now + RETRY_AFTER_S,
+            note=error_text,
         )
-    move = fall_back(site, replace(move, tries=tries), why, runs=runs)
+    move = fall_back(site, replace(move, tries=tries), error_text, runs=is_running)
     if job is not None and job.states & ENDED and ended_for_move(site, move, job):
         return enter_step(site, move, Step.WAITING, at=now)
     return move
@@ -258,44 +281,54 @@ def _read_job(site: CheckpointSite, run: JobRun) -> SlurmJob | None:
         return site.jobs.last.get(run.job)
 
 
-def fall_back(site: CheckpointSite, move: Migration, why: str, *, runs: bool = True) -> Migration:
-    """No save is possible: from an older image at the last moment, else when its node is lost.
-    ``runs``: whether the job's run is still there, as far as is known.
+def fall_back(
+    site: CheckpointSite, move: Migration, reason: str, *, runs: bool = True
+) -> Migration:
+    """No save is possible. Requeue the job at the last moment if there is an older image, else when
+    its node is lost. ``runs``: whether the job's run still exists, as far as we know.
     """
-    image = next((i for i in _list_images(site, move) if _is_whole(site, move, i)), None)
+    image = next(
+        (image for image in _list_images(site, move) if _is_whole(site, move, image)), None
+    )
     if image is None and _may_end_late(site, move):
-        at = site.now() + RETRY_AFTER_S
-        return enter_step(site, move, Step.WAITING, image=None, at=at, again=True, note=why)
+        act_at = site.now() + RETRY_AFTER_S
+        return enter_step(site, move, Step.WAITING, image=None, at=act_at, again=True, note=reason)
     if image is None:
-        then = "it goes on where it is, and from its start if that is lost"
-        text = f"{why}; there is no image: {then if runs else 'its run is over'}"
+        outlook = "it goes on where it is, and from its start if that is lost"
+        text = f"{reason}; there is no image: {outlook if runs else 'its run is over'}"
         record_step(site, move, "ckpt-no-image", text, level=logging.WARNING)
-        return enter_step(site, move, Step.WAITING, image=None, at=None, again=False, note=why)
-    if move.cause is Cause.PLANNED_END:  # nobody ends its machine while it runs
-        then = "it goes on where it is" if runs else "its run is over"
-        record_step(site, move, "ckpt-stays", f"{why}; {then}", level=logging.WARNING)
-        return enter_step(site, move, Step.WAITING, image=image, at=None, again=False, note=why)
-    lost = max(site.now() - image.taken, 0.0)
-    text = f"{why}; it goes on from save {image.number}, {brief(lost)} old"
+        return enter_step(site, move, Step.WAITING, image=None, at=None, again=False, note=reason)
+    # slurm-elasticd does not end a machine at its planned end while a job runs on it.
+    if move.cause is Cause.PLANNED_END:
+        outlook = "it goes on where it is" if runs else "its run is over"
+        record_step(site, move, "ckpt-stays", f"{reason}; {outlook}", level=logging.WARNING)
+        return enter_step(site, move, Step.WAITING, image=image, at=None, again=False, note=reason)
+    lost_s = max(site.now() - image.taken, 0.0)
+    text = f"{reason}; it goes on from save {image.number}, {brief(lost_s)} old"
     record_step(site, move, "ckpt-older-image", text, level=logging.WARNING)
-    # It may end by itself until then, and nothing more can be lost.
+    # Wait until the deadline: the job may end by itself before it, and nothing more can be lost.
     slack = site.config.checkpoint.slack
-    at = site.now() if move.deadline is None else max(move.deadline - slack, site.now())
-    return enter_step(site, move, Step.WAITING, image=image, at=at, again=False, note=why)
+    act_at = site.now() if move.deadline is None else max(move.deadline - slack, site.now())
+    return enter_step(site, move, Step.WAITING, image=image, at=act_at, again=False, note=reason)
 
 
 def _may_end_late(site: CheckpointSite, move: Migration) -> bool:
-    """Whether a save that was asked for may yet come to its end, too late to be answered, before
-    Slurm ends the run: it would have lost its images by then.
+    """Whether a save that was requested may still complete before Slurm ends the run, although too
+    late for our time-out. If we gave up now, the job would start over although that image exists.
     """
-    asked, now = move.newest is not None, site.now()
-    if move.cause not in OF_JOBS or not asked or move.deadline is None or now >= move.deadline:
+    is_requested, now = move.newest is not None, site.now()
+    if (
+        move.cause not in OF_JOBS
+        or not is_requested
+        or move.deadline is None
+        or now >= move.deadline
+    ):
         return False
     return not fits(move.deadline, now + RETRY_AFTER_S, 0.0, site.config.checkpoint.slack)
 
 
 def _list_images(site: CheckpointSite, move: Migration) -> Sequence[Image]:
-    """The images that the method has, newest first; none where that cannot be told."""
+    """The method's images, newest first; none if they cannot be listed."""
     method = site.checkpointers.get(move.method)
     if method is None:
         return ()

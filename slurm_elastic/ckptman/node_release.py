@@ -1,4 +1,4 @@
-"""Nodes that were drained because of a notice are let go again."""
+"""Releases nodes that were drained because of a notice, after the notice is over."""
 
 from __future__ import annotations
 
@@ -24,36 +24,45 @@ log = logging.getLogger(__name__)
 
 
 class _Refusal(Struct, frozen=True):
-    """Until when (the clock for pauses) Slurm is not asked again."""
+    """The last ``pause`` (s), and ``until`` when (monotonic) Slurm is not asked again."""
 
     pause: float = 0.0
     until: float = float("-inf")
 
 
 class NodeReleases:
-    """The debts stand in the state, until Slurm has answered. The pauses are in memory: a new
-    start asks at once.
+    """The nodes to release are in the state until Slurm has answered. The pauses are in memory, so
+    a restarted service asks at once.
     """
 
     def __init__(self, site: CheckpointSite) -> None:
         self._site = site
-        self._refused: dict[str, _Refusal] = {}
+        self._refusals: dict[str, _Refusal] = {}
         self._reports = ReportOnce[str]()
 
     def release_due(self, machines: Mapping[str, Machine]) -> None:
-        """Undo our drains that are due."""
+        """Undo our drains, unless another notice stands against the node."""
         state = self._site.state
-        owed = state.releases()
-        self._refused = {n: r for n, r in self._refused.items() if n in owed or (owed and not n)}
-        self._reports.forget_unless(self._refused.__contains__)
-        if not owed:
+        nodes_to_release = state.releases()
+        self._refusals = {
+            name: refusal
+            for name, refusal in self._refusals.items()
+            if name in nodes_to_release or (nodes_to_release and not name)
+        }
+        self._reports.forget_unless(self._refusals.__contains__)
+        if not nodes_to_release:
             return
         leaving = moving(by_subject(threats_of_notices(state.notices(), machines)))
-        kept = [name for name in owed if name in leaving]
-        state.forget_releases(*kept)  # the end of what stands against them owes it anew
-        due = [name for name in owed if name not in kept and self._may(name)]
-        if due and self._may(ALL_NODES):
-            self._release(due)
+        threatened_names = [name for name in nodes_to_release if name in leaving]
+        # Another notice stands against these nodes; when it ends, they are added again.
+        state.forget_releases(*threatened_names)
+        due_names = [
+            name
+            for name in nodes_to_release
+            if name not in threatened_names and self._may_ask(name)
+        ]
+        if due_names and self._may_ask(ALL_NODES):
+            self._release(due_names)
 
     def _release(self, names: Sequence[str]) -> None:
         try:
@@ -61,14 +70,15 @@ class NodeReleases:
         except SlurmError as error:
             self._put_off(ALL_NODES, compress(names), str(error))
             return
-        self._refused.pop(ALL_NODES, None)
+        self._refusals.pop(ALL_NODES, None)
         self._reports.over(ALL_NODES)
         for name in names:
-            if self._is_released(name, view.get(name)):
+            if self._try_to_release(name, view.get(name)):
                 self._site.state.forget_releases(name)
 
-    def _is_released(self, name: str, node: SlurmNode | None) -> bool:
-        # Nothing is owed where an admin has drained it by now, or nobody: theirs stays.
+    def _try_to_release(self, name: str, node: SlurmNode | None) -> bool:
+        """Release one node. Returns True if nothing is left to do for it."""
+        # An administrator has drained it since, or it is not drained: leave it as it is.
         if node is None or not is_drained(node) or not has_mark(node, MARK):
             return True
         try:
@@ -76,17 +86,21 @@ class NodeReleases:
         except SlurmError as error:
             self._put_off(name, name, str(error))
             return False
-        why = "no notice stands against it any more"
-        self._site.recorder.record(CORRELATION, "ckpt-released", (name,), why)
+        reason = "no notice stands against it any more"
+        self._site.recorder.record(CORRELATION, "ckpt-released", (name,), reason)
         return True
 
-    def _may(self, name: str) -> bool:
-        refused = self._refused.get(name)
-        return refused is None or self._site.monotonic() >= refused.until
+    def _may_ask(self, name: str) -> bool:
+        refusal = self._refusals.get(name)
+        return refusal is None or self._site.monotonic() >= refusal.until
 
-    def _put_off(self, name: str, nodes: str, why: str) -> None:
-        """Told once for each reason, though it is tried again and again."""
-        pause = RELEASE_BACKOFF.longer(self._refused.get(name, _Refusal()).pause)
-        self._refused[name] = _Refusal(pause=pause, until=self._site.monotonic() + pause)
-        if self._reports.is_news(name, why):
-            log.warning("nodes stay drained nodes=%s error=%s", nodes, why)
+    def _put_off(self, name: str, nodes: str, reason: str) -> None:
+        """Retry later, with longer pauses. Each reason is logged once."""
+        pause = RELEASE_BACKOFF.longer(self._refusals.get(name, _Refusal()).pause)
+        self._refusals[name] = _Refusal(pause=pause, until=self._site.monotonic() + pause)
+        if self._reports.is_news(name, reason):
+            log.warning(
+                "nodes stay drained, their release is retried nodes=%s error=%s",
+                nodes,
+                reason,
+            )

@@ -1,7 +1,9 @@
-"""The consequences of threats for nodes: drained, cooling down, powered down, let go again.
+"""The effects of threats on nodes: they are drained, their offers cool down, empty nodes are
+powered down, and nodes are released again.
 
-A node is drained with our reason and never with another's in its place; an admin's own drain is
-enough for us. When its last job has left, a cloud node is powered down, which ends its lease.
+We drain a node with our own reason and never replace another reason; an administrator's drain is
+enough for us. When the last job has left a cloud node, we power the node down, which ends its
+lease.
 """
 
 from __future__ import annotations
@@ -38,60 +40,76 @@ log = logging.getLogger(__name__)
 MARK = NOTICE_MARK
 LOST_REASON = f"{OUR_MARK}lost: taken away"
 UNKNOWN_NOTICE_TTL_S = 3600.0
-"""Seconds that a notice about a machine of nobody's is kept: ours may be known a little later."""
+"""Seconds that a notice about an unknown machine is kept: the ledger may list that machine a little
+later.
+"""
 CORRELATION = "notices"
 RELEASE_BACKOFF = Backoff(2.0, 30.0)
-"""Seconds after a refusal. At most 30: a node that could work again is not kept idle for longer."""
+"""Seconds until a refused release is tried again; at most 30, so that a healthy node is not idle
+for long.
+"""
 ALL_NODES = ""
-"""The key of a refusal that is not about one node: Slurm's nodes could not be read."""
+"""The key of a refusal that concerns all nodes: Slurm's nodes could not be read."""
 
 
 def newest_machine_of(node: str, machines: Mapping[str, Machine]) -> Machine | None:
     """The newest live machine of a node."""
-    mine = [m for m in machines.values() if m.instance.node == node and m.is_wanted]
-    return max(mine, key=lambda m: m.instance.launched, default=None)
+    machines_of_node = [
+        machine
+        for machine in machines.values()
+        if machine.instance.node == node and machine.is_wanted
+    ]
+    return max(machines_of_node, key=lambda machine: machine.instance.launched, default=None)
 
 
-def apply_threats(site: CheckpointSite, seen: Snapshot, moving: frozenset[str]) -> None:
-    """Drain what is taken away, power down what is empty by now, give up what is lost already.
+def apply_threats(site: CheckpointSite, snapshot: Snapshot, nodes_to_empty: frozenset[str]) -> None:
+    """Drain nodes that will be taken away, set lost nodes down, power empty nodes down.
 
-    ``moving``: nodes that a job is still to be moved off.
+    ``nodes_to_empty``: nodes that jobs must still be moved off.
     """
-    view = seen.nodes or {}
+    view = snapshot.nodes or {}
     now = site.now()
     leaving = {
-        n: t for n in view if (t := _threat_to_drain_for(seen.threats.get(n, ()), view[n], moving))
+        name: threat
+        for name in view
+        if (
+            threat := _threat_to_drain_for(
+                snapshot.threats.get(name, ()), view[name], nodes_to_empty
+            )
+        )
     }
-    late = [n for n, t in leaving.items() if t.until is not None and now > t.until]
-    left = [n for n in leaving if n not in moving]
+    late_names = [
+        name for name, threat in leaving.items() if threat.until is not None and now > threat.until
+    ]
+    names_without_moves = [name for name in leaving if name not in nodes_to_empty]
     steps: tuple[tuple[Collection[str], Callable[[], None]], ...] = (
         (leaving, lambda: _drain(site, view, leaving)),
         (
-            late,
+            late_names,
             lambda: _set_lost_nodes_down(
-                site, view, late, [m.instance for m in seen.machines.values()]
+                site, view, late_names, [machine.instance for machine in snapshot.machines.values()]
             ),
         ),
-        (left, lambda: _power_down(site, view, left)),
+        (names_without_moves, lambda: _power_down(site, view, names_without_moves)),
     )
     for names, step in steps:
         try:
             if names:
                 step()
-        # What Slurm refuses in one step keeps the next one from nothing.
+        # If Slurm refuses one step, still try the next.
         except SlurmError as error:
-            log.warning("nodes cannot be changed, again with the next look: %s", error)
+            log.warning("nodes cannot be changed, the next tick tries again: %s", error)
 
 
 def _threat_to_drain_for(
-    threats: Sequence[Threat], node: SlurmNode, moving: Collection[str]
+    threats: Sequence[Threat], node: SlurmNode, nodes_to_empty: Collection[str]
 ) -> Threat | None:
-    """The one for which a node is to be drained: its machine goes; or it comes to its planned end,
-    and jobs are moved off for that. Plans of Slurm's and of administrators are theirs.
+    """The threat that we drain the node for: its machine goes away, or reaches its planned end and
+    jobs are moved off for that. Plans of Slurm or of administrators drain the node themselves.
     """
-    planned = node.name in moving or has_mark(node, MARK)
+    planned = node.name in nodes_to_empty or has_mark(node, MARK)
     causes = LEAVING | {Cause.PLANNED_END} if planned else LEAVING
-    return next((t for t in threats if t.cause in causes), None)
+    return next((threat for threat in threats if threat.cause in causes), None)
 
 
 def _drain(
@@ -111,30 +129,37 @@ def _drain(
 def _set_lost_nodes_down(
     site: CheckpointSite,
     view: Mapping[str, SlurmNode],
-    late: Iterable[str],
+    late_names: Iterable[str],
     machines: Collection[Instance],
 ) -> None:
-    """Its time is over and it does not answer: its jobs are requeued now."""
-    gone = [name for name in late if _is_lost(view[name])]
-    if gone:
-        # Once more: with a slow slurmctld another machine may have come up since the look.
-        view = site.slurm.nodes(gone)
-        gone = [name for name in gone if name in view and _is_lost(view[name])]
-    # Only nodes of pools: nobody would give a site's own node its address back.
-    cut = [n for n in gone if n in site.pool_of and is_anothers_address(view[n], machines)]
-    kept = [name for name in gone if name not in cut]
-    # What does not answer may still run, as at a maintenance of its network, and has to hear that
-    # its job is killed: it keeps its address.
-    for names, address in ((cut, NOWHERE), (kept, None)):
+    """Requeue the jobs of nodes whose deadline is over and that do not answer."""
+    lost_names = [name for name in late_names if _is_lost(view[name])]
+    if lost_names:
+        # Read the nodes again: if slurmctld was slow, another machine may have come up since the
+        # snapshot.
+        view = site.slurm.nodes(lost_names)
+        lost_names = [name for name in lost_names if name in view and _is_lost(view[name])]
+    # Only nodes of pools: slurm-elasticd does not restore the address of a site's own node.
+    names_without_address = [
+        name
+        for name in lost_names
+        if name in site.pool_of and is_anothers_address(view[name], machines)
+    ]
+    other_names = [name for name in lost_names if name not in names_without_address]
+    # A machine that does not answer may still run, for example during maintenance of its network.
+    # It must hear that its job is killed, so its node keeps its address.
+    for names, address in ((names_without_address, NOWHERE), (other_names, None)):
         if names:
-            # DOWN has Slurm requeue its jobs now, not when SlurmdTimeout is over.
+            # DOWN makes slurmctld requeue the jobs now, not after SlurmdTimeout.
             node_updates.set_down(site.slurm, names, LOST_REASON, address=address)
-    if gone:
-        site.recorder.record(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
+    if lost_names:
+        site.recorder.record(
+            CORRELATION, "ckpt-node-lost", lost_names, "its machine was taken away"
+        )
 
 
 def _is_lost(node: SlurmNode) -> bool:
-    # Not where an admin has drained it: the reason is theirs.
+    # If an administrator drained the node, the reason and the decision are theirs.
     is_ours = has_mark(node, OUR_MARK)
     return is_busy(node) and not is_down(node) and is_ours and "NOT_RESPONDING" in node.states
 
@@ -142,70 +167,86 @@ def _is_lost(node: SlurmNode) -> bool:
 def _power_down(
     site: CheckpointSite, view: Mapping[str, SlurmNode], leaving: Iterable[str]
 ) -> None:
-    """An empty machine that is going anyway costs money for nothing."""
-    empty = [
+    """Power down empty nodes. Their machines go away in any case and would only cost money."""
+    empty_names = [
         name
         for name in leaving
         if name in site.pool_of
         and phase(view[name]) is Phase.UP
+        # Only nodes that we have drained: an administrator may still need the others.
         and has_mark(view[name], MARK)
         and is_drained(view[name])
         and not is_busy(view[name])
         and not is_down(view[name])
     ]
-    if empty:
-        node_updates.power_down(site.slurm, empty)
-        site.recorder.record(CORRELATION, "ckpt-powered-down", empty, "no job is left on it")
+    if empty_names:
+        node_updates.power_down(site.slurm, empty_names)
+        site.recorder.record(CORRELATION, "ckpt-powered-down", empty_names, "no job is left on it")
 
 
-def cool_down(site: CheckpointSite, fresh: Sequence[RecordedNotice]) -> None:
-    """The offers of machines that are taken away are not asked for a while."""
+def cool_down(site: CheckpointSite, new_notices: Sequence[RecordedNotice]) -> None:
+    """Stop buying, for a while, the offers whose machines are taken away."""
     now, seconds = site.now(), site.config.timings.capacity_cooldown
-    for one in {w.offer: w for w in fresh if w.takes}.values():
-        cooling = after_interruption(one.offer, one.notice.instance, now, seconds)
+    for recorded in {notice.offer: notice for notice in new_notices if notice.takes}.values():
+        cooling = after_interruption(recorded.offer, recorded.notice.instance, now, seconds)
         try:
-            standing = {c.scope: c.until for c in site.ledger.exclusions.cool_downs(now)}
-            # A longer one, as after refusals, is not cut short.
-            if standing.get(one.offer, 0.0) < cooling.until:
+            cool_down_ends = {
+                exclusion.scope: exclusion.until
+                for exclusion in site.ledger.exclusions.cool_downs(now)
+            }
+            # Do not shorten a longer cool-down, such as one after refusals.
+            if cool_down_ends.get(recorded.offer, 0.0) < cooling.until:
                 site.ledger.exclusions.add(cooling)
         except sqlite3.Error as error:
-            log.warning("offer does not cool down key=%s error=%s", one.offer, error)
+            log.warning(
+                "the cool-down of an offer cannot be written to the ledger key=%s error=%s",
+                recorded.offer,
+                error,
+            )
 
 
-def close_ended_notices(site: CheckpointSite, seen: Snapshot) -> None:
-    """Notices whose machine is gone, and those that were wrong: its node is let go again."""
-    over = {w.key: why for w in seen.warned if (why := _why_ended(site, w, seen)) is not None}
-    for one in (w for w in seen.warned if w.key in over):
-        machine = seen.machines.get(one.notice.instance)
-        site.state.close_notice(one, site.now(), release=machine.instance.node if machine else "")
-        subject = one.notice.node or one.notice.instance
-        site.recorder.record(CORRELATION, "ckpt-notice-over", (subject,), over[one.key])
+def close_ended_notices(site: CheckpointSite, snapshot: Snapshot) -> None:
+    """Close notices whose machine is gone, and notices that proved wrong. The node is then
+    released.
+    """
+    reasons = {
+        recorded.key: reason
+        for recorded in snapshot.notices
+        if (reason := _why_ended(site, recorded, snapshot)) is not None
+    }
+    for recorded in (recorded for recorded in snapshot.notices if recorded.key in reasons):
+        machine = snapshot.machines.get(recorded.notice.instance)
+        site.state.close_notice(
+            recorded, site.now(), release=machine.instance.node if machine else ""
+        )
+        subject = recorded.notice.node or recorded.notice.instance
+        site.recorder.record(CORRELATION, "ckpt-notice-over", (subject,), reasons[recorded.key])
 
 
-def _why_ended(site: CheckpointSite, one: RecordedNotice, seen: Snapshot) -> str | None:
-    notice, now = one.notice, site.now()
+def _why_ended(site: CheckpointSite, recorded: RecordedNotice, snapshot: Snapshot) -> str | None:
+    notice, now = recorded.notice, site.now()
     if notice.instance:
-        machine = seen.machines.get(notice.instance)
+        machine = snapshot.machines.get(notice.instance)
         if machine is None:
-            known = one.offer or now - notice.seen > UNKNOWN_NOTICE_TTL_S
-            return "its machine is gone" if known else None
-        late = is_false(notice, now)
-        return "its machine is still there long after the deadline" if late else None
-    node = (seen.nodes or {}).get(notice.node)
+            is_gone = recorded.offer or now - notice.seen > UNKNOWN_NOTICE_TTL_S
+            return "its machine is gone" if is_gone else None
+        is_wrong = is_false(notice, now)
+        return "its machine is still there long after the deadline" if is_wrong else None
+    node = (snapshot.nodes or {}).get(notice.node)
     if node is not None and phase(node) is Phase.POWERED_DOWN:
         return "its node is powered down"
     return None
 
 
 def withdraw_notices(site: CheckpointSite, node: str, machines: Mapping[str, Machine]) -> None:
-    """A person takes back what was said of a node."""
+    """Close the notices of a node because a person withdrew them."""
     machine = newest_machine_of(node, machines)
     instance = machine.instance.id if machine else ""
-    mine = [
-        w for w in site.state.notices()
-        if w.notice.node == node or (instance and w.notice.instance == instance)
+    notices = [
+        recorded for recorded in site.state.notices()
+        if recorded.notice.node == node or (instance and recorded.notice.instance == instance)
     ]  # fmt: skip
-    for one in mine:
-        site.state.close_notice(one, site.now(), release=node)
-    if mine:
+    for recorded in notices:
+        site.state.close_notice(recorded, site.now(), release=node)
+    if notices:
         site.recorder.record(CORRELATION, "ckpt-withdrawn", (node,), "an operator took it back")

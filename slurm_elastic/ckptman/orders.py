@@ -1,9 +1,9 @@
-"""The words of people and agents: notices of nodes, their withdrawal, and saves that are wanted.
+"""Orders of people and agents: withdrawals of notices, and saves. (Notices are taken in by the
+poller.)
 
-One that is no notice waits from when a source tells it until it was carried out. Only then is it
-acknowledged there, so that whoever starts after a crash is told it once more. A withdrawal that
-fails by an exception waits on; a save that was tried is done with, and the journal says what became
-of it.
+An order waits until it was carried out, and only then its source acknowledges it. So a service that
+starts after a crash receives the order again. A withdrawal that raises stays in the queue. A save
+that was tried is finished; the recorded decisions show its result.
 """
 
 from __future__ import annotations
@@ -19,56 +19,61 @@ from slurm_elastic.state.ckptstate.orders import AnyOrder
 
 
 class ReceivedOrder(Struct, frozen=True):
-    """An order, and the handle that its source knows it by; that may be used again for another."""
+    """An order and the handle by which its source knows it. A source may use a handle again for
+    another order.
+    """
 
     handle: str
     order: AnyOrder
 
 
 class Orders:
-    """Safe for several threads: pollers tell, the loop takes, the crew carries out. ``woken`` is
-    called when there is a new one.
+    """Orders that wait, are under way, or wait to be acknowledged. Thread-safe: pollers deliver
+    orders, the loop takes them, and the crew carries them out. ``wake`` is called for each new
+    order.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_waiting", "_begun", "_carried")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_waiting", "_begun", "_done")}
 
-    def __init__(self, woken: Callable[[], None]) -> None:
-        self._woken = woken
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
         self._lock = threading.Lock()
         self._waiting: dict[ReceivedOrder, None] = {}
         self._begun: set[ReceivedOrder] = set()
-        self._carried: set[ReceivedOrder] = set()
+        self._done: set[ReceivedOrder] = set()
 
-    def receive(self, asked: ReceivedOrder) -> bool:
-        """Take it in, however often it is told; whether it was carried out by now."""
+    def receive(self, order: ReceivedOrder) -> bool:
+        """Take the order in. A source may deliver it many times. Returns True if it was carried
+        out, so that the source can acknowledge it.
+        """
         with self._lock:
-            if asked in self._carried:
+            if order in self._done:
                 return True
-            if asked in self._waiting or asked in self._begun:
+            if order in self._waiting or order in self._begun:
                 return False
-            self._waiting[asked] = None
-        self._woken()
+            self._waiting[order] = None
+        self._wake()
         return False
 
     def waiting(self) -> list[ReceivedOrder]:
-        """The orders for which nothing was done yet, in the order in which they came."""
+        """The orders that were not begun yet, oldest first."""
         with self._lock:
             return list(self._waiting)
 
-    def mark_begun(self, asked: ReceivedOrder) -> None:
-        """It is under way."""
+    def mark_begun(self, order: ReceivedOrder) -> None:
+        """The order is under way."""
         with self._lock:
-            self._waiting.pop(asked, None)
-            self._begun.add(asked)
+            self._waiting.pop(order, None)
+            self._begun.add(order)
 
-    def mark_done(self, asked: ReceivedOrder) -> None:
-        """It was carried out, or refused."""
+    def mark_done(self, order: ReceivedOrder) -> None:
+        """The order was carried out or refused."""
         with self._lock:
-            self._waiting.pop(asked, None)
-            self._begun.discard(asked)
-            self._carried.add(asked)
+            self._waiting.pop(order, None)
+            self._begun.discard(order)
+            self._done.add(order)
 
-    def forget(self, done: Iterable[ReceivedOrder]) -> None:
-        """Their source does not tell them any more."""
+    def forget(self, acknowledged: Iterable[ReceivedOrder]) -> None:
+        """Forget orders that their source has acknowledged."""
         with self._lock:
-            self._carried.difference_update(done)
+            self._done.difference_update(acknowledged)

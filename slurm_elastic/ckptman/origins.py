@@ -1,5 +1,5 @@
-"""Where the new run of a moved job began: its launcher tells. For Slurm a run is RUNNING before its
-image is restored, and also where that cannot be.
+"""From which image the new run of a moved job began. Its launcher reports that, because Slurm shows
+a run as RUNNING before its image is restored, and also if the restore fails.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate.facts import Migration
 
 STAYING = frozenset({"criu", "dmtcp"})
-"""Methods whose launcher, the batch script, stays while a saved job is stopped."""
+"""Methods whose launcher (the batch script) keeps running while a saved job is stopped."""
 ORIGIN_TIMEOUT_S = 420.0
-"""Seconds in which a launcher tells where its run began: it may wait 300 of them for the lock that
-the run before left behind, see docs/checkpoint-methods.md.
+"""Seconds in which a launcher reports where its run began. It may wait 300 of them for the lock of
+the run before, see docs/checkpoint-methods.md.
 """
 READ_BYTES_PER_S = 16 << 20
-"""Bytes a second besides, in which an image is verified and read back."""
+"""We add the time to verify and read back an image at this rate."""
 _NO_ORIGIN = "that was the plan, its launcher has not told"
 
 
 class StartedRun(Struct, frozen=True, kw_only=True):
-    """A run that is at work: the ``image`` that it goes on from (None: it began from its start),
-    and ``why`` that is not its newest one, or not known.
+    """A running run of a job. ``image``: the image it continues from (None: it began from its
+    start). ``why``: why this is not its newest image, or why the image is not known.
     """
 
     image: Image | None
@@ -33,12 +33,12 @@ class StartedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        """For a person."""
+        """The origin in words, for a person."""
         return "its start" if self.image is None else f"save {self.image.number}"
 
 
 def read_started_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> StartedRun | None:
-    """How the job's run that Slurm calls RUNNING began; None while its launcher may yet tell."""
+    """How the run began that Slurm shows as RUNNING; None while its launcher may report it."""
     if move.method not in STAYING:
         return StartedRun(image=move.image)
     origin = _read_origin(site, move, job)
@@ -52,10 +52,10 @@ def read_started_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> St
 
 
 def has_started(site: CheckpointSite, method: str, run: JobRun) -> bool:
-    """Whether a run is at work for all that is known, and not being brought back still."""
-    known = site.checkpointers.get(method) if method in STAYING else None
-    late = site.now() - run.started >= ORIGIN_TIMEOUT_S
-    return known is None or late or known.origin(run) is not None
+    """Whether a run is at work as far as we know, and is no longer being restored."""
+    method_client = site.checkpointers.get(method) if method in STAYING else None
+    is_late = site.now() - run.started >= ORIGIN_TIMEOUT_S
+    return method_client is None or is_late or method_client.origin(run) is not None
 
 
 def _read_origin(site: CheckpointSite, move: Migration, job: SlurmJob) -> Origin | None:
@@ -69,6 +69,10 @@ def _may_come(site: CheckpointSite, move: Migration, image: Image, job: SlurmJob
 
 
 def _image_by_number(site: CheckpointSite, move: Migration, number: int) -> Image | None:
-    """An image that is known here; of one that is not, the planned one says more than none."""
-    known = (i for i in (move.image, *site.state.images(move.run.job)) if i is not None)
-    return next((i for i in known if i.number == number), move.image)
+    """The image of that number. If we do not know it, return the planned image, which says more
+    than none.
+    """
+    images = (
+        image for image in (move.image, *site.state.images(move.run.job)) if image is not None
+    )
+    return next((image for image in images if image.number == number), move.image)

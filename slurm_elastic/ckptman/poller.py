@@ -1,4 +1,6 @@
-"""A source of notices is read again and again; what it tells is kept before it is told so."""
+"""Polls a source of notices. A notice or order is on the disk before it is acknowledged at the
+source.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,13 @@ log = logging.getLogger(__name__)
 
 
 MAX_PAUSE_S = 60.0
+"""Seconds between two readings of a source that fails, at most."""
 
 
 class Poller(PeriodicThread):
-    """``machines`` gives the live machines by id, for ids that must be among them; ``woken`` is
-    called when there is news; every order that is no notice is for ``orders``.
+    """Polls one source. ``machines(ids)`` gives the live machines by id, read again if ``ids`` are
+    not all among them. ``wake`` is called when there is news. Orders other than notices go to
+    ``orders``.
     """
 
     def __init__(
@@ -39,7 +43,7 @@ class Poller(PeriodicThread):
         source: NoticeSource,
         every: float,
         machines: Callable[[Collection[str]], Mapping[str, Machine]],
-        woken: Callable[[], None],
+        wake: Callable[[], None],
         orders: Orders,
     ) -> None:
         retry = Backoff(2 * max(every, 1.0), MAX_PAUSE_S)
@@ -48,23 +52,27 @@ class Poller(PeriodicThread):
         )
         super().__init__(task, site.stop)
         self._site, self._source = site, source
-        self._machines, self._woken, self._orders = machines, woken, orders
+        self._machines, self._wake, self._orders = machines, wake, orders
 
     def poll(self) -> bool:
-        """Read once; say whether that went well. News is kept before the source is told so."""
+        """Read the source once. Returns whether that succeeded. News is on the disk before it is
+        acknowledged.
+        """
         site = self._site
         try:
-            told, carried = self._sort(self._source.read(site.now()))
+            notices, done_orders = self._split_notices_and_orders(self._source.read(site.now()))
             try:
-                if carried:
-                    self._source.done([asked.handle for asked in carried])
-                    self._orders.forget(carried)
-            finally:  # an order that cannot be acknowledged keeps nothing from being heard
-                self._take_in(told)
-            if handles := [t.handle for t in told if t.handle]:
+                if done_orders:
+                    self._source.done([received.handle for received in done_orders])
+                    self._orders.forget(done_orders)
+            # An order that cannot be acknowledged must not keep us from taking in notices.
+            finally:
+                self._record_notices(notices)
+            # Only now: before they are on our disk, an acknowledgement could lose notices.
+            if handles := [reading.handle for reading in notices if reading.handle]:
                 self._source.done(handles)
         except sqlite3.Error as error:
-            log.error("notices cannot be kept, they stay where they are: %s", error)  # noqa: TRY400
+            log.error("notices cannot be written to the disk, they stay at their source: %s", error)  # noqa: TRY400
             return False
         except Exception as error:  # noqa: BLE001 - whatever a source raises, the others go on
             site.recorder.report_failure(self._source.name, error)
@@ -72,86 +80,100 @@ class Poller(PeriodicThread):
         site.recorder.report_health(self._source.name, None)
         return True
 
-    def _sort(
-        self, told: Sequence[SourceReading]
+    def _split_notices_and_orders(
+        self, readings: Sequence[SourceReading]
     ) -> tuple[list[SourceReading], list[ReceivedOrder]]:
         """The notices, and the orders that were carried out."""
-        rest: list[SourceReading] = []
-        carried: list[ReceivedOrder] = []
-        taken_back: set[str] = set()
-        for one in told:
-            order = one.order
+        notices: list[SourceReading] = []
+        done_orders: list[ReceivedOrder] = []
+        withdrawn_nodes: set[str] = set()
+        for reading in readings:
+            order = reading.order
             if order is None or isinstance(order, NoticeOrder):
-                # A person's word after a withdrawal waits until that was carried out, which would
-                # take it back, too.
-                if order is None or order.node not in taken_back:
-                    rest.append(one)
-            elif self._orders.receive(asked := ReceivedOrder(one.handle, order)):
-                carried.append(asked)
+                # A notice that a person gave after a withdrawal waits until the withdrawal was
+                # carried out. Otherwise the withdrawal would close this notice too.
+                if order is None or order.node not in withdrawn_nodes:
+                    notices.append(reading)
+            elif self._orders.receive(received := ReceivedOrder(reading.handle, order)):
+                done_orders.append(received)
             elif isinstance(order, WithdrawOrder):
-                taken_back.add(order.node)
-        return rest, carried
+                withdrawn_nodes.add(order.node)
+        return notices, done_orders
 
-    def _take_in(self, told: Sequence[SourceReading]) -> None:
-        for one in told:
-            if one.wrong:
-                log.warning("passed over source=%s: %s", self._source.name, one.wrong)
-        notices = [one.notice for one in told if one.notice]
+    def _record_notices(self, readings: Sequence[SourceReading]) -> None:
+        for reading in readings:
+            if reading.wrong:
+                log.warning(
+                    "a message of a source was ignored source=%s: %s",
+                    self._source.name,
+                    reading.wrong,
+                )
+        notices = [reading.notice for reading in readings if reading.notice]
         if not notices:
             return
-        machines = self._machines([one.instance for one in notices])
-        warned = [self._warned(t, t.notice, machines) for t in told if t.notice is not None]
-        if fresh := self._site.state.add_notices(*warned, now=self._site.now()):
+        machines = self._machines([notice.instance for notice in notices])
+        recorded_notices = [
+            self._recorded_notice(reading, reading.notice, machines)
+            for reading in readings
+            if reading.notice is not None
+        ]
+        if new_notices := self._site.state.add_notices(*recorded_notices, now=self._site.now()):
             reach("notice.after-record")
-            cool_down(self._site, fresh)
-            self._tell(fresh, machines)
-            self._woken()
+            cool_down(self._site, new_notices)
+            self._report_notices(new_notices, machines)
+            self._wake()
 
-    def _warned(
-        self, told: SourceReading, notice: Notice, machines: Mapping[str, Machine]
+    def _recorded_notice(
+        self, reading: SourceReading, notice: Notice, machines: Mapping[str, Machine]
     ) -> RecordedNotice:
-        """The notice as it is kept."""
-        # At once: the next machine of that node is not meant.
+        """The notice as it is stored."""
+        # Name the machine now: a later machine of that node is not meant.
         if notice.node and not notice.instance:
-            found = newest_machine_of(notice.node, machines)
-            notice = replace(notice, instance=found.instance.id) if found else notice
+            current_machine = newest_machine_of(notice.node, machines)
+            notice = (
+                replace(notice, instance=current_machine.instance.id) if current_machine else notice
+            )
         machine = machines.get(notice.instance)
-        subject = _life_key(told, machine) or notice.instance or f"node:{notice.node}"
+        subject = _life_key(reading, machine) or notice.instance or f"node:{notice.node}"
         return RecordedNotice(
-            key=f"{self._source.name}:{notice.kind}:{subject}:{_announcement_key(told, notice)}",
+            key=f"{self._source.name}:{notice.kind}:{subject}:{_announcement_key(reading, notice)}",
             notice=notice,
             source=self._source.name,
             offer=machine.instance.offer_key if machine else "",
         )
 
-    def _tell(self, fresh: Sequence[RecordedNotice], machines: Mapping[str, Machine]) -> None:
+    def _report_notices(
+        self, new_notices: Sequence[RecordedNotice], machines: Mapping[str, Machine]
+    ) -> None:
         now = self._site.now()
-        for one in fresh:
-            notice = one.notice
-            left = "" if notice.deadline is None else f", {brief(notice.deadline - now)} left"
+        for recorded in new_notices:
+            notice = recorded.notice
+            time_left = "" if notice.deadline is None else f", {brief(notice.deadline - now)} left"
             machine = machines.get(notice.instance)
             subject = machine.instance.node if machine else notice.node or notice.instance
-            text = notice.reason or f"{notice.kind} notice from {one.source}"
-            self._site.recorder.record("notices", "ckpt-notice", (subject,), f"{text}{left}")
+            text = notice.reason or f"{notice.kind} notice from {recorded.source}"
+            self._site.recorder.record("notices", "ckpt-notice", (subject,), f"{text}{time_left}")
             self._site.recorder.count("ckpt_notices_total", kind=str(notice.kind))
 
 
-def _life_key(told: SourceReading, machine: Machine | None) -> str:
-    """The machine and its launch, of one that was stopped since and started: what a cloud told of
-    it before, as long as that stood, is over, and the same word is news now.
+def _life_key(reading: SourceReading, machine: Machine | None) -> str:
+    """Key of the machine's current life. A machine that was stopped and started gets a new key, so
+    that the same notice counts as a new one. Empty for other machines and notices.
     """
-    one = machine.instance if machine and machine.born is not None else None
-    stands = told.announced == 0.0 and told.notice is not None and told.notice.deadline is None
-    return f"{one.id}:{one.generation}" if one and stands else ""
+    instance = machine.instance if machine and machine.born is not None else None
+    is_standing = (
+        reading.announced == 0.0 and reading.notice is not None and reading.notice.deadline is None
+    )
+    return f"{instance.id}:{instance.generation}" if instance and is_standing else ""
 
 
-def _announcement_key(told: SourceReading, notice: Notice) -> str:
-    """The key that is the same whenever one announcement is told, and of no other of that machine:
-    a queue delivers a message twice, a cloud tells a notice as long as it stands; but another
-    deadline, or another time of a recommendation, is news.
+def _announcement_key(reading: SourceReading, notice: Notice) -> str:
+    """Key of one announcement: the same each time it is delivered, and different from all others of
+    that machine. A queue may deliver a message twice, and a cloud repeats a notice as long as it
+    stands. Another deadline, or another time of a recommendation, is news.
     """
-    if told.order is not None:
-        return os.path.basename(told.handle)
+    if reading.order is not None:
+        return os.path.basename(reading.handle)
     if notice.deadline is not None:
         return f"{notice.deadline:.0f}"
-    return f"at {notice.seen if told.announced is None else told.announced:.0f}"
+    return f"at {notice.seen if reading.announced is None else reading.announced:.0f}"

@@ -1,5 +1,5 @@
-"""Readings that are made again and again in a thread of their own, so that a slow or throttled
-answer delays nobody: prices, and the plans that Slurm has for nodes.
+"""Periodic readings in threads of their own, so that a slow or throttled answer delays nothing
+else: prices, and Slurm's plans for nodes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 900.0
 PACE = 20.0
-"""A reading may take one part in so many of the time, and one more."""
+"""A reading may take at most 1/PACE of the time."""
 
 
 class PeriodicReader(PeriodicThread):
-    """Calls ``read`` every so often (s), less often while it raises: what was read before serves
-    then. ``name`` is told with how that goes.
+    """Calls ``read`` every ``every`` seconds, less often while it raises. The last successful
+    reading stays in use then. The result is reported under ``name``.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PeriodicReader(PeriodicThread):
         self._site, self._name, self._read = site, name, read
 
     def read(self) -> bool:
-        """Once; whether that went well."""
+        """Read once. Returns whether that succeeded."""
         try:
             self._read()
         except Exception as error:  # noqa: BLE001 - whatever it raises, the others go on
@@ -46,8 +46,12 @@ class PeriodicReader(PeriodicThread):
 
 
 def spot_prices(book: PriceBook, machines: Callable[[], Mapping[str, Machine]]) -> None:
-    """Read the prices of the spot machines that there are, if any."""
-    spot = (m.instance for m in machines().values() if m.instance.market is Market.SPOT)
-    keys = sorted({(i.instance_type, i.zone) for i in spot})
-    if keys:
-        book.refresh(keys)
+    """Read the prices of the existing spot machines, if there are any."""
+    spot_instances = (
+        machine.instance
+        for machine in machines().values()
+        if machine.instance.market is Market.SPOT
+    )
+    type_zones = sorted({(instance.instance_type, instance.zone) for instance in spot_instances})
+    if type_zones:
+        book.refresh(type_zones)

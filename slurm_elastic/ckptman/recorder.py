@@ -1,5 +1,5 @@
-"""Decisions and their reasons: logged at once, kept in the ledger for ``explain``, and counted; so
-are saves and moves of jobs, and what these came to.
+"""Records decisions with their reasons: each is logged at once, kept in the ledger for ``explain``,
+and counted. Saves and moves are counted with their results.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from slurm_elastic.state.ledger.histograms import Counts, Labels, sums
 log = logging.getLogger("slurm_elastic.ckptman")
 
 WRITE_COUNTERS_EVERY_S = 60.0
-"""Seconds between two times that counters are written."""
+"""Seconds between two writes of the counters."""
 MAX_WAITING = 20_000
-"""Decisions that wait for a ledger that cannot be written, and values that wait to be counted; then
-the oldest are dropped.
+"""The limit of decisions waiting for a ledger that cannot be written, and of values waiting to be
+counted. Beyond it the oldest are dropped.
 """
 
 
 class DecisionRecorder:
-    """Safe for several threads. The ledger is the other service's: while it cannot be written,
-    decisions wait in memory and jobs are saved all the same.
+    """Thread-safe. The ledger belongs to slurm-elasticd: while it cannot be written, decisions wait
+    in memory, and jobs are saved and moved all the same.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
-        "_lock": Guarded("_decisions", "_counts", "_observed", "_counted"),
+        "_lock": Guarded("_decisions", "_counts", "_observed", "_counted_at"),
     }
 
     def __init__(self, ledger: Ledger, state: CheckpointState, now: Callable[[], float]) -> None:
@@ -47,7 +47,7 @@ class DecisionRecorder:
         self._decisions: list[Decision] = []
         self._counts: defaultdict[tuple[str, Labels], float] = defaultdict(float)
         self._observed: list[tuple[str, float, Labels]] = []
-        self._counted = float("-inf")
+        self._counted_at = float("-inf")
         self._healths = ReportOnce[str]()
         self._ledger_reports = ReportOnce[str]()
 
@@ -60,15 +60,17 @@ class DecisionRecorder:
         *,
         level: int = logging.INFO,
     ) -> None:
-        """One decision or finding."""
-        named = tuple(subjects)
-        shown = ",".join(named[:10]) + (f",+{len(named) - 10}" if len(named) > 10 else "")
-        log.log(level, "%s subjects=%s id=%s reason=%s", kind, shown, correlation, reason)
+        """Record a decision or finding. Decisions with one ``correlation`` belong together."""
+        subject_list = tuple(subjects)
+        shown_subjects = ",".join(subject_list[:10]) + (
+            f",+{len(subject_list) - 10}" if len(subject_list) > 10 else ""
+        )
+        log.log(level, "%s subjects=%s id=%s reason=%s", kind, shown_subjects, correlation, reason)
         decision = Decision(
             at=self._now(),
             correlation=correlation,
             kind=kind,
-            subjects=named,
+            subjects=subject_list,
             cause=as_cause(reason),
         )
         with self._lock:
@@ -80,7 +82,7 @@ class DecisionRecorder:
         self, run: JobRun, kind: str, reason: str, *,
         nodes: Sequence[str] = (), level: int = logging.INFO,
     ) -> None:  # fmt: skip
-        """One step in the life of a job's run, which has a correlation id of its own."""
+        """Record one step in the life of a job's run. Each run has its own correlation id."""
         key = f"ckpt-{run.label}-{run.attempt}"
         self.record(key, kind, (f"job:{run.job}", *nodes), reason, level=level)
 
@@ -90,28 +92,30 @@ class DecisionRecorder:
             self._counts[name, tuple(labels.items())] += value
 
     def observe(self, name: str, value: float, **labels: str) -> None:
-        """One value more of a histogram."""
+        """Add one value to a histogram."""
         with self._lock:
             self._observed.append((name, value, tuple(labels.items())))
             del self._observed[:-MAX_WAITING]
 
     def count_save(self, image: Image) -> None:
-        """A checkpoint is complete."""
+        """Count a complete checkpoint and its duration."""
         self.count("ckpt_saves_total", method=image.method, outcome="saved")
         self.observe("checkpoint_seconds", image.seconds, method=image.method)
 
     def count_move(self, move: Migration) -> None:
-        """A move is over; one whose job runs again also has its duration, and what it lost."""
+        """Count a finished move. If its job runs again, also count the move's duration and the work
+        it lost.
+        """
         self.count("ckpt_migrations_total", outcome=str(move.step), method=move.method)
         if move.step is Step.BACK:
             cause = str(move.cause)
-            took = max(move.reached.get(str(Step.BACK), move.began) - move.began, 0.0)
-            self.observe("migration_seconds", took, cause=cause)
+            duration_s = max(move.reached.get(str(Step.BACK), move.began) - move.began, 0.0)
+            self.observe("migration_seconds", duration_s, cause=cause)
             self.count("lost_node_seconds_total", lost_node_seconds(move), cause=cause)
 
     def report_failure(self, name: str, error: Exception) -> None:
-        """A source raised this. The code names Slurm or the cloud that is at fault, because other
-        sources fail for the same cause.
+        """Report that reading a source raised ``error``. The code names Slurm or the cloud, so that
+        other findings with the same cause can refer to it.
         """
         if not isinstance(error, SlurmElasticError):
             self.report_health(name, f"{type(error).__name__}: {error}")
@@ -123,7 +127,7 @@ class DecisionRecorder:
             )
 
     def report_health(self, name: str, error: str | None, code: str = "ckpt") -> None:
-        """How a source answered; told once for each change."""
+        """Report how a source answered; only changes are logged and written to the ledger."""
         if not self._healths.is_news(name, error):
             return
         if error:
@@ -132,21 +136,23 @@ class DecisionRecorder:
             self._ledger.health.report(
                 Health(name=name, checked=self._now(), error=error, code=code if error else None)
             )
-        except sqlite3.Error as trouble:
-            self._report_ledger(trouble)
-            # Not told to the ledger yet: the next answer is to be news once more.
+        except sqlite3.Error as ledger_error:
+            self._report_ledger(ledger_error)
+            # The ledger does not have this report yet, so the next answer must count as a change
+            # again.
             self._healths.over(name)
 
     def flush(self, *, last: bool = False) -> None:
-        """Write down what was noted since; once a minute, and at the ``last`` time, what was
-        counted.
+        """Write the decisions to the ledger. Once a minute, and with ``last`` in any case, write
+        the counters.
         """
         now, counts = self._now(), Counts(float)
         with self._lock:
             decisions, self._decisions = self._decisions, []
-            # Below 0 the clock was set back, and the next time would be far away.
-            if last or not 0 <= now - self._counted < WRITE_COUNTERS_EVERY_S:
-                self._counted = now
+            # A negative age means the clock was set back. Without this check the next write would
+            # be far in the future.
+            if last or not 0 <= now - self._counted_at < WRITE_COUNTERS_EVERY_S:
+                self._counted_at = now
                 counts = sums(self._counts, self._observed)
                 self._counts, self._observed = defaultdict(float), []
         try:
@@ -156,8 +162,10 @@ class DecisionRecorder:
         except sqlite3.Error as error:
             self._report_ledger(error)
             with self._lock:
-                # Before those that were noted meanwhile.
+                # Keep the order: these are older than the decisions recorded during the failed
+                # write.
                 self._decisions[:0] = decisions
+        # Counters are in our own state, so they are written while the ledger cannot be.
         if counts:
             self._state.count(counts)
 
@@ -167,16 +175,18 @@ class DecisionRecorder:
 
 
 def lost_node_seconds(move: Migration) -> float:
-    """The work of all nodes of the run that the next one does again."""
+    """Node-seconds of work that the next run repeats, over all nodes of the run."""
     return lost_seconds(move) * max(len(move.run.nodes), 1)
 
 
 def lost_seconds(move: Migration) -> float:
-    """The work of the run that the next one does again: from what that goes on from, an image of
-    the run or its start, until it was suspended, stopped for a save or put back into the queue.
+    """Seconds of work that the next run repeats: from the image that it continues from (or the
+    start of the run) until the run was suspended, stopped for a save, or requeued.
     """
     run, image = move.run, move.image
-    stops = [move.reached[str(s)] for s in (Step.SAVED, Step.REQUEUED) if str(s) in move.reached]
-    since = image.taken if image is not None and image.attempt == run.attempt else run.started
-    end = min(stops, default=move.changed)
-    return max((min(end, move.suspended) if move.suspended else end) - since, 0.0)
+    stops = [
+        move.reached[str(step)] for step in (Step.SAVED, Step.REQUEUED) if str(step) in move.reached
+    ]
+    since_at = image.taken if image is not None and image.attempt == run.attempt else run.started
+    end_at = min(stops, default=move.changed)
+    return max((min(end_at, move.suspended) if move.suspended else end_at) - since_at, 0.0)

@@ -1,13 +1,15 @@
-"""While slurm-elasticd is away, jobs that must not be requeued are not lost to machines that it
-would have launched.
+"""While slurm-elasticd is away, protects ``--no-requeue`` jobs whose machines it would have
+launched.
 
-slurmctld fails a job whose nodes do not come up until ResumeTimeout, unless it may be requeued.
-slurm-elasticd gives nodes up before that, and lifts ``--no-requeue`` of jobs that never started;
-while it is away nobody does. So this service, which dies apart from it, lifts it once the heartbeat
-is stale, or, whatever that says, once a job has waited for its nodes for so long that a daemon
-would have given them up. It puts it back once the job runs, and never while the job waits: then
-slurm-elasticd may be giving the job's nodes back at this moment, and needs the leave for that. Each
-lift is in the ledger first, and slurm-elasticd puts back what is left.
+slurmctld fails a job whose nodes do not come up within ResumeTimeout, unless the job may be
+requeued. slurm-elasticd gives nodes up before that, and lifts ``--no-requeue`` of jobs that never
+started. While it is away nobody does. So this service lifts ``--no-requeue`` if the heartbeat of
+slurm-elasticd is stale. It does so also if a job has waited so long for its nodes that a healthy
+slurm-elasticd would have given them up.
+
+This service restores ``--no-requeue`` once the job runs, but never while it waits: at that moment
+slurm-elasticd may be giving the job's nodes back, and needs the permission. Each lift is in the
+ledger before its effect. slurm-elasticd restores the lifts that this service leaves behind.
 """
 
 from __future__ import annotations
@@ -32,61 +34,69 @@ CORRELATION = "stand-in"
 
 
 class RequeueFailover:
-    """Remembers which jobs it has lifted it for: a daemon that only hung looks for them late."""
+    """Remembers for which jobs it lifted ``--no-requeue``: a slurm-elasticd that only hung restores
+    them late.
+    """
 
     def __init__(self, site: CheckpointSite) -> None:
         self._site = site
-        self._mine: set[int] = set()
+        self._lifted_jobs: set[int] = set()
         self._reports = ReportOnce[str]()
-        self._troubles: set[str] = set()
+        self._current_troubles: set[str] = set()
 
     def protect(self, jobs: Mapping[int, SlurmJob]) -> None:
-        """One look. A job that Slurm or the ledger does not let us change is tried again with the
-        next one; what is wrong is said once, until it is over.
+        """Lift and restore ``--no-requeue``. If Slurm or the ledger refuses, the next tick tries
+        again. A trouble is logged once until it is over.
         """
-        self._troubles = set()
-        with self._spared("what it has lifted"):
-            self._look(jobs)
-        self._reports.forget_unless(self._troubles.__contains__)
+        self._current_troubles = set()
+        with self._log_errors("what it has lifted"):
+            self._protect(jobs)
+        self._reports.forget_unless(self._current_troubles.__contains__)
 
-    def _look(self, jobs: Mapping[int, SlurmJob]) -> None:
+    def _protect(self, jobs: Mapping[int, SlurmJob]) -> None:
         site = self._site
-        away = self._away()
-        stale = away > site.config.timings.heartbeat_stale
-        danger = self._in_danger(jobs.values(), away if stale else None)
-        if not (stale or danger or self._mine):
+        away_s = self._seconds_away()
+        is_stale = away_s > site.config.timings.heartbeat_stale
+        danger = self._find_endangered(jobs.values(), away_s if is_stale else None)
+        if not (is_stale or danger or self._lifted_jobs):
             return
         lifted = {job for job, _ in site.ledger.requeues.lifted()}
-        self._mine &= lifted  # slurm-elasticd has put the others back
-        for number in self._mine - jobs.keys():
-            with self._spared(str(number)):
+        self._lifted_jobs &= lifted  # slurm-elasticd has restored the others
+        for number in self._lifted_jobs - jobs.keys():
+            with self._log_errors(str(number)):
                 requeue_setting.put_back(site.slurm, site.ledger, number, None)
         for job in jobs.values():
             if job.id in danger:
-                with self._spared(job.label):
-                    self._mine.add(job.id)
+                with self._log_errors(job.label):
+                    # First remember the job: if the lift fails after its ledger row was written, we
+                    # restore the setting later.
+                    self._lifted_jobs.add(job.id)
                     _lift(site, job, danger[job.id])
-        # A daemon that lives puts back by itself.
-        known = lifted if stale else self._mine
-        self._put_back(
-            [n for n, job in jobs.items() if n in known - danger.keys() and _is_running(job)]
+        # If slurm-elasticd is alive, it restores its own lifts itself.
+        lifted_jobs = lifted if is_stale else self._lifted_jobs
+        self._restore(
+            [
+                number
+                for number, job in jobs.items()
+                if number in lifted_jobs - danger.keys() and _is_running(job)
+            ]
         )
 
-    def _put_back(self, numbers: Collection[int]) -> None:
-        """Give these jobs their own setting back, if they run."""
+    def _restore(self, numbers: Collection[int]) -> None:
+        """Restore ``--no-requeue`` of these jobs, if they run."""
         if not numbers:
             return
-        with self._spared("of jobs that run"):
-            # A job may have been requeued since the look, and may wait for its next nodes.
-            now = self._site.jobs.read(refresh=True)
-            for job in (now[number] for number in numbers if number in now):
-                with self._spared(job.label):
+        with self._log_errors("of jobs that run"):
+            # Read a new list: a job may have been requeued since, and may wait for its next nodes.
+            jobs = self._site.jobs.read(refresh=True)
+            for job in (jobs[number] for number in numbers if number in jobs):
+                with self._log_errors(job.label):
                     if _is_running(job):
-                        _put_back(self._site, job)
+                        _restore(self._site, job)
 
-    def _away(self) -> float:
-        """Seconds since slurm-elasticd's last sign of life: the ledger's one is only asked for
-        where the mark beside it is old.
+    def _seconds_away(self) -> float:
+        """Seconds since the last sign of life of slurm-elasticd. The ledger is only read if the
+        mark file beside it is old.
         """
         site = self._site
         mark = read_mark(site.config.state)
@@ -96,59 +106,69 @@ class RequeueFailover:
         return 0.0 if beat is None else site.now() - beat[0]
 
     @contextmanager
-    def _spared(self, job: str) -> Iterator[None]:
-        """Other jobs, and what else a look does, go on where this fails."""
+    def _log_errors(self, job: str) -> Iterator[None]:
+        """Log an error and continue with the other jobs and the rest of the tick."""
         try:
             yield
         except (SlurmError, sqlite3.Error) as error:
             kind = type(error).__name__
-            self._troubles.add(kind)
+            self._current_troubles.add(kind)
             if self._reports.is_news(kind):
-                log.warning("its requeue setting stays as it is job=%s error=%s", job, error)
+                log.warning(
+                    "the requeue setting cannot be changed now, it is retried job=%s error=%s",
+                    job,
+                    error,
+                )
 
-    def _in_danger(self, jobs: Collection[SlurmJob], away: float | None) -> dict[int, str]:
-        """Jobs that slurmctld would fail, and why nobody else prevents it; slurm-elasticd is away
-        for ``away`` seconds, if so.
+    def _find_endangered(self, jobs: Collection[SlurmJob], away_s: float | None) -> dict[int, str]:
+        """The jobs that slurmctld would fail, with the reason why slurm-elasticd does not prevent
+        it. ``away``: seconds that slurm-elasticd has been away; None if it is alive.
         """
         exposed = [job for job in jobs if not job.requeue and _is_booting(job)]
-        asked = _awaited_since(filter(_is_booting, jobs)) if exposed else {}
-        found = {}
+        awaited_since = _awaited_since(filter(_is_booting, jobs)) if exposed else {}
+        danger = {}
         for job in exposed:
-            ours = [node for node in job.nodes if node in self._site.pool_of]
-            if not ours:
+            pool_nodes = [node for node in job.nodes if node in self._site.pool_of]
+            if not pool_nodes:
                 continue
-            if away is not None:
-                found[job.id] = f"slurm-elasticd is away for {brief(away)}"
-            elif late := [n for n in ours if n in asked and self._is_late(n, asked[n])]:
-                waits = self._site.now() - asked[late[0]]
-                found[job.id] = f"{late[0]} does not come up for {brief(waits)}, nor is it given up"
-        return found
+            if away_s is not None:
+                danger[job.id] = f"slurm-elasticd is away for {brief(away_s)}"
+            elif late_nodes := [
+                node
+                for node in pool_nodes
+                if node in awaited_since and self._is_late(node, awaited_since[node])
+            ]:
+                waits_s = self._site.now() - awaited_since[late_nodes[0]]
+                danger[job.id] = (
+                    f"{late_nodes[0]} does not come up for {brief(waits_s)}, nor is it given up"
+                )
+        return danger
 
-    def _is_late(self, node: str, asked: float) -> bool:
-        """Whether a living daemon gives the node up about now: the rest of ResumeTimeout is what is
-        left. Where both lift it, who is first puts it back.
+    def _is_late(self, node: str, awaited_since: float) -> bool:
+        """Whether a healthy slurm-elasticd would give the node up about now. Only the rest of
+        ResumeTimeout is left then. If both lift the setting, the first one restores it.
         """
         config = self._site.config
-        longest = config.resume_timeout(config.cloud(self._site.pool_of[node].cloud))
-        # The next look comes a period later.
-        due = given_up_after(longest) - config.checkpoint.period
-        return self._site.now() - asked >= due
+        resume_timeout_s = config.resume_timeout(config.cloud(self._site.pool_of[node].cloud))
+        # One period earlier, because the next tick comes a period later.
+        give_up_after_s = given_up_after(resume_timeout_s) - config.checkpoint.period
+        return self._site.now() - awaited_since >= give_up_after_s
 
 
 def _is_booting(job: SlurmJob) -> bool:
-    """Whether it waits for its nodes: newer Slurms have it RUNNING, too, by then."""
+    """Whether the job waits for its nodes. Newer Slurm versions then list it as RUNNING too."""
     return "CONFIGURING" in job.states
 
 
-def _awaited_since(waiting: Iterable[SlurmJob]) -> dict[str, float]:
-    """Since when (Unix time) each node is waited for: the first of its jobs had it powered up, and
-    until all nodes of a job are up its start is when it got them.
+def _awaited_since(booting_jobs: Iterable[SlurmJob]) -> dict[str, float]:
+    """Since when (Unix time) each node is awaited. The node's first job powered it up, and until
+    all nodes of a job are up, the job's start is the time when it got them.
     """
-    asked: dict[str, float] = {}
-    for job in waiting:
+    awaited_since: dict[str, float] = {}
+    for job in booting_jobs:
         for node in job.nodes if job.start else ():
-            asked[node] = min(job.start, asked.get(node, job.start))
-    return asked
+            awaited_since[node] = min(job.start, awaited_since.get(node, job.start))
+    return awaited_since
 
 
 def _is_running(job: SlurmJob) -> bool:
@@ -157,13 +177,13 @@ def _is_running(job: SlurmJob) -> bool:
 
 def _lift(site: CheckpointSite, job: SlurmJob, danger: str) -> None:
     requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, site.now())
-    why = (
+    reason = (
         f"{danger}: should the nodes not come up, slurmctld requeues the job, which has not"
         " started, and does not fail it"
     )
-    site.recorder.record(CORRELATION, "requeue-lifted", (f"job:{job.id}",), why)
+    site.recorder.record(CORRELATION, "requeue-lifted", (f"job:{job.id}",), reason)
 
 
-def _put_back(site: CheckpointSite, job: SlurmJob) -> None:
+def _restore(site: CheckpointSite, job: SlurmJob) -> None:
     requeue_setting.put_back(site.slurm, site.ledger, job.id, job)
     site.recorder.record(CORRELATION, "requeue-put-back", (f"job:{job.id}",), "it runs")

@@ -1,4 +1,6 @@
-"""The requeue of a job that was saved; where Slurm does not do it, the job goes on where it is."""
+"""The requeue of a saved job. If Slurm does not requeue it for REQUEUE_TIMEOUT_S, the job continues
+where it is.
+"""
 
 from __future__ import annotations
 
@@ -21,72 +23,79 @@ from slurm_elastic.slurm.client import requeue_setting
 from slurm_elastic.state.ckptstate.facts import FailedRelease, Migration, Step
 
 LATE_RETRY_AFTER_S = 10.0
-"""Seconds between two tries of a requeue that did not come for PATIENCE."""
+"""Seconds between two tries of a requeue after REQUEUE_TIMEOUT_S."""
 RELEASE_BACKOFF = Backoff(30.0, 300.0)
-"""Seconds until a stopped run is let go on once more, first and at most: its node may have to read
-all of its images for that.
+"""Seconds until a stopped run is released again, at first and at most. Its node may have to read
+all its images for that.
 """
 REQUEUE_TIMEOUT_S = 600.0
-"""Seconds after which a job goes on that was stopped for a move which does not come. No key: Slurm
-requeues within seconds; longer is an outage, and a running job is worth more than a stopped one.
+"""If the requeue of a stopped job takes longer, the job continues where it is. There is no
+configuration key, because Slurm requeues within seconds: more is an outage, and a running job is
+worth more than a stopped one.
 """
 _CUT_OFF = {Cause.LIMIT: "TIMEOUT", Cause.PREEMPTION: "PREEMPTED"}
-"""Slurm's state of a job that it has ended for the cause of which it was saved."""
+"""The state that Slurm shows for a job that it ended for the cause that the job was saved for."""
 
 
 def requeue(site: CheckpointSite, move: Migration) -> Migration:
-    """Have Slurm put it back into its queue, unless it has begun anew or ended by itself."""
+    """Make Slurm requeue the job, unless its next run has begun or it ended by itself."""
     run = move.run
     try:
-        # No older list will do: a run that Slurm has begun since would be ended.
+        # Read a new list: with an older one we could end a run that Slurm has begun since.
         job = site.jobs.read_new(run.job)
-        if (elsewhere := _advanced_by_itself(site, move, job)) is not None:
-            return elsewhere
+        if (advanced_move := _advanced_by_itself(site, move, job)) is not None:
+            return advanced_move
         if job is not None and not job.requeue:
             if not _may_be_requeued(site, move):
                 return enter_step(site, move, Step.WAITING, at=None, again=False)
-            # That took its time.
+            # Lifting --no-requeue took time, so read a new list again.
             if (
-                elsewhere := _advanced_by_itself(site, move, site.jobs.read_new(run.job))
+                advanced_move := _advanced_by_itself(site, move, site.jobs.read_new(run.job))
             ) is not None:
-                return elsewhere
+                return advanced_move
         if suspended.resumable_at(site, run):
             return _retry_later(site, move, "it was suspended just now")
-        # A job that is suspended as it is requeued is held, at priority 0: Slurm takes the one for
-        # the other.
+        # Resume first: Slurm holds a requeued job at priority 0 if it was suspended, because it
+        # takes the suspension for a hold.
         suspended.resume(site, run)
         reach("migration.before-requeue")
         if _ends_in_grace(move, job):
-            name = "TERM" if move.method in STAYING else "KILL"  # else it is stopped
-            site.slurm.signal(run.job, name, full=False)
+            # Other methods than STAYING leave the batch script stopped, and a stopped process does
+            # not act on TERM.
+            signal_name = "TERM" if move.method in STAYING else "KILL"
+            site.slurm.signal(run.job, signal_name, full=False)
         else:
             site.slurm.requeue(run.job)
     except SlurmError as error:
         return _retry_later(site, move, str(error))
     reach("migration.after-requeue")
+    # After the command: if we crash before this, the job's restart count tells whether Slurm has
+    # requeued it.
     move = enter_step(site, move, Step.REQUEUED)
     reach("migration.requeued")
-    source = "its start" if move.image is None else f"save {move.image.number}"
-    record_step(site, move, "ckpt-requeued", f"it goes on from {source} on another node")
+    source_text = "its start" if move.image is None else f"save {move.image.number}"
+    record_step(site, move, "ckpt-requeued", f"it goes on from {source_text} on another node")
     return move
 
 
 def _ends_in_grace(move: Migration, job: SlurmJob | None) -> bool:
-    """Whether its batch script is ended, so that Slurm requeues it itself: a run that it preempts,
-    and that ends within GraceTime. Where preempted jobs are cancelled, or nothing comes of it, the
-    requeue follows.
+    """Whether to end the batch script, so that Slurm requeues the job itself: Slurm preempts it,
+    and it ends within GraceTime. If Slurm cancels preempted jobs, or does not requeue this one, our
+    own requeue follows.
     """
     if move.cause is not Cause.PREEMPTION or move.step is Step.REQUEUEING or job is None:
         return False
-    # After ``scontrol requeue`` Slurm takes the end of the next run for that of a preempted one,
-    # and begins the finished job once more (24.11, measured; mended in a later 26.05).
+    # After ``scontrol requeue`` Slurm takes the end of the next run for the end of a preempted run,
+    # and starts the finished job once more (measured on 24.11; fixed in a later 26.05).
     return bool(job.preempted) and "RUNNING" in job.states
 
 
 def _advanced_by_itself(
     site: CheckpointSite, move: Migration, job: SlurmJob | None
 ) -> Migration | None:
-    """The move at the step that its run has come to without us; None while it is to be requeued."""
+    """If the run has ended or was requeued without us, the move at the step that follows. None if
+    we must requeue the job.
+    """
     if job is None:
         return finish(site, move, Step.ENDED, "Slurm does not know it any more")
     if job.restarts > move.run.attempt:
@@ -97,8 +106,8 @@ def _advanced_by_itself(
 
 
 def ended_for_move(site: CheckpointSite, move: Migration, job: SlurmJob) -> bool:
-    """It ended because it saved itself for this move, as it does not catch our signal, or at the
-    time limit that it was saved for, or was preempted then: it has not finished.
+    """Whether the run ended because of this move and is not finished: it saved itself and died of
+    our signal, or Slurm ended it at the time limit, or by the preemption, that it was saved for.
     """
     if _CUT_OFF.get(move.cause) in job.states:
         return move.image is not None
@@ -106,14 +115,14 @@ def ended_for_move(site: CheckpointSite, move: Migration, job: SlurmJob) -> bool
         return False
     if str(Step.SAVED) in move.reached:
         return True
-    # Not by its images: that there is an older one says nothing of how it ended.
-    asked = move.newest is not None
-    return asked and job.died_of in save_signals(site.config.checkpoint.signal, move.run)
+    # We do not look at its images: an older image says nothing about how the run ended.
+    is_requested = move.newest is not None
+    return is_requested and job.died_of in save_signals(site.config.checkpoint.signal, move.run)
 
 
 def _may_be_requeued(site: CheckpointSite, move: Migration) -> bool:
-    """A ``--no-requeue`` job with an image does not begin anew, it goes on; without one its user's
-    word stands.
+    """A ``--no-requeue`` job with an image may be requeued, because it continues from there.
+    Without an image the user's setting stands.
     """
     if move.image is None:
         text = "it must not be requeued (--no-requeue) and has no image: it ends with its node"
@@ -128,30 +137,33 @@ def _may_be_requeued(site: CheckpointSite, move: Migration) -> bool:
     return True
 
 
-def _retry_later(site: CheckpointSite, move: Migration, why: str) -> Migration:
-    """Slurm does not answer or refuses: again in a while, but nobody stays stopped for ever."""
+def _retry_later(site: CheckpointSite, move: Migration, reason: str) -> Migration:
+    """Slurm does not answer or refuses: retry in a while. After REQUEUE_TIMEOUT_S let the run
+    continue, so that no job stays stopped for ever.
+    """
     now = site.now()
-    if move.note != why:
-        record_step(site, move, "ckpt-not-yet", why, level=logging.WARNING)
-    since = move.reached.get(str(Step.SAVED), now)
-    late = now - since > REQUEUE_TIMEOUT_S
-    move = replace(move, note=why, at=now + (LATE_RETRY_AFTER_S if late else RETRY_AFTER_S))
-    if late and (move.held is None or now >= move.held.until):
-        text = f"its requeue did not come in {brief(now - since)} ({why}): it goes on where it is"
+    if move.note != reason:
+        record_step(site, move, "ckpt-not-yet", reason, level=logging.WARNING)
+    saved_at = move.reached.get(str(Step.SAVED), now)
+    is_late = now - saved_at > REQUEUE_TIMEOUT_S
+    move = replace(move, note=reason, at=now + (LATE_RETRY_AFTER_S if is_late else RETRY_AFTER_S))
+    if is_late and (move.held is None or now >= move.held.until):
+        late = brief(now - saved_at)
+        text = f"its requeue did not come in {late} ({reason}): it goes on where it is"
         return _stay_in_place(site, move, text)
     site.state.put(move)
     return move
 
 
-def _stay_in_place(site: CheckpointSite, move: Migration, why: str) -> Migration:
-    """A run that was stopped for a move that does not come goes on where it is."""
-    if failed := release_run(site, move):
-        return _note_failed_release(site, move, failed)
-    return finish(site, move, Step.STAYED, why)
+def _stay_in_place(site: CheckpointSite, move: Migration, reason: str) -> Migration:
+    """Let the run continue where it is, because the requeue does not come."""
+    if error_text := release_run(site, move):
+        return _note_failed_release(site, move, error_text)
+    return finish(site, move, Step.STAYED, reason)
 
 
 def release_run(site: CheckpointSite, move: Migration) -> str:
-    """Empty once the stopped run goes on."""
+    """Let the stopped run continue. Returns "" or the error."""
     method = site.checkpointers.get(move.method)
     if method is None:
         is_saved = move.method != "none"
@@ -165,12 +177,14 @@ def release_run(site: CheckpointSite, move: Migration) -> str:
     return ""
 
 
-def _note_failed_release(site: CheckpointSite, move: Migration, why: str) -> Migration:
-    """Told once for each reason; its requeue is tried again sooner than this."""
-    last = move.held or FailedRelease()
-    pause = RELEASE_BACKOFF.longer(last.pause)
-    held = replace(move, held=FailedRelease(why=why, pause=pause, until=site.now() + pause))
+def _note_failed_release(site: CheckpointSite, move: Migration, error_text: str) -> Migration:
+    """Remember the failed release and when to try again. Each reason is recorded once. The requeue
+    is tried again sooner than the release.
+    """
+    last_failure = move.held or FailedRelease()
+    pause = RELEASE_BACKOFF.longer(last_failure.pause)
+    held = replace(move, held=FailedRelease(why=error_text, pause=pause, until=site.now() + pause))
     site.state.put(held)
-    if last.why != why:
-        record_step(site, held, "ckpt-not-released", why, level=logging.ERROR)
+    if last_failure.why != error_text:
+        record_step(site, held, "ckpt-not-released", error_text, level=logging.ERROR)
     return held

@@ -1,5 +1,5 @@
-"""Saves of jobs that go on afterwards, by policy or as somebody asks for one, and the end of images
-that nobody needs any more.
+"""Saves of jobs that continue in place (by policy, or because a person asked), and the removal of
+images of ended jobs.
 """
 
 from __future__ import annotations
@@ -33,210 +33,232 @@ from slurm_elastic.state.ckptstate.orders import SaveOrder
 log = logging.getLogger(__name__)
 
 MIN_RETRY_AFTER_S = 30.0
-"""Seconds after a save that failed before the next one is tried; longer for a slow one."""
+"""Seconds between a failed save and the next try; longer for slow saves."""
 UNSAVABLE_RETRY_AFTER_S = 600.0
-"""The same for a job that cannot be saved: each try stops it for a moment."""
+"""The same for a job that cannot be saved, because each try stops it for a moment."""
 PROBE_EVERY_S = 60.0
-"""Seconds between two looks whether a job can be saved still."""
+"""Seconds between two probes whether a job can still be saved."""
 MIN_SAVE_TIMEOUT_S = 60.0
+"""The time-out of a save is at least so long (s), and the duration of a save of unknown length."""
 REMOVAL_BACKOFF = Backoff(30.0, 3600.0)
-"""Seconds until images that could not be removed are tried again."""
+"""Seconds until the removal of images is tried again after it failed."""
 MISSING_JOB_TIMEOUT_S = 300.0
-"""Seconds that a job must be missing from Slurm's lists before its images go."""
+"""A job must be missing from Slurm's lists for so many seconds before its images are removed."""
 EMPTY_LIST_TIMEOUT_S = 3600.0
-"""The same while Slurm lists no job. A slurmctld that lost its state lists no job at all, and a
-person may restore that state.
+"""The same if Slurm lists no job at all, as a slurmctld that lost its state does. A person may
+restore that state.
 """
 NO_HURRY = (float("inf"), 0.0)
-"""The order of what has no hurry at all."""
+"""The urgency of work without any deadline."""
 
 
 class _FailedRemoval(Struct, frozen=True):
-    """Images that could not be removed, and when the next try is due."""
+    """Images that could not be removed. ``pause`` (s) before the next try, which is at ``until``
+    (Unix time).
+    """
 
     pause: float = 0.0
     until: float = 0.0
 
 
 class SavesInPlace:
-    """Which jobs not to ask again yet. In memory: a crash loses no more than that.
+    """Saves jobs that stay. It remembers, in memory only, which jobs not to save again yet; a crash
+    loses no more than that.
 
-    The loop and the crew's threads share what is remembered of jobs. One piece of work at a time is
-    done for a job (``KeyedExecutor``), so a value that is read and then written is still the same.
+    The loop and the crew's threads share this memory. KeyedExecutor does one piece of work for a
+    job at a time. So a value cannot change between reading and writing it.
     """
 
     def __init__(self, site: CheckpointSite, orders: Orders) -> None:
         self._site, self.orders = site, orders
-        self._not_before: SharedDict[int, float] = SharedDict()
-        self._doubted: SharedDict[int, float] = SharedDict()
-        self._expected: SharedDict[int, float] = SharedDict()
-        self._failures: SharedDict[int, tuple[int, int, str]] = SharedDict()
-        self._missing: SharedDict[int, float] = SharedDict()
-        self._staying: SharedDict[int, _FailedRemoval] = SharedDict()
-        self._to_lift: SharedDict[int, JobRun] = SharedDict()
+        self._retry_at: SharedDict[int, float] = SharedDict()
+        self._probed_at: SharedDict[int, float] = SharedDict()
+        self._expected_seconds: SharedDict[int, float] = SharedDict()
+        self._failures_in_row: SharedDict[int, tuple[int, int, str]] = SharedDict()
+        self._missing_since: SharedDict[int, float] = SharedDict()
+        self._failed_removals: SharedDict[int, _FailedRemoval] = SharedDict()
+        self._waiting_for_lift: SharedDict[int, JobRun] = SharedDict()
         self._reports = ReportOnce[int]()
 
     def save_due(self, plans: Iterable[JobPlan], crew: KeyedExecutor) -> None:
-        """Have jobs saved that go on afterwards, but for those whose last save has just failed."""
+        """Submit the saves that policies want, except of jobs whose last save has just failed."""
         for plan in plans:
             run = plan.facts.run
-            due = max(self._not_before.get(run.job, 0.0), suspended.resumable_at(self._site, run))
-            if self._site.now() < due:
+            not_before = max(
+                self._retry_at.get(run.job, 0.0), suspended.resumable_at(self._site, run)
+            )
+            if self._site.now() < not_before:
                 continue
             for situation in plan.facts.situations:
-                self._expected[run.job] = situation.dump
-            crew.submit(run.job, plan.order, partial(self._due, plan), kind=WorkKind.PERIODIC)
-
-    def probe(self, seen: Snapshot, moving: frozenset[int], crew: KeyedExecutor) -> None:
-        """See once a minute whether a job can be saved still: where no policy saves it before a
-        notice, nobody would know until then that it cannot.
-        """
-        for number, choice in seen.choices.items():
-            due = max(
-                self._doubted.get(number, 0.0) + PROBE_EVERY_S, self._not_before.get(number, 0.0)
+                self._expected_seconds[run.job] = situation.dump
+            crew.submit(
+                run.job,
+                plan.order,
+                partial(self._save_or_take_late_image, plan),
+                kind=WorkKind.PERIODIC,
             )
-            if number in moving or self._site.now() < due or not is_transparent(choice):
+
+    def probe(self, snapshot: Snapshot, moving_jobs: frozenset[int], crew: KeyedExecutor) -> None:
+        """Find out once a minute whether a job can still be saved. Otherwise, for a job that no
+        policy saves before a notice, we would learn only at the notice that it cannot be saved.
+        """
+        for number, choice in snapshot.choices.items():
+            probe_at = max(
+                self._probed_at.get(number, 0.0) + PROBE_EVERY_S, self._retry_at.get(number, 0.0)
+            )
+            if number in moving_jobs or self._site.now() < probe_at or not is_transparent(choice):
                 continue
-            if seen.jobs[number].is_suspended:  # so is its launcher, which says nothing new
+            # Its launcher is suspended too and reports nothing new.
+            if snapshot.jobs[number].is_suspended:
                 continue
-            facts = JobFacts(run=run_of(seen.jobs[number], choice), choice=choice, situations=())
+            facts = JobFacts(
+                run=run_of(snapshot.jobs[number], choice), choice=choice, situations=()
+            )
             plan = JobPlan(
                 kind=SAVE, facts=facts, saves=True, reason="it is seen whether it can be"
             )
-            if crew.submit(number, NO_HURRY, partial(self._try, plan), kind=WorkKind.PERIODIC):
-                self._doubted[number] = self._site.now()
+            if crew.submit(
+                number, NO_HURRY, partial(self._save_if_hindered, plan), kind=WorkKind.PERIODIC
+            ):
+                self._probed_at[number] = self._site.now()
 
-    def _try(self, plan: JobPlan) -> None:
-        """A save, where its launcher says that it could not be made, and not for something that
-        passes by itself, or where the last ones could not: it fails in the words for the user.
+    def _save_if_hindered(self, plan: JobPlan) -> None:
+        """Save even if we expect failure (the launcher reports a lasting obstacle, or earlier saves
+        failed), so that the user gets the error message. Otherwise do nothing.
         """
         run = plan.facts.run
-        hindered = self._site.checkpointers[plan.facts.choice.method].hindered(run)
-        if run.job in self._site.state.unsavable() or (hindered and obstacle(hindered)):
+        hindrance = self._site.checkpointers[plan.facts.choice.method].hindered(run)
+        if run.job in self._site.state.unsavable() or (hindrance and obstacle(hindrance)):
             self._save(plan)
 
     def save_ordered(
-        self, orders: Iterable[ReceivedOrder], seen: Snapshot, crew: KeyedExecutor
+        self, orders: Iterable[ReceivedOrder], snapshot: Snapshot, crew: KeyedExecutor
     ) -> None:
-        """Have the jobs saved that are asked for; one that something is under way for, after that,
-        and one that is not known before Slurm has answered, when it does.
+        """Submit the saves that people ordered. If other work is under way for the job, the order
+        waits. If the job is unknown, it waits until Slurm has answered.
         """
-        for asked in orders:
-            if not isinstance(asked.order, SaveOrder) or crew.is_busy(asked.order.job):
+        for received in orders:
+            if not isinstance(received.order, SaveOrder) or crew.is_busy(received.order.job):
                 continue
-            number = asked.order.job
-            job = seen.jobs.get(number)
-            if job is None and not seen.answered:
+            number = received.order.job
+            job = snapshot.jobs.get(number)
+            if job is None and not snapshot.answered:
                 continue
-            saved = job is not None and (is_working(job) or job.is_suspended_by_person)
-            choice = choose_method(self._site, job) if job and saved else None
-            why = _obstacle_to_saving(choice)
-            if job is None or choice is None or why:
-                self._site.recorder.record("ckpt-now", "ckpt-refused", (f"job:{number}",), why)
-                self.orders.mark_done(asked)
+            can_be_saved = job is not None and (is_working(job) or job.is_suspended_by_person)
+            choice = choose_method(self._site, job) if job and can_be_saved else None
+            refusal = _obstacle_to_saving(choice)
+            if job is None or choice is None or refusal:
+                self._site.recorder.record("ckpt-now", "ckpt-refused", (f"job:{number}",), refusal)
+                self.orders.mark_done(received)
                 continue
             facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
             if suspended.resumable_at(self._site, facts.run):
                 continue
             plan = JobPlan(kind=SAVE, facts=facts, saves=True, reason="an operator asked for it")
-            self._expected[number] = seen.saves.get(number, seen.expected)
-            self.orders.mark_begun(asked)
+            self._expected_seconds[number] = snapshot.saves.get(number, snapshot.expected)
+            self.orders.mark_begun(received)
             crew.submit(
-                number, (0.0, 0.0), partial(self._asked, asked, plan), kind=WorkKind.PERIODIC,
-                on_cancelled=partial(self._refuse_cancelled, asked),
-            )  # fmt: skip
+                number,
+                (0.0, 0.0),
+                partial(self._save_ordered_job, received, plan),
+                kind=WorkKind.PERIODIC,
+                on_cancelled=partial(self._refuse_cancelled, received),
+            )
 
-    def _refuse_cancelled(self, asked: ReceivedOrder) -> None:
-        number = asked.order.job if isinstance(asked.order, SaveOrder) else 0
-        why = "it is on its way to other nodes, and saved for that"
-        self._site.recorder.record("ckpt-now", "ckpt-refused", (f"job:{number}",), why)
-        self.orders.mark_done(asked)
+    def _refuse_cancelled(self, received: ReceivedOrder) -> None:
+        number = received.order.job if isinstance(received.order, SaveOrder) else 0
+        reason = "it is on its way to other nodes, and saved for that"
+        self._site.recorder.record("ckpt-now", "ckpt-refused", (f"job:{number}",), reason)
+        self.orders.mark_done(received)
 
-    def _asked(self, asked: ReceivedOrder, plan: JobPlan) -> None:
+    def _save_ordered_job(self, received: ReceivedOrder, plan: JobPlan) -> None:
         try:
             self._save(plan)
         finally:
-            self.orders.mark_done(asked)
+            self.orders.mark_done(received)
 
-    def _due(self, plan: JobPlan) -> None:
-        late = self._late_image(plan)
-        if late is None:
+    def _save_or_take_late_image(self, plan: JobPlan) -> None:
+        late_image = self._late_image(plan)
+        if late_image is None:
             self._save(plan)
         else:
-            self._saved(plan, late)
+            self._handle_image(plan, late_image)
 
     def _late_image(self, plan: JobPlan) -> Image | None:
-        """The image of this run's last save, where that ended after nobody waited for it any more.
-        It is whole all the same, and what it took tells how long the next one is to be waited for:
-        a job of many GiB would else stand still for one save after the other, and none would count.
+        """The image of this run's last save, if that save was completed after its time-out. The
+        image is whole all the same, and its duration tells how long to wait for the next save. A
+        job of many GiB would otherwise stop for one save after the other, and none would count.
         """
         site, run = self._site, plan.facts.run
-        if self._failures.get(run.job, (None, 0))[0] != run.attempt:
+        if self._failures_in_row.get(run.job, (None, 0))[0] != run.attempt:
             return None
         method = site.checkpointers[plan.facts.choice.method]
-        known = max((image.number for image in site.state.images(run.job)), default=0)
+        newest_number = max((image.number for image in site.state.images(run.job)), default=0)
         try:
             newest = next(iter(method.images(run)), None)
-            if newest is None or newest.attempt != run.attempt or newest.number <= known:
+            if newest is None or newest.attempt != run.attempt or newest.number <= newest_number:
                 return None
             method.verify(newest)
         except Exception as error:  # noqa: BLE001 - a shared directory may fail in many ways
             log.info("no late image job=%s error=%s", run.label, error)
             return None
-        # The node's clock may be ahead of ours.
+        # The node's clock may be ahead of ours, and no image may be from the future.
         return replace(newest, taken=min(newest.taken, site.now()))
 
     def _save(self, plan: JobPlan) -> None:
         site, run = self._site, plan.facts.run
         method = site.checkpointers[plan.facts.choice.method]
-        dump = self._expected.get(run.job, MIN_SAVE_TIMEOUT_S)
-        until = site.now() + max(3 * dump, MIN_SAVE_TIMEOUT_S)
+        expected_s = self._expected_seconds.get(run.job, MIN_SAVE_TIMEOUT_S)
+        deadline = site.now() + max(3 * expected_s, MIN_SAVE_TIMEOUT_S)
         try:
             with suspended.resumed_for_save(site, run):
-                image = method.checkpoint(run, deadline=until, stop=False)
-            taken = site.now()  # by our clock, as notices and intervals are: the node's may differ
+                image = method.checkpoint(run, deadline=deadline, stop=False)
+            # Use our clock, like notices and intervals: the node's clock may differ.
+            taken_at = site.now()
             method.verify(image)
         except (CheckpointError, SlurmError) as error:
-            self._failed(plan, str(error), dump)
+            self._handle_failure(plan, str(error), expected_s)
         except Exception as error:
-            log.exception("method fails job=%s", run.label)
-            self._failed(plan, f"{type(error).__name__}: {error}", dump)
+            log.exception("the checkpoint method failed with an unexpected error job=%s", run.label)
+            self._handle_failure(plan, f"{type(error).__name__}: {error}", expected_s)
         else:
-            self._saved(plan, replace(image, taken=taken))
+            self._handle_image(plan, replace(image, taken=taken_at))
 
-    def _saved(self, plan: JobPlan, image: Image) -> None:
+    def _handle_image(self, plan: JobPlan, image: Image) -> None:
         site, run = self._site, plan.facts.run
         site.state.add_image(image)
         site.recorder.count_save(image)
         text = f"{plan.reason}: save {image.number}, {image.size} bytes in {image.seconds:.1f} s"
         self._site.recorder.record_run(run, "ckpt-saved", text)
-        self._failures.pop(run.job)
+        self._failures_in_row.pop(run.job)
         verdicts.withdraw_verdict(site, run)
         self._lift_no_requeue(run)
 
-    def _failed(self, plan: JobPlan, why: str, dump: float) -> None:
+    def _handle_failure(self, plan: JobPlan, error_text: str, expected_s: float) -> None:
         site, run, choice = self._site, plan.facts.run, plan.facts.choice
         site.recorder.count("ckpt_saves_total", method=choice.method, outcome="failed")
-        site.recorder.record_run(run, "ckpt-failed", why)
-        attempt, failures, before = self._failures.get(run.job, (run.attempt, 0, ""))
+        site.recorder.record_run(run, "ckpt-failed", error_text)
+        attempt, failures, last_error = self._failures_in_row.get(run.job, (run.attempt, 0, ""))
         if attempt != run.attempt:
-            failures, before = 0, ""
-        failures, why = failures + 1, clearer(before, why)
-        self._failures[run.job] = run.attempt, failures, why
-        hopeless = failures >= TRIES and verdicts.judge_run(site, run, choice, why)
-        self._not_before[run.job] = site.now() + max(
-            UNSAVABLE_RETRY_AFTER_S if hopeless else MIN_RETRY_AFTER_S, dump
+            failures, last_error = 0, ""
+        failures, error_text = failures + 1, clearer(last_error, error_text)
+        self._failures_in_row[run.job] = run.attempt, failures, error_text
+        is_unsavable = failures >= TRIES and verdicts.judge_run(site, run, choice, error_text)
+        self._retry_at[run.job] = site.now() + max(
+            UNSAVABLE_RETRY_AFTER_S if is_unsavable else MIN_RETRY_AFTER_S, expected_s
         )
 
     def _lift_no_requeue(self, run: JobRun) -> None:
-        """From its first image on a ``--no-requeue`` job goes on instead of beginning anew; without
-        this, Slurm would end it with its node.
+        """Once a ``--no-requeue`` job has an image, it continues from there instead of starting
+        over. So we lift the setting; otherwise Slurm would end the job with its node.
         """
         job = self._site.jobs.last.get(run.job)
         if job is None:
             return
         if run.job in self._lifted_for_now():
-            self._to_lift[run.job] = run
+            # Its own setting is restored once the job runs, which would undo our lift. So we lift
+            # after that.
+            self._waiting_for_lift[run.job] = run
             return
         if job.requeue:
             return
@@ -250,8 +272,8 @@ class SavesInPlace:
             )
 
     def _lifted_for_now(self) -> frozenset[int]:
-        """The jobs that may be requeued only until they run. The service that lifted
-        ``--no-requeue`` puts it back.
+        """Jobs that may be requeued only until they run. The service that lifted ``--no-requeue``
+        restores it then.
         """
         try:
             return frozenset(job for job, _ in self._site.ledger.requeues.lifted())
@@ -259,67 +281,70 @@ class SavesInPlace:
             return frozenset()
 
     def lift_requeue_after_others(self) -> None:
-        """Lift ``--no-requeue`` again where another service has put it back since the job's first
-        save.
-        """
-        waiting = self._to_lift.snapshot()
-        due = waiting.keys() - self._lifted_for_now() if waiting else ()
-        if not due:
+        """Lift ``--no-requeue`` again if another service restored it after the job's first save."""
+        waiting_runs = self._waiting_for_lift.snapshot()
+        due_jobs = waiting_runs.keys() - self._lifted_for_now() if waiting_runs else ()
+        if not due_jobs:
             return
         try:
-            # A list from before it was put back would show a job that may be requeued.
+            # Read a new list: an older one may show the job before --no-requeue was restored.
             jobs = self._site.jobs.read(refresh=True)
         except SlurmError:
-            return  # the next look asks again
-        for run in [self._to_lift.pop(number) for number in due]:
+            return  # the next tick tries again
+        for run in [self._waiting_for_lift.pop(number) for number in due_jobs]:
             if run is not None and run.job in jobs and jobs[run.job].restarts == run.attempt:
                 self._lift_no_requeue(run)
 
-    def forget(self, seen: Snapshot, crew: KeyedExecutor) -> None:
-        """Forget jobs that Slurm no longer has. Most of them never had an image, so no end of an
-        image is waited for. Of a job with images we keep since when it is missing, and why its
-        images stay.
+    def forget(self, snapshot: Snapshot, crew: KeyedExecutor) -> None:
+        """Forget jobs that Slurm no longer lists. Most jobs never had an image, so we do not wait
+        until their images are removed. We keep jobs with images, to know since when they are
+        missing and why their images could not be removed.
         """
-        kept = seen.jobs.keys() | seen.images.keys() | seen.unsavable.keys()
+        kept_jobs = snapshot.jobs.keys() | snapshot.images.keys() | snapshot.unsavable.keys()
         memories: tuple[SharedDict[int, Any], ...] = (
-            self._not_before, self._doubted, self._expected, self._failures, self._missing,
-            self._staying, self._to_lift,
+            self._retry_at, self._probed_at, self._expected_seconds, self._failures_in_row,
+            self._missing_since, self._failed_removals, self._waiting_for_lift,
         )  # fmt: skip
         for memory in memories:
-            for number in memory.snapshot().keys() - kept:
+            for number in memory.snapshot().keys() - kept_jobs:
                 if not crew.is_busy(number):  # its save may still write here
                     memory.pop(number)
-        self._reports.forget_unless(lambda number: number in kept or crew.is_busy(number))
+        self._reports.forget_unless(lambda number: number in kept_jobs or crew.is_busy(number))
 
-    def remove_images(self, seen: Snapshot, moving: frozenset[int], crew: KeyedExecutor) -> None:
-        """Have the images of jobs removed that have ended, or that Slurm has not known for a while.
-        That may take long, as where a node is asked that is gone.
+    def remove_images(
+        self, snapshot: Snapshot, moving_jobs: frozenset[int], crew: KeyedExecutor
+    ) -> None:
+        """Submit the removal of the images of ended jobs, and of jobs that Slurm has not listed for
+        a while. The crew does it, because it may take long, for example if the node of an image is
+        gone.
         """
         now = self._site.now()
-        for number in seen.unsavable:
-            if number not in moving and self._is_over(number, seen.jobs, now):
+        for number in snapshot.unsavable:
+            if number not in moving_jobs and self._is_over(number, snapshot.jobs, now):
                 verdicts.forget(self._site, number)
-        for number, (image, *_) in seen.images.items():
-            if number in moving or not self._is_over(number, seen.jobs, now):
+        for number, (image, *_) in snapshot.images.items():
+            if number in moving_jobs or not self._is_over(number, snapshot.jobs, now):
                 continue
-            if now >= self._staying.get(image.job, _FailedRemoval()).until:
+            if now >= self._failed_removals.get(image.job, _FailedRemoval()).until:
                 crew.submit(
                     image.job, NO_HURRY, partial(self._remove, image), kind=WorkKind.REMOVAL
                 )
 
     def _remove(self, image: Image) -> None:
-        """Unless the job was requeued by somebody in the meantime."""
+        """Remove the images, unless the job was requeued since."""
         site = self._site
         try:
             if not self._is_over(image.job, site.jobs.read(), site.now()):
                 return
             method = site.checkpointers.get(image.method)
             if method is None:
-                self._stay(image, f"checkpoint method {image.method!r} cannot be used now")
+                self._postpone_removal(
+                    image, f"checkpoint method {image.method!r} cannot be used now"
+                )
                 return
             method.remove(image.job)
         except (CheckpointError, OSError, SlurmError) as error:
-            self._stay(image, str(error))
+            self._postpone_removal(image, str(error))
             return
         site.state.forget_images_of(image.job)
         site.recorder.record(
@@ -327,25 +352,31 @@ class SavesInPlace:
             "the job has ended, its images are removed",
         )  # fmt: skip
 
-    def _stay(self, image: Image, why: str) -> None:
-        """Told once, though it is tried again, ever later: nobody can remove them at the moment."""
-        pause = REMOVAL_BACKOFF.longer(self._staying.get(image.job, _FailedRemoval()).pause)
-        self._staying[image.job] = _FailedRemoval(pause=pause, until=self._site.now() + pause)
-        if self._reports.is_news(image.job, why):
-            log.warning("images stay job=%s error=%s", image.label, why)
+    def _postpone_removal(self, image: Image, error_text: str) -> None:
+        """Try the removal again later and later. Each reason is logged once."""
+        pause = REMOVAL_BACKOFF.longer(self._failed_removals.get(image.job, _FailedRemoval()).pause)
+        self._failed_removals[image.job] = _FailedRemoval(
+            pause=pause, until=self._site.now() + pause
+        )
+        if self._reports.is_news(image.job, error_text):
+            log.warning(
+                "the images of a job cannot be removed, it is retried job=%s error=%s",
+                image.label,
+                error_text,
+            )
 
     def _is_over(self, number: int, jobs: Mapping[int, SlurmJob], now: float) -> bool:
         job = jobs.get(number)
         if job is None:
-            patience_s = MISSING_JOB_TIMEOUT_S if jobs else EMPTY_LIST_TIMEOUT_S
-            return now - self._missing.setdefault(number, now) > patience_s
-        self._missing.pop(number)
-        alive = job.states & {"RUNNING", "PENDING", "COMPLETING", "STOPPED", "SUSPENDED"}
-        return bool(job.states & ENDED) and not alive
+            timeout_s = MISSING_JOB_TIMEOUT_S if jobs else EMPTY_LIST_TIMEOUT_S
+            return now - self._missing_since.setdefault(number, now) > timeout_s
+        self._missing_since.pop(number)
+        live_states = job.states & {"RUNNING", "PENDING", "COMPLETING", "STOPPED", "SUSPENDED"}
+        return bool(job.states & ENDED) and not live_states
 
 
 def _obstacle_to_saving(choice: MethodChoice | None) -> str:
-    """Why a job is not saved now, if so; None: it is not at work."""
+    """Why a job cannot be saved now, or "". ``choice`` is None if the job does not run."""
     if choice is None:
         return "it does not run"
     if choice.move_only:

@@ -1,4 +1,6 @@
-"""The loop of slurm-elastic-ckptman: observe, decide, act; one look at a time."""
+"""The loop of slurm-elastic-ckptman: each tick reads a snapshot, decides, applies the plans and
+records them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from slurm_elastic.ckptman.apply import PlanApplier
 from slurm_elastic.ckptman.decide import MOVE, JobPlan, decide
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.nodes import withdraw_notices
-from slurm_elastic.ckptman.orders import Orders
+from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import SlurmPlans, Snapshot, SnapshotReader
 from slurm_elastic.policies.checkpoint.threat import OF_SLURM
@@ -28,22 +30,25 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_EVERY_S = 5.0
 MIN_PAUSE_S = 0.1
-"""Seconds between two looks, however often we are woken."""
+"""Seconds between two ticks, however often we are woken."""
 MOVING_PAUSE_S = 0.3
-"""Seconds between two looks while a job is on its way."""
+"""Seconds between two ticks while a job is being moved."""
 MAX_EVENT_PAUSE_S = 5.0
-"""Seconds of the longest pause that follows from an event alone."""
+"""After an event the pause doubles from tick to tick up to this length (s)."""
 PACE, MOVING_PACE = 20.0, 2.0
-"""Reading the queue may take one part in so many and one of the time; more while a job is on its
-way, as that waits for it.
+"""Reading the queue may take at most 1/PACE of the time. While a job is being moved it may take
+1/MOVING_PACE, because that job waits for the reading.
 """
 HISTORY_S = 30 * 86400.0
+"""Interruptions and finished rows are kept for 30 days."""
 COUNT_EVERY_S = 60.0
-"""Seconds between two counts of interruptions, and of old rows to forget."""
+"""Seconds between two counts of interruptions. Old rows are deleted at the same time."""
 
 
 class Service:
-    """Work in flight; all else is in the state, the ledger and Slurm. ``crew`` does the work."""
+    """The service keeps in memory only the work in flight; everything else is in the state, the
+    ledger and Slurm. The threads of ``crew`` do the slow work.
+    """
 
     def __init__(
         self, site: CheckpointSite, crew: KeyedExecutor, prices: PriceBook | None = None
@@ -54,67 +59,67 @@ class Service:
         self.reader = SnapshotReader(site, prices, self.plans.threats)
         self.orders = Orders(self._wake.set)
         self.applier = PlanApplier(site, crew, self.orders, self._wake.set)
-        self._next_beat = self._next_count = float("-inf")
-        self._next_giving_back = site.monotonic() + heap.GIVE_BACK_EVERY_S
+        self._next_heartbeat_at = self._next_count_at = float("-inf")
+        self._next_heap_trim_at = site.monotonic() + heap.GIVE_BACK_EVERY_S
         self._reports = ReportOnce[str]()
-        self._moving = False
-        self._quiet = site.config.checkpoint.period
+        self._is_moving = False
+        self._idle_pause_s = site.config.checkpoint.period
 
-    # from pollers' threads
+    # Called from the pollers' threads:
 
     def wake(self) -> None:
-        """There is news: look now."""
+        """Start the next tick now, because there is news."""
         self._wake.set()
 
     def wake_after_event(self) -> None:
-        """Slurm has begun or ended something: look now, and soon again, as a prolog ends before its
-        job runs and an epilog before its nodes are free.
+        """Slurm began or ended something: start a tick now and a few more soon after. A prolog ends
+        before its job runs, and an epilog ends before its nodes are free.
         """
-        # The pause doubles it first.
-        self._quiet = MOVING_PAUSE_S / 2
+        # _pause() doubles this value before it is used.
+        self._idle_pause_s = MOVING_PAUSE_S / 2
         self._wake.set()
 
-    # the loop
-
     def run(self) -> None:
-        """Until the site stops; then wait for what is under way."""
+        """Run ticks until the site stops, then wait for the work in flight."""
         site = self.site
-        pause = rest = 0.0
+        pause_s = rest_s = 0.0
         try:
-            while not site.stop.wait(rest):
-                self._rest(pause)
-                # Before the look: what comes during it has another one follow.
+            while not site.stop.wait(rest_s):
+                self._rest_until_news(pause_s)
+                # We clear the flag before the tick, so news that comes during the tick starts
+                # another one.
                 self._wake.clear()
                 if site.stop.is_set():
                     break
-                began = site.monotonic()
+                began_at = site.monotonic()
                 self.guarded_tick()
-                # Whatever wakes us how often: the jobs' own work comes first.
-                rest = max(MIN_PAUSE_S, site.monotonic() - began)
-                pace = MOVING_PACE if self._moving else PACE
-                pause = max(self._pause() - rest, pace * site.jobs.cost)
+                # Rest as long as the tick took: frequent events must not take the processor from
+                # the jobs.
+                rest_s = max(MIN_PAUSE_S, site.monotonic() - began_at)
+                pace = MOVING_PACE if self._is_moving else PACE
+                pause_s = max(self._pause() - rest_s, pace * site.jobs.cost)
         finally:
             self.applier.crew.close()
-            # After the crew, whose last work has decisions, too.
+            # Only after the crew has ended, because its last pieces of work record decisions too.
             site.recorder.flush(last=True)
 
-    def _rest(self, pause: float) -> None:
-        """Until there is news or the pause is over; signs of life go on in a long one."""
-        end = self.site.monotonic() + pause
-        while (left := end - self.site.monotonic()) > 0:
-            if self._wake.wait(min(left, HEARTBEAT_EVERY_S)):
+    def _rest_until_news(self, pause_s: float) -> None:
+        """Wait for news or the end of the pause. Leave signs of life during a long pause."""
+        end_at = self.site.monotonic() + pause_s
+        while (left_s := end_at - self.site.monotonic()) > 0:
+            if self._wake.wait(min(left_s, HEARTBEAT_EVERY_S)):
                 return
-            self._guarded(self._beat)
+            self._run_guarded(self._leave_signs_of_life)
 
     def _pause(self) -> float:
-        """Seconds until the next look: few while a job is on its way or right after an event, then
-        twice as many each time, for some seconds.
+        """Seconds until the next tick. They are few while a job is being moved and right after an
+        event; after an event they double with each tick, up to the configured period.
         """
         period = self.site.config.checkpoint.period
-        self._quiet *= 2
-        if self._quiet > min(MAX_EVENT_PAUSE_S, period):
-            self._quiet = period
-        return MOVING_PAUSE_S if self._moving else self._quiet
+        self._idle_pause_s *= 2
+        if self._idle_pause_s > min(MAX_EVENT_PAUSE_S, period):
+            self._idle_pause_s = period
+        return MOVING_PAUSE_S if self._is_moving else self._idle_pause_s
 
     def stop(self) -> None:
         """End the loop."""
@@ -122,78 +127,88 @@ class Service:
         self._wake.set()
 
     def guarded_tick(self) -> None:
-        """One look; one that fails is told in the log, and the next one starts anew."""
-        self._guarded(self.tick)
+        """Run one tick. A failure is logged, and the next tick starts over."""
+        self._run_guarded(self.tick)
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _run_guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except (sqlite3.Error, OSError) as error:
-            trouble = f"{type(error).__name__}: {error}"
-            if self._reports.is_news("state directory", trouble):
-                log.error("the state directory cannot be used: %s", trouble)  # noqa: TRY400
+            error_text = f"{type(error).__name__}: {error}"
+            if self._reports.is_news("state directory", error_text):
+                log.error("the state directory cannot be used: %s", error_text)  # noqa: TRY400
         except Exception:
-            log.exception("a look fails; the next one starts anew")
+            log.exception("a tick failed; the next one starts over")
         else:
             self._reports.over("state directory")
 
     def tick(self) -> None:
-        """One look: see, decide, act."""
-        site = self.site
-        self._beat()
-        asked = self.orders.waiting()
-        for one in asked:  # before the look: what was said of its node is over
-            if isinstance(one.order, WithdrawOrder):
-                withdraw_notices(site, one.order.node, self.reader.machines())
-                self.orders.mark_done(one)
-        seen, plans = self._decided()
-        if (
-            any(p.kind == MOVE and p.facts.cause in OF_SLURM for p in plans)
-            and self.plans.are_old()
-        ):
-            self._read_plans()
-            seen, plans = self._decided()
-        self._moving = self.applier.apply(seen, plans, asked)
-        site.recorder.flush()
+        """One tick: withdraw notices, read, decide, apply, record."""
+        self._leave_signs_of_life()
+        orders = self.orders.waiting()
+        # Before the snapshot is read, so that no job is moved for a withdrawn notice.
+        self._withdraw_notices(orders)
+        snapshot, plans = self._read_and_decide()
+        if self._depend_on_old_slurm_plans(plans):
+            self._read_slurm_plans()
+            snapshot, plans = self._read_and_decide()
+        self._is_moving = self.applier.apply(snapshot, plans, orders)
+        self.site.recorder.flush()
 
-    def _decided(self) -> tuple[Snapshot, Sequence[JobPlan]]:
-        seen = self.reader.read()
-        return seen, decide(seen, self.site.config.checkpoint.slack)
+    def _withdraw_notices(self, orders: Sequence[ReceivedOrder]) -> None:
+        for received in orders:
+            if isinstance(received.order, WithdrawOrder):
+                withdraw_notices(self.site, received.order.node, self.reader.machines())
+                self.orders.mark_done(received)
 
-    def _read_plans(self) -> None:
-        """Before jobs are moved for them: a drain may be over, and jobs began there since."""
+    def _read_and_decide(self) -> tuple[Snapshot, Sequence[JobPlan]]:
+        snapshot = self.reader.read()
+        return snapshot, decide(snapshot, self.site.config.checkpoint.slack)
+
+    def _depend_on_old_slurm_plans(self, plans: Sequence[JobPlan]) -> bool:
+        """Whether a job would be moved for a plan of Slurm's that was read some seconds ago."""
+        is_moved_for_slurm = any(
+            plan.kind == MOVE and plan.facts.cause in OF_SLURM for plan in plans
+        )
+        return is_moved_for_slurm and self.plans.are_old()
+
+    def _read_slurm_plans(self) -> None:
+        """Read Slurm's plans again before a job is moved for them. A drain may have ended after the
+        last reading, and the job may have begun on that node since.
+        """
         try:
             self.plans.read()
         except SlurmError as error:
-            log.warning("the plans of Slurm are those of before: %s", error)
+            log.warning("Slurm's plans cannot be read, the last ones are used: %s", error)
 
-    def _beat(self) -> None:
+    def _leave_signs_of_life(self) -> None:
         site, clock = self.site, self.site.monotonic()
-        if clock >= self._next_beat:
-            # First: the mark tells what it finds.
+        if clock >= self._next_heartbeat_at:
+            # First, because the mark file reports what this check finds.
             site.state.check()
             self._leave_mark()
             try:
                 site.ledger.health.beat(CKPTMAN, site.now(), os.getpid())
             except sqlite3.Error as error:
-                log.warning("no sign of life can be left: %s", error)
-            self._next_beat = clock + HEARTBEAT_EVERY_S
-        if clock >= self._next_count:
-            self._next_count = clock + COUNT_EVERY_S
+                log.warning("the heartbeat cannot be written to the ledger: %s", error)
+            self._next_heartbeat_at = clock + HEARTBEAT_EVERY_S
+        if clock >= self._next_count_at:
+            self._next_count_at = clock + COUNT_EVERY_S
             site.state.refresh()
             self.reader.count_interruptions(site.now() - HISTORY_S)
             site.state.prune(site.now() - HISTORY_S)
-        if clock >= self._next_giving_back:
-            self._next_giving_back = clock + heap.GIVE_BACK_EVERY_S
+        if clock >= self._next_heap_trim_at:
+            self._next_heap_trim_at = clock + heap.GIVE_BACK_EVERY_S
             heap.give_back()
 
     def _leave_mark(self) -> None:
-        why, remedy, since = self.site.state.disk_trouble
-        mark = Mark(self.site.now(), os.getpid(), why, remedy, since, IN_MEMORY_EFFECT)
+        """Write the mark file. watchdog and doctor read it when the ledger cannot be read."""
+        reason, remedy, since = self.site.state.disk_trouble
+        mark = Mark(self.site.now(), os.getpid(), reason, remedy, since, IN_MEMORY_EFFECT)
         try:
             leave_mark(self.site.config.state, mark, CKPTMAN_MARK)
         except OSError as error:
             if self._reports.is_news("mark", str(error)):
-                log.warning("no sign of life can be left in the state directory: %s", error)
+                log.warning("the mark file cannot be written in the state directory: %s", error)
         else:
             self._reports.over("mark")

@@ -1,5 +1,5 @@
-"""The things that ckptman works on: configuration, Slurm, both memories, clouds and checkpoint
-methods.
+"""Everything that ckptman works with: configuration, Slurm, ledger, own state, clouds and
+checkpoint methods.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ledger import Ledger
 
 MAX_OUTPUT_TRIES = 5
-"""Times, a second apart, that a job is tried to be told something."""
+"""How often we try to write a line to a job's output, a second apart."""
 JOBS_TTL_S = 0.3
-"""Seconds for which one reading serves everybody."""
+"""For so many seconds one reading of the queue serves all threads."""
 
 
 class JobList:
-    """The list of jobs, read once for all threads that ask within ``fresh`` seconds by ``clock``,
-    which is monotonic.
+    """The list of jobs. Slurm is asked once for all threads that read within ``fresh`` seconds by
+    ``clock``, which is monotonic.
     """
 
     def __init__(
@@ -38,14 +38,15 @@ class JobList:
         self._slurm = slurm
         self.clock = clock
         self.fresh = fresh
-        # Asks for ``clock`` each time, because tests set it later.
+        # We look ``clock`` up at each call, because tests replace it later.
         self._cache = TtlCache[str, Mapping[int, SlurmJob]](lambda: self.clock())
 
     def read(self, *, refresh: bool = False) -> Mapping[int, SlurmJob]:
-        """All jobs, by a list of this moment (``refresh``: one that was asked for after this call
-        began). SlurmError where it cannot be read.
+        """All jobs, from a list that is at most ``fresh`` seconds old; with ``refresh`` from a list
+        that was requested after this call began. Raises SlurmError if Slurm does not answer.
         """
-        # As of the call: threads that waited for a slow list take that one, and no other each.
+        # The age counts from this call. Threads that waited for a slow list share that list instead
+        # of requesting one each.
         return self._cache.get(
             "jobs", self._read, since=self.clock() - (0.0 if refresh else self.fresh)
         )
@@ -55,36 +56,38 @@ class JobList:
 
     @property
     def last(self) -> Mapping[int, SlurmJob]:
-        """The jobs of the last list, however long ago."""
+        """The jobs of the last list, however old it is."""
         return self._cache.last("jobs") or {}
 
     @property
     def cost(self) -> float:
-        """How long Slurm took for the last list (s)."""
+        """Seconds that Slurm took for the last list."""
         reading = self._cache.reading("jobs")
         return 0.0 if reading is None else reading.took_s
 
     def read_new(self, job: int) -> SlurmJob | None:
-        """The job by a list that was asked for after this call began."""
+        """The job, from a list that was requested after this call began. Raises SlurmError."""
         return self.read(refresh=True).get(job)
 
     def find(self, job: int) -> SlurmJob | None:
-        """The job by a list of this moment."""
+        """The job, from a list that is at most ``fresh`` seconds old. Raises SlurmError."""
         return self.read().get(job)
 
     def mark(self) -> float:
-        """The moment, for ``is_read_after``."""
+        """The current moment, for ``is_read_after``."""
         return self.clock()
 
     def is_read_after(self, mark: float) -> bool:
-        """Whether the last list was asked for after that moment."""
+        """Whether the last list was requested after ``mark``."""
         reading = self._cache.reading("jobs")
         return reading is not None and reading.began_at >= mark
 
 
 @dataclass(frozen=True)
 class CheckpointSite:
-    """One cluster as ckptman knows it. ``now`` is Unix time, ``monotonic`` the clock for pauses."""
+    """One cluster as ckptman knows it. ``now`` gives Unix time (s); ``monotonic`` is the clock for
+    pauses (s).
+    """
 
     config: Config
     slurm: Slurm
@@ -101,31 +104,30 @@ class CheckpointSite:
 
     @functools.cached_property
     def leases(self) -> Mapping[str, float]:
-        """Seconds that a machine of each of our nodes is paid at a time."""
+        """The billing period (s) of the machines of each of our nodes."""
         pools = {pool.name: rules_of(self.config, pool).lease for pool in self.config.pools}
         return {node: pools[pool.name] for node, pool in self.pool_of.items()}
 
     @functools.cached_property
     def max_ages(self) -> Mapping[str, float | None]:
-        """Seconds that a machine of each pool may live; None: for ever."""
+        """How long (s) a machine of each pool may live; None: no limit."""
         return {pool.name: max_age(self.config, pool) for pool in self.config.pools}
 
 
 def write_to_job_output(site: CheckpointSite, job: int, *lines: str) -> None:
-    """Lines in the job's own output. One that has only just begun has no step yet to write them:
-    it is tried again for some seconds. Raises SlurmError where it cannot be told.
-    """
+    """Write lines to the job's own output. Raises SlurmError if Slurm keeps refusing."""
     for line in lines:
-        for left in reversed(range(MAX_OUTPUT_TRIES)):
+        # A new job has no step yet to write the line, so we retry for some seconds.
+        for tries_left in reversed(range(MAX_OUTPUT_TRIES)):
             try:
                 site.slurm.tell(job, line)
                 break
             except SlurmError:
-                if not left:
+                if not tries_left:
                     raise
             site.stop.wait(1.0)
 
 
 def pools_by_node(config: Config) -> Mapping[str, PoolSettings]:
-    """Each of our nodes with its pool's settings."""
+    """The pool's settings of each of our nodes."""
     return {node: pool for pool in config.pools for node in expand(pool.nodes)}

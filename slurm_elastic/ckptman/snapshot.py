@@ -1,4 +1,6 @@
-"""One look at all that ckptman decides by: Slurm, the ledger, its own memory and prices."""
+"""Reads everything that ckptman decides on, once per tick: Slurm, the ledger, its own state and
+prices.
+"""
 
 from __future__ import annotations
 
@@ -45,26 +47,28 @@ from slurm_elastic.state.heartbeat import CKPTMAN
 log = logging.getLogger(__name__)
 
 READ_TAGS_EVERY_S = 30.0
-"""Seconds between two readings of all clouds, by a service without a ledger to read."""
+"""Seconds between two readings of the clouds' machine lists, if the service has no ledger to read.
+"""
 PLANS_TTL_S = 5.0
-"""Seconds for which plans are acted upon as they were read."""
+"""We act on Slurm's plans only if they were read at most so many seconds ago."""
 _NO_POOL = PoolCheckpoint()
 Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
-"""By instance type and zone: (since, $/h), ascending."""
+"""By instance type and zone: pairs of (start in Unix time, $/h), ascending."""
 RunKey = tuple[int, int]
 """Job and attempt."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """One look. ``answered``: whether ``jobs`` are Slurm's of this look, and not of the last one
-    that it answered; ``nodes`` is None where Slurm did not tell of the threatened ones.
+    """Everything that was read for one tick. ``answered``: ``jobs`` are from this tick; otherwise
+    they are the last ones that Slurm listed. ``nodes``: the threatened nodes; None if Slurm did not
+    answer.
 
-    ``machines``: live ones by id, of before where the ledger cannot be read (``blind``);
-    ``machine_of``: the one of each node; ``leaving``: of the ``threats``, what is really taken
-    away; ``choices``: how each job is saved that runs on nodes of ours or on a threatened one;
-    ``saves``: seconds that the next save of a job may take, by its last ones, else ``expected``;
-    ``mtti``: mean seconds to an interruption of one machine by Offer.key; ``leases``: seconds paid
-    at a time by node.
+    ``machines``: live machines by id, from an earlier tick if the ledger cannot be read
+    (``blind``). ``machine_of``: the newest machine of each node. ``leaving``: the ``threats`` that
+    really take a node or a job's time away. ``choices``: how to save each job that runs on our
+    nodes or on threatened ones. ``saves``: seconds that the next save of a job may take, measured
+    at its last saves (``expected`` if there are none). ``mtti``: mean seconds to an interruption of
+    one machine, by Offer.key. ``leases``: the billing period (s) of each node's machine.
     """
 
     now: float
@@ -78,7 +82,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     answered: bool = True
     blind: bool = False
     leaving: Mapping[str, Threat] = field(default_factory=dict)
-    warned: Sequence[RecordedNotice] = ()
+    notices: Sequence[RecordedNotice] = ()
     nodes: Mapping[str, SlurmNode] | None = None
     migrations: Mapping[RunKey, Migration] = field(default_factory=dict)
     unsavable: Mapping[int, UnsavableRun] = field(default_factory=dict)
@@ -92,55 +96,59 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class SlurmPlans:
-    """The plans that Slurm has for nodes: maintenances, drains with a date, nodes that are failing.
-    Read by a thread of its own, as on a large cluster that takes a while.
+    """Slurm's plans for nodes: maintenance reservations, drains with a date, failing nodes. A
+    thread of its own reads them, because that takes a while on a large cluster.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_found", "_found_since", "_read")}
+    guarded_by: ClassVar[GuardedBy] = {
+        "_lock": Guarded("_plans", "_plans_read_at", "_last_read_at")
+    }
 
     name = "plans of Slurm"
 
     def __init__(self, site: CheckpointSite) -> None:
         self._site = site
         self._lock = threading.Lock()
-        self._found: tuple[Threat, ...] = ()
-        self._found_since = float("-inf")
-        self._read = float("-inf")
+        self._plans: tuple[Threat, ...] = ()
+        self._plans_read_at = float("-inf")
+        self._last_read_at = float("-inf")
 
     def are_old(self) -> bool:
-        """Whether they may have been taken back since they were read."""
+        """Whether the plans may have been cancelled after they were read."""
         with self._lock:
-            return self._site.now() - self._read > PLANS_TTL_S
+            return self._site.now() - self._last_read_at > PLANS_TTL_S
 
     def read(self) -> None:
-        """Once. SlurmError where Slurm does not answer: what was known stays."""
+        """Read the plans once. Raises SlurmError if Slurm does not answer; the last plans then
+        stay.
+        """
         now, slurm = self._site.now(), self._site.slurm
-        began = self._site.monotonic()
+        began_at = self._site.monotonic()
         with self._lock:
-            self._read = now
+            self._last_read_at = now
         reserved = of_reservations(slurm.reservations(), now)
-        states = (of_node(node, now, OUR_MARK) for node in slurm.nodes().values())
-        found = (*reserved, *(one for one in states if one is not None))
+        node_threats = (of_node(node, now, OUR_MARK) for node in slurm.nodes().values())
+        plans = (*reserved, *(threat for threat in node_threats if threat is not None))
         with self._lock:
-            # The loop and the thread of the plans read at the same time: the newer reading stays.
-            if began >= self._found_since:
-                self._found, self._found_since = found, began
+            # The loop and the plans' thread may read at the same time: the newer reading must win.
+            if began_at >= self._plans_read_at:
+                self._plans, self._plans_read_at = plans, began_at
 
     def threats(self) -> Sequence[Threat]:
-        """The ones that were read last, but for those whose time is over."""
+        """The threats of the last reading whose time is not over."""
         now = self._site.now()
         with self._lock:
-            found = self._found
-        return [one for one in found if one.until is None or one.until > now]
+            plans = self._plans
+        return [threat for threat in plans if threat.until is None or threat.until > now]
 
 
 class SnapshotReader:
-    """Remembers what could be read last, for the time in which it cannot be."""
+    """Reads snapshots. It keeps the last machines for when the ledger cannot be read."""
 
     guarded_by: ClassVar[GuardedBy] = {
-        # Also held while the ledger is read: pollers and the loop read it at the same time, and an
-        # older reading must not take the place of a newer one.
-        "_lock": Guarded("_machines", "_from_ledger", "_tagged_next", "_blind"),
+        # The lock is also held while the ledger is read: pollers and the loop read it at the same
+        # time, and an older reading must not replace a newer one.
+        "_lock": Guarded("_machines", "_from_ledger", "_read_tags_at", "_blind"),
     }
 
     def __init__(
@@ -155,54 +163,60 @@ class SnapshotReader:
         self._lock = threading.Lock()
         self._machines: Mapping[str, Machine] = {}
         self._from_ledger = False
-        self._tagged_next = float("-inf")
+        self._read_tags_at = float("-inf")
         self._mtti: Mapping[str, float] = {}
         self._blind = False
         self._reports = ReportOnce[str]()
 
     def read(self) -> Snapshot:
-        """Everything once. sqlite3.Error where our own memory cannot be read."""
+        """Read everything once. Raises sqlite3.Error if our own state cannot be read."""
         site = self._site
         machines, is_blind = self._read_machines(())
-        warned = site.state.notices()
-        # Before Slurm's jobs: what a job has come to since is seen in them.
-        migrations = {(m.run.job, m.run.attempt): m for m in site.state.migrations()}
-        jobs = self._jobs()
-        known = site.jobs.last if jobs is None else jobs
+        notices = site.state.notices()
+        # Before Slurm's jobs: a job's progress after this reading is then visible in the job list.
+        migrations = {(move.run.job, move.run.attempt): move for move in site.state.migrations()}
+        jobs = self._read_jobs()
+        last_jobs = site.jobs.last if jobs is None else jobs
         images: defaultdict[int, list[Image]] = defaultdict(list)
         for image in site.state.images():
             images[image.job].append(image)
-        now = site.now()  # no image that is seen is later
-        # Ascending: of two machines of one node ``machine_of`` has the newer.
-        newest = sorted(machines.values(), key=lambda m: m.instance.launched)
+        now = site.now()  # after the images, so that no image is from the future
+        # Ascending, so that the newer of two machines of one node wins in ``machine_of``.
+        machines_by_age = sorted(machines.values(), key=lambda machine: machine.instance.launched)
         settings = site.config.checkpoint
         prices = self._prices.prices() if self._prices else {}
-        of_nodes = [
-            *threats_of_notices(warned, machines),
+        node_threats = [
+            *threats_of_notices(notices, machines),
             *self._plans(),
-            *self._ends(machines, prices, now),
+            *self._threats_of_machines(machines, prices, now),
         ]
-        threatened = {one.what for one in of_nodes}
+        threatened = {threat.what for threat in node_threats}
         choices = {
             job.id: choose_method(site, job)
-            for job in known.values()
-            if self._counts(job, threatened)
+            for job in last_jobs.values()
+            if self._needs_method(job, threatened)
         }
-        saves = {n: save_seconds([i.seconds for i in some], settings.expected)
-                 for n, some in images.items()}  # fmt: skip
-        of_jobs = self._of_jobs(known, choices, saves, now)
-        threats = by_subject([*of_nodes, *of_jobs])
+        saves = {number: save_seconds([image.seconds for image in job_images], settings.expected)
+                 for number, job_images in images.items()}  # fmt: skip
+        job_threats = self._threats_of_jobs(last_jobs, choices, saves, now)
+        threats = by_subject([*node_threats, *job_threats])
         return Snapshot(
             now=now,
-            jobs=known,
+            jobs=last_jobs,
             answered=jobs is not None,
             machines=machines,
-            machine_of={m.instance.node: m for m in newest if m.instance.node},
-            warned=warned,
+            machine_of={
+                machine.instance.node: machine
+                for machine in machines_by_age
+                if machine.instance.node
+            },
+            notices=notices,
             blind=is_blind,
             threats=threats,
             leaving=moving(threats),
-            nodes=self._nodes(sorted({t.what for t in of_nodes if t.cause in OF_MACHINES})),
+            nodes=self._read_nodes(
+                sorted({threat.what for threat in node_threats if threat.cause in OF_MACHINES})
+            ),
             images=images,
             saves=saves,
             choices=choices,
@@ -217,70 +231,76 @@ class SnapshotReader:
             leases=site.leases,
         )
 
-    def _ends(self, machines: Mapping[str, Machine], prices: Prices, now: float) -> list[Threat]:
-        """Machines that come to their maximum age, or cost more than is bid."""
-        bid, found = self._site.config.checkpoint.prices.bid, list[Threat | None]()
+    def _threats_of_machines(
+        self, machines: Mapping[str, Machine], prices: Prices, now: float
+    ) -> list[Threat]:
+        """Threats of machines that reach their maximum age or cost more than the bid."""
+        bid, threats = self._site.config.checkpoint.prices.bid, list[Threat | None]()
         for machine in machines.values():
-            one = machine.instance
-            if one.node:
+            instance = machine.instance
+            if instance.node:
                 age = self._site.max_ages.get(machine.pool)
                 if age is not None:
-                    # By this head's clock, as elasticd counts it: another one may differ by more.
-                    found.append(of_age(one.node, born(machine), age, now))
+                    # We use this head's clock, as slurm-elasticd does: another clock may differ by
+                    # more.
+                    threats.append(of_age(instance.node, born(machine), age, now))
                 if bid is not None:
-                    costs = prices.get((one.instance_type, one.zone), ())
-                    found.append(of_price(one.node, costs, bid))
-        return [one for one in found if one is not None]
+                    price_steps = prices.get((instance.instance_type, instance.zone), ())
+                    threats.append(of_price(instance.node, price_steps, bid))
+        return [threat for threat in threats if threat is not None]
 
-    def _of_jobs(
+    def _threats_of_jobs(
         self,
         jobs: Mapping[int, SlurmJob],
         choices: Mapping[int, MethodChoice],
         saves: Mapping[int, float],
         now: float,
     ) -> list[Threat]:
-        """Time limits that end soon, of jobs that may go on after them; and jobs that can be saved
-        and that Slurm preempts.
+        """Threats of jobs: a time limit that ends soon, for jobs that may continue after it, and
+        preemption, for jobs that can be saved.
         """
         state = self._site.state
-        expected = self._site.config.checkpoint.expected
-        found = list[Threat | None]()
+        expected_s = self._site.config.checkpoint.expected
+        threats = list[Threat | None]()
         for number, choice in choices.items():
             job = jobs[number]
-            if job.is_suspended:  # its time limit does not go on, either
+            if job.is_suspended:  # Slurm also stops the clock of its time limit.
                 continue
             if choice.renewals and job.batch:
                 renewed = state.renewals(number, job.restarts)
-                save = saves.get(number, expected)
-                found.append(of_limit(job, save, choice.renewals, renewed, now))
+                save_s = saves.get(number, expected_s)
+                threats.append(of_limit(job, save_s, choice.renewals, renewed, now))
             if job.preempted and choice.method != "none" and job.batch:
-                found.append(of_preemption(job, now))
-        return [one for one in found if one is not None]
+                threats.append(of_preemption(job, now))
+        return [threat for threat in threats if threat is not None]
 
     def machines(self, known: Collection[str] = ()) -> Mapping[str, Machine]:
-        """The live machines by id; those of the last time while the ledger cannot be read, or if
-        all ``known`` ids are among them with their nodes. Also for pollers' threads.
+        """The live machines by id, also for pollers' threads; the last known machines while the
+        ledger cannot be read. The ledger is not read if all ``known`` ids are among the last
+        machines and have nodes.
         """
         return self._read_machines(known)[0]
 
     def _read_machines(self, known: Collection[str]) -> tuple[Mapping[str, Machine], bool]:
-        """The same, and whether they are of before because the ledger cannot be read."""
+        """The live machines, and whether they are old because the ledger cannot be read."""
         with self._lock:
-            last = self._machines
-            if known and all(i in last and last[i].instance.node for i in known):
-                return last, bool(self._blind)
-            if self._read_ledger() or self._from_ledger or not self._is_tagged_due():
+            last_machines = self._machines
+            if known and all(
+                id_ in last_machines and last_machines[id_].instance.node for id_ in known
+            ):
+                return last_machines, bool(self._blind)
+            if self._read_ledger() or self._from_ledger or not self._is_time_to_read_tags():
                 return self._machines, bool(self._blind)
-            last = self._machines
+            last_machines = self._machines
         # We release the lock, because a cloud may take long; other threads use the last machines.
-        found = self._tagged(last)
+        tagged_machines = self._read_tagged_machines(last_machines)
         with self._lock:
             if not self._from_ledger:
-                self._machines = found
+                self._machines = tagged_machines
             return self._machines, bool(self._blind)
 
     def _read_ledger(self) -> bool:
-        """Whether the ledger could be read."""
+        """Read the machines from the ledger. Returns False if it cannot be read."""
         try:
             self._site.ledger.refresh()
             self._machines = {m.instance.id: m for m in self._site.ledger.machines.live()}
@@ -288,42 +308,46 @@ class SnapshotReader:
             self._reports.over("ledger")
         except sqlite3.Error as error:
             if self._reports.is_news("ledger", str(error)):
-                log.warning("the ledger cannot be read, machines are those of before: %s", error)
+                log.warning(
+                    "the ledger cannot be read, the last known machines are used: %s", error
+                )
             self._blind = True
             return False
         return True
 
-    def _is_tagged_due(self) -> bool:
-        """Whether this thread is to read the clouds now; no other one does for a while."""
+    def _is_time_to_read_tags(self) -> bool:
+        """Whether this thread should read the clouds now; if so, no other does for a while."""
         clock = self._site.monotonic()
-        if clock < self._tagged_next:
+        if clock < self._read_tags_at:
             return False
-        self._tagged_next = clock + READ_TAGS_EVERY_S
+        self._read_tags_at = clock + READ_TAGS_EVERY_S
         return True
 
-    def _tagged(self, last: Mapping[str, Machine]) -> Mapping[str, Machine]:
-        """The machines by their tags alone, for a service that was started without a ledger to
-        read: only a machine's node, state and address are known then. A cloud that cannot be read
-        has those of before.
+    def _read_tagged_machines(self, last_machines: Mapping[str, Machine]) -> Mapping[str, Machine]:
+        """The machines by their clouds' tags, for a service that started without a readable ledger.
+        Only node, state and address of each machine are known then. If a cloud cannot be read, its
+        last machines are kept.
         """
-        site, found = self._site, dict(last)
+        site, machines = self._site, dict(last_machines)
         for name, provider in site.providers.items():
             try:
                 listed = sound(provider.instances(), lambda _: 0.0, site.now()).machines
             except Exception as error:  # noqa: BLE001 - whatever it raises, it is no list
                 log.warning("cloud cannot be read cloud=%s error=%s", name, error)
                 continue
-            found = {i: m for i, m in found.items() if m.instance.cloud != name}
-            for one in listed:
-                pool = site.pool_of.get(one.node)
-                found[one.id] = Machine(
-                    instance=one, pool=pool.name if pool else "", last_seen=site.now()
+            machines = {
+                id_: machine for id_, machine in machines.items() if machine.instance.cloud != name
+            }
+            for instance in listed:
+                pool = site.pool_of.get(instance.node)
+                machines[instance.id] = Machine(
+                    instance=instance, pool=pool.name if pool else "", last_seen=site.now()
                 )
-        return found
+        return machines
 
-    def _jobs(self) -> Mapping[int, SlurmJob] | None:
-        """None while Slurm does not answer: what was known of running jobs then still serves to
-        save them, and nothing else is done.
+    def _read_jobs(self) -> Mapping[int, SlurmJob] | None:
+        """The jobs; None if Slurm does not answer. The last known jobs are then used to save
+        running jobs, and nothing else is done.
         """
         site = self._site
         try:
@@ -334,18 +358,20 @@ class SnapshotReader:
         site.recorder.report_health("slurm (ckptman)", None)
         return jobs
 
-    def _nodes(self, names: Sequence[str]) -> Mapping[str, SlurmNode] | None:
+    def _read_nodes(self, names: Sequence[str]) -> Mapping[str, SlurmNode] | None:
         if not names:
             return {}
         try:
             return self._site.slurm.nodes(names)
         except SlurmError as error:
-            log.warning("nodes cannot be read: %s", error)
+            log.warning(
+                "the threatened nodes cannot be read from Slurm, they stay as they are: %s", error
+            )
             return None
 
-    def _counts(self, job: SlurmJob, threatened: Collection[str]) -> bool:
-        """Whether a job runs, or is suspended, on nodes of ours or on threatened ones, asks to go
-        on after its time limit, or is preempted.
+    def _needs_method(self, job: SlurmJob, threatened: Collection[str]) -> bool:
+        """Whether we must choose a method for a job that runs or is suspended: it is on our nodes
+        or on threatened ones, asks to continue after its time limit, or is preempted.
         """
         site = self._site
         if not is_working(job) and not job.is_suspended:
@@ -355,56 +381,58 @@ class SnapshotReader:
         return asks_for_limit(job.comment) or bool(job.preempted)
 
     def count_interruptions(self, since: float) -> None:
-        """Count the interruptions since then (Unix time)."""
+        """Count the interruptions since that time (Unix time)."""
         site, now = self._site, self._site.now()
         try:
-            known = site.ledger.machines.live(ended_since=since)
+            machines = site.ledger.machines.live(ended_since=since)
         except sqlite3.Error:
             return
-        self._mtti = mean_times_to_interruption(known, site.state.interruptions(since), now)
+        self._mtti = mean_times_to_interruption(machines, site.state.interruptions(since), now)
 
 
 def is_working(job: SlurmJob) -> bool:
-    """Whether it works on its nodes."""
+    """Whether the job does work on its nodes."""
     return "RUNNING" in job.states and not job.states & {"CONFIGURING", "COMPLETING"}
 
 
 def choose_method(site: CheckpointSite, job: SlurmJob) -> MethodChoice:
-    """How a job is saved: by its own word, its pool's or the site's, if that can be used here."""
+    """How a job is saved: by its own request, its pool or the site, if that method works on this
+    site.
+    """
     pool = site.pool_of.get(job.nodes[0]) if job.nodes else None
     section = pool.checkpoint if pool else _NO_POOL
     choice = resolve_for(job, section, site.config.checkpoint)
     if choice.method in ("none", *site.checkpointers):
         return choice
-    why = (
+    reason = (
         f"method {choice.method} cannot be used on this site; the log of {CKPTMAN} tells the "
         "administrators why"
     )
-    return MethodChoice(method="none", policy=choice.policy, refused=why)
+    return MethodChoice(method="none", policy=choice.policy, refused=reason)
 
 
 def threats_of_notices(
-    warned: Iterable[RecordedNotice], machines: Mapping[str, Machine]
+    notices: Iterable[RecordedNotice], machines: Mapping[str, Machine]
 ) -> Iterable[Threat]:
-    """The threats of notices. ``machines``: the live ones by id."""
-    for one in warned:
-        machine = machines.get(one.notice.instance)
-        node = machine.instance.node if machine else one.notice.node
+    """The threats of notices. ``machines``: the live machines by id."""
+    for recorded in notices:
+        machine = machines.get(recorded.notice.instance)
+        node = machine.instance.node if machine else recorded.notice.node
         if node:
-            yield of_notice(node, one.notice)
+            yield of_notice(node, recorded.notice)
 
 
 def mean_times_to_interruption(
     machines: Iterable[Machine], interruptions: Mapping[str, int], now: float
 ) -> Mapping[str, float]:
-    """Mean seconds to an interruption of one machine by offer: machine-seconds that were seen for
-    each machine that was taken.
+    """Mean seconds to an interruption of one machine, by offer: the observed machine-seconds
+    divided by the number of interrupted machines.
     """
-    uptime: defaultdict[str, float] = defaultdict(float)
+    uptime_s: defaultdict[str, float] = defaultdict(float)
     for machine in machines:
-        end = now if machine.ended_at is None else machine.ended_at
-        uptime[machine.instance.offer_key] += max(end - machine.instance.launched, 0.0)
+        end_at = now if machine.ended_at is None else machine.ended_at
+        uptime_s[machine.instance.offer_key] += max(end_at - machine.instance.launched, 0.0)
     return {
         offer: observed_mtti(seconds, interruptions.get(offer, 0))
-        for offer, seconds in uptime.items()
+        for offer, seconds in uptime_s.items()
     }

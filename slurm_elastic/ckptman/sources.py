@@ -1,5 +1,5 @@
-"""Where notices come from. A source is read by a poller of its own, so that a slow or dead one
-holds up neither the others nor the jobs; what it tells is on the disk before it is acknowledged.
+"""Sources of notices. Each source has its own poller, so a slow or dead source delays neither the
+others nor the jobs. A notice is on the disk before it is acknowledged at its source.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _COMMENT = re.compile(
     r":(?P<instance>[A-Za-z0-9-]+)"
 )
 WRITING_TIMEOUT_S = 1.0
-"""Seconds after which a file that cannot be read is not being written any more."""
+"""A file that cannot be parsed may still be being written until it is so many seconds old."""
 
 
 class SourceReading(Struct, frozen=True, kw_only=True):
-    """The result of one reading of a source; ``handle`` acknowledges it. ``wrong``: what could not
-    be understood, and is acknowledged all the same, as it would come back for ever.
+    """One message of a source; ``handle`` acknowledges it. ``wrong``: why the message could not be
+    parsed. We acknowledge it anyway, or the source would deliver it for ever.
 
-    Without a deadline ``announced`` (Unix time) tells one announcement from the next:
-    whenever the same one is told, it is the same (0: it is told as long as it stands; None: when it
-    was seen).
+    ``announced`` (Unix time) tells announcements without a deadline apart: it is the same each time
+    one announcement is delivered. 0: the source repeats the notice as long as it stands. None: the
+    time when we saw it.
     """
 
     handle: str = ""
@@ -49,28 +49,30 @@ class SourceReading(Struct, frozen=True, kw_only=True):
 
 
 class NoticeSource(Protocol):
-    """Somewhere that notices come from."""
+    """A place where notices come from."""
 
     name: str
 
     def read(self, now: float) -> Sequence[SourceReading]:
-        """The news there; any exception means that it cannot be read now."""
+        """Read the news. Any exception means that the source cannot be read now."""
         ...
 
     def done(self, handles: Sequence[str]) -> None:
-        """These are on the disk here: they need not come again."""
+        """These messages are on our disk; the source need not deliver them again."""
         ...
 
 
 class CloudNotices:
-    """The notices that a cloud itself gives of our machines. It says so until they are gone."""
+    """The notices that a cloud itself gives about our machines. It repeats them until the machines
+    are gone.
+    """
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
         self.name = f"notices of {provider.name}"
 
     def read(self, now: float) -> Sequence[SourceReading]:  # noqa: ARG002
-        """All standing ones."""
+        """All standing notices."""
         return [SourceReading(notice=notice, announced=0.0) for notice in self._provider.notices()]
 
     def done(self, handles: Sequence[str]) -> None:
@@ -78,9 +80,9 @@ class CloudNotices:
 
 
 class NodeComments:
-    """The comments that agents on EC2's machines (programs/agent.py) put on their Slurm nodes.
+    """Comments that agents on EC2's machines (programs/agent.py) write to their Slurm nodes.
 
-    Root on a node may do that, over munge, and no user. ``machines`` gives the live ones by id.
+    Only root on a node can do that, through munge. ``machines`` gives the live machines by id.
     """
 
     name = "notices on Slurm's nodes"
@@ -90,98 +92,108 @@ class NodeComments:
         self._machines = machines
 
     def read(self, now: float) -> Sequence[SourceReading]:
-        """All that stand; Slurm is only asked while there are machines."""
-        alive = set(self._machines())
-        if not alive:
+        """All standing notices. Slurm is asked only while there are machines."""
+        live_ids = set(self._machines())
+        if not live_ids:
             return []
-        told = [parse_comment_notice(node.comment, now) for node in self._slurm.nodes().values()]
-        # A comment outlives its machine, and the next machine of that node is not meant.
-        return [t for t in told if t and t.notice and t.notice.instance in alive]
+        readings = [
+            parse_comment_notice(node.comment, now) for node in self._slurm.nodes().values()
+        ]
+        # A comment outlives its machine, and must not apply to the next machine of that node.
+        return [
+            reading
+            for reading in readings
+            if reading and reading.notice and reading.notice.instance in live_ids
+        ]
 
     def done(self, handles: Sequence[str]) -> None:
         """Nothing to acknowledge."""
 
 
 def parse_comment_notice(comment: str, seen: float) -> SourceReading | None:
-    """The warning in ``slurm-elastic:notice:KIND:TIME:INSTANCE``; None for other comments."""
-    found = _COMMENT.fullmatch(comment)
-    if found is None:
+    """The notice in ``slurm-elastic:notice:KIND:TIME:INSTANCE``; None for other comments."""
+    match = _COMMENT.fullmatch(comment)
+    if match is None:
         return None
-    kind, when = NoticeKind(found["kind"]), float(found["time"])
-    deadline = when or None if kind is NoticeKind.INTERRUPTION else None
-    notice = Notice(instance=found["instance"], kind=kind, seen=seen, deadline=deadline)
-    return SourceReading(notice=notice, announced=when)
+    kind, announced_at = NoticeKind(match["kind"]), float(match["time"])
+    deadline = announced_at or None if kind is NoticeKind.INTERRUPTION else None
+    notice = Notice(instance=match["instance"], kind=kind, seen=seen, deadline=deadline)
+    return SourceReading(notice=notice, announced=announced_at)
 
 
 class DropDirectory:
-    """Files ``*.json`` of operators and agents. Only root's and SlurmUser's own count.
+    """Files ``*.json`` of operators and agents. Only files of root or SlurmUser count.
 
-    A thing that cannot be removed, such as a directory, is told once and left alone until it
+    An entry that cannot be removed, such as a directory, is reported once and ignored until it
     changes.
     """
 
     def __init__(self, path: Path, name: str = "", *, create: bool = False) -> None:
         self.name = name or f"notices in {path}"
         self._path = path
-        self._staying: dict[str, tuple[int, int]] = {}
+        self._versions_left: dict[str, tuple[int, int]] = {}
         if create:
             path.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
 
     def read(self, now: float) -> Sequence[SourceReading]:
-        """Each file, oldest name first."""
+        """Read each new file, in the order of their names."""
         paths = sorted(self._path.glob("*.json"))
-        there = {str(path) for path in paths}
-        self._staying = {name: was for name, was in self._staying.items() if name in there}
-        fresh = [path for path in paths if self._staying.get(str(path)) != _version(path)]
-        return [told for path in fresh if (told := _read_file(path, now))]
+        existing_names = {str(path) for path in paths}
+        self._versions_left = {
+            name: version for name, version in self._versions_left.items() if name in existing_names
+        }
+        new_paths = [path for path in paths if self._versions_left.get(str(path)) != _version(path)]
+        return [reading for path in new_paths if (reading := _read_file(path, now))]
 
     def done(self, handles: Sequence[str]) -> None:
-        """The files go."""
+        """Remove the files."""
         for handle in handles:
             try:
                 os.unlink(handle)
             except FileNotFoundError:
                 pass
             except OSError as error:
-                # What it says is kept by now: a file that stays is no failed reading.
-                self._staying[handle] = _version(Path(handle))
-                log.warning("read, but cannot be removed path=%s: %s", handle, error.strerror)
+                # Its order is on our disk already, so a file that stays is no failed reading.
+                self._versions_left[handle] = _version(Path(handle))
+                log.warning(
+                    "a file was read but cannot be removed path=%s: %s", handle, error.strerror
+                )
 
 
 def _version(path: Path) -> tuple[int, int]:
-    """The mark that changes with the file; (0, 0) where there is none."""
+    """A value that changes with the file; (0, 0) if there is no file."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return 0, 0
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _read_file(path: Path, now: float) -> SourceReading | None:
     handle = str(path)
     try:
-        # Without waiting: the open of a pipe would last until somebody writes into it.
+        # O_NONBLOCK, because the open of a pipe without a writer would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise  # our own trouble, not the file's: it is not to be removed for that
+            raise  # Our process lacks resources. The file is good, so it must not be removed.
         return SourceReading(handle=handle, wrong=f"{path}: {error.strerror}")
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
             return SourceReading(handle=handle, wrong=f"{path} is no file of root or SlurmUser")
         with open(descriptor, "rb", closefd=False) as file:
-            text = file.read(MAX_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     finally:
         os.close(descriptor)
     try:
-        order = msgspec.json.decode(text, type=AnyOrder)
+        order = msgspec.json.decode(content, type=AnyOrder)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # Whoever writes there without renaming may be in the middle of it.
-        half = now - found.st_mtime < WRITING_TIMEOUT_S
-        return None if half else SourceReading(handle=handle, wrong=f"{path}: {error}")
+        # A program that writes in place, without a rename, may not have finished.
+        is_half_written = now - status.st_mtime < WRITING_TIMEOUT_S
+        return None if is_half_written else SourceReading(handle=handle, wrong=f"{path}: {error}")
     if isinstance(order, NoticeOrder):
         return SourceReading(handle=handle, notice=_notice_of_order(order, now), order=order)
     return SourceReading(handle=handle, order=order)

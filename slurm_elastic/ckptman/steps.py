@@ -1,4 +1,4 @@
-"""A migration at its next step: on the disk before anything else happens, and told."""
+"""The steps of a migration. A step is on the disk before its effect, and every step is recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 RETRY_AFTER_S = 2.0
-"""Seconds after a save that failed, if there is time for another, or a requeue that did."""
+"""Seconds after a failed save (if there is time for another) or a failed requeue."""
 
 
 def enter_step(
@@ -22,26 +22,33 @@ def enter_step(
     fresh: Image | None = None,
     **changes: object,
 ) -> Migration:
-    """The migration at its next step, with an image that is new; on the disk when this returns."""
+    """Move the migration to ``step`` and change the given fields. Step and ``fresh`` (a new image)
+    are on the disk when this returns.
+    """
     now = site.now()
     reached = {**move.reached, str(step): now}
-    moved = replace(move, step=step, changed=now, reached=reached, **changes)
-    site.state.put(moved, image=fresh)
-    return moved
+    changed_move = replace(move, step=step, changed=now, reached=reached, **changes)
+    site.state.put(changed_move, image=fresh)
+    return changed_move
 
 
 def record_step(
     site: CheckpointSite, move: Migration, kind: str, reason: str, *, level: int = logging.INFO
 ) -> None:
-    """One step of a migration, for the journal."""
+    """Record one step of a migration as a decision about its run."""
     site.recorder.record_run(move.run, kind, reason, nodes=move.threatened, level=level)
 
 
 def finish(
-    site: CheckpointSite, move: Migration, end: Step, why: str, *, level: int = logging.INFO
+    site: CheckpointSite,
+    move: Migration,
+    last_step: Step,
+    reason: str,
+    *,
+    level: int = logging.INFO,
 ) -> Migration:
-    """The last step."""
-    done = enter_step(site, move, end, note=why)
-    record_step(site, done, f"ckpt-{end}", why, level=level)
+    """Enter one of the last steps, record it and count the migration."""
+    done = enter_step(site, move, last_step, note=reason)
+    record_step(site, done, f"ckpt-{last_step}", reason, level=level)
     site.recorder.count_move(done)
     return done

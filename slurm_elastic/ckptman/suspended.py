@@ -1,8 +1,8 @@
-"""Jobs that somebody has suspended (``scontrol suspend``): saved as they are, and suspended still.
+"""Jobs that a person has suspended (``scontrol suspend``): they are saved and stay suspended.
 
-Slurm stops all processes of such a job, its launcher among them, which alone can save it. So it is
-resumed for as long as its save takes, which stops the job itself, and then suspended again; one
-that moves, as soon as it runs where it goes on.
+Slurm stops all processes of such a job, including its launcher, and only the launcher can save it.
+We therefore resume the job for its save, which stops the job itself, and suspend it again
+afterwards. A job that moves is suspended again as soon as it runs on its next node.
 """
 
 from __future__ import annotations
@@ -23,31 +23,33 @@ from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate.facts import Step, Suspension
 
-# Measured on 24.11: the stop comes two seconds after the command, and a resume at that time may
-# leave some of the processes stopped.
+# Measured on 24.11: slurmd stops the processes two seconds after the command. A resume during that
+# time may leave some of the processes stopped.
 SETTLE_S = 5.0
 """Seconds from a job's suspension until it can be resumed."""
 _NO_HURRY = (float("inf"), 0.0)
 
 
 def resumable_at(site: CheckpointSite, run: JobRun) -> float:
-    """When that run can be resumed (Unix time); 0 where it can now, or is not suspended."""
+    """When the run can be resumed (Unix time); 0 if it can be resumed now or is not suspended."""
     job = site.jobs.last.get(run.job)
-    at = job.suspended + SETTLE_S if job is not None and job.is_suspended else 0.0
-    return at if at > site.now() else 0.0
+    settled_at = job.suspended + SETTLE_S if job is not None and job.is_suspended else 0.0
+    return settled_at if settled_at > site.now() else 0.0
 
 
 def resume(site: CheckpointSite, run: JobRun) -> None:
-    """Resume that run if it is suspended. SlurmError where it is not known to work then."""
-    known = site.jobs.last.get(run.job)
-    if known is None or not known.is_suspended:
+    """Resume the run if it is suspended. Raises SlurmError if we do not know whether it works after
+    this.
+    """
+    last_job = site.jobs.last.get(run.job)
+    if last_job is None or not last_job.is_suspended:
         return
     job = site.jobs.read_new(run.job)
     if job is None or not job.is_suspended or job.restarts != run.attempt:
         return
-    # One that Slurm itself has suspended for another job is Slurm's to suspend again.
+    # A job that Slurm suspended for another job is suspended again by Slurm, not by us.
     if job.is_suspended_by_person:
-        # On the disk first: whoever starts after a crash suspends it again.
+        # On the disk first, so that a service that starts after a crash suspends it again.
         site.state.add_suspension(Suspension(job=job.id, attempt=job.restarts, since=job.suspended))
     reach("suspended.before-resume")
     site.slurm.resume(job.id)
@@ -58,7 +60,7 @@ def resume(site: CheckpointSite, run: JobRun) -> None:
 
 
 def suspend_again(site: CheckpointSite, run: JobRun) -> None:
-    """Suspend the job if that is owed; where that fails, the next look does it."""
+    """Suspend the job if we resumed it for a save. If Slurm refuses, the next tick tries again."""
     if run.job not in site.state.suspensions():
         return
     try:
@@ -75,7 +77,7 @@ def suspend_again(site: CheckpointSite, run: JobRun) -> None:
 
 @contextmanager
 def resumed_for_save(site: CheckpointSite, run: JobRun) -> Iterator[None]:
-    """For a save of a run that stays."""
+    """Keep the run resumed for a save in place."""
     resume(site, run)
     try:
         yield
@@ -83,12 +85,12 @@ def resumed_for_save(site: CheckpointSite, run: JobRun) -> Iterator[None]:
         suspend_again(site, run)
 
 
-def suspend_owed_jobs(site: CheckpointSite, seen: Snapshot, crew: KeyedExecutor) -> None:
-    """Suspend again what is owed: a job that has come to its next node, or whose save had no end as
-    the service was killed. By a list of jobs of this moment.
+def suspend_owed_jobs(site: CheckpointSite, snapshot: Snapshot, crew: KeyedExecutor) -> None:
+    """Suspend the jobs again that we resumed. Such a job runs on its next node, or its save did not
+    end before the service was killed. ``snapshot.jobs`` must be from this tick.
     """
     for number in site.state.suspensions():
-        job = seen.jobs.get(number)
+        job = snapshot.jobs.get(number)
         is_over = job is None or job.has_ended
         if not is_over and (crew.is_busy(number) or _is_moved(site, number)):
             continue
@@ -99,13 +101,15 @@ def suspend_owed_jobs(site: CheckpointSite, seen: Snapshot, crew: KeyedExecutor)
 
 
 def _is_moved(site: CheckpointSite, job: int) -> bool:
-    """Whether a move of the job needs it awake; one that waits for its last moment does not."""
+    """Whether a move needs the job running. A move that waits for its last moment does not."""
     moves = (move for move in site.state.migrations() if move.run.job == job)
     return any(move.step is not Step.WAITING or move.again for move in moves)
 
 
 def _submit_suspension(site: CheckpointSite, job: SlurmJob, crew: KeyedExecutor) -> None:
-    """Not while it is brought back: who does that would stand still, too, and give up."""
+    """Suspend the job unless it is still being restored. Its restoring launcher would stand still
+    too, and would give up.
+    """
     choice = choose_method(site, job)
     run = run_of(job, choice)
     if has_started(site, choice.method, run):

@@ -1,4 +1,4 @@
-"""Jobs that cannot be saved: found by their first saves, told to their users in time."""
+"""Jobs that cannot be saved. Their first saves show it, and their users are notified in time."""
 
 from __future__ import annotations
 
@@ -21,43 +21,51 @@ from slurm_elastic.state.ckptstate.facts import Migration, Step, UnsavableRun
 log = logging.getLogger(__name__)
 
 NO_SPOT_RULE_S = 30 * 86400.0
-"""Seconds until a rule against spot machines ends that nobody has taken back."""
+"""A rule against spot machines ends after so many seconds unless it was removed before."""
 
 
 def judge_run(site: CheckpointSite, run: JobRun, choice: MethodChoice, message: str) -> bool:
-    """After saves that failed in a row, the last one with that message: whether the job cannot be
-    saved. Its user is told once in each run, if the site wants it.
+    """Decide, after several failed saves in a row, whether the job cannot be saved. ``message`` is
+    the last error. The user is notified once per run, if the site wants that.
     """
-    found = obstacle(message)
-    if found is None:
+    hindrance = obstacle(message)
+    if hindrance is None:
         return False
-    known = site.state.unsavable().get(run.job)
-    if known is not None and known.attempt == run.attempt:
+    last_verdict = site.state.unsavable().get(run.job)
+    if last_verdict is not None and last_verdict.attempt == run.attempt:
         return True
     verdict = UnsavableRun(
-        job=run.job, label=run.label, attempt=run.attempt, method=choice.method, at=site.now(),
-        why=found.why, remedy=found.remedy, moved=known is not None and known.moved,
-    )  # fmt: skip
+        job=run.job,
+        label=run.label,
+        attempt=run.attempt,
+        method=choice.method,
+        at=site.now(),
+        why=hindrance.why,
+        remedy=hindrance.remedy,
+        moved=last_verdict is not None and last_verdict.moved,
+    )
     site.state.put_verdict(verdict)
-    text = f"it cannot be saved: {found.why}. It would help to {found.remedy}"
+    text = f"it cannot be saved: {hindrance.why}. It would help to {hindrance.remedy}"
     site.recorder.record_run(run, "ckpt-unsavable", text, level=logging.WARNING)
     if choice.unsavable is Unsavable.STAY:
         return True
-    moves = choice.unsavable is Unsavable.ON_DEMAND and _may_move(site, run, verdict)
-    _notify_user(site, run, verdict, moves=moves)
-    if moves:
+    will_move = choice.unsavable is Unsavable.ON_DEMAND and _may_move(site, run, verdict)
+    _notify_user(site, run, verdict, will_move=will_move)
+    if will_move:
         _move_to_on_demand(site, run, verdict)
     return True
 
 
-def _notify_user(site: CheckpointSite, run: JobRun, verdict: UnsavableRun, *, moves: bool) -> None:
-    then = (
+def _notify_user(
+    site: CheckpointSite, run: JobRun, verdict: UnsavableRun, *, will_move: bool
+) -> None:
+    outlook = (
         "it begins anew on a machine that is not taken away"
-        if moves
+        if will_move
         else "should its machine be taken away, it begins anew"
     )
     lines = (
-        f"slurm-elastic: this job cannot be saved: {verdict.why}; {then}",
+        f"slurm-elastic: this job cannot be saved: {verdict.why}; {outlook}",
         f"slurm-elastic: it would help to {verdict.remedy}",
     )
     try:
@@ -69,7 +77,9 @@ def _notify_user(site: CheckpointSite, run: JobRun, verdict: UnsavableRun, *, mo
 
 
 def _may_move(site: CheckpointSite, run: JobRun, verdict: UnsavableRun) -> bool:
-    """Whether it runs on spot machines, loses little, may be requeued and was not moved before."""
+    """Whether the job runs on spot machines, loses little work, may be requeued and was not moved
+    before.
+    """
     job = site.jobs.last.get(run.job)
     if job is None or not (job.requeue and job.batch) or verdict.moved:
         return False
@@ -77,18 +87,22 @@ def _may_move(site: CheckpointSite, run: JobRun, verdict: UnsavableRun) -> bool:
 
 
 def spot_nodes(site: CheckpointSite) -> list[str]:
-    """The nodes whose machines may be taken away; none where the ledger cannot be read."""
+    """The nodes whose machines may be taken away; none if the ledger cannot be read."""
     try:
         machines = site.ledger.machines.live()
     except sqlite3.Error as error:
-        log.warning("the ledger cannot be read: %s", error)
+        log.warning("spot machines are not known, because the ledger cannot be read: %s", error)
         return []
-    found = (m.instance for m in machines if m.instance.market is Market.SPOT)
-    return sorted({one.node for one in found if one.node})
+    spot_instances = (
+        machine.instance for machine in machines if machine.instance.market is Market.SPOT
+    )
+    return sorted({instance.node for instance in spot_instances if instance.node})
 
 
 def _move_to_on_demand(site: CheckpointSite, run: JobRun, verdict: UnsavableRun) -> None:
-    """First no spot machine is bought for it any more, then it is requeued, as a move is."""
+    """First forbid spot machines for the job, then requeue it. Otherwise it could get a spot
+    machine again.
+    """
     now = site.now()
     rule = Exclusion(
         kind=NO_SPOT, scope=f"job:{run.job}", since=now, until=now + NO_SPOT_RULE_S,
@@ -99,6 +113,7 @@ def _move_to_on_demand(site: CheckpointSite, run: JobRun, verdict: UnsavableRun)
     except sqlite3.Error as error:
         site.recorder.record_run(run, "ckpt-no-move", f"the ledger cannot be written: {error}")
         return
+    # Before the migration, so that no crash makes us move the job twice.
     site.state.put_verdict(replace(verdict, moved=True))
     reason = "it cannot be saved, and goes where no machine is taken away"
     site.state.put(
@@ -112,7 +127,7 @@ def _move_to_on_demand(site: CheckpointSite, run: JobRun, verdict: UnsavableRun)
 
 
 def withdraw_verdict(site: CheckpointSite, run: JobRun) -> None:
-    """A save has succeeded."""
+    """Withdraw the verdict, because a save has succeeded."""
     if run.job not in site.state.unsavable():
         return
     forget(site, run.job)
@@ -120,13 +135,15 @@ def withdraw_verdict(site: CheckpointSite, run: JobRun) -> None:
     try:
         site.slurm.set_admin_comment(run.job, "")
     except SlurmError as error:
-        log.warning("the admin comment stays job=%s error=%s", run.label, error)
+        log.warning(
+            "the admin comment of a job cannot be removed job=%s error=%s", run.label, error
+        )
 
 
 def forget(site: CheckpointSite, job: int) -> None:
-    """The job is over, or can be saved."""
+    """Forget the verdict: the job is over, or can be saved."""
     site.state.forget_verdict(job)
     try:
         site.ledger.exclusions.readmit(NO_SPOT, f"job:{job}")
     except sqlite3.Error as error:
-        log.warning("the rule against spot machines stays job=%d error=%s", job, error)
+        log.warning("the rule against spot machines cannot be removed job=%d error=%s", job, error)

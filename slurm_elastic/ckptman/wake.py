@@ -1,6 +1,7 @@
-"""The events of slurmctld: something happened, so it is looked at now, not by the next poll.
+"""Events of slurmctld start a tick at once, before the next period.
 
-Its programs for resume and suspend, and for jobs on our partitions, send a datagram (programs/).
+Slurm's programs for resume and suspend, and the prologs and epilogs of jobs on our partitions, send
+a datagram (programs/).
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from collections.abc import Callable, Sequence
 from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 
 SOCKET = "ckptman.sock"
-"""In the state directory; programs/power.py and programs/slurm-elastic-wait name it, too."""
+"""In the state directory. programs/power.py and programs/slurm-elastic-wait use the same name."""
 TICK_S = 1.0
-"""Seconds after which the end of the service is noticed."""
+"""Seconds after which the thread notices that the service stops."""
 
 
 class SlurmEvents(PeriodicThread):
-    """``wait`` gives the datagrams that came within so many seconds; what they say does not matter,
-    as all that is to be known stands in Slurm: ``happened`` is called once for any number of them.
+    """Waits for datagrams. ``wait(seconds)`` returns the datagrams that came within that time.
+    Their content does not matter, because Slurm itself is read afterwards; ``happened`` is called
+    once for any number of them.
     """
 
     def __init__(
@@ -27,7 +29,7 @@ class SlurmEvents(PeriodicThread):
         wait: Callable[[float], Sequence[bytes]],
         happened: Callable[[], None],
     ) -> None:
-        # No pause between two calls: each waits by itself.
+        # No pause between two calls, because each call waits by itself.
         super().__init__(PeriodicTask("slurm's events", self._hear, 0.0), stop)
         self._wait, self._happened = wait, happened
 

@@ -1,4 +1,4 @@
-"""From the configuration to a service: methods, clouds, sources of notices, prices."""
+"""Builds the service from the configuration: methods, clouds, sources of notices, prices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 def open_site(
     config: Config, slurm: Slurm, closing: contextlib.ExitStack, stop: threading.Event
 ) -> CheckpointSite:
-    """Both memories, all methods that can be used, and the clouds."""
+    """Open ledger and state, all methods that can be used, and the clouds."""
     ledger = Ledger.followed(config.state / "ledger.db")
     closing.callback(ledger.close)
     state = CheckpointState.enduring(config.state / FILE)
@@ -61,37 +61,39 @@ def open_site(
 
 
 def _open_methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, Checkpointer]:
-    """The methods that can be opened: a job may name any of them."""
-    wanted = {config.checkpoint.method, *(p.checkpoint.method for p in config.pools)}
-    found: dict[str, Checkpointer] = {}
+    """The methods that can be opened. A job may name any of them."""
+    configured = {config.checkpoint.method, *(p.checkpoint.method for p in config.pools)}
+    methods: dict[str, Checkpointer] = {}
     for method in table().names():
         if method == "none":
             continue
         try:
-            found[method] = open_checkpointer(method, config, slurm, jobs.find)
+            methods[method] = open_checkpointer(method, config, slurm, jobs.find)
         except ConfigError as error:
-            # What the configuration itself names has to be there, unless it is another package's:
-            # its jobs are told then, and the others saved.
-            if method in wanted and method in table().own:
+            # A built-in method named in the configuration must load. If a plug-in's method does not
+            # load, only its jobs get an error.
+            if method in configured and method in table().own:
                 raise
-            level = logging.ERROR if method in wanted else logging.INFO
+            level = logging.ERROR if method in configured else logging.INFO
             log.log(level, "method %s cannot be used: %s", method, error)
-    return found
+    return methods
 
 
 def _open_providers(config: Config) -> Mapping[str, Provider]:
-    """For their notices alone: a cloud that cannot be opened costs no more than these."""
-    found: dict[str, Provider] = {}
+    """The clouds, which are needed for their notices only. If a cloud cannot be opened, we lose
+    just its notices.
+    """
+    providers: dict[str, Provider] = {}
     for cloud in config.clouds if config.checkpoint.notices.clouds else ():
         try:
-            found[cloud.name] = open_provider(cloud, config.cluster, config)
+            providers[cloud.name] = open_provider(cloud, config.cluster, config)
         except ConfigError as error:
-            log.warning("cloud gives no notices: %s", error)
-    return found
+            log.warning("a cloud cannot be opened, its notices are not read: %s", error)
+    return providers
 
 
 def open_pollers(site: CheckpointSite, service: Service) -> list[Poller]:
-    """One for each source of notices."""
+    """One poller for each source of notices."""
     settings = site.config.checkpoint.notices
     sources: list[tuple[NoticeSource, float]] = [
         (
@@ -114,12 +116,12 @@ def open_pollers(site: CheckpointSite, service: Service) -> list[Poller]:
 
 
 def _has_warning_agents(config: Config) -> bool:
-    """Whether there are machines with our agent that hear warnings: those of EC2."""
+    """Whether machines may run our agent that passes warnings on: only machines of EC2 do."""
     return config.join.head is not None and any(isinstance(c, AwsCloud) for c in config.clouds)
 
 
 def open_prices(config: Config) -> PriceBook | None:
-    """None where no policy looks at prices."""
+    """The book of spot prices; None if no policy uses prices."""
     texts = {config.checkpoint.policy, *(p.checkpoint.policy for p in config.pools)}
     if not any(watches_prices(policy_of(text)) for text in texts if text):
         return None
@@ -135,9 +137,11 @@ def open_prices(config: Config) -> PriceBook | None:
 
 
 def client_maker(config: Config, service: str) -> Callable[[], Any]:
-    """Makes boto3's client of that service with the account of the cloud in ``notices.cloud``."""
-    wanted = config.checkpoint.notices.cloud
-    clouds = [c for c in config.clouds if isinstance(c, AwsCloud) and wanted in (None, c.name)]
+    """Return a function that makes boto3's client of that service, with the account of the cloud in
+    ``notices.cloud``.
+    """
+    cloud_name = config.checkpoint.notices.cloud
+    clouds = [c for c in config.clouds if isinstance(c, AwsCloud) and cloud_name in (None, c.name)]
     cloud = clouds[0]
 
     def make() -> Any:  # noqa: ANN401 - boto3's clients

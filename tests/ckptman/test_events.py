@@ -27,7 +27,7 @@ class Looks(Service):
     def tick(self) -> None:
         self.looks += 1
 
-    def _beat(self) -> None:
+    def _leave_signs_of_life(self) -> None:
         self.beats += 1
 
 

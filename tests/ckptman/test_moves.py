@@ -720,7 +720,7 @@ def test_images_that_cannot_be_removed_yet_are_told_once_and_go_later(
         world.slurm.set_job(7, "COMPLETED")
         world.advance(60)
         assert [i.job for i in world.state.images()] == [7]
-        assert caplog.text.count("images stay job=7") == 1
+        assert caplog.text.count("images of a job cannot be removed, it is retried job=7") == 1
     world.until(lambda: world.state.images() == ())
 
 

@@ -121,14 +121,14 @@ def test_the_nodes_present_state_counts_and_not_that_of_the_looks_beginning(
     world.slurm.broken = None
     assert node in world.state.releases()
     assert world.service is not None
-    view = world.service.reader._nodes
+    view = world.service.reader._read_nodes
 
     def later(*found: Any) -> Any:
         seen = view(*found)
         world.slurm.set_node(node, reason="disk")
         return seen
 
-    monkeypatch.setattr(world.service.reader, "_nodes", later)
+    monkeypatch.setattr(world.service.reader, "_read_nodes", later)
     world.advance(10)
     assert not free(world, node)
 

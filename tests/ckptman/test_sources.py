@@ -246,7 +246,7 @@ def test_a_notice_that_cannot_be_removed_is_read_once_and_said_once(
         patch.setattr("slurm_elastic.ckptman.sources.os.unlink", refused)
         for _ in range(3):
             source.done([told.handle for told in source.read(time.time())])
-    said = f"read, but cannot be removed path={path}: Permission denied"
+    said = f"a file was read but cannot be removed path={path}: Permission denied"
     assert [record.getMessage() for record in caplog.records] == [said]
     path.write_bytes(msgspec.json.encode(SaveOrder(job=8)))
     (told,) = source.read(time.time())

@@ -87,11 +87,11 @@ def test_an_older_reading_of_slurms_plans_is_not_believed(
         newer = threading.Thread(target=plans.read)
         newer.start()
         newer.join()
-        plans_of_now.append(plans._found)
+        plans_of_now.append(plans._plans)
         monkeypatch.setattr("slurm_elastic.ckptman.snapshot.of_node", lambda *_: object())
         return drained
 
     plans_of_now = list[object]()
     monkeypatch.setattr(world.slurm, "nodes", later)
     plans.read()
-    assert plans._found == plans_of_now[0]
+    assert plans._plans == plans_of_now[0]

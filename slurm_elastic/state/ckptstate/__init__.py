@@ -1,16 +1,16 @@
-"""The memory of slurm-elastic-ckptman: its own journal and view (``store``), so that neither
+"""The state of slurm-elastic-ckptman. It has its own journal and view (``store``), so that neither
 service can stop the other.
 
 ``<state_dir>/checkpoints.db``::
 
     notices        key, body (RecordedNotice), closed
     migrations     job, attempt (key), step, over, changed, body (Migration)
-    images         job, attempt, number (key), taken, body (Image): the good ones that are known;
-                   the service notes when they were taken by its own clock
-    interruptions  instance (key), offer, at: what the mean time between them is counted from
-    unsavable      job (key), body (UnsavableRun): jobs of which a save is not possible
-    suspensions    job (key), body (Suspension): jobs that are to be suspended again
-    releases       node (key): its drain of ours is to be undone, as a notice is over
+    images         job, attempt, number (key), taken, body (Image): the known good images;
+                   ``taken`` is by the service's own clock
+    interruptions  instance (key), offer, at: for the mean time between interruptions
+    unsavable      job (key), body (UnsavableRun): jobs that cannot be saved
+    suspensions    job (key), body (Suspension): jobs that must be suspended again
+    releases       node (key): our drain must be undone, because its notice is over
     counters       name (key), value
 """
 
@@ -41,15 +41,16 @@ IN_MEMORY_EFFECT = (
     "jobs are saved and requeued as ever; what is under way is forgotten if slurm-elastic-ckptman "
     "ends before it is over"
 )
+"""The effect on jobs while nothing is written to the disk."""
 
 MAX_OLDER_IMAGES = 4
-"""The images of a job, besides the last one."""
+"""So many older images of a job are kept in addition to the newest one."""
 
 _Row = Mapping[str, Any] | sqlite3.Row
 
 
 class _PastMove(Struct, frozen=True):
-    """How a run was moved: ``renewed`` at its time limit, or ``stopped`` for it at least."""
+    """How a run was moved: ``renewed`` at its time limit, or at least ``stopped`` for a move."""
 
     renewed: bool = False
     stopped: bool = False
@@ -59,11 +60,12 @@ _NO_PAST_MOVE = _PastMove()
 
 
 class CheckpointState(Store):
-    """Each write is on the disk when its method returns; many threads' writes share one sync.
+    """The state of slurm-elastic-ckptman. A write is on the disk when its method returns; writes of
+    several threads share one sync.
 
-    sqlite3.Error passes through. ``read_only`` makes nothing, and raises SlurmElasticError where
-    there is no file. Only the service writes: from its first ``refresh`` on it reads each row once,
-    and its writes change what it remembers, too.
+    sqlite3.Error passes through. ``read_only`` creates nothing, and raises SlurmElasticError if
+    there is no file. Only the service writes: after its first ``refresh`` it reads each row only
+    once, and its writes also change the cached rows.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -77,33 +79,35 @@ class CheckpointState(Store):
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> CheckpointState:
-        """The service's: a write or read that fails is done once more in memory; ``check`` changes
-        back.
+        """The service's state: if a write or read fails, it is repeated in memory. ``check``
+        changes back to the disk.
         """
-        made = cls.__new__(cls)
+        state = cls.__new__(cls)
         home = Refuge(path, SCHEMA, Endurance(IN_MEMORY, IN_MEMORY_EFFECT, now, monotonic))
-        Store.__init__(made, home, SCHEMA, keyed=_KEYED)
-        return made
+        Store.__init__(state, home, SCHEMA, keyed=_KEYED)
+        return state
 
     @property
     def disk_trouble(self) -> tuple[str, str, float]:
-        """Why nothing is written to the disk, what to do, since when; "" where it is."""
-        found = self.trouble
-        if found is None:
+        """Why nothing is written to the disk, what to do, and since when (Unix time); "" if the
+        disk is used.
+        """
+        trouble = self.trouble
+        if trouble is None:
             return "", "", 0.0
-        return f"{IN_MEMORY}: {found.what}", found.remedy, self.trouble_since
+        return f"{IN_MEMORY}: {trouble.what}", trouble.remedy, self.trouble_since
 
     def check(self) -> None:
-        """Go over to memory where the files cannot be used, and back where they can."""
+        """Change to memory if the files cannot be used, and back once they can."""
         self.look_after()
 
     def _retry_in_memory(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it answers
-        with self.lock:  # nobody else gives up in between
+        with self.lock:  # Under the lock, so that no other thread changes to memory in between.
             try:
                 return call()
             except sqlite3.Error as error:
-                # A part of a transaction is not repeated alone: in memory there is nothing of the
-                # other parts.
+                # Never repeat only a part of a transaction: the memory does not have its other
+                # parts.
                 if self._depth or not self.give_up(error):
                     raise
                 return call()
@@ -119,51 +123,61 @@ class CheckpointState(Store):
 
     # notices
 
-    def add_notices(self, *warned: RecordedNotice, now: float) -> tuple[RecordedNotice, ...]:
-        """Take notices in, and count each machine that one takes away; a notice that is known, over
-        or not, stays as it is. Returns the new ones.
+    def add_notices(self, *notices: RecordedNotice, now: float) -> tuple[RecordedNotice, ...]:
+        """Add notices, and count each machine that a notice takes away. A known notice, closed or
+        not, stays as it is. Returns the new ones.
         """
         with self.lock:
-            known = self.by_key("notices")
-            fresh = {w.key: w for w in warned if w.key not in known}
+            known_notices = self.by_key("notices")
+            new_notices = {
+                recorded.key: recorded for recorded in notices if recorded.key not in known_notices
+            }
             # Several notices may take one machine away, which is interrupted once.
-            counted = {w.notice.instance for w in known.values() if w.takes}
-        taken = {w.notice.instance: w.offer for w in fresh.values() if w.takes}
+            counted_instances = {
+                recorded.notice.instance for recorded in known_notices.values() if recorded.takes
+            }
+        offer_by_instance = {
+            recorded.notice.instance: recorded.offer
+            for recorded in new_notices.values()
+            if recorded.takes
+        }
         rows = [
             {"instance": instance, "offer": offer, "at": now}
-            for instance, offer in taken.items()
-            if instance not in counted
+            for instance, offer in offer_by_instance.items()
+            if instance not in counted_instances
         ]
-        notices = [_notice_row(one, one.closed) for one in fresh.values()]
-        self._write(Fact(put="notices", rows=notices), Fact(put="interruptions", rows=rows))
-        return tuple(fresh.values())
+        notice_rows = [_notice_row(recorded, recorded.closed) for recorded in new_notices.values()]
+        self._write(Fact(put="notices", rows=notice_rows), Fact(put="interruptions", rows=rows))
+        return tuple(new_notices.values())
 
-    def close_notice(self, warned: RecordedNotice, now: float, *, release: str = "") -> None:
-        """The warning is over; the node ``release`` is to be let go again for that."""
-        released = [{"node": release}] if release else []
-        # In one write: a crash between the two would leave the node drained for good.
-        over = Fact(put="notices", rows=[_notice_row(warned, now)])
-        self._write(over, Fact(put="releases", rows=released))
+    def close_notice(self, recorded: RecordedNotice, now: float, *, release: str = "") -> None:
+        """The notice is over. The node ``release`` is to be released for that."""
+        release_rows = [{"node": release}] if release else []
+        # In one write: after a crash between two writes the node would stay drained for ever.
+        closing = Fact(put="notices", rows=[_notice_row(recorded, now)])
+        self._write(closing, Fact(put="releases", rows=release_rows))
 
     def releases(self) -> tuple[str, ...]:
-        """Nodes whose drain is to be undone."""
+        """Nodes whose drain must be undone."""
         with self.lock:
             return tuple(sorted(self.by_key("releases")))
 
     def forget_releases(self, *nodes: str) -> None:
-        """That was done, or is not to be done any more."""
+        """These nodes were released, or no longer need to be released."""
         self._write(Fact(drop="releases", rows=[{"node": node} for node in nodes]))
 
     def notices(self) -> tuple[RecordedNotice, ...]:
-        """The notices that are not over, oldest first."""
+        """The open notices, oldest first."""
         with self.lock:
-            found = [w for w in self.by_key("notices").values() if w.closed is None]
-        return tuple(sorted(found, key=lambda w: (w.notice.seen, w.key)))
-
-    # migrations
+            open_notices = [
+                recorded for recorded in self.by_key("notices").values() if recorded.closed is None
+            ]
+        return tuple(
+            sorted(open_notices, key=lambda recorded: (recorded.notice.seen, recorded.key))
+        )
 
     def put(self, *migrations: Migration, image: Image | None = None) -> None:
-        """Write down how far these have come, and with it a good image that is new."""
+        """Write the state of these migrations, and a new good image with them."""
         images = [] if image is None else self._image_facts(image)
         rows = [
             {"job": move.run.job, "attempt": move.run.attempt, "step": str(move.step),
@@ -173,34 +187,34 @@ class CheckpointState(Store):
         self._write(*images, Fact(put="migrations", rows=rows))
 
     def migrations(self, *, since: float | None = None) -> tuple[Migration, ...]:
-        """The migrations that are not over, and with ``since`` those that changed since then."""
+        """The open migrations; with ``since`` (Unix time) also those that changed since."""
         if since is None:
             with self.lock:
-                found = list(self.by_key("migrations").values())
+                moves = list(self.by_key("migrations").values())
         else:
             rows = self.select("select body from migrations where over = 0 or changed >= ?", since)
-            found = [_migration_of(row) for row in rows]
-        return tuple(sorted(found, key=lambda move: move.changed))
+            moves = [_migration_of(row) for row in rows]
+        return tuple(sorted(moves, key=lambda move: move.changed))
 
     def migrations_of(self, job: int) -> tuple[Migration, ...]:
-        """All migrations of one job that are known, over or not, by its runs."""
+        """All migrations of a job's runs, oldest first."""
         rows = self.select("select body from migrations where job = ? order by attempt", job)
         return tuple(_migration_of(row) for row in rows)
 
     def open_migration(self, job: int, attempt: int) -> Migration | None:
-        """The migration of one run as it is now; None where it is over."""
+        """The current migration of one run; None if it is over."""
         with self.lock:
-            found: Migration | None = self.by_key("migrations").get((job, attempt))
-            return found
+            move: Migration | None = self.by_key("migrations").get((job, attempt))
+            return move
 
     def was_stopped(self, job: int, attempt: int) -> bool:
         """Whether that run was stopped for a move."""
         with self.lock:
-            past: _PastMove = self.by_key("runs").get((job, attempt), _NO_PAST_MOVE)
-            return past.stopped
+            past_move: _PastMove = self.by_key("runs").get((job, attempt), _NO_PAST_MOVE)
+            return past_move.stopped
 
     def renewals(self, job: int, restarts: int) -> int:
-        """How many of its runs before the present one were requeued at their time limit."""
+        """How many of the job's runs before the current one were requeued at their time limit."""
         with self.lock:
             runs = self.by_key("runs")
             return sum(
@@ -210,46 +224,48 @@ class CheckpointState(Store):
     # images
 
     def add_image(self, image: Image) -> None:
-        """A good image is there."""
+        """Add a good image."""
         self._write(*self._image_facts(image))
 
     def _image_facts(self, image: Image) -> list[Fact]:
-        """The image, and the end of those that say nothing more about the job's next save."""
+        """The facts that add the image and drop the images that are older than the kept ones."""
         row = {**_image_key(image), "taken": image.taken, "body": to_json(image)}
-        known = [one for one in self.images(image.job) if _image_key(one) != _image_key(image)]
-        newest = sorted((one.taken for one in (*known, image)), reverse=True)[
+        other_images = [
+            other for other in self.images(image.job) if _image_key(other) != _image_key(image)
+        ]
+        newest_times = sorted((other.taken for other in (*other_images, image)), reverse=True)[
             : MAX_OLDER_IMAGES + 1
         ]
-        old = [_image_key(one) for one in known if one.taken < newest[-1]]
-        return [Fact(put="images", rows=[row]), Fact(drop="images", rows=old)]
+        old_rows = [_image_key(other) for other in other_images if other.taken < newest_times[-1]]
+        return [Fact(put="images", rows=[row]), Fact(drop="images", rows=old_rows)]
 
     def images(self, job: int | None = None) -> tuple[Image, ...]:
         """The known good images (of one job), newest first."""
         with self.lock:
-            known = self.by_key("images").values()
-            found = [image for image in known if job in (None, image.job)]
-        return tuple(sorted(found, key=lambda image: image.taken, reverse=True))
+            all_images = self.by_key("images").values()
+            images = [image for image in all_images if job in (None, image.job)]
+        return tuple(sorted(images, key=lambda image: image.taken, reverse=True))
 
     def forget_image(self, image: Image) -> None:
-        """An image was found not to be whole, or is gone."""
+        """The image is not whole, or is gone."""
         self._forget_images([image])
 
     def _forget_images(self, images: Sequence[Image]) -> None:
         self._write(Fact(drop="images", rows=[*map(_image_key, images)]))
 
     def forget_images_of(self, job: int) -> None:
-        """The job has ended and its images are gone."""
+        """The job has ended, and its images are gone."""
         self._forget_images(self.images(job))
 
-    # what cannot be saved
+    # jobs that cannot be saved
 
     def unsavable(self) -> Mapping[int, UnsavableRun]:
-        """The verdicts by job."""
+        """The verdicts, by job."""
         with self.lock:
             return dict(self.by_key("unsavable"))
 
     def put_verdict(self, verdict: UnsavableRun) -> None:
-        """Keep a verdict, in the place of an earlier one."""
+        """Write a verdict. It replaces an earlier one of the job."""
         row = {"job": verdict.job, "body": to_json(verdict)}
         self._write(Fact(put="unsavable", rows=[row]))
 
@@ -257,41 +273,43 @@ class CheckpointState(Store):
         """The job was saved, or is over."""
         self._write(Fact(drop="unsavable", rows=[{"job": job}]))
 
-    # what is to be suspended again
+    # jobs to suspend again
 
     def suspensions(self) -> Mapping[int, Suspension]:
-        """By job."""
+        """The jobs that must be suspended again, by job."""
         with self.lock:
             return dict(self.by_key("suspensions"))
 
-    def add_suspension(self, one: Suspension) -> None:
-        """The job is to be suspended again."""
-        row = {"job": one.job, "body": to_json(one)}
+    def add_suspension(self, suspension: Suspension) -> None:
+        """The job must be suspended again."""
+        row = {"job": suspension.job, "body": to_json(suspension)}
         self._write(Fact(put="suspensions", rows=[row]))
 
     def forget_suspension(self, job: int) -> None:
-        """That was done, or the job is over."""
+        """The job was suspended again, or is over."""
         self._write(Fact(drop="suspensions", rows=[{"job": job}]))
 
-    # what is counted
+    # counters
 
     def interruptions(self, since: float) -> Mapping[str, int]:
-        """How many machines of each offer were taken since then."""
+        """How many machines of each offer were taken away after that time (Unix time)."""
         sql = "select offer, count(*) as n from interruptions where at >= ? group by offer"
         return {row["offer"]: row["n"] for row in self.select(sql, since)}
 
     def count(self, counts: Mapping[str, float]) -> None:
-        """Add to counters, ``name{label="value"}`` as Prometheus has them."""
+        """Add to counters. Names have the form ``name{label="value"}``, as in Prometheus."""
         if counts:
             self._retry_in_memory(lambda: self.execute(None, COUNT, to_json(counts)))
 
     def counters(self) -> Mapping[str, float]:
-        """All counters by name."""
+        """All counters, by name."""
         rows = self.select("select name, value from counters order by name")
         return {row["name"]: row["value"] for row in rows}
 
     def prune(self, before: float) -> None:
-        """Forget migrations and notices that were over, and interruptions, before that time."""
+        """Delete closed migrations and notices, and interruptions, from before that time (Unix
+        time).
+        """
         with self.transaction("notices", "runs") as db:
             db.execute("delete from migrations where over = 1 and changed < ?", (before,))
             db.execute("delete from notices where closed < ?", (before,))
@@ -299,13 +317,13 @@ class CheckpointState(Store):
         self.shorten()
 
 
-def _notice_row(warned: RecordedNotice, closed: float | None) -> dict[str, Any]:
-    return {"key": warned.key, "body": to_json(warned), "closed": closed}
+def _notice_row(recorded: RecordedNotice, closed: float | None) -> dict[str, Any]:
+    return {"key": recorded.key, "body": to_json(recorded), "closed": closed}
 
 
 def _notice_of(row: _Row) -> RecordedNotice:
-    warned = msgspec.json.decode(row["body"], type=RecordedNotice)
-    return replace(warned, closed=row["closed"])
+    recorded = msgspec.json.decode(row["body"], type=RecordedNotice)
+    return replace(recorded, closed=row["closed"])
 
 
 def _migration_of(row: _Row) -> Migration:
@@ -314,8 +332,8 @@ def _migration_of(row: _Row) -> Migration:
 
 def _past_move_of(row: _Row) -> _PastMove | None:
     move = _migration_of(row)
-    past = _PastMove(renewed=move.renewed, stopped=move.was_stopped)
-    return None if past == _NO_PAST_MOVE else past
+    past_move = _PastMove(renewed=move.renewed, stopped=move.was_stopped)
+    return None if past_move == _NO_PAST_MOVE else past_move
 
 
 def _image_key(image: Image) -> dict[str, Any]:
@@ -337,4 +355,4 @@ _KEYED = {
     "suspensions": Keyed("suspensions", _body_of(Suspension)),
     "releases": Keyed("releases", lambda row: row["node"]),
 }
-"""Of the moves the open ones, and of all what the next one asks of them."""
+"""Of the migrations: the open ones in full, and of each run what its next move needs to know."""

@@ -12,7 +12,7 @@ from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Cause
 
 
 class Step(StrEnum):
-    """How far the move of a job off a threatened node has come; the last three are its ends."""
+    """How far the move of a job has come. The last three are its ends."""
 
     PLANNED = "planned"
     SAVING = "saving"
@@ -29,8 +29,8 @@ ENDS = frozenset({Step.BACK, Step.STAYED, Step.ENDED})
 
 
 class FailedRelease(Struct, frozen=True, kw_only=True):
-    """A stopped run that could not be let go on: why, and until when (Unix time) that is not tried
-    again, after a ``pause`` in seconds.
+    """A stopped run that could not be released: ``why``, and ``until`` when (Unix time) it is not
+    tried again, after a ``pause`` (s).
     """
 
     why: str = ""
@@ -39,19 +39,21 @@ class FailedRelease(Struct, frozen=True, kw_only=True):
 
 
 class Migration(Struct, frozen=True, kw_only=True):
-    """The move of one run of a job, written down before each effect.
+    """The move of one run of a job, written before each effect.
 
-    ``cause``: of what; ``threatened``: those of its nodes that are to be left, none where only its
-    time limit ends, or it is preempted; ``deadline`` (Unix time) when, where that is known.
-    ``saves``: a save is wanted and fits before it. ``image`` is what the next run goes on from
-    (None: from its start). In WAITING, SAVED and REQUEUEING ``at`` is when to act again; in WAITING
-    None means when the node is lost, and ``again`` that another save is tried then. ``newest``: the
-    number of the job's newest image when the save of this move was asked for (None: it was not).
-    ``reached``: when each step was. ``stopped``: its run was stopped for an earlier move, and went
-    on. ``helped``: how often a hold was taken off the requeued job.
-    ``suspended``: since when its run was (Unix time), as the move was planned; 0: it was not.
-    ``held``: its run is stopped, and neither moves nor goes on. ``avoids``: the nodes that its user
-    keeps it off, and ``excluded`` all of them, where we keep it off more (None: we do not).
+    ``threatened``: the nodes to leave; none if the time limit ends or the job is preempted.
+    ``deadline``: when they end (Unix time; None: unknown). ``saves``: a save is wanted and fits
+    before the deadline. ``image``: what the next run continues from (None: its start). ``at``: when
+    to act again in WAITING, SAVED and REQUEUEING; in WAITING None means when the node is lost.
+    ``again``: another save is tried at that time.
+
+    ``newest``: the number of the job's newest image when the save of this move was requested (None:
+    not requested). ``reached``: when each step was reached (Unix time). ``stopped``: the run was
+    stopped for an earlier move, and continued. ``helped``: how often we released a hold of the
+    requeued job. ``suspended``: since when the run was suspended as the move was planned (Unix
+    time; 0: it was not). ``held``: the run is stopped and could be neither moved nor released.
+    ``avoids``: the nodes that the user excluded; ``excluded``: these and the nodes that we exclude
+    (None: we exclude none).
     """
 
     run: JobRun
@@ -81,17 +83,17 @@ class Migration(Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> tuple[str, ...]:
-        """The nodes, or the job, that ``policies.checkpoint.threat`` names as threatened."""
+        """The subjects in the sense of ``policies.checkpoint.threat``: the nodes, or the job."""
         return (f"job:{self.run.job}",) if self.cause in OF_JOBS else self.threatened
 
     @property
     def renewed(self) -> bool:
-        """Whether it was requeued to go on with a new time limit."""
+        """Whether the job was requeued to continue with a new time limit."""
         return self.cause is Cause.LIMIT and Step.REQUEUED in self.reached
 
     @property
     def was_stopped(self) -> bool:
-        """Whether its run was stopped for a save, for this move or an earlier one."""
+        """Whether the run was stopped for a save, for this move or an earlier one."""
         return self.stopped or Step.SAVED in self.reached
 
     @property
@@ -101,13 +103,14 @@ class Migration(Struct, frozen=True, kw_only=True):
 
     @property
     def hopeless(self) -> bool:
-        """Whether nothing of the run can be saved, and it is left where it is."""
+        """Whether the run cannot be saved and is left where it is."""
         return self.step is Step.WAITING and self.at is None and not self.again
 
 
 class UnsavableRun(Struct, frozen=True, kw_only=True):
-    """A run of a job cannot be saved: ``why`` in one sentence, and ``remedy``, which would help.
-    Found ``at`` (Unix time). ``moved``: it was requeued to machines that are not taken away.
+    """A run of a job that cannot be saved. ``why``: one sentence. ``remedy``: what would help.
+    ``at``: when we found out (Unix time). ``moved``: the job was requeued to machines that are not
+    taken away.
     """
 
     job: int
@@ -121,8 +124,8 @@ class UnsavableRun(Struct, frozen=True, kw_only=True):
 
 
 class Suspension(Struct, frozen=True, kw_only=True):
-    """A run that a person had suspended (``since``, Unix time), and that was resumed to be saved:
-    its job is to be suspended again, where it is or where it goes on.
+    """A run that a person had suspended (``since``, Unix time) and that we resumed for a save. Its
+    job must be suspended again, in place or on its next node.
     """
 
     job: int
@@ -131,8 +134,8 @@ class Suspension(Struct, frozen=True, kw_only=True):
 
 
 class RecordedNotice(Struct, frozen=True, kw_only=True):
-    """A notice as it was taken in. ``source`` says from where; ``closed`` (Unix time) when it was
-    over. ``offer`` is the Offer.key of its machine, where that is known.
+    """A notice as it was taken in. ``source``: where it came from. ``closed``: when it was over
+    (Unix time). ``offer``: the Offer.key of its machine, if it is known.
     """
 
     key: str

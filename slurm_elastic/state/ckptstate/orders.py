@@ -1,4 +1,4 @@
-"""The words of people, agents and slurm-elasticd to slurm-elastic-ckptman, left in a directory."""
+"""Orders for slurm-elastic-ckptman from people, agents and slurm-elasticd: files in a directory."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from msgspec import Struct
 from slurm_elastic.base import writing
 
 DROPS = "notices"
-"""The directory, in the state directory."""
+"""The name of the directory, inside the state directory."""
 _NUMBERS = itertools.count(1)
-"""One process may leave several at the same moment."""
+"""Makes file names unique if a process writes several orders at the same time."""
 
 
 class Order(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """The notices that an operator or an agent leaves in a drop directory, one JSON file each."""
+    """An order in a drop directory, one JSON file each."""
 
 
 class NoticeOrder(Order, frozen=True, kw_only=True, tag="notice"):
-    """A node is taken away at ``deadline`` (Unix time; None: not known), or, with ``departure``,
-    leaves because an operator drains, replaces or migrates it.
+    """A node is taken away at ``deadline`` (Unix time; None: unknown). With ``departure`` it leaves
+    because an operator drains, replaces or migrates it.
     """
 
     node: str
@@ -34,7 +34,7 @@ class NoticeOrder(Order, frozen=True, kw_only=True, tag="notice"):
 
 
 class WithdrawOrder(Order, frozen=True, kw_only=True, tag="withdraw"):
-    """The order to withdraw a notice of a node."""
+    """Withdraw the notices of a node."""
 
     node: str
 
@@ -49,7 +49,7 @@ AnyOrder = NoticeOrder | WithdrawOrder | SaveOrder
 
 
 def drop(directory: Path, order: AnyOrder, now: float) -> Path:
-    """Leave an order; whole or not at all. OSError where that cannot be done."""
+    """Write an order as a file, completely or not at all. Raises OSError."""
     name = f"{int(now * 1e9)}-{os.getpid()}-{next(_NUMBERS)}.json"
     owner = writing.owner_in(directory)
     writing.replace(directory / name, msgspec.json.encode(order), owner=owner)

@@ -1,4 +1,4 @@
-"""The tables of ckptman's memory: what their columns are is described in ``state.ckptstate``."""
+"""The tables of ckptman's state. ``state.ckptstate`` describes the columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ SCHEMA = Schema(
     version=6,
     before=range(1, 5),
     former={"rescues": "migrations"},
-    # Whatever the service has written without the file, it knew better by then.
+    # Columns that win over the file: the service wrote them while it had no file, so they are
+    # newer.
     newer={
         "migrations": ("step", "over", "changed", "body"),
         "notices": ("body", "closed"),
