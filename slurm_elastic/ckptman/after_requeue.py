@@ -40,12 +40,12 @@ def check_job(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> Mi
     run, now = move.run, site.now()
     if job is None:
         if now - move.changed > MISSING_JOB_TIMEOUT_S:
-            return finish(site, move, Step.ENDED, "Slurm does not know it any more")
+            return finish(site, move, Step.ENDED, "Slurm no longer lists the job")
         return move
     if job.restarts > run.attempt:
         if move.step is not Step.REQUEUED:
             move = enter_step(site, move, Step.REQUEUED)
-            record_step(site, move, "ckpt-restarted", "Slurm has put it back into its queue")
+            record_step(site, move, "ckpt-restarted", "Slurm has requeued the job")
         return _check_next_run(site, move, job)
     if move.step is Step.REQUEUED:
         return _requeue_again(site, move, job)
@@ -59,7 +59,7 @@ def stay_if_waiting(site: CheckpointSite, move: Migration, job: SlurmJob | None)
     """Nothing threatens the job: end the move if the job was not requeued yet."""
     checked_move = check_job(site, move, job)
     if checked_move.step is Step.WAITING:
-        finish(site, checked_move, Step.STAYED, "nothing threatens it any more")
+        finish(site, checked_move, Step.STAYED, "the job is no longer threatened")
 
 
 def _check_next_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
@@ -105,7 +105,7 @@ def _requeue_again(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
     """Slurm accepted the requeue, but it had no effect."""
     if site.now() - move.changed <= REQUEUE_EFFECT_S or "COMPLETING" in job.states:
         return move
-    record_step(site, move, "ckpt-not-yet", "its requeue had no effect: once more")
+    record_step(site, move, "ckpt-not-yet", "its requeue had no effect and is repeated")
     return enter_step(site, move, Step.REQUEUEING)
 
 

@@ -122,7 +122,7 @@ def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
         return None
     if action is None and facts.probe:
         return JobPlan(
-            kind=SAVE, facts=facts, saves=True, reason="a first save tells whether it can"
+            kind=SAVE, facts=facts, saves=True, reason="a first save shows whether it can be saved"
         )
     if action is None:
         return None

@@ -110,7 +110,10 @@ def _bring_forward(site: CheckpointSite, move: Migration, deadline: float) -> Mi
     changed_move = replace(move, deadline=deadline, at=act_at)
     site.state.put(changed_move)
     record_step(
-        site, changed_move, "ckpt-sooner", f"its time is shorter: {brief(deadline - now)} are left"
+        site,
+        changed_move,
+        "ckpt-sooner",
+        f"its deadline is earlier: {brief(deadline - now)} are left",
     )
     return changed_move
 
@@ -126,7 +129,7 @@ def _try_again_later(
     act_at = max(threat.begins(job, move.dump, slack), now)
     changed_move = replace(move, deadline=deadline, at=act_at, again=True, tries=0)
     site.state.put(changed_move)
-    text = f"its time is longer: {brief(deadline - now)} are left, it is tried to save it once more"
+    text = f"its deadline is later: {brief(deadline - now)} are left, so another save is tried"
     record_step(site, changed_move, "ckpt-later", text)
     return changed_move
 
@@ -178,7 +181,7 @@ def _explain_no_save(site: CheckpointSite, move: Migration) -> str:
         left_s = max(move.deadline - move.began - slack, 0.0)
         return f"a save may take {brief(move.dump)}, which does not fit into {brief(left_s)}"
     if move.stopped:
-        return "it was stopped for a save before, in vain"
+        return "it was stopped for an earlier save, without success"
     policy_text = "" if choice is None else f" is {text_of(choice.policy)}, and"
     return f"its checkpoint policy{policy_text} wants no save now"
 
@@ -187,7 +190,7 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
     settings = site.config.checkpoint
     now, method = site.now(), site.checkpointers.get(move.method)
     if method is None:
-        return fall_back(site, move, f"method {move.method} cannot be used here any more")
+        return fall_back(site, move, f"method {move.method} can no longer be used here")
     # Even a save that takes no time must end ``slack`` seconds before the deadline.
     if not fits(move.deadline, now, 0.0, settings.slack):
         # The run may be stopped, because a save was under way when the service died.
@@ -294,17 +297,17 @@ def fall_back(
         act_at = site.now() + RETRY_AFTER_S
         return enter_step(site, move, Step.WAITING, image=None, at=act_at, again=True, note=reason)
     if image is None:
-        outlook = "it goes on where it is, and from its start if that is lost"
+        outlook = "the job keeps running; if its machine is lost, it starts over"
         text = f"{reason}; there is no image: {outlook if runs else 'its run is over'}"
         record_step(site, move, "ckpt-no-image", text, level=logging.WARNING)
         return enter_step(site, move, Step.WAITING, image=None, at=None, again=False, note=reason)
     # slurm-elasticd does not end a machine at its planned end while a job runs on it.
     if move.cause is Cause.PLANNED_END:
-        outlook = "it goes on where it is" if runs else "its run is over"
+        outlook = "the job keeps running" if runs else "its run is over"
         record_step(site, move, "ckpt-stays", f"{reason}; {outlook}", level=logging.WARNING)
         return enter_step(site, move, Step.WAITING, image=image, at=None, again=False, note=reason)
     lost_s = max(site.now() - image.taken, 0.0)
-    text = f"{reason}; it goes on from save {image.number}, {brief(lost_s)} old"
+    text = f"{reason}; the job will continue from save {image.number}, {brief(lost_s)} old"
     record_step(site, move, "ckpt-older-image", text, level=logging.WARNING)
     # Wait until the deadline: the job may end by itself before it, and nothing more can be lost.
     slack = site.config.checkpoint.slack

@@ -86,7 +86,7 @@ class NodeReleases:
         except SlurmError as error:
             self._put_off(name, name, str(error))
             return False
-        reason = "no notice stands against it any more"
+        reason = "no notice concerns the node now"
         self._site.recorder.record(CORRELATION, "ckpt-released", (name,), reason)
         return True
 

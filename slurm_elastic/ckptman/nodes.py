@@ -249,4 +249,4 @@ def withdraw_notices(site: CheckpointSite, node: str, machines: Mapping[str, Mac
     for recorded in notices:
         site.state.close_notice(recorded, site.now(), release=node)
     if notices:
-        site.recorder.record(CORRELATION, "ckpt-withdrawn", (node,), "an operator took it back")
+        site.recorder.record(CORRELATION, "ckpt-withdrawn", (node,), "an operator withdrew it")

@@ -74,7 +74,7 @@ def requeue(site: CheckpointSite, move: Migration) -> Migration:
     move = enter_step(site, move, Step.REQUEUED)
     reach("migration.requeued")
     source_text = "its start" if move.image is None else f"save {move.image.number}"
-    record_step(site, move, "ckpt-requeued", f"it goes on from {source_text} on another node")
+    record_step(site, move, "ckpt-requeued", f"it will continue from {source_text} on another node")
     return move
 
 
@@ -97,7 +97,7 @@ def _advanced_by_itself(
     we must requeue the job.
     """
     if job is None:
-        return finish(site, move, Step.ENDED, "Slurm does not know it any more")
+        return finish(site, move, Step.ENDED, "Slurm no longer lists the job")
     if job.restarts > move.run.attempt:
         return enter_step(site, move, Step.REQUEUED)
     if job.states & ENDED and not ended_for_move(site, move, job):
@@ -149,7 +149,7 @@ def _retry_later(site: CheckpointSite, move: Migration, reason: str) -> Migratio
     move = replace(move, note=reason, at=now + (LATE_RETRY_AFTER_S if is_late else RETRY_AFTER_S))
     if is_late and (move.held is None or now >= move.held.until):
         late = brief(now - saved_at)
-        text = f"its requeue did not come in {late} ({reason}): it goes on where it is"
+        text = f"its requeue did not come in {late} ({reason}): the job continues where it is"
         return _stay_in_place(site, move, text)
     site.state.put(move)
     return move

@@ -115,7 +115,7 @@ class SavesInPlace:
                 run=run_of(snapshot.jobs[number], choice), choice=choice, situations=()
             )
             plan = JobPlan(
-                kind=SAVE, facts=facts, saves=True, reason="it is seen whether it can be"
+                kind=SAVE, facts=facts, saves=True, reason="a probe whether it can be saved"
             )
             if crew.submit(
                 number, NO_HURRY, partial(self._save_if_hindered, plan), kind=WorkKind.PERIODIC
@@ -167,7 +167,7 @@ class SavesInPlace:
 
     def _refuse_cancelled(self, received: ReceivedOrder) -> None:
         number = received.order.job if isinstance(received.order, SaveOrder) else 0
-        reason = "it is on its way to other nodes, and saved for that"
+        reason = "it is being moved to other nodes, and saved for that"
         self._site.recorder.record("ckpt-now", "ckpt-refused", (f"job:{number}",), reason)
         self.orders.mark_done(received)
 
@@ -380,7 +380,7 @@ def _obstacle_to_saving(choice: MethodChoice | None) -> str:
     if choice is None:
         return "it does not run"
     if choice.move_only:
-        return choice.refused or "it ends when it saves itself: that is only done to move it"
+        return choice.refused or "it ends when it saves itself, so it is saved only to be moved"
     if choice.method == "none":
         return choice.refused or "no checkpoint method is set for it"
     return ""

@@ -55,7 +55,7 @@ def resume(site: CheckpointSite, run: JobRun) -> None:
     site.slurm.resume(job.id)
     reach("suspended.resumed")
     site.recorder.record_run(
-        run, "ckpt-resumed", "it is suspended, and resumed as long as its save takes"
+        run, "ckpt-resumed", "it is suspended, and is resumed for the time of its save"
     )
 
 
@@ -70,9 +70,7 @@ def suspend_again(site: CheckpointSite, run: JobRun) -> None:
         return
     reach("suspended.again")
     site.state.forget_suspension(run.job)
-    site.recorder.record_run(
-        run, "ckpt-suspended", "it is suspended again, as it was before its save"
-    )
+    site.recorder.record_run(run, "ckpt-suspended", "it is suspended again after its save")
 
 
 @contextmanager

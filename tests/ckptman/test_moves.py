@@ -662,7 +662,7 @@ def test_a_stopped_run_whose_requeue_never_comes_goes_on(world: CkptWorld) -> No
     assert "ckpt-stayed" in world.told(7)
     world.advance(60)
     assert world.saver.calls.count(("checkpoint", 7)) == 1
-    assert world.migrations()[-1].note == "it was stopped for a save before, in vain"
+    assert world.migrations()[-1].note == "it was stopped for an earlier save, without success"
 
 
 def test_a_rebalance_recommendation_saves_and_moves_nothing(world: CkptWorld) -> None:

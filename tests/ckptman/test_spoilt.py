@@ -174,5 +174,5 @@ def test_a_move_whose_method_can_be_used_no_more_leaves_its_run_at_work(world: C
     del world.ckpt.checkpointers["fake"]  # type: ignore[attr-defined]
     world.until(lambda: "ckpt-no-image" in world.told(7))
     (move,) = world.migrations()
-    assert move.note == "method fake cannot be used here any more"
+    assert move.note == "method fake can no longer be used here"
     assert world.job(7).restarts == 0
