@@ -1,12 +1,12 @@
-"""How many machines more to have. Pure; the same in the daemon and in the simulator.
+"""How many more machines to start. Pure; shared by the daemon and the simulator.
 
-Growth policies answer ``grow(demand)`` with how many, and why; ``release`` has their counterparts.
-``bounded`` is what budgets, windows and caps leave of a growth; ``misfits`` says why a growth and a
-release policy make no sense together.
+Each growth policy's ``grow(demand)`` returns how many machines, and why; ``release`` has the
+counterparts. ``bounded`` applies budgets, windows and caps to a growth. ``misfits`` explains why a
+growth and a release policy do not work together.
 
 Sources: Elastic Site (CCGrid 2010) for on_demand, steady_stream and bursts; VHEC (2014) for
-group_bursts; SEC (SC'13) for semi_elastic; vcluster (2013) for ratio.
-The docstrings settle what those papers leave open. Times are integer seconds.
+group_bursts; SEC (SC'13) for semi_elastic; vcluster (2013) for ratio. The docstrings decide what
+those papers leave open. Times are integer seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from slurm_elastic.policies.policy_text import (
 
 
 class Waiting(NamedTuple):
-    """A job that waits: the ``nodes`` and the ``limit`` (s) it asked for, and since when."""
+    """A pending job: the ``nodes`` and the time ``limit`` (s) that it asks for, and when it was
+    submitted (Unix s).
+    """
 
     nodes: int
     limit: int
@@ -40,12 +42,12 @@ class Waiting(NamedTuple):
 
 
 class Demand(Struct, frozen=True, kw_only=True):
-    """The facts that a growth policy may know of one pool. ``queue``: head first; ``fresh``: those
-    of the queue for which no growth was decided yet.
+    """The facts that a growth policy may know about one pool.
 
-    ``idle``, ``busy`` and ``booting`` count machines that may get work (no flagged ones);
-    ``running`` counts jobs. ``head_start``: when the head could start on the machines that are up
-    or booting, by the running jobs' limits (None: never).
+    ``queue``: pending jobs, head first; ``fresh``: jobs of the queue for which no growth was
+    decided yet. ``idle``, ``busy`` and ``booting`` count machines that may get work (no flagged
+    ones); ``running`` counts jobs. ``head_start``: when the head could start on machines that are
+    up or booting, by the running jobs' limits (Unix s; None: never).
     """
 
     now: int
@@ -59,7 +61,7 @@ class Demand(Struct, frozen=True, kw_only=True):
 
     @property
     def up(self) -> int:
-        """Machines that are there or coming."""
+        """Machines that are up or booting."""
         return self.idle + self.busy + self.booting
 
     @property
@@ -69,8 +71,8 @@ class Demand(Struct, frozen=True, kw_only=True):
 
 
 class Late(NamedTuple):
-    """A reason that is put into words where somebody reads it, by ``str``: a simulation asks
-    thousands of times, and reads none.
+    """A reason that becomes text only in ``str``: a simulation produces thousands and
+    reads none.
     """
 
     wait: int
@@ -81,15 +83,15 @@ class Late(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """So many machines more, and why."""
+    """A number of machines to add, and why."""
 
     machines: int
     reason: str | Late
 
 
 class Slurm(Policy, frozen=True, tag="slurm"):
-    """Slurm's own power saving: a job gets idle nodes and powered-down ones at once, and waits for
-    those to boot. Nothing is booted beside that.
+    """Slurm's own power saving: a job gets idle and powered-down nodes at once, and waits for the
+    boot. Nothing else is started.
     """
 
     period: WholeOver | None = None
@@ -100,21 +102,21 @@ class Slurm(Policy, frozen=True, tag="slurm"):
 
 
 class OnDemand(Policy, frozen=True, tag="on_demand"):
-    """A machine for each node that newly waiting jobs need, less those idle."""
+    """One machine for each node that new pending jobs need, minus the idle machines."""
 
     period: WholeOver | None = 15
 
     def grow(self, demand: Demand) -> Growth | None:
-        """All that the new jobs lack."""
-        wanted = sum(job.nodes for job in demand.fresh)
-        reason = f"{len(demand.fresh)} new jobs wait for {wanted} nodes"
-        return _for_fresh(wanted, demand, reason)
+        """All machines that the new jobs lack."""
+        needed_nodes = sum(job.nodes for job in demand.fresh)
+        reason = f"{len(demand.fresh)} new jobs wait for {needed_nodes} nodes"
+        return _for_fresh(needed_nodes, demand, reason)
 
 
 class SteadyStream(Policy, frozen=True, tag="steady_stream"):
-    """One machine always; one more when over ``5 waste`` seconds of work wait and none boots.
+    """One machine always; one more if more than ``5 waste`` seconds of work wait and none boots.
 
-    ``waste``: seconds that a machine's boot and shutdown take together.
+    ``waste``: the duration of a machine's boot and shutdown together (s).
     """
 
     waste: WholeOver = 180
@@ -129,63 +131,62 @@ class SteadyStream(Policy, frozen=True, tag="steady_stream"):
         return Growth(1, f"{brief(demand.seconds)} of work wait, over {brief(5 * self.waste)}")
 
     def surplus(self, demand: Demand) -> int:
-        """Machines to flag: all but one (or what the head needs) when under ``3 waste`` seconds of
-        work wait.
+        """Flag all machines but one (or as many as the head needs) if less than ``3 waste`` seconds
+        of work wait.
         """
         if demand.seconds >= 3 * self.waste:
             return 0
-        # The paper's jobs are serial and do not say what a parallel head needs.
+        # The paper's jobs are serial, so it does not say how many machines a parallel head needs.
         kept = demand.queue[0].nodes if demand.queue else 1
         return max(demand.idle + demand.busy - kept, 0)
 
 
 class Bursts(Policy, frozen=True, tag="bursts"):
-    """A machine for every ``2 waste`` seconds of new work that waits, one at least, less those
-    idle.
+    """One machine per ``2 waste`` seconds of new waiting work, at least one, minus the idle
+    machines.
     """
 
     waste: WholeOver = 180
     period: WholeOver | None = 15
 
     def grow(self, demand: Demand) -> Growth | None:
-        """As many as the new work is worth."""
-        # New jobs only: the paper does not say so, but counted again its twenty jobs would not have
-        # got the six machines that it reports.
+        """As many machines as the new work is worth."""
+        # Only new jobs count. The paper does not say so, but if its twenty jobs counted again, they
+        # would not have got the six machines that it reports.
         seconds = sum(job.limit for job in demand.fresh)
-        wanted = max(seconds // (2 * self.waste), 1) if seconds else 0
+        machines = max(seconds // (2 * self.waste), 1) if seconds else 0
         return _for_fresh(
-            wanted, demand, f"{brief(seconds)} of new work, {brief(2 * self.waste)} a machine"
+            machines, demand, f"{brief(seconds)} of new work, {brief(2 * self.waste)} a machine"
         )
 
 
 class GroupBursts(Policy, frozen=True, tag="group_bursts"):
-    """``group`` machines for every newly waiting job, less those idle."""
+    """``group`` machines for every new pending job, minus the idle machines."""
 
     group: Machines = 2
     period: WholeOver | None = 10
 
     def grow(self, demand: Demand) -> Growth | None:
         """The group times the number of new jobs."""
-        wanted = self.group * len(demand.fresh)
+        machines = self.group * len(demand.fresh)
         reason = f"{len(demand.fresh)} new jobs, {self.group} machines each"
-        return _for_fresh(wanted, demand, reason)
+        return _for_fresh(machines, demand, reason)
 
 
 class Ratio(Policy, frozen=True, tag="ratio"):
-    """Machines for the waiting jobs beyond the number of running ones, ``slots`` jobs a machine."""
+    """Machines for the pending jobs in excess of the running ones, ``slots`` jobs per machine."""
 
     slots: Jobs = 1
     period: WholeOver | None = 30
 
     def grow(self, demand: Demand) -> Growth | None:
-        """Enough that as many run as wait."""
+        """So many machines that as many jobs run as wait."""
         waiting, running = len(demand.queue), max(demand.running, 1)
-        # This is ceil(v (k - 1)) with k = waiting / running, so written that it also grows from
-        # none.
+        # This is ceil(v (k - 1)) with k = waiting / running, in a form that also grows from none.
         over = waiting - running if demand.up else waiting
-        wanted = -(-max(over, 0) // self.slots) - demand.booting
-        if wanted > 0:
-            return Growth(wanted, f"{waiting} jobs wait, {running} run")
+        missing = -(-max(over, 0) // self.slots) - demand.booting
+        if missing > 0:
+            return Growth(missing, f"{waiting} jobs wait, {running} run")
         return _for_head(demand)
 
 
@@ -201,11 +202,12 @@ _FIRST, _SUM = Size.FIRST, Size.SUM
 
 
 class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
-    """Grow when the head is larger than all machines, or would wait longer than ``wait_limit``.
+    """Grow if the head needs more machines than there are, or would wait longer than ``wait_limit``
+    (s).
 
-    Its wait is counted from its submission to its predicted start. ``size``: nodes of the head
-    (first), of all waiting jobs (sum), or of those that asked for more than ``short`` seconds and
-    of the first that asked for less (best). Asked only when a job arrives or ends.
+    Its wait counts from its submission to its predicted start. ``size``: the nodes of the head
+    (first), of all pending jobs (sum), or of all jobs over ``short`` seconds and the first shorter
+    one (best). Called only when a job arrives or ends.
     """
 
     wait_limit: Whole = 300
@@ -219,26 +221,26 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
             raise ValueError(f"size is {self.size!r}, expected one of {', '.join(Size)}")
 
     def grow(self, demand: Demand) -> Growth | None:
-        """The chosen size, less machines idle and booting."""
-        why = self._too_long(demand) if demand.queue else None
-        if why is None:
+        """The chosen size, minus idle and booting machines."""
+        reason = self._too_long(demand) if demand.queue else None
+        if reason is None:
             return None
         count = self.wanted(demand.queue) - demand.idle - demand.booting
-        return Growth(count, why) if count > 0 else None
+        return Growth(count, reason) if count > 0 else None
 
     def wanted(self, queue: Sequence[Waiting]) -> int:
-        """The nodes that the queue is worth by ``size``."""
+        """Return the nodes that the queue is worth according to ``size``."""
         if self.size == _FIRST:
             return queue[0].nodes
         if self.size == _SUM:
             return sum(job.nodes for job in queue)
-        long, first, most = 0, None, self.short
+        long, first_short, short = 0, None, self.short
         for nodes, limit, _ in queue:
-            if limit > most:
+            if limit > short:
                 long += nodes
-            elif first is None:
-                first = nodes
-        return long + (first or 0)
+            elif first_short is None:
+                first_short = nodes
+        return long + (first_short or 0)
 
     def _too_long(self, demand: Demand) -> str | Late | None:
         nodes, _, submit = demand.queue[0]
@@ -253,44 +255,44 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
 
 
 class OwnGrowth(Policy, frozen=True, tag="own"):
-    """What a growth policy of another package derives from, with the ``tag`` that is its name.
+    """The base class for a growth policy of another package; its ``tag`` is the policy's name.
 
-    Its fields are what the text may give (``weekend(most=4)``): numbers and texts, each with a
-    default. ``period``: seconds between two looks in the simulator (None: whenever a job arrives or
-    ends); the daemon looks every ``policies.look`` seconds. ``once``: a waiting job counts for one
-    growth only, then it is in ``Demand.fresh`` no more.
+    Its fields are the parameters in the text (``weekend(most=4)``): numbers and texts, each with a
+    default. ``period``: seconds between two looks in the simulator (None: when a job arrives or
+    ends); the daemon looks every ``policies.look`` seconds. ``once``: a pending job counts for one
+    growth only and then leaves ``Demand.fresh``.
 
-    Both methods are pure and quick: no clock but ``demand.now`` (Unix time, s), no file, no random
-    number. If one raises, or its answer makes no sense, nothing is started and nothing is ended,
-    and the reason is told (GrowthError).
+    Both methods must be pure and quick: no clock but ``demand.now`` (Unix s), no file, no random
+    number. If one raises, or returns nonsense, nothing starts and nothing ends, and the error is
+    reported (GrowthError).
     """
 
     period: ClassVar[int | None] = 15
     once: ClassVar[bool] = False
 
     def grow(self, demand: Demand) -> Growth | None:
-        """So many machines more (0 or more) and why, in words; None: no more are wanted. Budgets,
-        caps and the nodes that are left bound it afterwards.
+        """Return how many more machines (0 or more) and why, as text; None: no more. Budgets, caps
+        and the available nodes limit the answer afterwards.
         """
         raise NotImplementedError
 
     def surplus(self, demand: Demand) -> int:
-        """Machines to flag, idle ones or others, for ``release: flagged``."""
+        """Return how many machines to flag, idle or not, for ``release: flagged``."""
         return 0 if demand.queue else demand.idle
 
 
 AnyGrowth = Slurm | OnDemand | SteadyStream | Bursts | GroupBursts | Ratio | SemiElastic | OwnGrowth
 
 
-def _for_fresh(wanted: int, demand: Demand, reason: str) -> Growth | None:
-    """The machines that new jobs need beyond the idle machines."""
-    # Less the idle ones alone: those that boot belong to older jobs.
-    count = wanted - demand.idle
+def _for_fresh(machines: int, demand: Demand, reason: str) -> Growth | None:
+    """Return the machines that new jobs need beyond the idle machines."""
+    # Subtract idle machines only: booting machines belong to older jobs.
+    count = machines - demand.idle
     return Growth(count, reason) if count > 0 else _for_head(demand)
 
 
 def _for_head(demand: Demand) -> Growth | None:
-    """A parallel job for which nothing will ever be free must not wait for ever."""
+    """A parallel job for which no machines will ever be free must not wait forever."""
     if not demand.queue or demand.running or demand.booting:
         return None
     count = demand.queue[0].nodes - demand.idle
@@ -298,7 +300,7 @@ def _for_head(demand: Demand) -> Growth | None:
 
 
 def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Growth:
-    """The ``growth`` that the bounds leave; a count of 0 carries the bound that stopped it."""
+    """Return the ``growth`` that the bounds allow; a count of 0 carries the bound that forbids it."""
     stop = stopped(demand.now, bounds, spent)
     if stop is not None:
         return Growth(0, str(stop))
@@ -315,27 +317,27 @@ def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Gro
 def misfits(
     growth: AnyGrowth, release: AnyRelease | None, lease: int, boot: int = 0, min_idle: int = 0
 ) -> list[str]:
-    """Why these make no sense together, one sentence each; empty if they do. No ``release``: by
-    Slurm's SuspendTime.
+    """Return why these policies do not work together, one sentence each; empty if they do.
+    ``release`` None: Slurm's SuspendTime.
 
-    ``lease``: seconds that are paid at a time (1: by the second); ``boot``: seconds of a boot;
-    ``min_idle``: machines that are kept up without work.
+    ``lease``: how many seconds are paid at a time (1: by the second); ``boot``: the duration of a
+    boot (s); ``min_idle``: machines kept up without work.
     """
-    found = []
+    reasons = []
     if isinstance(growth, Bursts | GroupBursts) and isinstance(release, AtOnce):
-        found.append("bursts start machines ahead of need, which on_demand would release at once")
+        reasons.append("bursts start machines ahead of need, which on_demand would release at once")
     if isinstance(growth, SteadyStream) and not isinstance(release, Flagged):
-        found.append("steady_stream keeps one machine, only flagged release knows which")
+        reasons.append("steady_stream keeps one machine, only flagged release knows which")
     if isinstance(release, Delayed) and 1 < lease <= release.before_end:
-        found.append(
+        reasons.append(
             f"delayed waits until {brief(release.before_end)} before the end of leases of"
             f" {brief(lease)}"
         )
     if isinstance(release, Idle) and isinstance(growth, Slurm) and release.seconds < 1 and boot:
-        found.append("idle(0) releases machines before the job that they were booted for")
+        reasons.append("idle(0) releases machines before the job that they were booted for")
     if isinstance(release, Flagged) and min_idle:
-        found.append("flagged release lets go of machines that min_idle would start again")
-    return found
+        reasons.append("flagged release lets go of machines that min_idle would start again")
+    return reasons
 
 
 GROWTH: Mapping[str, type] = {
@@ -350,6 +352,8 @@ GROWTH: Mapping[str, type] = {
 
 
 def parse_growth(text: str, makers: Makers = GROWTH) -> AnyGrowth:
-    """``bursts(waste=180)``; ValueError with one sentence where there is no such policy."""
+    """Parse a text such as ``bursts(waste=180)``. Raises ValueError with one sentence if there is
+    no such policy.
+    """
     policy: AnyGrowth = parse_policy(text, makers)
     return policy

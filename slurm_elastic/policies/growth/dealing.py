@@ -1,4 +1,6 @@
-"""Waiting jobs dealt out to the pools that they may use, before a growth policy is asked. Pure."""
+"""Deals the pending jobs out to the pools that they may use, and asks the growth policy for each
+group. Pure.
+"""
 
 from __future__ import annotations
 
@@ -22,38 +24,43 @@ from slurm_elastic.policies.growth.scaling import (
 
 
 class _Narrow(NamedTuple):
-    """Which nodes the jobs of one class can use: not those of ``avoids``, and ``named`` first."""
+    """The nodes that the jobs of one class can use: none of ``avoids``, and ``named`` first."""
 
     avoids: str = ""
     named: str = ""
 
 
 def split_demand(group: GroupSnapshot) -> list[tuple[GroupSnapshot, ScalingPlan]]:
-    """Each moment that the policies are asked for, and what they say. ``running`` and
-    ``head_start`` of ``group`` are not read: each moment has its own, by its pools.
+    """Return each snapshot for which the policies were asked, and their plan.
+
+    ``running`` and ``head_start`` of ``group`` are not read: each snapshot has its own, from its
+    pools.
     """
-    left = {pool.name: pool for pool in group.pools}
+    remaining_pools = {pool.name: pool for pool in group.pools}
     classes: dict[tuple[tuple[str, ...], _Narrow], list[PendingJob]] = {}
     for job in group.queue:
-        able = tuple(name for name in left if name in job.pools)
+        able = tuple(name for name in remaining_pools if name in job.pools)
         classes.setdefault((able, _Narrow(job.avoids, job.named)), []).append(job)
-    found: list[tuple[GroupSnapshot, ScalingPlan]] = []
+    planned: list[tuple[GroupSnapshot, ScalingPlan]] = []
     for (able, narrow), jobs in classes.items():
-        pools = [left[name] for name in able]
+        pools = [remaining_pools[name] for name in able]
         moment = _moment(group, [_narrowed(pool, narrow) for pool in pools], jobs)
         plan = _placed(moment, decide(moment), narrow)
-        found.append((moment, plan))
-        for whole, rest in zip(pools, _remaining(moment, plan), strict=True):
-            left[whole.name] = _widened(whole, rest, narrow, plan) if any(narrow) else rest
-    # Jobs that can use only some nodes of a pool see neither to its warm machines nor to idle ones.
-    wanted = {name for able, narrow in classes if not any(narrow) for name in able}
-    others = [pool for name, pool in left.items() if name not in wanted]
-    if others and not any(plan.failed for _, plan in found):
-        # Where jobs wait elsewhere nothing is started here for its own sake.
-        alone = group if not classes else replace(group, growth=Slurm())
-        moment = _moment(alone, others, ())
-        found.append((moment, decide(moment)))
-    return found
+        planned.append((moment, plan))
+        for whole, remaining_pool in zip(pools, _remaining(moment, plan), strict=True):
+            remaining_pools[whole.name] = (
+                _widened(whole, remaining_pool, narrow, plan) if any(narrow) else remaining_pool
+            )
+    # A class of jobs that can use only some nodes of a pool handles neither its warm machines nor
+    # its idle ones, so the whole pool is asked once more here.
+    asked_names = {name for able, narrow in classes if not any(narrow) for name in able}
+    unasked_pools = [pool for name, pool in remaining_pools.items() if name not in asked_names]
+    if unasked_pools and not any(plan.failed for _, plan in planned):
+        # If jobs wait in other pools, the policy must not grow these pools, for which no job waits.
+        quiet_group = group if not classes else replace(group, growth=Slurm())
+        moment = _moment(quiet_group, unasked_pools, ())
+        planned.append((moment, decide(moment)))
+    return planned
 
 
 @functools.lru_cache(maxsize=256)
@@ -66,7 +73,7 @@ def _listed(hostlist: str) -> list[str]:
 
 
 def _narrowed(pool: PoolSnapshot, narrow: _Narrow) -> PoolSnapshot:
-    """The part of the pool that such jobs can use."""
+    """Return the part of the pool that such jobs can use."""
     if not any(narrow):
         return pool
     avoids = _names(narrow.avoids)
@@ -74,44 +81,44 @@ def _narrowed(pool: PoolSnapshot, narrow: _Narrow) -> PoolSnapshot:
     total = pool.room if pool.total_room is None else pool.total_room
     return replace(
         pool,
-        # Warm machines and idle ones are seen to in a moment of the whole pool.
+        # The snapshot of the whole pool handles warm and idle machines.
         rules=replace(pool.rules, min_idle=0, release=None),
         room=min(pool.room, len(off)),
         total_room=min(total, len(off)),
         off=compress(off),
-        idle=tuple(one for one in pool.idle if one.node not in avoids),
+        idle=tuple(machine for machine in pool.idle if machine.node not in avoids),
     )
 
 
 def _placed(moment: GroupSnapshot, plan: ScalingPlan, narrow: _Narrow) -> ScalingPlan:
-    """The plan with the nodes that it starts, for jobs that can use only some."""
+    """Return the plan with the nodes to start, for jobs that can use only some nodes."""
     if not any(narrow):
         return plan
     named, off = _names(narrow.named), {pool.name: _listed(pool.off) for pool in moment.pools}
     starts: list[ScaleUp] = []
-    gone: set[str] = set()
+    started_nodes: set[str] = set()
     for start in plan.starts:
-        free = [node for node in off[start.pool] if node not in gone]
+        free = [node for node in off[start.pool] if node not in started_nodes]
         nodes = sorted(free, key=lambda node: node not in named)[: start.machines]
-        gone.update(nodes)
+        started_nodes.update(nodes)
         starts.append(start._replace(nodes=tuple(nodes)))
     return replace(plan, starts=tuple(starts))
 
 
 def _widened(
-    whole: PoolSnapshot, rest: PoolSnapshot, narrow: _Narrow, plan: ScalingPlan
+    whole: PoolSnapshot, narrow_pool: PoolSnapshot, narrow: _Narrow, plan: ScalingPlan
 ) -> PoolSnapshot:
-    """The whole pool without what the narrow class has taken of it."""
+    """Return the whole pool without the nodes that the narrow class has used."""
     started = {node for start in plan.starts for node in start.nodes if start.pool == whole.name}
-    avoids, unused = _names(narrow.avoids), {one.node for one in rest.idle}
+    avoids, unused = _names(narrow.avoids), {machine.node for machine in narrow_pool.idle}
     total = whole.total_room
     return replace(
-        rest,
+        narrow_pool,
         rules=whole.rules,
         room=whole.room - len(started),
         total_room=None if total is None else total - len(started),
         off=compress(node for node in _listed(whole.off) if node not in started),
-        idle=tuple(one for one in whole.idle if one.node in avoids | unused),
+        idle=tuple(machine for machine in whole.idle if machine.node in avoids | unused),
     )
 
 
@@ -129,23 +136,23 @@ def _moment(
 
 
 def _remaining(moment: GroupSnapshot, plan: ScalingPlan) -> Iterable[PoolSnapshot]:
-    """The machines that these jobs leave to the next ones."""
+    """Yield the pools with the machines that these jobs leave to the next class."""
     need = sum(job.nodes * max(job.times, 1) for job in moment.queue)
-    gone = {leave.node for leave in plan.leaves}
+    leaving_nodes = {leave.node for leave in plan.leaves}
     for pool in moment.pools:
         started = sum(start.machines for start in plan.starts if start.pool == pool.name)
-        idle = tuple(one for one in pool.idle if one.node not in gone)
+        idle = tuple(machine for machine in pool.idle if machine.node not in leaving_nodes)
         of_idle = min(need, len(idle))
         of_booting = min(need - of_idle, pool.booting)
         need -= of_idle + of_booting
         yield replace(
             pool,
-            # Warm machines are seen to once, with the first jobs.
+            # Warm machines are handled once, with the first class.
             rules=replace(pool.rules, min_idle=0),
             room=pool.room - started,
             total_room=None if pool.total_room is None else pool.total_room - started,
             idle=idle[of_idle:],
-            taken=tuple(node for node in pool.taken if node not in gone),
+            taken=tuple(node for node in pool.taken if node not in leaving_nodes),
             booting=pool.booting - of_booting,
             promised=pool.promised + of_idle + of_booting + started,
         )

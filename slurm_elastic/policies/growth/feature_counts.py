@@ -16,8 +16,8 @@ _EXPRESSION = frozenset("|[]()*")
 
 
 class Term(NamedTuple):
-    """A feature (``name``), or terms joined by one operator: ``&`` or ``|``. ``nodes`` of them must
-    have it (0: all), ``is_matching`` says that it stands in square brackets.
+    """A feature (``name``), or terms joined by one operator, ``&`` or ``|``. ``nodes``: how many
+    nodes must have it (0: all). ``is_matching``: it stands in square brackets.
     """
 
     name: str = ""
@@ -27,7 +27,7 @@ class Term(NamedTuple):
     is_matching: bool = False
 
     def holds(self, features: Collection[str]) -> bool:
-        """Whether a node with these features has it."""
+        """Whether a node with these features fulfils the term."""
         if self.name:
             return self.name in features
         judge = any if self.operator == "|" else all
@@ -35,7 +35,7 @@ class Term(NamedTuple):
 
 
 class Part(NamedTuple):
-    """So many nodes of a job, each of which must have the features of ``term``."""
+    """A number of nodes of a job that must each have the features of ``term``."""
 
     nodes: int
     term: Term
@@ -43,8 +43,8 @@ class Part(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def alternatives(expression: str, nodes: int) -> tuple[tuple[Part, ...], ...]:
-    """The ways to serve a job of so many nodes, the first choice first. Empty if the expression is
-    a plain list of features, or of a form that only Slurm understands.
+    """Return the ways to serve a job of ``nodes`` nodes, the first choice first. Empty if the
+    expression is a plain list of features, or has a form that only Slurm understands.
     """
     if not _EXPRESSION & set(expression):
         return ()
@@ -59,13 +59,15 @@ def alternatives(expression: str, nodes: int) -> tuple[tuple[Part, ...], ...]:
 
 def _parts(term: Term, nodes: int) -> tuple[Part, ...]:
     terms = tuple(_joined_by_and(term))
-    counted = [one for one in terms if one.nodes]
+    counted = [term_of_all for term_of_all in terms if term_of_all.nodes]
     if not counted:
         return (Part(nodes, term),)
-    common = Term(terms=tuple(one for one in terms if not one.nodes))
-    parts = [Part(one.nodes, Term(terms=(one, *common.terms))) for one in counted]
-    others = nodes - sum(part.nodes for part in parts)
-    return (*parts, Part(others, common)) if others > 0 else tuple(parts)
+    common = Term(terms=tuple(term_of_all for term_of_all in terms if not term_of_all.nodes))
+    counted_parts = [
+        Part(term_of_all.nodes, Term(terms=(term_of_all, *common.terms))) for term_of_all in counted
+    ]
+    other_nodes = nodes - sum(counted_part.nodes for counted_part in counted_parts)
+    return (*counted_parts, Part(other_nodes, common)) if other_nodes > 0 else tuple(counted_parts)
 
 
 def _joined_by_and(term: Term) -> Iterator[Term]:
@@ -82,13 +84,13 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._marks: list[tuple[str, str]] = []
-        at = 0
-        while at < len(text.rstrip()):
-            found = _TOKEN.match(text, at)
-            if found is None:
+        position = 0
+        while position < len(text.rstrip()):
+            token = _TOKEN.match(text, position)
+            if token is None:
                 raise ValueError(text)
-            self._marks.append((found["name"] or "", found["mark"] or ""))
-            at = found.end()
+            self._marks.append((token["name"] or "", token["mark"] or ""))
+            position = token.end()
 
     def read(self) -> Term:
         term = self._joined()

@@ -1,4 +1,4 @@
-"""Growth policies of other packages are asked here: they may raise and answer anything. Pure."""
+"""Calls growth policies of other packages, which may raise anything and return anything. Pure."""
 
 from __future__ import annotations
 
@@ -19,30 +19,34 @@ T = TypeVar("T")
 
 
 def grown(policy: AnyGrowth, demand: Demand) -> Growth | None:
-    """The policy's growth; GrowthError where one of another package has none that makes sense."""
+    """Return the policy's growth. Raises GrowthError if a policy of another package fails or
+    returns nonsense.
+    """
     if not isinstance(policy, OwnGrowth):
         return policy.grow(demand)
-    found: object = _answer(policy, lambda: policy.grow(demand))
-    if found is None:
+    answer: object = _answer(policy, lambda: policy.grow(demand))
+    if answer is None:
         return None
-    if not (isinstance(found, Growth) and _counts(found[0]) and isinstance(found[1], str)):
-        raise _nonsense(policy, found, "None or Growth(machines, reason), machines 0 or more")
-    return Growth(found.machines, bounded(str(found.reason))) if found.machines else None
+    if not (isinstance(answer, Growth) and _counts(answer[0]) and isinstance(answer[1], str)):
+        raise _nonsense(policy, answer, "None or Growth(machines, reason), machines 0 or more")
+    return Growth(answer.machines, bounded(str(answer.reason))) if answer.machines else None
 
 
 def grown_by(policy: AnyGrowth) -> Callable[[Demand], Growth | None]:
-    """The same, for whoever asks one policy often: nothing is in between where it is our own."""
+    """Return ``grown`` for one policy that is called often: our own policies are called
+    directly.
+    """
     return partial(grown, policy) if isinstance(policy, OwnGrowth) else policy.grow
 
 
 def surplus(policy: SteadyStream | OwnGrowth, demand: Demand) -> int:
-    """The machines to flag, as above."""
+    """Return the machines to flag. Raises GrowthError, as ``grown`` does."""
     if not isinstance(policy, OwnGrowth):
         return policy.surplus(demand)
-    found: object = _answer(policy, lambda: policy.surplus(demand))
-    if not _counts(found):
-        raise _nonsense(policy, found, "a whole number of machines, 0 or more")
-    return int(found)  # type: ignore[call-overload, no-any-return]
+    answer: object = _answer(policy, lambda: policy.surplus(demand))
+    if not _counts(answer):
+        raise _nonsense(policy, answer, "a whole number of machines, 0 or more")
+    return int(answer)  # type: ignore[call-overload, no-any-return]
 
 
 def _counts(number: object) -> bool:
@@ -54,14 +58,15 @@ def _answer(policy: OwnGrowth, ask: Callable[[], T]) -> T:
         return ask()
     except (GrowthError, KeyboardInterrupt):
         raise
-    # SystemExit, too: a policy of another package must not end the thread that asks it.
+    # Deliberately BaseException: a SystemExit from another package must not end the thread that
+    # calls its policy.
     except BaseException as error:
         raise GrowthError(f"growth policy {_name(policy)} fails: {of_stranger(error)}") from error
 
 
-def _nonsense(policy: OwnGrowth, found: object, expected: str) -> GrowthError:
+def _nonsense(policy: OwnGrowth, answer: object, expected: str) -> GrowthError:
     return GrowthError(
-        f"growth policy {_name(policy)} fails: found {of_stranger(found)}, expected {expected}"
+        f"growth policy {_name(policy)} fails: found {of_stranger(answer)}, expected {expected}"
     )
 
 

@@ -1,10 +1,9 @@
 """When an idle machine may go, and which idle machines a job gets first. Pure.
 
-Release policies answer ``due`` with the earliest time, from ``now`` on, at which a machine may go
-if it stays idle; they are asked only while no job waits. Where ``stays``, the idle time alone
-counts, and whoever is due at a time is due at any later one, too. ``started`` is when its billing
-began, ``since`` since when it is idle, ``lease`` how many seconds are paid at a time (1: by the
-second).
+A release policy's ``due`` returns the earliest time, from ``now`` on, at which a machine may go if
+it stays idle. It is called only while no job waits. ``stays``: only the idle time counts, so a
+machine that is due stays due. ``started``: when its billing began; ``since``: since when it is
+idle; ``lease``: how many seconds are paid at a time (1: by the second).
 
 Sources: Elastic Site (flags), VHEC (delayed), SEC (the end of the lease, and placement). Times are
 integer seconds.
@@ -42,8 +41,8 @@ class AtOnce(Policy, frozen=True, tag="on_demand"):
 
 
 class Delayed(Policy, frozen=True, tag="delayed"):
-    """A public machine ``before_end`` seconds before its paid lease ends; one on the premises, or
-    paid by the second, when it has been idle for ``on_premises`` seconds.
+    """A public machine goes ``before_end`` seconds before its paid lease ends. A machine on the
+    premises, or paid by the second, goes after ``on_premises`` idle seconds.
     """
 
     stays: ClassVar[bool] = False
@@ -60,7 +59,8 @@ class Delayed(Policy, frozen=True, tag="delayed"):
 
 
 class Flagged(Policy, frozen=True, tag="flagged"):
-    """Elastic Site's: what the growth policy flags goes when idle; a flag is never taken back.
+    """The policy of Elastic Site: machines that the growth policy flags go when idle. A flag is
+    never withdrawn.
 
     A growth policy without a ``surplus`` flags every idle machine once the queue is empty.
     """
@@ -68,7 +68,7 @@ class Flagged(Policy, frozen=True, tag="flagged"):
     stays: ClassVar[bool] = True
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
-        """Now: it is asked for flagged machines only."""
+        """Now: only flagged machines are asked."""
         return max(since, now)
 
 
@@ -76,7 +76,9 @@ AnyRelease = Idle | AtOnce | Delayed | Flagged
 
 
 class IdleOrder(StrEnum):
-    """Which idle machines a job gets first: by the rest of their paid lease, or by idle time."""
+    """Which idle machines a job gets first: by the remainder of their paid lease, or by
+    idle time.
+    """
 
     RANDOM = "random"
     MAX_MARGIN = "max_margin"
@@ -86,12 +88,14 @@ class IdleOrder(StrEnum):
 
 
 def residual(started: int, now: int, lease: int) -> int:
-    """Paid seconds left, 1 to ``lease``; a lease that ends now has been renewed."""
+    """Return the paid seconds that remain, 1 to ``lease``; a lease that ends now has
+    been renewed.
+    """
     return lease - (now - started) % lease
 
 
 def rank_key(order: IdleOrder, started: int, since: int, now: int, lease: int) -> int:
-    """Smaller first; 0 for all where the order is random (node weights come from this)."""
+    """Return a key, smaller first; 0 for all in random order (node weights use it)."""
     return {
         IdleOrder.RANDOM: 0,
         IdleOrder.MAX_MARGIN: -residual(started, now, lease),
@@ -110,6 +114,8 @@ _RELEASE: Mapping[str, type] = {
 
 
 def parse_release(text: str) -> AnyRelease:
-    """``delayed(before_end=180)``; ValueError with one sentence where there is no such policy."""
+    """Parse a text such as ``delayed(before_end=180)``. Raises ValueError with one sentence if
+    there is no such policy.
+    """
     policy: AnyRelease = parse_policy(text, _RELEASE)
     return policy

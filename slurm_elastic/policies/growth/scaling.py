@@ -1,8 +1,8 @@
 """The decision for a group of pools under one growth policy: grow, release, or nothing, and why.
 Pure.
 
-``decide`` is asked by the daemon with what it measured, and what it answers is journalled with that
-measurement. Its parts (``spread``, ``excess``, ``shortfall``) are the simulator's, too.
+The daemon calls ``decide`` with its measurement and records both in the journal. The simulator uses
+the parts (``spread``, ``excess``, ``shortfall``), too.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ T = TypeVar("T")
 
 
 class PendingJob(NamedTuple):
-    """A waiting job of ``id``, as ``Waiting``, or ``times`` such (an array); ``pools``: those that
-    could hold it. Of their nodes it ``avoids`` some, and ``named`` ones must be among its own
-    (hostlists).
+    """A pending job ``id`` with the fields of ``Waiting``, or ``times`` such jobs (an array).
+
+    ``pools``: the pools that could hold it. ``avoids``: nodes of these that it must not get;
+    ``named``: nodes that it must get (hostlists).
     """
 
     id: int
@@ -53,7 +54,7 @@ class PendingJob(NamedTuple):
 
 
 class IdleInstance(NamedTuple):
-    """An idle machine: its node, when its billing began, since when it is idle."""
+    """An idle machine: its node, when its billing began, since when it is idle (Unix s)."""
 
     node: str
     started: int
@@ -61,10 +62,11 @@ class IdleInstance(NamedTuple):
 
 
 class PoolRules(Struct, frozen=True, kw_only=True):
-    """How the machines of one pool come and go. ``release`` None: Slurm's SuspendTime does it.
+    """The rules by which machines of one pool come and go. ``release`` None: Slurm's SuspendTime
+    decides.
 
-    ``lease``: seconds that are billed at a time; ``boot``: that a machine takes to be ready;
-    ``min_idle``: machines that are kept up without work.
+    ``lease``: how many seconds are billed at a time; ``boot``: how long a machine takes to be ready
+    (s); ``min_idle``: how many machines are kept up without work.
     """
 
     growth: AnyGrowth
@@ -78,13 +80,15 @@ class PoolRules(Struct, frozen=True, kw_only=True):
 
 
 class PoolSnapshot(Struct, frozen=True, kw_only=True):
-    """One pool as measured. ``room``: machines that could be started, were it not for ``stop``,
-    which says why none may; ``total_room``: likewise, but over several looks, as the pool's
-    ``max_booting`` bounds how many boot at a time (None: as many as ``room``); ``off``: the nodes
-    for these (a hostlist; only if a waiting job can use a part of the nodes); ``taken``: nodes with
-    jobs that are up and may be flagged; ``promised``: other machines with jobs, and those that
-    waiting jobs will get. Among all these none is on its way down. ``running`` counts jobs;
-    ``free`` has, where the growth policy asks, when each machine may be free.
+    """One pool as measured. None of the counted machines is powering down.
+
+    ``room``: how many machines could start if ``stop`` did not forbid it; ``stop``: why none may
+    start. ``total_room``: the same over several looks, because ``max_booting`` limits how many boot
+    at a time (None: the same as ``room``). ``off``: the nodes for these machines (a hostlist; only
+    if a pending job can use a part of the nodes). ``taken``: nodes with jobs that are up and may be
+    flagged. ``promised``: other machines with jobs, and machines that pending jobs will get.
+    ``running``: number of jobs. ``free``: when each machine may be free (Unix s), if the growth
+    policy asks for it.
     """
 
     name: str
@@ -102,8 +106,11 @@ class PoolSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class GroupSnapshot(Struct, frozen=True, kw_only=True):
-    """A group of pools as measured, the one to use first first, and the jobs that wait for any of
-    them. ``covered``: ids of waiting jobs that a growth was decided for.
+    """A group of pools as measured, in the order in which they are used, and the jobs that wait for
+    any of them.
+
+    ``covered``: ids of pending jobs for which a growth was decided already. ``now``, ``head_start``
+    (Unix s).
     """
 
     now: int
@@ -116,7 +123,7 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class ScaleUp(NamedTuple):
-    """So many machines more in a pool, and why; on these ``nodes`` (empty: on any)."""
+    """How many more machines a pool gets, and why, on these ``nodes`` (empty: on any)."""
 
     pool: str
     machines: int
@@ -125,15 +132,17 @@ class ScaleUp(NamedTuple):
 
 
 class ScaleDown(NamedTuple):
-    """A node that may go (when its jobs have ended), and why."""
+    """A node that may be powered down (after its jobs), and why."""
 
     node: str
     reason: str
 
 
 class ScalingPlan(Struct, frozen=True, kw_only=True):
-    """The answer to a ``GroupSnapshot``. ``covered`` as there, for the next time; ``unserved``: why
-    a growth that the policy wanted gets no machine, or fewer, or, if ``failed``, how it fails.
+    """The answer to a ``GroupSnapshot``.
+
+    ``covered``: for the next snapshot. ``unserved``: why a growth gets fewer machines than the
+    policy wanted, or, if ``failed``, the policy's error.
     """
 
     starts: tuple[ScaleUp, ...] = ()
@@ -144,14 +153,15 @@ class ScalingPlan(Struct, frozen=True, kw_only=True):
 
 
 def holds_back(growth: AnyGrowth) -> bool:
-    """Whether nodes must be kept from Slurm, which would start them for any waiting job."""
+    """Whether nodes must be held back from Slurm, which would start them for any pending job."""
     return not isinstance(growth, Slurm)
 
 
 def decide(now: GroupSnapshot) -> ScalingPlan:
-    """Everything of one moment, of pools that all of its jobs may use: what the growth policy wants
-    and what warm pools lack, then what is too much. Where the policy fails, nothing starts and
-    nothing ends.
+    """Decide for pools that all jobs of the snapshot may use: first the growth and the missing warm
+    machines, then the surplus.
+
+    If the policy fails, nothing starts and nothing ends.
     """
     try:
         return _decided(now)
@@ -159,23 +169,24 @@ def decide(now: GroupSnapshot) -> ScalingPlan:
         return without_growth(now, str(error))
 
 
-def without_growth(now: GroupSnapshot, why: str) -> ScalingPlan:
-    """The plan where the growth policy fails, ``why`` says how."""
-    return ScalingPlan(covered=_still_waiting(now), unserved=why, failed=True)
+def without_growth(now: GroupSnapshot, error_text: str) -> ScalingPlan:
+    """Return the plan after the growth policy failed with ``error_text``."""
+    return ScalingPlan(covered=_still_waiting(now), unserved=error_text, failed=True)
 
 
 def _decided(now: GroupSnapshot) -> ScalingPlan:
     starts, covered, unserved = _growth(now)
     warm = [start for pool in now.pools if (start := _warm(pool, starts)) is not None]
     plan = ScalingPlan(starts=(*starts, *warm), covered=covered, unserved=unserved)
+    # Never start and release in one look: the surplus is counted before the starts.
     return plan if plan.starts else _leaving(now, plan)
 
 
 def demand_of(now: GroupSnapshot) -> Demand:
-    """The facts that the growth policy may know."""
-    known = frozenset(now.covered)
+    """Return the facts that the growth policy may use."""
+    covered_ids = frozenset(now.covered)
     waiting = _waiting(now.queue)
-    fresh = _waiting(job for job in now.queue if job.id not in known)
+    fresh = _waiting(job for job in now.queue if job.id not in covered_ids)
     return Demand(
         now=now.now,
         queue=waiting,
@@ -190,39 +201,39 @@ def demand_of(now: GroupSnapshot) -> Demand:
 
 def _waiting(queue: Iterable[PendingJob]) -> tuple[Waiting, ...]:
     return tuple(
-        one
+        entry
         for job in queue
-        for one in (Waiting(job.nodes, job.limit, job.submit),) * max(job.times, 1)
+        for entry in (Waiting(job.nodes, job.limit, job.submit),) * max(job.times, 1)
     )
 
 
 def counts_once(growth: AnyGrowth) -> bool:
-    """Whether a waiting job counts for one growth only."""
-    own = isinstance(growth, OwnGrowth) and growth.once
-    return own or isinstance(growth, OnDemand | Bursts | GroupBursts)
+    """Whether the policy counts a waiting job for one growth only."""
+    is_own_once = isinstance(growth, OwnGrowth) and growth.once
+    return is_own_once or isinstance(growth, OnDemand | Bursts | GroupBursts)
 
 
 def covers(growth: AnyGrowth, answer: Growth | None) -> bool:
-    """Whether this growth covers the jobs that wait now, so that they are not counted again. It
-    does not where a bound stopped all of it.
+    """Whether this growth covers the jobs that wait now, so that they are not counted again. A
+    growth that a bound reduced to nothing covers none.
     """
     return counts_once(growth) and (answer is None or answer.machines > 0)
 
 
 def spread(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
-    """``count`` machines over pools in order, each up to its room."""
-    parts = []
+    """Distribute ``count`` machines over the pools in order, each up to its room."""
+    shares = []
     for pool, room in rooms:
-        part = count if count < room else room
-        if part > 0:
-            parts.append((pool, part))
-            count -= part
-    return parts
+        share = count if count < room else room
+        if share > 0:
+            shares.append((pool, share))
+            count -= share
+    return shares
 
 
 class HeadRoom(NamedTuple, Generic[T]):
-    """The machines of one pool for the first job. The job ``needs`` so many of them. ``idle`` ones
-    are up, ``room`` more may start now, and ``total_room`` more may start one after the other.
+    """One pool's machines for the first job, which ``needs`` so many. ``idle`` are up, ``room``
+    more may start now, ``total_room`` more may start one after the other.
     """
 
     pool: T
@@ -233,25 +244,25 @@ class HeadRoom(NamedTuple, Generic[T]):
 
 
 def head_deficit(pools: Iterable[HeadRoom[T]]) -> tuple[T, int] | None:
-    """The machines to start now for the first job, in the first pool that could ever hold it, asked
-    when nothing runs or boots.
+    """Return the first pool that could ever hold the first job, and how many machines to start
+    there now; None if nothing must start. To be called when nothing runs or boots.
 
-    A job runs within one pool. If a growth is shared out over several pools, or if bounds cut it,
-    no pool has enough machines for the job. Without this function the job would wait for ever.
+    A job runs within one pool. If a growth is spread over several pools, or if bounds cut it, no
+    pool has enough machines, and without this function the job would wait forever.
     """
     rows = list(pools)
     if any(row.idle >= row.needs for row in rows):
         return None
     # The pool's max_booting may admit fewer machines at a time than the job lacks. The next looks
-    # start the others. To ask for all of them at once would ask for ever.
+    # start the others; a pool whose total room is too small would be asked forever.
     lacks = ((row, row.needs - row.idle) for row in rows if row.room > 0)
     fitting = ((row.pool, min(lack, row.room)) for row, lack in lacks if lack <= row.total_room)
     return next(fitting, None)
 
 
 def excess(growth: AnyGrowth, demand: Demand) -> int:
-    """Machines to flag; a growth policy without a rule of its own flags all idle ones once the
-    queue is empty.
+    """Return how many machines to flag. A growth policy without its own rule flags all idle
+    machines once the queue is empty.
     """
     if isinstance(growth, SteadyStream | OwnGrowth):
         return surplus(growth, demand)
@@ -261,44 +272,51 @@ def excess(growth: AnyGrowth, demand: Demand) -> int:
 def stops(
     now: int, bounds: Iterable[tuple[str, Bounds, Spent]]
 ) -> BudgetSpent | OutsideTimes | None:
-    """Why no machine may be started: the first of these (whose, bound, spent) that stops it."""
+    """Return why no machine may start: the first of the bounds (owner, bound, spent) that forbids
+    it; None if all allow it.
+    """
     for whose, bound, spent in bounds:
-        why = stopped(now, bound, spent)
-        if why is not None:
-            return replace(why, whose=whose)
+        cause = stopped(now, bound, spent)
+        if cause is not None:
+            return replace(cause, whose=whose)
     return None
 
 
 def head_start(nodes: int, now: int, free: Iterable[int]) -> int | None:
-    """When ``nodes`` machines could be free: ``free`` has for each when it is (None: never)."""
+    """Return when ``nodes`` machines could be free (Unix s). ``free``: when each machine is free
+    (None: never).
+    """
     times = sorted(max(when, now) for when in free)
     return times[nodes - 1] if 0 < nodes <= len(times) else None
 
 
 def shortfall(min_idle: int, idle: int, coming: int, room: int) -> int:
-    """Machines that a pool of which ``min_idle`` are kept warm is to get now."""
+    """Return how many machines a pool needs now to keep ``min_idle`` warm, within ``room``."""
     return max(min(min_idle - idle - coming, room), 0)
 
 
 def spare(idle: int, min_idle: int) -> int:
-    """How many of the idle machines may go: those beyond the warm ones."""
+    """Return how many of the idle machines may go: those beyond the warm machines."""
     return max(idle - min_idle, 0)
 
 
 def kept_warm(min_idle: int) -> str:
-    """Why a warm pool gets machines."""
+    """Return why a warm pool gets machines."""
     return f"{min_idle} machines are kept idle"
 
 
 def weights(
     rules: PoolRules, idle: Iterable[IdleInstance], now: int, base: int, levels: int = 9
 ) -> dict[str, int]:
-    """By idle node, a Slurm weight from ``base`` on: smaller ones get jobs first."""
+    """Return a Slurm weight, from ``base`` on, for each idle node. Slurm gives jobs to the smallest
+    weights first.
+    """
     if rules.order is None:
         return {}
     order = rules.order
     keys = {
-        one.node: rank_key(order, one.started, one.since, now, max(rules.lease, 1)) for one in idle
+        machine.node: rank_key(order, machine.started, machine.since, now, max(rules.lease, 1))
+        for machine in idle
     }
     rank = {key: place for place, key in enumerate(sorted(set(keys.values())))}
     step = max(len(rank), 1)
@@ -306,7 +324,7 @@ def weights(
 
 
 def _still_waiting(now: GroupSnapshot) -> tuple[int, ...]:
-    """The covered jobs that wait still."""
+    """Return the covered jobs that still wait."""
     return tuple(sorted({job.id for job in now.queue}.intersection(now.covered)))
 
 
@@ -314,18 +332,21 @@ def _growth(now: GroupSnapshot) -> tuple[tuple[ScaleUp, ...], tuple[int, ...], s
     covered = _still_waiting(now)
     answer = grown(now.growth, demand_of(now))
     rooms = _rooms(now) if answer else []
-    parts = spread(answer.machines if answer else 0, rooms)
-    if counts_once(now.growth) and (answer is None or parts):
+    shares = spread(answer.machines if answer else 0, rooms)
+    # A growth without any room covers no job, so that the jobs count again at the next look.
+    if counts_once(now.growth) and (answer is None or shares):
         covered = tuple(sorted({job.id for job in now.queue}))
     if answer is None:
         return _head_start(now), covered, None
-    starts = tuple(ScaleUp(name, count, str(answer.reason)) for name, count in parts)
-    missing = answer.machines - sum(count for _, count in parts)
+    starts = tuple(ScaleUp(name, count, str(answer.reason)) for name, count in shares)
+    missing = answer.machines - sum(count for _, count in shares)
     return starts, covered, _unserved(now, answer, missing) if missing > 0 else None
 
 
 def _head_start(now: GroupSnapshot) -> tuple[ScaleUp, ...]:
-    """For the first job, which the policy takes to be served by idle machines of several pools."""
+    """Start machines for the first job if the policy believes that idle machines of several pools
+    serve it.
+    """
     idles = holds_back(now.growth) and not any(pool.booting for pool in now.pools)
     if not idles or not now.queue or now.running:
         return ()
@@ -348,55 +369,59 @@ def _rooms(now: GroupSnapshot) -> list[tuple[str, int]]:
 
 def _unserved(now: GroupSnapshot, answer: Growth, missing: int) -> str:
     causes = dict.fromkeys(pool.stop for pool in now.pools if pool.stop is not None)
-    why = "; ".join(map(str, causes)) or "no node is left that could be started"
-    return f"{missing} of {answer.machines} machines are not started: {why} ({answer.reason})"
+    reasons = "; ".join(map(str, causes)) or "no node is left that could be started"
+    return f"{missing} of {answer.machines} machines are not started: {reasons} ({answer.reason})"
 
 
 def _warm(pool: PoolSnapshot, starts: Sequence[ScaleUp]) -> ScaleUp | None:
-    """The machines that the pool's warm ones lack, in what the growth leaves of its room."""
+    """Return the start of missing warm machines, within the room that the growth leaves."""
     coming = sum(start.machines for start in starts if start.pool == pool.name)
-    least = pool.rules.min_idle
-    count = shortfall(least, len(pool.idle), pool.booting + coming, pool.room - coming)
+    min_idle = pool.rules.min_idle
+    count = shortfall(min_idle, len(pool.idle), pool.booting + coming, pool.room - coming)
     if pool.stop or not count:
         return None
-    return ScaleUp(pool.name, count, kept_warm(least))
+    return ScaleUp(pool.name, count, kept_warm(min_idle))
 
 
 def _leaving(now: GroupSnapshot, plan: ScalingPlan) -> ScalingPlan:
-    # By its idle time a machine goes only while no job waits; a flagged one goes in any case.
+    # The idle time ends a machine only while no job waits; a flagged machine goes in any case.
     pools = () if now.queue else now.pools
-    due = [leave for pool in pools for leave in _due(pool, now.now)]
-    return ScalingPlan(leaves=(*_flagged(now), *due), covered=plan.covered, unserved=plan.unserved)
+    idle_too_long = [leave for pool in pools for leave in _idle_too_long(pool, now.now)]
+    return ScalingPlan(
+        leaves=(*_flagged(now), *idle_too_long), covered=plan.covered, unserved=plan.unserved
+    )
 
 
-def _due(pool: PoolSnapshot, now: int) -> list[ScaleDown]:
-    """Idle machines whose time has come by the release policy, but for those kept warm."""
+def _idle_too_long(pool: PoolSnapshot, now: int) -> list[ScaleDown]:
+    """Return the idle machines whose time is over by the release policy, except the warm ones."""
     rules, release = pool.rules, pool.rules.release
     if release is None or isinstance(release, Flagged):
         return []
-    due = [
-        one
-        for one in pool.idle
-        if release.due(one.started, one.since, now, rules.lease, public=rules.public) <= now
+    due_machines = [
+        machine
+        for machine in pool.idle
+        if release.due(machine.started, machine.since, now, rules.lease, public=rules.public) <= now
     ]
-    most = spare(len(pool.idle), rules.min_idle)
-    return [ScaleDown(one.node, _why(one, now)) for one in due[:most]]
+    limit = spare(len(pool.idle), rules.min_idle)
+    return [ScaleDown(machine.node, _idle_reason(machine, now)) for machine in due_machines[:limit]]
 
 
-def _why(one: IdleInstance, now: int) -> str:
-    idle, age = brief(now - one.since), brief(now - one.started)
+def _idle_reason(machine: IdleInstance, now: int) -> str:
+    idle, age = brief(now - machine.since), brief(now - machine.started)
     return f"idle for {idle}, {age} after its start, and nothing waits"
 
 
 def _flagged(now: GroupSnapshot) -> list[ScaleDown]:
-    """The last pool's first; idle machines go now, busy ones when their jobs end."""
+    """Flag machines of the last pool first. Idle machines go now, busy ones after their jobs."""
     pools = [pool for pool in now.pools if isinstance(pool.rules.release, Flagged)]
     count = excess(now.growth, demand_of(now)) if pools else 0
     leaves: list[ScaleDown] = []
-    # The pools come in the order in which they are used: the last one is missed least.
+    # The pools come in the order in which they are used, so the last pool's machines matter least.
     for pool in reversed(pools):
-        most = spare(len(pool.idle), pool.rules.min_idle)
-        nodes = [one.node for one in pool.idle][:most] + list(pool.taken)
-        part = nodes[: max(count - len(leaves), 0)]
-        leaves += [ScaleDown(node, "flagged: more machines than the work needs") for node in part]
+        idle_limit = spare(len(pool.idle), pool.rules.min_idle)
+        nodes = [machine.node for machine in pool.idle][:idle_limit] + list(pool.taken)
+        flagged_nodes = nodes[: max(count - len(leaves), 0)]
+        leaves += [
+            ScaleDown(node, "flagged: more machines than the work needs") for node in flagged_nodes
+        ]
     return leaves

@@ -1,9 +1,10 @@
-"""Machines that are stopped instead of ended: which may be, which stay so, which are started. Pure.
+"""Machines that are stopped instead of ended: which may stop, which stay stopped, which start
+again. Pure.
 
-A machine that is stopped belongs to its node still: it boots with the name, the tags and the user
-data that it had, so it is started for that node alone. A pool keeps so many as its ``stopped``
-says. One ends when it is too old, when a fresh machine would be made otherwise (``recipe``), and
-when the pool keeps fewer, or has lost its node.
+A stopped machine still belongs to its node: it boots with its old name, tags and user data, so it
+can start for that node only. A pool keeps as many as its ``stopped`` says. A stopped machine ends
+when it is too old, when a fresh machine would be made differently (``recipe``), when the pool keeps
+fewer, or when the pool has lost its node.
 """
 
 from __future__ import annotations
@@ -31,57 +32,57 @@ from slurm_elastic.policies.clock_guard import age
 
 
 class Recipes(Struct, frozen=True, kw_only=True):
-    """The recipes of machines, by the generation of their last start, and that of a fresh one
-    by pool; what is not known is not there.
+    """The recipes of machines, by the generation of their last start (``made_of``), and of a fresh
+    machine by pool. Unknown recipes are absent.
     """
 
     made_of: Mapping[str, str]
     fresh: Mapping[str, str]
 
     def changed(self, machine: Machine) -> bool:
-        """Whether a fresh machine would be another one for certain."""
+        """Whether a fresh machine would certainly be different."""
         fresh = self.fresh.get(machine.pool)
         return fresh is not None and self.made_of.get(machine.instance.generation) != fresh
 
     def same(self, machine: Machine) -> bool:
-        """Whether a fresh machine would be the same for certain."""
+        """Whether a fresh machine would certainly be the same."""
         return machine.pool in self.fresh and not self.changed(machine)
 
 
 NO_RECIPES = Recipes(made_of={}, fresh={})
-"""Nothing is known."""
+"""No recipe is known."""
 
 
 def born(machine: Machine) -> float:
-    """When it was first launched (Unix time)."""
-    one = machine.instance
-    return machine.born or generation_time(one.generation) or one.launched
+    """Return when the machine was first launched (Unix s)."""
+    instance = machine.instance
+    return machine.born or generation_time(instance.generation) or instance.launched
 
 
 def departing(
     machines: Iterable[Machine], directives: Iterable[Directive], now: float
 ) -> dict[str, StoppedByOrder]:
-    """By id, by which operator's word these leave."""
-    words = [(d, d.word) for d in directives if d.holds(now) and isinstance(d.word, Departure)]
+    """Return the operator's order by which each of these machines leaves, by id."""
+    departures = [(d, d.word) for d in directives if d.holds(now) and isinstance(d.word, Departure)]
     return {
         m.instance.id: StoppedByOrder.of(d)
         for m in machines
-        for d, word in words
-        if m.instance.node in word.nodes and (word.closes or born(m) <= d.starts)
+        for d, departure in departures
+        if m.instance.node in departure.nodes and (departure.closes or born(m) <= d.starts)
     }
 
 
 def to_stop(
     doomed: Iterable[Machine],
-    there: Sequence[Machine],
+    all_machines: Sequence[Machine],
     pools: Mapping[str, Pool],
     recipes: Recipes,
     now: float,
 ) -> list[Machine]:
-    """The machines to be stopped, not ended, as nobody needs them, in their order. ``there``: all
-    live machines and the stopped ones.
+    """Return those of the unneeded machines in ``doomed`` that must be stopped, not ended, in their
+    order. ``all_machines``: all live and stopped machines.
     """
-    kept: list[Machine] = [m for m in there if m.is_off or m.is_stopping]
+    kept: list[Machine] = [m for m in all_machines if m.is_off or m.is_stopping]
     chosen: list[Machine] = []
     for machine in doomed:
         pool = pools.get(machine.pool)
@@ -96,7 +97,7 @@ def to_stop(
 
 
 def _may_stop(machine: Machine, pool: Pool, recipes: Recipes, now: float) -> bool:
-    """One that never came up, or that its cloud may take back, is no good to keep."""
+    """Whether the machine is worth keeping: it came up once, and its cloud cannot take it back."""
     return (
         pool.stopped > 0
         and machine.instance.market is not Market.SPOT
@@ -107,16 +108,16 @@ def _may_stop(machine: Machine, pool: Pool, recipes: Recipes, now: float) -> boo
 
 
 def unfit(machine: Machine, pool: Pool | None, now: float) -> Unwanted | None:
-    """Why a machine is none of its pool's, as that is now; None where it is."""
-    one = machine.instance
-    if pool is None or one.cloud != pool.cloud or one.node not in pool.nodes:
+    """Return why a machine does not fit its pool as it is now configured; None if it does."""
+    instance = machine.instance
+    if pool is None or instance.cloud != pool.cloud or instance.node not in pool.nodes:
         return NodeNotOfPool()
-    if one.market not in pool.markets:
-        return NoLongerUsed(what="market", name=one.market)
-    if pool.instance_types and one.instance_type not in pool.instance_types:
-        return NoLongerUsed(what="instance type", name=one.instance_type)
-    if pool.zones and one.zone not in pool.zones:
-        return NoLongerUsed(what="zone", name=one.zone)
+    if instance.market not in pool.markets:
+        return NoLongerUsed(what="market", name=instance.market)
+    if pool.instance_types and instance.instance_type not in pool.instance_types:
+        return NoLongerUsed(what="instance type", name=instance.instance_type)
+    if pool.zones and instance.zone not in pool.zones:
+        return NoLongerUsed(what="zone", name=instance.zone)
     seconds = age(born(machine), now)
     if pool.max_age is not None and seconds > pool.max_age:
         return TooOld(age_s=seconds if isfinite(seconds) else None, maximum_s=pool.max_age)
@@ -130,26 +131,30 @@ def unwanted(
     leaving: Mapping[str, StoppedByOrder],
     now: float,
 ) -> dict[str, Unwanted | StoppedByOrder]:
-    """Why stopped machines of one cloud are to end, by id (``leaving``: by an operator's word)."""
-    found: dict[str, Unwanted | StoppedByOrder] = {}
-    left: dict[str, set[str]] = {}
-    # The youngest first: where a pool has too many, the oldest end.
+    """Return why stopped machines of one cloud must end, by id. ``leaving``: machines that an
+    operator ordered to leave.
+    """
+    causes: dict[str, Unwanted | StoppedByOrder] = {}
+    kept_nodes_by_pool: dict[str, set[str]] = {}
+    # The youngest first: if a pool has too many, the oldest end.
     for machine in sorted(stopped, key=lambda m: (-born(m), m.instance.id)):
-        one, pool = machine.instance, pools.get(machine.pool)
-        nodes = left.setdefault(machine.pool, set())
-        why: Unwanted | StoppedByOrder | None = leaving.get(one.id) or unfit(machine, pool, now)
-        if not why and recipes.changed(machine):
-            why = RecipeChanged()
-        most = pool.stopped if pool else 0
-        if not why and len(nodes) >= most:
-            why = EnoughStopped(most=most)
-        if not why and one.node in nodes:
-            why = YoungerStopped(node=one.node)
-        if why:
-            found[one.id] = why
+        instance, pool = machine.instance, pools.get(machine.pool)
+        nodes = kept_nodes_by_pool.setdefault(machine.pool, set())
+        cause: Unwanted | StoppedByOrder | None = leaving.get(instance.id) or unfit(
+            machine, pool, now
+        )
+        if not cause and recipes.changed(machine):
+            cause = RecipeChanged()
+        limit = pool.stopped if pool else 0
+        if not cause and len(nodes) >= limit:
+            cause = EnoughStopped(most=limit)
+        if not cause and instance.node in nodes:
+            cause = YoungerStopped(node=instance.node)
+        if cause:
+            causes[instance.id] = cause
         else:
-            nodes.add(one.node)
-    return found
+            nodes.add(instance.node)
+    return causes
 
 
 def to_start(
@@ -159,7 +164,7 @@ def to_start(
     recipes: Recipes,
     now: float,
 ) -> list[Machine]:
-    """The stopped machines that may serve these nodes of a pool, one for each node."""
+    """Return the stopped machines that may serve these nodes of a pool, one per node."""
     fitting = [
         m
         for m in stopped
@@ -170,6 +175,6 @@ def to_start(
         and not unfit(m, pool, now)
         and recipes.same(m)
     ]
-    # Of several of a node the youngest takes the place of the others.
+    # Ascending by age of birth, so that the youngest machine of a node replaces the older ones.
     by_node = {m.instance.node: m for m in sorted(fitting, key=born)}
     return list(by_node.values())

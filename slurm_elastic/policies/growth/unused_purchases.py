@@ -1,9 +1,10 @@
-"""The guard against purchases in vain: jobs that waited on though machines came up for them. Pure.
+"""The guard against useless purchases: jobs that still wait although machines came up for them.
+Pure.
 
-Slurm may keep a job for a reason that nobody foresaw. Then a growth policy would buy for it for
-ever. So each purchase is watched until all its machines were used, given back or idle for long. If
-a job still waits that could have started on the unused ones, growth policies do not count it. It
-counts again once what it asks for changes, after ``slurm-elastic clear``, or after a pause that
+Slurm may keep a job pending for a reason that we do not know, and a growth policy would buy for it
+forever. So each purchase is watched until all its machines were used, given back or idle for long.
+If a job still waits that could have started on the unused machines, growth policies stop counting
+it. It counts again when its wishes change, after ``slurm-elastic clear``, or after a pause that
 doubles with each such purchase.
 """
 
@@ -18,13 +19,13 @@ from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 
 IDLE_PROOF_S = 60
-"""Seconds for which an idle machine is proof: slurmctld has looked at its whole queue by then
+"""Seconds after which an idle machine is proof, because slurmctld has looked at its whole queue
 (sched_interval is 60 s, bf_interval 30 s by default).
 """
 LOST_BOOT_S = 120
-"""Seconds after which a node that Slurm did not even start to power up is no longer waited for."""
+"""Seconds after which a node counts as lost if Slurm did not even start to power it up."""
 MOST_JOBS = 1000
-"""At most so many jobs of a purchase are watched, the first ones."""
+"""The maximum of jobs of a purchase that are watched: the first ones."""
 
 
 _BEHIND = frozenset({"Priority", "None", ""})
@@ -32,7 +33,7 @@ _BEHIND = frozenset({"Priority", "None", ""})
 
 
 class NodeUse(StrEnum):
-    """What a machine of a purchase does."""
+    """The state of a purchase's machine."""
 
     BOOTING = "booting"
     IDLE = "idle"
@@ -56,7 +57,7 @@ def watched(purchase: Purchase, use: Mapping[str, NodeUse], now: float) -> Purch
     return replace(
         purchase,
         open=frozenset(still_open),
-        came_up={node: at for node, at in came_up.items() if node in still_open},
+        came_up={node: came_up_at for node, came_up_at in came_up.items() if node in still_open},
         unused=frozenset(unused),
     )
 
@@ -74,8 +75,8 @@ def unhelped(
     before: Mapping[int, UnhelpedJob],
     now: float,
 ) -> tuple[UnhelpedJob, ...]:
-    """The jobs of a purchase without open nodes that its machines did not help: they wait with the
-    same wishes, and the unused machines were ``enough`` for each of them.
+    """Return the jobs that the machines of a finished purchase did not help: they still wait with
+    the same wishes, and the unused machines were ``enough`` for each of them.
     """
     if purchase.open or not purchase.unused:
         return ()
@@ -97,11 +98,11 @@ def unhelped(
 def still_unhelped(
     row: UnhelpedJob, job: SlurmJob, shown_limits: Mapping[str, float | None]
 ) -> bool:
-    """Whether the job still counts no more.
+    """Whether growth policies still must not count the job.
 
-    A job behind others (reason Priority), or one at which slurmctld has not looked, may be blamed
-    for what keeps the first one. So it gets a second chance when it comes first. A hold or a
-    dependency that ends is a change of its wishes.
+    A job behind others (reason Priority), or one at which slurmctld has not looked, may suffer from
+    the cause that keeps the first job. So it gets a second chance when it comes first. The end of a
+    hold or of a dependency changes its wishes.
     """
     if row.asks != wishes(job, shown_limits) or job.is_held or job.reason.startswith("Dependency"):
         return False
@@ -110,13 +111,13 @@ def still_unhelped(
 
 
 def wishes(job: SlurmJob, shown_limits: Mapping[str, float | None]) -> str:
-    """All that the job asks for, as far as it decides where it may start."""
+    """Return all wishes of the job that decide where it may start, as one text."""
     # Slurm shows MaxTime of the partition that it tried last for a job without a limit.
     is_shown = any(shown_limits.get(name, -1) == job.limit for name in job.partitions)
-    parts: Iterable[object] = (
+    wish_values: Iterable[object] = (
         job.node_count, job.cpus, job.node_cpus, job.node_memory, job.cpu_memory, job.gres,
         job.job_gres, job.features, ",".join(sorted(job.partitions)), job.reservation,
         job.licenses, "" if is_shown else job.limit, ",".join(job.required),
         ",".join(job.excluded), job.qos, job.account, job.restarts,
     )  # fmt: skip
-    return "|".join(str(part) for part in parts)
+    return "|".join(str(value) for value in wish_values)

@@ -16,25 +16,27 @@ _LICENSE = re.compile(r"(?P<name>[^:=]+)(?:[:=](?P<count>\d+))?")
 
 
 def is_within(row: Reservation, begin: float, end: float) -> bool:
-    """Whether the reservation keeps whole nodes at any moment of that time."""
+    """Whether the reservation keeps whole nodes at any moment between ``begin`` and ``end``."""
     return not row.is_partial and row.start < end and row.end > begin
 
 
 def avoided_nodes(
     job: SlurmJob, excluded: Iterable[str], reservations: Iterable[Reservation]
 ) -> frozenset[str]:
-    """The nodes on which Slurm does not start the job: ``excluded`` ones, and those that one of the
-    ``reservations`` within its time keeps for others.
+    """Return the nodes on which Slurm does not start the job: ``excluded`` ones, and nodes that one
+    of the ``reservations`` within its time keeps for others.
     """
-    own = {name for name in job.reservation.split(",") if name}
-    kept = (row.nodes for row in reservations if row.name not in own)
+    own_reservations = {name for name in job.reservation.split(",") if name}
+    kept = (row.nodes for row in reservations if row.name not in own_reservations)
     return frozenset(excluded).union(*kept)
 
 
 def reserved_nodes(job: SlurmJob, reservations: Sequence[Reservation]) -> frozenset[str] | None:
-    """The only nodes that a job in a reservation may have; None if it is in none of nodes."""
-    own = {name for name in job.reservation.split(",") if name}
-    nodes = [row.nodes for row in reservations if row.name in own and row.nodes]
+    """Return the only nodes that a job in a reservation may have; None if no reservation of nodes
+    binds it.
+    """
+    own_reservations = {name for name in job.reservation.split(",") if name}
+    nodes = [row.nodes for row in reservations if row.name in own_reservations and row.nodes]
     return frozenset().union(*nodes) if nodes else None
 
 
@@ -53,29 +55,29 @@ def exceeds_max_time(
     limit that equals MaxTime of another listed partition proves nothing, unless ``is_fixed``: the
     first task of an array that starts fixes the limit of all others.
     """
-    own = max_times.get(partition)
-    if own is None or (job.limit is not None and job.limit <= own):
+    max_time = max_times.get(partition)
+    if max_time is None or (job.limit is not None and job.limit <= max_time):
         return False
     shown = {max_times.get(name) for name in job.partitions if name != partition}
     return is_fixed or job.limit not in shown
 
 
 def licensed_tasks(text: str, tasks: int, free: Mapping[str, int]) -> tuple[int, Mapping[str, int]]:
-    """How many of the tasks of a job can have their licences, and what is free afterwards. A
-    licence that ``free`` does not name is Slurm's to judge.
+    """Return how many of the job's tasks can get their licences, and the licences that remain. Only
+    Slurm can judge a licence that ``free`` does not name.
     """
     best = tasks, free
     for number, choice in enumerate(text.split("|")):
-        wanted = _licenses(choice)
-        count = min([tasks, *(free[n] // k for n, k in wanted if k and n in free)])
+        needed_licenses = _licenses(choice)
+        count = min([tasks, *(free[n] // k for n, k in needed_licenses if k and n in free)])
         if number == 0 or count > best[0]:
-            taken = {n: free[n] - k * count for n, k in wanted if n in free}
-            best = max(count, 0), {**free, **taken}
+            used = {n: free[n] - k * count for n, k in needed_licenses if n in free}
+            best = max(count, 0), {**free, **used}
     return best
 
 
 @functools.lru_cache(maxsize=1024)
 def _licenses(text: str) -> tuple[tuple[str, int], ...]:
     """Each licence of ``matlab:2,ansys``, and how many of it."""
-    found = (_LICENSE.fullmatch(item.strip()) for item in re.split("[,;&]", text))
-    return tuple((one["name"], int(one["count"] or 1)) for one in found if one)
+    matches = (_LICENSE.fullmatch(item.strip()) for item in re.split("[,;&]", text))
+    return tuple((match["name"], int(match["count"] or 1)) for match in matches if match)
