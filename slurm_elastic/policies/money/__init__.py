@@ -1,1 +1,1 @@
-"""Decides who pays for what, and who may spend no more."""
+"""Calculates what machines cost, who pays for them, and when a budget forbids more."""

@@ -1,5 +1,5 @@
-"""The machines that are paid for now and that boot, for the limits: pure, from machines and open
-intents.
+"""The machines that cost money now and that boot, for the limits: pure, from machines and open
+launches.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from slurm_elastic.model.memory import Launch, Machine
 
 
 def booting(machines: Iterable[Machine], open_launches: Iterable[Launch]) -> Mapping[str, int]:
-    """Machines that have not registered yet, those that open launches may have made among them,
-    by ``cloud:NAME`` and ``pool:NAME``.
+    """Return the number of machines that have not registered, by ``cloud:NAME`` and ``pool:NAME``,
+    including those that open launches may have made.
     """
-    found: Counter[str] = Counter()
-    known: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    known_by_generation: Counter[str] = Counter()
     for machine in machines:
-        known[machine.instance.generation] += 1
+        known_by_generation[machine.instance.generation] += 1
         if machine.boots:
-            found.update((f"cloud:{machine.instance.cloud}", f"pool:{machine.pool}"))
+            counts.update((f"cloud:{machine.instance.cloud}", f"pool:{machine.pool}"))
     for launch in open_launches:
-        missing = max(len(launch.nodes) - known[launch.generation], 0)
-        found.update({f"cloud:{launch.cloud}": missing, f"pool:{launch.pool}": missing})
-    return found
+        missing = max(len(launch.nodes) - known_by_generation[launch.generation], 0)
+        counts.update({f"cloud:{launch.cloud}": missing, f"pool:{launch.pool}": missing})
+    return counts
 
 
 def usage(
@@ -32,17 +32,16 @@ def usage(
     open_launches: Iterable[Launch],
     worst: Mapping[str, float] | None = None,
 ) -> Usage:
-    """Nodes and dollars an hour per scope (keys as in ``model.cluster.Usage``).
+    """Return nodes and dollars per hour by scope (keys as in ``model.cluster.Usage``).
 
-    Machines that have ended are left out; one that is stopped is no node, and costs its own price.
-    An open intent counts with all its nodes, but for those whose machines are known already. Each
-    machine counts with the highest of its price, what the ledger remembers as its worst price, and
-    ``worst`` ($/h by ``Offer.key``: the on-demand prices of today's offers, where the caller has
-    them).
+    Machines that have ended do not count. A stopped machine counts no node, and its own price. An
+    open launch counts with all its nodes, except those whose machines are known already. Each
+    machine counts with the highest of three prices: its price, the worst price in the ledger, and
+    ``worst`` ($/h by ``Offer.key``: on-demand prices of today's offers, if the caller has them).
     """
     nodes: Counter[str] = Counter()
     dollars: defaultdict[str, float] = defaultdict(float)
-    known: Counter[str] = Counter()
+    known_by_generation: Counter[str] = Counter()
     worst = worst or {}
 
     def add(count: int, cloud: str, pool: str, market: str, price: float) -> None:
@@ -53,7 +52,7 @@ def usage(
             dollars[scope] += count * price
 
     for machine in machines:
-        # One whose end is only decided is paid still, and counts.
+        # A machine whose end is only decided still costs money, so it counts.
         if machine.has_ended:
             continue
         i = machine.instance
@@ -61,14 +60,14 @@ def usage(
             dollars[""] += i.price
             dollars[f"cloud:{i.cloud}"] += i.price
             continue
-        known[i.generation] += 1
-        # What it may come to: a spot price that rises later must not break a cap.
+        known_by_generation[i.generation] += 1
+        # The highest possible price: a spot price that rises later must not break a cap.
         price = max(i.price, machine.worst_price, worst.get(i.offer_key, 0.0))
         add(1, i.cloud, machine.pool, i.market, price)
     for launch in open_launches:
-        missing = len(launch.nodes) - known[launch.generation]
+        missing = len(launch.nodes) - known_by_generation[launch.generation]
         if missing > 0:
-            # Any of its offers may be the one that is bought.
+            # The cloud may have bought any of the launch's offers.
             price = max(max(o.worst_price, worst.get(o.key, 0.0)) for o in launch.offers)
             add(missing, launch.cloud, launch.pool, launch.offer.market, price)
     return Usage(nodes=dict(nodes), dollars_per_hour=dict(dollars))

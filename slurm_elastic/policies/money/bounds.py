@@ -1,5 +1,5 @@
-"""Whether a budget of the day or month is spent, or another bound lets no machine be started. Pure.
-No bound stops a running job.
+"""Whether a budget of the day or month, or another bound, forbids new machines. No bound stops a
+running job. Pure.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from slurm_elastic.model.causes.stops import BudgetSpent, OutsideTimes
 
 
 class Window(NamedTuple):
-    """From ``begin`` to ``end``, seconds after midnight UTC; it may pass midnight."""
+    """From ``begin`` to ``end``, in seconds after midnight UTC; it may pass midnight."""
 
     begin: int
     end: int
 
     def open(self, now: int) -> bool:
-        """Whether ``now`` (Unix time) lies in it."""
+        """Whether ``now`` (Unix s) lies in the window."""
         second = now % 86400
         if self.begin <= self.end:
             return self.begin <= second < self.end
@@ -26,15 +26,16 @@ class Window(NamedTuple):
 
     def __str__(self) -> str:
         """As the configuration has it."""
-        begin, end = (f"{at // 3600:02}:{at % 3600 // 60:02}" for at in self)
+        begin, end = (f"{second // 3600:02}:{second % 3600 // 60:02}" for second in self)
         return f"{begin}-{end}"
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """The bounds that stop new machines, and never a running job. None: no bound.
+    """The bounds that forbid new machines, and never stop a running job. None: no bound.
 
-    ``booting``: most machines that boot at a time; dollars of a day and a month; ``windows``: times
-    of the day in which machines may be started (none: always).
+    ``machines``: maximum of machines; ``booting``: maximum of machines that boot at a time;
+    ``per_day``, ``per_month``: dollars; ``windows``: times of the day in which machines may start
+    (empty: always).
     """
 
     machines: int | None = None
@@ -48,14 +49,14 @@ UNBOUNDED = Bounds()
 
 
 class Spent(Struct, frozen=True, kw_only=True):
-    """Dollars so far, of this day and this month, with what open leases will have cost."""
+    """Dollars spent in this day and this month, including the full cost of open leases."""
 
     day: float = 0.0
     month: float = 0.0
 
 
 def stopped(now: int, bounds: Bounds, spent: Spent) -> BudgetSpent | OutsideTimes | None:
-    """Why no machine may be started at all, or None."""
+    """Return why no machine may start at all; None if one may."""
     if bounds.windows and not any(window.open(now) for window in bounds.windows):
         return OutsideTimes(times=tuple(map(str, bounds.windows)))
     if bounds.per_day is not None and spent.day >= bounds.per_day:

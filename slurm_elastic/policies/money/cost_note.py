@@ -1,7 +1,7 @@
-"""A job's cost as its AdminComment has it, beside what others wrote there. Pure.
+"""The cost of a job in its AdminComment, beside the text of others. Pure.
 
 ``... [slurm-elastic cost=$1.234567 market=spot]``: slurmdbd keeps the AdminComment, so ``sacct``
-shows it long after the job. Everything outside of our brackets stays as it was.
+shows it long after the job. Text outside our brackets stays unchanged.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ _OURS = re.compile(r"\s?\[slurm-elastic cost=[^][]*\]")
 
 
 def noted(text: str, micro: int, markets: Iterable[str]) -> str:
-    """``text`` with this cost (micro-dollars) and these markets, in the place of an earlier one."""
-    rest = _OURS.sub("", text)
+    """Return ``text`` with this cost (micro-dollars) and these markets instead of an
+    earlier note.
+    """
+    others_text = _OURS.sub("", text)
     names = "+".join(sorted(set(markets)))
     note = f"[slurm-elastic cost=${micro / 1e6:.6f} market={names}]"
-    return f"{rest} {note}" if rest else note
+    return f"{others_text} {note}" if others_text else note

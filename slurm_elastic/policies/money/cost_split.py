@@ -1,15 +1,16 @@
-"""A machine's charge, split over the jobs that it ran and what nobody used of it. Pure.
+"""A machine's charge, split over the jobs that it ran and its unused time. Pure.
 
-**The rule** (``slurm-elastic/1``). A machine is paid from its launch on, each begun lease whole, at
-the price at which it was bought. Hour by hour of UTC that charge is split: in each moment a job is
-charged the largest of its shares of the machine's CPUs, memory and GPUs; where these shares are
-more than the whole machine together, each in proportion. The rest is ``unused``, with the reason:
-``boot`` until the node has registered, ``drain`` while it takes no jobs, ``ending`` from the
-decision to end it until the end of what is paid, ``stopped`` while it is stopped, else ``idle``.
+**The rule** (``slurm-elastic/1``). A machine is paid from its launch on, each begun lease in full,
+at the price at which it was bought. The charge is split for each hour of UTC. In each moment a job
+is charged the largest of its shares of the machine's CPUs, memory and GPUs. If these shares
+together exceed the machine, each is reduced in proportion. The remainder is ``unused``, with a
+reason: ``boot`` until the node has registered, ``drain`` while it takes no jobs, ``ending`` from
+the decision to end it until the end of the paid time, ``stopped`` while it is stopped, else
+``idle``.
 
-Money is in whole micro-dollars. Hours add up to the charge (``Lease.between``); an hour's
-micro-dollars are handed out by the largest remainder, so parts add up to the hour. Points in time
-are milliseconds of Unix time.
+Money is in whole micro-dollars. Hours add up to the charge (``Lease.between``), and the parts of an
+hour add up to the hour, because its micro-dollars are distributed by the largest remainder. Points
+in time are milliseconds of Unix time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Unused(StrEnum):
-    """Why nobody used a machine that was paid."""
+    """Why a paid machine was not used."""
 
     BOOT = "boot"
     IDLE = "idle"
@@ -40,9 +41,9 @@ class Unused(StrEnum):
 
 
 class Lease(NamedTuple):
-    """The paid time of a machine, from ``begin`` to ``end``, at ``price`` ($/h). ``up``: since when
-    its node was registered (``end``: never); ``over``: when it was decided to end it, or it ended.
-    ``stopped``: all of that time it is.
+    """The paid time of a machine, from ``begin`` to ``end``, at ``price`` ($/h). ``up``: when its
+    node registered (``end``: never). ``over``: when its end was decided, or when it ended.
+    ``stopped``: it was stopped all the time.
     """
 
     begin: int
@@ -53,15 +54,15 @@ class Lease(NamedTuple):
     stopped: bool = False
 
     def charged(self, until: int) -> int:
-        """Micro-dollars from its beginning until then, rounded half up."""
+        """Return the micro-dollars from ``begin`` to ``until``, rounded half up."""
         paid = max(min(until, self.end) - self.begin, 0)
         pico = round(self.price * _PICO) * paid
         unit = HOUR * 1_000_000  # pico-dollars times ms an hour, in a micro-dollar
         return (2 * pico + unit) // (2 * unit)
 
     def between(self, since: int, until: int) -> int:
-        """Micro-dollars of that span."""
-        # As a difference of two rounded sums, so that hours add up to the charge exactly.
+        """Return the micro-dollars of that span."""
+        # A difference of two rounded sums, so that hours add up to the charge exactly.
         return self.charged(until) - self.charged(since)
 
 
@@ -82,8 +83,9 @@ class Drain(NamedTuple):
 
 
 class Hour(NamedTuple):
-    """A span within one hour of UTC: what it costs, and of that each run (by number) and each
-    reason why nobody used it. ``weights``: by the same, milliseconds times millionths of it.
+    """A span within one hour of UTC: its cost (``micro``), divided over runs (by number) and
+    reasons for no use (``parts``). ``weights``: the same keys, in milliseconds times millionths of
+    the machine.
     """
 
     begin: int
@@ -94,7 +96,7 @@ class Hour(NamedTuple):
 
 
 def paid_until(begin: float, end: float, lease: int, minimum: float) -> float:
-    """The end of what is paid of a machine that runs from ``begin`` to ``end`` (s)."""
+    """Return the end of the paid time of a machine that runs from ``begin`` to ``end`` (s)."""
     seconds = max(end - begin, 0.0)
     if lease <= 1:
         return begin + max(seconds, minimum)
@@ -102,97 +104,101 @@ def paid_until(begin: float, end: float, lease: int, minimum: float) -> float:
 
 
 def share(allocated: str, nodes: int, cpus: int, memory: int, gres: Mapping[str, int]) -> int:
-    """The largest share (millionths) that a job on ``nodes`` nodes, alike on each, has of one with
-    so many CPUs, MiB and units of ``gres``; ``allocated`` is Slurm's ``cpu=4,mem=8G,gres/gpu=1``.
-    At least one millionth, and the whole where Slurm tells nothing.
+    """Return the largest share (millionths) that a job on ``nodes`` equal nodes has of one node
+    with so many CPUs, MiB and units of ``gres``. ``allocated``: Slurm's
+    ``cpu=4,mem=8G,gres/gpu=1``. At least one millionth; the whole machine if Slurm reports nothing.
     """
     has = amounts(allocated)
     whole = {"cpu": cpus, "mem": memory} | {f"gres/{name}": n for name, n in gres.items()}
-    parts = [has[name] / nodes / most for name, most in whole.items() if most and name in has]
-    return min(max(round(max(parts) * WHOLE), 1), WHOLE) if parts else WHOLE
+    node_shares = [
+        has[name] / nodes / amount for name, amount in whole.items() if amount and name in has
+    ]
+    return min(max(round(max(node_shares) * WHOLE), 1), WHOLE) if node_shares else WHOLE
 
 
 def amounts(tres: str) -> dict[str, float]:
-    """``cpu=4,mem=8G,gres/gpu=1`` by name, memory in MiB; what is no number is left out."""
-    found = {}
+    """Parse ``cpu=4,mem=8G,gres/gpu=1`` into amounts by name, memory in MiB. Values that are no
+    number are omitted.
+    """
+    amount_by_name = {}
     for word in tres.split(","):
         name, _, text = word.partition("=")
         number = text.rstrip("KMGTP")
         if number.replace(".", "", 1).isdecimal():
-            found[name] = float(number) * _SUFFIXES.get(text[len(number) :], 1.0)
-    return found
+            amount_by_name[name] = float(number) * _SUFFIXES.get(text[len(number) :], 1.0)
+    return amount_by_name
 
 
 def apportion(total: int, weights: Mapping[Key, int]) -> dict[Key, int]:
-    """``total`` in whole parts by weight: by the largest remainder, of equal ones the first. The
-    parts sum to ``total``; there must be a weight over 0.
+    """Divide ``total`` into whole parts by weight with the largest-remainder method; of equal
+    remainders the first wins. The parts sum to ``total``. At least one weight must be over 0.
     """
     whole = sum(weights.values())
-    found = {key: total * weight // whole for key, weight in weights.items()}
-    left = total - sum(found.values())
-    if left:
+    part_by_key = {key: total * weight // whole for key, weight in weights.items()}
+    undistributed = total - sum(part_by_key.values())
+    if undistributed:
         by_rest = sorted(weights, key=lambda key: -(total * weights[key] % whole))
-        for key in by_rest[:left]:
-            found[key] += 1
-    return found
+        for key in by_rest[:undistributed]:
+            part_by_key[key] += 1
+    return part_by_key
 
 
 def split(
     lease: Lease, uses: Sequence[Use], drains: Sequence[Drain], since: int, until: int
 ) -> Iterator[Hour]:
-    """The charge of what lies in the span, hour by hour."""
+    """Yield the charge of the span from ``since`` to ``until``, hour by hour."""
     begin, end = max(lease.begin, since), min(lease.end, until)
     cuts = _cuts(lease, uses, drains, begin, end)
     to_come = sorted(uses, key=lambda use: -use.begin)
-    there: list[Use] = []
+    current_uses: list[Use] = []
     weights: dict[int | Unused, int] = {}
     hour = begin
-    for at, to in pairwise(cuts):
-        while to_come and to_come[-1].begin <= at:
-            there.append(to_come.pop())
-        there = [use for use in there if use.end > at]
-        for key, weight in _weights(lease, there, drains, at).items():
-            weights[key] = weights.get(key, 0) + weight * (to - at)
-        if to % HOUR == 0 or to == end:
-            micro = lease.between(hour, to)
-            yield Hour(hour, to, micro, apportion(micro, weights), weights)
-            hour, weights = to, {}
+    for start, stop in pairwise(cuts):
+        while to_come and to_come[-1].begin <= start:
+            current_uses.append(to_come.pop())
+        current_uses = [use for use in current_uses if use.end > start]
+        for key, weight in _weights(lease, current_uses, drains, start).items():
+            weights[key] = weights.get(key, 0) + weight * (stop - start)
+        if stop % HOUR == 0 or stop == end:
+            micro = lease.between(hour, stop)
+            yield Hour(hour, stop, micro, apportion(micro, weights), weights)
+            hour, weights = stop, {}
 
 
 def _cuts(
     lease: Lease, uses: Iterable[Use], drains: Iterable[Drain], begin: int, end: int
 ) -> list[int]:
-    """Where something begins or ends, in order."""
+    """Return the times at which something begins or ends, in order."""
     if begin >= end:
         return []
-    found = {begin, end, lease.up, lease.over, *range(begin - begin % HOUR, end, HOUR)}
+    times = {begin, end, lease.up, lease.over, *range(begin - begin % HOUR, end, HOUR)}
     for use in uses:
-        found.update((use.begin, use.end))
+        times.update((use.begin, use.end))
     for drain in drains:
-        found.update((drain.begin, drain.end))
-    return sorted(at for at in found if begin <= at <= end)
+        times.update((drain.begin, drain.end))
+    return sorted(time for time in times if begin <= time <= end)
 
 
 def _weights(
-    lease: Lease, there: Iterable[Use], drains: Iterable[Drain], at: int
+    lease: Lease, current_uses: Iterable[Use], drains: Iterable[Drain], start: int
 ) -> dict[int | Unused, int]:
-    """Millionths of the machine from then on, with the uses that are there."""
-    found: dict[int | Unused, int] = {use.run: use.share for use in there}
-    used = sum(found.values())
+    """Return the millionths of the machine from that time on, by run and by reason for no use."""
+    weights: dict[int | Unused, int] = {use.run: use.share for use in current_uses}
+    used = sum(weights.values())
     if used > WHOLE:
-        return apportion(WHOLE, found)
+        return apportion(WHOLE, weights)
     if used < WHOLE:
-        found[_reason(lease, drains, at)] = WHOLE - used
-    return found
+        weights[_reason(lease, drains, start)] = WHOLE - used
+    return weights
 
 
-def _reason(lease: Lease, drains: Iterable[Drain], at: int) -> Unused:
+def _reason(lease: Lease, drains: Iterable[Drain], time: int) -> Unused:
     if lease.stopped:
         return Unused.STOPPED
-    if at >= lease.over:
+    if time >= lease.over:
         return Unused.ENDING
-    if at < lease.up:
+    if time < lease.up:
         return Unused.BOOT
-    if any(drain.begin <= at < drain.end for drain in drains):
+    if any(drain.begin <= time < drain.end for drain in drains):
         return Unused.DRAIN
     return Unused.IDLE
