@@ -1,13 +1,13 @@
-"""Which machines to reserve for the years to come: classes, Algorithm 1, its online form. Pure.
+"""Which machines to reserve for years ahead: classes, Algorithm 1, its online form. Pure.
 
-Usage is a table ``usage[week][rank]``: hours of the week in which more than ``rank`` machines ran
-at a time, so that each row descends. A class is worth its upfront payment for a rank that is used
+Usage is a table ``usage[week][rank]``: the hours of the week in which more than ``rank`` machines
+ran at a time, so each row descends. A class is worth its upfront payment for a rank that is used
 for a large enough share of the term (``breakeven``).
 
 Source: Niu et al., "Building semi-elastic virtual clusters" (SC '13; IEEE TPDS 2015): Algorithm 1,
-Equations 1 and 2, and the five online steps. Where the paper is silent: usage beyond the end of the
-history is not known, so the share is taken of the part that is; classes of several terms are tried
-the longest term first.
+Equations 1 and 2, and the five online steps. The paper leaves two points open. Usage beyond the end
+of the history is unknown, so we take the share of the known part. Among classes of several terms we
+try the longest term first.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Usage = Sequence[Sequence[float]]
 
 
 class ReservedClass(Struct, frozen=True, kw_only=True):
-    """Machines bought ahead: ``upfront`` dollars for ``term`` hours, then ``price`` for an hour of
-    use; with ``always`` each hour of the term is paid, used or not (EC2's heavy reservations, and
+    """Machines bought ahead: ``upfront`` dollars for ``term`` hours, then ``price`` per hour of
+    use. With ``always`` each hour of the term is paid, used or not (EC2's heavy reservations, and
     all reserved instances and savings plans of today).
     """
 
@@ -38,13 +38,15 @@ class ReservedClass(Struct, frozen=True, kw_only=True):
     always: bool = False
 
     def cost(self, used: float, hours: float) -> float:
-        """Dollars of one machine for ``used`` hours of ``hours``, with the upfront's share."""
+        """Return the dollars of one machine for ``used`` of ``hours`` hours, with its share of the
+        upfront payment.
+        """
         paid = hours if self.always else used
         return self.upfront * hours / self.term + paid * self.price
 
     @property
     def weeks(self) -> int:
-        """The term in whole weeks, one at least."""
+        """The term in whole weeks, at least one."""
         return max(self.term // WEEK, 1)
 
 
@@ -58,7 +60,7 @@ class Bought(NamedTuple):
 
 class Bill(Struct, frozen=True, kw_only=True):
     """The cost of a portfolio over the history. ``cost`` counts upfront payments by the part of
-    their terms that lies within it; ``upfront`` is all that was paid. Hours by class, the last one
+    their term within the history; ``upfront`` is the full sum paid. ``hours``: by class, the last
     is on demand.
     """
 
@@ -68,8 +70,8 @@ class Bill(Struct, frozen=True, kw_only=True):
 
 
 def breakeven(heavier: ReservedClass, lighter: ReservedClass | None, on_demand: float) -> float:
-    """The share of the time from which on ``heavier`` is cheaper than the next lighter class
-    (None: than on-demand machines). Over 1 it never is; both must have the same term.
+    """Return the share of the time from which ``heavier`` is cheaper than the next lighter class
+    (None: than on-demand machines); over 1: it never is. Raises ValueError if the terms differ.
     """
     if lighter is not None and lighter.term != heavier.term:
         raise ValueError(f"{heavier.name} and {lighter.name} have different terms")
@@ -86,30 +88,31 @@ def breakeven(heavier: ReservedClass, lighter: ReservedClass | None, on_demand: 
 
 
 def allocate(concurrent: Sequence[int], classes: Sequence[tuple[int, float]]) -> list[int]:
-    """Machine-hours of each class and, last, on demand: in each hour the first machines are of the
-    first class, and so on. ``concurrent``: machines in each hour; ``classes``: (machines, $/h).
+    """Return the machine-hours of each class and, last, on demand. In each hour the first machines
+    are of the first class, and so on. ``concurrent``: machines in each hour; ``classes``:
+    (machines, $/h).
     """
     hours = [0] * (len(classes) + 1)
     for machines in concurrent:
-        left = machines
+        remaining = machines
         for index, (count, _) in enumerate(classes):
-            used = min(left, count)
+            used = min(remaining, count)
             hours[index] += used
-            left -= used
-        hours[-1] += left
+            remaining -= used
+        hours[-1] += remaining
     return hours
 
 
 def heaviest_first(classes: Sequence[ReservedClass]) -> tuple[ReservedClass, ...]:
-    """The order in which ranks are offered to classes: longest term, then cheapest hour first."""
+    """Return the order in which classes are offered to ranks: longest term, then cheapest hour."""
     return tuple(sorted(classes, key=lambda c: (-c.term, not c.always, c.price, -c.upfront)))
 
 
 def breakevens(classes: Sequence[ReservedClass], on_demand: float) -> tuple[float, ...]:
-    """Each class's least share of use, against the next lighter class of its term.
+    """Return each class's least share of use, against the next lighter class of its term.
 
-    A class that is never the cheapest of its term has no share (infinite), and the next heavier one
-    is compared with what lies below it.
+    A class that is never the cheapest of its term has an infinite share, and the next heavier class
+    is compared with the class below it.
     """
     shares = [float("inf")] * len(classes)
     for term in {kind.term for kind in classes}:
@@ -131,18 +134,18 @@ def offline(usage: Usage, classes: Sequence[ReservedClass], on_demand: float) ->
     totals = _Totals(usage)
     bought: list[Bought] = []
     for week in range(len(usage)):
-        wanted = demand(totals, week, classes, shares)
-        bought += _buy(week, wanted, bought, classes)
+        counts = demand(totals, week, classes, shares)
+        bought += _buy(week, counts, bought, classes)
     return tuple(bought)
 
 
 def online(
     usage: Usage, classes: Sequence[ReservedClass], on_demand: float, settle: int = 4
 ) -> tuple[Bought, ...]:
-    """The five steps at the end of each week, each knowing only the weeks before it.
+    """The five steps at the end of each week, each with the weeks before it only.
 
-    Nothing is bought in the first ``settle`` weeks. A purchase of week ``len(usage)`` is what to
-    buy now.
+    Nothing is bought in the first ``settle`` weeks. A purchase in week ``len(usage)`` is the
+    recommendation for now.
     """
     shares = breakevens(classes, on_demand)
     horizon = max((kind.weeks for kind in classes), default=0)
@@ -154,20 +157,20 @@ def online(
             continue
         # One week more than the longest term, as Algorithm 1 also looks at the week behind a term.
         expected = _uncovered(forecast(states, horizon + 1), week, bought, classes)
-        wanted = demand(_Totals(expected), 0, classes, shares)
-        bought += [Bought(week, kind, count) for kind, count in enumerate(wanted) if count]
+        counts = demand(_Totals(expected), 0, classes, shares)
+        bought += [Bought(week, kind, count) for kind, count in enumerate(counts) if count]
     return tuple(bought)
 
 
 def forecast(states: Sequence[Smoothed], weeks: int) -> list[list[float]]:
-    """The usage that the ranks' states foretell; never more than the hours of a week."""
+    """Return the usage that the ranks' states predict, at most the hours of a week."""
     table = []
     for step in range(1, weeks + 1):
-        row, most = [], float(WEEK)
+        row, hours = [], float(WEEK)
         for state in states:
             # A rank is used whenever a higher one is.
-            most = state.ahead(step, most)
-            row.append(most)
+            hours = state.ahead(step, hours)
+            row.append(hours)
         table.append(row)
     return table
 
@@ -176,7 +179,7 @@ def demand(
     totals: _Totals, week: int, classes: Sequence[ReservedClass], shares: Sequence[float]
 ) -> list[int]:
     """How many machines of each class the ranks are worth from ``week`` on (Algorithm 1's D)."""
-    wanted = [0] * len(classes)
+    counts = [0] * len(classes)
     for rank in range(totals.ranks(week)):
         now = totals.hours(rank, week, week + 1)
         for index, kind in enumerate(classes):
@@ -186,15 +189,16 @@ def demand(
             later = totals.hours(rank, week + kind.weeks, week + kind.weeks + 1)
             # A rank that this week does not use can wait for the week that does.
             if now > 0 and (now >= shares[index] * WEEK or now >= later):
-                wanted[index] += 1
+                counts[index] += 1
             break
-    return wanted
+    return counts
 
 
 def top_up(have: Sequence[int], want: Sequence[int]) -> list[int]:
-    """The purchases to add to ``have`` so that Equation 1 is least: squares of each class's
-    surplus, plus the square of (number of classes x the whole surplus). Convex, so steps of one
-    find it.
+    """Return the purchases to add to ``have`` that minimise Equation 1: the squares of each class's
+    surplus, plus the square of (number of classes x the whole surplus).
+
+    The sum is convex, so steps of one machine find the minimum.
     """
     surplus = [h - w for h, w in zip(have, want, strict=True)]
     added = [0] * len(surplus)
@@ -277,7 +281,7 @@ def shrunk(usage: Usage, factor: float) -> list[list[float]]:
 
 
 class _Totals:
-    """Sums over weeks of each rank's hours, each in one step."""
+    """Sums of each rank's hours over weeks, each in constant time."""
 
     def __init__(self, usage: Usage) -> None:
         self.weeks = len(usage)
@@ -289,7 +293,7 @@ class _Totals:
                 sums[week + 1] = sums[week] + (row[rank] if rank < len(row) else 0.0)
 
     def ranks(self, week: int) -> int:
-        """How many ranks are used at all in the week or later: those beyond need no machine."""
+        """Return how many ranks are used in the week or later; higher ranks need no machine."""
         return max(self._rows[week:], default=0)
 
     def hours(self, rank: int, begin: int, end: int) -> float:
@@ -306,31 +310,34 @@ def _share(
 
 
 def _buy(
-    week: int, wanted: Sequence[int], bought: Sequence[Bought], classes: Sequence[ReservedClass]
+    week: int, counts: Sequence[int], bought: Sequence[Bought], classes: Sequence[ReservedClass]
 ) -> list[Bought]:
-    """Equation 1 with what is there, by the class that its remaining life makes it."""
+    """Apply Equation 1 to the present reservations, each counted as the class that its remaining
+    life makes it.
+    """
     have = [0] * len(classes)
     for begin, index, count in bought:
-        left = begin + classes[index].weeks - week
-        if left > 0:
-            have[_counts_as(index, left, classes)] += count
-    added = top_up(have, wanted)
+        remaining_weeks = begin + classes[index].weeks - week
+        if remaining_weeks > 0:
+            have[_counts_as(index, remaining_weeks, classes)] += count
+    added = top_up(have, counts)
     return [Bought(week, index, count) for index, count in enumerate(added) if count]
 
 
-def _counts_as(index: int, left: int, classes: Sequence[ReservedClass]) -> int:
-    """A reservation near its end is one of a shorter term with the same hourly price."""
-    mine = classes[index]
+def _counts_as(index: int, remaining_weeks: int, classes: Sequence[ReservedClass]) -> int:
+    """A reservation near its end counts as one of a shorter term with the same hourly price."""
+    reservation = classes[index]
     alike = [
         other
         for other, kind in enumerate(classes)
-        if (kind.price, kind.always) == (mine.price, mine.always) and kind.weeks >= left
+        if (kind.price, kind.always) == (reservation.price, reservation.always)
+        and kind.weeks >= remaining_weeks
     ]
     return min(alike, key=lambda other: classes[other].weeks, default=index)
 
 
 def _observe(states: list[Smoothed], row: Sequence[float], week: int) -> None:
-    """Step 2's memory: a rank that was never used before was used for 0 hours until now."""
+    """Update the memory of step 2: a rank that was never used before had 0 hours until now."""
     for rank in range(max(len(states), len(row))):
         used = row[rank] if rank < len(row) else 0.0
         if rank < len(states):
@@ -344,7 +351,7 @@ def _observe(states: list[Smoothed], row: Sequence[float], week: int) -> None:
 def _uncovered(
     expected: Usage, week: int, bought: Sequence[Bought], classes: Sequence[ReservedClass]
 ) -> list[list[float]]:
-    """Step 3: what the active reservations leave of the forecast."""
+    """Step 3: subtract the active reservations from the forecast."""
     return [
         list(row[sum(active(week + step, bought, classes)) :]) for step, row in enumerate(expected)
     ]

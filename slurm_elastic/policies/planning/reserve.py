@@ -1,7 +1,8 @@
-"""Two ways to reserve machines beside the paper's: by trailing use, and with all known. Pure.
+"""Two ways to reserve machines besides the paper's: by trailing use, and with the whole history
+known. Pure.
 
-Both take each rank by itself (see ``portfolio.Usage``): what one more machine is used for. A rank
-is used whenever a higher one is, so reservations always serve the lowest ranks.
+Both treat each rank separately (see ``portfolio.Usage``): the use of one more machine. A rank is
+used whenever a higher rank is, so reservations always serve the lowest ranks.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from slurm_elastic.policies.planning.portfolio import (
 
 HOUR = 3600
 TRAILING = 12
-"""Weeks of which the mean use of a rank is taken."""
+"""Weeks over which the mean use of a rank is taken."""
 SETTLE = 2
 """Weeks of a history in which nothing is bought."""
 REGRET = 0.02
-"""No more is bought while the purchases so far have cost by more than this share over on demand."""
+"""Buy no more while the purchases so far cost this share more than machines on demand."""
 
 
 def usage_of_steps(steps: Mapping[int, int]) -> list[list[float]]:
-    """The table of a history from when machines came and went: at each second, by how many more
-    were paid from then on. Hours are fractions; an unfinished week is left out.
+    """Return the usage table of a history. ``steps``: by second, the change in the number of paid
+    machines. Hours are fractions; an unfinished week is left out.
     """
-    width, seconds, count, at = WEEK * HOUR, 0, 0, 0
+    width, seconds, count, time = WEEK * HOUR, 0, 0, 0
     table: list[list[float]] = [[] for _ in range(max(steps, default=0) // width)]
     for when, change in sorted(steps.items()):
-        while at < when and at // width < len(table):
-            end = min(when, (at // width + 1) * width)
-            row, seconds = table[at // width], end - at
+        while time < when and time // width < len(table):
+            end = min(when, (time // width + 1) * width)
+            row, seconds = table[time // width], end - time
             row += [0.0] * (count - len(row))
             if count:
                 row[count - 1] += seconds / HOUR
-            at = end
-        at, count = when, count + change
+            time = end
+        time, count = when, count + change
     for row in table:
         for rank in range(len(row) - 2, -1, -1):
             row[rank] += row[rank + 1]
@@ -57,12 +58,12 @@ def trailing(
     settle: int = SETTLE,
     regret: float = REGRET,
 ) -> tuple[Bought, ...]:
-    """At the end of each week, for each rank that nothing serves, the heaviest class whose
-    break-even its mean use over the last ``weeks`` reaches; ``classes`` heaviest first.
+    """At the end of each week, buy for each unserved rank the heaviest class whose break-even the
+    rank's mean use over the last ``weeks`` reaches; ``classes`` heaviest first.
 
-    Nothing is bought in the first ``settle`` weeks, nor while the purchases have cost more than
-    machines on demand would have, by over ``regret`` of that. A purchase of week ``len(usage)`` is
-    what to buy now.
+    Nothing is bought in the first ``settle`` weeks, nor while the purchases cost over ``regret``
+    more than machines on demand would have. A purchase in week ``len(usage)`` is the recommendation
+    for now.
     """
     shares = breakevens(classes, on_demand)
     bought: list[Bought] = []
@@ -74,17 +75,19 @@ def trailing(
             continue
         means = _means(usage[max(week - weeks, 0) : week])
         served = sum(active(week, bought, classes))
-        wanted = _heaviest(means[served:], shares)
-        bought += [Bought(week, kind, count) for kind, count in enumerate(wanted) if count]
+        counts = _heaviest(means[served:], shares)
+        bought += [Bought(week, kind, count) for kind, count in enumerate(counts) if count]
     return tuple(bought)
 
 
 def by_rank(
     usage: Usage, classes: Sequence[ReservedClass], on_demand: float
 ) -> tuple[tuple[Bought, ...], float]:
-    """The least that the history could have cost with all of it known, where each rank buys for
-    itself: what it buys, and dollars. Exact for ranks by themselves: a programme over weeks, each
-    either on demand or the first of a class's term.
+    """Return the purchases and the dollars of the cheapest portfolio if the whole history is known
+    and each rank buys for itself.
+
+    It is exact for separate ranks: a dynamic programme over weeks, each either on demand or the
+    first of a class's term.
     """
     bought: dict[tuple[int, int], int] = {}
     total = 0.0
@@ -94,14 +97,14 @@ def by_rank(
         total += cost
         for purchase in chosen:
             bought[purchase] = bought.get(purchase, 0) + 1
-    found = (Bought(week, kind, count) for (week, kind), count in sorted(bought.items()))
-    return tuple(found), total
+    purchases = (Bought(week, kind, count) for (week, kind), count in sorted(bought.items()))
+    return tuple(purchases), total
 
 
 def _one_rank(
     used: Sequence[float], classes: Sequence[ReservedClass], on_demand: float
 ) -> tuple[float, list[tuple[int, int]]]:
-    """Dollars from the first week on, and (week, class) of each purchase."""
+    """Return the dollars from the first week on, and (week, class) of each purchase."""
     weeks = len(used)
     sums = [0.0]
     for hours in used:
@@ -110,10 +113,14 @@ def _one_rank(
     choice = [-1] * weeks
     for week in range(weeks - 1, -1, -1):
         best[week] = used[week] * on_demand + best[week + 1]
-        for kind, of in enumerate(classes):
-            end = min(week + of.weeks, weeks)
-            paid = WEEK * (end - week) if of.always else sums[end] - sums[week]
-            cost = of.upfront / of.weeks * (end - week) + paid * of.price + best[end]
+        for kind, reserved_class in enumerate(classes):
+            end = min(week + reserved_class.weeks, weeks)
+            paid = WEEK * (end - week) if reserved_class.always else sums[end] - sums[week]
+            cost = (
+                reserved_class.upfront / reserved_class.weeks * (end - week)
+                + paid * reserved_class.price
+                + best[end]
+            )
             if cost < best[week] - 1e-9:
                 best[week], choice[week] = cost, kind
     bought, week = [], 0
@@ -135,11 +142,11 @@ def _means(rows: Usage) -> list[float]:
 
 
 def _heaviest(means: Sequence[float], shares: Sequence[float]) -> list[int]:
-    """How many machines of each class these ranks are worth."""
-    wanted = [0] * len(shares)
+    """Return how many machines of each class these ranks are worth."""
+    counts = [0] * len(shares)
     for mean in means:
         kind = next((k for k, share in enumerate(shares) if mean >= share * WEEK), None)
         if kind is None:
             break  # means descend with the ranks
-        wanted[kind] += 1
-    return wanted
+        counts[kind] += 1
+    return counts
