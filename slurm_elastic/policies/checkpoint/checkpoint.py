@@ -1,12 +1,13 @@
-"""When a running job should write a checkpoint: pure, from what may be known at the moment.
+"""When a running job should write a checkpoint: pure, from the facts of the moment.
 
-``decide(situation)`` gives a SaveJob or None; ``wake(situation)`` is the earliest time at which the
-answer may change if neither the price nor the notices do, so that nobody has to ask every second.
+``decide(situation)`` returns a SaveJob or None. ``wake(situation)`` returns the earliest time at
+which the answer may change without a new price or notice, so that the caller need not ask every
+second.
 
-Sources: HOUR and THRESHOLD are EC3's (FGCS 2016, Algorithm 1, with its threshold read as state:
-recomputed on a grid of ten minutes, set anew by each checkpoint); the interval is Young's (1974) or
-Daly's (2006). A price has no say in interruptions on EC2 since November 2017: from then on
-``Threshold`` does what ``Hour`` does.
+Sources: HOUR and THRESHOLD are EC3's (FGCS 2016, Algorithm 1; we read its threshold as state:
+recomputed on a grid of ten minutes, reset by each checkpoint). The interval is Young's (1974) or
+Daly's (2006). On EC2 prices have not caused interruptions since November 2017; there ``Threshold``
+does the same as ``Hour``.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ DEFAULT_MTTI = 6 * HOUR
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """All that a checkpoint policy may know of one job on machines that may be taken away.
+    """The facts that a checkpoint policy may know about one job on machines that a cloud may take
+    away.
 
-    Times are Unix time. ``launched``: the machine's billing began; ``started``: this run of the job
-    began; ``last``: its last good checkpoint was complete (None: none in this run). ``dump`` and
+    Times are Unix s. ``launched``: the machine's billing began. ``started``: this run of the job
+    began. ``last``: its last good checkpoint was complete (None: none in this run). ``dump`` and
     ``restart``: expected seconds of a checkpoint and of a recovery. ``prices``: (since, $/h),
-    ascending, from ten minutes before the launch on at best; ``bid``: the price at which the
-    machine is lost (None: prices take nobody's machine). ``mtti``: observed mean seconds to an
-    interruption of the job, by any of its machines. ``lease``: seconds that are paid at a time (1:
-    by the second).
-    ``blocking``: the job stands still while it is saved; ``cost``: seconds that the last save took.
+    ascending, if possible from ten minutes before the launch. ``bid``: the price at which the
+    machine is lost (None: prices take no machine). ``mtti``: observed mean seconds to an
+    interruption of the job, by any of its machines. ``lease``: seconds paid at a time (1: by the
+    second). ``blocking``: the job stands still during a save. ``cost``: duration of the last save
+    (s).
     """
 
     job: str
@@ -72,15 +74,15 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     @property
     def since(self) -> float:
-        """From when on work would be lost."""
+        """The time from which work would be lost."""
         if self.last is None:
             return self.started
-        # A save beside which the job works on holds what was done when it began.
+        # A save during which the job works on contains the state at the save's beginning.
         return max(self.started, self.last if self.blocking else self.last - self.cost)
 
 
 class Never(Policy, frozen=True, tag="none"):
-    """No checkpoints: an interrupted job begins anew."""
+    """No checkpoints: an interrupted job starts over."""
 
     def decide(self, situation: Situation) -> SaveJob | None:  # noqa: ARG002
         """None."""
@@ -92,24 +94,25 @@ class Never(Policy, frozen=True, tag="none"):
 
 
 class Hour(Policy, frozen=True, tag="hour"):
-    """Once in each paid lease, ``margin`` seconds before its end. ``every`` (s) stands for the
-    lease where none can hold a save, as where machines are paid by the second.
+    """Once per paid lease, ``margin`` seconds before its end. ``every`` (s) replaces a lease that
+    is too short for a save, such as payment by the second.
 
     A margin shorter than ``dump`` is widened to it.
     """
 
-    # EC3 leaves it open: it must hold a checkpoint (160 s) and the time between two looks (30 s).
+    # EC3 leaves it open. The margin must hold a checkpoint (160 s) and the time between two looks
+    # (30 s).
     margin: Seconds = 200.0
     every: SecondsOver = HOUR
 
     def decide(self, situation: Situation) -> SaveJob | None:
-        """Within the margin, unless a checkpoint was completed within it already."""
+        """Save within the margin, unless a checkpoint was completed within it."""
         opens, end, paid = _window(situation, self.margin, self.every)
         if situation.now < opens or situation.since >= opens:
             return None
-        left = end - situation.now
+        remaining_s = end - situation.now
         cause = LeaseEnds(
-            time_s=paid, left_s=left, margin_s=end - opens, is_paid=paid == situation.lease
+            time_s=paid, left_s=remaining_s, margin_s=end - opens, is_paid=paid == situation.lease
         )
         return SaveJob(job=situation.job, cause=cause)
 
@@ -122,7 +125,7 @@ class Hour(Policy, frozen=True, tag="hour"):
 
 
 def _window(situation: Situation, margin: float, every: float) -> tuple[float, float, float]:
-    """When the margin opens, when the lease of this moment ends, and how long each is."""
+    """Return when the margin opens, when the present lease ends, and how long each lease is."""
     wide = max(margin, situation.dump)
     paid = situation.lease if situation.lease > wide else every
     ended = math.floor((situation.now - situation.launched) / paid)
@@ -131,11 +134,11 @@ def _window(situation: Situation, margin: float, every: float) -> tuple[float, f
 
 
 class Threshold(Policy, frozen=True, tag="threshold"):
-    """``Hour``, and when the price exceeds the middle between what it was and the bid.
+    """``Hour``, and also when the price exceeds the middle between its earlier value and the bid.
 
-    The threshold is (price + bid) / 2 with the price at launch or at the last checkpoint; every
-    ``period`` seconds from the launch it becomes (mean price of the last period + bid) / 2, the
-    mean weighted by time.
+    The threshold is (price + bid) / 2 with the price at launch or at the last checkpoint. Every
+    ``period`` seconds from the launch it becomes (mean price of the last period + bid) / 2; the
+    mean is weighted by time.
     """
 
     margin: Seconds = 200.0
@@ -149,7 +152,7 @@ class Threshold(Policy, frozen=True, tag="threshold"):
         price = price_at(situation.prices, situation.now)
         if limit is None or price is None or situation.bid is None:
             return None
-        # Above the bid the machine is lost anyway.
+        # Above the bid the machine is lost before a save could end.
         if not limit < price <= situation.bid:
             return None
         return SaveJob(job=situation.job, cause=PriceOverThreshold(price=price, threshold=limit))
@@ -162,7 +165,7 @@ class Threshold(Policy, frozen=True, tag="threshold"):
         return min(hourly, self._grid(situation) + self.period)
 
     def threshold(self, situation: Situation) -> float | None:
-        """The threshold now ($/h); None where there is no bid or no price."""
+        """Return the threshold now ($/h); None without a bid or a price."""
         if situation.bid is None or not situation.prices:
             return None
         grid = self._grid(situation)
@@ -180,9 +183,10 @@ class Threshold(Policy, frozen=True, tag="threshold"):
 
 
 class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
-    """``Hour``, and when a price has risen since the last checkpoint to within ``band`` of the bid.
+    """``Hour``, and also when a price has risen since the last checkpoint to within ``band`` of the
+    bid.
 
-    That is what ckptman's published code does in place of the paper's THRESHOLD.
+    The published code of ckptman does this instead of the paper's THRESHOLD.
     """
 
     band: Share = 0.2
@@ -207,11 +211,12 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
 
 
 class Daly(Policy, frozen=True, tag="daly"):
-    """At the interval that loses least, from what a checkpoint takes and the observed mean time to
-    interruption of the job (``mtti`` here overrides it; where nothing is known, six hours are
-    taken). For a job that works on meanwhile it is counted from the beginning of its last save.
+    """At the interval that loses least, from the duration of a checkpoint and the observed mean
+    time to interruption of the job.
 
-    ``order`` 1 is Young's interval, 2 Daly's. ``least`` bounds the interval from below.
+    ``mtti`` overrides the observed time; without either, six hours are assumed. If the job works on
+    during a save, the interval counts from the beginning of its last save. ``order`` 1 is Young's
+    interval, 2 Daly's. ``least`` is the lower bound of the interval (s).
     """
 
     mtti: SecondsOver | None = None
@@ -233,28 +238,30 @@ class Daly(Policy, frozen=True, tag="daly"):
         """Seconds of work between two checkpoints."""
         mtti = self.mtti or situation.mtti or DEFAULT_MTTI
         rule = young_interval if self.order == 1 else daly_interval
-        # A save beside which the job works on must be over before the next one begins.
+        # A save during which the job works on must end before the next save begins.
         least = self.least if situation.blocking else max(self.least, situation.dump)
         return max(rule(situation.dump, mtti), least)
 
 
 def fits(deadline: float | None, now: float, dump: float, slack: float) -> bool:
-    """Whether there is still time for a save: one of ``dump`` seconds ends ``slack`` seconds before
-    the deadline. None: no deadline is known.
+    """Whether a save of ``dump`` seconds would end ``slack`` seconds before the deadline (None: no
+    deadline is known, and it fits).
     """
     return deadline is None or now + dump + slack <= deadline
 
 
 class OnNotice(Policy, frozen=True, tag="on_notice"):
-    """When the cloud warns, once a warning, if a checkpoint fits before its deadline.
+    """Once per warning of the cloud, if a checkpoint fits before its deadline.
 
-    ``slack`` seconds are kept free for what happens between the decision and the dump.
+    ``slack`` seconds are kept for the time between the decision and the dump.
     """
 
     slack: Seconds = 5.0
 
     def decide(self, situation: Situation) -> SaveJob | None:
-        """For the first warning that no checkpoint has answered and that leaves time for one."""
+        """Save for the first warning that no checkpoint has answered and that leaves
+        enough time.
+        """
         for notice in situation.notices:
             if self._open(notice, situation):
                 end, now = notice.deadline, situation.now
@@ -263,7 +270,7 @@ class OnNotice(Policy, frozen=True, tag="on_notice"):
         return None
 
     def wake(self, situation: Situation) -> float:
-        """Now, if a warning waits to be answered; else only a new one changes anything."""
+        """Now, if a warning waits for an answer; else only a new warning changes anything."""
         waits = any(self._open(notice, situation) for notice in situation.notices)
         return situation.now if waits else NEVER
 
@@ -282,9 +289,9 @@ class FirstOf(Policy, frozen=True, tag="first_of"):
         super().__post_init__()
         if not self.policies:
             raise ValueError("first_of needs at least one policy")
-        for one in self.policies:
-            if not isinstance(one, Policy):
-                raise ValueError(f"{one!r} is no policy, expected some of {', '.join(_KINDS)}")  # noqa: TRY004
+        for policy in self.policies:
+            if not isinstance(policy, Policy):
+                raise ValueError(f"{policy!r} is no policy, expected some of {', '.join(_KINDS)}")  # noqa: TRY004
 
     def decide(self, situation: Situation) -> SaveJob | None:
         """The first action."""
@@ -309,9 +316,9 @@ _KINDS: Mapping[str, type] = {
 
 
 def parse(text: str) -> AnyPolicy:
-    """A policy by its text: ``hour(margin=200)``, ``first_of(on_notice, daly)``.
+    """Parse a policy: ``hour(margin=200)``, ``first_of(on_notice, daly)``.
 
-    ValueError with one sentence where there is no such policy.
+    Raises ValueError with one sentence if there is no such policy.
     """
     policy: AnyPolicy = parse_policy(text, {**_KINDS, "first_of": _first_of})
     return policy
@@ -322,14 +329,14 @@ def _first_of(*policies: AnyPolicy) -> FirstOf:
 
 
 class LetEnd(Policy, frozen=True, tag="none"):
-    """A job ends at its time limit, also one that asks to be requeued."""
+    """A job ends at its time limit, even if it asks to be requeued."""
 
     times: ClassVar[int] = 0
 
 
 class OnRequest(Policy, frozen=True, tag="on_request"):
-    """A job that asks for it, and can be saved, is requeued at its time limit, ``times`` times at
-    most, and goes on from the save with its full limit.
+    """A job that asks for it, and can be saved, is requeued at its time limit, at most ``times``
+    times. It continues from the save with its full limit.
     """
 
     times: Times = 10
@@ -345,26 +352,28 @@ AtLimit = LetEnd | OnRequest | Renew
 
 
 def parse_at_limit(text: str) -> AtLimit:
-    """The rule for the end of time limits by its text: ``none``, ``on_request(times=5)`` or
+    """Parse the rule for the end of time limits: ``none``, ``on_request(times=5)`` or
     ``requeue(times=5)``.
 
-    ValueError with one sentence where there is no such rule.
+    Raises ValueError with one sentence if there is no such rule.
     """
     rule: AtLimit = parse_policy(text, {"none": LetEnd, "on_request": OnRequest, "requeue": Renew})
     return rule
 
 
 def save_seconds(last: Sequence[float], expected: float) -> float:
-    """Seconds that the next save may take: a quarter more than the longest of the ``last`` three,
-    newest first; ``expected`` for a job that was never saved.
+    """Return how long the next save may take (s): a quarter more than the longest of the ``last``
+    three (newest first); ``expected`` for a job that was never saved.
     """
     return max(last[:3]) * 1.25 if last else expected
 
 
 def watches_prices(policy: AnyPolicy) -> bool:
-    """Whether a change of price may make it act: whoever drives it must ask it then."""
+    """Whether a new price may make the policy act; then its caller must ask it at each
+    new price.
+    """
     if isinstance(policy, FirstOf):
-        return any(watches_prices(one) for one in policy.policies)
+        return any(watches_prices(member) for member in policy.policies)
     return isinstance(policy, Threshold | ThresholdStatic)
 
 
@@ -375,7 +384,7 @@ def young_interval(dump: float, mtti: float) -> float:
 
 def daly_interval(dump: float, mtti: float) -> float:
     """Daly's higher-order interval of work between checkpoints, seconds."""
-    # The formula below is an expansion that holds for shorter saves only.
+    # The formula below is an expansion for short saves; it does not hold for longer ones.
     if dump >= 2 * mtti:
         return mtti
     ratio = dump / (2 * mtti)
@@ -383,19 +392,23 @@ def daly_interval(dump: float, mtti: float) -> float:
 
 
 def observed_mtti(uptime: float, interruptions: int, prior: float = DEFAULT_MTTI) -> float:
-    """Mean seconds to an interruption: machine-seconds seen per one seen, the prior as one more."""
+    """Return the mean seconds to an interruption: observed machine-seconds per interruption, with
+    the prior as one more interruption.
+    """
     return (uptime + prior) / (interruptions + 1)
 
 
 def joint_mtti(times: Iterable[float]) -> float:
-    """Mean seconds until any machine of a job is taken, from those of each: for machines that are
-    lost independently of each other the rates add (Daly 2006, section 2).
+    """Return the mean seconds until any machine of a job is taken, from the means of the machines.
+    Rates of independent losses add (Daly 2006, section 2).
     """
     return 1 / sum(1 / seconds for seconds in times)
 
 
 def price_at(prices: tuple[tuple[float, float], ...], when: float) -> float | None:
-    """The price at ``when``, the last one carried forward; before all of them, the first."""
+    """Return the price at ``when``: the last known price, or the first if ``when`` is
+    before all.
+    """
     if not prices:
         return None
     return prices[max(bisect_right(prices, (when, math.inf)) - 1, 0)][1]
@@ -406,9 +419,9 @@ def mean_price(prices: tuple[tuple[float, float], ...], begin: float, end: float
     price = price_at(prices, begin)
     if price is None or end <= begin:
         return price
-    total, at = 0.0, begin
+    total, time = 0.0, begin
     for since, later in prices:
         if begin < since < end:
-            total += price * (since - at)
-            price, at = later, since
-    return (total + price * (end - at)) / (end - begin)
+            total += price * (since - time)
+            price, time = later, since
+    return (total + price * (end - time)) / (end - begin)

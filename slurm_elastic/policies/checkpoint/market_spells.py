@@ -1,8 +1,8 @@
-"""How long a spot market stayed as it was, each time, and how long it may yet do so. Pure.
+"""How long a spot market's past spells lasted, and how long the present spell may last. Pure.
 
-Spells on these markets are of very different lengths, and the longer one has lasted, the longer it
-goes on. So the rest of one is guessed from those seen before that lasted as long, and beside them,
-as they may be few, by its own age and FRESH restarts.
+Spells differ greatly in length, and the longer a spell has lasted, the longer it continues. So its
+remainder is estimated from past spells that lasted as long. Because these may be few, its own age
+plus FRESH restarts serves as a further estimate.
 """
 
 from __future__ import annotations
@@ -15,48 +15,52 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 HORIZON = 4 * 3600.0
-"""Seconds beyond which the rest of a spell is not counted, so that one of days is not all there is
-of a mean.
+"""The remainder of a spell counts up to this (s), so that a single spell of days does not decide
+the mean.
 """
 
 GUESSES = 5
-"""How many spells seen weigh as much as the guess by a spell's age."""
+"""The estimate from a spell's age weighs as much as this many seen spells."""
 
 FRESH = 2.0
-"""Restarts that are added to the age in that guess: nothing would be expected of a new one else."""
+"""Restarts added to the age in that estimate: without them a new spell would have no expected
+remainder.
+"""
 
 
 class Spells(Struct, frozen=True):
-    """Seconds that spells lasted which are over, the shortest first, and their sums up to each."""
+    """The durations of past spells (s), the shortest first, and their cumulated sums."""
 
     lengths: tuple[float, ...] = ()
     sums: tuple[float, ...] = (0.0,)
 
     @classmethod
     def of(cls, lengths: Iterable[float]) -> Spells:
-        found = tuple(sorted(lengths))
-        return cls(found, tuple(accumulate(found, initial=0.0)))
+        sorted_lengths = tuple(sorted(lengths))
+        return cls(sorted_lengths, tuple(accumulate(sorted_lengths, initial=0.0)))
 
     def expected(self, age: float, restart: float) -> float:
-        """Seconds for which a spell of this age is expected to go on."""
+        """Return for how many more seconds a spell of this age is expected to last."""
         count, lasted = self._after(age)
         return (lasted + GUESSES * (age + FRESH * restart)) / (count + GUESSES)
 
     def _after(self, age: float) -> tuple[int, float]:
-        """How many went on after this age, and for how long in all, each up to HORIZON."""
-        first = bisect_right(self.lengths, age)
-        count = len(self.lengths) - first
+        """Return how many spells outlasted this age, and by how long in total, each up
+        to HORIZON.
+        """
+        first_index = bisect_right(self.lengths, age)
+        count = len(self.lengths) - first_index
         if not count:
             return 0, 0.0
-        far = bisect_right(self.lengths, age + HORIZON)
-        near = self.sums[far] - self.sums[first] - age * (far - first)
-        return count, near + HORIZON * (len(self.lengths) - far)
+        far_index = bisect_right(self.lengths, age + HORIZON)
+        near = self.sums[far_index] - self.sums[first_index] - age * (far_index - first_index)
+        return count, near + HORIZON * (len(self.lengths) - far_index)
 
 
 class Past(Struct, frozen=True):
-    """A spot market as it was seen: the spells ``ups`` with spot machines and ``downs`` without
-    that are over, and the one under way, ``spot`` or not, which is ``age`` old. ``whole``: somebody
-    saw that one begin.
+    """A spot market as it was observed: past spells with spot machines (``ups``) and without
+    (``downs``), and the present spell, ``spot`` or not, of ``age`` s. ``whole``: its beginning was
+    observed.
     """
 
     ups: Spells = Spells()
@@ -66,13 +70,13 @@ class Past(Struct, frozen=True):
     whole: bool = False
 
     def then(self, look: float, *, spot: bool) -> Past:
-        """One look later."""
+        """Return the history after one more look."""
         if self.spot is None:
             return replace(self, spot=spot)
         if spot is self.spot:
             return replace(self, age=self.age + look)
         fresh = replace(self, spot=spot, age=0.0, whole=True)
-        # The first spell seen counts for nothing, as nobody saw it begin.
+        # The first spell does not count, because its beginning was not observed.
         if not self.whole:
             return fresh
         ended = self.age + look

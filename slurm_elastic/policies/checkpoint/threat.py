@@ -1,8 +1,8 @@
-"""All that threatens a running job's work is one notion: what, until when, why, and what is to be
-done. Pure: each source is a function of facts that somebody else has read.
+"""Threats to a running job's work: to which node or job, until when, why, and how to answer.
+Pure: each source is a function of facts that its caller has read.
 
 =============  ==========================  ==========================================  ===========
-cause          told by                     the job is                                  at once?
+cause          reported by                 the job is                                  at once?
 =============  ==========================  ==========================================  ===========
 reclaim        the cloud, a person         moved                                       yes
 rebalance      the cloud, a person         saved, and stays                            yes
@@ -33,13 +33,17 @@ from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_reasons import has_mark
 
 LEAD = 15.0
-"""Seconds kept, besides a save's own and the site's slack, for the look that finds it due, the stop
+"""Seconds kept, besides the save and the site's slack, for the look that finds the threat, the stop
 and the requeue.
 """
 FALSE_AFTER = 600.0
-"""Seconds after its deadline after which a machine that is still there was warned of wrongly."""
+"""Seconds after the deadline of a notice after which a machine that still runs was warned by
+mistake.
+"""
 HORIZON = 900.0
-"""Seconds before its end, or as long as three saves, from which on a planned threat counts."""
+"""A planned threat counts from this long before its end (s), or from three times a save's duration
+if that is longer.
+"""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?(?:Z|[+-]\d\d:\d\d)?")
 
 
@@ -61,20 +65,20 @@ class Cause(StrEnum):
 
 PLANNED = frozenset({Cause.PLANNED_END, Cause.MAINTENANCE, Cause.DRAIN, Cause.LIMIT})
 CERTAIN = PLANNED | {Cause.PREEMPTION}
-"""The run is over at that time for certain, so that a save for it is no matter of the policy."""
+"""The run certainly ends at that time, so the checkpoint policy has no say in the save."""
 OF_JOBS = frozenset({Cause.LIMIT, Cause.PREEMPTION})
 """They end the job and concern none of its nodes."""
 OF_SLURM = frozenset({Cause.MAINTENANCE, Cause.DRAIN, Cause.HEALTH})
-"""The causes that Slurm's own nodes and reservations tell."""
+"""The causes that Slurm's own nodes and reservations report."""
 LEAVING = frozenset({Cause.RECLAIM, Cause.DEPARTURE})
-"""The machine goes, whatever its jobs are saved to by then."""
+"""The machine goes, whether or not its jobs are saved in time."""
 OF_MACHINES = LEAVING | {Cause.REBALANCE, Cause.PLANNED_END}
-"""The causes for which nodes may be drained and powered down: other drains are others'."""
+"""The causes for which we may drain and power down nodes: other drains belong to others."""
 
 
 class Response(StrEnum):
-    """The thing to do: ``MOVE`` the job, saved first; only ``SAVE`` it, as what threatens it
-    may not come; or let it ``END``.
+    """The answer: ``MOVE`` the job after a save; only ``SAVE`` it, because the threat may not come
+    true; or let it ``END``.
     """
 
     MOVE = "move"
@@ -83,10 +87,12 @@ class Response(StrEnum):
 
 
 class Threat(Struct, frozen=True, kw_only=True):
-    """``what`` is the name of a node, or ``job:NUMBER``. ``until``: Unix time at which it is lost
-    (None: nobody says); ``since``: when it was heard of. ``why`` in one line, the same for all that
-    a cloud takes, so that a thousand nodes are one command. ``notice``: the kind of a notice that
-    has no reason of its own.
+    """A threat to a node or a job.
+
+    ``what``: the name of a node, or ``job:NUMBER``. ``until``: when it is lost (Unix s; None:
+    unknown). ``since``: when we learnt of it. ``why``: in one line, the same for all machines that
+    a cloud takes, so that a thousand nodes need one command. ``notice``: the kind of a notice
+    without a reason of its own.
     """
 
     what: str
@@ -98,32 +104,32 @@ class Threat(Struct, frozen=True, kw_only=True):
     notice: str = ""
 
     def begins(self, job: SlurmJob, dump: float, slack: float) -> float:
-        """When this is to be answered for a job on it whose save may take ``dump`` seconds, with
-        ``slack`` seconds kept.
+        """Return when to answer the threat for a job whose save may take ``dump`` seconds, with
+        ``slack`` seconds kept (Unix s).
         """
         if self.cause not in PLANNED or self.until is None:
             return self.since
-        # As late as a save allows: the job may end by itself until then.
-        at = self.until - dump - slack - LEAD
-        # A job with a new limit works for half of it at least: else it would only be saved.
-        return max(at, (job.start + self.until) / 2) if self.cause is Cause.LIMIT else at
+        # As late as the save allows, because the job may end by itself first.
+        latest = self.until - dump - slack - LEAD
+        # A job with a new limit works for at least half of it; else it would do nothing but save.
+        return max(latest, (job.start + self.until) / 2) if self.cause is Cause.LIMIT else latest
 
     def concerns(self, job: SlurmJob) -> bool:
-        """Whether that job may still run when it comes."""
+        """Whether the job may still run when the threat comes true."""
         if self.cause not in PLANNED or self.until is None or self.cause is Cause.LIMIT:
             return True
         if self.cause is Cause.MAINTENANCE and job.reservation:
-            return False  # it is a part of it
+            return False  # the job belongs to the maintenance
         ends = end_of(job)
         return ends is None or ends > self.until
 
 
 Threats = Mapping[str, tuple[Threat, ...]]
-"""By what is threatened, the earliest end first."""
+"""The threats by node or job, the earliest end first."""
 
 
 def end_of(job: SlurmJob) -> float | None:
-    """When Slurm ends a running job by its time limit (Unix time); None: it has none."""
+    """Return when Slurm ends a running job by its time limit (Unix s); None if it has none."""
     return None if job.limit is None or not job.start else job.start + job.limit
 
 
@@ -138,7 +144,7 @@ _CAUSES = {
 
 
 def of_notice(node: str, notice: Notice) -> Threat:
-    """The threat of a cloud's notice, or of a person's."""
+    """Return the threat of a cloud's or a person's notice."""
     cause = _CAUSES[notice.kind]
     return Threat(
         what=node,
@@ -152,16 +158,18 @@ def of_notice(node: str, notice: Notice) -> Threat:
 
 
 def is_false(notice: Notice, now: float) -> bool:
-    """Whether a machine that is still there was warned of wrongly, and may take jobs again."""
+    """Whether the notice was wrong: the machine still runs, and may take jobs again."""
     return notice.deadline is not None and now > notice.deadline + FALSE_AFTER
 
 
 def of_age(node: str, launched: float, max_age: float | None, now: float) -> Threat | None:
-    """A machine that comes to its pool's maximum age (s) soon, or is over it. None: not yet."""
+    """Return the threat to a machine that soon reaches its pool's maximum age (s), or has; None if
+    not yet.
+    """
     if max_age is None or launched + max_age - now > HORIZON:
         return None
     ends = launched + max_age
-    # Nobody ends it while it has jobs: one that is over its age may be left at leisure.
+    # No rule ends a machine with jobs, so one over its age has no deadline.
     return Threat(
         what=node, cause=Cause.PLANNED_END, answer=Response.MOVE, since=now,
         why=f"its machine reaches the pool's maximum age of {_span(max_age)}",
@@ -170,76 +178,87 @@ def of_age(node: str, launched: float, max_age: float | None, now: float) -> Thr
 
 
 def of_reservations(reservations: Iterable[Reservation], now: float) -> list[Threat]:
-    """The maintenances that are to begin, one for each of their nodes."""
+    """Return one threat per node of each maintenance that will begin."""
     return [
         Threat(
-            what=node, cause=Cause.MAINTENANCE, answer=Response.MOVE, since=now, until=one.start,
-            why=f"maintenance {one.name} begins",
+            what=node, cause=Cause.MAINTENANCE, answer=Response.MOVE, since=now,
+            until=reservation.start, why=f"maintenance {reservation.name} begins",
         )
-        for one in reservations
-        if "MAINT" in one.flags and one.start > now
-        for node in one.nodes
+        for reservation in reservations
+        if "MAINT" in reservation.flags and reservation.start > now
+        for node in reservation.nodes
     ]  # fmt: skip
 
 
-def of_node(node: SlurmNode, now: float, ours: str) -> Threat | None:
-    """The threat in a node's own state: FAIL, which an administrator or a health check sets
-    where it is expected to fail soon; or a drain whose reason has a date (ISO 8601) that is to
-    come. Slurm itself has no date for a drain. ``ours`` begins the reasons that we set.
+def of_node(node: SlurmNode, now: float, our_mark: str) -> Threat | None:
+    """Return the threat in a node's own state; None if there is none.
+
+    FAIL: an administrator or a health check expects the node to fail soon. A drain: its reason has
+    a date (ISO 8601) in the future; Slurm itself has no date for a drain. ``ours``: the beginning
+    of the reasons that we set.
     """
     if node.states & {"FAIL", "FAILING"}:
-        why = f"Slurm has its node as failing: {node.reason or 'no reason is given'}"
-        return Threat(what=node.name, cause=Cause.HEALTH, answer=Response.MOVE, why=why, since=now)
-    if "DRAIN" not in node.states or has_mark(node, ours):
+        cause_text = f"Slurm has its node as failing: {node.reason or 'no reason is given'}"
+        return Threat(
+            what=node.name, cause=Cause.HEALTH, answer=Response.MOVE, why=cause_text, since=now
+        )
+    if "DRAIN" not in node.states or has_mark(node, our_mark):
         return None
     when = _date(node.reason)
     if when is None or when <= now:
         return None
-    why = f"its node is drained: {node.reason}"
+    cause_text = f"its node is drained: {node.reason}"
     return Threat(
-        what=node.name, cause=Cause.DRAIN, answer=Response.MOVE, why=why, since=now, until=when
+        what=node.name,
+        cause=Cause.DRAIN,
+        answer=Response.MOVE,
+        why=cause_text,
+        since=now,
+        until=when,
     )
 
 
 def of_price(
     node: str, prices: tuple[tuple[float, float], ...], bid: float | None
 ) -> Threat | None:
-    """A price ($/h) over the bid: the machine may be taken at any moment."""
+    """Return the threat of a price ($/h) over the bid: the cloud may take the machine at any
+    moment.
+    """
     if bid is None or not prices or prices[-1][1] <= bid:
         return None
-    since = next(at for at, _ in reversed(_last_over(prices, bid)))
-    why = f"price {money(prices[-1][1])} is over the bid of {money(bid)}"
-    return Threat(what=node, cause=Cause.PRICE, answer=Response.SAVE, why=why, since=since)
+    since = next(changed_at for changed_at, _ in reversed(_last_over(prices, bid)))
+    cause_text = f"price {money(prices[-1][1])} is over the bid of {money(bid)}"
+    return Threat(what=node, cause=Cause.PRICE, answer=Response.SAVE, why=cause_text, since=since)
 
 
 def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -> Threat | None:
-    """The end of a job's own time limit, for one that may be requeued for that ``times`` times and
-    was ``renewed`` times already. None: not soon.
+    """Return the threat of the job's own time limit; None if it does not end soon. The job may be
+    requeued for it ``times`` times, and was ``renewed`` times.
     """
     until = end_of(job)
     if job.limit is None or until is None or not times or until - now > max(HORIZON, 3 * dump):
         return None
     limit = _span(job.limit)
     if renewed >= times:
-        why = f"its time limit of {limit} ends, and it was requeued for that {renewed} times"
+        cause_text = f"its time limit of {limit} ends, and it was requeued for that {renewed} times"
         return Threat(
-            what=f"job:{job.id}", cause=Cause.LIMIT, answer=Response.END, why=why, since=now,
+            what=f"job:{job.id}", cause=Cause.LIMIT, answer=Response.END, why=cause_text, since=now,
             until=until,
         )  # fmt: skip
-    why = f"its time limit of {limit} ends ({renewed + 1} of {times} times)"
+    cause_text = f"its time limit of {limit} ends ({renewed + 1} of {times} times)"
     return Threat(
         what=f"job:{job.id}",
         cause=Cause.LIMIT,
         answer=Response.MOVE,
-        why=why,
+        why=cause_text,
         since=now,
         until=until,
     )
 
 
 def of_preemption(job: SlurmJob, now: float) -> Threat | None:
-    """Slurm ends the run soon, as a job of higher priority is to have its place. None: it does not,
-    or says so when it has ended it already (no GraceTime).
+    """Return the threat of a preemption: Slurm will end the run for a job of higher priority. None
+    if it will not, or has done so without notice (no GraceTime).
     """
     if not job.preempted:
         return None
@@ -253,56 +272,63 @@ def of_preemption(job: SlurmJob, now: float) -> Threat | None:
 
 
 def by_subject(threats: Iterable[Threat]) -> Threats:
-    """All that stand against each node or job together."""
-    found: dict[str, tuple[Threat, ...]] = {}
-    for one in sorted(threats, key=_end):
-        found[one.what] = (*found.get(one.what, ()), one)
-    return found
+    """Return all threats by node or job."""
+    threats_by_subject: dict[str, tuple[Threat, ...]] = {}
+    for threat in sorted(threats, key=_end):
+        threats_by_subject[threat.what] = (*threats_by_subject.get(threat.what, ()), threat)
+    return threats_by_subject
 
 
 def moving(threats: Threats) -> Mapping[str, Threat]:
-    """The nodes and jobs that are to be moved, each with the threat that ends first; a threat
-    without a known end comes after the others.
+    """Return the nodes and jobs to move, each with the threat that ends first. A threat without a
+    known end comes last.
     """
     leaving = {
-        what: [t for t in some if t.answer is Response.MOVE] for what, some in threats.items()
+        subject: [t for t in subject_threats if t.answer is Response.MOVE]
+        for subject, subject_threats in threats.items()
     }
-    return {what: some[0] for what, some in leaving.items() if some}
+    return {
+        subject: subject_threats[0]
+        for subject, subject_threats in leaving.items()
+        if subject_threats
+    }
 
 
 def due(
     threats: Threats, job: SlurmJob, dump: float, slack: float, now: float
 ) -> tuple[Threat, ...]:
-    """The threats to a job that are to be answered now, the earliest end first."""
-    found = [t for what in (*job.nodes, f"job:{job.id}") for t in threats.get(what, ())]
-    mine = [t for t in found if t.concerns(job) and now >= t.begins(job, dump, slack)]
-    return tuple(sorted(mine, key=_end))
+    """Return the threats to a job that must be answered now, the earliest end first."""
+    candidates = [t for subject in (*job.nodes, f"job:{job.id}") for t in threats.get(subject, ())]
+    due_threats = [t for t in candidates if t.concerns(job) and now >= t.begins(job, dump, slack)]
+    return tuple(sorted(due_threats, key=_end))
 
 
 def notices(threats: Iterable[Threat], now: float) -> tuple[Notice, ...]:
-    """The threats as a checkpoint policy sees them."""
+    """Return the threats in the form that a checkpoint policy reads."""
     return tuple(
         Notice(
             instance="",
-            node=one.what,
-            kind=NoticeKind.REBALANCE if one.answer is Response.SAVE else NoticeKind.INTERRUPTION,
-            # Now, where the machine goes, whenever that was heard: a periodic save in between is no
-            # answer to it, as the job is to be moved.
-            seen=one.since if one.answer is Response.SAVE else now,
-            deadline=one.until,
-            reason=one.why,
+            node=threat.what,
+            kind=NoticeKind.REBALANCE
+            if threat.answer is Response.SAVE
+            else NoticeKind.INTERRUPTION,
+            # If the machine goes, use now as the time of the notice. A periodic save after the
+            # notice is no answer to it, because the job must still be moved.
+            seen=threat.since if threat.answer is Response.SAVE else now,
+            deadline=threat.until,
+            reason=threat.why,
         )
-        for one in threats
-        if one.answer is not Response.END
+        for threat in threats
+        if threat.answer is not Response.END
     )
 
 
 def _span(seconds: float) -> str:
-    """A time as Slurm has it: [DAYS-]HH:MM:SS."""
-    minutes, rest = divmod(int(seconds), 60)
+    """Return a duration as Slurm writes it: [DAYS-]HH:MM:SS."""
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    return f"{f'{days}-' if days else ''}{hours:02}:{minutes:02}:{rest:02}"
+    return f"{f'{days}-' if days else ''}{hours:02}:{minutes:02}:{seconds_left:02}"
 
 
 def _end(threat: Threat) -> float:
@@ -310,21 +336,21 @@ def _end(threat: Threat) -> float:
 
 
 def _last_over(prices: Collection[tuple[float, float]], bid: float) -> list[tuple[float, float]]:
-    """The prices since the last one that was not over the bid, newest first."""
-    found: list[tuple[float, float]] = []
-    for one in reversed(list(prices)):
-        if one[1] <= bid:
+    """Return the prices since the last price that was not over the bid, newest first."""
+    prices_over: list[tuple[float, float]] = []
+    for price in reversed(list(prices)):
+        if price[1] <= bid:
             break
-        found.append(one)
-    return found
+        prices_over.append(price)
+    return prices_over
 
 
 def _date(text: str) -> float | None:
-    """The first date in a text, as Unix time; local time where it names no zone."""
-    found = _DATE.search(text)
-    if found is None:
+    """Return the first date in a text (Unix s); local time if it names no zone."""
+    match = _DATE.search(text)
+    if match is None:
         return None
     try:
-        return datetime.fromisoformat(found[0]).timestamp()
+        return datetime.fromisoformat(match[0]).timestamp()
     except ValueError:
         return None

@@ -1,5 +1,5 @@
-"""Why a job cannot be saved, in one sentence, and what would help: by the words of a failed save.
-Pure. CRIU's own words are those of 4.1 and 4.2 (its sources, and measured).
+"""Why a job cannot be saved, in one sentence, and what would help, from the message of a failed
+save. Pure. CRIU's messages are those of 4.1 and 4.2 (its sources, and measured).
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from enum import StrEnum
 from msgspec import Struct
 
 TRIES = 2
-"""Saves that must fail in a row: a step of the job, or a connection, may be there for a moment."""
+"""So many saves must fail in a row, because a step of the job, or a connection, may exist for a
+moment only.
+"""
 LITTLE = 600.0
-"""Seconds of work that are little to lose, for a job that is to begin anew elsewhere."""
+"""A job that has worked for less than this (s) loses little by starting over elsewhere."""
 
 
 class Unsavable(StrEnum):
-    """The fate of a job that cannot be saved: it ``stay``s where it is; it stays, and its user
-    is told (``warn``); or it is told, and begins anew on a machine that is not taken away.
+    """The fate of a job that cannot be saved: ``stay`` where it is; stay and ``warn`` its user; or
+    inform the user and start over on a machine that no cloud takes away.
     """
 
     STAY = "stay"
@@ -26,7 +28,7 @@ class Unsavable(StrEnum):
 
 
 class Obstacle(Struct, frozen=True):
-    """``why`` completes "it cannot be saved:", and ``remedy`` "it would help to"."""
+    """``why`` completes "it cannot be saved:", and ``remedy`` completes "it would help to"."""
 
     why: str
     remedy: str
@@ -37,10 +39,10 @@ _PASSES = re.compile(
     r"|begun to use System V IPC just now"
     r"|Read-only file system|Stale file handle|the job is held|could not be|still at it"
 )
-"""In the words of a save that may well succeed another time."""
+"""Matches the message of a save that may succeed another time."""
 _OWN = "save its state yourself: --comment=ckpt=signal (docs/checkpointing.md)"
 STEPS = "start the program without srun, which a job of one node does not need, or " + _OWN
-"""The remedy for a job that has steps."""
+"""The remedy for a job with steps."""
 ONE_NODE = "saves batch jobs of one node"
 BY_SBATCH = "submit a script with sbatch"
 ON_ONE_NODE = "ask for one node, or " + _OWN
@@ -49,7 +51,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"no clocks of its own",
      "its node cannot have its clocks go on elsewhere, and what waits by them would wait for ever",
      "ask your administrator for Linux 5.6 or later (CAP_SYS_TIME in a container), or " + _OWN),
-    # Before the network's: a step has connections, which must not be closed.
+    # Before the network's rows: a step has connections, and these must not be closed.
     (r"runs a step \(srun\), which (\w+) does not save",
      r"it runs a step (srun), which \1 does not save", STEPS),
     (r"file locks", "it holds a lock on a file", "run it without the lock, or " + _OWN),
@@ -87,7 +89,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
      "have nodes with net.ipv4.ip_nonlocal_bind=1, let it listen on 127.0.0.1 alone, or " + _OWN),
     (r"traced|ptrace|[Uu]nseizable", "another process traces it, as a debugger does",
      "run it without the debugger"),
-    # The kernel hands no descriptor of one over (-22), which is all that CRIU says of one unmapped.
+    # The kernel passes on no descriptor of an io_uring (-22). CRIU's message says no more than that
+    # if the ring is unmapped.
     (r"io_uring|send_fds failed \(-22\)",
      "it uses io_uring, as node.js does, which CRIU cannot save",
      "have nodes with kernel.io_uring_disabled=2, or " + _OWN),
@@ -125,7 +128,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 
 
 def unfit(method: str, *, batch: bool, nodes: int) -> str:
-    """Why a method with a launcher saves no job of that kind; empty where it does."""
+    """Return why a method with a launcher cannot save such a job; "" if it can."""
     if not batch:
         return f"{method} {ONE_NODE}, and this one is none (srun, salloc)"
     if nodes > 1:
@@ -134,18 +137,18 @@ def unfit(method: str, *, batch: bool, nodes: int) -> str:
 
 
 def clearer(before: str, message: str) -> str:
-    """The words of two saves that failed in a row that say why: a run that has ended
-    meanwhile, or is about to, is under no launcher, which hides what kept it from being saved.
+    """Return the more telling of the messages of two saves that failed in a row. A run that has
+    ended, or is about to, is under no launcher, and that message would hide the real obstacle.
     """
     return before if before and "not under the launcher" in message else message
 
 
 def obstacle(message: str) -> Obstacle | None:
-    """The reason in the words of a save that failed; None where another one may well succeed."""
+    """Return the reason in the message of a failed save; None if another save may succeed."""
     if _PASSES.search(message):
         return None
-    for words, why, remedy in _KNOWN:
-        if found := re.search(words, message):
-            return Obstacle(found.expand(why), remedy)
-    said = re.sub(r"^job \S+: (no checkpoint: )?", "", message)
-    return Obstacle(" ".join(said.split())[:200], _OWN)
+    for pattern, reason, remedy in _KNOWN:
+        if match := re.search(pattern, message):
+            return Obstacle(match.expand(reason), remedy)
+    text = re.sub(r"^job \S+: (no checkpoint: )?", "", message)
+    return Obstacle(" ".join(text.split())[:200], _OWN)
