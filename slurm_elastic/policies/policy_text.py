@@ -1,9 +1,10 @@
 """Policies written as text: ``name``, ``name(key=value)``, ``name(other(key=value), third)``. Pure.
 
-The text is Python's syntax of a call, of which only names, numbers, texts and calls are understood;
-nothing is ever evaluated.
+The text has Python's syntax of a call, with names, numbers, texts and calls only. Nothing is ever
+evaluated.
 
-A policy's numbers are checked here alone: a field of one of the types below says what it must be.
+The numbers of a policy are checked only here: each field has one of the types below, which says
+what is allowed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from msgspec.structs import fields
 Makers = Mapping[str, Callable[..., Any]]
 
 LARGEST = 10**9
-"""No number in a text is larger: 31 years, where it is seconds."""
+"""The largest number allowed in a text: as seconds, 31 years."""
 
 Seconds = Annotated[float, Meta(ge=0, description="seconds of 0 or more")]
 SecondsOver = Annotated[float, Meta(gt=0, description="seconds over 0")]
@@ -37,7 +38,7 @@ DalyOrder = Annotated[int, Meta(ge=1, le=2, description="1 (Young) or 2 (Daly)")
 
 
 class Policy(Struct, frozen=True):
-    """A policy that can be written as text. ValueError for a number that makes no sense in it."""
+    """A policy that can be written as text. Raises ValueError for a number out of its range."""
 
     def __post_init__(self) -> None:
         for name, (form, expected) in _numbers(type(self)).items():
@@ -48,18 +49,18 @@ class Policy(Struct, frozen=True):
 
 @cache
 def _numbers(kind: type) -> Mapping[str, tuple[Any, str]]:
-    """The fields that are numbers, with their types and what these say of themselves."""
+    """Return the fields that are numbers, with their types and the descriptions of these."""
     hints = get_type_hints(kind, include_extras=True)
-    found = {name: (hint, _meta(hint)) for name, hint in hints.items()}
-    return {name: (hint, meta) for name, (hint, meta) in found.items() if meta}
+    hint_and_description = {name: (hint, _meta(hint)) for name, hint in hints.items()}
+    return {name: (hint, meta) for name, (hint, meta) in hint_and_description.items() if meta}
 
 
 def _meta(hint: Any) -> str:  # noqa: ANN401 - a type as typing has it
-    """The bounds and words of an annotated type, or of one side of a union."""
+    """Return the description of an annotated type, or of one side of a union."""
     if isinstance(hint, Meta):
         return hint.description or ""
-    own = getattr(hint, "__metadata__", ())
-    return next((text for part in (*own, *get_args(hint)) if (text := _meta(part))), "")
+    metadata = getattr(hint, "__metadata__", ())
+    return next((text for item in (*metadata, *get_args(hint)) if (text := _meta(item))), "")
 
 
 def _fits(value: object, form: Any) -> bool:  # noqa: ANN401
@@ -73,8 +74,8 @@ def _fits(value: object, form: Any) -> bool:  # noqa: ANN401
 
 
 def parse_policy(text: str, makers: Makers) -> Any:  # noqa: ANN401 - what the makers make
-    """The policy that ``text`` names. ValueError with one sentence where it names nothing or does
-    not fit.
+    """Return the policy that ``text`` names. Raises ValueError with one sentence if it names none
+    or does not fit.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval")
@@ -86,30 +87,30 @@ def parse_policy(text: str, makers: Makers) -> Any:  # noqa: ANN401 - what the m
 
 
 def text_of(policy: Struct) -> str:
-    """A policy as text, without what is as usual: ``parse_policy`` reads it again. A policy of
-    several has them in their order.
+    """Return a policy as text without its default values; ``parse_policy`` reads it back. A policy
+    of several policies lists them in order.
     """
     tag = policy.__struct_config__.tag
-    parts: list[str] = []
+    arguments: list[str] = []
     for field in fields(policy):
         value = getattr(policy, field.name)
         if isinstance(value, tuple) and value and isinstance(value[0], Struct):
-            parts += map(text_of, value)
+            arguments += map(text_of, value)
         elif value != field.default and value is not None:
-            parts.append(f"{field.name}={value}")
-    return f"{tag}({', '.join(parts)})" if parts else str(tag)
+            arguments.append(f"{field.name}={value}")
+    return f"{tag}({', '.join(arguments)})" if arguments else str(tag)
 
 
 def split(text: str, separator: str = ",") -> list[str]:
-    """The parts of a list of such texts; separators inside parentheses do not count."""
-    parts, depth = [""], 0
+    """Split a list of such texts; separators inside parentheses do not count."""
+    items, depth = [""], 0
     for character in text:
         depth += {"(": 1, ")": -1}.get(character, 0)
         if character == separator and depth == 0:
-            parts.append("")
+            items.append("")
         else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
+            items[-1] += character
+    return [item.strip() for item in items if item.strip()]
 
 
 def _made(node: ast.expr, text: str, makers: Makers) -> Any:  # noqa: ANN401
@@ -157,15 +158,15 @@ def _check_names(
     arguments: Sequence[object],
     options: Iterable[str],
 ) -> None:
-    """ValueError that names the parameters there are, where one is none of them."""
+    """Raise ValueError with the existing parameters if a parameter does not exist."""
     parameters = signature(maker).parameters.values()
-    known = [p.name for p in parameters if p.kind is not Parameter.VAR_POSITIONAL]
-    several = len(known) < len(parameters)
-    expected = f"expected {', '.join(known)}" if known else "it has none"
+    parameter_names = [p.name for p in parameters if p.kind is not Parameter.VAR_POSITIONAL]
+    several = len(parameter_names) < len(parameters)
+    expected = f"expected {', '.join(parameter_names)}" if parameter_names else "it has none"
     for option in options:
-        if option not in known:
-            near = difflib.get_close_matches(option, known, 1)
+        if option not in parameter_names:
+            near = difflib.get_close_matches(option, parameter_names, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"{name}: there is no parameter {option!r}, {expected}{hint}")
-    if len(arguments) > len(known) and not several:
+    if len(arguments) > len(parameter_names) and not several:
         raise ValueError(f"{name}: found {len(arguments)} values, {expected}")

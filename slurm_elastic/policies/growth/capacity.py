@@ -292,7 +292,9 @@ def _for_fresh(machines: int, demand: Demand, reason: str) -> Growth | None:
 
 
 def _for_head(demand: Demand) -> Growth | None:
-    """A parallel job for which no machines will ever be free must not wait forever."""
+    """A parallel job for which no machines will ever be free must not wait forever.
+    None otherwise.
+    """
     if not demand.queue or demand.running or demand.booting:
         return None
     count = demand.queue[0].nodes - demand.idle
@@ -300,7 +302,7 @@ def _for_head(demand: Demand) -> Growth | None:
 
 
 def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Growth:
-    """Return the ``growth`` that the bounds allow; a count of 0 carries the bound that forbids it."""
+    """Return the ``growth`` that the bounds allow; a count of 0 carries the forbidding bound."""
     stop = stopped(demand.now, bounds, spent)
     if stop is not None:
         return Growth(0, str(stop))
