@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import TagsNotBelieved
 from slurm_elastic.model.causes.machine_ends import EndedWhileUnwritable
+from slurm_elastic.model.causes.repairs import ListedAfterEnd, MovedToCloud
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.policies.actions import Adopt, AdoptStopped
 from slurm_elastic.state.ledger import Machine
@@ -28,8 +31,8 @@ def adopt(
     """Adopt the ``listed`` machines that ``actions`` name. ``doubts``: by id, the tags that we do
     not believe. A machine that cannot be adopted now is tried again in the next round.
     """
-    reason_by_id = {a.machine: a.reason for a in actions}
-    machines = [i for i in listed if i.id in reason_by_id]
+    cause_by_id = {a.machine: a.cause for a in actions}
+    machines = [i for i in listed if i.id in cause_by_id]
     price_by_offer = _read_worst_prices(site, machines)
     for instance in machines:
         # Remember the machine until it has a row. If it ends before that, its cost must still be
@@ -45,10 +48,10 @@ def adopt(
             log.exception("not adopted, tried again id=%s", instance.id)
             continue
         site.unadopted.pop((instance.cloud, instance.id))
-        reason = reason_by_id[instance.id] if before is None else _explain_return(before, instance)
+        cause = cause_by_id[instance.id] if before is None else _explain_return(before, instance)
         if instance.id in doubts:
-            reason += f"; its tags are not believed: {doubts[instance.id]}"
-        site.record(CORRELATION, "adopted", (instance.node,), reason)
+            cause = TagsNotBelieved(cause=cause, doubt=doubts[instance.id])
+        site.record(CORRELATION, "adopted", (instance.node,), cause)
 
 
 _UNADOPTED = EndedWhileUnwritable()
@@ -88,8 +91,8 @@ def _record_ended(site: Site, instance: Instance) -> None:
 def _write_row(site: Site, instance: Instance, worst: float) -> Machine | None:
     pool = site.pool_of.get(instance.node)
     name = pool.name if pool else ""
-    # Anybody with rights in the cloud may edit the price tag. A price that is too low would leave
-    # room in the limits for further machines, so the configured price is the least that counts.
+    # Every user of the cloud account may edit the price tag. Too low a price would leave room in
+    # the limits for further machines, so the configured price is the least that counts.
     worst = max(worst, _configured_price(site, instance), instance.price)
     return site.ledger.machines.adopt(instance, name, site.now(), worst, site.providers.keys())
 
@@ -103,12 +106,12 @@ def _configured_price(site: Site, instance: Instance) -> float:
     return shape.price if shape else 0.0
 
 
-def _explain_return(before: Machine, instance: Instance) -> str:
-    """Return the reason for adopting a machine that the ledger has had before."""
-    cloud = before.instance.cloud
-    if cloud != instance.cloud:
-        return f"it is now of cloud {instance.cloud}; the configuration has no {cloud} any more"
-    return f"the ledger had it ended, but its cloud has it, {instance.state}"
+def _explain_return(before: Machine, instance: Instance) -> AnyCause:
+    """Return the cause for adopting a machine that the ledger has had before."""
+    former = before.instance.cloud
+    if former != instance.cloud:
+        return MovedToCloud(cloud=instance.cloud, former=former)
+    return ListedAfterEnd(state=str(instance.state))
 
 
 def _read_worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, float]:

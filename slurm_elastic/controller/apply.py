@@ -57,9 +57,9 @@ from slurm_elastic.state.ledger import Machine
 log = logging.getLogger(__name__)
 
 DECIDED_FRESH_S = 1.0
-"""Seconds for which one reading of all nodes is new enough to check repairs against. At a large
-site a reading takes most of a second, so it is shared by the kinds of actions in a round. A round
-that had to wait for a cloud reads the nodes again.
+"""Seconds for which one reading of all nodes is new enough to check repairs against. The kinds of
+actions in a round share it, because a reading takes most of a second at a large site. A round that
+had to wait for a cloud reads the nodes again.
 """
 Do = Callable[[Any], None]
 """Does the given actions, which are all of one kind."""
@@ -84,7 +84,7 @@ def apply(
         by_kind.setdefault(type(action), []).append(action)
     doers = _Apply(site, cloud, snapshot, doubts or {})
     for kind, kind_actions in by_kind.items():
-        # Actions of a kind that is no bulk call fail one by one: an error stops only its own.
+        # Without a bulk call each action runs by itself, so that an error stops only its own.
         for batch in [kind_actions] if kind.bulk else [[action] for action in kind_actions]:
             doers.do(batch)
     return doers.nodes_wait
@@ -259,7 +259,7 @@ class _Apply:
         )  # fmt: skip
 
     def _launch(self, batch: Sequence[actions.Launch]) -> None:
-        """End the machines of an earlier power-up, then launch one for each node that has none."""
+        """End the machines of an earlier power-up, then launch for the nodes without a machine."""
         site, cloud, request = self._site, self._cloud, self._request
         unread = site.first_unread_cloud(cloud, site.ledger.machines.clouds_read())
         error = site.unreadable.get(unread, "")
@@ -276,8 +276,8 @@ class _Apply:
         # Only the pool's present cloud buys.
         own_nodes = [a.node for a in batch if self._snapshot.home(a.node) == cloud]
         unserved = [node for node in own_nodes if node not in served]
-        # Ending machines took time. Slurm may no longer want some of the nodes, and a machine
-        # that is bought for such a node serves nobody.
+        # Ending machines took time. Slurm may no longer want some of the nodes, and we would buy
+        # machines for them that run no job.
         if any(a.past for a in batch):
             view = site.slurm.nodes(unserved) if unserved else {}
             unserved = [node for node in unserved if waits_for(view, node)]
@@ -322,7 +322,7 @@ class _Apply:
         } | {n for row in open_launches if row.cloud == cloud for n in row.nodes}
 
     def _suspend(self, batch: Sequence[actions.Suspend | actions.FailBoot]) -> None:
-        """End the machines, except those that a feature stops and keeps instead."""
+        """End the machines, except machines that a feature stops and keeps instead."""
         site, cloud = self._site, self._cloud
         machines = self._machines(batch)
         unproven = {a.machine for a in batch if isinstance(a, actions.Suspend) and a.unproven}
@@ -357,11 +357,14 @@ class _Apply:
         correlation = self._correlation
         for cause in dict.fromkeys(a.cause for a in batch):
             dropped = [a.node for a in batch if a.cause == cause]
-            nodes = self._site.news(dropped, "dropped", cause, correlation)
-            if not nodes:  # recorded at the first try of this request
-                continue
-            log.info("dropped request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
-            self._site.record(correlation, "dropped", nodes, cause)
+            # Once for each request, because a request that fails is tried again.
+            nodes = self._site.recorder.record_if_changed(
+                correlation, "dropped", dropped, cause, once_per_correlation=True
+            )
+            if nodes:
+                log.info(
+                    "dropped request=%s nodes=%s reason=%s", correlation, compress(nodes), cause
+                )
 
     def _give_back(self, batch: Sequence[actions.GiveBack]) -> None:
         held = {row.scope: row.cause for row in list_capacity_holds(self._site)}

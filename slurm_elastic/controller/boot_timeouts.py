@@ -82,6 +82,7 @@ class BootTimeouts:
         return not (boots or self._began)
 
     def _look(self) -> None:
+        """Give up the boots that take too long. Slurm is called only while something boots."""
         site, began = self._site, dict[str, float]()
         late = self._late(began)
         self._began = began
@@ -90,9 +91,12 @@ class BootTimeouts:
             absence.ask(site.slurm.slurmctld_started, site.monotonic, site.now)
             if absence.is_away:
                 return
+        # Forget machines that are no longer late, or the set would grow for ever.
         self._counted &= {m.instance.id for late_cloud in late for m in late_cloud.machines}
         if not any(late_cloud.nodes for late_cloud in late):
             return
+        # The spool first, then the ledger: a request leaves the spool only after its effect is in
+        # the ledger, so in this order we see each request in one of them.
         requests, still_late = self._spool.pending_before(lambda: self._late(dict(began)))
         for late_cloud in still_late:
             unanswered = leave_out_asked_again(site, late_cloud, requests)
@@ -100,6 +104,9 @@ class BootTimeouts:
                 self._give_up(unanswered)
 
     def _late(self, began_now: dict[str, float]) -> list[TimedOut]:
+        """Return the boots that must be given up, by cloud. Adds to ``began_now``, by generation,
+        when Slurm asked for each launch that still boots (monotonic s).
+        """
         site, state = self._site, self._site.ledger.state()
         timed_out_boots = []
         boots = under_way(state.machines, state.launches, self._clouds, site.pool_of)
@@ -138,7 +145,7 @@ class BootTimeouts:
         if waited - absence.seconds_since(began, clock) >= longest:
             return True
         # slurmctld counts its ResumeTimeout also while it is away, and then fails --no-requeue
-        # jobs. So a boot must be given back before that, however long slurmctld was away.
+        # jobs. A boot must be given back before that, however long slurmctld was away.
         latest = timeout - LAST_MARGIN_SHARE * (timeout - longest)
         return waited >= latest and absence.answers_for(clock) >= AFTER_RETURN_S
 
@@ -262,8 +269,8 @@ def find_job_peers(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) ->
 
 
 def select_blamed(site: Site, machines: Iterable[Machine]) -> list[Machine]:
-    """Return the machines that had their full time to register. For the others slurmctld was away
-    during a part of that time, so their failure counts against no pool.
+    """Return the machines that had their full time to register. A machine that lost a part of it,
+    because slurmctld was away, does not count against its pool.
     """
     clock = site.monotonic()
     to_blame = []

@@ -90,7 +90,7 @@ def reopen_pools(site: Site, reopened: Sequence[ReopenPool]) -> None:
         if paused:
             log.warning("breaker closed pool=%s nodes=%s", action.pool, compress(action.nodes))
             subjects = [*action.nodes, pool_subject(action.pool)]
-            site.record("boots", "breaker-closed", subjects, action.reason)
+            site.record("boots", "breaker-closed", subjects, action.cause)
         if cooled or paused:
             site.ledger.exclusions.review_holds(action.pool, site.now())
 

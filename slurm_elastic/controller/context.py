@@ -22,6 +22,7 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import build_launch_scope
+from slurm_elastic.controller.decision_recorder import DecisionRecorder
 from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.job_starts import JobStarts
 from slurm_elastic.controller.requeues import Requeues
@@ -35,7 +36,7 @@ from slurm_elastic.policies.growth.scaling import PoolRules
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.slurm.client.site import read_site
-from slurm_elastic.state.ledger import Decision, Launch, Ledger, LedgerState, Machine
+from slurm_elastic.state.ledger import Launch, Ledger, LedgerState, Machine
 from slurm_elastic.state.spool import Spool
 
 
@@ -166,7 +167,7 @@ class Site:
         return {n for row in rows if row.cloud in self.providers for n in row.nodes}
 
     def usage(self) -> Usage:
-        """The usage that is paid for now, according to the ledger."""
+        """The usage that costs money now, according to the ledger."""
         state = self.ledger.state()
         # Stopped machines count, too: their cloud still charges for the disks.
         machines = (*state.machines, *state.stopped)
@@ -213,6 +214,11 @@ class Site:
             self.worst_prices.snapshot(), state,
         )  # fmt: skip
 
+    @property
+    def recorder(self) -> DecisionRecorder:
+        """Records decisions for ``explain``."""
+        return DecisionRecorder(self.ledger, self.now)
+
     def record(
         self,
         correlation: str,
@@ -221,38 +227,10 @@ class Site:
         reason: AnyCause | str,
         detail: dict[str, object] | None = None,
     ) -> None:
-        """Record one decision for ``explain``, with its cause or a sentence."""
-        self.ledger.decisions.record(
-            Decision(
-                at=self.now(),
-                correlation=correlation,
-                kind=kind,
-                subjects=tuple(subjects),
-                cause=as_cause(reason),
-                detail=detail,
-            )
-        )
-
-    def news(
-        self,
-        nodes: Iterable[str],
-        kind: str,
-        reason: AnyCause | str,
-        correlation: str | None = None,
-    ) -> list[str]:
-        """Return the nodes whose last recorded decision was different, so that a state that is
-        checked each round is recorded only when it changes. With a ``correlation`` a decision
-        under another correlation counts as different, too.
+        """Record one decision for ``explain``. A ``reason`` that is a sentence becomes a quoted
+        cause; only a text of Slurm, a cloud or a plug-in should be one.
         """
-        cause = as_cause(reason)
-
-        def is_news(node: str) -> bool:
-            for decision in self.ledger.decisions.about(node, 1):
-                same = (decision.kind, decision.cause) == (kind, cause)
-                return not same or correlation not in (None, decision.correlation)
-            return True
-
-        return [node for node in nodes if is_news(node)]
+        self.recorder.record(correlation, kind, subjects, as_cause(reason), detail)
 
 
 def _slurmctld_looks_names_up(config: Config, slurm: Slurm) -> bool:

@@ -1,9 +1,9 @@
 """The main loop of slurm-elasticd: it starts the rounds and requests of clouds and the heartbeat.
 
-Each cloud has one worker thread that does all work for that cloud in order. So a launch and a
-repair of one cloud never race, and a slow cloud never delays another. One more thread finishes
-changes in Slurm that need a moment (``settling``). The main thread only starts work and keeps the
-heartbeat. All its times are monotonic, so that it continues when somebody sets the clock back.
+Each cloud has one worker thread that does all work for that cloud in order. Because of that a
+launch and a repair of one cloud never race, and a slow cloud never delays another. One more thread
+finishes changes in Slurm that need a moment (``settling``). The main thread only starts work and
+keeps the heartbeat. All its times are monotonic, so that it continues after the clock is set back.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Daemon:
                     for note_job_end in self._site.extensions.on_job_end:
                         note_job_end()
         finally:
-            # Before the workers shut down: a worker that is busy must not begin another request.
+            # Before the workers shut down: a busy worker must not begin another request.
             # The spool keeps the requests for the next start.
             self._requests.close()
             for worker in self._all_workers:

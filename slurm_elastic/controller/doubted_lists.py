@@ -14,7 +14,7 @@ from math import inf
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
-from slurm_elastic.model.causes.repairs import ListDoubted
+from slurm_elastic.model.causes.repairs import ListDoubted, ListShowsAgain
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.exclusion import DOUBT, Exclusion
 from slurm_elastic.model.memory import generation_time
@@ -70,8 +70,8 @@ def review_lasting_doubt(site: Site, snapshot: ClusterSnapshot) -> str | None:
         return f"{doubt.cause} It has shown none of them since; `clear {cloud}` if they are gone"
     log.info("list is right again cloud=%s id=%s", cloud, shown_id)
     site.ledger.exclusions.readmit(DOUBT, cloud)
-    reason = f"the list has {shown_id} again"
-    site.record(CORRELATION, "list-right-again", (list_subject(cloud),), reason)
+    cause = ListShowsAgain(machine=shown_id)
+    site.record(CORRELATION, "list-right-again", (list_subject(cloud),), cause)
     return None
 
 

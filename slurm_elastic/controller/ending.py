@@ -11,7 +11,7 @@ from slurm_elastic.base.errors import InstanceNotFound, ProviderError, of_strang
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.cluster import OFF
 from slurm_elastic.state.ledger import Machine
 
@@ -46,13 +46,15 @@ def terminate(
         log.warning(
             "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
         )
-        _record_if_changed(site, correlation, TERMINATE_FAILED, machines, str(error))
+        failure = Quoted(text=str(error))
+        _record_if_changed(site, correlation, TERMINATE_FAILED, machines, failure)
         return
     # A provider may raise its SDK's own errors. The machines still cost money, so record the error
     # where people see it, and let the round continue with the other machines.
     except Exception as error:
         log.exception("terminate fails, reconcile repeats it nodes=%s", compress(nodes))
-        _record_if_changed(site, correlation, TERMINATE_FAILED, machines, of_stranger(error))
+        failure = Quoted(text=of_stranger(error))
+        _record_if_changed(site, correlation, TERMINATE_FAILED, machines, failure)
         return
     reach("suspend.after-call")
     # For the other machines this answer proves nothing: the cloud accepted an earlier request, too,
@@ -78,12 +80,11 @@ def terminate_by_cause(
 
 
 def _record_if_changed(
-    site: Site, correlation: str, kind: str, machines: Sequence[Machine], reason: AnyCause | str
+    site: Site, correlation: str, kind: str, machines: Sequence[Machine], cause: AnyCause
 ) -> None:
-    """Record the decision. For machines whose end was requested before, only if it changed, because
-    each round requests their end again.
+    """Record the decision. If a machine's end was requested before, record it only if it changed,
+    because each round requests the end again.
     """
     asked_before = [m.instance.node for m in machines if not m.is_wanted]
-    unchanged = set(asked_before) - set(site.news(asked_before, kind, reason))
-    if nodes := [m.instance.node for m in machines if m.instance.node not in unchanged]:
-        site.record(correlation, kind, nodes, reason)
+    nodes = [m.instance.node for m in machines]
+    site.recorder.record_if_changed(correlation, kind, nodes, cause, repeated=asked_before)

@@ -30,6 +30,7 @@ from slurm_elastic.model.slurm import NOWHERE, SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.slurm.client import node_updates, requeue_setting
+from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def reject_nodes(
         "no offer left request=%s pool=%s nodes=%s held=%s reason=%s",
         request.id, request.pool.name, compress(nodes), compress(held), cause,
     )  # fmt: skip
-    site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), cause)
+    site.record(request.id, "refused", (*nodes, *(job_subject(j) for j in request.jobs)), cause)
     return power_down_and_requeue(site, nodes, view, cause, request.id)
 
 
@@ -91,8 +92,7 @@ def power_down_and_requeue(
     hurry: bool = True,
 ) -> set[str]:
     """Power nodes down by force, so that slurmctld requeues the jobs that wait for them. With
-    ``hurry`` the jobs may start elsewhere at once. ``shared_cause``: the cause for all nodes, or by
-    node.
+    ``hurry`` the jobs may start elsewhere at once. ``cause``: one for all nodes, or one by node.
 
     A node that an admin has drained is left out because power_down would undo the drain; it runs
     into its ResumeTimeout. A node that is not powering up is left out, too. Returns the nodes that
@@ -110,14 +110,14 @@ def power_down_and_requeue(
     reach("refuse.before-force")
     if forced:
         _address_mates(site, forced, waiting)
-    for shared_cause in dict.fromkeys(causes.values()):
-        nodes = [n for n in forced if causes[n] == shared_cause]
-        node_updates.power_down_by_force(site.slurm, nodes, hold_reason(shared_cause))
+    for node_cause in dict.fromkeys(causes.values()):
+        nodes = [n for n in forced if causes[n] == node_cause]
+        node_updates.power_down_by_force(site.slurm, nodes, hold_reason(node_cause))
     reach("refuse.after-force")
     for job in waiting:
         if lost := [n for n in job.nodes if n in causes]:
-            shared_cause = NodesUnavailable(cause=causes[lost[0]])
-            site.record(correlation, "requeued", (f"job:{job.id}",), shared_cause)
+            node_cause = NodesUnavailable(cause=causes[lost[0]])
+            site.record(correlation, "requeued", (job_subject(job.id),), node_cause)
     return set(causes)
 
 

@@ -1,7 +1,7 @@
 """Launches machines in a cloud, and handles each kind of failure.
 
 The order is fixed: the intent is in the ledger, then the cloud is called, then the result is
-written. If the daemon dies in between, the open intent tells the next one which call to repeat.
+written. If the daemon dies in between, its successor repeats the call of the open intent.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from slurm_elastic.state.ledger import Health, Launch
 log = logging.getLogger(__name__)
 
 RETRY_FOR_S = 60.0
-"""Seconds for which a call is repeated. Not configurable: throttling ends within this time, a cloud
-that is down does not come back, and the other calls of the cloud's worker wait.
+"""Seconds for which a call is repeated. Not configurable: throttling ends within this time, an
+outage does not, and the other calls of the cloud's worker wait meanwhile.
 """
 RETRY_PAUSES = Backoff(0.5, 8.0)
 CLOCK_SLACK_S = 60.0
@@ -114,8 +114,8 @@ def launch(
         return Launched(outcome=LaunchOutcome.IN_DOUBT, reason=reason)
     reach("launch.after-call")
     instances = _sanitize_answer(site, spec, answered)
-    for tell_answered in site.extensions.on_answer:
-        tell_answered(spec.generation, spec.pool.name)
+    for on_answer in site.extensions.on_answer:
+        on_answer(spec.generation, spec.pool.name)
     with site.ledger.together():
         site.ledger.machines.launched(spec.generation, instances, site.now())
         if record_started is not None:
@@ -170,7 +170,7 @@ def hide_names(site: Site, nodes: Sequence[str]) -> None:
 
 
 def rebuild_spec(site: Site, launch_row: Launch) -> LaunchSpec:
-    """Return the same spec as that of an earlier launch, to repeat the call under its token. EC2
+    """Return the spec of an earlier launch unchanged, to repeat the call under its token. EC2
     refuses a repeated call if any parameter differs.
     """
     spec = LaunchSpec(

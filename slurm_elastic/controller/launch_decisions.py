@@ -1,8 +1,8 @@
 """The records of a request for ``explain``: its first ranking and the result of each launch.
 
 Offers that were rejected, or that refused, for the same cause share one record, and of later
-rankings only the launches are recorded. So the records grow with the number of causes, not with
-the number of offers and rounds.
+rankings only the launches are recorded. The records therefore grow with the number of causes, not
+with the number of offers and rounds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Refusals(Struct):
         )
         self.refused.append((spec, cause))
 
-    def tell(self) -> None:
+    def record_collected(self) -> None:
         """Record the launches refused since the last call in one decision, and delete their own
         rows from the ledger.
         """

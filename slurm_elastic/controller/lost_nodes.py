@@ -1,5 +1,5 @@
-"""Sets nodes DOWN: those whose machine no longer exists, and those that Slurm shows as allocated
-although no job has them.
+"""Sets nodes DOWN whose machine no longer exists, and nodes that Slurm shows as allocated although
+no job has them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from slurm_elastic.policies.nodes.node_state import (
     phase,
 )
 from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def set_lost_down(
     for job in jobs:
         site.requeues.expect(job, site.monotonic(), nodes)
     for cause, names in group_by_cause([a for a in batch if a.node in nodes]).items():
-        hit = [f"job:{j.id}" for j in jobs if not set(names).isdisjoint(j.nodes)]
+        hit = [job_subject(j.id) for j in jobs if not set(names).isdisjoint(j.nodes)]
         site.record(CORRELATION, "node-lost", [*names, *hit], cause)
 
 

@@ -23,8 +23,8 @@ MAX_DRAINED = 1000
 
 class WakeSocket:
     """The socket, bound when it is made. It replaces a socket file that a crash has left. OSError
-    if it cannot be bound. Without a ``path`` no program can wake the service, and ``wait`` only
-    waits.
+    if it cannot be bound. If there is no ``path``, no program can wake the service, and ``wait``
+    only waits.
 
     The caller must hold the lock of the state directory, so that only one daemon runs.
     """

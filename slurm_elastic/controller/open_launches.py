@@ -11,11 +11,14 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.launch import LaunchOutcome, launch, rebuild_spec
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.snapshot import CORRELATION
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import RepetitionFailed
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.state.audit_trail import job_subject
 from slurm_elastic.state.ledger import Launch
 
 
@@ -26,8 +29,8 @@ def confirm_launches(
     for action in batch:
         launched = [i for i in listed if i.generation == action.generation]
         row = site.ledger.launches.known(action.generation)
-        for tell_answered in site.extensions.on_answer:
-            tell_answered(row.generation, row.pool)
+        for on_answer in site.extensions.on_answer:
+            on_answer(row.generation, row.pool)
         site.ledger.machines.launched(action.generation, launched, site.now())
         site.record(CORRELATION, "confirmed", [i.node for i in launched], action.cause)
 
@@ -52,10 +55,12 @@ def retry_launches(site: Site, batch: Sequence[actions.Retry], listed: Sequence[
             continue
         spec = rebuild_spec(site, row)
         result = launch(site, spec, row.request, is_repetition=True)
-        reason = f"{action.reason}: {result.reason}" if result.reason else action.reason
+        cause: AnyCause = action.cause
+        if result.reason:
+            cause = RepetitionFailed(cause=cause, error=result.reason)
         kind = f"retry-{result.outcome.value}"
-        if news := site.news(row.nodes, kind, reason):
-            site.record(CORRELATION, kind, (*news, *(f"job:{j}" for j in row.jobs)), reason)
+        jobs = [job_subject(job) for job in row.jobs]
+        site.recorder.record_if_changed(CORRELATION, kind, row.nodes, cause, jobs=jobs)
         if result.outcome is LaunchOutcome.IN_DOUBT:
             continue
         started = {i.node for i in result.instances}

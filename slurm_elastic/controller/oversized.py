@@ -77,8 +77,8 @@ def _is_served_in_part(site: Site, nodes: Iterable[str]) -> bool:
 
 
 def _count_obtainable(site: Site, cloud: str) -> tuple[int, AnyCause | None] | None:
-    """Return how many nodes of the cloud could ever be up together, and the bound that limits them;
-    None if that is unknown.
+    """Return how many nodes of the cloud could ever be up together, and the bound that limits them.
+    None if a pool's offers cannot be read.
     """
     total = 0
     limiting: AnyCause | None = None
@@ -91,7 +91,7 @@ def _count_obtainable(site: Site, cloud: str) -> tuple[int, AnyCause | None] | N
             offers = site.providers[cloud].offers(pool)
         except Exception as error:  # noqa: BLE001 - a provider may raise errors of its SDK
             log.info("not asked how much there is pool=%s error=%r", pool.name, error)
-            # The sum over the pools is unknown if one of them is.
+            # Without the offers of each pool we do not know the sum.
             return None
         if not offers:
             return None

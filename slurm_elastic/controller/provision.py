@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 LEDGER_GRACE_S = 60.0
 """Seconds that nodes wait while the ledger cannot be written before they are given back. A lock or
-a full disk may soon be over, and a job that is requeued has to wait once more.
+a full disk may soon be over, and a requeued job has to wait once more.
 """
 
 
@@ -134,7 +134,7 @@ def _provision_pool(
         for serve in site.extensions.serve_before_buying:
             served.update(serve(request, gangs_to_serve, offers, caps))
     decided: NextLaunch | None = None
-    tried = Refusals(site, request)
+    refusals = Refusals(site, request)
     while len(served) < len(request.nodes) and not trouble:
         # Record only the first ranking. The recorded launches show how it changed later.
         decided, spec = _decide_next_launch(
@@ -148,10 +148,10 @@ def _provision_pool(
         )
         if spec is None:
             break
-        launched = _launch_and_record(site, request, spec, tried)
+        launched = _launch_and_record(site, request, spec, refusals)
         served |= launched
         offers = subtract_launched(offers, spec.offer, len(launched))
-    tried.tell()
+    refusals.record_collected()
     waiting: tuple[str, ...] = ()
     cause: AnyCause | None = None
     if decided and decided.waiting and decided.cap:
@@ -178,8 +178,9 @@ def _let_wait(
     longest = site.config.resume_timeout(site.clouds[request.pool.cloud])
     if may_wait(asked_at, now, longest):
         cause = WaitsForTurn(cap=cap)
-        if news := site.news(decided.waiting, "waiting", cause, request.id):
-            record_launch_decision(site, request, news, "waiting", cause)
+        # The request is served again every few seconds while its nodes wait.
+        if changed := site.recorder.find_changed(decided.waiting, "waiting", cause, request.id):
+            record_launch_decision(site, request, changed, "waiting", cause)
         return decided.waiting, None
     return (), TurnMissed(waited_s=now - (asked_at or now), timeout_s=longest, cap=cap)
 
@@ -237,31 +238,32 @@ def _decide_next_launch(
 
 
 def _launch_and_record(
-    site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals
+    site: Site, request: NodeRequest, spec: LaunchSpec, refusals: Refusals
 ) -> set[str]:
     """Launch ``spec`` and record the result. Returns the nodes that need no other offer."""
 
-    def tell(instances: Sequence[Instance]) -> None:
-        tried.tell()
+    def record_started(instances: Sequence[Instance]) -> None:
+        # The refusals of earlier offers first, so that ``explain`` shows them in this order.
+        refusals.record_collected()
         if nodes := tuple({i.node for i in instances}):
             record_launch_decision(
                 site, request, nodes, "launched", describe_purchase(spec, instances)
             )
 
-    for tell_intent in site.extensions.on_intent:
-        tell_intent(spec)
-    result = launch(site, spec, request.id, record_started=tell)
+    for on_intent in site.extensions.on_intent:
+        on_intent(spec)
+    result = launch(site, spec, request.id, record_started=record_started)
     if result.outcome is LaunchOutcome.IN_DOUBT:
         # These nodes may have machines. Trying another offer could buy a second machine for each.
         # A later round repeats the same call under the same token.
-        tried.tell()
+        refusals.record_collected()
         record_launch_decision(
             site, request, spec.nodes, "launch-in-doubt", Quoted(text=result.reason)
         )
         return set(spec.nodes)
     started = {i.node for i in result.instances}
     if result.outcome is LaunchOutcome.REFUSED:
-        tried.add(spec, Quoted(text=result.reason))
+        refusals.add(spec, Quoted(text=result.reason))
     elif len(started) < len(spec.nodes):
         cool_down_partial(site, spec, len(started))
     else:

@@ -171,8 +171,8 @@ class Round:
         site.ledger.health.report(health, Health(name="slurm", checked=site.now()))
 
     def _doubt_of_list(self, doubts: Sequence[DoubtList], snapshot: ClusterSnapshot) -> str | None:
-        """Return the doubt about the list of this round, or one that still stands, as a sentence.
-        A doubt of this round that has stood for long is kept in the ledger.
+        """Return the doubt about this round's list, or else the kept doubt of an earlier list, as a
+        sentence. If this round's doubt has stood for long, keep it in the ledger.
         """
         site, cloud, patience = self._site, self._cloud, snapshot.terms.patience
         problem = doubts[0].reason if doubts else review_lasting_doubt(site, snapshot)

@@ -36,7 +36,6 @@ def recycle(site: Site, cloud: str, batch: Sequence[actions.Recycle], correlatio
 
     SlurmError passes. The next round continues and counts no machine twice.
     """
-    # Count first: after the power-down Slurm no longer shows why the node was out of service.
     view = site.slurm.nodes([a.node for a in batch])
     illness_by_node = {
         name: illness for name, node in view.items() if (illness := _find_illness(site, node))
@@ -51,6 +50,7 @@ def recycle(site: Site, cloud: str, batch: Sequence[actions.Recycle], correlatio
         machines_by_reason.setdefault(illness_by_node[machine.instance.node].words, []).append(
             machine
         )
+    # Before the power-down, after which Slurm no longer shows why the node was out of service.
     for machines in machines_by_reason.values():
         _count_illness(site, machines, illness_by_node[machines[0].instance.node], correlation)
     node_updates.power_down(site.slurm, list(illness_by_node))

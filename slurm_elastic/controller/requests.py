@@ -20,6 +20,7 @@ from slurm_elastic.base.errors import EndOnlyError, NotLearntError, SlurmElastic
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes.repairs import NotConfigured
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.state.spool import Spool
 
@@ -39,8 +40,8 @@ RETRY_WAITING_S = 5.0
 
 class _CloudPart(Struct):
     """The nodes of a request that belong to one cloud. ``retry_at``: when to serve it (monotonic
-    s). ``attempts``: failed ones in a row; ``permanent_failures``: those of them whose error does
-    not pass by itself. ``waits_for_turn``: some nodes wait for their turn to boot, and the
+    s). ``attempts``: failed attempts in a row. ``permanent_failures``: failed attempts whose error
+    does not pass by itself. ``waits_for_turn``: some nodes wait for their turn to boot, and the
     decisions about the other nodes are recorded.
     """
 
@@ -64,7 +65,7 @@ class Requests:
         self._closed = False
 
     def take_in(self) -> None:
-        """Take in the requests that are new in the spool."""
+        """Take new requests in from the spool."""
         with self._lock:
             known_ids = {
                 cloud_part.request.id
@@ -87,7 +88,7 @@ class Requests:
         )  # fmt: skip
         if strange:
             log.error("nodes of no pool request=%s nodes=%s", request.id, compress(strange))
-            site.record(request.id, "dropped", strange, "the configuration has no pool with it")
+            site.record(request.id, "dropped", strange, NotConfigured())
         if not clouds:
             self._remove(request.id)
             return

@@ -188,7 +188,7 @@ def _is_pending(job: SlurmJob) -> bool:
 def _hurry_if_possible(
     slurm: Slurm, expected: _Expected, job: SlurmJob, now: float, clock: float
 ) -> bool:
-    """Lift the hold of a pending job if that is safe now. Returns whether nothing is left to do."""
+    """Lift the hold of a pending job when this is safe. Returns whether nothing is left to do."""
     again = job.restarts > expected.before.restarts
     if not _is_pending(job):
         runs = "RUNNING" in job.states and "CONFIGURING" not in job.states

@@ -20,6 +20,7 @@ from slurm_elastic.model.causes.composed import NeverTogether, RequestsRefused, 
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.policies.launch.gang import GangResult, gangs, request_for, resolve
+from slurm_elastic.state.audit_trail import job_subject
 
 
 class Shortfall(Struct, frozen=True, kw_only=True):
@@ -65,7 +66,10 @@ def refuse_jobs(
             forced |= reject_nodes(site, request, pool_nodes, short.cause, spare=short.spare)
         else:
             site.record(
-                correlation, "refused", (*pool_nodes, *(f"job:{j}" for j in request.jobs)), cause
+                correlation,
+                "refused",
+                (*pool_nodes, *(job_subject(j) for j in request.jobs)),
+                cause,
             )
             forced |= power_down_and_requeue(
                 site, pool_nodes, site.slurm.nodes(pool_nodes), cause, correlation
@@ -99,7 +103,7 @@ def turn_away_jobs(
     forced: set[str] = set()
     for job, cause in never.items():
         job_nodes = [n for n in jobs[job] if n in own_nodes]
-        site.record(correlation, "refused", (*job_nodes, f"job:{job}"), cause)
+        site.record(correlation, "refused", (*job_nodes, job_subject(job)), cause)
         keep_job_out(site, job, cloud, cause, correlation)
         forced |= power_down_and_requeue(
             site, job_nodes, site.slurm.nodes(job_nodes), cause, correlation, hurry=False
@@ -113,8 +117,8 @@ def resolve_gangs(
     """Decide which jobs fail, over all nodes of these jobs: the nodes of this round, and the nodes
     that have a machine from an earlier round.
     """
-    # A node whose launch is in doubt counts as served, because it may have a machine.
     lost = {n for shortfall in shortfalls for n in shortfall.nodes}
+    # A node whose launch is in doubt counts as served, because it may have a machine.
     served = site.served_nodes()
     touched = set(nodes)
     of_jobs = [job_nodes for job_nodes in jobs.values() if not touched.isdisjoint(job_nodes)]

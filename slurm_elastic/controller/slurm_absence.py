@@ -43,7 +43,7 @@ class SlurmAbsence:
         self, started: Callable[[], float], monotonic: Callable[[], float], now: Callable[[], float]
     ) -> None:
         """Ask slurmctld when it was ``started`` (Unix time), unless it was asked a moment ago.
-        A SlurmError that is an answer passes.
+        SlurmError: slurmctld answered with an error.
         """
         clock = monotonic()
         if clock < self._asked_next and not self.is_away:

@@ -1,8 +1,8 @@
 """Reads the state that a round decides on: Slurm's nodes, the ledger, a cloud's list and offers.
 
 The order of the readings must be kept: Slurm first, then the cloud's list, then the ledger. Each
-reading is then at least as new as the one before it. So a node that Slurm shows as up has its
-machine in the list, and a listed machine that we launched has its row in the ledger.
+reading is then at least as new as the one before it: a node that Slurm shows as up has its machine
+in the list, and a listed machine that we launched has its row in the ledger.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def build_terms(site: Site, cloud: str) -> Terms:
         resume_timeout=timings.resume_timeout,
         suspend_timeout=config.suspend_timeout(settings),
         patience=Thresholds(grace=timings.grace),
-        # At least one period of the rounds, so that a round has seen the machine in service.
+        # Not shorter than the period of the rounds: a round must have seen the machine in service.
         served=min(PROOF_AGE_S, max(idle, timings.reconcile)),
         drain_terms=config.slurm.drain_terms,
         tells_addresses=settings.node_address == "provider",

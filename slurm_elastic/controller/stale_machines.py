@@ -1,7 +1,7 @@
 """Finds stale machines: their node was up, has powered down, and powers up again.
 
 slurmctld accepts only a slurmd that booted after the power-up request (``boot_req_time``, 22.05 to
-26.05). So a stale machine never registers again, and its node's jobs would wait until ResumeTimeout
+26.05). A stale machine never registers again, and its node's jobs would wait until ResumeTimeout
 or be lost then. Such machines exist after a suspend request was lost (on a full disk; Slurm asks
 only once), and after a killed slurmctld forgot that the node had registered (measured on 22.05).
 """

@@ -304,7 +304,7 @@ def test_a_renamed_clouds_machines_are_the_same_ones_and_are_paid_once(world: Wo
     world.advance(60)
     assert strays(world) is None
     why = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "adopted"]
-    assert why == ["it is now of cloud east; the configuration has no pub any more"]
+    assert why == ["it is now of cloud east; the configuration no longer has pub"]
     for job in (1, 2):
         assert "RUNNING" in world.slurm.queue()[job].states
         world.slurm.finish(job)

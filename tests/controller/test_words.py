@@ -92,7 +92,7 @@ def test_of_causes_twenty_are_kept(world: World) -> None:
     tried = Refusals(world.site, asked)
     for o, w in zip(offers, words, strict=True):
         tried.add(spec(f"g{o.instance_type}", ("pub1",), bought=o), Quoted(text=w * 5))
-    tried.tell()
+    tried.record_collected()
     rows = (last(world, "pub1").detail or {})["refused"]
     assert isinstance(rows, list)
     assert len(rows) == 20
@@ -101,11 +101,11 @@ def test_of_causes_twenty_are_kept(world: World) -> None:
 def test_one_refusal_is_told_in_its_own_words_and_none_is_not_told(world: World) -> None:
     asked = request(world, "pub1", "pub2", jobs={7: ("pub2",), 8: ("pub1",)})
     tried = Refusals(world.site, asked)
-    tried.tell()
+    tried.record_collected()
     assert world.ledger.decisions.about("pub1") == ()
     tried.add(spec("g1", ("pub1",), bought=offer(cloud="pub")), Quoted(text="no capacity"))
-    tried.tell()
-    tried.tell()
+    tried.record_collected()
+    tried.record_collected()
     (told,) = world.ledger.decisions.about("pub1")
     assert (told.kind, told.reason, told.detail) == ("launch-refused", "no capacity", None)
     assert [d.kind for d in world.ledger.decisions.about("job:8")] == ["launch-refused"]
@@ -113,15 +113,48 @@ def test_one_refusal_is_told_in_its_own_words_and_none_is_not_told(world: World)
 
 
 def test_what_was_said_last_of_a_node_is_no_news(world: World) -> None:
-    site, nodes = world.site, ("pub1", "pub2")
-    assert site.news(nodes, "waiting", "for its turn") == ["pub1", "pub2"]
-    site.record("r1", "waiting", ["pub1"], "for its turn")
-    assert site.news(nodes, "waiting", "for its turn") == ["pub2"]
-    assert site.news(nodes, "waiting", "for its turn", "r1") == ["pub2"]
-    assert site.news(nodes, "waiting", "for its turn", "r2") == ["pub1", "pub2"]
-    assert site.news(nodes, "waiting", "for another") == ["pub1", "pub2"]
-    site.record("r1", "launched", ["pub1"], "x")
-    assert site.news(nodes, "waiting", "for its turn") == ["pub1", "pub2"]
+    recorder, nodes, turn = world.site.recorder, ("pub1", "pub2"), Quoted(text="for its turn")
+    assert recorder.find_changed(nodes, "waiting", turn) == ["pub1", "pub2"]
+    recorder.record("r1", "waiting", ["pub1"], turn)
+    assert recorder.find_changed(nodes, "waiting", turn) == ["pub2"]
+    assert recorder.find_changed(nodes, "waiting", turn, "r1") == ["pub2"]
+    assert recorder.find_changed(nodes, "waiting", turn, "r2") == ["pub1", "pub2"]
+    assert recorder.find_changed(nodes, "waiting", Quoted(text="for another")) == ["pub1", "pub2"]
+    recorder.record("r1", "launched", ["pub1"], Quoted(text="x"))
+    assert recorder.find_changed(nodes, "waiting", turn) == ["pub1", "pub2"]
+
+
+def _reasons(world: World, node: str) -> list[str]:
+    return [f"{d.correlation} {d.reason}" for d in world.ledger.decisions.about(node)]
+
+
+def test_a_decision_is_recorded_again_only_for_the_nodes_where_it_changed(world: World) -> None:
+    recorder, nodes, turn = world.site.recorder, ("pub1", "pub2"), Quoted(text="for its turn")
+    assert recorder.record_if_changed("r1", "waiting", ["pub1"], turn, jobs=["job:7"]) == ["pub1"]
+    assert recorder.record_if_changed("r2", "waiting", nodes, turn, jobs=["job:7"]) == ["pub2"]
+    assert recorder.record_if_changed("r3", "waiting", nodes, turn, jobs=["job:7"]) == []
+    assert _reasons(world, "pub1") == ["r1 for its turn"]
+    assert _reasons(world, "pub2") == ["r2 for its turn"]
+    assert _reasons(world, "job:7") == ["r1 for its turn", "r2 for its turn"]
+
+
+def test_it_is_recorded_once_for_each_request_where_that_is_asked_for(world: World) -> None:
+    recorder, turn = world.site.recorder, Quoted(text="for its turn")
+    for request, recorded in (("r1", ["pub1"]), ("r1", []), ("r2", ["pub1"])):
+        changed = recorder.record_if_changed(
+            request, "dropped", ["pub1"], turn, once_per_correlation=True
+        )
+        assert changed == recorded
+    assert _reasons(world, "pub1") == ["r1 for its turn", "r2 for its turn"]
+
+
+def test_it_is_recorded_each_time_for_nodes_that_are_not_repeated(world: World) -> None:
+    recorder, nodes, turn = world.site.recorder, ("pub1", "pub2"), Quoted(text="for its turn")
+    recorder.record("r1", "ended", nodes, turn)
+    changed = recorder.record_if_changed("r2", "ended", nodes, turn, repeated=["pub1"])
+    assert changed == ["pub2"]
+    assert _reasons(world, "pub1") == ["r1 for its turn"]
+    assert _reasons(world, "pub2") == ["r1 for its turn", "r2 for its turn"]
 
 
 def bought(*machines: tuple[str, Market, float], among: int = 0) -> str:

@@ -223,8 +223,32 @@ class OrderOver(Cause, frozen=True, kw_only=True):
         return f"its time is over: {self.told}"
 
 
+class RepetitionFailed(Cause, frozen=True, kw_only=True):
+    """A launch was repeated for this ``cause``, and its cloud answered with an ``error``."""
+
+    cause: AnyCause
+    error: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.cause}: {self.error}"
+
+
+class TagsNotBelieved(Cause, frozen=True, kw_only=True):
+    """A machine was adopted for this ``cause``, but not with all its tags (``doubt``)."""
+
+    cause: AnyCause
+    doubt: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.cause}; its tags are not believed: {self.doubt}"
+
+
 Composed = (
-    CoolsDown
+    RepetitionFailed
+    | TagsNotBelieved
+    | CoolsDown
     | PoolPaused
     | PoolTried
     | SpotRefused

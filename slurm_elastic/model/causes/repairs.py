@@ -307,6 +307,45 @@ class OfferAvailable(Cause, frozen=True, kw_only=True):
         return f"{self.offer} can be had again"
 
 
+class ListShowsAgain(Cause, frozen=True, kw_only=True):
+    """The cloud's list, which was doubted, shows a ``machine`` (id) again that it lacked."""
+
+    machine: str
+
+    @property
+    def words(self) -> str:
+        return f"the list has {self.machine} again"
+
+
+class NotConfigured(Cause, frozen=True, kw_only=True):
+    """slurmctld asks for a node that no pool of the configuration has."""
+
+    @property
+    def words(self) -> str:
+        return "the configuration has no pool with it"
+
+
+class MovedToCloud(Cause, frozen=True, kw_only=True):
+    """The ledger has the machine in the ``former`` cloud, which has left the configuration."""
+
+    cloud: str
+    former: str
+
+    @property
+    def words(self) -> str:
+        return f"it is now of cloud {self.cloud}; the configuration no longer has {self.former}"
+
+
+class ListedAfterEnd(Cause, frozen=True, kw_only=True):
+    """The ledger has the machine as ended, but its cloud lists it in this ``state``."""
+
+    state: str
+
+    @property
+    def words(self) -> str:
+        return f"the ledger had it ended, but its cloud has it, {self.state}"
+
+
 class ListDoubted(Cause, frozen=True, kw_only=True):
     """The cloud's list of machines cannot be true."""
 
@@ -351,5 +390,9 @@ Repair = (
     | NodeOfNoPool
     | OfferAvailable
     | ListDoubted
+    | ListShowsAgain
+    | NotConfigured
+    | MovedToCloud
+    | ListedAfterEnd
 )
 """All causes of repairs that end no machine."""
