@@ -34,7 +34,7 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.providers.catalogues import completed_by, gathered
 from slurm_elastic.slurm.client.doctor_commands import ProbingCli
 from slurm_elastic.slurm.conf import plan
-from slurm_elastic.watch.causes import told_once
+from slurm_elastic.watch.causes import once_per_cause
 from slurm_elastic.watch.doctor import (
     auth,
     bursting,
@@ -208,7 +208,7 @@ def before_install(
 def _diagnosis(sections: Sequence[FindingsPart], now: float) -> Diagnosis:
     reported: set[str] = set()
     reported_sections = tuple(
-        FindingsPart(name=section.name, findings=tuple(told_once(section.findings, reported)))
+        FindingsPart(name=section.name, findings=tuple(once_per_cause(section.findings, reported)))
         for section in sections
     )
     wrong = sum(f.level is Level.WRONG for section in reported_sections for f in section.findings)

@@ -23,15 +23,15 @@ from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
 from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.watch.view.attention import (
+    directive_notice,
     end_only,
     kept,
-    of_directive,
     other_clouds,
     paused,
     payer,
     private_note,
     problems,
-    reason,
+    reason_or_reference,
     silent_daemon,
     stopped,
     unendable,
@@ -56,8 +56,8 @@ from slurm_elastic.watch.view.rows import (
     NodesView,
     PoolView,
     SiteView,
+    StatusNotice,
     StatusView,
-    Told,
     TotalView,
 )
 
@@ -104,7 +104,7 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
     # First line of all: machines that we cannot end cost money until a person acts.
     yield from map(_notice_line, unendable(view))
     if view.directives:
-        yield Group(*(_notice_line(of_directive(d)) for d in view.directives))
+        yield Group(*(_notice_line(directive_notice(d)) for d in view.directives))
     services = _services(view)
     if view.site and not view.ledger_error:
         services = Group(services, _summary(view.site, view))
@@ -170,7 +170,7 @@ def _alarms(view: StatusView, top: int | None) -> Iterable[RenderableType]:
         yield with_rest(Group(*map(_notice_line, rows[:top])), more(rows, top))
 
 
-def _notice_line(notice: Told) -> Text:
+def _notice_line(notice: StatusNotice) -> Text:
     return words(notice.whole, _STYLES[notice.level])
 
 
@@ -327,7 +327,7 @@ def _by_reason(cool_downs: Sequence[CoolDownView]) -> list[list[CoolDownView]]:
 
 
 def _cool_downs(
-    groups: Sequence[Sequence[CoolDownView]], notices: Sequence[Told]
+    groups: Sequence[Sequence[CoolDownView]], notices: Sequence[StatusNotice]
 ) -> RenderableType:
     names = ("Offer", "Left", "Why")
     table = Rows("Cool-downs: not asked for now", *names, words={"Offer": 32, "Why": 20})
@@ -336,7 +336,7 @@ def _cool_downs(
         table.add(
             "; ".join(map(offers, braces(cool_down_of_group.key for cool_down_of_group in group))),
             brief(cool_down.left),
-            words(f"{cool_down.code}: {reason(cool_down, notices)}"),
+            words(f"{cool_down.code}: {reason_or_reference(cool_down, notices)}"),
         )
     return table
 
@@ -352,7 +352,7 @@ def _holds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
         if hold.kind != CAPACITY:
             left_text = "-"
         nodes = hosts(hold.nodes, top, wide=wide)
-        reason_text = words(reason(hold, view.attention))
+        reason_text = words(reason_or_reference(hold, view.attention))
         table.add(hold.pool, nodes, *((left_text,) if ends else ()), reason_text)
     return table
 

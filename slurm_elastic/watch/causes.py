@@ -1,9 +1,12 @@
-"""One cause is told once: by whom it is seen itself, before those who remember it or suffer from
-it; these leave it out, or refer to it. Pure.
+"""Reports each cause once: by the row that sees the fault itself, not by the rows that suffer from
+it.
 
-A cause is the name of what is at fault: a cloud that does not answer as it should (``cloud:aws``),
-a pool whose machines fail (``pool:general``), an operator's order (``order:3``), what the ledger's
-health or its service is called, or one of those below. "" is told each time.
+The other rows leave the cause out, or refer to the first row. Pure functions.
+
+A cause is the key of what is at fault: a cloud that does not answer as it should (``cloud:aws``), a
+pool whose machines fail (``pool:general``), an operator's order (``order:3``), the name that the
+ledger's health or its service has, or a constant of this module. A row with the cause "" is always
+shown.
 """
 
 from __future__ import annotations
@@ -32,12 +35,12 @@ SLURM, LEDGER, DISK = "slurm", "ledger", "disk"
 INSTALL = "install"
 """Our part of slurm.conf is not in place."""
 UNHELPED = "unhelped jobs"
-_PARTS = 4
-"""Parts of the scope of a cool-down, but for one of a single pool."""
+_POOL_SCOPE_PARTS = 4
+"""Parts that follow the cloud in the scope of a cool-down of one pool (cloud/*/*/*/pool)."""
 
 
 class Caused(Protocol):
-    """A finding, a sentence or a row that may have a cause in common with another."""
+    """A finding, a notice or a row; several of them may have the same cause."""
 
     @property
     def cause(self) -> str: ...
@@ -46,95 +49,120 @@ class Caused(Protocol):
 _C = TypeVar("_C", bound=Caused)
 
 
-def told_once(found: Iterable[_C], told: set[str]) -> Iterator[_C]:
-    """Those of whose cause nothing is ``told``, which the causes of these are added to."""
-    for one in found:
-        if one.cause not in told:
-            yield one
-            told |= {one.cause} - {""}
+def once_per_cause(rows: Iterable[_C], reported: set[str]) -> Iterator[_C]:
+    """Yield the rows whose cause is not yet in ``reported``, and add their causes to it."""
+    for row in rows:
+        if row.cause not in reported:
+            yield row
+            reported |= {row.cause} - {""}
 
 
-def of_health(health: Health, clouds: Collection[str]) -> str:
-    """What is at fault where the last answer of that name was an error."""
+def cause_of_health(health: Health, clouds: Collection[str]) -> str:
+    """Return the key of what is at fault if the last answer of that name was an error."""
     code = health.code or ""
     if code == SLURM or code.startswith(scope_of_cloud("")):
         return code
     return scope_of_cloud(health.name) if health.name in clouds else health.name
 
 
-def faults(health: Sequence[Health], clouds: Collection[str], told: set[str]) -> Iterator[Health]:
-    """The errors of services and sources other than clouds, one of each cause that nothing else
-    has ``told``.
+def service_errors(
+    health: Sequence[Health], clouds: Collection[str], reported: set[str]
+) -> Iterator[Health]:
+    """Yield the errors of services and sources other than clouds, one for each cause.
+
+    Errors whose cause is in ``reported``, or is that of a cloud's error, are left out.
     """
-    others = sorted((h for h in health if h.error and h.name not in clouds), key=_is_of_source)
-    seen = {of_health(h, clouds) for h in health if h.error and h.name in clouds} | told
-    for one in others:
-        cause = of_health(one, clouds)
-        if cause not in seen:
-            seen.add(cause)
-            yield one
+    service_health = sorted(
+        (h for h in health if h.error and h.name not in clouds), key=_is_other_than_slurm
+    )
+    seen_causes = {
+        cause_of_health(h, clouds) for h in health if h.error and h.name in clouds
+    } | reported
+    for health_row in service_health:
+        cause = cause_of_health(health_row, clouds)
+        if cause not in seen_causes:
+            seen_causes.add(cause)
+            yield health_row
 
 
-def _is_of_source(health: Health) -> bool:
-    """Slurm's own answer comes first: other sources fail because Slurm does not answer."""
+def _is_other_than_slurm(health: Health) -> bool:
+    """Sort Slurm's own answer first: other sources fail if Slurm does not answer."""
     return health.name != SLURM
 
 
 def is_scope(name: str) -> bool:
-    """Whether a cloud or a pool is at fault."""
+    """Return whether the key names a cloud or a pool."""
     return name.startswith((scope_of_cloud(""), scope_of_pool("")))
 
 
-def of_order(number: int) -> str:
-    """An operator's order."""
+def cause_of_order(number: int) -> str:
+    """Return the key of an operator's order."""
     return f"order:{number}"
 
 
-def of_cool_down(one: Exclusion) -> str:
-    """Why all offers of a pool or a cloud are not asked, or some for what they answered."""
-    cloud, *rest = one.scope.split("/")
-    if rest[:3] != ["*", "*", "*"]:
-        return "" if one.code == DENIED else _of_answer(one.code, one.cause)
-    return _of_pool(rest[-1], one.cause) if len(rest) == _PARTS else scope_of_cloud(cloud)
+def cause_of_cool_down(cool_down: Exclusion) -> str:
+    """Return the key of what is at fault in a cool-down.
+
+    Several offers of a cloud that gave the same answer have the same key; so have all offers of a
+    pool or a cloud that is not tried at all. A denied offer has none ("").
+    """
+    cloud, *scope_parts = cool_down.scope.split("/")
+    if scope_parts[:3] != ["*", "*", "*"]:
+        return "" if cool_down.code == DENIED else _cause_of_answer(cool_down.code, cool_down.cause)
+    return (
+        _cause_of_pool(scope_parts[-1], cool_down.cause)
+        if len(scope_parts) == _POOL_SCOPE_PARTS
+        else scope_of_cloud(cloud)
+    )
 
 
-def of(cause: AnyCause) -> str:
-    """What is at fault, by the cause of a hold; "" if nothing else can tell of it."""
+def cause_of_hold(cause: AnyCause) -> str:
+    """Return the key of what is at fault in a hold, from its cause; "" if no row reports it."""
     match cause:
         case StoppedByOrder():
-            return of_order(cause.number)
+            return cause_of_order(cause.number)
         case CloudSilent() | CloudUnlisted():
             return scope_of_cloud(cause.cloud)
         case PoolPaused():
             return scope_of_pool(cause.pool)
         case CoolsDown():
-            return _of_answer(cause.code, cause.cause)
+            return _cause_of_answer(cause.code, cause.cause)
         case ScopesCoolDown():
-            return _common(map(_of_scope, cause.scopes))
+            return _common_name(map(_cause_of_scope, cause.scopes))
         case NoOfferServes():
-            return _common(of(group.cause) for group in (*cause.groups, *cause.bounded))
+            return _common_name(
+                cause_of_hold(group.cause) for group in (*cause.groups, *cause.bounded)
+            )
         case RequestsRefused():
-            return _common(map(of, cause.causes))
+            return _common_name(map(cause_of_hold, cause.causes))
         case _:
             return ""
 
 
-def _of_scope(one: ScopeCoolsDown) -> str:
-    return _of_pool(one.pool, one.cause) if one.pool else _of_answer(one.code, one.cause)
+def _cause_of_scope(scope: ScopeCoolsDown) -> str:
+    return (
+        _cause_of_pool(scope.pool, scope.cause)
+        if scope.pool
+        else _cause_of_answer(scope.code, scope.cause)
+    )
 
 
-def _common(names: Iterable[str]) -> str:
-    """The name that all have; "" if they differ."""
-    first, *others = dict.fromkeys(names)
-    return "" if others else first
+def _common_name(names: Iterable[str]) -> str:
+    """Return the name that all have; "" if they differ."""
+    first_name, *other_names = dict.fromkeys(names)
+    return "" if other_names else first_name
 
 
-def _of_answer(code: str, cause: AnyCause) -> str:
-    """The answer of a cloud, which several of its offers may have given."""
+def _cause_of_answer(code: str, cause: AnyCause) -> str:
+    """Return the key of a cloud's answer, which several of its offers may have given."""
     return f"{code} {encoded(cause)}"
 
 
-def _of_pool(pool: str, cause: AnyCause) -> str:
-    """Its machines fail; why some did not register, where that is known, its breaker does not."""
+def _cause_of_pool(pool: str, cause: AnyCause) -> str:
+    """Return the key of a pool whose machines fail.
+
+    If the reason of the failed boots is known, it is the key: the pool's breaker does not report
+    it.
+    """
     is_known = isinstance(cause, MachinesFailed) and cause.known is not None
     return encoded(cause) if is_known else scope_of_pool(pool)

@@ -1,5 +1,6 @@
-"""Paid machines that cannot be ended, because their cloud refuses the credentials or does not
-answer. Pure.
+"""Sentences about paid machines that cannot be ended.
+
+Their cloud refuses the credentials or does not answer. Pure functions.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ RENEW = (
     "renew the credentials, or give SlurmUser a copy (docs/install.md); slurm-elasticd reads them "
     "by itself"
 )
-NAMED = 8
+MAX_NAMES = 8  # machines that a sentence names
 
 
 def advice(health: Health | None, machines: Sequence[Machine], reach: str) -> str:
-    """What to do about a cloud with this health, which has these machines; ``reach``: how to look
-    why it does not answer.
+    """Return what to do about a cloud with this health and these machines; "" if nothing.
+
+    ``reach``: how to find out why the cloud does not answer.
     """
     if health is None or health.code not in (REFUSED, UNREADABLE):
         return ""
@@ -29,23 +31,27 @@ def advice(health: Health | None, machines: Sequence[Machine], reach: str) -> st
 
 
 def unendable(health: Health | None, machines: Sequence[Machine]) -> str:
-    """That these machines cannot be ended; "" if they can, or there are none."""
+    """Return the sentence about machines that cannot be ended; "" if there are none."""
     if health is None or not health.error or not machines:
         return ""
-    paid = sum(machine.instance.price for machine in machines)
-    known = f"{counted(len(machines), 'machine')} of cloud {health.name} ({money(paid)}/h)"
+    dollars_per_hour = sum(machine.instance.price for machine in machines)
+    subject = (
+        f"{counted(len(machines), 'machine')} of cloud {health.name} ({money(dollars_per_hour)}/h)"
+    )
     names = _named(machines)
     if health.code == REFUSED:
-        return f"{known} cannot be ended until the credentials work: {names}"
+        return f"{subject} cannot be ended until the credentials work: {names}"
     if health.code == UNREADABLE:
-        return f"{known} may not end until the cloud answers: {names}"
+        return f"{subject} may not end until the cloud answers: {names}"
     return ""
 
 
 def _named(machines: Iterable[Machine]) -> str:
     names = [
-        f"{one.instance.node} ({one.instance.id})" if one.instance.node else one.instance.id
-        for one in machines
+        f"{machine.instance.node} ({machine.instance.id})"
+        if machine.instance.node
+        else machine.instance.id
+        for machine in machines
     ]
-    others = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + others
+    and_others = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + and_others

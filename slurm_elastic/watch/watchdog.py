@@ -1,10 +1,10 @@
-"""The last one who ends machines: it needs neither the ledger nor slurm-elasticd.
+"""The last resort that ends machines: it needs neither the ledger nor slurm-elasticd.
 
-It looks at slurm-elasticd's sign of life (of two heads at both), at Slurm's nodes and at what the
-clouds list under this cluster's tags. It remembers only its own looks: since when there was no sign
-of life, and since when each machine's node is powered down. It ends machines only if both have
-lasted for the bound (``policies.repair.unneeded``). If Slurm or a cloud does not answer, counting
-begins anew.
+It reads slurm-elasticd's heartbeat file (of two heads both files), Slurm's nodes, and what the
+clouds list under this cluster's tags. It remembers only what it saw itself: how long there was no
+heartbeat, and how long each machine's node has been powered down. It ends a machine only if both
+have lasted for the bound (``policies.repair.unneeded``). If Slurm or a cloud does not answer, it
+starts to count again from zero.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ Beat = frozenset[tuple[int, ...]]
 
 
 class Watchdog:
-    """Looks again and again; with ``dry_run`` it only says what it would end. ``kept``: for nodes
-    whose machine may be stopped on purpose, how old (s) it may get. ``others``: the signs of life
-    of two heads in the directory that both see.
+    """Looks at regular times for machines that nothing needs, and ends them.
+
+    With ``dry_run`` it only logs what it would end. ``kept``: by node whose machine may be stopped
+    on purpose, the age (s) that the machine may reach. ``others``: returns the two heads' heartbeat
+    files in the directory that both see.
     """
 
     def __init__(
@@ -61,87 +63,100 @@ class Watchdog:
         self._kept = kept or {}
         self._others = others
         self._beat: Beat = frozenset()
-        # By our own looks alone: what was before our start nobody here has seen.
+        # The silence counts from our start: what happened before, we have not seen.
         self._silent_since = monotonic()
         self._standing: dict[str, Mapping[str, Standing]] = {}
         self._reports = ReportOnce[str]()
 
     def run(self, stop: threading.Event, every: float) -> None:
-        """Look until ``stop``. Whatever goes wrong in one look, the next one starts anew."""
+        """Look every ``every`` seconds until ``stop``, also after a look that failed."""
         PeriodicTask(NAME, self._look_if_possible, every).run(stop)
 
     def _look_if_possible(self) -> None:
         try:
             self.look()
         except SlurmError as error:
-            self._say(f"Slurm cannot be read, nothing is counted: {error}")
+            self._log_once(f"Slurm cannot be read, nothing is counted: {error}")
             self._standing.clear()
         except OSError as error:
-            self._say(f"signs of life cannot be looked for, nothing is counted: {error}")
+            self._log_once(f"signs of life cannot be looked for, nothing is counted: {error}")
             self._standing.clear()
             self._silent_since = self._monotonic()
         except ConfigError:
-            raise
+            raise  # a wrong user: no later look can succeed, so the service ends
         except Exception:
             log.exception("a look fails, nothing is counted")
             self._standing.clear()
 
     def look(self) -> None:
-        """One look at everything. SlurmError is passed on; nothing was ended then."""
-        silent = self._silence()
+        """Look once at everything and end what is overdue. Raises SlurmError if Slurm cannot be
+        read.
+        """
+        silence_s = self._silence()
         nodes, busy = self._read_slurm()
         for cloud, provider in self._providers.items():
-            seen = self._list(cloud, provider)
-            if seen is None:
-                # What a cloud did not answer begins its count anew.
+            instances = self._list(cloud, provider)
+            if instances is None:
+                # We did not see its machines, so their time does not count: start from zero.
                 self._standing.pop(cloud, None)
                 continue
-            before = self._standing.get(cloud, {})
-            awake = [one for one in seen if not self._is_kept(one)]
-            verdict = overdue(nodes, busy, awake, before, self._monotonic(), self._bound)
+            standing_before = self._standing.get(cloud, {})
+            candidates = [instance for instance in instances if not self._is_kept(instance)]
+            verdict = overdue(
+                nodes, busy, candidates, standing_before, self._monotonic(), self._bound
+            )
             self._standing[cloud] = verdict.standing
             if verdict.waiting:
                 log.error("deletions capped cloud=%s waiting=%d", cloud, verdict.waiting)
-            if verdict.ready and silent >= self._bound.seconds:
-                self._end(cloud, provider, verdict.ready, seen)
+            if verdict.ready and silence_s >= self._bound.seconds:
+                self._end(cloud, provider, verdict.ready, instances)
 
-    def _is_kept(self, one: Instance) -> bool:
-        """Whether it was stopped on purpose, as far as a list can tell, and is not too old."""
-        if one.state is not InstanceState.STOPPED or one.node not in self._kept:
+    def _is_kept(self, instance: Instance) -> bool:
+        """Return whether the machine was stopped on purpose, as far as a listing shows, and is not
+        too old.
+        """
+        if instance.state is not InstanceState.STOPPED or instance.node not in self._kept:
             return False
-        return time.time() - one.launched <= self._kept[one.node]
+        return time.time() - instance.launched <= self._kept[instance.node]
 
     def _silence(self) -> float:
-        """For how many seconds slurm-elasticd has given no sign of life, by our own looks."""
+        """Return for how many seconds we have seen no heartbeat of slurm-elasticd."""
         beat, now = self._read_beat(), self._monotonic()
         if beat != self._beat:
             self._beat, self._silent_since = beat, now
-        silent = now - self._silent_since
-        if silent < self._bound.seconds:
+        silence_s = now - self._silent_since
+        if silence_s < self._bound.seconds:
             self._reports.over(NAME)
         else:
-            self._say(f"slurm-elasticd has given no sign of life for {brief(self._bound.seconds)}")
-        return silent
+            self._log_once(
+                f"slurm-elasticd has given no sign of life for {brief(self._bound.seconds)}"
+            )
+        return silence_s
 
     def _read_beat(self) -> Beat:
-        """The state of the files that slurm-elasticd keeps writing; nothing of one that is not
-        there, or whose disk is away. That we may not look is an error, as it would prove nothing,
-        and so is a directory of two heads that is away.
+        """Return the state of the heartbeat files.
+
+        A file that does not exist, or whose disk is away, counts as no heartbeat. Raises
+        ConfigError if we may not look at a file, and OSError if the directory of two heads is away:
+        neither proves silence.
         """
-        return frozenset(found for path in (self._mark, *self._others()) if (found := _seen(path)))
+        return frozenset(
+            beat for path in (self._mark, *self._others()) if (beat := _file_state(path))
+        )
 
     def _read_slurm(self) -> tuple[Mapping[str, SlurmNode], frozenset[str]]:
         nodes = self._slurm.nodes()
+        # With an empty list every machine would look unneeded.
         if not nodes:
             raise SlurmError(("sinfo",), 0, "Slurm lists no node at all")
         jobs = self._slurm.jobs()
         return nodes, frozenset(n for job in jobs if job.states & ON_NODES for n in job.nodes)
 
     def _list(self, cloud: str, provider: Provider) -> Sequence[Instance] | None:
-        """The machines whose tags make sense; None if the cloud cannot be read."""
+        """Return the machines whose tags make sense; None if the cloud cannot be read."""
         try:
             return sound(provider.instances(), lambda _: 0.0, time.time()).machines
-        except Exception as error:  # noqa: BLE001 - whatever it raises, it is no list
+        except Exception as error:  # noqa: BLE001 - after any error there is no list
             log.warning("cloud cannot be read cloud=%s error=%s", cloud, error)
             return None
 
@@ -150,37 +165,37 @@ class Watchdog:
         cloud: str,
         provider: Provider,
         ready: Sequence[TerminateOrphan],
-        seen: Sequence[Instance],
+        instances: Sequence[Instance],
     ) -> None:
-        """End those machines that Slurm still does not need, as reading the cloud took a while."""
+        """End the machines that Slurm still does not need: reading the cloud took a while."""
         nodes, busy = self._read_slurm()
-        node_of = {one.id: one.node for one in seen}
-        still = [
+        node_of = {instance.id: instance.node for instance in instances}
+        actions = [
             action
             for action in ready
             if (node := node_of[action.machine]) in nodes
             and node not in busy
             and is_unneeded(nodes[node])
         ]
-        # The daemon may have come back while the cloud was read.
-        if not still or (self._read_beat() != self._beat):
+        # slurm-elasticd may have started again while we read the cloud. Then it decides.
+        if not actions or (self._read_beat() != self._beat):
             return
-        how = "would end" if self._dry_run else "ends"
+        verb = "would end" if self._dry_run else "ends"
         ids_by_reason: defaultdict[str, list[str]] = defaultdict(list)
-        for action in still:
+        for action in actions:
             ids_by_reason[action.reason].append(action.machine)
         for reason, ids in ids_by_reason.items():
             ended_nodes = compress({node_of[id_] for id_ in ids})
             log.warning(
-                "%s cloud=%s nodes=%s ids=%s reason=%s", how, cloud, ended_nodes, ids, reason
+                "%s cloud=%s nodes=%s ids=%s reason=%s", verb, cloud, ended_nodes, ids, reason
             )
         if not self._dry_run:
-            _terminate(cloud, provider, [action.machine for action in still])
+            _terminate(cloud, provider, [action.machine for action in actions])
 
-    def _say(self, what: str) -> None:
-        """Log it once for as long as it lasts."""
-        if self._reports.is_news(NAME, what):
-            log.warning("%s", what)
+    def _log_once(self, text: str) -> None:
+        """Log the text once for as long as the state lasts."""
+        if self._reports.is_news(NAME, text):
+            log.warning("%s", text)
 
 
 def _terminate(cloud: str, provider: Provider, ids: Sequence[str]) -> None:
@@ -189,17 +204,17 @@ def _terminate(cloud: str, provider: Provider, ids: Sequence[str]) -> None:
         provider.terminate(ids)
     except InstanceNotFound:
         log.info("already gone cloud=%s ids=%s", cloud, list(ids))
-    except Exception as error:  # noqa: BLE001 - whatever it raises, the next look asks again
+    except Exception as error:  # noqa: BLE001 - after any error the next look tries again
         log.error("terminate fails, the next look asks again: %s", error)  # noqa: TRY400
 
 
-def _seen(path: Path) -> tuple[int, ...]:
+def _file_state(path: Path) -> tuple[int, ...]:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except PermissionError as error:
         raise ConfigError(
             f"{path} may not be looked at by uid {os.geteuid()}: run {NAME} as SlurmUser"
         ) from error
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_mtime_ns

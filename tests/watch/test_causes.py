@@ -67,8 +67,8 @@ def test_the_first_who_has_a_cause_tells_it_and_what_has_none_is_told_each_time(
         Finding.wrong("last errors", "refused", cause="cloud:aws"),
         *(Finding.note("spool", "unreadable") for _ in range(2)),
     ]
-    assert list(causes.told_once(found, set())) == [found[0], *found[2:]]
-    assert list(causes.told_once(found, {"cloud:aws"})) == found[2:], "another part told it"
+    assert list(causes.once_per_cause(found, set())) == [found[0], *found[2:]]
+    assert list(causes.once_per_cause(found, {"cloud:aws"})) == found[2:], "another part told it"
 
 
 ORDER = StoppedByOrder.of(
@@ -98,7 +98,7 @@ def cool_down(scope: str, code: str, cause: AnyCause) -> Exclusion:
     ],
 )
 def test_the_cause_of_a_hold_names_what_is_at_fault(cause: AnyCause, at_fault: str) -> None:
-    assert causes.of(cause) == at_fault
+    assert causes.cause_of_hold(cause) == at_fault
 
 
 @pytest.mark.parametrize(
@@ -112,19 +112,19 @@ def test_the_cause_of_a_hold_names_what_is_at_fault(cause: AnyCause, at_fault: s
 def test_a_cool_down_has_the_cause_of_what_it_covers(
     scope: str, code: str, cause: AnyCause, at_fault: str
 ) -> None:
-    assert causes.of_cool_down(cool_down(scope, code, cause)) == at_fault
+    assert causes.cause_of_cool_down(cool_down(scope, code, cause)) == at_fault
 
 
 def test_an_answer_of_a_cloud_is_one_cause_in_a_hold_and_in_its_cool_downs() -> None:
-    of_offer = causes.of_cool_down(cool_down("aws/m1/a/spot", "ICE", NONE_LEFT))
-    assert of_offer == causes.of_cool_down(cool_down("aws/m2/a/spot", "ICE", NONE_LEFT))
-    assert of_offer == causes.of(offers(SOLD_OUT)) != ""
-    assert of_offer != causes.of_cool_down(cool_down("aws/m1/a/spot", "Throttled", NONE_LEFT))
+    of_offer = causes.cause_of_cool_down(cool_down("aws/m1/a/spot", "ICE", NONE_LEFT))
+    assert of_offer == causes.cause_of_cool_down(cool_down("aws/m2/a/spot", "ICE", NONE_LEFT))
+    assert of_offer == causes.cause_of_hold(offers(SOLD_OUT)) != ""
+    assert of_offer != causes.cause_of_cool_down(cool_down("aws/m1/a/spot", "Throttled", NONE_LEFT))
 
 
 def test_what_keeps_a_machine_from_registering_is_told_beside_its_pools_breaker() -> None:
-    of_pool = causes.of_cool_down(cool_down("aws/*/*/*/burst", "BootFailed", EXPLAINED))
-    assert of_pool == causes.of(pool_rests(EXPLAINED))
+    of_pool = causes.cause_of_cool_down(cool_down("aws/*/*/*/burst", "BootFailed", EXPLAINED))
+    assert of_pool == causes.cause_of_hold(pool_rests(EXPLAINED))
     assert of_pool not in ("", "pool:burst")
 
 
@@ -136,16 +136,16 @@ def test_a_long_cause_is_the_same_in_a_hold_and_in_its_cool_down(words: str) -> 
     holds.hold(world.site, world.site.pools["burst"], ["pub2"], pool_rests(failed))
     (row,) = world.ledger.exclusions.holds()
     cool = cool_down("aws/*/*/*/burst", "BootFailed", failed)
-    assert causes.of(row.cause) == causes.of_cool_down(cool) != "pool:burst"
+    assert causes.cause_of_hold(row.cause) == causes.cause_of_cool_down(cool) != "pool:burst"
     world.close()
 
 
 def test_other_words_change_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [offers(ORDER), offers(SOLD_OUT), pool_rests(FAILED), pool_rests(EXPLAINED)]
-    before = [causes.of(cause) for cause in found]
+    before = [causes.cause_of_hold(cause) for cause in found]
     for kind in {type(cause) for cause in (*found, ORDER, SOLD_OUT, FAILED, EXPLAINED)}:
         monkeypatch.setattr(kind, "words", "x")
-    assert [causes.of(cause) for cause in found] == before
+    assert [causes.cause_of_hold(cause) for cause in found] == before
 
 
 def test_services_that_fail_because_slurm_or_a_cloud_does_are_not_told_beside_it() -> None:
@@ -158,9 +158,11 @@ def test_services_that_fail_because_slurm_or_a_cloud_does_are_not_told_beside_it
         Health(name="the network", checked=1.0, error="no route", code="network"),
         Health(name="growth policies", checked=1.0),
     ]
-    named = [one.name for one in causes.faults(health, {"aws"}, set())]
+    named = [one.name for one in causes.service_errors(health, {"aws"}, set())]
     assert named == ["slurm", "the network"]
-    assert [one.name for one in causes.faults(health, {"aws"}, {"slurm"})] == ["the network"]
+    assert [one.name for one in causes.service_errors(health, {"aws"}, {"slurm"})] == [
+        "the network"
+    ]
 
 
 def test_a_source_of_ckptman_says_whether_slurm_or_a_cloud_is_at_fault(tmp_path: Path) -> None:

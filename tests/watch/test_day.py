@@ -16,8 +16,8 @@ from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import Machine, Run
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.view.day import (
-    SPAN,
-    STEP,
+    DAY_S,
+    DAY_STEP_S,
     HourView,
     Peak,
     Span,
@@ -35,8 +35,8 @@ def machine(launched: float, ended: float | None = None, **more: object) -> Mach
 
 
 def test_the_last_point_is_now_and_the_first_a_day_ago() -> None:
-    day = day_view([machine(NOW - 2 * SPAN)], [], NOW)
-    assert (day.begin, day.begin + (day.points - 1) * day.step) == (NOW - SPAN, NOW)
+    day = day_view([machine(NOW - 2 * DAY_S)], [], NOW)
+    assert (day.begin, day.begin + (day.points - 1) * day.step) == (NOW - DAY_S, NOW)
     assert day.machines == {"spot": [1] * day.points}
     assert day.dollars == {"spot": [0.5] * day.points}
     assert day_view([], [], NOW).machines == {}
@@ -55,7 +55,9 @@ def test_machines_between_two_points_are_seen() -> None:
     short = [machine(NOW - 7000 + n, NOW - 6900 + n) for n in range(14)]
     day = day_view([*short, machine(NOW - 900)], [], NOW)
     assert max(day.machines["spot"]) == 14
-    assert sum(day.dollars["spot"]) * STEP == pytest.approx((14 * 100 + 900) * 0.5 + 0.5 * STEP)
+    assert sum(day.dollars["spot"]) * DAY_STEP_S == pytest.approx(
+        (14 * 100 + 900) * 0.5 + 0.5 * DAY_STEP_S
+    )
     assert day.most["machines"] == Peak(value=14, at=NOW - 7000 + 13)
     hour = hours(day)[22]
     assert hour.at == NOW - 7200
@@ -77,9 +79,9 @@ def test_at_most_is_of_one_moment_over_all_markets() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_each_point_is_what_a_count_of_every_second_says(seed: int) -> None:
     chance = random.Random(seed)
-    begin, spans = NOW - SPAN, []
+    begin, spans = NOW - DAY_S, []
     for _ in range(40):
-        since = begin + chance.randint(-4000, int(SPAN))
+        since = begin + chance.randint(-4000, int(DAY_S))
         lasts = chance.choice((chance.randint(0, 200), chance.randint(0, 9000)))
         lives = since + lasts > NOW or chance.random() < 0.1
         spans.append((since, None if lives else since + lasts))
@@ -90,14 +92,14 @@ def test_each_point_is_what_a_count_of_every_second_says(seed: int) -> None:
     ]
     day = day_view(machines, [Run(job=n, begin=b, end=e) for n, (b, e) in enumerate(spans)], NOW)
 
-    seconds, dollars = [0] * (int(SPAN) + 1), [0.0] * (int(SPAN) + 1)
+    seconds, dollars = [0] * (int(DAY_S) + 1), [0.0] * (int(DAY_S) + 1)
     for (since, until), price in zip(spans, prices, strict=True):
-        last = int(SPAN) + 1 if until is None else int(until - begin)
+        last = int(DAY_S) + 1 if until is None else int(until - begin)
         for second in range(max(int(since - begin), 0), last):
             seconds[second] += 1
             dollars[second] += price
     for n in range(day.points):
-        of = slice(n * int(STEP), (n + 1) * int(STEP))
+        of = slice(n * int(DAY_STEP_S), (n + 1) * int(DAY_STEP_S))
         assert day.running[n] == day.machines["spot"][n] == max(seconds[of])
         mean = sum(dollars[of]) / len(dollars[of])
         assert day.dollars["spot"][n] == pytest.approx(mean, abs=1e-5)
@@ -126,7 +128,7 @@ def test_jobs_wait_from_their_submission_on() -> None:
     waiting = frozenset({"PENDING"})
     jobs = [
         SlurmJob(id=1, states=waiting, submit=NOW - 400, tasks=3),
-        SlurmJob(id=2, states=waiting, submit=NOW - 9 * SPAN),
+        SlurmJob(id=2, states=waiting, submit=NOW - 9 * DAY_S),
         SlurmJob(id=3, states=frozenset({"RUNNING"}), submit=NOW - 400),
     ]
     assert still_waiting(jobs, NOW)[-3:] == [4, 4, 4]
@@ -139,5 +141,5 @@ def test_other_spans_have_as_much_money_and_rows_of_hours_or_days(span: str, row
     assert (day.begin, day.begin + (day.points - 1) * day.step) == (NOW - chosen.seconds, NOW)
     assert sum(day.dollars["spot"]) * day.step == pytest.approx(3600 * 0.5, abs=0.01)
     assert len(hours(day)) == rows + 1, "and now"
-    old = SlurmJob(id=1, states=frozenset({"PENDING"}), submit=NOW - 40 * SPAN)
+    old = SlurmJob(id=1, states=frozenset({"PENDING"}), submit=NOW - 40 * DAY_S)
     assert still_waiting([old], NOW, chosen) == [1] * day.points

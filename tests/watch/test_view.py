@@ -28,11 +28,11 @@ from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.state.heartbeat import ServiceTrouble
 from slurm_elastic.state.ledger import Health, Machine
 from slurm_elastic.watch.causes import LEDGER, UNHELPED
-from slurm_elastic.watch.view import DAY, Facts, StatusView, status_view
-from slurm_elastic.watch.view.attention import attention, reason, sentence
+from slurm_elastic.watch.view import DAY_S, Facts, StatusView, status_view
+from slurm_elastic.watch.view.attention import attention, reason_or_reference, sentence
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.next_action import Outlook, node_note, node_state
-from slurm_elastic.watch.view.rows import WAITING_TOLD, Level
+from slurm_elastic.watch.view.rows import MAX_WAITING_ROWS, Level
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def view(tmp_path: Path) -> StatusView:
         now=NOW,
         nodes=slurm.nodes(),
         jobs=slurm.jobs(),
-        machines=ledger.machines.live(ended_since=NOW - DAY),
+        machines=ledger.machines.live(ended_since=NOW - DAY_S),
         open_launches=ledger.launches.open(),
         cool_downs=ledger.exclusions.cool_downs(NOW),
         holds=ledger.exclusions.holds(),
@@ -543,15 +543,15 @@ def test_jobs_that_wait_are_told_the_longest_first(tmp_path: Path) -> None:
     pending = frozenset({"PENDING"})
     jobs = [
         SlurmJob(id=n, states=pending, submit=NOW - n, user="ann", reason="Resources", tasks=2)
-        for n in range(1, 2 * WAITING_TOLD)
+        for n in range(1, 2 * MAX_WAITING_ROWS)
     ]
     running = SlurmJob(id=9000, states=frozenset({"RUNNING"}), submit=NOW - 9000)
     queue = status_view(config(tmp_path), Facts(now=NOW, nodes={}, jobs=[running, *jobs])).queue
     assert queue is not None
     assert queue.waiting == 2 * len(jobs)
     assert [one.age for one in queue.jobs] == sorted((one.age for one in queue.jobs), reverse=True)
-    assert len(queue.jobs) == WAITING_TOLD
-    assert (queue.jobs[0].id, queue.jobs[0].tasks) == (2 * WAITING_TOLD - 1, 2)
+    assert len(queue.jobs) == MAX_WAITING_ROWS
+    assert (queue.jobs[0].id, queue.jobs[0].tasks) == (2 * MAX_WAITING_ROWS - 1, 2)
 
 
 def test_an_operators_pause_is_no_alarm(tmp_path: Path) -> None:
@@ -596,7 +596,9 @@ def test_what_a_sentence_tells_of_a_cloud_is_only_named_below_it(tmp_path: Path)
         ],
     )
     view = status_view(config(tmp_path), facts)
-    assert [reason(hold, view.attention) for hold in view.holds] == ["cloud aws, told above"]
+    assert [reason_or_reference(hold, view.attention) for hold in view.holds] == [
+        "cloud aws, told above"
+    ]
     assert [hold.reason for hold in view.holds] == [expired], "programs get all"
 
 

@@ -94,7 +94,7 @@ def _by_ledger(
                 yield Finding.note("paid machines", paid, advice=_CONSOLE)
             advice = _STRAYS if health.code == CODE else ""
             found = f"{health.told} ({brief(max(now - health.checked, 1.0))} ago)"
-            cause = causes.of_health(health, clouds)
+            cause = causes.cause_of_health(health, clouds)
             yield Finding.wrong("last errors", found, advice=advice, cause=cause)
     for breaker in ledger.exclusions.breakers():
         if breaker.until or sickly(breaker):
@@ -183,7 +183,7 @@ def _order(given: Directive) -> Finding:
         "order",
         stop_reason(given, f" since {clock(given.since)}"),
         advice=f"to end it: {given.word.ended_by}",
-        cause=causes.of_order(given.number),
+        cause=causes.cause_of_order(given.number),
     )
 
 
@@ -198,7 +198,7 @@ def _held(config: Config, ledger: Ledger) -> Iterator[Finding]:
             f"pool {pool}",
             f"{count} of its {len(pools[pool].nodes)} nodes are held: {cause}",
             expected="nodes that Slurm may start, once that is over",
-            cause=causes.of(cause),
+            cause=causes.cause_of_hold(cause),
         )
 
 
@@ -221,7 +221,7 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
             "the pool"
             if denied
             else "",
-            cause=causes.of_cool_down(found[0]),
+            cause=causes.cause_of_cool_down(found[0]),
         )
 
 

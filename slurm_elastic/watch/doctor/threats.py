@@ -13,7 +13,7 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.door.records import read_facts
 from slurm_elastic.watch.view.checkpoints import checkpoints_view
-from slurm_elastic.watch.view.departing import LOST, taken_away
+from slurm_elastic.watch.view.departing import UNSAVABLE, taken_phrases
 
 
 def examine(config: Config, slurm: Slurm, now: float) -> Iterator[Finding]:
@@ -28,8 +28,8 @@ def examine(config: Config, slurm: Slurm, now: float) -> Iterator[Finding]:
         for job in slurm.jobs() if view.threats else ():
             for node in job.nodes:
                 on[node].append(job)
-    for node, fate in taken_away(view, on).items():
-        yield _lost(node, fate) if LOST in fate else _kept(node, fate)
+    for node, fate in taken_phrases(view, on).items():
+        yield _lost(node, fate) if UNSAVABLE in fate else _kept(node, fate)
 
 
 def _lost(node: str, fate: str) -> Finding:

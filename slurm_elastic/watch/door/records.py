@@ -50,7 +50,7 @@ from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.watch.door.closed_pools import bars
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, CostAsk
 from slurm_elastic.watch.door.visibility import Viewer, day_seen
-from slurm_elastic.watch.view import DAY, Facts
+from slurm_elastic.watch.view import DAY_S, Facts
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.day import DayView, Span
 
@@ -102,7 +102,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
         ledger = Ledger(path, read_only=True)
         with contextlib.closing(ledger), ledger.moment():
             # One query for live and stopped machines: there may be thousands.
-            machines = ledger.machines.live(ended_since=now - DAY, stopped=True)
+            machines = ledger.machines.live(ended_since=now - DAY_S, stopped=True)
             return Facts(
                 now=now,
                 machines=tuple(m for m in machines if not m.is_off),
@@ -134,7 +134,7 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
     with contextlib.closing(CheckpointState(path, read_only=True)) as state:
         images, warned = state.images(), state.notices()
         unsavable = tuple(state.unsavable().values())
-        migrations = state.migrations(since=now - DAY)
+        migrations = state.migrations(since=now - DAY_S)
     mark = read_mark(config.state, CKPTMAN_MARK)
     beat = mark.beat if mark else None
     with contextlib.suppress(SlurmElasticError), opened(config) as ledger:  # else its facts say so

@@ -1,4 +1,4 @@
-"""Joins ledger, Slurm and configuration to the one value that ``status`` shows. Pure functions."""
+"""Joins ledger, Slurm and configuration to the value that ``status`` shows. Pure functions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.money.bounds import Spent, stopped
 from slurm_elastic.policies.repair.strays import stray, unending
 from slurm_elastic.state.heartbeat import alive, latest
-from slurm_elastic.watch.causes import SLURM, faults
+from slurm_elastic.watch.causes import SLURM, service_errors
 from slurm_elastic.watch.out_of_reach import advice, unendable
 from slurm_elastic.watch.view import not_now
 from slurm_elastic.watch.view.attention import attention
 from slurm_elastic.watch.view.checkpoints import checkpoints_view
-from slurm_elastic.watch.view.departing import sent_away, taken_away
+from slurm_elastic.watch.view.departing import departure_phrase, taken_phrases
 from slurm_elastic.watch.view.kept import Waits, kept_views, suspend_keys
 from slurm_elastic.watch.view.next_action import (
     BOOTING,
@@ -46,7 +46,7 @@ from slurm_elastic.watch.view.next_action import (
     node_states,
 )
 from slurm_elastic.watch.view.rows import (
-    WAITING_TOLD,
+    MAX_WAITING_ROWS,
     BudgetView,
     CloudView,
     DaemonView,
@@ -66,7 +66,7 @@ from slurm_elastic.watch.view.rows import (
 
 __all__ = ["Facts", "StatusView", "status_view"]
 
-DAY = 86400.0  # for how many seconds ended machines still count
+DAY_S = 86400.0  # the totals count machines that ended within this time
 
 
 class _Join:
@@ -80,13 +80,14 @@ class _Join:
         self.pool_of = {name: pool for pool in self.pools for name in pool.nodes}
         self.rank_of = {name: rank for rank, name in enumerate(self.pool_of)}
         self.clouds = {c.name: c for c in config.clouds}
-        hidden = not facts.nodes and "nodes" in facts.private  # then Slurm tells of none at all
+        # With PrivateData=nodes Slurm lists no node at all to this user.
+        hidden = not facts.nodes and "nodes" in facts.private
         self.nodes = None if hidden else facts.nodes
         self._outlooks: dict[str, Outlook] = {}
         self._never_suspended = suspend_keys(config, facts)
         self.live = [m for m in facts.machines if not m.has_ended]
         self.usage: Usage = usage((*self.live, *facts.stopped), facts.open_launches)
-        self.hold_of = not_now.foremost(facts.holds)
+        self.hold_of = not_now.strongest_holds(facts.holds)
         self.jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
         for job in facts.jobs:
             for name in job.nodes:
@@ -102,10 +103,10 @@ class _Join:
             if facts.checkpoints
             else None
         )
-        self.taken = taken_away(self.checkpoints, self.jobs_of)
+        self.taken = taken_phrases(self.checkpoints, self.jobs_of)
         with_machine = {m.instance.node for m in self.live}
         if facts.ledger_error is not None:
-            # Without the ledger nobody knows of a node that lacks its machine.
+            # Without the ledger we cannot tell which nodes lack a machine, so report none.
             with_machine |= self.pool_of.keys()
         self.state_of: dict[str, str] = {}
         self._counts: dict[str, Counter[str]] = {}
@@ -115,7 +116,7 @@ class _Join:
             self._counts[pool.name] = Counter(states.values())
         held = list(self.hold_of.values())
         self.shut_of = {
-            name: not_now.shut(counts, name, held) for name, counts in self._counts.items()
+            name: not_now.shut_reason(counts, name, held) for name, counts in self._counts.items()
         }
         self._shut_by_partition: defaultdict[str, list[str]] = defaultdict(list)
         for pool in self.pools:
@@ -123,7 +124,7 @@ class _Join:
             self._shut_by_partition[partition].append(self.shut_of[pool.name])
 
     def outlook(self, cloud: str) -> Outlook:
-        """Made once for each cloud."""
+        """Return the outlook of this cloud's machines, which is built once for each cloud."""
         if cloud not in self._outlooks:
             self._outlooks[cloud] = Outlook(
                 self.config, self.clouds.get(cloud), self.facts.now, self._never_suspended
@@ -134,25 +135,33 @@ class _Join:
         return (self.facts.nodes or {}).get(name)
 
     def states(self, pools: Iterable[Pool]) -> dict[str, int]:
-        found = sum((self._counts[pool.name] for pool in pools), Counter[str]())
-        first = (IN_USE, IDLE, BOOTING, HELD, DOWN)
-        order = [s for s in first if s in found] + sorted(found.keys() - set(first))
-        return {state: found[state] for state in order}
+        """Count the pools' nodes by state: the usual states first, others by name."""
+        counts = sum((self._counts[pool.name] for pool in pools), Counter[str]())
+        usual_states = (IN_USE, IDLE, BOOTING, HELD, DOWN)
+        order = [s for s in usual_states if s in counts] + sorted(counts.keys() - set(usual_states))
+        return {state: counts[state] for state in order}
 
     def place(self, machine: Machine) -> tuple[int, float]:
-        """A machine's place in the list: by its node in the configuration, then by age."""
+        """Return the sort key of a machine: its node's rank in the configuration, then its age."""
         return self.rank_of.get(machine.instance.node, len(self.rank_of)), machine.instance.launched
 
     def shut_for(self, job: SlurmJob) -> str:
-        """Why it gets no machine; "" where it may get one, or waits for something else."""
-        ours = self._shut_by_partition.keys() & set(job.partitions)
-        reasons = [why for name in sorted(ours) for why in self._shut_by_partition[name]]
-        whole = len(ours) == len(job.partitions) and all(reasons)
-        if not whole or not is_counted(job, self.facts.now):
+        """Return why the job gets no machine of ours: the reasons of all its partitions' pools.
+
+        Return "" if a pool may serve it, if one of its partitions is not ours, or if the job waits
+        for something else.
+        """
+        own_partitions = self._shut_by_partition.keys() & set(job.partitions)
+        reasons = [
+            reason for name in sorted(own_partitions) for reason in self._shut_by_partition[name]
+        ]
+        is_shut_everywhere = len(own_partitions) == len(job.partitions) and all(reasons)
+        if not is_shut_everywhere or not is_counted(job, self.facts.now):
             return ""
         return "; ".join(dict.fromkeys(reasons))
 
     def price_now(self, machines: Iterable[Machine]) -> float:
+        """Return the machines' prices added up ($/h)."""
         return sum(m.instance.price for m in machines)
 
 
@@ -161,7 +170,7 @@ def _order(machine: Machine) -> tuple[str, str]:
 
 
 def status_view(config: Config, facts: Facts) -> StatusView:
-    """Join everything that was read into what ``status`` shows."""
+    """Join all readings to the value that ``status`` shows."""
     config = with_limits(config, limit_changes(facts.directives, facts.now))
     join = _Join(config, facts)
     blocked = blocked_clouds(config)
@@ -186,8 +195,8 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         directives=tuple(_directive(d, facts.now) for d in facts.directives),
         clock=_clock(facts, join.live),
         budgets=(
-            *(_budget(config, facts.now, *one) for one in facts.spent.items()),
-            *(_of_payer(config, facts.now, *one) for one in facts.payers.items()),
+            *(_budget(config, facts.now, *item) for item in facts.spent.items()),
+            *(_payer_budget(config, facts.now, *item) for item in facts.payers.items()),
         ),
         queue=_queue(join),
         head=facts.head,
@@ -207,13 +216,13 @@ def _queue(join: _Join) -> QueueView | None:
         reasons[job.reason or "None"] += job.tasks
     since = min((job.submit for job in waiting if job.submit), default=None)
     waits = Waits(join.config, facts.now)
-    longest = sorted(waiting, key=lambda job: (job.submit or facts.now, job.id))
+    longest_first = sorted(waiting, key=lambda job: (job.submit or facts.now, job.id))
     return QueueView(
         running=sum(not job.states.isdisjoint(ON_NODES) for job in facts.jobs),
         waiting=sum(job.tasks for job in waiting),
         oldest=None if since is None else max(facts.now - since, 0.0),
         reasons=dict(reasons.most_common()),
-        jobs=tuple(_waiting(join, waits, job) for job in longest[:WAITING_TOLD]),
+        jobs=tuple(_waiting(join, waits, job) for job in longest_first[:MAX_WAITING_ROWS]),
     )
 
 
@@ -227,72 +236,72 @@ def _waiting(join: _Join, waits: Waits, job: SlurmJob) -> WaitingView:
     )  # fmt: skip
 
 
-def _directive(one: Directive, now: float) -> DirectiveView:
+def _directive(directive: Directive, now: float) -> DirectiveView:
     return DirectiveView(
-        number=one.number,
-        told=told(one, now),
-        who=one.who,
-        since=one.since,
-        starts=one.starts,
-        until=one.until,
-        holds=one.holds(now),
-        stops=one.word.closes,
+        number=directive.number,
+        told=told(directive, now),
+        who=directive.who,
+        since=directive.since,
+        starts=directive.starts,
+        until=directive.until,
+        holds=directive.holds(now),
+        stops=directive.word.closes,
     )
 
 
 def _clock(facts: Facts, machines: Iterable[Machine]) -> str | None:
-    """Whether it was set back since the daemon wrote down these times."""
-    written = [m.instance.launched for m in machines]
-    behind = set_back([*written, *(facts.heartbeat or ())[:1]], facts.now)
+    """Return a sentence if the clock is behind times that slurm-elasticd recorded, else None."""
+    recorded_times = [m.instance.launched for m in machines]
+    behind = set_back([*recorded_times, *(facts.heartbeat or ())[:1]], facts.now)
     return str(behind) if behind else None
 
 
 def _budget(config: Config, now: float, cloud: str, spent: Spent) -> BudgetView:
-    own = config.cloud(cloud).policies.budget if cloud else config.policies.budget
-    stop = stopped(int(now), bounds_of(own), spent)
+    budget = config.cloud(cloud).policies.budget if cloud else config.policies.budget
+    stop = stopped(int(now), bounds_of(budget), spent)
     return BudgetView(
         cloud=cloud,
         day=spent.day,
-        per_day=own.per_day,
+        per_day=budget.per_day,
         month=spent.month,
-        per_month=own.per_month,
+        per_month=budget.per_month,
         stop=str(stop) if stop else None,
     )
 
 
-def _of_payer(config: Config, now: float, scope: str, spent: Spent) -> BudgetView:
-    own = config.policies.payer_budgets[scope]
-    over = overdrawn(scope, bounds_of(own), spent, now)
+def _payer_budget(config: Config, now: float, scope: str, spent: Spent) -> BudgetView:
+    budget = config.policies.payer_budgets[scope]
+    over = overdrawn(scope, bounds_of(budget), spent, now)
     kind, _, name = scope.partition(":")
     return BudgetView(
         cloud="",
         account=name if kind == "account" else "",
         user=name if kind == "user" else "",
         day=spent.day,
-        per_day=own.per_day,
+        per_day=budget.per_day,
         month=spent.month,
-        per_month=own.per_month,
+        per_month=budget.per_month,
         stop=over.reason if over else None,
     )
 
 
 def _daemon(config: Config, facts: Facts) -> DaemonView:
     beat = latest(facts.heartbeat, facts.mark.beat if facts.mark else None)
-    at, pid = beat or (None, None)
+    beat_at, pid = beat or (None, None)
     clouds = {cloud.name for cloud in config.clouds}
-    age = None if at is None else max(0.0, facts.now - at)
+    age = None if beat_at is None else max(0.0, facts.now - beat_at)
     stands_by = facts.head is not None and facts.mark is not None and facts.mark.stands_by
-    trouble = None if stands_by else facts.end_only  # ``head`` tells of it
+    trouble = None if stands_by else facts.end_only  # the head row reports a standby
     return DaemonView(
         alive=alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale),
-        heartbeat=at,
+        heartbeat=beat_at,
         age=age,
         pid=pid,
         process_found=facts.process_found,
         pending_requests=facts.pending,
         problems=tuple(
             f"{h.told} ({brief(max(facts.now - h.checked, 0.0))} ago)"
-            for h in faults(facts.health, clouds, {SLURM} if facts.slurm_error else set())
+            for h in service_errors(facts.health, clouds, {SLURM} if facts.slurm_error else set())
         ),
         end_only=str(trouble) if trouble else None,
         trouble=trouble,
@@ -353,7 +362,7 @@ def _pool(join: _Join, pool: Pool) -> PoolView:
 
 
 def _nodes(join: _Join) -> tuple[NodesView, ...]:
-    """Nodes of the same cloud, state and reason together, without powered-down ones."""
+    """Group the nodes by cloud, state and reason, without the powered-down ones."""
     groups: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
     for pool in join.pools:
         for name in pool.nodes:
@@ -368,26 +377,26 @@ def _nodes(join: _Join) -> tuple[NodesView, ...]:
 
 
 def _instance(join: _Join, machine: Machine) -> InstanceView:
-    i, now = machine.instance, join.facts.now
-    jobs = [j for j in join.jobs_of[i.node] if machine.is_wanted]
-    follows = _next(join, machine, jobs)
+    instance, now = machine.instance, join.facts.now
+    jobs = [j for j in join.jobs_of[instance.node] if machine.is_wanted]
+    next_step = _next(join, machine, jobs)
     return InstanceView(
-        id=i.id,
-        node=i.node,
+        id=instance.id,
+        node=instance.node,
         pool=machine.pool,
-        cloud=i.cloud,
-        instance_type=i.instance_type,
-        zone=i.zone,
-        market=str(i.market),
-        price=i.price,
-        state=str(i.state),
-        address=i.address,
-        launched=i.launched,
-        age=max(0.0, now - i.launched),
+        cloud=instance.cloud,
+        instance_type=instance.instance_type,
+        zone=instance.zone,
+        market=str(instance.market),
+        price=instance.price,
+        state=str(instance.state),
+        address=instance.address,
+        launched=instance.launched,
+        age=max(0.0, now - instance.launched),
         cost=machine.lease.cost(now),
         jobs=tuple(_job(j) for j in jobs),
-        next=follows,
-        calm=follows.startswith(CALM),
+        next=next_step,
+        calm=next_step.startswith(CALM),
     )
 
 
@@ -397,23 +406,31 @@ def _job(job: SlurmJob) -> JobView:
 
 
 def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
-    i, now = machine.instance, join.facts.now
-    newest = join.newest.get(i.node, machine) if i.node else machine
+    """Return in a phrase what happens to the machine next.
+
+    The order of the tests matters: a double or a stray is ended whatever Slurm says of its node.
+    """
+    instance, now = machine.instance, join.facts.now
+    newest = join.newest.get(instance.node, machine) if instance.node else machine
     if machine.is_wanted and newest is not machine:
         return f"double of {newest.instance.id}: one of them will be deleted"
-    why = stray(i, join.clouds, join.pool_of)
-    if why and (i.cloud not in join.clouds or (machine.is_wanted and not i.node)):
-        return f"stray: {why}"
-    if (stuck := unending(machine.retired_at, now)) is not None:
-        return f"stray: {stuck}"
+    stray_reason = stray(instance, join.clouds, join.pool_of)
+    if stray_reason and (
+        instance.cloud not in join.clouds or (machine.is_wanted and not instance.node)
+    ):
+        return f"stray: {stray_reason}"
+    if (unending_reason := unending(machine.retired_at, now)) is not None:
+        return f"stray: {unending_reason}"
     pool = join.pool_by_name.get(machine.pool)
     if join.nodes is None and machine.is_wanted and machine.misses == 0:
         hidden = join.facts.nodes is not None
         return f"unknown: Slurm {'does not show its nodes' if hidden else 'does not answer'}"
-    node = join.node(i.node)
-    sent = sent_away(join.facts.directives, machine, node, now) if node else ""
-    leaves = join.taken.get(i.node, sent)
-    return join.outlook(i.cloud).of(machine, node, jobs, pool.max_age if pool else None, leaves)
+    node = join.node(instance.node)
+    departure = departure_phrase(join.facts.directives, machine, node, now) if node else ""
+    leaving = join.taken.get(instance.node, departure)
+    return join.outlook(instance.cloud).of(
+        machine, node, jobs, pool.max_age if pool else None, leaving
+    )
 
 
 def _launch(launch: Launch, now: float) -> LaunchView:
@@ -431,7 +448,7 @@ def _launch(launch: Launch, now: float) -> LaunchView:
 def _totals(facts: Facts) -> tuple[TotalView, ...]:
     by_market: defaultdict[str, list[Machine]] = defaultdict(list)
     for machine in facts.machines:
-        if machine.ended_at is None or machine.ended_at >= facts.now - DAY:
+        if machine.ended_at is None or machine.ended_at >= facts.now - DAY_S:
             by_market[str(machine.instance.market)].append(machine)
     return tuple(_total(market, by_market[market], facts.now) for market in sorted(by_market))
 

@@ -1,4 +1,4 @@
-"""The sentences of ``status`` that somebody has to read first. Pure functions."""
+"""The notices that ``status`` shows above its tables. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from slurm_elastic.model.finding import SLURMCTLD, try_pool
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
-from slurm_elastic.watch.causes import LEDGER, UNHELPED, is_scope, of_order, told_once
+from slurm_elastic.watch.causes import LEDGER, UNHELPED, cause_of_order, is_scope, once_per_cause
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
-from slurm_elastic.watch.view.departing import TAKEN, taken
+from slurm_elastic.watch.view.departing import TAKEN, taken_phrase
 from slurm_elastic.watch.view.kept import GIVEN_UP, REPLACED
 from slurm_elastic.watch.view.rows import (
     BreakerView,
@@ -28,31 +28,35 @@ from slurm_elastic.watch.view.rows import (
     HoldView,
     InstanceView,
     Level,
+    StatusNotice,
     StatusView,
-    Told,
 )
 
 START = "systemctl start slurm-elasticd"
 NO_PROCESS = "there is no such process on this host"
 _ORDER = tuple(Level)
+_MAX_NAMES = 3  # machines that a notice names
+_MAX_STEPS = 4  # next steps that get a notice of their own
 
 
 def private_note(private: Collection[str]) -> str:
-    """The sentence for a viewer who sees only a part."""
-    words = ",".join(private)
-    return f"Shown is what slurm.conf (PrivateData={words}) lets you see: of your own jobs alone."
+    """Return the sentence for a user who sees only a part."""
+    options = ",".join(private)
+    return f"Shown is what slurm.conf (PrivateData={options}) lets you see: of your own jobs alone."
 
 
-def attention(view: StatusView) -> tuple[Told, ...]:
-    """Everything that somebody should know before the rest, the worst first."""
-    found = [
+def attention(view: StatusView) -> tuple[StatusNotice, ...]:
+    """Return the notices, the worst first; of one cause only the first."""
+    # told_once keeps the first notice of a cause, so the services that see a fault themselves stand
+    # before the rows that only suffer from it.
+    notices = [
         *unendable(view),
-        *(of_directive(one) for one in view.directives if one.holds),
+        *(directive_notice(directive) for directive in view.directives if directive.holds),
         *without_services(view.head),
         *end_only(view.daemon),
         *unread(view),
         *silent_daemon(view.daemon, view.ledger_error),
-        *(replace(one, text=sentence(one.text)) for one in problems(view)),
+        *(replace(problem, text=sentence(problem.text)) for problem in problems(view)),
         *(silent_ckptman(view.checkpoints) if view.checkpoints else ()),
         *other_clouds(view),
         *(paused(breaker) for breaker in view.breakers),
@@ -64,101 +68,106 @@ def attention(view: StatusView) -> tuple[Told, ...]:
         *_jobs_in_danger(view),
     ]
     if view.private:
-        found.append(Told(level=Level.NOTE, text=private_note(view.private)))
-    return tuple(sorted(told_once(found, set()), key=lambda one: _ORDER.index(one.level)))
+        notices.append(StatusNotice(level=Level.NOTE, text=private_note(view.private)))
+    unique_notices = once_per_cause(notices, set())
+    return tuple(sorted(unique_notices, key=lambda notice: _ORDER.index(notice.level)))
 
 
-def reason(row: HoldView | CoolDownView, sentences: Iterable[Told]) -> str:
-    """Why, in a table below these sentences: what they tell of a cloud or a pool is only named."""
-    if is_scope(row.cause) and any(one.cause == row.cause for one in sentences):
+def reason_or_reference(row: HoldView | CoolDownView, notices: Iterable[StatusNotice]) -> str:
+    """Return the reason of a row, or a reference if a notice above reports that cloud or pool."""
+    if is_scope(row.cause) and any(notice.cause == row.cause for notice in notices):
         return f"{scope_in_words(row.cause)}, told above"
     return row.reason
 
 
-def unhelped_jobs(rows: Sequence[UnhelpedJob]) -> Iterable[Told]:
-    """Jobs that wait although machines came up for them."""
+def unhelped_jobs(rows: Sequence[UnhelpedJob]) -> Iterable[StatusNotice]:
+    """Report jobs that still wait although machines came up for them."""
     if rows:
         text, do = unhelped_sentence(rows)
-        yield Told(level=Level.WARN, text=text, do=do, cause=UNHELPED)
+        yield StatusNotice(level=Level.WARN, text=text, do=do, cause=UNHELPED)
 
 
-def of_directive(one: DirectiveView) -> Told:
-    """An operator's order that holds now, or will: it is meant so, and nothing is broken."""
-    level = Level.WARN if one.holds else Level.NOTE
-    return Told(level=level, text=sentence(one.told), cause=of_order(one.number))
+def directive_notice(directive: DirectiveView) -> StatusNotice:
+    """Report an operator's order that holds now or will hold. It is intended: nothing is broken."""
+    level = Level.WARN if directive.holds else Level.NOTE
+    return StatusNotice(
+        level=level, text=sentence(directive.told), cause=cause_of_order(directive.number)
+    )
 
 
-def without_services(head: HeadView | None) -> Iterable[Told]:
-    """Reports that Slurm acts on a head whose services did not follow."""
+def without_services(head: HeadView | None) -> Iterable[StatusNotice]:
+    """Report that Slurm acts on a head to which our services did not follow."""
     if head is not None and head.do:
         text = sentence(head.told)
-        yield Told(level=Level.LOUD, text=text, do=head.do)
+        yield StatusNotice(level=Level.LOUD, text=text, do=head.do)
 
 
-def end_only(daemon: DaemonView) -> Iterable[Told]:
-    """Says if it only ends machines."""
+def end_only(daemon: DaemonView) -> Iterable[StatusNotice]:
+    """Report that the daemon only ends machines."""
     if trouble := daemon.trouble:
         text = sentence(trouble.finding)
-        yield Told(level=Level.LOUD, text=text, do=trouble.remedy, cause=LEDGER)
+        yield StatusNotice(level=Level.LOUD, text=text, do=trouble.remedy, cause=LEDGER)
 
 
-def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[Told]:
-    """Says if it does nothing."""
+def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[StatusNotice]:
+    """Report that the daemon has never run, does not run, or that this is unknown."""
     if daemon.age is None and ledger_error:
         text = "Daemon: unknown, as its records (the ledger) cannot be read"
-        yield Told(level=Level.LOUD, text=text, cause=LEDGER)
+        yield StatusNotice(level=Level.LOUD, text=text, cause=LEDGER)
     elif daemon.age is None:
-        yield Told(level=Level.LOUD, text="Daemon: has never run", do=START)
+        yield StatusNotice(level=Level.LOUD, text="Daemon: has never run", do=START)
     elif not daemon.alive:
         beat = f"heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
         if daemon.process_found is False:
             beat += f", and {NO_PROCESS}"
         text = f"Daemon: NOT RUNNING ({beat}); nothing is launched or suspended"
-        yield Told(level=Level.LOUD, text=text, do=START)
+        yield StatusNotice(level=Level.LOUD, text=text, do=START)
 
 
-def silent_ckptman(view: CheckpointsView) -> Iterable[Told]:
-    """Says if no job is saved, or if saves are not written down."""
+def silent_ckptman(view: CheckpointsView) -> Iterable[StatusNotice]:
+    """Report that no job is saved, or that saves are not recorded."""
     if view.alive and view.trouble:
-        yield Told(level=Level.BAD, text=f"Checkpoints: {view.trouble}")
+        yield StatusNotice(level=Level.BAD, text=f"Checkpoints: {view.trouble}")
     elif not view.alive:
         age = "never" if view.age is None else f"{brief(view.age)} ago"
         if view.process_found is False:
             age += f", and {NO_PROCESS}"
-        who = "slurm-elastic-ckptman is NOT RUNNING"
-        text = f"Checkpoints: {who} (heartbeat {age}); no job is saved"
-        yield Told(level=Level.BAD, text=text, do="systemctl start slurm-elastic-ckptman")
+        service_state = "slurm-elastic-ckptman is NOT RUNNING"
+        text = f"Checkpoints: {service_state} (heartbeat {age}); no job is saved"
+        yield StatusNotice(level=Level.BAD, text=text, do="systemctl start slurm-elastic-ckptman")
 
 
-def problems(view: StatusView) -> Iterable[Told]:
-    """The last answers of Slurm and the clouds that were errors."""
+def problems(view: StatusView) -> Iterable[StatusNotice]:
+    """Report the last errors of Slurm and of other services."""
     for problem in view.daemon.problems:
-        yield Told(level=Level.BAD, text=f"last error of {problem}")
+        yield StatusNotice(level=Level.BAD, text=f"last error of {problem}")
 
 
-def unread(view: StatusView) -> Iterable[Told]:
-    """What could not be read, or cannot be true."""
+def unread(view: StatusView) -> Iterable[StatusNotice]:
+    """Report a ledger, a Slurm or a clock that cannot be read or cannot be right."""
     if view.ledger_error:
         text = f"The records of slurm-elasticd (the ledger) cannot be read: {view.ledger_error}"
         do = START if view.daemon.pid is None else ""
-        yield Told(level=Level.LOUD, text=text, do=do, cause=LEDGER)
+        yield StatusNotice(level=Level.LOUD, text=text, do=do, cause=LEDGER)
     if view.slurm_error:
         text = f"Slurm does not answer: {view.slurm_error}"
-        yield Told(level=Level.LOUD, text=text, do=SLURMCTLD * (view.slurm_error != NO_NODE))
+        yield StatusNotice(
+            level=Level.LOUD, text=text, do=SLURMCTLD * (view.slurm_error != NO_NODE)
+        )
     if view.clock:
-        yield Told(level=Level.LOUD, text=view.clock)
+        yield StatusNotice(level=Level.LOUD, text=view.clock)
 
 
-def unendable(view: StatusView) -> Iterable[Told]:
-    """Clouds with paid machines that cannot be ended until the credentials work."""
+def unendable(view: StatusView) -> Iterable[StatusNotice]:
+    """Report clouds with paid machines that cannot be ended until the credentials work."""
     return (_problem(cloud, view.at) for cloud in view.clouds if _is_unendable(cloud))
 
 
-def other_clouds(view: StatusView) -> Iterable[Told]:
-    """Other clouds that are not in use, or answer with errors."""
+def other_clouds(view: StatusView) -> Iterable[StatusNotice]:
+    """Report the other clouds that are not in use or answer with errors."""
     for cloud in view.clouds:
         if cloud.blocked:
-            yield Told(level=Level.WARN, text=f"Not in use: {cloud.blocked}")
+            yield StatusNotice(level=Level.WARN, text=f"Not in use: {cloud.blocked}")
         if cloud.problem and not _is_unendable(cloud):
             yield _problem(cloud, view.at)
 
@@ -167,13 +176,13 @@ def _is_unendable(cloud: CloudView) -> bool:
     return cloud.refused and bool(cloud.unendable)
 
 
-def _problem(cloud: CloudView, now: float) -> Told:
-    """The error of a cloud; paid machines that cannot be ended for it are said first."""
+def _problem(cloud: CloudView, now: float) -> StatusNotice:
+    """Report the error of a cloud; machines that cannot be ended come first in the text."""
     ago = f" ({brief(now - cloud.checked)} ago)" if cloud.checked else ""
     how = "refuses the credentials" if cloud.refused else "answers with an error"
     text = f"cloud {cloud.name} {how}{ago}: {cloud.problem}"
     unendable = f"{cloud.unendable}; " if cloud.unendable else ""
-    return Told(
+    return StatusNotice(
         level=Level.LOUD if _is_unendable(cloud) else Level.BAD,
         text=sentence(f"{unendable}{text}"),
         do=cloud.do,
@@ -181,62 +190,62 @@ def _problem(cloud: CloudView, now: float) -> Told:
     )
 
 
-def paused(breaker: BreakerView) -> Told:
-    """A pool whose machines fail."""
+def paused(breaker: BreakerView) -> StatusNotice:
+    """Report a pool whose machines fail."""
     how = breaker.how
     if breaker.node_reason:
-        were = "was" if breaker.failures == 1 else "were"
-        how = f"{were} taken out of service by Slurm: {breaker.node_reason}"
-    row = "" if breaker.failures == 1 else " in a row"
+        verb = "was" if breaker.failures == 1 else "were"
+        how = f"{verb} taken out of service by Slurm: {breaker.node_reason}"
+    in_a_row = "" if breaker.failures == 1 else " in a row"
     paid = f" ({money(breaker.paid)} paid)" if breaker.paid else ""
-    failed = f"{counted(breaker.failures, 'machine')}{row} {how}{paid}"
+    failed = f"{counted(breaker.failures, 'machine')}{in_a_row} {how}{paid}"
     cause = scope_of_pool(breaker.pool)
     if breaker.left is None:
         text = f"Pool {breaker.pool}: {failed}; it is paused at {breaker.limit} in a row"
         do = breaker.remedy or try_pool(breaker.pool)
-        return Told(level=Level.WARN, text=text, do=do, cause=cause)
+        return StatusNotice(level=Level.WARN, text=text, do=do, cause=cause)
     if breaker.left > 0:
-        then = f"{brief(breaker.left)} more, or until `slurm-elastic clear {breaker.pool}`"
-        text = f"Pool {breaker.pool} IS PAUSED: {failed}; {then}"
+        end_of_pause = f"{brief(breaker.left)} more, or until `slurm-elastic clear {breaker.pool}`"
+        text = f"Pool {breaker.pool} IS PAUSED: {failed}; {end_of_pause}"
         do = breaker.remedy or try_pool(breaker.pool)
-        return Told(level=Level.LOUD, text=text, do=do, cause=cause)
+        return StatusNotice(level=Level.LOUD, text=text, do=do, cause=cause)
     text = f"Pool {breaker.pool} is on trial with one machine: {failed}"
-    return Told(level=Level.WARN, text=text, do=breaker.remedy, cause=cause)
+    return StatusNotice(level=Level.WARN, text=text, do=breaker.remedy, cause=cause)
 
 
-def stopped(budgets: Iterable[BudgetView]) -> Iterable[Told]:
-    """Budgets that are used up."""
+def stopped(budgets: Iterable[BudgetView]) -> Iterable[StatusNotice]:
+    """Report budgets that are used up."""
     for budget in budgets:
         if budget.stop:
             text = f"No machine is started for {payer(budget)}: {budget.stop}"
-            yield Told(level=Level.WARN, text=text)
+            yield StatusNotice(level=Level.WARN, text=text)
 
 
-def _out_of_machines(view: StatusView) -> Iterable[Told]:
-    """Pools of which no offer is left while jobs wait for them."""
+def _out_of_machines(view: StatusView) -> Iterable[StatusNotice]:
+    """Report pools that no offer serves while jobs wait for them."""
     jobs = view.queue.jobs if view.queue else ()
     partition_of = {cloud.name: cloud.partition for cloud in view.clouds}
-    lasting = {hold.pool: hold for hold in view.holds if hold.kind == CAPACITY}
+    capacity_hold_of = {hold.pool: hold for hold in view.holds if hold.kind == CAPACITY}
     for pool in view.pools:
-        mine = [job for job in jobs if partition_of[pool.cloud] in job.partitions]
-        count = sum(one.tasks for one in mine if one.why)
-        if count and (hold := lasting.get(pool.name)):
+        pool_jobs = [job for job in jobs if partition_of[pool.cloud] in job.partitions]
+        count = sum(job.tasks for job in pool_jobs if job.why)
+        if count and (hold := capacity_hold_of.get(pool.name)):
             waits = "1 job waits" if count == 1 else f"{count} jobs wait"
             text = f"Pool {pool.name} gets no machine, and {waits} for it: {pool.shut}"
-            yield Told(level=Level.WARN, text=text, cause=hold.cause)
+            yield StatusNotice(level=Level.WARN, text=text, cause=hold.cause)
 
 
-def kept(view: StatusView) -> Iterable[Told]:
-    """Jobs, partitions and nodes that Slurm or a person keeps from starting or from jobs."""
-    for one in view.kept:
-        if one.kind in (REPLACED, GIVEN_UP):
+def kept(view: StatusView) -> Iterable[StatusNotice]:
+    """Report jobs, partitions and nodes that Slurm or a person keeps from running."""
+    for row in view.kept:
+        if row.kind in (REPLACED, GIVEN_UP):
             continue  # their machines' rows report them
-        level = Level.WARN if one.stuck else Level.NOTE
-        yield Told(level=level, text=sentence(one.text), do=one.do)
+        level = Level.WARN if row.stuck else Level.NOTE
+        yield StatusNotice(level=level, text=sentence(row.text), do=row.do)
 
 
 def payer(budget: BudgetView) -> str:
-    """Whose budget it is."""
+    """Return in words whose budget it is."""
     if budget.account:
         return f"account {budget.account}"
     if budget.user:
@@ -244,37 +253,37 @@ def payer(budget: BudgetView) -> str:
     return f"cloud {budget.cloud}" if budget.cloud else "the cluster"
 
 
-def _jobs_in_danger(view: StatusView) -> Iterable[Told]:
-    told = {machine.node for machine in view.instances if machine.next.startswith(TAKEN)}
+def _jobs_in_danger(view: StatusView) -> Iterable[StatusNotice]:
+    reported_nodes = {machine.node for machine in view.instances if machine.next.startswith(TAKEN)}
     for threat in view.checkpoints.threats if view.checkpoints else ():
-        if threat.node not in told:
-            why = threat.reason or f"told by {threat.source}"
-            yield Told(level=Level.BAD, text=f"{threat.node}: {taken(threat)}, {why}")
+        if threat.node not in reported_nodes:
+            reason_text = threat.reason or f"told by {threat.source}"
+            yield StatusNotice(
+                level=Level.BAD, text=f"{threat.node}: {taken_phrase(threat)}, {reason_text}"
+            )
     for job in view.checkpoints.unsavable if view.checkpoints else ():
         text = f"Job {job.label} cannot be saved by {job.method}: {job.why}"
-        yield Told(level=Level.WARN, text=text)
+        yield StatusNotice(level=Level.WARN, text=text)
 
 
-def machines(instances: Iterable[InstanceView]) -> Iterable[Told]:
-    """Those that need somebody, by what for."""
+def machines(instances: Iterable[InstanceView]) -> Iterable[StatusNotice]:
+    """Report the machines that need a person, grouped by their next step."""
     groups: dict[str, list[str]] = {}
     for machine in instances:
         if not machine.calm:
             groups.setdefault(machine.next, []).append(machine.node or machine.id)
-    causes = sorted(groups.items(), key=lambda one: not one[0].startswith(TAKEN))
-    for follows, names in causes[:_CAUSES]:
-        level = Level.BAD if follows.startswith(TAKEN) else Level.WARN
-        text = ", ".join(names[:_NAMED])
-        if len(names) > _NAMED:
-            text = f"{len(names)} machines ({text} and {len(names) - _NAMED} more)"
-        yield Told(level=level, text=f"{text}: {follows}")
-    if rest := causes[_CAUSES:]:
-        count = sum(len(names) for _, names in rest)
-        yield Told(level=Level.WARN, text=f"{count} more machines need attention")
+    steps = sorted(groups.items(), key=lambda step: not step[0].startswith(TAKEN))
+    for next_step, names in steps[:_MAX_STEPS]:
+        level = Level.BAD if next_step.startswith(TAKEN) else Level.WARN
+        text = ", ".join(names[:_MAX_NAMES])
+        if len(names) > _MAX_NAMES:
+            text = f"{len(names)} machines ({text} and {len(names) - _MAX_NAMES} more)"
+        yield StatusNotice(level=level, text=f"{text}: {next_step}")
+    if other_steps := steps[_MAX_STEPS:]:
+        count = sum(len(names) for _, names in other_steps)
+        yield StatusNotice(level=Level.WARN, text=f"{count} more machines need attention")
 
 
 def sentence(text: str) -> str:
+    """Return the text with a capital first letter."""
     return f"{text[:1].upper()}{text[1:]}"
-
-
-_NAMED, _CAUSES = 3, 4  # how many machines are named for a cause, and how many causes are told

@@ -1,4 +1,4 @@
-"""The part of ``status`` and ``ckpt list`` about checkpoints. Pure functions."""
+"""The checkpoint part of ``status`` and ``ckpt list``. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_elastic.state.heartbeat import alive
 
 
 class CheckpointFacts(Struct, frozen=True, kw_only=True):
-    """slurm-elastic-ckptman's records. ``process_found``: its process exists (None: not looked)."""
+    """The records of slurm-elastic-ckptman. ``process_found``: it runs (None: not checked)."""
 
     heartbeat: tuple[float, int] | None = None
     trouble: str = ""
@@ -26,7 +26,9 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
 
 
 class SavedView(Struct, frozen=True, kw_only=True):
-    """A job's last good image: ``age`` in seconds, ``size`` in bytes (0: the application's own)."""
+    """A job's last good image: ``age`` in seconds, ``size`` in bytes (0: the application's own
+    image).
+    """
 
     job: int
     label: str
@@ -39,7 +41,7 @@ class SavedView(Struct, frozen=True, kw_only=True):
 
 
 class UnsavableView(Struct, frozen=True, kw_only=True):
-    """A job that cannot be saved: why, and what would help."""
+    """A job that cannot be saved: the reason, and what would help."""
 
     job: int
     label: str
@@ -50,8 +52,10 @@ class UnsavableView(Struct, frozen=True, kw_only=True):
 
 
 class ThreatView(Struct, frozen=True, kw_only=True):
-    """A notice that still holds; ``left`` in seconds, if a deadline is known. ``source`` gave it,
-    and is the ``reason``, too, where it gave none.
+    """A notice that still holds.
+
+    ``left``: seconds to the deadline (None: unknown). ``source``: who gave the notice. If the
+    source gave no ``reason``, people are shown the source instead.
     """
 
     node: str
@@ -62,11 +66,14 @@ class ThreatView(Struct, frozen=True, kw_only=True):
 
 
 class MoveView(Struct, frozen=True, kw_only=True):
-    """A job that leaves its nodes, or returns to them with a new time limit (``cause``), or did so
-    within the last day. It ``began`` (Unix time) and ``took`` so many seconds so far, or in all;
-    ``waits_for``: what comes next, where its ``step`` is to wait. ``hopeless``: nothing of the run
-    can be saved. ``started_over``: it runs again, from its start. ``work_lost``: seconds that its
-    last run had worked since the image that it continues from (None: it does not run again yet).
+    """A job that leaves its nodes or returns to them, or did so in the last day; ``cause`` says
+    why.
+
+    It ``began`` at that Unix time and ``took`` so many seconds so far or, if ``over``, in all.
+    ``waits_for``: the next event if its ``step`` is waiting. ``hopeless``: nothing of the run can
+    be saved. ``started_over``: the job runs again from its start. ``work_lost``: seconds that the
+    last run had worked since the image that the job continues from (None: it does not run again
+    yet).
     """
 
     job: int
@@ -87,8 +94,10 @@ class MoveView(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointsView(Struct, frozen=True, kw_only=True):
-    """All of it. ``alive``: slurm-elastic-ckptman's heartbeat, ``age`` seconds old, is fresh, and
-    its process is not known to be gone. ``trouble``: why it keeps what it does only in memory.
+    """Everything about checkpoints.
+
+    ``alive``: slurm-elastic-ckptman's heartbeat, ``age`` seconds old, is fresh and its process is
+    not known to be gone. ``trouble``: why it keeps its records only in memory.
     """
 
     alive: bool
@@ -121,10 +130,10 @@ def checkpoints_view(
         moves=tuple(_move(r, now) for r in facts.migrations),
         unsavable=tuple(
             UnsavableView(
-                job=one.job, label=one.label, method=one.method, age=max(now - one.at, 0.0),
-                why=one.why, remedy=one.remedy,
+                job=run.job, label=run.label, method=run.method, age=max(now - run.at, 0.0),
+                why=run.why, remedy=run.remedy,
             )
-            for one in facts.unsavable
+            for run in facts.unsavable
         ),
     )  # fmt: skip
 

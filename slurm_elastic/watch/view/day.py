@@ -1,5 +1,7 @@
-"""The last hours or days as series, which is what ``slurm-elastic status --day --json`` prints.
-Pure.
+"""The series of ``slurm-elastic status --day --json``: machines, dollars and jobs over hours or
+days.
+
+Pure functions.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from msgspec import Struct
 from slurm_elastic.model.memory import Machine, Run
 from slurm_elastic.model.slurm import SlurmJob
 
-SPAN = 86400.0
-STEP = 300.0  # seconds between two points of a day
-HOUR = 3600.0
+DAY_S = 86400.0
+DAY_STEP_S = 300.0  # between two points of a day
+HOUR_S = 3600.0
 
 
 class Span(StrEnum):
-    """How far back it goes."""
+    """How far back the series go."""
 
     HOURS = "6h"
     DAY = "24h"
@@ -28,35 +30,39 @@ class Span(StrEnum):
 
     @property
     def seconds(self) -> float:
-        """Its length."""
-        return int(self[:-1]) * (SPAN if self.endswith("d") else HOUR)
+        """The span's length."""
+        return int(self[:-1]) * (DAY_S if self.endswith("d") else HOUR_S)
 
     @property
     def told(self) -> str:
-        """The same for people."""
+        """The span in words."""
         return f"{self[:-1]} {'days' if self.endswith('d') else 'hours'}"
 
     @property
     def step(self) -> float:
-        """Seconds between two points; rows of a table are whole numbers of these."""
-        return {Span.HOURS: 60.0, Span.DAY: STEP, Span.WEEK: 1800.0, Span.MONTH: 7200.0}[self]
+        """Seconds between two points. An hour, and for long spans a day, is a whole number of
+        steps.
+        """
+        return {Span.HOURS: 60.0, Span.DAY: DAY_STEP_S, Span.WEEK: 1800.0, Span.MONTH: 7200.0}[self]
 
 
 class Peak(Struct, frozen=True, kw_only=True):
-    """The most that there was at once, and when it began (None: there was nothing)."""
+    """The highest value, and when it was first reached (Unix time; None: it was always 0)."""
 
     value: float
     at: float | None
 
 
 class DayView(Struct, frozen=True, kw_only=True):
-    """A value for each of ``points``: the first at ``begin`` (Unix time), then one each ``step``
-    seconds, the last one ``at``. A point stands for the time until the next one, the last for its
-    moment alone. Counts are the most at once in that time, dollars the mean. By market:
-    ``machines`` that were paid, and what they cost in ``dollars`` an hour. ``booting``: machines
-    that had not registered yet. ``running``: jobs on our nodes. ``waiting``: jobs that wait now,
-    from their submission on (None: Slurm did not say). ``most``: of ``machines`` and ``dollars``
-    over all markets, and of ``running``. ``private`` is as in ``Facts``.
+    """Series with one value for each of ``points``.
+
+    The first point is at ``begin`` (Unix time), the next ones follow each ``step`` seconds, the
+    last is ``at``. A point stands for the time until the next point; the last point stands for its
+    moment alone. A count is the highest of its time, dollars are the mean. By market: ``machines``
+    are the paid machines, ``dollars`` their cost ($/h). ``booting``: machines that had not yet
+    registered. ``running``: jobs on our nodes. ``waiting``: the jobs that wait at ``at``, counted
+    from their submission (None: Slurm did not answer). ``most``: the peaks of ``machines`` and
+    ``dollars`` over all markets, and of ``running``. ``private`` is as in ``Facts``.
     """
 
     at: float
@@ -74,7 +80,10 @@ class DayView(Struct, frozen=True, kw_only=True):
 
 
 class HourView(NamedTuple):
-    """An hour, or of several days a day: the most at once, ``dollars`` the mean; the last: now."""
+    """One hour, or one day if the span is several days; the last row is the present.
+
+    Counts are the highest of that time, ``dollars`` is the mean ($/h).
+    """
 
     at: float
     machines: list[int]
@@ -85,7 +94,7 @@ class HourView(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """How much there was from ``since`` on, until ``until``."""
+    """A value that was constant from ``since`` until ``until`` (Unix times)."""
 
     since: float
     until: float
@@ -93,7 +102,7 @@ class _Level(NamedTuple):
 
 
 class _Series:
-    """How much there was at once, from when each thing began and ended."""
+    """A value over time, added up from things that each have a begin and an end."""
 
     def __init__(self, now: float, span: Span) -> None:
         self._begin, self._now, self._step = now - span.seconds, now, span.step
@@ -101,51 +110,51 @@ class _Series:
         self._changes: list[tuple[float, float]] = []
 
     def add(self, since: float, until: float | None, value: float = 1.0) -> None:
-        """Add what lasted from ``since`` until ``until`` (None: it lasts)."""
+        """Add a thing that lasted from ``since`` until ``until`` (None: it lasts)."""
         since = max(since, self._begin)
         if until is None:
             self._changes.append((since, value))
         elif until > since:
             self._changes += [(since, value), (until, -value)]
 
-    def most(self) -> list[int]:
-        """The most at once in each point's time."""
-        found = [0.0] * (self._bins + 1)
+    def highest(self) -> list[int]:
+        """Return the highest value of each point's time."""
+        highest_values = [0.0] * (self._bins + 1)
         for level in self._levels():
             for n in self._points(level):
-                found[n] = max(found[n], level.value)
-        return [round(value) for value in found]
+                highest_values[n] = max(highest_values[n], level.value)
+        return [round(value) for value in highest_values]
 
     def means(self) -> list[float]:
-        """The mean over each point's time; for the last point, the present value."""
-        found = [0.0] * (self._bins + 1)
+        """Return the mean over each point's time; for the last point, the present value."""
+        mean_values = [0.0] * (self._bins + 1)
         for level in self._levels():
             for n in self._points(level):
-                at = self._begin + n * self._step
-                inside = min(level.until, at + self._step) - max(level.since, at)
-                found[n] += level.value * (1.0 if n == self._bins else inside / self._step)
-        return [round(value, 6) for value in found]
+                point_at = self._begin + n * self._step
+                inside = min(level.until, point_at + self._step) - max(level.since, point_at)
+                mean_values[n] += level.value * (1.0 if n == self._bins else inside / self._step)
+        return [round(value, 6) for value in mean_values]
 
     def peak(self) -> Peak:
-        """The most at once in all the time, and when that was first reached."""
+        """Return the highest value of the whole span, and when it was first reached."""
         levels = (level for level in self._levels() if level.value > 0)
         top = max(levels, key=lambda level: level.value, default=None)
         return Peak(value=0.0, at=None) if top is None else Peak(value=top.value, at=top.since)
 
     def _levels(self) -> list[_Level]:
-        """One after the other; the last one lasts beyond now."""
+        """Return the levels in order of time; the last one ends after now."""
         changes = sorted(change for change in self._changes if change[0] <= self._now)
-        found, total = [], 0.0
+        levels, total = [], 0.0
         for n, (at, value) in enumerate(changes):
             total += value
             until = changes[n + 1][0] if n + 1 < len(changes) else self._now + self._step
             if until > at:
-                # Rounded, as prices that were added and taken off again may leave a little.
-                found.append(_Level(at, until, round(total, 9)))
-        return found
+                # Rounded: adding and subtracting float prices leaves tiny remainders.
+                levels.append(_Level(at, until, round(total, 9)))
+        return levels
 
     def _points(self, level: _Level) -> range:
-        """The points whose time the level touches."""
+        """Return the points whose time overlaps the level."""
         first = int((level.since - self._begin) // self._step)
         if level.until > self._now:
             return range(first, self._bins + 1)
@@ -156,19 +165,21 @@ def day_view(
     machines: Sequence[Machine], runs: Iterable[Run], now: float, private: tuple[str, ...] = (),
     span: Span = Span.DAY,
 ) -> DayView:  # fmt: skip
-    """From the machines and runs that fall, at least partly, within the span."""
+    """Return the series of the machines and runs that fall, at least partly, within the span."""
     markets = sorted({str(machine.instance.market) for machine in machines})
     paid = {market: _Series(now, span) for market in markets}
     dollars = {market: _Series(now, span) for market in markets}
-    every, price, booting, running = (_Series(now, span) for _ in range(4))
+    all_machines, price, booting, running = (_Series(now, span) for _ in range(4))
     for machine in machines:
-        one = machine.instance
-        for series in (paid[one.market], every):
-            series.add(one.launched, machine.ended_at)
-        for series in (dollars[one.market], price):
-            series.add(one.launched, machine.ended_at, one.price)
-        up = [at for at in (machine.registered_at, machine.retired_at, machine.ended_at) if at]
-        booting.add(one.launched, min(up, default=None))
+        instance = machine.instance
+        for series in (paid[instance.market], all_machines):
+            series.add(instance.launched, machine.ended_at)
+        for series in (dollars[instance.market], price):
+            series.add(instance.launched, machine.ended_at, instance.price)
+        boot_ends = [
+            at for at in (machine.registered_at, machine.retired_at, machine.ended_at) if at
+        ]
+        booting.add(instance.launched, min(boot_ends, default=None))
     for run in runs:
         running.add(run.begin, run.end)
     return DayView(
@@ -176,34 +187,34 @@ def day_view(
         begin=now - span.seconds,
         step=span.step,
         points=int(span.seconds / span.step) + 1,
-        machines={market: series.most() for market, series in paid.items()},
+        machines={market: series.highest() for market, series in paid.items()},
         dollars={market: series.means() for market, series in dollars.items()},
-        booting=booting.most(),
-        running=running.most(),
-        most={"machines": every.peak(), "dollars": price.peak(), "running": running.peak()},
+        booting=booting.highest(),
+        running=running.highest(),
+        most={"machines": all_machines.peak(), "dollars": price.peak(), "running": running.peak()},
         private=private,
     )
 
 
 def still_waiting(jobs: Iterable[SlurmJob], now: float, span: Span = Span.DAY) -> list[int]:
-    """How many of the jobs that wait now had been submitted in each point's time."""
-    found = _Series(now, span)
+    """Return for each point how many of the jobs that wait now had been submitted by its end."""
+    waiting = _Series(now, span)
     for job in jobs:
         if "PENDING" in job.states:
-            found.add(job.submit, None, job.tasks)
-    return found.most()
+            waiting.add(job.submit, None, job.tasks)
+    return waiting.highest()
 
 
 def hours(day: DayView) -> list[HourView]:
-    """Hour by hour, or day by day, the oldest first; the last one is now."""
-    each = round((HOUR if day.at - day.begin <= SPAN else SPAN) / day.step)
-    found = []
-    for first in range(0, day.points, each):
-        points = slice(first, first + each)
+    """Return one row for each hour, or for each day of a longer span, the oldest first."""
+    points_per_row = round((HOUR_S if day.at - day.begin <= DAY_S else DAY_S) / day.step)
+    rows = []
+    for first_point in range(0, day.points, points_per_row):
+        points = slice(first_point, first_point + points_per_row)
         dollars = [sum(prices[points]) / len(prices[points]) for prices in day.dollars.values()]
-        found.append(
+        rows.append(
             HourView(
-                at=day.begin + first * day.step,
+                at=day.begin + first_point * day.step,
                 machines=[max(counts[points]) for counts in day.machines.values()],
                 dollars=sum(dollars),
                 booting=max(day.booting[points]),
@@ -211,4 +222,4 @@ def hours(day: DayView) -> list[HourView]:
                 waiting=None if day.waiting is None else max(day.waiting[points]),
             )
         )
-    return found
+    return rows

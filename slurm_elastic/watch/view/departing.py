@@ -1,4 +1,4 @@
-"""Machines that leave: their cloud takes them away, or an operator sends them away. Pure."""
+"""Machines that leave because their cloud takes them away or an operator sends them away. Pure."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from slurm_elastic.policies.repair.departure import concerned, is_leaving, is_pe
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, ThreatView
 
 TAKEN = ("is taken away", "may be taken away")
-"""How phrases about machines begin that their cloud takes away."""
-LOST = "CANNOT BE SAVED"
-"""What they say of such a job."""
+"""First words of the phrases about machines that their cloud takes away."""
+UNSAVABLE = "CANNOT BE SAVED"
+"""Marks a job in these phrases that will lose its work."""
 
 
-def taken_away(
+def taken_phrases(
     view: CheckpointsView | None, jobs: Mapping[str, Sequence[SlurmJob]]
 ) -> dict[str, str]:
-    """By node, that its machine is taken away, and what becomes of its ``jobs``."""
-    found = {}
-    for one in view.threats if view else ():
-        fates = "; ".join(_fates(view, one.node, jobs.get(one.node, ()))) if view else ""
-        found[one.node] = f"{taken(one)}: {fates}" if fates else taken(one)
-    return found
+    """Return a phrase for each node whose machine is taken away.
+
+    The phrase also says what becomes of the node's ``jobs``.
+    """
+    phrases = {}
+    for threat in view.threats if view else ():
+        fates = "; ".join(_fates(view, threat.node, jobs.get(threat.node, ()))) if view else ""
+        phrases[threat.node] = f"{taken_phrase(threat)}: {fates}" if fates else taken_phrase(threat)
+    return phrases
 
 
-def taken(threat: ThreatView) -> str:
-    """What becomes of its machine, and when."""
+def taken_phrase(threat: ThreatView) -> str:
+    """Return what happens to the machine of a threat, and when."""
     if threat.kind == NoticeKind.REBALANCE:
         return f"may be taken away ({threat.kind})"
     if threat.kind == NoticeKind.DEPARTURE:
@@ -41,31 +44,35 @@ def taken(threat: ThreatView) -> str:
 
 
 def _fates(view: CheckpointsView, node: str, jobs: Iterable[SlurmJob]) -> Iterator[str]:
-    """Of its jobs those that are on their way, and those that cannot be saved."""
+    """Yield a phrase for each job of the node that is being moved or that cannot be saved."""
     moves = [move for move in view.moves if node in move.nodes and not move.over]
     for move in moves:
-        yield f"job {move.label} {f'{LOST}: {move.note}' if move.hopeless else f'is {move.step}'}"
-    told = {move.job for move in moves}
-    here = {job.id for job in jobs} - told
-    for one in view.unsavable:
-        if one.job in here:
-            yield f"job {one.label} {LOST}: {one.why}"
+        yield (
+            f"job {move.label} "
+            f"{f'{UNSAVABLE}: {move.note}' if move.hopeless else f'is {move.step}'}"
+        )
+    moved_jobs = {move.job for move in moves}
+    staying_jobs = {job.id for job in jobs} - moved_jobs
+    for lost in view.unsavable:
+        if lost.job in staying_jobs:
+            yield f"job {lost.label} {UNSAVABLE}: {lost.why}"
 
 
-def sent_away(
+def departure_phrase(
     directives: Iterable[Directive], machine: Machine, node: SlurmNode, now: float
 ) -> str:
-    """How an operator has the machine leave once it is up; empty: it stays, or a person has drained
-    its node.
+    """Return how an operator's order has the machine leave once it is up.
+
+    Return "" if no order concerns it, or if a person has drained its node.
     """
     if phase(node) is not Phase.UP or is_persons(node):
         return ""
-    for one in directives:
-        word = one.word
-        if not isinstance(word, Departure) or not one.holds(now):
+    for order in directives:
+        departure = order.word
+        if not isinstance(departure, Departure) or not order.holds(now):
             continue
-        if concerned([machine], word, one.starts):
-            turn = "" if word.unavailable is None or is_leaving(node) else " in its turn"
-            jobs = " once its jobs are moved" if word.aggressive else " after its jobs"
-            return f"leaves{turn}{jobs if is_busy(node) else ''}: {word.manner}{given(one)}"
+        if concerned([machine], departure, order.starts):
+            turn = "" if departure.unavailable is None or is_leaving(node) else " in its turn"
+            jobs = " once its jobs are moved" if departure.aggressive else " after its jobs"
+            return f"leaves{turn}{jobs if is_busy(node) else ''}: {departure.manner}{given(order)}"
     return ""

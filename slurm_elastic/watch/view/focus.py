@@ -1,9 +1,10 @@
-"""Costs in the FinOps Open Cost and Usage Specification (FOCUS) 1.2, with the columns that 1.3 has
-for split charges. A row is one part of one machine's hour.
+"""Costs in the FinOps Open Cost and Usage Specification (FOCUS) 1.2, with 1.3's split-charge
+columns.
 
-The rows of a ``ResourceId`` and a charge period add up to what that machine was charged in it. List
-prices are on-demand prices, if the cloud told one. Time that nobody used is a part of its own, with
-``x_UnusedReason``. Source: the specification's columns, https://focus.finops.org.
+A row is one part of one machine's hour. The rows of a ``ResourceId`` and a charge period add up to
+the charge for that machine in that period. List prices are on-demand prices if the cloud quoted
+one. Unused time is a part of its own, with ``x_UnusedReason``. Source: the specification's columns,
+https://focus.finops.org.
 """
 
 from __future__ import annotations
@@ -39,25 +40,25 @@ COLUMNS = (
 
 
 def rows(charges: Iterator[Charge], runs: Sequence[Run], cluster: str) -> Iterator[dict[str, str]]:
-    """Ordered by machine and time; empty texts are null."""
+    """Yield a row for each part of each hour, ordered by machine and time; empty texts are null."""
     for charge in charges:
-        of_machine = _machine_columns(charge.machine, cluster)
+        machine_columns = _machine_columns(charge.machine, cluster)
         for hour in charge.hours:
-            of_hour = of_machine | _hour_columns(hour)
+            hour_columns = machine_columns | _hour_columns(hour)
             for key in hour.parts:
-                yield of_hour | _part_columns(charge.machine, hour, key, runs)
+                yield hour_columns | _part_columns(charge.machine, hour, key, runs)
 
 
 def _machine_columns(machine: Machine, cluster: str) -> dict[str, str]:
-    one = machine.instance
+    instance = machine.instance
     return {
         "BillingCurrency": "USD",
-        "BillingAccountId": one.cloud,
-        "BillingAccountName": one.cloud,
+        "BillingAccountId": instance.cloud,
+        "BillingAccountName": instance.cloud,
         "ChargeCategory": "Usage",
         "ChargeClass": "",
         "ChargeFrequency": "Usage-Based",
-        "PricingCategory": _CATEGORY[one.market],
+        "PricingCategory": _CATEGORY[instance.market],
         "PricingUnit": "Hours",
         "ListUnitPrice": _plain(_list_price(machine)),
         "ContractedUnitPrice": _plain(_price(machine)),
@@ -65,16 +66,18 @@ def _machine_columns(machine: Machine, cluster: str) -> dict[str, str]:
         "ServiceCategory": "Compute",
         "ServiceSubcategory": "Virtual Machines",
         "ServiceName": "Virtual Machines",
-        "ProviderName": one.cloud,
-        "PublisherName": one.cloud,
-        "InvoiceIssuerName": one.cloud,
-        "AvailabilityZone": one.zone,
-        "ResourceId": whole_id(one.id),
-        "ResourceName": one.node,
+        "ProviderName": instance.cloud,
+        "PublisherName": instance.cloud,
+        "InvoiceIssuerName": instance.cloud,
+        "AvailabilityZone": instance.zone,
+        "ResourceId": whole_id(instance.id),
+        "ResourceName": instance.node,
         "ResourceType": "Virtual Machine",
-        "SkuId": one.instance_type,
-        "SkuPriceId": one.offer_key,
-        "Tags": json.dumps({"cluster": cluster, "pool": machine.pool, "market": str(one.market)}),
+        "SkuId": instance.instance_type,
+        "SkuPriceId": instance.offer_key,
+        "Tags": json.dumps(
+            {"cluster": cluster, "pool": machine.pool, "market": str(instance.market)}
+        ),
         "AllocatedMethodId": METHOD,
         "AllocatedMethodDetails": _METHOD,
     }
@@ -97,7 +100,7 @@ def _part_columns(
 ) -> dict[str, str]:
     cost = _plain(Decimal(hour.parts[key]) / 1_000_000)
     quantity = Decimal(hour.weights[key]) / (WHOLE * HOUR)
-    found = {
+    columns = {
         "BilledCost": cost,
         "EffectiveCost": cost,
         "ContractedCost": cost,
@@ -105,14 +108,15 @@ def _part_columns(
         "PricingQuantity": _plain(round(quantity, 12)),
         "ConsumedQuantity": _plain(round(quantity, 12)),
     }
-    return found | _whom(machine, key, runs)
+    return columns | _allocation_columns(machine, key, runs)
 
 
-def _whom(machine: Machine, key: int | Unused, runs: Sequence[Run]) -> dict[str, str]:
-    one = machine.instance
+def _allocation_columns(machine: Machine, key: int | Unused, runs: Sequence[Run]) -> dict[str, str]:
+    """Return the columns that say which job, or which unused time, a part is charged to."""
+    instance = machine.instance
     if isinstance(key, Unused):
         return {
-            "ChargeDescription": f"{one.instance_type} {one.market}, unused: {key}",
+            "ChargeDescription": f"{instance.instance_type} {instance.market}, unused: {key}",
             "AllocatedResourceId": f"unused/{key}",
             "AllocatedResourceName": "unused",
             "AllocatedTags": "{}",
@@ -121,7 +125,9 @@ def _whom(machine: Machine, key: int | Unused, runs: Sequence[Run]) -> dict[str,
     run = runs[key]
     tags = {"account": run.account, "user": run.user, "partition": run.partition}
     return {
-        "ChargeDescription": f"{one.instance_type} {one.market}, job {run.label or run.job}",
+        "ChargeDescription": (
+            f"{instance.instance_type} {instance.market}, job {run.label or run.job}"
+        ),
         "AllocatedResourceId": f"job/{run.job}",
         "AllocatedResourceName": run.label or str(run.job),
         "AllocatedTags": json.dumps(tags),
@@ -138,9 +144,9 @@ def _list_price(machine: Machine) -> Decimal:
 
 
 def _plain(number: Decimal) -> str:
-    """Without an exponent: the specification's numeric format, which spreadsheets can read."""
+    """Return the number without an exponent: FOCUS' numeric format, which spreadsheets can read."""
     return f"{number:f}"
 
 
-def _time(at: datetime) -> str:
-    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

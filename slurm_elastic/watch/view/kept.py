@@ -1,5 +1,6 @@
-"""Sentences of ``status``, ``doctor`` and ``explain`` about nodes and partitions that take no jobs,
-and about jobs that do not start by themselves. Pure, but for the head's time zone.
+"""Sentences about nodes and partitions that take no jobs, and jobs that do not start by themselves.
+
+``status``, ``doctor`` and ``explain`` show them. Pure, except for the head's time zone.
 """
 
 from __future__ import annotations
@@ -24,56 +25,58 @@ from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.view.rows import Facts, KeptView
 
 REPLACED = "replaced"
-"""The kind of nodes that get other machines without a person's help."""
+"""The kind of nodes that get new machines without a person's help."""
 GIVEN_UP = "given-up"
-"""The kind of nodes whose machines do not answer: slurm-elasticd returns them, too."""
+"""The kind of nodes whose machines do not answer; slurm-elasticd returns these, too."""
 _KINDS = {Keep.REPLACED: REPLACED, Keep.GIVEN_UP: GIVEN_UP}
-_NAMED = 5
-"""Jobs that are named for one cause."""
-_DAY = 86400.0
-_JOB = "JOBID"
+_MAX_NAMES = 5  # jobs that a row names
+_DAY_S = 86400.0
+_JOB = "JOBID"  # stands for the job in the command of a shared verdict
 
 
 def kept_views(config: Config, facts: Facts) -> tuple[KeptView, ...]:
-    """Everything of ours that is kept. Rows that no person meant come first."""
+    """Return a row for everything of ours that is kept; rows that nobody intended come first."""
     nodes = facts.nodes or {}
-    ours = [name for pool in domain_pools(config, expand) for name in pool.nodes if name in nodes]
+    own_nodes = [
+        name for pool in domain_pools(config, expand) for name in pool.nodes if name in nodes
+    ]
     rows = [
         *stuck_jobs(config, facts.jobs, facts.now),
         *kept_partitions(config, facts),
-        *kept_nodes(config, [nodes[name] for name in ours], facts.now),
-        *kept_by_reservations(facts.reservations, ours, facts.now),
+        *kept_nodes(config, [nodes[name] for name in own_nodes], facts.now),
+        *kept_by_reservations(facts.reservations, own_nodes, facts.now),
         *never_suspended(config, facts),
     ]
     return tuple(sorted(rows, key=lambda row: not row.stuck))
 
 
 def stuck_jobs(config: Config, jobs: Iterable[SlurmJob], now: float) -> Iterator[KeptView]:
-    """Pending jobs that do not start by themselves, by cause."""
+    """Yield a row for each cause that keeps pending jobs from ever starting by themselves."""
     waits = Waits(config, now)
     groups: defaultdict[Wait, list[SlurmJob]] = defaultdict(list)
     for job in jobs:
         if "PENDING" in job.states and (wait := waits.of_any(job)).fate is not Fate.STARTS:
             groups[wait].append(job)
     for wait, members in groups.items():
-        yield _of_jobs(wait, members)
+        yield _jobs_view(wait, members)
 
 
 class Waits:
-    """What pending jobs wait for; jobs that ask for the same are judged once."""
+    """Judges what pending jobs wait for; jobs with the same request are judged once."""
 
     def __init__(self, config: Config, now: float) -> None:
         self._cases, self._now = pool_cases(config), now
         self._judged: dict[SlurmJob, Wait] = {}
 
     def of(self, job: SlurmJob) -> Wait:
-        """With the command for this job."""
+        """Return what the job waits for, with the command for this job."""
         wait = self.of_any(job)
         return replace(wait, command=wait.command.replace(_JOB, job.label))
 
     def of_any(self, job: SlurmJob) -> Wait:
-        """With a command in which JOBID stands for the job."""
-        # Tens of thousands of jobs have few requests; the other fields bear on no verdict.
+        """Return what the job waits for, with JOBID in place of the job in the command."""
+        # Tens of thousands of jobs have few different requests. The fields that no verdict reads
+        # are left out, so that equal requests are equal keys.
         request = SlurmJob(
             id=0, states=job.states, reason=job.reason, description=job.description,
             partitions=job.partitions, node_count=job.node_count, cpus=job.cpus, limit=job.limit,
@@ -85,25 +88,25 @@ class Waits:
         return self._judged[request]
 
 
-def _of_jobs(cause: Wait, jobs: Sequence[SlurmJob]) -> KeptView:
+def _jobs_view(wait: Wait, jobs: Sequence[SlurmJob]) -> KeptView:
     count = sum(job.tasks for job in jobs)
-    labels = ", ".join(job.label for job in jobs[:_NAMED])
-    if len(jobs) > _NAMED:
-        labels += f" and {len(jobs) - _NAMED} more"
+    labels = ", ".join(job.label for job in jobs[:_MAX_NAMES])
+    if len(jobs) > _MAX_NAMES:
+        labels += f" and {len(jobs) - _MAX_NAMES} more"
     tasks = f"{count} tasks of " if count > len(jobs) else ""
-    many = f"{tasks}{'job' if len(jobs) == 1 else 'jobs'} "
+    subject = f"{tasks}{'job' if len(jobs) == 1 else 'jobs'} "
     held = "is held" if count == 1 else "are held"
-    text = f"{many}{labels} {held if cause.fate is Fate.HELD else 'can never start'}: {cause.text}"
+    text = f"{subject}{labels} {held if wait.fate is Fate.HELD else 'can never start'}: {wait.text}"
     # Slurm's commands take several jobs with commas.
-    named = ",".join(job.label for job in jobs)
-    command = cause.command.replace(_JOB, named) if len(jobs) <= _NAMED else cause.command
+    job_list = ",".join(job.label for job in jobs)
+    command = wait.command.replace(_JOB, job_list) if len(jobs) <= _MAX_NAMES else wait.command
     return KeptView(
-        kind="job", names=labels, count=count, text=text, do=command, stuck=not cause.is_meant
+        kind="job", names=labels, count=count, text=text, do=command, stuck=not wait.is_meant
     )
 
 
 def kept_partitions(config: Config, facts: Facts) -> Iterator[KeptView]:
-    """Our partitions that start no jobs, though the configuration lets them."""
+    """Yield our partitions that start no jobs although the configuration allows it."""
     blocked = blocked_clouds(config)
     for cloud in config.clouds:
         state = facts.partition_states.get(cloud.partition_name, "UP")
@@ -112,7 +115,7 @@ def kept_partitions(config: Config, facts: Facts) -> Iterator[KeptView]:
 
 
 def kept_partition(name: str, state: str) -> KeptView | None:
-    """The partition in that state; None if it takes jobs and starts them."""
+    """Return the row of a partition in that state; None if it takes jobs and starts them."""
     row = partition_states.row_of(state)
     if row is None or not (row.keeps_jobs or row.refuses):
         return None
@@ -124,13 +127,12 @@ def kept_partition(name: str, state: str) -> KeptView | None:
 
 
 def kept_nodes(config: Config, nodes: Iterable[SlurmNode], now: float) -> Iterator[KeptView]:
-    """Nodes that take no jobs, those together that one order or cause keeps."""
+    """Yield nodes that take no jobs; nodes with one order or cause share a row."""
     groups: defaultdict[KeptNode, list[str]] = defaultdict(list)
     for node in nodes:
         kept = kept_node(node, config.slurm.drain_terms)
         if kept is not None:
-            # Nodes of one command have the same second.
-            groups[_alike(kept)].append(node.name)
+            groups[_group_key(kept)].append(node.name)
     for kept, names in groups.items():
         listed = compress(names)
         text = sentence(kept, listed, len(names), when(kept.since, now))
@@ -139,7 +141,9 @@ def kept_nodes(config: Config, nodes: Iterable[SlurmNode], now: float) -> Iterat
         yield KeptView(kind=kind, names=listed, count=len(names), text=text, do=do)
 
 
-def _alike(kept: KeptNode) -> KeptNode:
+def _group_key(kept: KeptNode) -> KeptNode:
+    # The time is cut to the minute, which the sentence shows, so that nodes of one command share a
+    # row.
     return KeptNode(
         node="", how=kept.how, who=kept.who, since=kept.since // 60 * 60, reason=kept.reason,
         actor=kept.actor, is_off=kept.is_off,
@@ -149,39 +153,41 @@ def _alike(kept: KeptNode) -> KeptNode:
 def kept_by_reservations(
     reservations: Iterable[Reservation], nodes: Sequence[str], now: float
 ) -> Iterator[KeptView]:
-    """Reservations that have some of the ``nodes`` now or will have them."""
-    for one in reserved_nodes(reservations, nodes, now):
+    """Yield the reservations that have some of the ``nodes`` now or will have them."""
+    for reserved in reserved_nodes(reservations, nodes, now):
         yield KeptView(
-            kind="reservation", names=one.name, count=len(one.nodes), text=one.text,
-            do=f"nothing, or scontrol delete reservationname={one.name}",
+            kind="reservation", names=reserved.name, count=len(reserved.nodes), text=reserved.text,
+            do=f"nothing, or scontrol delete reservationname={reserved.name}",
         )  # fmt: skip
 
 
-def reservation_sentence(one: Reservation, nodes: Sequence[str], now: float) -> str:
-    """Whose reservation has which of our nodes, from when until when."""
-    whose = [*one.owners, *(["maintenance"] if "MAINT" in one.flags else [])]
-    of = f" ({', '.join(whose)})" if whose else ""
-    has = "has" if one.start <= now else "will have"
-    times = f"from {when(one.start, now)} to {when(one.end, now)}"
-    return f"reservation {one.name}{of} {has} {compress(nodes)} {times}"
+def reservation_sentence(reservation: Reservation, nodes: Sequence[str], now: float) -> str:
+    """Return whose reservation has which of our nodes, from when until when."""
+    owner_names = [*reservation.owners, *(["maintenance"] if "MAINT" in reservation.flags else [])]
+    owners = f" ({', '.join(owner_names)})" if owner_names else ""
+    has = "has" if reservation.start <= now else "will have"
+    times = f"from {when(reservation.start, now)} to {when(reservation.end, now)}"
+    return f"reservation {reservation.name}{owners} {has} {compress(nodes)} {times}"
 
 
 def reserved_nodes(
     reservations: Iterable[Reservation], nodes: Sequence[str], now: float
 ) -> tuple[ReservedNodes, ...]:
-    """The reservations that have some of the ``nodes`` now or will have them."""
+    """Return the reservations that have some of the ``nodes`` now or will have them."""
     return tuple(
         ReservedNodes(
-            name=one.name, nodes=frozenset(mine), start=one.start, end=one.end,
-            text=reservation_sentence(one, mine, now),
+            name=reservation.name, nodes=frozenset(own_nodes),
+            start=reservation.start, end=reservation.end,
+            text=reservation_sentence(reservation, own_nodes, now),
         )
-        for one in reservations
-        if (mine := [name for name in nodes if name in one.nodes]) and one.end > now
+        for reservation in reservations
+        if (own_nodes := [name for name in nodes if name in reservation.nodes])
+        and reservation.end > now
     )  # fmt: skip
 
 
 def never_suspended(config: Config, facts: Facts) -> Iterator[KeptView]:
-    """Nodes of ours with a machine that slurm.conf keeps from being powered down."""
+    """Yield our nodes that slurm.conf keeps from being powered down, by option."""
     keys = suspend_keys(config, facts)
     by_key: defaultdict[str, list[str]] = defaultdict(list)
     for name, key in keys.items():
@@ -197,7 +203,7 @@ def never_suspended(config: Config, facts: Facts) -> Iterator[KeptView]:
 
 
 def suspend_keys(config: Config, facts: Facts) -> dict[str, str]:
-    """By node of ours that slurm.conf keeps from being powered down, the option that does so."""
+    """Return by node the option of slurm.conf that keeps it from being powered down."""
     keys: dict[str, str] = {}
     for pool in domain_pools(config, expand):
         partition = config.cloud(pool.cloud).partition_name
@@ -208,7 +214,7 @@ def suspend_keys(config: Config, facts: Facts) -> dict[str, str]:
 
 
 def _suspend_key(facts: Facts, name: str, partition: str) -> str:
-    """The option that keeps this node from being powered down; "" if none does."""
+    """Return the option that keeps this node from being powered down; "" if none does."""
     excluded, node = facts.suspend_exclusions, (facts.nodes or {}).get(name)
     if name in excluded.nodes:
         return "SuspendExcNodes"
@@ -223,21 +229,24 @@ def _is_up(node: SlurmNode) -> bool:
     return phase(node) is Phase.UP
 
 
-def when(at: float, now: float) -> str:
-    """A time of the head's day with its zone, or with the date; "" for 0, which is unknown."""
-    if not at:
+def when(moment: float, now: float) -> str:
+    """Return the head's local time with its zone; "" for 0, which is unknown.
+
+    A time at least 12 hours away has its date.
+    """
+    if not moment:
         return ""
-    form = "%H:%M %Z" if abs(at - now) < _DAY / 2 else "%Y-%m-%d %H:%M %Z"
-    return time.strftime(form, time.localtime(at))
+    form = "%H:%M %Z" if abs(moment - now) < _DAY_S / 2 else "%Y-%m-%d %H:%M %Z"
+    return time.strftime(form, time.localtime(moment))
 
 
 def pool_cases(config: Config) -> tuple[PoolCase, ...]:
-    """All pools, with what a job must fit in."""
+    """Return all pools, each with the bounds that a job must fit."""
     return tuple(_cases(config))
 
 
 def _cases(config: Config) -> Iterator[PoolCase]:
-    most = cache(lambda cloud: submit_filter.most_of_cloud(config, config.cloud(cloud)))
+    cloud_max = cache(lambda cloud: submit_filter.most_of_cloud(config, config.cloud(cloud)))
     for pool in domain_pools(config, expand):
         cloud = config.cloud(pool.cloud)
         yield PoolCase(
@@ -246,5 +255,5 @@ def _cases(config: Config) -> Iterator[PoolCase]:
             max_time=config.who_of(cloud).max_time,
             interactive=True,
             most=submit_filter.most_of(config, pool),
-            cloud_most=most(pool.cloud),
+            cloud_most=cloud_max(pool.cloud),
         )

@@ -1,4 +1,4 @@
-"""What ``status`` shows of one cloud or one pool. Pure functions."""
+"""Narrows what ``status`` shows to one cloud or one pool. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,50 +15,54 @@ from slurm_elastic.watch.view.rows import Facts, StatusView
 
 
 def view_of_part(config: Config, facts: Facts, cloud: str | None, pool: str | None) -> StatusView:
-    """As if there were no other cloud or pool, but for the sums and limits of the whole cluster:
-    these bind each part. ConfigError if none has that name.
+    """Return the status of one cloud or pool, as if there were no other.
+
+    The sums and limits of the whole cluster stay, because they bind each part. Raises ConfigError
+    if no cloud or pool has that name.
     """
     if cloud is None and pool is None:
         return status_view(config, facts)
-    part = status_view(*narrowed(config, facts, cloud, pool))
+    view = status_view(*narrowed(config, facts, cloud, pool))
     names = (f"cloud {cloud}" if cloud else "", f"pool {pool}" if pool else "")
-    told = ", ".join(filter(None, names))
-    return replace(part, site=status_view(config, facts).site, part=told)
+    part_name = ", ".join(filter(None, names))
+    return replace(view, site=status_view(config, facts).site, part=part_name)
 
 
 def narrowed(
     config: Config, facts: Facts, cloud: str | None, pool: str | None
 ) -> tuple[Config, Facts]:
-    """Both without what concerns others alone."""
+    """Return configuration and facts without what concerns only other clouds or pools."""
     pools = tuple(
         p for p in config.pools if pool in (None, p.name) and cloud in (None, p.cloud)
     )  # fmt: skip
     if pool is not None and not pools:
-        raise ConfigError(_nothing("pool", pool, [p.name for p in config.pools], cloud))
+        raise ConfigError(_no_such("pool", pool, [p.name for p in config.pools], cloud))
     if cloud is not None and cloud not in {c.name for c in config.clouds}:
-        raise ConfigError(_nothing("cloud", cloud, [c.name for c in config.clouds]))
-    names = {p.cloud for p in pools} | ({cloud} if cloud else set())
-    own = {p.name for p in pools}
-    others = {c.name for c in config.clouds} - names
-    clouds = tuple(c for c in config.clouds if c.name in names)
+        raise ConfigError(_no_such("cloud", cloud, [c.name for c in config.clouds]))
+    cloud_names = {p.cloud for p in pools} | ({cloud} if cloud else set())
+    pool_names = {p.name for p in pools}
+    other_clouds = {c.name for c in config.clouds} - cloud_names
+    clouds = tuple(c for c in config.clouds if c.name in cloud_names)
     config = replace(config, clouds=clouds, pools=pools)
     nodes = {node for p in domain_pools(config, expand) for node in p.nodes}
-    part = replace(
+    narrowed_facts = replace(
         facts,
         machines=[
             m for m in facts.machines
-            if m.instance.cloud in names and (pool is None or m.pool in own)
+            if m.instance.cloud in cloud_names and (pool is None or m.pool in pool_names)
         ],
-        open_launches=[launch for launch in facts.open_launches if launch.pool in own],
-        cool_downs=[c for c in facts.cool_downs if offer_scope(c.scope).cloud in names],
-        holds=[hold for hold in facts.holds if hold.pool in own],
-        breakers=[breaker for breaker in facts.breakers if breaker.scope in own],
-        health=[health for health in facts.health if health.name not in others],
-        spent={name: spent for name, spent in facts.spent.items() if name in {"", *names}},
+        open_launches=[launch for launch in facts.open_launches if launch.pool in pool_names],
+        cool_downs=[c for c in facts.cool_downs if offer_scope(c.scope).cloud in cloud_names],
+        holds=[hold for hold in facts.holds if hold.pool in pool_names],
+        breakers=[breaker for breaker in facts.breakers if breaker.scope in pool_names],
+        health=[health for health in facts.health if health.name not in other_clouds],
+        spent={name: spent for name, spent in facts.spent.items() if name in {"", *cloud_names}},
         payers={},
-        directives=[d for d in facts.directives if _concerns(d.word, names, own, nodes)],
+        directives=[
+            d for d in facts.directives if _concerns(d.word, cloud_names, pool_names, nodes)
+        ],
     )  # fmt: skip
-    return config, replace(part, checkpoints=_saves(nodes, part))
+    return config, replace(narrowed_facts, checkpoints=_saves(nodes, narrowed_facts))
 
 
 def _concerns(word: Word, clouds: set[str], pools: set[str], nodes: set[str]) -> bool:
@@ -70,22 +74,26 @@ def _concerns(word: Word, clouds: set[str], pools: set[str], nodes: set[str]) ->
     return name in (clouds if kind == "cloud" else pools if kind == "pool" else ())
 
 
-def _saves(nodes: set[str], part: Facts) -> CheckpointFacts | None:
-    """The saves, warnings and moves of these nodes."""
-    facts = part.checkpoints
+def _saves(nodes: set[str], narrowed_facts: Facts) -> CheckpointFacts | None:
+    """Return the checkpoints, notices and moves of these nodes."""
+    facts = narrowed_facts.checkpoints
     if facts is None:
         return None
-    there = {job.id for job in part.jobs if not nodes.isdisjoint(job.nodes)}
-    here = nodes | {m.instance.id for m in part.machines}
+    job_ids = {job.id for job in narrowed_facts.jobs if not nodes.isdisjoint(job.nodes)}
+    node_or_instance = nodes | {m.instance.id for m in narrowed_facts.machines}
     return replace(
         facts,
-        images=[one for one in facts.images if one.node in nodes],
-        warned=[w for w in facts.warned if not here.isdisjoint((w.notice.node, w.notice.instance))],
-        migrations=[one for one in facts.migrations if not nodes.isdisjoint(one.run.nodes)],
-        unsavable=[one for one in facts.unsavable if one.job in there],
+        images=[image for image in facts.images if image.node in nodes],
+        warned=[
+            w
+            for w in facts.warned
+            if not node_or_instance.isdisjoint((w.notice.node, w.notice.instance))
+        ],
+        migrations=[move for move in facts.migrations if not nodes.isdisjoint(move.run.nodes)],
+        unsavable=[run for run in facts.unsavable if run.job in job_ids],
     )
 
 
-def _nothing(what: str, name: str, known: list[str], cloud: str | None = None) -> str:
+def _no_such(kind: str, name: str, names: list[str], cloud: str | None = None) -> str:
     where = f" in cloud {cloud}" if cloud else ""
-    return f"there is no {what} {name!r}{where}; there are {', '.join(known)}"
+    return f"there is no {kind} {name!r}{where}; there are {', '.join(names)}"

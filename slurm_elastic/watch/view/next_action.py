@@ -1,4 +1,4 @@
-"""What state a node is in, and what will happen to a machine next, in words. Pure functions."""
+"""Words for the state of a node and for what happens to a machine next. Pure functions."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ REBOOTING = "rebooting"
 POWERING_DOWN, POWERED_DOWN, IN_USE, IDLE = "powering down", "powered down", "in use", "idle"
 NO_MACHINE, UNKNOWN = "no machine", "unknown to Slurm"
 
-NEVER = 10**8  # a suspend time of so many seconds or more means never
+_NEVER_S = 10**8  # slurm.conf's "never": a suspend time of at least this
 
 
 def node_state(node: SlurmNode | None, hold: Exclusion | None, *, has_machine: bool) -> str:
-    """One or two words for the state of a node of ours, from Slurm and the ledger."""
+    """Return one or two words for the state of one of our nodes, from Slurm and the ledger."""
     if node is None:
         return UNKNOWN
-    where = phase(node)
-    if where is Phase.POWERING_UP:
+    power_phase = phase(node)
+    if power_phase is Phase.POWERING_UP:
         return DOWN if is_down(node) else BOOTING
-    if where is Phase.POWERING_DOWN:
+    if power_phase is Phase.POWERING_DOWN:
         return POWERING_DOWN
     held = is_drained(node) and (hold is not None or has_mark(node, HOLD_MARK))
     if held:
@@ -51,7 +51,7 @@ def node_state(node: SlurmNode | None, hold: Exclusion | None, *, has_machine: b
         return REBOOTING
     if is_down(node):
         return DOWN
-    if where is Phase.POWERED_DOWN:
+    if power_phase is Phase.POWERED_DOWN:
         return DRAINED if is_drained(node) else POWERED_DOWN
     if is_busy(node):
         return IN_USE
@@ -66,33 +66,33 @@ def node_states(
     holds: Mapping[str, Exclusion],
     with_machine: Container[str],
 ) -> dict[str, str]:
-    """The ``node_state`` of each; none if Slurm's ``nodes`` are not known."""
+    """Return the ``node_state`` of each name; empty if Slurm's ``nodes`` are not known."""
     if nodes is None:
         return {}
-    found: dict[str, str] = {}
-    alike: dict[tuple[frozenset[str], bool], str] = {}
+    states: dict[str, str] = {}
+    state_by_key: dict[tuple[frozenset[str], bool], str] = {}
     for name in names:
         node, hold, has_machine = nodes.get(name), holds.get(name), name in with_machine
-        # Nearly all of many thousand nodes have no hold and no reason: those alike are computed
-        # once.
+        # Of many thousand nodes nearly all have no hold and no reason. Their state depends only on
+        # the key, so it is computed once for each key.
         if node is None or hold is not None or node.reason:
-            found[name] = node_state(node, hold, has_machine=has_machine)
+            states[name] = node_state(node, hold, has_machine=has_machine)
             continue
         key = (node.states, has_machine)
-        state = alike.get(key)
+        state = state_by_key.get(key)
         if state is None:
-            state = alike[key] = node_state(node, None, has_machine=has_machine)
-        found[name] = state
-    return found
+            state = state_by_key[key] = node_state(node, None, has_machine=has_machine)
+        states[name] = state
+    return states
 
 
 def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: float) -> str:
-    """Why a node is in that state, if there is something to say."""
+    """Return why a node is in that state; "" if there is nothing to say."""
     if state == HELD and hold is not None:
         if hold.kind != CAPACITY:
             return str(hold.cause)
-        left = hold.until - now
-        when = f"released in {brief(left)}" if left > 0 else "about to be released"
+        left_s = hold.until - now
+        when = f"released in {brief(left_s)}" if left_s > 0 else "about to be released"
         return f"{hold.cause}; {when}"
     if state == NO_MACHINE:
         return "Slurm has it up, but slurm-elasticd knows no machine for it"
@@ -107,11 +107,11 @@ CALM = (
     "in use", "suspends", "idle", "reboots", "kept by", "goes", "leaves", "booting: times",
     "powering down",    "terminating", "unknown: Slurm ",
 )  # fmt: skip
-"""How phrases begin that ask nobody to do anything about that machine."""
+"""First words of the phrases about machines that need no action by a person."""
 
 
 class Outlook:
-    """What happens next to the machines of one cloud."""
+    """Tells what happens next to the machines of one cloud."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Outlook:
         now: float,
         never_suspended: Mapping[str, str] | None = None,
     ) -> None:
-        """``never_suspended``: the option of slurm.conf by which a node stays up, by node."""
+        """``never_suspended``: by node that stays up, the option of slurm.conf that does so."""
         self._never_suspended = never_suspended or {}
         self._timings = config.timings
         self._terms = config.slurm.drain_terms
@@ -137,43 +137,50 @@ class Outlook:
         max_age: float | None,
         leaves: str = "",
     ) -> str:
-        """One phrase; ``node``, ``jobs``: Slurm's; ``leaves``: that it is taken or sent away."""
+        """Return a phrase for the machine with Slurm's ``node`` and ``jobs``.
+
+        ``leaves``: the phrase of a machine that is taken or sent away. The tests run from the
+        surest fact to the weakest: what the ledger has decided goes before what Slurm says of the
+        node.
+        """
         if machine.retired_at is not None:
             return f"terminating: {machine.why}" if machine.why else "terminating"
         if machine.misses > 0:
             return _unlisted(machine.misses, node)
         if node is None:
             return "orphan: Slurm has no such node; will be deleted"
-        where = phase(node)
-        if where is Phase.UP and (ails := ill(node, self._terms)) is not None:
-            return f"Slurm took it out of service ({ails.words}): another machine replaces it"
+        power_phase = phase(node)
+        if power_phase is Phase.UP and (illness := ill(node, self._terms)) is not None:
+            return f"Slurm took it out of service ({illness.words}): another machine replaces it"
         if is_rebooting(node) or is_down(node):
             return _given_up(node)
-        if where is Phase.POWERED_DOWN:
+        if power_phase is Phase.POWERED_DOWN:
             return "orphan: will be deleted"
-        if where is Phase.POWERING_DOWN:
+        if power_phase is Phase.POWERING_DOWN:
             return "powering down: Slurm will ask to end it"
         if leaves:
             return leaves
-        if where is Phase.POWERING_UP:
+        if power_phase is Phase.POWERING_UP:
             return self._booting(machine)
         return self._up(machine, node, jobs, max_age)
 
-    def _by_policy(self, rules: PoolRules, launched: float, since: float) -> str:
-        """What the daemon does with an idle machine; Slurm would act much later."""
+    def _by_policy(self, rules: PoolRules, launched: float, idle_since: float) -> str:
+        """Return what the growth policy does with an idle machine; Slurm would act much later."""
         if rules.release is None or isinstance(rules.release, Flagged):
             return "idle: goes when the growth policy has too many"
         now = int(self._now)
-        due = rules.release.due(int(launched), int(since), now, rules.lease, public=rules.public)
-        kept = " or kept warm" if rules.min_idle else ""
-        when = f"in {brief(due - now)}" if due > now else "now"
-        return f"goes {when} unless used{kept}, by policy"
+        release_at = rules.release.due(
+            int(launched), int(idle_since), now, rules.lease, public=rules.public
+        )
+        kept_warm = " or kept warm" if rules.min_idle else ""
+        when = f"in {brief(release_at - now)}" if release_at > now else "now"
+        return f"goes {when} unless used{kept_warm}, by policy"
 
     def _booting(self, machine: Machine) -> str:
-        left = machine.instance.launched + self._boot - self._now
-        if left <= 0:
-            return f"booting: overdue by {brief(-left)}, it is given up"
-        return f"booting: times out in {brief(left)}"
+        left_s = machine.instance.launched + self._boot - self._now
+        if left_s <= 0:
+            return f"booting: overdue by {brief(-left_s)}, it is given up"
+        return f"booting: times out in {brief(left_s)}"
 
     def _up(
         self, machine: Machine, node: SlurmNode, jobs: Sequence[SlurmJob], max_age: float | None
@@ -188,26 +195,31 @@ class Outlook:
             return "powers down: over the maximum age"
         if key := self._never_suspended.get(node.name):
             return f"kept by {key} in slurm.conf"
-        # A new node was never busy; Slurm counts from its registration.
+        # A node that never ran a job has no LastBusyTime. Slurm then counts from its registration.
         idle_since = max(node.last_busy, node.boot_time, machine.instance.launched)
         rules = self._rules.get(machine.pool)
         if rules is not None and rules.release is not None:
             return self._by_policy(rules, machine.instance.launched, idle_since)
-        if not 0 <= self._suspend < NEVER:
+        if not 0 <= self._suspend < _NEVER_S:
             return "idle: is never suspended"
-        left = idle_since + self._suspend - self._now
-        if left <= 0:
+        left_s = idle_since + self._suspend - self._now
+        if left_s <= 0:
             return "suspends now unless used"
-        return f"suspends in {brief(left)} unless used"
+        return f"suspends in {brief(left_s)} unless used"
 
 
 def _given_up(node: SlurmNode) -> str:
+    """Return the phrase of a node that is down or reboots."""
     if is_rebooting(node):
         return f"reboots: {node.reason}"
     return f"down: {node.reason}" if node.reason else "down"
 
 
 def _unlisted(misses: int, node: SlurmNode | None) -> str:
+    """Return the phrase of a machine that its cloud no longer lists.
+
+    A node that still answers slurmctld is proof that the listing is wrong, so its machine stays.
+    """
     needed = Thresholds().misses
     if misses >= needed and node is not None and is_answering(node):
         return "not listed by the cloud, but slurmctld hears it: stays"

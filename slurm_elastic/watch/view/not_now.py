@@ -1,4 +1,4 @@
-"""What is not used now and why: offers that cool down, pools whose machines fail, held nodes. Pure
+"""Rows about offers that cool down, pools whose machines fail and nodes that are held. Pure
 functions.
 """
 
@@ -18,12 +18,13 @@ from slurm_elastic.watch import causes
 from slurm_elastic.watch.view.next_action import BOOTING, HELD, IDLE, IN_USE, POWERED_DOWN
 from slurm_elastic.watch.view.rows import BreakerView, CoolDownView, Facts, HoldView
 
+# A later row replaces an earlier one of the same node, so the strongest kind comes last.
 _WEAKEST_FIRST = (CAPACITY, POLICY, OPERATOR)
 _USED = frozenset({IN_USE, IDLE, BOOTING})
 
 
-def foremost(holds: Iterable[Exclusion]) -> dict[str, Exclusion]:
-    """One hold a node: an operator's goes before others."""
+def strongest_holds(holds: Iterable[Exclusion]) -> dict[str, Exclusion]:
+    """Return one hold for each node; an operator's hold goes before the others."""
     return {h.scope: h for h in sorted(holds, key=lambda h: _WEAKEST_FIRST.index(h.kind))}
 
 
@@ -32,7 +33,7 @@ def holds(
     held: Iterable[Exclusion],
     state_of: Mapping[str, str],
 ) -> tuple[HoldView, ...]:
-    """Those of one cause and end together, without nodes that jobs still have or may get."""
+    """Group the holds by cause and end, without nodes that jobs still use or may get."""
     groups: defaultdict[tuple[str, AnyCause, float, str], list[str]] = defaultdict(list)
     for hold in held:
         if state_of.get(hold.scope) not in _USED:
@@ -47,56 +48,56 @@ def holds(
             until=until,
             left=max(0.0, until - facts.now),
             kind=kind,
-            cause=causes.of(cause),
+            cause=causes.cause_of_hold(cause),
         )
         for (pool, cause, until, kind), names in groups.items()
     )
 
 
-def shut(states: Mapping[str, int], pool: str, held: Iterable[Exclusion]) -> str:
-    """Why none of its nodes that are off may start; "" where one may, or nothing is held."""
+def shut_reason(states: Mapping[str, int], pool: str, held: Iterable[Exclusion]) -> str:
+    """Return why none of the pool's powered-down nodes may start; "" if one may or none is held."""
     if states.get(POWERED_DOWN) or not states.get(HELD):
         return ""
     return next((str(hold.cause) for hold in held if hold.pool == pool), "")
 
 
-def cool_down(one: Exclusion, now: float) -> CoolDownView:
-    """An offer, a market, a cloud."""
+def cool_down(exclusion: Exclusion, now: float) -> CoolDownView:
+    """Return the row of an offer, market or cloud that cools down."""
     return CoolDownView(
-        key=one.scope,
-        code=one.code,
-        reason=str(one.cause),
-        strikes=one.count,
-        until=one.until,
-        left=one.until - now,
-        cause=causes.of_cool_down(one),
+        key=exclusion.scope,
+        code=exclusion.code,
+        reason=str(exclusion.cause),
+        strikes=exclusion.count,
+        until=exclusion.until,
+        left=exclusion.until - now,
+        cause=causes.cause_of_cool_down(exclusion),
     )
 
 
-def breaker(one: Exclusion, config: Config, facts: Facts) -> BreakerView:
-    """A pool whose machines fail."""
+def breaker(exclusion: Exclusion, config: Config, facts: Facts) -> BreakerView:
+    """Return the row of a pool whose machines fail."""
     now = facts.now
-    how = one.cause if isinstance(one.cause, BootsFailed) else BootsFailed()
-    taken_out = bool(how.node_reason)
+    failure = exclusion.cause if isinstance(exclusion.cause, BootsFailed) else BootsFailed()
+    taken_out = bool(failure.node_reason)
     return BreakerView(
-        pool=one.scope,
-        failures=one.count,
+        pool=exclusion.scope,
+        failures=exclusion.count,
         limit=config.timings.boot_failures,
-        until=one.until or None,
-        left=max(0.0, one.until - now) if one.until else None,
-        how=str(replace(how, in_a_row=0)) if taken_out else "booted but never registered",
-        node_reason=how.node_reason,
-        remedy=how.remedy,
-        paid=0.0 if taken_out else _paid(one, facts),
+        until=exclusion.until or None,
+        left=max(0.0, exclusion.until - now) if exclusion.until else None,
+        how=str(replace(failure, in_a_row=0)) if taken_out else "booted but never registered",
+        node_reason=failure.node_reason,
+        remedy=failure.remedy,
+        paid=0.0 if taken_out else _paid(exclusion, facts),
     )
 
 
-def _paid(one: Exclusion, facts: Facts) -> float:
-    """Dollars for the last machines of the pool that ended and had never registered."""
+def _paid(exclusion: Exclusion, facts: Facts) -> float:
+    """Return the dollars for the pool's last failed machines, which ended without registering."""
     failed = [
         machine
         for machine in facts.machines
-        if machine.pool == one.scope and machine.registered_at is None and machine.has_ended
+        if machine.pool == exclusion.scope and machine.registered_at is None and machine.has_ended
     ]
     failed.sort(key=lambda machine: machine.instance.launched, reverse=True)
-    return sum(machine.lease.cost(facts.now) for machine in failed[: one.count])
+    return sum(machine.lease.cost(facts.now) for machine in failed[: exclusion.count])

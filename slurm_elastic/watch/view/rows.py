@@ -1,7 +1,7 @@
 """The input and the output of ``status``, as values.
 
-``StatusView`` as JSON is what ``slurm-elastic status --json`` prints: within one ``version`` fields
-are added, never renamed or removed. Times are Unix seconds, durations seconds, money US dollars.
+``slurm-elastic status --json`` prints ``StatusView`` as JSON. Within one ``version`` fields are
+added, never renamed or removed. Times are Unix seconds, durations seconds, money US dollars.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.heartbeat import Mark, ServiceTrouble
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, CheckpointsView
 
-WAITING_TOLD = 200  # jobs; a page has room for no more
+MAX_WAITING_ROWS = 200  # rows of waiting jobs; a page has no room for more
 
 
 class HeadView(Struct, frozen=True, kw_only=True):
-    """Of two heads: which of ``hosts`` acts by Slurm's word ("" where none does, or that cannot be
-    told), the number of the newest ``epoch``, which of them is ``here``; ``told``: that in a line.
-    ``do``: the remedy if the services of the host where Slurm acts have not taken over.
+    """The state of two heads.
+
+    ``acting``: the host that Slurm has act ("" if none does, or if that is unknown). ``epoch``: the
+    number of the newest takeover. ``here``: which of ``hosts`` this is. ``told``: the state in a
+    line. ``do``: the remedy if the services have not followed Slurm to the acting host.
     """
 
     told: str
@@ -37,18 +39,20 @@ class HeadView(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """Everything that was read, at ``now``. ``nodes`` and ``jobs`` are None if Slurm did not
-    answer; ``ledger_error`` is set if the ledger could not be read (its parts are empty then).
-    ``machines`` are the live ones and those that ended in the last 24 hours; ``stopped`` are to be
-    started again. ``process_found``: whether the daemon's process exists on this host (None: nobody
-    looked). ``mark`` is what the daemon leaves beside its ledger, ``end_only`` why it only ends
-    machines. ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all;
-    ``payers``: by account and user with a budget (``account:physics``). ``checkpoints`` is None if
-    there are none, or if they could not be read (``checkpoints_error``). ``private``: the words of
-    Slurm's PrivateData that hide a part from who asks. ``directives``: operators' orders that hold
-    now or will. ``head`` is None with one head. ``unhelped``: jobs that growth policies do not
-    count. ``reservations``, ``partition_states`` and ``suspend_exclusions`` are Slurm's, empty if
-    it did not tell.
+    """Everything that was read, at ``now``.
+
+    ``nodes`` and ``jobs`` are None and empty if Slurm did not answer. ``ledger_error`` is set if
+    the ledger could not be read; the ledger's fields are empty then. ``machines`` are the live
+    machines and those that ended in the last 24 hours; ``stopped`` machines can be started again.
+    ``process_found``: whether the daemon's process exists on this host (None: not checked).
+    ``mark``: the daemon's heartbeat file beside its ledger. ``end_only``: why the daemon only ends
+    machines. ``spent``: dollars of this day and month for each cloud with a budget, and for all
+    clouds (``""``). ``payers``: the same for each account and user with a budget
+    (``account:physics``). ``checkpoints`` is None if there are none, or if they could not be read
+    (``checkpoints_error``). ``private``: the words of Slurm's PrivateData that hide something from
+    this user. ``directives``: operators' orders that hold now or will hold. ``head`` is None with
+    one head. ``unhelped``: jobs that growth policies do not count. ``reservations``,
+    ``partition_states`` and ``suspend_exclusions`` are Slurm's, empty if it did not answer.
     """
 
     now: float
@@ -82,7 +86,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class Level(StrEnum):
-    """How much somebody is needed: nothing works; something is broken; have a look; not at all."""
+    """How urgent a notice is: nothing works; something is broken; check it; for information."""
 
     LOUD = "loud"
     BAD = "bad"
@@ -90,9 +94,11 @@ class Level(StrEnum):
     NOTE = "note"
 
 
-class Told(Struct, frozen=True, kw_only=True):
-    """A sentence to be read before the rest; ``do``: what to do, where that is not in it. ``cause``
-    names what is at fault, where other rows tell of the same (``watch.causes``).
+class StatusNotice(Struct, frozen=True, kw_only=True):
+    """A notice that stands above the tables of ``status``.
+
+    ``do``: the remedy, if the text does not contain it. ``cause``: the key of what is at fault
+    (``watch.causes``); other rows with the same key refer to this notice.
     """
 
     level: Level
@@ -102,13 +108,15 @@ class Told(Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> str:
-        """With what to do, in one line."""
+        """The text and the remedy in one line."""
         return f"{self.text}; do: {self.do}" if self.do else self.text
 
 
 class DirectiveView(Struct, frozen=True, kw_only=True):
-    """An operator's order: ``told`` in one line. It holds ``until`` (Unix time; None: until it is
-    ended); ``holds``: it is in force now. ``stops``: nothing new starts there.
+    """An operator's order; ``told`` is its line.
+
+    ``until``: its end (Unix time; None: it holds until somebody ends it). ``holds``: it is in force
+    now. ``stops``: it lets no new machine start in its scope.
     """
 
     number: int
@@ -122,9 +130,11 @@ class DirectiveView(Struct, frozen=True, kw_only=True):
 
 
 class DaemonView(Struct, frozen=True, kw_only=True):
-    """slurm-elasticd. ``alive``: its heartbeat is fresh and its process is not known to be gone;
-    ``age`` is the heartbeat's. ``problems``: what Slurm and the clouds last answered. ``end_only``:
-    why it buys nothing and only ends machines, and what to do; None if it does everything.
+    """The state of slurm-elasticd.
+
+    ``alive``: its heartbeat is fresh and its process is not known to be gone. ``age``: seconds
+    since the heartbeat. ``problems``: the last errors of Slurm and other services. ``end_only``:
+    why it only ends machines, and what to do; None if it does everything.
     """
 
     alive: bool
@@ -139,11 +149,13 @@ class DaemonView(Struct, frozen=True, kw_only=True):
 
 
 class CloudView(Struct, frozen=True, kw_only=True):
-    """A cloud. ``states`` counts its nodes by state; ``limit`` is the most nodes it may have,
-    ``machines`` how many are paid now (including open launches). Dollars an hour: ``price_now`` at
-    today's prices, ``price_worst`` as the limits count. ``unendable``: which of its machines cannot
-    be ended because of the ``problem``, ``do``: what to do about that; ``refused``: the cloud
-    refuses the credentials.
+    """A cloud.
+
+    ``states`` counts its nodes by state. ``machines``: how many are paid now, including open
+    launches; ``limit``: how many nodes it may have. Dollars an hour: ``price_now`` at today's
+    prices, ``price_worst`` as the limits count. ``unendable``: a sentence about machines that
+    cannot be ended because of the ``problem``; ``do``: the remedy. ``refused``: the cloud refuses
+    the credentials.
     """
 
     name: str
@@ -166,7 +178,9 @@ class CloudView(Struct, frozen=True, kw_only=True):
 
 
 class SiteView(Struct, frozen=True, kw_only=True):
-    """All clouds together: ``machines`` paid now, their ``limit``; dollars as in ``CloudView``."""
+    """All clouds together: ``machines`` that are paid now and their ``limit``; dollars as in
+    ``CloudView``.
+    """
 
     machines: int
     limit: int | None
@@ -176,8 +190,10 @@ class SiteView(Struct, frozen=True, kw_only=True):
 
 
 class PoolView(Struct, frozen=True, kw_only=True):
-    """A pool. ``states`` counts its nodes; ``stopped``: machines kept to be started again;
-    ``shut``: why none of its nodes that are off may start ("": one may).
+    """A pool.
+
+    ``states`` counts its nodes by state. ``stopped``: stopped machines that can be started again.
+    ``shut``: why none of its powered-down nodes may start ("" if one may).
     """
 
     name: str
@@ -212,7 +228,9 @@ class JobView(Struct, frozen=True, kw_only=True):
 
 
 class InstanceView(Struct, frozen=True, kw_only=True):
-    """A machine paid now: its ``cost`` so far, its ``next`` fate; ``calm``: nothing to do."""
+    """A machine that is paid now: its ``cost`` so far, its ``next`` step; ``calm``: it needs no
+    person.
+    """
 
     id: str
     node: str
@@ -233,7 +251,7 @@ class InstanceView(Struct, frozen=True, kw_only=True):
 
 
 class LaunchView(Struct, frozen=True, kw_only=True):
-    """A launch for which no answer of the cloud is known."""
+    """A launch that the cloud has not yet answered."""
 
     generation: str
     request: str
@@ -245,7 +263,9 @@ class LaunchView(Struct, frozen=True, kw_only=True):
 
 
 class CoolDownView(Struct, frozen=True, kw_only=True):
-    """An offer, or a whole market (stars in ``key``), not asked for ``left`` seconds more."""
+    """An offer, or a whole market (stars in ``key``), that is not tried for another ``left``
+    seconds.
+    """
 
     key: str
     code: str
@@ -257,10 +277,11 @@ class CoolDownView(Struct, frozen=True, kw_only=True):
 
 
 class BreakerView(Struct, frozen=True, kw_only=True):
-    """A pool whose last machines failed, ``failures`` in a row; ``how`` says how. It is paused for
-    ``left`` seconds more: 0 if the next machine is on trial, None if it is not paused. ``paid``:
-    dollars for those that failed in the last 24 hours. ``node_reason``: why Slurm took them
-    out of service, and the ``remedy``.
+    """A pool whose last machines failed, ``failures`` in a row; ``how`` says in which way.
+
+    The pool is paused for another ``left`` seconds (0: the next machine is on trial; None: it is
+    not paused). ``paid``: dollars for the failed machines of the last 24 hours. ``node_reason``:
+    why Slurm took the nodes out of service; ``remedy``: what to do.
     """
 
     pool: str
@@ -275,7 +296,7 @@ class BreakerView(Struct, frozen=True, kw_only=True):
 
 
 class HoldView(Struct, frozen=True, kw_only=True):
-    """Nodes kept from Slurm, for ``left`` seconds (``capacity``) or by the site's ``policy``."""
+    """Nodes that are held, for ``left`` seconds (``capacity``) or by the site's ``policy``."""
 
     pool: str
     nodes: str
@@ -288,7 +309,10 @@ class HoldView(Struct, frozen=True, kw_only=True):
 
 
 class TotalView(Struct, frozen=True, kw_only=True):
-    """One market: what runs, its cost an hour, dollars of live machines and of 24 hours' ended."""
+    """One market: its live machines, their price an hour, and their dollars so far.
+
+    ``cost_ended``: dollars of the machines that ended in the last 24 hours.
+    """
 
     market: str
     machines: int
@@ -299,8 +323,10 @@ class TotalView(Struct, frozen=True, kw_only=True):
 
 
 class BudgetView(Struct, frozen=True, kw_only=True):
-    """Dollars of this day and month (UTC), and their limits, of a cloud, of the cluster (``""``),
-    or of an account or user. ``stop``: why it gets no new machine now.
+    """Dollars of this day and month (UTC) and their limits.
+
+    The budget is that of a cloud, of the cluster (``cloud`` is ""), or of an account or user.
+    ``stop``: why no machine is started on it now.
     """
 
     cloud: str
@@ -314,10 +340,12 @@ class BudgetView(Struct, frozen=True, kw_only=True):
 
 
 class WaitingView(Struct, frozen=True, kw_only=True):
-    """A job that waits, or so many ``tasks`` of an array. ``age``: seconds since its submission
-    (None: unknown); ``nodes``: how many each task wants; ``why``: what keeps all nodes that it may
-    get ("": nothing of ours). ``label`` is its name in Slurm's commands, ``wait`` what it waits for
-    in a sentence, and ``stuck`` that it does not start by itself.
+    """A waiting job, or ``tasks`` tasks of an array.
+
+    ``age``: seconds since the submission (None: unknown). ``nodes``: nodes for each task. ``why``:
+    why no pool of its partitions gives it a node ("": not for a reason of ours). ``label``: its
+    name in Slurm's commands. ``wait``: Slurm's reason in a sentence. ``stuck``: it does not start
+    by itself.
     """
 
     id: int
@@ -337,10 +365,11 @@ class WaitingView(Struct, frozen=True, kw_only=True):
 
 
 class KeptView(Struct, frozen=True, kw_only=True):
-    """What Slurm or a person keeps from jobs, or from starting: ``kind`` is node, replaced or
-    given-up (also nodes), partition, reservation, job or suspend; ``names`` are ``count`` of them.
-    ``text`` says who keeps it, since when and why, ``do`` what ends that. ``stuck``: it does not
-    end by itself, and nobody meant it.
+    """Nodes, partitions or jobs that Slurm or a person keeps from running.
+
+    ``kind`` is node, replaced or given-up (also nodes), partition, reservation, job or suspend;
+    ``names`` lists the ``count`` things. ``text``: who keeps them, since when and why. ``do``: how
+    to end that. ``stuck``: it does not end by itself, and nobody intended it.
     """
 
     kind: str
@@ -352,9 +381,11 @@ class KeptView(Struct, frozen=True, kw_only=True):
 
 
 class QueueView(Struct, frozen=True, kw_only=True):
-    """Slurm's queue: how many jobs run and wait (each task of an array is one), for how many
-    seconds the ``oldest`` has waited, how many wait for each of Slurm's reasons, and those that
-    have waited longest (``jobs``, at most WAITING_TOLD).
+    """Slurm's queue.
+
+    ``running`` and ``waiting`` count jobs (each task of an array is one). ``oldest``: seconds that
+    the oldest one has waited. ``reasons``: how many wait for each of Slurm's reasons. ``jobs``:
+    those that have waited longest, at most MAX_WAITING_ROWS.
     """
 
     running: int
@@ -365,10 +396,12 @@ class QueueView(Struct, frozen=True, kw_only=True):
 
 
 class StatusView(Struct, frozen=True, kw_only=True):
-    """Everything that ``status`` shows. ``part``: the cloud or pool that it is narrowed to, where
-    ``site`` is of the whole cluster still. ``clock``: this host's is behind the records;
-    ``attention``: the worst first; ``queue``: None if Slurm did not answer; ``head``: None with
-    one head; ``kept``: what Slurm or a person keeps from jobs.
+    """Everything that ``status`` shows.
+
+    ``part``: the cloud or pool that the view is narrowed to; ``site`` is always the whole cluster.
+    ``clock``: a sentence if this host's clock is behind the records. ``attention``: the notices,
+    the worst first. ``queue`` is None if Slurm did not answer, ``head`` with one head. ``kept``:
+    what Slurm or a person keeps from running.
     """
 
     at: float
@@ -393,7 +426,7 @@ class StatusView(Struct, frozen=True, kw_only=True):
     clock: str | None = None
     queue: QueueView | None = None
     part: str = ""
-    attention: tuple[Told, ...] = ()
+    attention: tuple[StatusNotice, ...] = ()
     head: HeadView | None = None
     kept: tuple[KeptView, ...] = ()
     unhelped: tuple[UnhelpedJob, ...] = ()

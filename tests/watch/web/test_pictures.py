@@ -27,7 +27,7 @@ from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import Run
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.door.records import read_costs
-from slurm_elastic.watch.view.day import SPAN, day_view
+from slurm_elastic.watch.view.day import DAY_S, day_view
 from slurm_elastic.watch.web.documents import Query
 from tests.screens.theatre import Theatre, open_theatre
 from tests.watch.web.stage import Page, served
@@ -93,7 +93,7 @@ def day() -> str:
     chance, machines, runs = random.Random(4), [], []
     for n in range(90):
         market = Market.ON_DEMAND if n % 5 == 0 else Market.SPOT
-        begin = LATER - SPAN + chance.gauss(0.3 if n % 2 else 0.75, 0.06) * SPAN
+        begin = LATER - DAY_S + chance.gauss(0.3 if n % 2 else 0.75, 0.06) * DAY_S
         end = begin + chance.uniform(1800, 9000)
         made = machine(f"pub{n}", begin, 0.12 if n % 5 == 0 else 0.04, market=market)
         ended = end if end < LATER else None
