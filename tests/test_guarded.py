@@ -96,7 +96,7 @@ def test_clouds_that_are_read_whole_are_noted_in_turn(tmp_path: Path) -> None:
             return super().__or__(others)
 
     ledger: Any = Ledger(tmp_path / "ledger.db")
-    ledger.machines._read = Read()
+    ledger.machines._clouds_read = Read()
     ledger.machines.read_whole("c", 4.0)
     assert ledger.machines.clouds_read() == {"c"}
     ledger.close()

@@ -140,7 +140,7 @@ class Read(frozenset[str]):
 
 def test_two_clouds_that_were_read_at_once_are_both_known(ledger: Any) -> None:
     other = Meanwhile(ledger.store.lock, lambda: ledger.machines.read_whole("b", 5.0))
-    ledger.machines._read = Read()
+    ledger.machines._clouds_read = Read()
     Read.add = other
     ledger.machines.read_whole("a", 5.0)
     other.end()

@@ -1,42 +1,44 @@
-"""The memory of what was intended, launched, paid and decided.
+"""The ledger: slurm-elasticd's memory of launches, machines, costs and decisions.
 
-Its facts are in ``<state_dir>/journal/``, its view is ``<state_dir>/ledger.db`` (see ``store``)
-with these tables; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
+Its facts are in ``<state_dir>/journal/``. Its view is ``<state_dir>/ledger.db`` (see ``store``)
+with the tables below. Times are Unix seconds, prices dollars per hour, lists and offers JSON::
 
-    launches           one launch call a row, written before the call; kept until 40 days after the
-                       end of its last machine, with one offer from a day after its answer on
+    launches           one row per launch call, written before the call; kept until 40 days after
+                       the end of its last machine; a day after the answer only one offer remains
       generation (key), request (correlation id), pool, cloud, nodes, jobs,
       offer (or a list of several), state intent|done|failed, created, finished, error, accounts,
       owner, recipe
-    machines           one instance a row, until 400 days after its end: what was paid
+    machines           one row per instance with its costs, kept until 400 days after its end
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
-      address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered,
+      address, pool, jobs, last_seen, misses, suspending, ended, cause, worst_price, registered,
       accounts (who pays it: policies.account_budgets), stopping, stopped, born (``stops``)
-    exclusions         kind and scope (key), until, cause, code, count, since, pool, about: what is
-                       not to be used now (model.Exclusion); cool-downs are kept a while after it
-    directives         number (key), word, who, since, starts, until, reason: operators' words
-    wanted_by          node (key), accounts, at: for whom its next machine is started (``books``)
-    set_aside          job (key), account, partitions, begin, until: kept from public clouds
-                       (``deferred``)
+    exclusions         kind and scope (key), until, because, code, count, since, pool, about:
+                       offers, pools and nodes that must not be used now (model.Exclusion);
+                       cool-downs stay for a while after their end
+    directives         number (key), word, who, since, starts, until, reason: operators' directives
+    wanted_by          node (key), accounts, at: who pays for its next machine (``books``)
+    set_aside          job (key), account, partitions, begin, until: jobs that are kept away from
+                       public clouds (``deferred``)
     growth_purchases   first_node and at (key), open, came_up, unused, jobs: machines that a growth
-                       policy started, until each was used or not (``growth_guard``)
-    unhelped_jobs      job (key), asks, since, nodes, reason, strikes: growth does not count these
-                       for a pause
+                       policy started, until each was used or was not (``growth_guard``)
+    unhelped_jobs      job (key), asks, since, nodes, reason, strikes: during a pause growth does
+                       not count these jobs
     runs               job and begin (key), end, label, user, uid, account, partition, shares
-                       ([nodes, millionths of one] each): who used the machines; 400 days
+                       ([nodes, millionths of a node] each): who used the machines; 400 days
     drains             node and begin (key), end: when nodes of machines took no jobs; 400 days
-    counters           name (key), value: sums over all time, ``name{label="value"}`` as Prometheus
-                       has them; ``settled`` up to when they have what machines and jobs came to,
-                       and which directive's number was the last
-    told               key (key), at: what people were told of
-    tunnels            generation and node (key), address, key, since: machines whose public key is
-                       believed, until they end
+    counters           name (key), value: sums over all time, named ``name{label="value"}`` as in
+                       Prometheus
+    settled            what (key), at: the time up to which the counters include machines and jobs,
+                       and the last number that a directive got
+    told               key (key), at: the messages that people were sent
+    tunnels            generation and node (key), address, key, since: the public keys of machines,
+                       until the machines end
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
-    decisions          id, at, correlation, kind, subjects, reason, detail
+    decisions          id, at, correlation, kind, subjects, cause, detail
     decision_subjects  subject, decision: the look-up by node or ``job:ID``
-    heartbeats         service (key), at, pid; these two are of the moment, and in no journal
+    heartbeats         service (key), at, pid; this table and ``health`` are in no journal
     health             name (key), checked, error, code
-    read_whole         cloud (key), at: its machines were all read once and are in the ledger
+    read_whole         cloud (key), at: clouds whose machines were all read once and entered here
 """
 
 from __future__ import annotations
@@ -99,9 +101,9 @@ _TABLES = {name: table for part in _CONCERNS for name, table in part.TABLES.item
 
 
 class LedgerState(Struct, frozen=True, kw_only=True):
-    """Live machines, open launches, exclusions, the clouds of which a list was taken in, operators'
-    directives, spans of drain that go on, and ``stopped`` machines. ``lifted``: whether any job's
-    requeue is; ``writable``: whether the file can be written.
+    """Live machines, open launches, exclusions, the clouds of which a complete list was recorded,
+    operators' directives, open spans of drain, and ``stopped`` machines. ``lifted``: whether any
+    ``--no-requeue`` job may be requeued. ``writable``: whether the files can be written.
     """
 
     machines: tuple[Machine, ...]
@@ -116,8 +118,8 @@ class LedgerState(Struct, frozen=True, kw_only=True):
 
 
 class Condition(Struct, frozen=True, kw_only=True):
-    """Why nothing may be bought, "" where nothing is in the way; the remedy, for a person; and
-    since when (Unix time).
+    """``end_only``: why no machine may be bought, "" if machines may be bought. ``remedy``: a
+    sentence for the administrator. ``since``: Unix time.
     """
 
     end_only: str = ""
@@ -130,15 +132,16 @@ SOUND = Condition()
 
 
 class Ledger:
-    """What it remembers is asked and written by concern: ``launches``, ``machines`` and ``stops``
-    (those that are stopped and started), ``exclusions``, ``directives``, ``decisions``, ``books``,
-    ``deferred``, ``growth_guard``, ``usage``, ``requeues``, ``tunnels``, ``health``.
+    """Each attribute reads and writes the rows of one concern: ``launches``, ``machines``,
+    ``stops`` (machines that are stopped and started again), ``exclusions``, ``directives``,
+    ``decisions``, ``books``, ``deferred``, ``growth_guard``, ``usage``, ``requeues``, ``tunnels``,
+    ``health``.
 
-    All methods are one transaction each. sqlite3.Error passes through: who cannot remember must
-    not spend. Safe for several threads and processes (busy time-out 10 s).
+    Each method is one transaction. sqlite3.Error passes through, because a service that cannot
+    remember a purchase must not buy. Safe for several threads and processes (busy time-out 10 s).
 
-    ``read_only`` needs no right to write in the directory, makes nothing, and raises
-    SlurmElasticError where there is no ledger. Such a reader should not be kept open for long.
+    ``read_only`` needs no right to write in the directory, creates no file, and raises
+    SlurmElasticError if there is no ledger. Do not keep such a reader open for long.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -147,7 +150,6 @@ class Ledger:
 
     def _begin(self, home: Disk | Elsewhere | Refuge | Reader) -> None:
         self.store = store = Store(home, schema.LEDGER, tables=_TABLES)
-        # Of no single concern. ``together``: several writes of a thread are all kept, or none.
         self.usage = Usage(store)
         self.books = Books(store)
         self.deferred = DeferredJobs(store)
@@ -159,9 +161,10 @@ class Ledger:
         self.tunnels = Tunnels(store)
         self.health = ServiceHealth(store)
         self.launches = Launches(store, self.books, lambda: self.condition.end_only)
-        # In memory only what this process has read of a cloud counts: see ``enduring``.
-        read = () if isinstance(home, Refuge) else None
-        self.machines = Machines(store, self.launches, read)
+        # The rows in memory may lack machines that the files have. So after a start without files
+        # only a cloud that this process has listed counts as read: see ``enduring``.
+        clouds_read = () if isinstance(home, Refuge) else None
+        self.machines = Machines(store, self.launches, clouds_read)
         self.stops = Stops(store, self.machines, self.books, lambda: self.end_only)
 
     @classmethod
@@ -171,38 +174,39 @@ class Ledger:
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> Ledger:
-        """The daemon's, which goes on in memory while its files cannot be used: end-only.
+        """The ledger of slurm-elasticd. While its files cannot be used it keeps rows in memory and
+        allows no purchases (end-only).
 
-        Rows that cannot be read are found again by the machines' tags, as with any new ledger. So
-        the daemon repairs, suspends and gives nodes back as ever. Only ``launches.intend`` and
-        ``stops.start`` refuse. ``check`` is to be called again and again.
+        The daemon adopts machines whose rows cannot be read by their tags, as with a new ledger.
+        So the daemon still repairs, suspends and releases nodes. Only ``launches.intend`` and
+        ``stops.start`` refuse. The caller must call ``check`` periodically.
         """
-        made = cls.__new__(cls)
-        made._begin(Refuge(path, schema.LEDGER, Endurance(END_ONLY, _MEANS, now, monotonic)))
-        return made
+        ledger = cls.__new__(cls)
+        ledger._begin(Refuge(path, schema.LEDGER, Endurance(END_ONLY, _MEANS, now, monotonic)))
+        return ledger
 
     @classmethod
     def followed(cls, path: Path) -> Ledger:
-        """The daemon's as the other service has it: sqlite3.Error where there is none at the
-        moment; a later call looks again.
+        """The daemon's ledger as slurm-elastic-ckptman uses it. A call raises sqlite3.Error while
+        there is no ledger; a later call tries to open it again.
         """
-        made = cls.__new__(cls)
-        made._begin(Elsewhere(path, schema.LEDGER))
-        # A first look, for the ConfigError of a later release's ledger: one that is not there may
-        # come.
+        ledger = cls.__new__(cls)
+        ledger._begin(Elsewhere(path, schema.LEDGER))
+        # The first read raises ConfigError at once if a later release wrote this ledger. A ledger
+        # that does not exist yet is no error, because slurm-elasticd may create it later.
         with contextlib.suppress(sqlite3.Error):
-            made.store.select("select 1")
-        return made
+            ledger.store.select("select 1")
+        return ledger
 
     @property
     def condition(self) -> Condition:
-        """Why machines are only ended, while the files cannot be used."""
+        """Why no machine may be bought while the files cannot be used."""
         trouble = self.store.trouble
         if trouble is None:
             return SOUND
-        why = f"{END_ONLY}: {trouble.what}"
+        reason = f"{END_ONLY}: {trouble.what}"
         return Condition(
-            end_only=why,
+            end_only=reason,
             remedy=trouble.remedy,
             since=self.store.trouble_since,
             is_disk_full=trouble.kind is Kind.FULL,
@@ -210,16 +214,16 @@ class Ledger:
 
     @property
     def end_only(self) -> str:
-        """Why nothing may be bought; empty where nothing is in the way."""
+        """Why no machine may be bought; "" if machines may be bought."""
         return self.condition.end_only
 
     def check(self) -> Condition:
-        """Look after the files: see ``enduring``."""
+        """Check the files, and switch to memory or back: see ``enduring``."""
         self.store.look_after()
         return self.condition
 
     def give_up(self, error: Exception) -> None:
-        """The files have failed with ``error``: go on in memory, where this ledger does that."""
+        """The files failed with ``error``: continue in memory if this ledger can (``enduring``)."""
         self.store.give_up(error)
 
     def close(self) -> None:
@@ -227,57 +231,75 @@ class Ledger:
         self.store.close()
 
     def refresh(self) -> None:
-        """Take in what other processes have written since: the first step of a pass."""
+        """Read the rows that other processes have written since: the first step of a round."""
         self.store.refresh()
 
     def together(self) -> AbstractContextManager[object]:
-        """Several writes of this thread as one transaction: all of them, or none after a crash."""
+        """Several writes of this thread as one transaction: after a crash all of them are kept, or
+        none.
+        """
         return self.store.transaction(None)
 
     def moment(self) -> AbstractContextManager[None]:
-        """Around reads that belong together: all are as of one moment. Nothing may be written."""
+        """Inside this context all reads see the rows of one moment. Writes raise RuntimeError."""
         return self.store.moment()
 
     def state(self) -> LedgerState:
-        """All that passes go by, as of one moment: a launch that is answered now is open or has
-        machines, and a cloud that is read whole has all its machines here.
+        """All rows that a round decides by, as of one moment. A launch that is answered at this
+        moment is either open or has its machines, and a cloud in ``read_whole`` has all its
+        machines here.
         """
+        # One lock around both reads: ``read_whole`` must not name a cloud whose machines another
+        # thread entered after the machines were read.
         with self.store.lock:
-            opened, paid, excluded, words, lifted, drains, complete = self.store.tables(
+            (
+                open_launches,
+                paid_machines,
+                excluded,
+                operator_directives,
+                lifted,
+                drains,
+                complete,
+            ) = self.store.tables(
                 "launches", "machines", "exclusions", "directives", "lifted", "drains", "complete"
             )
             read_whole = self.machines.believed(complete)
         return LedgerState(
-            machines=tuple(m for m in paid if not m.is_off),
-            launches=opened,
+            machines=tuple(m for m in paid_machines if not m.is_off),
+            launches=open_launches,
             exclusions=excluded,
             read_whole=read_whole,
             writable=not self.condition.end_only,
-            directives=words,
+            directives=operator_directives,
             lifted=bool(lifted),
             drains=drains,
-            stopped=tuple(m for m in paid if m.is_off),
+            stopped=tuple(m for m in paid_machines if m.is_off),
         )
 
     def prune(self, before: float) -> int:
-        """Forget decisions and long-over cool-downs from before that time; how many decisions.
+        """Delete decisions and long-ended cool-downs from before that time; return the number of
+        decisions.
 
-        Launches and machines stay, as what was paid: see ``compact``.
+        Launches and machines stay, because they are the account of costs: see ``compact``.
         """
         with self.store.transaction("exclusions") as db:
-            old = (str(COOL_DOWN), before - STRIKES_KEPT)
-            db.execute("delete from exclusions where kind = ? and until < ?", old)
+            kind_and_end = (str(COOL_DOWN), before - STRIKES_KEPT)
+            db.execute("delete from exclusions where kind = ? and until < ?", kind_and_end)
             return db.execute("delete from decisions where at < ?", (before,)).rowcount
 
     def compact(self, now: float) -> None:
-        """Keep launches that finished a day ago short, forget what ``retention`` says, and have the
-        journal no longer than it has to be. A long backlog takes several calls.
+        """Shorten launches that finished a day ago, delete the rows that ``retention`` names, and
+        begin a new journal segment if the current one is too long. A long backlog takes several
+        calls.
         """
+        # These deletions are not in the journal. The next segment lacks the rows, and a view that
+        # is rebuilt before that has them until the next call.
         with self.store.transaction("machines", "launches") as db:
             retention.forget(db, now)
-        for _ in range(COMPACTED // retention.PART):
+        # Short transactions, because other writers wait for each of them.
+        for _ in range(COMPACTED // retention.LAUNCHES_PER_TRANSACTION):
             with self.store.transaction(None) as db:
-                done = retention.shorten(db, now)
-            if done < retention.PART:
+                shortened = retention.shorten(db, now)
+            if shortened < retention.LAUNCHES_PER_TRANSACTION:
                 break
         self.store.shorten()

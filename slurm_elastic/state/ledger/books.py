@@ -1,4 +1,4 @@
-"""The ledger's rows of money: what was paid, and for whom the next machines are."""
+"""The ledger's rows of money: the costs so far, and who pays for the next machines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
 MINIMUM = 60.0
-"""Seconds that are paid at least, also where the second is the unit (EC2's Linux machines)."""
-# The indices are named, as sqlite would read a cloud's machines of a year without.
+"""Seconds that are charged at least, even if the second is the unit (EC2's Linux machines)."""
+# ``indexed by`` is needed: without it sqlite would read all machines of the cloud of a year.
 SPENT = """
     with leases as (
         select accounts, price, launched, max(?3 - launched, 0) as seconds
@@ -30,9 +30,9 @@ SPENT = """
     select accounts, sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars
     from paid group by accounts order by accounts
 """
-"""cloud, since, now, lease, minimum. Each begun lease counts whole, at the price at which its
-machine was bought; of one that began before the span, what lies in it. A row for all machines that
-the same accounts pay in the same parts.
+"""Values: cloud, since, now, lease, minimum; times and durations in seconds. Each begun lease
+counts whole, at the price at which its machine was bought. If a lease began before ``since``, only
+its part after ``since`` counts. All machines with the same payers and parts make one row.
 """
 
 
@@ -43,29 +43,32 @@ class Books:
         self._store = store
 
     def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
-        """The cost of the cloud's machines from ``since`` until ``now``: see SPENT."""
+        """The cost in dollars of the cloud's machines from ``since`` until ``now``: see SPENT."""
         return sum(dollars for _, dollars in self.paid(cloud, since, now, lease))
 
     def paid(
         self, cloud: str, since: float, now: float, lease: int
     ) -> tuple[tuple[dict[str, int], float], ...]:
-        """The same with who pays it, each account so many parts: (accounts, dollars)."""
+        """The cost by payers: (parts by account, dollars)."""
         rows = self._store.select(SPENT, cloud, since, now, float(lease), MINIMUM)
         decode = msgspec.json.decode
         return tuple((decode(r["accounts"], type=dict[str, int]), r["dollars"]) for r in rows)
 
     def want(self, accounts: Mapping[str, Mapping[str, int]], now: float) -> None:
-        """By node, for whom its next machine is started; takes the place of an earlier word."""
-        rows = [(node, to_json(of), now) for node, of in accounts.items()]
+        """Record by node which accounts pay for its next machine; replaces an earlier record."""
+        rows = [
+            (node, to_json(parts_by_account), now) for node, parts_by_account in accounts.items()
+        ]
         with self._store.transaction(None):
             self._store.insert("insert or replace into wanted_by", "node, accounts, at", rows)
 
     def want_for_nobody(self, nodes: Sequence[str], before: float) -> None:
-        """Forget for whom these were to be started, where that was said before then."""
+        """Delete the payers of these nodes that were recorded before the time ``before``."""
         sql = f"delete from wanted_by where node in {OF_LIST} and at < ?"
         self._store.execute(None, sql, to_json(nodes), before)
 
     def wanted_by(self, nodes: Sequence[str]) -> dict[str, dict[str, int]]:
+        """The payers of the next machines: parts by account, by node."""
         sql = "select * from wanted_by where node in (select value from json_each(?))"
         rows = self._store.select(sql, to_json(nodes))
         decode = msgspec.json.decode

@@ -1,4 +1,4 @@
-"""The ledger's rows of what was decided and why, and of what people were told."""
+"""The ledger's rows of decisions with their causes, and of messages that people were sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Decisions:
         self._store = store
 
     def record(self, *decisions: Decision) -> None:
-        """Keep decisions for ``explain``, all in one transaction (one sync of the disk)."""
+        """Write decisions for ``explain``, all in one transaction (one sync of the disk)."""
         with self._store.transaction(None):
             rows = [
                 (
@@ -50,25 +50,35 @@ class Decisions:
         return tuple(decision_from(row) for row in reversed(rows))
 
     def newly_told(
-        self, keys: Sequence[str], now: float, again: float, most: int, within: float
+        self,
+        keys: Sequence[str],
+        now: float,
+        repeat_after_s: float,
+        max_messages: int,
+        span_s: float,
     ) -> list[str]:
-        """Write down that people are told of these: those of ``keys`` that they were not told of in
-        the last ``again`` seconds, as far as that makes ``most`` in ``within`` seconds.
+        """Return the keys whose messages may be sent now, and record them as sent. Left out are
+        keys that were sent in the last ``repeat_after_s`` seconds, and those beyond
+        ``max_messages`` in ``span_s`` seconds.
         """
         with self._store.transaction(None) as db:
-            self._store.change("delete from told where at < ?", now - max(again, within))
-            rows = dict(db.execute("select key, at from told"))
-            room = most - sum(at > now - within for at in rows.values())
-            new = [key for key in dict.fromkeys(keys) if rows.get(key, -math.inf) <= now - again]
-            new = new[: max(room, 0)]
+            self._store.change("delete from told where at < ?", now - max(repeat_after_s, span_s))
+            told_at_by_key = dict(db.execute("select key, at from told"))
+            room = max_messages - sum(told_at > now - span_s for told_at in told_at_by_key.values())
+            new_keys = [
+                key
+                for key in dict.fromkeys(keys)
+                if told_at_by_key.get(key, -math.inf) <= now - repeat_after_s
+            ]
+            new_keys = new_keys[: max(room, 0)]
             self._store.insert(
-                "insert or replace into told", "key, at", [(key, now) for key in new]
+                "insert or replace into told", "key, at", [(key, now) for key in new_keys]
             )
-        return new
+        return new_keys
 
 
 def decision_from(row: sqlite3.Row) -> Decision:
-    """A decision row as a value; ``detail`` comes back as plain JSON values."""
+    """A decision row as a value; ``detail`` consists of plain JSON values."""
     detail = row["detail"]
     return Decision(
         at=row["at"],

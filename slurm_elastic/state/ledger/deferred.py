@@ -1,4 +1,4 @@
-"""The ledger's deferred jobs: how those were before they were kept from public clouds."""
+"""The ledger's deferred jobs: their settings from before they were kept away from public clouds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DeferredJobs:
         self._store = store
 
     def defer(self, rows: Sequence[Deferral]) -> None:
-        """Remember how these jobs were before they are kept from public clouds."""
+        """Record the settings of these jobs, before they are kept away from public clouds."""
         values = [(r.job, r.account, to_json(r.partitions), r.begin, r.until) for r in rows]
         with self._store.transaction(None):
             columns = "job, account, partitions, begin, until"
@@ -32,7 +32,7 @@ class DeferredJobs:
         )
 
     def let_back(self, jobs: Sequence[int]) -> None:
-        """Forget these: they are as they were, or gone."""
+        """Delete the rows of jobs that have their own settings again, or that are gone."""
         self._store.execute(None, f"delete from set_aside where job in {OF_LIST}", to_json(jobs))
 
 

@@ -1,4 +1,4 @@
-"""The ledger's rows of operators' words that hold at run time."""
+"""The ledger's rows of operators' directives at run time."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ class Directives:
         self._store = store
 
     def give(self, directive: Directive) -> Directive:
-        """Write an operator's word down; returns it with its number, which no other ever had."""
+        """Record a directive; return it with its number, which no other directive ever had."""
         with self._store.transaction("directives") as db:
-            # Also of those that are ended.
-            (last,) = db.execute(_LAST).fetchone()
-            number = max(int(last) + 1, int(directive.since))
+            # The table ``settled`` has the last number, because ended directives have no row. The
+            # time is a lower bound for a ledger in memory, which may lack both.
+            (last_number,) = db.execute(_LAST).fetchone()
+            number = max(int(last_number) + 1, int(directive.since))
             sql = (
                 f"insert into directives (number, {DIRECTIVE_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)"
             )
@@ -52,10 +53,10 @@ class Directives:
         return msgspec.structs.replace(directive, number=number)
 
     def all(self) -> tuple[Directive, ...]:
-        """All that are not ended, in force or not, in the order in which they were given."""
+        """All directives that are not ended, in force or not, in the order of their numbers."""
         return self._store.tables("directives")[0]
 
     def end(self, number: int) -> bool:
-        """Forget it; whether there was one."""
+        """Delete the directive; return whether it existed."""
         with self._store.transaction("directives"):
             return bool(self._store.change("delete from directives where number = ?", number))

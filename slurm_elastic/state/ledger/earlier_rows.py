@@ -1,5 +1,5 @@
-"""Rows as earlier releases wrote them into the journal, made rows of today. Until schema 18 the
-ledger kept sentences: this is the only module that reads sentences of ours.
+"""Translate rows that earlier releases wrote into the journal to rows of this release. Until schema
+18 the ledger kept sentences. No other module reads sentences that slurm-elastic wrote.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Row = Mapping[str, Any]
 
 
 def _machine_end(sentence: str) -> AnyCause:
-    """The cause of an end. Later decisions read two causes; the others keep their sentence."""
+    """The cause of an end. Later decisions depend on two causes; all others keep their sentence."""
     if sentence == "suspended by Slurm":
         return SuspendedBySlurm()
     if sentence.startswith(_OUT_OF_SERVICE):
@@ -37,20 +37,22 @@ def _machine_end(sentence: str) -> AnyCause:
 
 def _pool_failure(sentence: str) -> AnyCause:
     """The cause of a breaker: how it closes depends on it."""
-    found = _FAILED_BOOTS.fullmatch(sentence)
-    if found is None:
+    match = _FAILED_BOOTS.fullmatch(sentence)
+    if match is None:
         return Quoted(text=sentence)
-    node_reason, _, remedy = (found["taken_out"] or "").partition(_REMEDY)
-    return BootsFailed(in_a_row=int(found["count"] or 0), node_reason=node_reason, remedy=remedy)
+    node_reason, _, remedy = (match["taken_out"] or "").partition(_REMEDY)
+    return BootsFailed(in_a_row=int(match["count"] or 0), node_reason=node_reason, remedy=remedy)
 
 
 def _decided(kind: str, sentence: str) -> AnyCause:
-    """The causes of decisions that are read again while their machine is there."""
-    machine, colon, words = sentence.partition(": ")
+    """The cause of a decision. Rounds read two causes again while the machine exists; all others
+    keep their sentence.
+    """
+    machine, colon, explanation = sentence.partition(": ")
     if colon and kind == "node-failed":
-        return NodeFailed(machine=machine, explanation=Quoted(text=words))
+        return NodeFailed(machine=machine, explanation=Quoted(text=explanation))
     if colon and kind in ("key-refused", "key-failed"):
-        return KeyNotBrought(machine=machine, error=words)
+        return KeyNotBrought(machine=machine, error=explanation)
     return Quoted(text=sentence)
 
 
@@ -93,4 +95,5 @@ EARLIER_ROWS: Mapping[str, Callable[[Row], Row]] = {
     "decisions": _decision,
     "exclusions": _exclusion,
 }
-"""For each table the function that translates an earlier row; a row of today stays as it is."""
+"""By table the function that translates an earlier row. It leaves a row of this release as it is.
+"""

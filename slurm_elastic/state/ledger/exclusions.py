@@ -1,4 +1,4 @@
-"""The ledger's rows of what is not to be used now: offers that cool down, pools, nodes."""
+"""The ledger's rows of offers, pools and nodes that must not be used now."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ from slurm_elastic.state.store.view import OF_LIST, to_json
 EXCLUSION_COLUMNS = "kind, scope, until, because, code, count, since, pool, about"
 
 
-def _counts(known: Sequence[Exclusion], new: Sequence[Exclusion]) -> dict[str, float]:
-    """The refusals and the machines that did not come up that ``new`` tells of."""
-    failures = {one.scope: one.count for one in known if one.kind == BREAKER}
+def _counts(earlier: Sequence[Exclusion], new: Sequence[Exclusion]) -> dict[str, float]:
+    """Counters of the refusals and failed boots that ``new`` adds to ``earlier``."""
+    failures = {
+        exclusion.scope: exclusion.count for exclusion in earlier if exclusion.kind == BREAKER
+    }
     counts: dict[str, float] = {}
-    for one in new:
-        if one.kind == COOL_DOWN:
-            scope = offer_scope(one.scope)
-            name = series("refusals", cloud=scope.cloud, market=scope.market, code=one.code)
+    for exclusion in new:
+        if exclusion.kind == COOL_DOWN:
+            scope = offer_scope(exclusion.scope)
+            name = series("refusals", cloud=scope.cloud, market=scope.market, code=exclusion.code)
             counts[name] = counts.get(name, 0.0) + 1
-        elif one.kind == BREAKER and one.count > failures.get(one.scope, 0):
-            more = one.count - failures.get(one.scope, 0)
-            counts[series("boot_failures", pool=one.scope)] = float(more)
+        elif exclusion.kind == BREAKER and exclusion.count > failures.get(exclusion.scope, 0):
+            new_failures = exclusion.count - failures.get(exclusion.scope, 0)
+            counts[series("boot_failures", pool=exclusion.scope)] = float(new_failures)
     return counts
 
 
@@ -56,18 +58,18 @@ def exclusion_from(row: sqlite3.Row) -> Exclusion:
     )
 
 
-def exclusion_row(one: Exclusion) -> tuple[object, ...]:
+def exclusion_row(exclusion: Exclusion) -> tuple[object, ...]:
     """Values for EXCLUSION_COLUMNS."""
     return (
-        str(one.kind),
-        one.scope,
-        one.until,
-        encoded(one.cause),
-        one.code,
-        one.count,
-        one.since,
-        one.pool,
-        to_json(one.about),
+        str(exclusion.kind),
+        exclusion.scope,
+        exclusion.until,
+        encoded(exclusion.cause),
+        exclusion.code,
+        exclusion.count,
+        exclusion.since,
+        exclusion.pool,
+        to_json(exclusion.about),
     )
 
 
@@ -86,49 +88,55 @@ class Exclusions:
         self._store, self._usage = store, usage
 
     def add(self, *exclusions: Exclusion) -> None:
-        """Not to be used until then; each takes the place of an earlier of its kind and scope."""
+        """Record exclusions; each replaces an earlier exclusion of its kind and scope."""
         counts = _counts(self.all(), exclusions)
         with self._store.transaction("exclusions"):
-            rows = [exclusion_row(one) for one in exclusions]
+            rows = [exclusion_row(exclusion) for exclusion in exclusions]
             self._store.insert("insert or replace into exclusions", EXCLUSION_COLUMNS, rows)
             if counts:
                 self._usage.count(counts)
 
     def all(self) -> tuple[Exclusion, ...]:
-        """All of them, over or not, by scope; of one node POLICY before CAPACITY."""
+        """All exclusions, also ended ones, by scope; for one node POLICY before CAPACITY."""
         return self._store.tables("exclusions")[0]
 
     def readmit(self, kind: ExclusionKind, *scopes: str) -> bool:
-        """Forget these exclusions, and how often each refused; whether there was any."""
+        """Delete these exclusions with their counts; return whether there was any."""
         with self._store.transaction("exclusions"):
             sql = f"delete from exclusions where kind = ? and scope in {OF_LIST}"
             return bool(self._store.change(sql, str(kind), to_json(scopes)))
 
     def cool_downs(self, now: float) -> tuple[Exclusion, ...]:
-        """The cool-downs that are not over at ``now``, by key."""
-        return tuple(c for c in self.all() if c.kind == COOL_DOWN and c.until > now)
+        """The cool-downs that have not ended at ``now``, by scope."""
+        return tuple(
+            exclusion
+            for exclusion in self.all()
+            if exclusion.kind == COOL_DOWN and exclusion.until > now
+        )
 
     def breakers(self) -> tuple[Exclusion, ...]:
         """The breakers of all pools whose last machines never registered, by name."""
-        return tuple(b for b in self.all() if b.kind == BREAKER)
+        return tuple(exclusion for exclusion in self.all() if exclusion.kind == BREAKER)
 
     def holds(self) -> tuple[Exclusion, ...]:
-        """All holds of nodes, over or not, by node; of one node POLICY before CAPACITY before
+        """All holds of nodes, also ended ones, by node; for one node POLICY before CAPACITY before
         OPERATOR.
         """
-        return tuple(h for h in self.all() if h.kind in HOLDS)
+        return tuple(exclusion for exclusion in self.all() if exclusion.kind in HOLDS)
 
     def review_holds(self, pool: str, now: float) -> int:
-        """Have the daemon look at the holds of ``pool`` with its next round; how many there are."""
+        """End the holds of ``pool``, so that the daemon's next round reviews them; return how many
+        there are.
+        """
         with self._store.transaction("exclusions"):
             sql = "update exclusions set until = min(until, ?) where pool = ? and kind = ?"
             return len(self._store.change(sql, now, pool, str(CAPACITY)))
 
-    def end_far(self, now: float, longest: float) -> int:
-        """Have all be over that is to last for more than ``longest`` seconds from ``now``, which
-        nothing is set for: the clock was set back since. How many cool-downs, pauses and holds.
+    def end_far(self, now: float, longest_s: float) -> int:
+        """End the cool-downs, pauses and holds that would last longer than ``longest_s`` seconds
+        from ``now``; return how many. None is set for so long, so the clock was set back.
         """
         with self._store.transaction("exclusions"):
             kinds = ", ".join("?" * len(TIMED))
             sql = f"update exclusions set until = ? where until > ? and kind in ({kinds})"
-            return len(self._store.change(sql, now, now + longest, *map(str, TIMED)))
+            return len(self._store.change(sql, now, now + longest_s, *map(str, TIMED)))

@@ -1,4 +1,4 @@
-"""The ledger's memory of the guard against purchases in vain (``policies.growth``)."""
+"""The ledger's rows of the guard against machines that no job uses (``policies.growth``)."""
 
 from __future__ import annotations
 
@@ -45,19 +45,21 @@ class GrowthGuard:
         self._store = store
 
     def purchases(self) -> tuple[Purchase, ...]:
-        """Those that are not judged yet, the oldest first."""
+        """The purchases that are not judged yet, the oldest first."""
         return self._store.tables("growth_purchases")[0]
 
     def rows(self) -> tuple[UnhelpedJob, ...]:
-        """All jobs for which machines came up in vain, by number, also after their pause."""
+        """All jobs that did not use the machines bought for them, by number, also after their
+        pause.
+        """
         return self._store.tables("unhelped_jobs")[0]
 
     def jobs(self, now: float) -> tuple[UnhelpedJob, ...]:
-        """The jobs that growth policies do not count at present, by number."""
+        """The jobs that growth policies do not count at ``now``, by number."""
         return tuple(row for row in self.rows() if now < row.until)
 
     def watch(self, purchases: Sequence[Purchase]) -> None:
-        """Remember these, each in the place of what was known of it."""
+        """Record purchases; each replaces its earlier row."""
         rows = [
             (
                 row.first_node, row.at, to_json(sorted(row.open)), to_json(dict(row.came_up)),
@@ -70,7 +72,7 @@ class GrowthGuard:
             self._store.insert(how, _PURCHASE_COLUMNS, rows)
 
     def judge(self, purchase: Purchase, jobs: Sequence[UnhelpedJob]) -> None:
-        """The purchase is over; these jobs were not helped by it."""
+        """Delete the purchase, and record the jobs that it did not help."""
         rows = [
             (row.job, row.asks, row.since, to_json(row.nodes), row.reason, row.strikes)
             for row in jobs
@@ -81,7 +83,7 @@ class GrowthGuard:
             self._store.insert("insert or replace into unhelped_jobs", _JOB_COLUMNS, rows)
 
     def count_again(self, jobs: Sequence[int]) -> int:
-        """Growth policies count these jobs again; how many of them they did not count."""
+        """Let growth policies count these jobs again; return how many they did not count."""
         with self._store.transaction("unhelped_jobs"):
             sql = f"delete from unhelped_jobs where job in {OF_LIST}"
             return len(self._store.change(sql, to_json(jobs)))

@@ -1,5 +1,5 @@
-"""The names of counters, and histograms as counters by bucket, for both services: they outlive a
-restart like any counter.
+"""The names of counters, and histograms as one counter per bucket, for both services. So histograms
+outlive a restart like any counter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def series(name: str, **labels: str) -> str:
 
 
 def observe(counts: Counts, name: str, value: float, **labels: str) -> None:
-    """One value more of a histogram."""
+    """Add a value to a histogram."""
     for bound in BUCKETS[name]:
         if value <= bound:
             counts[series(f"{name}_bucket", le=f"{bound:g}", **labels)] += 1
@@ -40,7 +40,7 @@ def observe(counts: Counts, name: str, value: float, **labels: str) -> None:
 def sums(
     counted: Mapping[tuple[str, Labels], float], observed: Iterable[tuple[str, float, Labels]]
 ) -> Counts:
-    """Counters and the values of histograms by their names."""
+    """Counters and observed values of histograms, added up by the names of their counters."""
     counts: Counts = defaultdict(float)
     for (name, labels), value in counted.items():
         counts[series(name, **dict(labels)) if labels else name] += value

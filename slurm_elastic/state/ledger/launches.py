@@ -1,5 +1,5 @@
-"""The ledger's rows of launches: what is asked of a cloud is written down before the call. What was
-got is a row of ``machines``, which closes the launch.
+"""The ledger's rows of launches. Each launch is written before the call of the cloud. The machines
+of the answer become rows of ``machines`` in the transaction that closes the launch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAUNCH_COLUMNS = (
     "error, accounts, owner, recipe"
 )
 IN_ORDER = "order by created, generation"
-# sqlite uses the index ``launches_open`` for these words alone.
+# sqlite uses the partial index ``launches_open`` only for exactly this condition.
 OPEN = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
 
 
@@ -49,7 +49,7 @@ class LaunchCall(StrEnum):
 
 class LaunchTransition(NamedTuple):
     """After ``call`` a launch in one of the states ``before`` is in the state ``after``. ``before``
-    is empty for a launch that was not known, ``after`` is None for one that is forgotten.
+    is empty for a new launch; ``after`` is None if the launch is deleted.
     """
 
     call: LaunchCall
@@ -61,7 +61,7 @@ class LaunchTransition(NamedTuple):
 LAUNCH_TRANSITIONS = (
     LaunchTransition(LaunchCall.INTEND, (), Intended, "a launch, before the call of the cloud"),
     LaunchTransition(LaunchCall.FAILED, (Intended,), Failed, "a launch; a round that gives it up"),
-    # A launch that was given up as failed is done all the same if its machines exist.
+    # A launch that was given up as failed becomes Done if its machines exist after all.
     LaunchTransition(LaunchCall.LAUNCHED, (Intended, Failed), Done, "a launch; a round: machines"),
     LaunchTransition(LaunchCall.ADOPT, (Intended,), Done, "a round: its cloud has a new name"),
     LaunchTransition(LaunchCall.START, (), Done, "the start of a stopped machine"),
@@ -78,7 +78,7 @@ def launches_allowed(call: LaunchCall) -> str:
 def launch_of_spec(
     spec: LaunchSpec, request: str, now: float, accounts: dict[str, dict[str, int]]
 ) -> Launch:
-    """The row an intent begins with."""
+    """The row of a new intent."""
     return Launch(
         generation=spec.generation,
         request=request,
@@ -94,13 +94,13 @@ def launch_of_spec(
     )
 
 
-def same_call(one: Launch, other: Launch) -> bool:
-    """Whether two rows ask the cloud for the same thing."""
+def same_call(launch: Launch, other: Launch) -> bool:
+    """Whether two rows stand for the same request to the cloud."""
 
     def asked(row: Launch) -> tuple[object, ...]:
         return row.pool, row.cloud, row.nodes, row.jobs, row.offers
 
-    return asked(one) == asked(other)
+    return asked(launch) == asked(other)
 
 
 def launch_row(launch: Launch) -> tuple[object, ...]:
@@ -126,10 +126,12 @@ def launch_row(launch: Launch) -> tuple[object, ...]:
 
 
 def launch_from(row: sqlite3.Row) -> Launch:
-    """A row of LAUNCH_COLUMNS as a value. Its ``offer`` is a list where there are alternatives."""
+    """A row of LAUNCH_COLUMNS as a value. The column ``offer`` has a list if there are several
+    offers.
+    """
     decode = msgspec.json.decode
     offers = decode(row["offer"], type=Offer | tuple[Offer, ...])
-    offer, *others = (offers,) if isinstance(offers, Offer) else offers
+    offer, *alternatives = (offers,) if isinstance(offers, Offer) else offers
     return Launch(
         generation=row["generation"],
         request=row["request"],
@@ -138,7 +140,7 @@ def launch_from(row: sqlite3.Row) -> Launch:
         nodes=decode(row["nodes"], type=tuple[str, ...]),
         jobs=decode(row["jobs"], type=tuple[int, ...]),
         offer=offer,
-        alternatives=tuple(others),
+        alternatives=tuple(alternatives),
         created=row["created"],
         state=launch_state_of(row["state"], row["finished"], row["error"], row["created"]),
         accounts=decode(row["accounts"], type=dict[str, dict[str, int]]),
@@ -157,36 +159,40 @@ class Launches:
         self._store, self._books, self._end_only = store, books, end_only
 
     def intend(self, spec: LaunchSpec, request: str, now: float) -> None:
-        """Write down a launch before the cloud is called; ``request`` is the correlation id.
+        """Record a launch before the cloud is called; ``request`` is the correlation id.
 
-        Again with the same content: nothing happens. Raises SlurmElasticError when the generation
-        stands for another launch or for one that has failed (a new call needs a new generation,
-        or its machines would have no open intent), EndOnlyError where it could not be kept.
+        A second call with the same content changes nothing. Raises SlurmElasticError if the
+        generation belongs to another launch or to a failed one (a new call needs a new generation,
+        or its machines would have no open intent), and EndOnlyError if the intent could not be
+        written to the disk.
         """
         new = launch_of_spec(spec, request, now, self._books.wanted_by(spec.nodes))
         with self._store.transaction("launches"):
-            if trouble := self._end_only():  # inside: what is written now is on the disk, or not
-                # A machine whose launch is written down nowhere would be lost with the process.
-                raise EndOnlyError(f"{trouble}; nothing is bought")
+            # Inside the transaction: only here it is certain whether the row goes to the disk or
+            # into memory. A machine whose launch is in no file would be lost with the process.
+            if end_only := self._end_only():
+                raise EndOnlyError(f"{end_only}; nothing is bought")
             row = launch_row(new)
             values = ", ".join("?" * len(row))
             sql = f"insert or ignore into launches ({LAUNCH_COLUMNS}) values ({values})"
             if self._store.change(sql, *row):
                 return
-            old = self.known(spec.generation)
-            if not same_call(old, new):
+            earlier = self.known(spec.generation)
+            if not same_call(earlier, new):
                 raise SlurmElasticError(
                     f"generation {spec.generation} already stands for another launch, of "
-                    f"{len(old.nodes)} nodes of pool {old.pool} from {old.offer.key}"
+                    f"{len(earlier.nodes)} nodes of pool {earlier.pool} from {earlier.offer.key}"
                 )
-            if isinstance(old.state, Failed):
+            if isinstance(earlier.state, Failed):
                 raise SlurmElasticError(
-                    f"generation {spec.generation} has failed: {old.state.error}; "
+                    f"generation {spec.generation} has failed: {earlier.state.error}; "
                     "a new call needs a new generation"
                 )
 
     def failed(self, generation: str, error: str, now: float) -> None:
-        """Nothing was started, in the cloud's words ``error``. A finished launch stays as it is."""
+        """Record that the cloud started no machine; ``error`` is the cloud's message. A finished
+        launch stays as it is.
+        """
         with self._store.transaction("launches"):
             self.known(generation)
             self._store.change(
@@ -196,14 +202,14 @@ class Launches:
             )  # fmt: skip
 
     def forget(self, generations: Sequence[str]) -> None:
-        """Forget those of these launches that a cloud refused: what it said is kept elsewhere."""
-        # A request may be refused by hundreds of offers, and a refused launch costs nothing.
+        """Delete the failed ones among these launches. The caller keeps the clouds' messages."""
+        # Hundreds of offers may refuse a request, and a refused launch costs nothing.
         sql = f"delete from launches where generation in {OF_LIST} "
         sql += f"and {launches_allowed(LaunchCall.FORGET)}"
         self._store.execute(None, sql, to_json(generations))
 
     def open(self) -> tuple[Launch, ...]:
-        """Intents whose call is not known to have answered, oldest first."""
+        """Intents without a known answer of the cloud, oldest first."""
         return self._store.tables("launches")[0]
 
     def get(self, generation: str) -> Launch | None:
@@ -213,7 +219,7 @@ class Launches:
         return launch_from(rows[0]) if rows else None
 
     def finished(self, generations: Collection[str]) -> dict[str, float]:
-        """When these launches were answered: those of them that were."""
+        """The times at which these launches finished, by generation; open launches are left out."""
         rows = self._store.select(
             "select generation, finished from launches where finished is not null "
             "and generation in (select value from json_each(?))",
@@ -222,20 +228,21 @@ class Launches:
         return {row["generation"]: row["finished"] for row in rows}
 
     def known(self, generation: str) -> Launch:
+        """The launch of that generation. Raises SlurmElasticError if there is none."""
         launch = self.get(generation)
         if launch is None:
             raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
         return launch
 
     def note_recipe(self, generation: str, recipe: str) -> None:
-        """Write down the recipe of an open launch's machines (protocols.Stops)."""
+        """Record the recipe of a launch's machines (protocols.Stops)."""
         with self._store.transaction("launches"):
             self._store.change(
                 "update launches set recipe = ? where generation = ?", recipe, generation
             )
 
     def recipes(self, generations: Collection[str]) -> dict[str, str]:
-        """The recipes of these launches' machines, as far as they are known."""
+        """The known recipes of these launches' machines, by generation."""
         sql = (
             "select generation, recipe from launches where recipe != '' "
             "and generation in (select value from json_each(?))"

@@ -43,14 +43,17 @@ class LedgerCall(StrEnum):
 
 StateType = type[MachineState]
 PAID = "ended is null"
-"""The machine has not ended. sqlite uses the index ``machines_live`` for these words alone."""
+"""The machine has not ended. sqlite uses the partial index ``machines_live`` only for exactly this
+condition.
+"""
 OFF = "stopped is not null"
-"""It is stopped in this part of its life, or was (``Machine.is_off``)."""
+"""The machine is stopped in this part of its life, or was (``Machine.is_off``)."""
 NOT_OFF = "stopped is null"
 NOT_RETIRED = "coalesce(suspending, stopping, stopped) is null"
-"""Nobody has decided to end or to stop it, or had when it was lost."""
+"""No decision to end or to stop the machine was made (before it was lost)."""
 KEPT = "coalesce(stopped, stopping) is not null"
-"""It is stopped or to be stopped, or was when it ended: its cloud may show it stopped."""
+"""The machine is stopped or being stopped, or was when it ended. Its cloud may list it as stopped.
+"""
 
 CONDITIONS: Mapping[StateType, str] = {
     Booting: f"{PAID} and {NOT_RETIRED} and registered is null",
@@ -61,17 +64,17 @@ CONDITIONS: Mapping[StateType, str] = {
     Lost: f"ended is not null and {NOT_RETIRED}",
     Ended: f"ended is not null and not {NOT_RETIRED}",
 }
-"""The rows that are in a state. Each row of the table ``machines`` meets exactly one condition, and
-``state_of`` makes that state of it.
+"""By state the SQL condition of its rows. Each row of the table ``machines`` meets exactly one
+condition, and ``state_of`` returns the same state for it.
 """
 
 
 class Transition(Struct, frozen=True):
     """One row: after ``call`` a machine in one of the states ``before`` is in the state ``after``.
 
-    ``before`` is empty for a machine that the ledger did not know. ``writes``: the columns that may
-    change. ``by``: who calls, and when. ``begins_part``: a new row begins, and the former one has
-    ended under an id of its own, so that each part of the life is charged at its own price.
+    ``before`` is empty for a machine without a row. ``writes``: the columns that may change.
+    ``by``: the caller, and its occasion. ``begins_part``: the call inserts a new row and ends the
+    former row under an id of its own, so that each part of the life is charged at its own price.
     """
 
     call: LedgerCall
@@ -95,7 +98,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(
         LedgerCall.REGISTERED, (Booting,), Serving, ("registered",), "a round that reads Slurm"
     ),
-    # It is to end, and has ended.
+    # A decision ends it, or it has ended.
     Transition(
         LedgerCall.SUSPENDING, (Booting, Serving), Ending, ("suspending", "cause"),
         "whoever terminates machines, before the call of the cloud",
@@ -140,8 +143,9 @@ TRANSITIONS: tuple[Transition, ...] = (
         "a round or an operator: nobody needs it any more, before the call of the cloud",
         begins_part=True,
     ),
-    # What the cloud itself says of machines that the ledger knows. Both calls do the same, but
-    # ``adopt`` believes every state that is not TERMINATED, and ``observe`` only a later list.
+    # The cloud lists machines that have a row. Both calls make the same transitions, but ``adopt``
+    # revives an ended machine in any state except TERMINATED. ``observe`` revives it only if its
+    # list began after the end, because an earlier list may show a machine that has ended since.
     *(
         transition
         for call in (LedgerCall.OBSERVE, LedgerCall.ADOPT)

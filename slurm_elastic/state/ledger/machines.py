@@ -1,4 +1,4 @@
-"""The ledger's rows of machines: which there are, and which were."""
+"""The ledger's rows of machines, live and ended."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ SEEN = f"""
         {PAID} or ((:lives or (:off and {KEPT})) and ended < :before)
     )
 """
-"""One machine of a complete read of its cloud, as ``Ledger.observe`` and ``adopt`` describe it."""
+"""Record one machine of a complete list of its cloud, by the rules of ``observe`` and ``adopt``."""
 NOT_ENDED = f"select {MACHINE_COLUMNS} from machines where {PAID}"
-"""All that are paid for: those that are live, and those that are stopped."""
+"""All machines that cost money: live ones and stopped ones."""
 BY_TIME = "order by launched, id"
 OF_CLOUD = f"cloud = ? and id in {OF_LIST}"
 SAME = f"""
     update machines set last_seen = max(last_seen, ?), misses = 0
     where cloud = ? and {PAID} and id in (select value from json_each(?))
 """
-# What was launched or seen since the read began may be missing in it; what is dated much later than
-# that is from before the head's clock was set back.
+# The first time of each pair: a list that began before the launch may lack the machine. The second
+# time: a row dated far in the future is from before the head's clock was set back, so it counts.
 MISSED = f"""
     update machines set misses = misses + 1 where cloud = ? and {PAID}
     and last_seen not between ? and ? and launched not between ? and ?
@@ -80,34 +80,16 @@ _ACCOUNTS = msgspec.json.Decoder(dict[str, int])
 
 def machine_row(machine: Machine) -> tuple[object, ...]:
     """Values for MACHINE_COLUMNS."""
-    i, life = machine.instance, columns_of(machine.life)
+    instance, life = machine.instance, columns_of(machine.life)
     return (
-        i.id,
-        i.cloud,
-        i.node,
-        i.generation,
-        i.instance_type,
-        i.zone,
-        str(i.market),
-        i.price,
-        str(i.state),
-        i.launched,
-        i.address,
-        machine.pool,
-        to_json(machine.jobs),
-        machine.last_seen,
-        machine.misses,
-        life.suspending,
-        life.ended,
-        None if life.cause is None else encoded(life.cause),
-        machine.worst_price,
-        life.registered,
-        to_json(machine.accounts),
-        life.stopping,
-        life.stopped,
-        machine.born,
+        instance.id, instance.cloud, instance.node, instance.generation, instance.instance_type,
+        instance.zone, str(instance.market), instance.price, str(instance.state),
+        instance.launched, instance.address, machine.pool, to_json(machine.jobs),
+        machine.last_seen, machine.misses, life.suspending, life.ended,
+        None if life.cause is None else encoded(life.cause), machine.worst_price,
+        life.registered, to_json(machine.accounts), life.stopping, life.stopped, machine.born,
         machine.tunnel_key,
-    )
+    )  # fmt: skip
 
 
 def machine_from(row: sqlite3.Row) -> Machine:
@@ -147,15 +129,15 @@ def machine_from(row: sqlite3.Row) -> Machine:
 
 
 def _new(instance: Instance, pool: str, launch: Launch | None, now: float, worst: float) -> Machine:
-    """One that is seen for the first time."""
-    over = instance.state == InstanceState.TERMINATED
+    """A machine that is seen for the first time."""
+    is_terminated = instance.state == InstanceState.TERMINATED
     return Machine(
         instance=instance,
         pool=pool,
         jobs=launch.jobs[:MACHINE_JOBS] if launch else (),
         accounts=launch.accounts.get(instance.node, {}) if launch else {},
         last_seen=now,
-        life=Lost(ended_at=now, cause=_ENDED_IN_CLOUD) if over else BOOTING,
+        life=Lost(ended_at=now, cause=_ENDED_IN_CLOUD) if is_terminated else BOOTING,
         worst_price=worst,
     )
 
@@ -163,17 +145,17 @@ def _new(instance: Instance, pool: str, launch: Launch | None, now: float, worst
 def _seen_values(
     instance: Instance, cloud: str, now: float, *, adopted: bool = False
 ) -> dict[str, object]:
-    """Values for SEEN. A row that has ended lives again where its machine serves since, or is
-    stopped as it was to be; where it is ``adopted`` in any state but TERMINATED, and whatever the
-    head's clock says.
+    """Values for SEEN. An ended row lives again if its machine serves after that end, or is stopped
+    as it was decided. If it is ``adopted``, it lives again in any state except TERMINATED, at
+    whatever time it ended, because the head's clock may have been set back.
     """
-    serves = instance.state in STANDING
-    there = instance.state is not InstanceState.TERMINATED
+    is_serving = instance.state in STANDING
+    is_in_cloud = instance.state is not InstanceState.TERMINATED
     return {
         "id": instance.id,
         "cloud": cloud,
         "state": str(instance.state),
-        "lives": there if adopted else serves,
+        "lives": is_in_cloud if adopted else is_serving,
         "off": instance.state is InstanceState.STOPPED,
         "before": math.inf if adopted else now,
         "address": instance.address,
@@ -182,11 +164,11 @@ def _seen_values(
     }
 
 
-def _is_same(seen: Instance, known: Instance) -> bool:
-    """Whether a list has no news of a machine that has not ended."""
-    # One without a node is news each time: the list may have its node by now.
-    same_place = bool(known.node) and seen.address in (None, known.address)
-    return seen.state is known.state is not InstanceState.TERMINATED and same_place
+def _is_same(listed: Instance, recorded: Instance) -> bool:
+    """Whether a list has no change for a machine that has not ended."""
+    # A row without a node counts as changed each time, because the list may have its node.
+    same_place = bool(recorded.node) and listed.address in (None, recorded.address)
+    return listed.state is recorded.state is not InstanceState.TERMINATED and same_place
 
 
 TABLES: Mapping[str, Table] = {
@@ -199,13 +181,14 @@ class Machines:
     """Each method is one transaction."""
 
     guarded_by: ClassVar[GuardedBy] = {
-        # The set is replaced, never changed, so that a reader sees a whole one.
-        "_store.lock": Guarded("_read", unguarded_readers=["believed"]),
+        # Writers replace the set and never change it, so a reader without the lock sees a whole
+        # set.
+        "_store.lock": Guarded("_clouds_read", unguarded_readers=["believed"]),
     }
 
     def __init__(self, store: Store, launches: Launches, read: Collection[str] | None) -> None:
         self._store, self._launches = store, launches
-        self._read = None if read is None else frozenset(read)
+        self._clouds_read = None if read is None else frozenset(read)
 
     def live(
         self,
@@ -214,28 +197,31 @@ class Machines:
         nodes: Collection[str] | None = None,
         stopped: bool = False,
     ) -> tuple[Machine, ...]:
-        """Machines that have not ended, and the ones that ended at ``ended_since`` or later, of
-        these ``nodes`` (None: of all); by launch time. Machines that are ``stopped``, and the parts
-        of their lives in which others were, are among them only where that is asked for.
+        """Machines that have not ended, and machines that ended at ``ended_since`` or later, of
+        these ``nodes`` (None: of all), by launch time. ``stopped``: also the machines that are
+        stopped, and the earlier parts of lives in which machines were stopped.
         """
         if ended_since is None and nodes is None:
             return tuple(m for m in self._store.tables("machines")[0] if not m.is_off)
-        # Not ``or``: sqlite would read the machines of a year for it, as no index has both.
-        ended = f"select {MACHINE_COLUMNS} from machines where ended >= ?1"
-        ended += "" if stopped else f" and {NOT_OFF}"
-        since, of = math.inf if ended_since is None else ended_since, ""
-        values: tuple[object, ...] = (since,)
+        # "union all" instead of "or": no index covers both conditions, so with "or" sqlite would
+        # read the machines of a year.
+        ended_rows = f"select {MACHINE_COLUMNS} from machines where ended >= ?1"
+        ended_rows += "" if stopped else f" and {NOT_OFF}"
+        ended_from, node_condition = math.inf if ended_since is None else ended_since, ""
+        values: tuple[object, ...] = (ended_from,)
         if nodes is not None:
-            of, values = (
+            node_condition, values = (
                 " and node in (select value from json_each(?2))",
-                (since, to_json([*nodes])),
+                (ended_from, to_json([*nodes])),
             )
-        not_ended = NOT_ENDED if stopped else f"{NOT_ENDED} and {NOT_OFF}"
-        rows = self._store.select(f"{not_ended}{of} union all {ended}{of} {BY_TIME}", *values)
+        live_rows = NOT_ENDED if stopped else f"{NOT_ENDED} and {NOT_OFF}"
+        rows = self._store.select(
+            f"{live_rows}{node_condition} union all {ended_rows}{node_condition} {BY_TIME}", *values
+        )
         return tuple(machine_from(row) for row in rows)
 
     def clouds(self, since: float) -> tuple[str, ...]:
-        """The clouds that have machines, or had some at ``since`` or later, by name."""
+        """The clouds that have machines, or whose machines ended at ``since`` or later, by name."""
         sql = (
             f"select cloud from machines where {PAID} "
             "union select cloud from machines indexed by machines_ended where ended >= ? "
@@ -244,10 +230,11 @@ class Machines:
         return tuple(row["cloud"] for row in self._store.select(sql, since))
 
     def launched(self, generation: str, instances: Sequence[Instance], now: float) -> None:
-        """The cloud's answer: the launch is done and these machines are live, in one transaction.
+        """Record the cloud's answer: the launch is done and these machines are live, in one
+        transaction.
 
-        Again: nothing happens, but machines that a first, shorter answer lacked are added. Raises
-        SlurmElasticError for an unknown generation or a machine known from another launch.
+        A second call adds only machines that the first, shorter answer lacked. Raises
+        SlurmElasticError for an unknown generation or a machine of another launch.
         """
         with self._store.transaction("machines", "launches"):
             launch = self._launches.known(generation)
@@ -256,7 +243,7 @@ class Machines:
                 for instance in instances
             ])  # fmt: skip
             self._store.change(
-                # Also one that was given up as failed: its machines exist.
+                # No condition on the state: a launch that was given up as failed has machines too.
                 "update launches set state = ?, finished = coalesce(finished, ?), error = null "
                 "where generation = ?",
                 WORDS[Done], now, generation,
@@ -265,36 +252,42 @@ class Machines:
     def observe(
         self,
         cloud: str,
-        seen: Sequence[Instance],
+        listed: Sequence[Instance],
         now: float,
         pool_of: Mapping[str, Pool] | None = None,
     ) -> None:
-        """Take in a complete read of ``cloud`` that *began* at ``now``.
+        """Record a complete list of ``cloud`` whose reading *began* at ``now``.
 
-        Machines seen: state, address and last_seen are updated, misses are forgotten; a TERMINATED
-        one has ended; one that had ended before ``now`` but is PENDING or RUNNING is live again
-        (the cloud is the truth), and so is a STOPPED one that was to be kept. Live ones not seen:
-        one more miss, unless they were launched or last seen between ``now`` and AHEAD of it. One
-        that had no node yet takes the cloud's, and the pool of that node by ``pool_of``. Machines
-        that the ledger does not know are not inserted: see ``adopt``.
+        Listed machines: state, address and last_seen are updated, misses are set to 0. A TERMINATED
+        machine has ended. A machine that had ended before ``now`` but is PENDING or RUNNING is live
+        again, because the cloud is the truth; so is a STOPPED machine that was decided to be
+        stopped. Live machines that the list lacks get one more miss, unless they were launched or
+        last seen between ``now`` and AHEAD after it. A row without a node gets the node of the list
+        and that node's pool in ``pool_of``. Machines without a row are not inserted: see ``adopt``.
         """
-        (not_ended,) = self._store.tables("machines")
-        known = {m.instance.id: m.instance for m in not_ended if m.instance.cloud == cloud}
-        if not known and not seen:
+        (paid_machines,) = self._store.tables("machines")
+        recorded = {m.instance.id: m.instance for m in paid_machines if m.instance.cloud == cloud}
+        if not recorded and not listed:
             return
-        ids = {i.id for i in seen}
-        same = {i.id for i in seen if (k := known.get(i.id)) is not None and _is_same(i, k)}
-        news = [i for i in seen if i.id not in same]
+        listed_ids = {i.id for i in listed}
+        unchanged_ids = {
+            i.id
+            for i in listed
+            if (earlier := recorded.get(i.id)) is not None and _is_same(i, earlier)
+        }
+        changed = [i for i in listed if i.id not in unchanged_ids]
         with self._store.transaction("machines") as db:
-            if same:  # when a machine was seen last is of the moment
-                db.execute(SAME, (now, cloud, to_json(list(same))))
-            for instance in news:
+            # Not in the journal: ``last_seen`` changes with each list, and a rebuilt view needs
+            # none of these times.
+            if unchanged_ids:
+                db.execute(SAME, (now, cloud, to_json(list(unchanged_ids))))
+            for instance in changed:
                 self._store.change(SEEN, _seen_values(instance, cloud, now))
-                if instance.id in known and not known[instance.id].node:
+                if instance.id in recorded and not recorded[instance.id].node:
                     pool = (pool_of or {}).get(instance.node)
                     self._name(instance, pool.name if pool else "")
-            if not ids.issuperset(known):
-                db.execute(MISSED, (cloud, *(now, now + AHEAD) * 2, to_json(list(ids))))
+            if not listed_ids.issuperset(recorded):
+                db.execute(MISSED, (cloud, *(now, now + AHEAD) * 2, to_json(list(listed_ids))))
 
     def adopt(
         self,
@@ -304,49 +297,54 @@ class Machines:
         worst: float = 0.0,
         clouds: Collection[str] | None = None,
     ) -> Machine | None:
-        """Take in a machine that bears our tags but that the ledger has no live row of.
+        """Record a machine with our tags that has no live row in the ledger.
 
-        One that it knows is brought up to date as by ``observe``, and is live again in whatever
-        state its cloud has it. ``clouds``: those that are configured. ``worst`` is what it may come
-        to ($/h), for where its launch is not known. Returns its row as it was before, if any.
+        An ended row is updated as by ``observe``, and lives again in any state except TERMINATED.
+        ``clouds``: the configured clouds. ``worst``: the highest price that the machine may cost
+        ($/h), used if its launch is unknown. Returns the machine's row from before, if any.
         """
         with self._store.transaction("machines", "launches"):
             before = self._machine(instance.cloud, instance.id)
-            if before is not None:  # a tag is anybody's to change, its launch was written down
+            # The recorded generation wins, because anybody with rights in the cloud can change the
+            # tag.
+            if before is not None:
                 instance = replace(instance, generation=before.instance.generation)
             launch = self._launches.get(instance.generation)
             if clouds is not None and launch is not None and launch.cloud not in clouds:
                 self._follow(launch, instance.cloud, now)
             if clouds is not None and before is None:
-                # A row of a cloud that is none of them was its own under that cloud's earlier name:
-                # it goes on under the new one, so that it is paid once, also if it had ended there.
+                # A row of a cloud that is no longer configured belongs to the same machine under
+                # the cloud's earlier name. Move the row to the new name, so that the machine is
+                # charged once, even if the row had ended.
                 before = self._renamed(instance, pool, clouds)
             if launch is not None:
                 worst = worst_price(instance, launch.offers)
             self._take([_new(instance, pool, launch, now, worst)])
             self._name(instance, pool)
-            # In whatever state its cloud has it, it is paid.
+            # After the insert and the move: a machine in any state except TERMINATED costs money.
             self._store.change(SEEN, _seen_values(instance, instance.cloud, now, adopted=True))
             return before
 
     def registered(self, cloud: str, ids: Sequence[str], now: float) -> None:
-        """Slurm has the nodes of these machines up; the first time counts, while they boot."""
+        """Record that Slurm has the nodes of these machines up. Only the first time of a booting
+        machine counts.
+        """
         sql = f"update machines set registered = ? where {OF_CLOUD} "
         sql += f"and {where_allowed(LedgerCall.REGISTERED)}"
         self._store.execute("machines", sql, now, cloud, to_json(ids))
 
     def suspending(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
-        """Write down that these are to be terminated, before the cloud is called.
+        """Record the decision to terminate these machines, before the cloud is called.
 
-        The first intent stands; machines that have ended or are not known are left alone.
+        The first decision stands. Ended and unknown machines are left alone.
         """
         sql = f"update machines set suspending = ?, cause = ? where {OF_CLOUD} "
         sql += f"and {where_allowed(LedgerCall.SUSPENDING)}"
         self._store.execute("machines", sql, now, encoded(cause), cloud, to_json(ids))
 
     def ended(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
-        """These are gone and no longer paid. A cause that ``suspending`` wrote stands, and so does
-        an earlier end.
+        """Record that these machines ended and cost nothing any longer. A cause from ``suspending``
+        stands, and so does an earlier end.
         """
         sql = "update machines set ended = ?, state = ?, cause = coalesce(cause, ?) "
         sql += f"where {OF_CLOUD} and {where_allowed(LedgerCall.ENDED)}"
@@ -355,25 +353,25 @@ class Machines:
         )
 
     def read_whole(self, cloud: str, now: float) -> None:
-        """A complete read of ``cloud`` was taken in, its unknown machines adopted."""
+        """Record that a complete list of ``cloud`` was observed, its unknown machines adopted."""
         with self._store.lock:
             if cloud not in self._store.tables("complete")[0]:
                 sql = "insert or ignore into read_whole (cloud, at) values (?, ?)"
                 self._store.execute("complete", sql, cloud, now)
-            if self._read is not None:
-                self._read |= {cloud}
+            if self._clouds_read is not None:
+                self._clouds_read |= {cloud}
 
     def clouds_read(self) -> frozenset[str]:
-        """The clouds whose machines are all in the ledger. A cloud that a new ledger lacks, or that
-        is new itself, may have machines of ours.
+        """The clouds whose machines are all in the ledger. Any other cloud may have machines of
+        ours that the ledger does not know.
         """
         with self._store.lock:
             return self.believed(self._store.tables("complete")[0])
 
     def believed(self, complete: Collection[str]) -> frozenset[str]:
-        """Of the clouds in the table ``complete``, those that count in this process."""
+        """The clouds of the table ``complete`` that this process may believe."""
         clouds = frozenset(complete)
-        return clouds if self._read is None else clouds & self._read
+        return clouds if self._clouds_read is None else clouds & self._clouds_read
 
     def _machine(self, cloud: str, id_: str) -> Machine | None:
         sql = f"select {MACHINE_COLUMNS} from machines where cloud = ? and id = ?"
@@ -381,7 +379,9 @@ class Machines:
         return machine_from(rows[0]) if rows else None
 
     def _name(self, instance: Instance, pool: str) -> None:
-        """Its node, pool and payers, where it had none, as a fleet's machine not tagged yet."""
+        """Fill in the node, pool and payers of a row without a node: a machine of a fleet gets its
+        tags only after its launch.
+        """
         launch = self._launches.get(instance.generation)
         accounts = to_json(launch.accounts.get(instance.node, {})) if launch else None
         self._store.change(
@@ -391,10 +391,11 @@ class Machines:
         )  # fmt: skip
 
     def _renamed(self, instance: Instance, pool: str, clouds: Collection[str]) -> Machine | None:
-        """Move the machine's row from a cloud that is not configured any more."""
+        """Move the machine's row from a cloud that is no longer configured; return the row."""
         sql = (
             f"select {MACHINE_COLUMNS} from machines "
-            # A generation is of one launch alone: it tells that it is the same machine.
+            # Ids may repeat in different clouds. The generation belongs to one launch, so it proves
+            # that this is the same machine.
             "where id = ? and generation = ? and generation != ''"
         )
         rows = [
@@ -406,32 +407,42 @@ class Machines:
         return former
 
     def _follow(self, launch: Launch, cloud: str, now: float) -> None:
-        """Have the launch of a machine of a renamed cloud under the new name, too."""
+        """Move the launch of a machine to the new name of its cloud."""
         self._store.change(
-            # An open one is done: it cannot be repeated by that name, and what it has made is
-            # adopted.
+            # An open launch becomes done: the earlier name can no longer be called to repeat it,
+            # and its machines are adopted.
             "update launches set cloud = ?, finished = coalesce(finished, ?), "
             "state = case when state = ? then ? else state end where generation = ?",
             cloud, now, WORDS[Intended], WORDS[Done], launch.generation,
         )  # fmt: skip
 
     def move(self, machine: Machine, cloud: str, id_: str, **changes: Any) -> None:  # noqa: ANN401
-        """Its row under another key, with ``changes`` of the machine."""
-        one = machine.instance
-        self._store.change("delete from machines where cloud = ? and id = ?", one.cloud, one.id)
-        moved = replace(machine, instance=replace(one, cloud=cloud, id=id_), **changes)
+        """Move the machine's row to another key, with ``changes`` of the machine."""
+        instance = machine.instance
+        self._store.change(
+            "delete from machines where cloud = ? and id = ?", instance.cloud, instance.id
+        )
+        moved = replace(machine, instance=replace(instance, cloud=cloud, id=id_), **changes)
         self._store.insert("insert into machines", MACHINE_COLUMNS, [machine_row(moved)])
 
     def _take(self, machines: Sequence[Machine]) -> None:
-        """Insert those that are not known; one that is must be of the same launch."""
-        how, rows = "insert or ignore into machines", [machine_row(one) for one in machines]
-        new = {(row["cloud"], row["id"]) for row in self._store.insert(how, MACHINE_COLUMNS, rows)}
-        for instance in (one.instance for one in machines):
-            if (instance.cloud, instance.id) in new:
+        """Insert machines without a row. Raises SlurmElasticError if a row belongs to another
+        launch.
+        """
+        statement, rows = (
+            "insert or ignore into machines",
+            [machine_row(machine) for machine in machines],
+        )
+        inserted = {
+            (row["cloud"], row["id"])
+            for row in self._store.insert(statement, MACHINE_COLUMNS, rows)
+        }
+        for instance in (machine.instance for machine in machines):
+            if (instance.cloud, instance.id) in inserted:
                 continue
-            known = self._machine(instance.cloud, instance.id)
-            if known is not None and known.instance.generation != instance.generation:
+            recorded = self._machine(instance.cloud, instance.id)
+            if recorded is not None and recorded.instance.generation != instance.generation:
                 raise SlurmElasticError(
                     f"instance {instance.id} of cloud {instance.cloud} is known from generation "
-                    f"{known.instance.generation}; the cloud now has it as {instance.generation}"
+                    f"{recorded.instance.generation}; the cloud now has it as {instance.generation}"
                 )

@@ -19,17 +19,20 @@ class Requeues:
         self._store = store
 
     def lift(self, job: int, restarts: int, now: float) -> None:
-        """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""
+        """Record a ``--no-requeue`` job and its number of restarts, before Slurm is told to allow
+        its requeue.
+        """
+        # "or ignore": the first row has the time from which the job's own setting is missing.
         sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
         self._store.execute("lifted", sql, job, restarts, now)
 
     def lifted(self, until: float = math.inf) -> tuple[tuple[int, int], ...]:
-        """Jobs whose own setting is not put back yet, each with its restarts at that time; those
-        that were lifted ``until`` then (Unix time).
+        """Jobs that do not have their own setting back yet, each with its number of restarts at
+        ``lift``; only jobs that were lifted up to ``until`` (Unix time).
         """
         (rows,) = self._store.tables("lifted")
-        return tuple((job, restarts) for job, restarts, at in rows if at <= until)
+        return tuple((job, restarts) for job, restarts, lifted_at in rows if lifted_at <= until)
 
     def put_back(self, job: int) -> None:
-        """The job has its own setting again, or is gone."""
+        """Delete the row of a job that has its own setting again, or that is gone."""
         self._store.execute("lifted", "delete from lifted_requeues where job = ?", job)

@@ -1,7 +1,7 @@
-"""How long the ledger keeps what is over, and in what length.
+"""How long the ledger keeps rows of the past, and when it shortens them.
 
-A launch keeps all the offers that it may be served from, and all its jobs: some kilobytes, which
-matter until its machines are there.
+A launch row has all offers that may serve the launch, and all its jobs. These kilobytes matter only
+until its machines exist.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from slurm_elastic.state.store.endurance import KEPT
 from slurm_elastic.state.store.view import to_json
 
 SHORTENED_AFTER = 86400.0
-"""Seconds after its answer from which on a launch is kept short: longer than any boot."""
+"""Seconds after its answer after which a launch is shortened: longer than any boot."""
 LAUNCHES_KEPT = KEPT
-"""Seconds since its last machine ended for which a launch is kept: as long as a budget counts."""
+"""Seconds for which a launch is kept after its last machine ended: as long as a budget counts."""
 MACHINES_KEPT = 400 * 86400.0
-"""Seconds since its end for which a machine is kept: a year's account and a month to ask for it."""
-MOST_RUNS = 5_000_000
-"""Runs of jobs that are kept at most, the last ones: some 750 MB, of 12,500 jobs a day for
-``MACHINES_KEPT``. The costs of earlier machines are then unused in ``cost``.
+"""Seconds for which a machine is kept after its end: the account of a year and a month to read it.
 """
-PART = 500
-"""Launches of one transaction, as others wait for it."""
+MOST_RUNS = 5_000_000
+"""The number of job runs that are kept, the last ones: about 750 MB, or 12,500 jobs per day for
+``MACHINES_KEPT``. ``cost`` then shows the costs of earlier machines as unused.
+"""
+LAUNCHES_PER_TRANSACTION = 500
+"""Launches that one transaction shortens. Other writers wait for each transaction."""
 
 _LONG = f"""
     select {LAUNCH_COLUMNS} from launches where state != 'intent' and finished < ?
@@ -42,7 +43,7 @@ _MACHINES = f"""
 _OLD_RUNS = """
     delete from runs where end <= (select end from runs order by end desc limit 1 offset ?)
 """
-# A row that lives, or may be about to, is no matter of time.
+# An open intent or a launch with a live machine stays, however old it is.
 _OLD_LAUNCHES = """
     delete from launches where state != 'intent' and finished < :before
     and generation not in
@@ -51,7 +52,7 @@ _OLD_LAUNCHES = """
 
 
 def forget(db: sqlite3.Connection, now: float) -> None:
-    """Machines and finished launches of so long ago that nothing asks for them."""
+    """Delete machines, runs, drains and finished launches that no command reads any longer."""
     db.execute("delete from machines where ended < ?", (now - MACHINES_KEPT,))
     for table in ("runs", "drains"):
         db.execute(f"delete from {table} where end < ?", (now - MACHINES_KEPT,))
@@ -60,27 +61,33 @@ def forget(db: sqlite3.Connection, now: float) -> None:
 
 
 def shorten(db: sqlite3.Connection, now: float) -> int:
-    """One offer and the first jobs of finished launches: up to PART of them; how many."""
+    """Reduce up to LAUNCHES_PER_TRANSACTION finished launches to one offer and their first jobs;
+    return how many.
+    """
     rows = map(_launch, db.execute(_LONG, (now - SHORTENED_AFTER,)))
-    # Count only rows that can be read: the others stay as they are, and would fill each turn.
-    found = list(islice((row for row in rows if row is not None), PART))
-    bought: defaultdict[str, set[str]] = defaultdict(set)
-    for row in db.execute(_MACHINES, (to_json([one.generation for one in found]),)):
-        one = machine_from(row).instance
-        bought[one.generation].add(one.offer_key)
-    for launch in found:
-        offers = [o for o in launch.offers if o.key in bought[launch.generation]] or launch.offers
-        # Of those that were bought: one offer tells what a machine of the launch may cost.
+    # Rows that cannot be read stay as they are. If they counted, they would fill every transaction
+    # and the rows behind them would never be shortened.
+    launches = list(islice((row for row in rows if row is not None), LAUNCHES_PER_TRANSACTION))
+    bought_offer_keys: defaultdict[str, set[str]] = defaultdict(set)
+    for row in db.execute(_MACHINES, (to_json([instance.generation for instance in launches]),)):
+        instance = machine_from(row).instance
+        bought_offer_keys[instance.generation].add(instance.offer_key)
+    for launch in launches:
+        offers = [
+            o for o in launch.offers if o.key in bought_offer_keys[launch.generation]
+        ] or launch.offers
+        # Keep the offer with the highest worst price among the bought ones: it still bounds the
+        # cost of each machine of the launch.
         dearest = max(offers, key=lambda offer: offer.worst_price)
         db.execute(
             "update launches set offer = ?, jobs = ? where generation = ?",
             (to_json(dearest), to_json(launch.jobs[:MACHINE_JOBS]), launch.generation),
         )
-    return len(found)
+    return len(launches)
 
 
 def _launch(row: sqlite3.Row) -> Launch | None:
-    """None for one that cannot be read: it stays as it is."""
+    """The launch; None if the row cannot be read."""
     try:
         return launch_from(row)
     except (MsgspecError, TypeError):

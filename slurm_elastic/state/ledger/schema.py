@@ -1,4 +1,4 @@
-"""The ledger's tables: what their columns are is described in ``slurm_elastic.state.ledger``."""
+"""The ledger's tables; ``slurm_elastic.state.ledger`` describes their columns."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ _STATEMENTS = (
         detail text
     )""",
     "create index decisions_at on decisions (at)",
-    # The look-up by subject is of the view alone.
+    # The look-up by subject is in no journal: the triggers below fill it from the decisions.
     """create table decision_subjects (
         subject text not null,
         decision integer not null,
@@ -192,18 +192,19 @@ LEDGER = Schema(
     numbered=frozenset({"decisions"}),
     recent={
         "launches": "where (state = 'intent' or created >= :since)",
-        # And all parts of the life of one that goes on: the next part is numbered by them.
+        # All parts of a live machine, however old: the next part is numbered after them.
         "machines": "where (ended is null or ended >= :since or instr(id, '@') > 0 and exists "
         "(select 1 from machines as m where m.cloud = machines.cloud "
         "and (m.ended is null or m.ended >= :since) "
         "and m.id = substr(machines.id, 1, instr(machines.id, '@') - 1)))",
         "runs": _RECENT,
         "drains": _RECENT,
-        # There are many of them, and nothing but ``explain`` reads those of long ago.
+        # They are too many for memory, and only ``explain`` reads old ones.
         "decisions": _NONE,
         "decision_subjects": _NONE,
     },
-    # How many lists in a row have lacked a machine: old ones would be added to.
+    # ``misses`` counts lists in a row that lacked the machine. A count from before a rebuild would
+    # be added to, and a machine would count as lost too early.
     begun_anew={"machines": {"misses": 0}},
     newer={
         "machines": (

@@ -1,8 +1,8 @@
 """The ledger's rows of machines that are stopped instead of ended, and started again.
 
-A machine's life is then several parts, each a row with its own price and payers, so that charges
-are those of the cloud: it runs, it is stopped, it runs. The last part has the machine's id, the
-earlier ones are ``ID@1``, ``ID@2``.
+The life of such a machine has several parts: it runs, it is stopped, it runs. Each part is a row
+with its own price and payers, because the cloud charges each part differently. The last part has
+the machine's id, the earlier ones are ``ID@1``, ``ID@2``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from slurm_elastic.state.ledger.machines import (
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import to_json
 
-_ALIVE = f"{NOT_ENDED} and cloud = ? and id = ?"
+_PAID_PART = f"{NOT_ENDED} and cloud = ? and id = ?"
 
 
 class Stops:
@@ -61,17 +61,17 @@ class Stops:
         self._end_only = end_only
 
     def machines(self) -> tuple[Machine, ...]:
-        """The machines that are stopped, by the time since when."""
+        """The machines that are stopped, by the time at which they were stopped."""
         return tuple(m for m in self._store.tables("machines")[0] if m.is_off)
 
     def stopping(self, cloud: str, ids: Collection[str], cause: AnyCause, now: float) -> None:
-        """Write down that these are to be stopped, before the cloud is called, and the keys of
-        those with a tunnel, whose rows end. A machine whose end is decided is left alone.
+        """Record the decision to stop these machines, before the cloud is called. Keep the keys of
+        their tunnels, whose rows end. A machine whose end is decided is left alone.
         """
         with self._store.transaction("machines"):
             self._store.change(
-                # The tunnel's row ends while it is off, and by its key the machine is known when it
-                # is back.
+                # The tunnel's row is deleted while the machine is off. When it starts again the
+                # machine is recognised by ``tunnel_key``.
                 "update machines set suspending = ?, stopping = ?, cause = ?, tunnel_key = "
                 "(select key from tunnels t where t.generation = machines.generation "
                 f"and t.node = machines.node) where {OF_CLOUD} "
@@ -80,7 +80,7 @@ class Stops:
             )  # fmt: skip
 
     def failed(self, cloud: str, ids: Collection[str], cause: AnyCause) -> None:
-        """These cannot be stopped: they are to be ended instead."""
+        """Record that these machines cannot be stopped, so that they are ended instead."""
         with self._store.transaction("machines"):
             self._store.change(
                 f"update machines set stopping = null, cause = ? where {OF_CLOUD} "
@@ -89,43 +89,45 @@ class Stops:
             )  # fmt: skip
 
     def done(self, cloud: str, prices: Mapping[str, float], now: float) -> None:
-        """The cloud stops these: from now on each costs so much ($/h), by id."""
+        """The cloud stops these machines: record the price of each while it is off ($/h, by id)."""
         with self._store.transaction("machines") as db:
             for id_, price in prices.items():
-                before = self._alive(db, cloud, id_)
+                before = self._paid_part(db, cloud, id_)
                 if before is None or not isinstance(before.life, Stopping):
                     continue
                 life = Stopped(since=now, cause=before.life.cause)
-                self._turn(
+                self._begin_part(
                     db, before, before.life, life, now, price=price, state=InstanceState.STOPPING
                 )
 
     def start(self, launch: Launch, machine: Machine, now: float) -> Machine | None:
-        """Write down that a stopped machine is to be started for the node, jobs and price of
-        ``launch``, before the cloud is called; None where it is not there to be started any
-        more. EndOnlyError where that could not be kept.
+        """Record the start of a stopped machine for the node, jobs and price of ``launch``, before
+        the cloud is called. Return None if the machine is no longer stopped. Raises EndOnlyError if
+        the row could not be written to the disk.
         """
-        new, one = replace(launch, state=Done(finished_at=now)), machine.instance
-        new = replace(new, accounts=self._books.wanted_by(new.nodes))
+        new_launch, instance = replace(launch, state=Done(finished_at=now)), machine.instance
+        new_launch = replace(new_launch, accounts=self._books.wanted_by(new_launch.nodes))
         with self._store.transaction("machines", "launches") as db:
-            # Inside, as with an intent: what is written now is on the disk, or not.
-            if trouble := self._end_only():
-                raise EndOnlyError(f"{trouble}; nothing is started")
-            before = self._alive(db, one.cloud, one.id)
+            # Inside the transaction, as in ``Launches.intend``: only here it is certain whether
+            # the row goes to the disk or into memory.
+            if end_only := self._end_only():
+                raise EndOnlyError(f"{end_only}; nothing is started")
+            before = self._paid_part(db, instance.cloud, instance.id)
             if before is None or not isinstance(before.life, Stopped):
                 return None
-            self._store.insert("insert into launches", LAUNCH_COLUMNS, [launch_row(new)])
-            return self._turn(
+            self._store.insert("insert into launches", LAUNCH_COLUMNS, [launch_row(new_launch)])
+            return self._begin_part(
                 db, before, before.life, BOOTING, now,
-                price=new.offer.price, state=InstanceState.PENDING, generation=new.generation,
-                worst_price=new.offer.worst_price, jobs=new.jobs[:MACHINE_JOBS],
-                accounts=new.accounts.get(one.node, {}),
+                price=new_launch.offer.price, state=InstanceState.PENDING,
+                generation=new_launch.generation, worst_price=new_launch.offer.worst_price,
+                jobs=new_launch.jobs[:MACHINE_JOBS],
+                accounts=new_launch.accounts.get(instance.node, {}),
             )  # fmt: skip
 
     def start_refused(
         self, cloud: str, id_: str, price: float, cause: AnyCause, now: float
     ) -> None:
-        """It does not run and is to be ended; what it has cost since the intent ($/h)."""
+        """The cloud refuses the start: end the machine, at ``price`` ($/h) since the intent."""
         with self._store.transaction("machines"):
             self._store.change(
                 "update machines set price = ?, worst_price = ?, suspending = ?, cause = ? "
@@ -134,35 +136,37 @@ class Stops:
             )  # fmt: skip
 
     def end(self, cloud: str, ids: Collection[str], cause: AnyCause, now: float) -> None:
-        """Write down that these, which are stopped, are to be ended, before the cloud is called."""
+        """Record the decision to end these stopped machines, before the cloud is called."""
         with self._store.transaction("machines") as db:
             for id_ in ids:
-                before = self._alive(db, cloud, id_)
+                before = self._paid_part(db, cloud, id_)
                 if before is None or not isinstance(before.life, Stopped):
                     continue
-                one, life = before.instance, Ending(retired_at=now, cause=cause)
-                self._turn(db, before, before.life, life, now, price=one.price, state=one.state)
+                instance, life = before.instance, Ending(retired_at=now, cause=cause)
+                self._begin_part(
+                    db, before, before.life, life, now, price=instance.price, state=instance.state
+                )
 
     def runs_again(self, instance: Instance, now: float) -> None:
-        """Somebody else has started this one, and its node is at work."""
+        """Record that a stopped machine was started by others, and that its node is up."""
         with self._store.transaction("machines") as db:
-            before = self._alive(db, instance.cloud, instance.id)
+            before = self._paid_part(db, instance.cloud, instance.id)
             if before is None or not isinstance(before.life, Stopped):
                 return
-            self._turn(
+            self._begin_part(
                 db, before, before.life, Serving(registered_at=now), now, price=instance.price,
                 state=instance.state, worst_price=max(before.worst_price, instance.price),
             )  # fmt: skip
 
-    def _alive(self, db: sqlite3.Connection, cloud: str, id_: str) -> Machine | None:
-        row = db.execute(_ALIVE, (cloud, id_)).fetchone()
+    def _paid_part(self, db: sqlite3.Connection, cloud: str, id_: str) -> Machine | None:
+        row = db.execute(_PAID_PART, (cloud, id_)).fetchone()
         return None if row is None else machine_from(row)
 
-    def _turn(
+    def _begin_part(
         self,
         db: sqlite3.Connection,
-        before: Machine,
-        until_now: Stopping | Stopped,
+        previous: Machine,
+        ended_life: Stopping | Stopped,
         life: MachineState,
         now: float,
         *,
@@ -171,26 +175,33 @@ class Stops:
         generation: str = "",
         **changes: Any,  # noqa: ANN401 - fields of Machine
     ) -> Machine:
-        """End the part of its life that was ``until_now``, and begin the next one as ``life``."""
-        one = before.instance
-        over = replace(before, instance=replace(one, state=InstanceState.TERMINATED))
-        end = Ended(ended_at=now, before=until_now)
-        self._machines.move(over, one.cloud, self._next_part(db, one, now), life=end)
-        instance = replace(
-            one, price=price, state=state, launched=now, generation=generation or one.generation
+        """End the part of the machine's life ``ended_life``, and begin the next part ``life``."""
+        earlier = previous.instance
+        ended_part = replace(previous, instance=replace(earlier, state=InstanceState.TERMINATED))
+        end = Ended(ended_at=now, before=ended_life)
+        self._machines.move(
+            ended_part, earlier.cloud, self._number_part(db, earlier, now), life=end
         )
-        born = before.born or generation_time(one.generation) or one.launched
-        part = replace(
-            before, instance=instance, life=life, born=born, misses=0, last_seen=now,
+        instance = replace(
+            earlier,
+            price=price,
+            state=state,
+            launched=now,
+            generation=generation or earlier.generation,
+        )
+        born = previous.born or generation_time(earlier.generation) or earlier.launched
+        new_part = replace(
+            previous, instance=instance, life=life, born=born, misses=0, last_seen=now,
             **{"worst_price": price} | changes,
         )  # fmt: skip
-        self._store.insert("insert into machines", MACHINE_COLUMNS, [machine_row(part)])
-        return part
+        self._store.insert("insert into machines", MACHINE_COLUMNS, [machine_row(new_part)])
+        return new_part
 
-    def _next_part(self, db: sqlite3.Connection, one: Instance, now: float) -> str:
-        first, after = f"{one.id}{PART}", f"{one.id}{chr(ord(PART) + 1)}"
+    def _number_part(self, db: sqlite3.Connection, instance: Instance, now: float) -> str:
+        prefix, prefix_end = f"{instance.id}{PART}", f"{instance.id}{chr(ord(PART) + 1)}"
         sql = "select id from machines where cloud = ? and id >= ? and id < ?"
-        ids = [row["id"] for row in db.execute(sql, (one.cloud, first, after))]
-        number = max((int(i.removeprefix(first)) for i in ids), default=0) + 1
-        # In memory there may be parts that could not be read: none has the number of a moment.
-        return part_id(one.id, max(number, int(now)) if self._end_only() else number)
+        ids = [row["id"] for row in db.execute(sql, (instance.cloud, prefix, prefix_end))]
+        number = max((int(i.removeprefix(prefix)) for i in ids), default=0) + 1
+        # Rows in memory may lack earlier parts that could not be read. A time as the number is
+        # greater than the number of any of them.
+        return part_id(instance.id, max(number, int(now)) if self._end_only() else number)

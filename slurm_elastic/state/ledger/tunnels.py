@@ -1,4 +1,4 @@
-"""The ledger's rows of tunnels: which public key is which machine's."""
+"""The ledger's rows of tunnels: the public keys of machines."""
 
 from __future__ import annotations
 
@@ -28,33 +28,36 @@ class Tunnels:
         self._store = store
 
     def all(self) -> tuple[Tunnel, ...]:
-        """All of them, by node."""
+        """All tunnels, by node."""
         return self._store.tables("tunnels")[0]
 
-    def enrol(self, one: Tunnel) -> str:
-        """Believe that this machine has that key, which is then at its address in the tunnel. "",
-        or why not: another machine has the key or the address, or this one has another key.
+    def enrol(self, tunnel: Tunnel) -> str:
+        """Accept the key of a machine, and give the machine its address in the tunnel. Return "",
+        or the reason of a refusal: another machine has the key or the address, or this machine has
+        another key.
         """
-        row = (one.generation, one.node, one.address, one.key, one.since)
+        row = (tunnel.generation, tunnel.node, tunnel.address, tunnel.key, tunnel.since)
         with self._store.transaction("tunnels", "machines"):
-            for known in self.all():
-                if (known.generation, known.node) == row[:2]:
-                    return "" if known.key == one.key else "the machine has another key already"
-                if known.key == one.key:
-                    return f"the key is that of {known.node} already"
-                if known.address == one.address:
-                    return f"{one.address} is the address of another machine, of {known.node}"
+            for recorded in self.all():
+                if (recorded.generation, recorded.node) == row[:2]:
+                    return (
+                        "" if recorded.key == tunnel.key else "the machine has another key already"
+                    )
+                if recorded.key == tunnel.key:
+                    return f"the key is that of {recorded.node} already"
+                if recorded.address == tunnel.address:
+                    return f"{tunnel.address} is the address of another machine, of {recorded.node}"
             self._store.change(f"insert into tunnels ({COLUMNS}) values (?, ?, ?, ?, ?)", *row)
             self._store.change(
                 "update machines set address = ? "
                 "where generation = ? and node = ? and ended is null",
-                one.address, one.generation, one.node,
+                tunnel.address, tunnel.generation, tunnel.node,
             )  # fmt: skip
         return ""
 
-    def end(self, some: Iterable[Tunnel]) -> None:
-        """Forget the keys of machines that have gone."""
+    def end(self, tunnels: Iterable[Tunnel]) -> None:
+        """Delete the keys of machines that have ended."""
         with self._store.transaction("tunnels"):
-            for one in some:
+            for tunnel in tunnels:
                 sql = "delete from tunnels where generation = ? and node = ?"
-                self._store.change(sql, one.generation, one.node)
+                self._store.change(sql, tunnel.generation, tunnel.node)

@@ -1,4 +1,4 @@
-"""The ledger's rows of who used the machines, and the sums over all time."""
+"""The ledger's rows of job runs on machines, and the counters over all time."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class Usage:
         self._store = store
 
     def write(self, runs: Sequence[Run], drains: Sequence[Drained] = ()) -> None:
-        """New ones, and what is known better of those that are there."""
+        """Insert runs and drains; each replaces an earlier row of its key."""
         if not runs and not drains:
             return
         with self._store.transaction("runs", "drains"):
-            put = "insert or replace into"
+            statement = "insert or replace into"
             self._store.insert(
-                f"{put} runs",
+                f"{statement} runs",
                 RUN_COLUMNS,
                 [(*astuple(run)[:-1], to_json(run.shares)) for run in runs],
             )
             self._store.insert(
-                f"{put} drains", "node, begin, end", [astuple(one) for one in drains]
+                f"{statement} drains", "node, begin, end", [astuple(drain) for drain in drains]
             )
 
     def runs(self, since: float, until: float) -> tuple[Run, ...]:
-        """The runs of which some part is in that span of time, by begin and job."""
+        """The runs that overlap that span of time (Unix seconds), by begin and job."""
         sql = (
             f"select {RUN_COLUMNS} from runs where (end is null or end > ?) and begin < ? "
             "order by begin, job"
@@ -69,16 +69,16 @@ class Usage:
         return tuple(run_from(row) for row in self._store.select(sql, since, until))
 
     def runs_of(self, job: int) -> tuple[Run, ...]:
-        """All runs of one job that are known, by begin."""
+        """All known runs of one job, by begin."""
         sql = f"select {RUN_COLUMNS} from runs where job = ? order by begin"
         return tuple(run_from(row) for row in self._store.select(sql, job))
 
     def open_runs(self) -> tuple[Run, ...]:
-        """The runs that are not known to have ended, by begin and job."""
+        """The runs without an end, by begin and job."""
         return self._store.tables("runs")[0]
 
     def drains(self, since: float, until: float) -> tuple[Drained, ...]:
-        """The spans without jobs of which some part is in that span of time, by node and begin."""
+        """The drains that overlap that span of time (Unix seconds), by node and begin."""
         sql = (
             "select node, begin, end from drains where (end is null or end > ?) and begin < ? "
             "order by node, begin"
@@ -86,7 +86,7 @@ class Usage:
         return tuple(drained_from(row) for row in self._store.select(sql, since, until))
 
     def count(self, counts: Mapping[str, float]) -> None:
-        """Add to counters, ``name{label="value"}`` as Prometheus has them."""
+        """Add to counters; their names are ``name{label="value"}`` as in Prometheus."""
         self._store.execute(None, COUNT, to_json(counts))
 
     def counters(self) -> Mapping[str, float]:
@@ -95,13 +95,13 @@ class Usage:
         return {row["name"]: row["value"] for row in rows}
 
     def settle(self, until: float, counts: Mapping[str, float]) -> None:
-        """The counters have all up to ``until`` with these."""
-        # Both or none: what a crash left half done would be counted twice.
+        """Add ``counts``, and record that the counters are complete up to ``until``."""
+        # Both in one transaction: after a crash between them the counts would be added twice.
         with self._store.transaction(None):
             self.count(counts)
             self._store.change("insert or replace into settled (what, at) values ('all', ?)", until)
 
     def settled(self) -> float | None:
-        """Up to when the counters have what machines and jobs came to; None: they never had."""
+        """The time up to which the counters include machines and jobs; None if they never did."""
         rows = self._store.select("select at from settled where what = 'all'")
         return float(rows[0]["at"]) if rows else None

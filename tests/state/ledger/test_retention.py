@@ -148,7 +148,7 @@ def in_file(path: Path, sql: str) -> None:
 def test_a_backlog_of_launches_takes_a_kilobyte_each_and_the_disk_has_the_rest(
     ledger: Ledger, path: Path
 ) -> None:
-    number = 2 * retention.PART + 7
+    number = 2 * retention.LAUNCHES_PER_TRANSACTION + 7
     with ledger.together():
         for n in range(number):
             launch(ledger, f"g{n}", T0 + n)
@@ -180,7 +180,7 @@ def test_launches_that_cannot_be_read_never_fill_the_turn_of_the_others(
     ledger: Ledger, path: Path
 ) -> None:
     with ledger.together():
-        for n in range(retention.PART):
+        for n in range(retention.LAUNCHES_PER_TRANSACTION):
             launch(ledger, f"broken{n}", T0)
         launch(ledger, "whole", T0 + 1)
     in_file(path, "update launches set offer = '[broken' where generation != 'whole'")
