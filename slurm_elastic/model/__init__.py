@@ -1,3 +1,3 @@
-"""The values that all parts speak in: the cluster's, Slurm's, those that are remembered; and the
-protocols where parts meet. Frozen, without I/O.
+"""The values that all packages share: of the cluster, of Slurm and of the ledger, and the protocols
+between the packages. All values are frozen and do no I/O.
 """

@@ -6,9 +6,9 @@ from msgspec import Struct
 
 
 class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The image that a pool's machines start from: an ``id``; or the newest whose ``name`` fits a
-    pattern (``*``, ``?``, ``[...]``); or the newest of that ``os``, ``version`` (``12`` is also
-    12.5) and ``software``, by the tags that its maker gave it.
+    """Selects the image that a pool's machines start from. ``id``: exactly this image. ``name``:
+    the newest image whose name matches the pattern (``*``, ``?``, ``[...]``). ``os``, ``version``
+    (``12`` also matches 12.5), ``software``: the newest image with these tags.
     """
 
     id: str | None = None
@@ -24,9 +24,9 @@ class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ImageFile(Struct, frozen=True, kw_only=True):
-    """An image to upload as ``name``: the file at ``path`` of ``size`` bytes, its ``form`` (qcow2,
-    raw, tar) and SHA-256; ``os``, ``version`` and ``software`` as of ImageChoice, ``built`` is Unix
-    time. ``seen_as``: the path or URL by which the cloud itself finds the file, if it reads it.
+    """An image file to upload as ``name``. ``form``: qcow2, raw or tar. ``size``: bytes.
+    ``digest``: SHA-256. ``os``, ``version``, ``software``: see ImageChoice. ``built``: Unix time.
+    ``seen_as``: the path or URL at which the cloud reads the file itself, None if we upload it.
     """
 
     path: str
@@ -42,9 +42,10 @@ class ImageFile(Struct, frozen=True, kw_only=True):
 
 
 class CloudImage(Struct, frozen=True, kw_only=True):
-    """An image that a cloud has; on each host where it is several (``place``). ``created`` is Unix
-    time, ``size`` bytes (None: the cloud does not say), ``digest`` of the file that was uploaded.
-    ``unfinished`` says why no machine may start from it; ``own``: the account owns it.
+    """An image in a cloud. ``place``: the host that has it, if the cloud keeps an image per host.
+    ``created``: Unix time. ``size``: bytes, None if unknown. ``digest``: SHA-256 of the uploaded
+    file. ``unfinished``: why no machine may start from it, "" if one may. ``own``: our account owns
+    it.
     """
 
     id: str
@@ -61,5 +62,5 @@ class CloudImage(Struct, frozen=True, kw_only=True):
 
     @property
     def tagged(self) -> bool:
-        """Whether its maker said what is in it."""
+        """Whether the image has tags that describe its content."""
         return bool(self.digest or self.software)

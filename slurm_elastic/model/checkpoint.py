@@ -1,4 +1,4 @@
-"""A job's runs, and the checkpoints that they go on from."""
+"""The runs of a job, and the checkpoints from which they continue."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from msgspec import Struct, field
 class JobRun(Struct, frozen=True, kw_only=True):
     """One run of a batch job: from a start on its nodes to its end or requeue.
 
-    ``job`` is Slurm's job id, ``label`` what users call it (``12`` or ``12_3`` of an array);
-    ``attempt`` is the number of Slurm's restarts before it. Times are Unix time. ``options`` are
-    what its user says of the method; ``directory`` is the job's working directory.
+    ``job``: Slurm's job id. ``label``: the id in users' commands (``12``, or ``12_3`` for a task of
+    an array). ``attempt``: the number of restarts by Slurm before this run. ``started``: Unix time.
+    ``options``: the user's options for the checkpoint method. ``directory``: the working directory.
     """
 
     job: int
@@ -27,8 +27,8 @@ class JobRun(Struct, frozen=True, kw_only=True):
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """A checkpoint of a job's run that was found complete. ``path`` is its directory ("" where the
-    application keeps it itself), ``size`` bytes, ``seconds`` what taking it took.
+    """A checkpoint of a job's run that was verified as complete. ``taken``: Unix time. ``seconds``:
+    how long it took. ``size``: bytes. ``path``: its directory, "" if the application keeps it.
     """
 
     job: int
@@ -44,8 +44,8 @@ class Image(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Where a run of a job began: the number of the image that it goes on from, 0 for the start of
-    its script (None: not told), and ``why`` not from the newest image.
+    """The point from which a run of a job began. ``image``: the number of the image, 0 for the
+    start of the script, None if unknown. ``why``: the reason if it is not the newest image.
     """
 
     image: int | None = None

@@ -1,7 +1,7 @@
-"""The cluster's values: pools, offers, limits, launches, machines, and what clouds say of them.
+"""The cluster's values: pools, offers, limits, launches, machines, and clouds' warnings.
 
 Units: money in US dollars, prices in dollars per machine-hour, memory in MiB, time in seconds
-(points in time as Unix time), time limits in minutes where Slurm has them so.
+(points in time as Unix time), time limits in minutes if Slurm uses minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurm_elastic.model.causes import AnyCause
 
 
 class Location(StrEnum):
-    """Where a cloud stands; on-premises machines are used before public ones."""
+    """Where a cloud's machines are. On-premises machines are used before public ones."""
 
     ON_PREMISES = "on-premises"
     PUBLIC = "public"
@@ -33,16 +33,15 @@ class Market(StrEnum):
 
 
 class Pool(Struct, frozen=True, kw_only=True):
-    """Equal nodes of one cloud, as Slurm is told of them.
+    """Equal nodes of one cloud, as slurm.conf describes them.
 
-    ``real_memory`` is Slurm's RealMemory (MiB): what every instance type of the pool must leave
-    for jobs. ``instance_types``, ``zones`` and ``markets`` span the offers the pool may use;
-    empty zones mean every zone of the cloud. ``max_age`` (s) is how old a machine may get,
-    ``interruption_loss`` (s) what its node loses when the cloud takes it: work since the last
-    checkpoint, and the restart.
-    ``partial_jobs``: machines stay although not all nodes of their job could be had.
-    ``max_booting``: so many machines at most boot at once. ``stopped``: so many machines that are
-    idle are stopped instead of ended, at ``stopped_price`` ($/h) each.
+    ``real_memory``: Slurm's RealMemory (MiB), which every instance type of the pool must leave for
+    jobs. ``instance_types``, ``zones``, ``markets``: the offers that the pool may use; empty zones
+    mean all zones of the cloud. ``max_price``: $/h. ``max_age``: maximum age of a machine (s).
+    ``interruption_loss``: time lost when the cloud takes a machine (s): the work since the last
+    checkpoint, and the restart. ``partial_jobs``: keep machines although their job did not get all
+    its nodes. ``max_booting``: maximum number of machines that boot at once. ``stopped``: so many
+    idle machines are stopped instead of ended, at ``stopped_price`` ($/h) each.
     """
 
     name: str
@@ -68,13 +67,13 @@ class Pool(Struct, frozen=True, kw_only=True):
 
 
 class Offer(Struct, frozen=True, kw_only=True, dict=True):
-    """One thing a cloud sells: an instance type in a zone on a market, with its price now.
+    """An offer of a cloud: an instance type in a zone on a market, with its present price ($/h).
 
-    ``on_demand_price`` is the same machine's on-demand price where the cloud has one;
-    ``free`` is how many the cloud says it has (None: it does not say), and ``free_reason`` why so
-    few, in the cloud's words. ``interruption_rate``: how often an hour the cloud takes it.
-    ``reference_price`` is the highest price that the cloud itself tells for this type of machine
-    (``reference`` says which: its catalogue's, spot in some zone), to check a typed one by.
+    ``memory``: MiB. ``on_demand_price``: the on-demand price of the same machine ($/h), if the
+    cloud has one. ``free``: the number of available machines, None if the cloud does not report it.
+    ``free_reason``: the cloud's text about ``free``. ``interruption_rate``: interruptions per hour.
+    ``reference_price``: the highest price ($/h) that the cloud itself publishes for this type, to
+    check a configured price. ``reference``: which price that is (catalogue, spot in a zone).
     """
 
     cloud: str
@@ -95,28 +94,29 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def key(self) -> str:
-        """The name cool-downs go by: ``cloud/type/zone/market``."""
+        """The key of cool-downs and prices: ``cloud/type/zone/market``."""
         return f"{self.cloud}/{self.instance_type}/{self.zone}/{self.market}"
 
     @cached_property
     def worst_price(self) -> float:
-        """The most that the machine could cost: a spot price never rises over the on-demand one, so
-        the dearest of what is known.
+        """The highest price ($/h) that the machine could reach. A spot price never rises over the
+        on-demand price, so this is the maximum of the known prices.
         """
         return max(self.price, self.on_demand_price or 0.0, self.reference_price or 0.0)
 
 
 def worst_price(instance: Instance, offers: Sequence[Offer]) -> float:
-    """The highest price ($/h) that a machine of a launch on these offers may come to."""
+    """The highest price ($/h) that a machine of a launch on these offers may reach."""
+    # If no offer matches, the machine may be of any of them.
     bought = [o for o in offers if o.key == instance.offer_key] or offers
     return max(instance.price, *(offer.worst_price for offer in bought))
 
 
 class NodeRequest(Struct, frozen=True, kw_only=True):
-    """Nodes of one pool that Slurm wants up, for these jobs; ``id`` is the correlation id.
+    """Nodes of one pool that Slurm wants to power up for ``jobs``. ``id``: the correlation id.
 
-    ``job_nodes`` says which of the nodes each job waits for, where that is known; ``owners`` whose
-    each job is (``account``, ``user``), as far as that is known.
+    ``job_nodes``: by job, the nodes that it waits for. ``owners``: by job, its ``account`` and
+    ``user``. Both contain only the known jobs.
     """
 
     id: str
@@ -128,8 +128,8 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
-    """An offer that can serve a request, for at most ``room`` nodes; ``bound`` keeps it from more,
-    None if it has room for all.
+    """An offer that can serve up to ``room`` nodes of a request. ``bound``: the limit that prevents
+    more, None if there is room for all nodes.
     """
 
     offer: Offer
@@ -138,18 +138,18 @@ class Ranked(Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """Why it stands here, for people."""
+        """Why the offer has this rank, for people."""
         text = f"{self.offer.location}, {self.offer.market}, {money(self.offer.price)}/h"
-        mark = ", " if self.offer.interruption_rate else "; "
-        return mark.join((text, self.notes)) if self.notes else text
+        separator = ", " if self.offer.interruption_rate else "; "
+        return separator.join((text, self.notes)) if self.notes else text
 
     @property
     def notes(self) -> str:
         """The part of the reason that the offer's own columns in a table do not show."""
         rate = self.offer.interruption_rate
-        taken = f"taken {rate:g} times an hour" if rate else ""
+        rate_text = f"taken {rate:g} times an hour" if rate else ""
         bound = f"room is bounded: {self.bound}" if self.bound else ""
-        return "; ".join(filter(None, (taken, bound)))
+        return "; ".join(filter(None, (rate_text, bound)))
 
 
 class Rejected(Struct, frozen=True, kw_only=True):
@@ -186,11 +186,11 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """Everything that is paid for now (live instances and open launch intents), counted per scope.
+    """The paid machines (live instances and open launch intents), counted per scope.
 
-    Keys of ``nodes``: ``""`` the cluster, ``cloud:NAME``, ``pool:NAME``, ``market:MARKET``,
-    ``cloud:NAME:MARKET``. Keys of ``dollars_per_hour``: ``""`` and ``cloud:NAME``, at the
-    worst price (on-demand where the cloud has one).
+    Keys of ``nodes``: ``""`` (the cluster), ``cloud:NAME``, ``pool:NAME``, ``market:MARKET``,
+    ``cloud:NAME:MARKET``. Keys of ``dollars_per_hour``: ``""`` and ``cloud:NAME``. It counts each
+    machine at its worst price (on-demand if the cloud has an on-demand price).
     """
 
     nodes: Mapping[str, int] = field(default_factory=dict)
@@ -198,15 +198,15 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True):
-    """One launch call. ``generation`` names it, is its idempotency token and is tagged on machines.
+    """One launch call. ``generation`` is its name and idempotency token, and a tag of its machines.
 
-    All of ``nodes`` are wanted; fewer is a partial launch, and none at all an error. Each machine
-    of the answer says by its ``node`` whose it is. ``alternatives`` are offers of the same cloud
-    and market that may serve any of the nodes instead of ``offer``, best first;
-    only a ``model.protocols.Chooser`` is given some. ``again``: an earlier round, perhaps of a
-    process that is gone, may have made this very call. ``owner``: the ``account`` and ``user``
-    of its jobs, where all have the same. ``enrol``: the word of which their keys for enrolling
-    follow (``controller.enrolment``).
+    The call asks for a machine for each of ``nodes``. Fewer machines are a partial launch, and none
+    is an error. The ``node`` of each returned machine says which node it serves. ``alternatives``:
+    offers of the same cloud and market that may serve any node instead of ``offer``, best first.
+    Only a ``model.protocols.Chooser`` gets alternatives. ``again``: the same call may have been
+    made before, perhaps by an earlier process. ``owner``: the ``account`` and ``user`` of the jobs
+    if all have the same. ``enrol``: the word from which the machines' enrolment keys are derived
+    (``features.enrolment``).
     """
 
     generation: str
@@ -221,12 +221,12 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """All that machines may come from."""
+        """All offers that the machines may come from."""
         return (self.offer, *self.alternatives)
 
 
 class InstanceState(StrEnum):
-    """A machine's life as all clouds have it. STOPPED: it is off, and has its disk."""
+    """A machine's state in its cloud. STOPPED: the machine is off and keeps its disk."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -236,15 +236,14 @@ class InstanceState(StrEnum):
 
 
 STANDING = (InstanceState.PENDING, InstanceState.RUNNING)
-"""It serves its node, or will."""
+"""The machine serves its node, or soon will."""
 OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
-"""It serves nobody, and may be started again or end."""
+"""The machine serves no node. It may be started again or ended."""
 
 
 class Instance(Struct, frozen=True, kw_only=True, dict=True):
-    """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time.
-
-    ``id`` is unique within its cloud, while it is there and afterwards.
+    """One machine. ``node`` and ``generation`` come from its tags. ``price``: $/h. ``launched``:
+    Unix time. ``id`` is unique within the cloud, also after the machine's end.
     """
 
     id: str
@@ -266,7 +265,9 @@ class Instance(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """Paid time of an instance, from ``start`` to ``end`` (None: still) at ``price``."""
+    """The paid time of an instance from ``start`` to ``end`` (Unix time; None: it goes on), at
+    ``price`` ($/h).
+    """
 
     instance: str
     node: str
@@ -275,14 +276,16 @@ class Lease(Struct, frozen=True, kw_only=True):
     price: float
 
     def cost(self, now: float, minimum: float = 60.0) -> float:
-        """Dollars so far, per second with a minimum (EC2's billing of Linux since 2017-10)."""
+        """The cost until ``now`` ($), billed per second with a ``minimum`` in seconds (EC2's
+        billing of Linux since 2017-10).
+        """
         seconds = max((now if self.end is None else self.end) - self.start, minimum)
         return seconds / 3600 * self.price
 
 
 class NoticeKind(StrEnum):
-    """What a warning announces: the first two a cloud gives (or a person in its place), the third
-    comes of an operator's drain, replacement or migration.
+    """The event that a warning announces. INTERRUPTION and REBALANCE come from a cloud, or from a
+    person in its place. DEPARTURE comes from an operator's drain, replacement or migration.
     """
 
     INTERRUPTION = "interruption"
@@ -291,10 +294,10 @@ class NoticeKind(StrEnum):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """A cloud's warning about an instance; ``deadline`` (Unix time) where it gives one.
+    """A warning about an instance. ``seen``, ``deadline``: Unix time; None without a deadline.
 
-    ``node`` is set instead of ``instance`` where a person or an agent warns of a node; ``reason``
-    is in their words.
+    If a person or an agent warns about a node, ``node`` is set instead of ``instance``, and
+    ``reason`` is their text.
     """
 
     instance: str

@@ -1,8 +1,8 @@
-"""Operators' words that hold until they are over, at run time and beside the configuration: a
-pause, a changed limit, machines that are to leave. Pure.
+"""Directives of operators, which apply at run time in addition to the configuration: a pause, a
+changed limit, machines that must leave. Pure.
 
-A word is a class here, and says itself what it is about, how it is told and what it closes; who may
-give it, and what of it is refused, is in ``watch.door.orders``.
+Each kind of directive is a class with its scope, its text for people and its effect. The rules who
+may give it, and when it is refused, are in ``watch.door.orders``.
 """
 
 from __future__ import annotations
@@ -16,40 +16,43 @@ from msgspec import Struct
 from slurm_elastic.base.units import money
 
 MAINTENANCE = "slurm-elastic:maintenance:"
-"""The beginning of the reason of nodes that leave by a directive."""
+"""The begin of Slurm's reason of nodes that leave because of a directive."""
 OPERATORS, LIMITS = "operators", "limits"
-"""The correlations of decisions on directives: LIMITS tell of money, of which not all are told."""
+"""The correlations of decisions about directives. LIMITS contain money, which only some users may
+see.
+"""
 _EACH = {"dollars_per_hour": "/h", "per_day": " a day", "per_month": " a month"}
 
 
 class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """What is the same of all words, but for those that say otherwise. Each tells besides, as its
-    ``fact``, what is so while it holds.
+    """The defaults of all kinds of directives. Each kind also has a ``fact``: the sentence that is
+    true while the directive is in force.
     """
 
     is_limit: ClassVar[bool] = False
-    """It tells of money, and is ended by ``limit SCOPE KEY reset``; the others by ``resume``."""
+    """Whether it contains money and ``limit SCOPE KEY reset`` ends it. ``resume`` ends the others.
+    """
     scope: str
-    """A cloud's, a pool's, or the cluster's ("")."""
+    """The scope of a cloud, of a pool, or of the cluster ("")."""
 
     @property
     def single(self) -> tuple[str, ...]:
-        """The nodes that it is about, where no cloud or pool is meant as a whole."""
+        """The nodes that it applies to, if it does not apply to a whole cloud or pool."""
         return ()
 
     @property
     def place(self) -> tuple[str, ...]:
-        """What it is about: a later one of that takes its place."""
+        """The key of the directive: a later directive with the same key replaces it."""
         return (self.scope,)
 
     @property
     def subject(self) -> str:
-        """The same for people."""
+        """The object of the directive, for people."""
         return scope_in_words(self.scope)
 
     @property
     def closes(self) -> bool:
-        """Whether nothing new may start there."""
+        """Whether the directive lets nothing new start in its scope."""
         return True
 
     @property
@@ -59,7 +62,7 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def gets_done(self) -> bool:
-        """Whether it is over once all of it is done, also without a time."""
+        """Whether it ends when it has been carried out, even if no end time is set."""
         return False
 
     @property
@@ -69,7 +72,7 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def typed(self) -> str:
-        """What it is about, as commands take it."""
+        """The object of the directive, as an argument of commands."""
         return self.scope.removeprefix("cloud:").removeprefix("pool:") or "cluster"
 
 
@@ -108,17 +111,17 @@ class LimitChange(_Word, frozen=True, kw_only=True, tag="limit"):
 
 
 class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
-    """Machines leave: those of ``nodes``, as ``verb`` says. ``about`` is the operator's word for
-    them. After a drain or a migration nothing new starts there; ``scope`` is a cloud's or pool's
-    where all of it leaves, else empty.
+    """The machines of ``nodes`` leave. ``verb``: how (see VERBS). ``about``: the operator's name
+    for the nodes. After a drain or a migration nothing new starts on them. ``scope``: the cloud or
+    pool if all its machines leave, else "".
 
-    ``aggressive``: jobs are saved and requeued, and not waited for. At most ``unavailable`` leave
-    at a time (None: all). ``to``: the cloud whose partition the jobs are moved to. ``image``: only
-    machines that started from it.
+    ``aggressive``: save and requeue the jobs instead of waiting for their ends. ``unavailable``: so
+    many machines at most leave at a time (None: all). ``to``: the cloud to whose partition waiting
+    jobs are moved. ``image``: only machines that were started from this image leave.
     """
 
     VERBS: ClassVar = {"drain": "drained", "replace": "being replaced", "migrate": "emptied"}
-    """The ways to leave, and what is said of machines that do."""
+    """The ways to leave, each with its participle for sentences."""
     verb: str
     about: str
     nodes: tuple[str, ...]
@@ -158,14 +161,14 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
 
     @property
     def fact(self) -> str:
-        many = len(self.nodes) > 1
-        about = self.about if self.scope else f"{'nodes' if many else 'node'} {self.about}"
-        be = "are" if many and not self.scope else "is"
-        return f"{about} {be} {self.manner}"
+        is_plural = len(self.nodes) > 1
+        subject = self.about if self.scope else f"{'nodes' if is_plural else 'node'} {self.about}"
+        be = "are" if is_plural and not self.scope else "is"
+        return f"{subject} {be} {self.manner}"
 
     @property
     def manner(self) -> str:
-        """How they leave."""
+        """How the machines leave, for people."""
         return f"{self.VERBS[self.verb]}{f' to {self.to}' if self.to else ''}"
 
 
@@ -173,9 +176,9 @@ Word = Pause | LimitChange | Departure
 
 
 class Directive(Struct, frozen=True, kw_only=True):
-    """A word, and who gave it ``since`` when; ``number`` is the ledger's (0: not written yet). It
-    holds from ``starts`` until ``until``; None: until a person ends it, or it is done
-    (``ends_by_itself``). Unix times.
+    """An operator's directive: ``who`` gave ``word`` at ``since``. It is in force from ``starts``
+    until ``until``; None: until a person ends it or it is carried out (``ends_by_itself``). Times
+    are Unix time. ``number``: its number in the ledger, 0 before it is written.
     """
 
     word: Word
@@ -187,17 +190,17 @@ class Directive(Struct, frozen=True, kw_only=True):
     number: int = 0
 
     def holds(self, now: float) -> bool:
-        """Whether it is in force."""
+        """Whether it is in force at ``now`` (Unix time)."""
         return self.starts <= now and (self.until is None or now < self.until)
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether it ends although no person ends it."""
+        """Whether it ends without an action of a person."""
         return self.until is not None or self.word.gets_done
 
     @property
     def correlation(self) -> str:
-        """That of decisions on it."""
+        """The correlation of decisions about the directive."""
         return LIMITS if self.word.is_limit else OPERATORS
 
 
@@ -209,59 +212,63 @@ def bound(key: str, value: float | None) -> str:
 
 
 def stop_reason(directive: Directive, since: str = "") -> str:
-    """Why nothing starts, in one line that stays the same as long as the directive holds."""
+    """Why nothing starts, in one line. It stays the same while the directive is in force."""
     return f"{directive.word.fact}{given(directive, since)}"
 
 
 def given(directive: Directive, since: str = "") -> str:
-    """By whom, until when and why: the end of such a line."""
+    """The end of the line of ``stop_reason``: by whom, until when and why."""
     return given_by(directive.who, directive.until, directive.reason, since)
 
 
 def given_by(who: str, until: float | None, reason: str, since: str = "") -> str:
-    """The same of these."""
+    """The text of ``given``, from single values. ``until``: Unix time."""
     limit = "" if until is None else f" until {clock(until)}"
-    why = f": {reason}" if reason else ""
-    return f" by {who}{since}{limit}{why}"
+    reason_text = f": {reason}" if reason else ""
+    return f" by {who}{since}{limit}{reason_text}"
 
 
 def told(directive: Directive, now: float) -> str:
-    """A directive in one line: what holds now, or will, for how long, by whom and why."""
+    """A directive in one line: its effect, its begin if it is not in force yet, its end, by whom
+    and why.
+    """
     start = clock(directive.starts)
     if directive.starts > now:
         return f"from {start} on: {stop_reason(directive)}"
     return stop_reason(directive, f" since {start}" if directive.word.is_limit else "")
 
 
-def clock(at: float) -> str:
-    """A point in time as directives are told: in UTC, as budgets are."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+def clock(time: float) -> str:
+    """A point in time for texts about directives: in UTC, like the periods of budgets."""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def stopped_pools(
     directives: Iterable[Directive], cloud_of: Mapping[str, str], now: float
 ) -> dict[str, Directive]:
-    """By pool, the order that lets no machine start there. ``cloud_of``: each pool's cloud."""
+    """By pool: the order because of which no machine may start in it. ``cloud_of``: each pool's
+    cloud. An order for the pool has precedence over one for its cloud or the cluster.
+    """
     closing = (d for d in directives if d.holds(now) and d.word.closes and not d.word.single)
     closed = {d.word.scope: d for d in closing}
-    found: dict[str, Directive] = {}
+    order_by_pool: dict[str, Directive] = {}
     for pool, cloud in cloud_of.items() if closed else ():
         for scope in (scope_of_pool(pool), scope_of_cloud(cloud), ""):
             if scope in closed:
-                found[pool] = closed[scope]
+                order_by_pool[pool] = closed[scope]
                 break
-    return found
+    return order_by_pool
 
 
 def stopped_nodes(directives: Iterable[Directive], now: float) -> dict[str, Directive]:
-    """By node, the order that keeps it from Slurm: where machines leave, and none are to come."""
+    """By node: the departure that closes it, so that no new machine may start for it."""
     closing = ((d, d.word) for d in directives if d.holds(now) and d.word.closes)
     leaving = ((d, word) for d, word in closing if isinstance(word, Departure))
     return {node: d for d, word in leaving for node in word.nodes}
 
 
 def limit_changes(directives: Iterable[Directive], now: float) -> tuple[LimitChange, ...]:
-    """The limits that are other than the configuration's now."""
+    """The changed limits that are in force at ``now``."""
     held = (d.word for d in directives if d.holds(now))
     return tuple(word for word in held if isinstance(word, LimitChange))
 

@@ -1,4 +1,4 @@
-"""What is not to be used now, and why: offers, markets, clouds, pools, nodes, jobs."""
+"""Exclusions: offers, markets, clouds, pools, nodes and jobs that must not be used now, and why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_elastic.model.cluster import Market, Offer, Pool
 
 
 class ExclusionKind(StrEnum):
-    """What an exclusion is about, by the words of the ledger's column ``kind``."""
+    """The kind of an exclusion. The values are those of the ledger's column ``kind``."""
 
     COOL_DOWN = "cool-down"
     BREAKER = "breaker"
@@ -27,31 +27,35 @@ COOL_DOWN, BREAKER = ExclusionKind.COOL_DOWN, ExclusionKind.BREAKER
 DOUBT, NO_SPOT = ExclusionKind.DOUBT, ExclusionKind.NO_SPOT
 CAPACITY, POLICY = ExclusionKind.CAPACITY, ExclusionKind.POLICY
 OPERATOR = ExclusionKind.OPERATOR
-"""Why a node is held: no offer is left for it; the site's policies start none now; an operator
-wants nothing new there.
+"""Why a node is held. CAPACITY: no offer is left for it. POLICY: the site's policies start no
+machine now. OPERATOR: an operator lets nothing new start on it.
 """
 HOLDS = frozenset({CAPACITY, POLICY, OPERATOR})
-"""The kinds that keep nodes from Slurm."""
+"""The kinds that hold nodes back from Slurm."""
 TIMED = frozenset({COOL_DOWN, BREAKER, CAPACITY})
-"""The kinds that are set for a time, and over after it."""
+"""The kinds that end by themselves after a time."""
 
 
 _UNKNOWN = Quoted(text="")
 
 
 class Exclusion(Struct, frozen=True, kw_only=True):
-    """Something that is not to be used now: ``scope``, until ``until`` (Unix time), for ``cause``.
+    """``scope`` must not be used until ``until`` (Unix time), because of ``cause``.
 
-    ``kind`` says what the scope is: of COOL_DOWN the text of an OfferScope; of BREAKER a pool, of
-    which so many machines in a row (``count``) did not come up (``until`` 0: it is not paused yet;
-    over: one machine is tried); of CAPACITY a node for which no offer has room; of
-    POLICY and OPERATOR a node, for other reasons (``until`` says nothing then); of DOUBT a cloud
-    whose list of machines was wrong for long (endless: a person or the list ends it), ``about`` has
-    what that lacked: ids, and nodes as ``node:NAME``; of NO_SPOT a job (``job:NUMBER``) that gets
-    no spot machine, as it cannot be saved.
+    The meaning of ``scope`` depends on ``kind``:
 
-    ``count`` refusals in a row have the next cool-down grow. ``code`` is the cause in a word of the
-    cloud's, ``since`` when it began, ``pool`` the node's.
+    - COOL_DOWN: the text of an OfferScope. ``count``: refusals in a row, which lengthen the next
+      cool-down.
+    - BREAKER: a pool of which ``count`` machines in a row did not come up. ``until`` 0: the pool is
+      not paused yet. After ``until``, one machine is tried.
+    - CAPACITY: a node for which no offer has room.
+    - POLICY, OPERATOR: a node that is held for another reason. ``until`` has no meaning.
+    - DOUBT: a cloud whose list of machines was wrong for long. It ends when the list is right again
+      or a person ends it. ``about``: the missing machine ids, and nodes as ``node:NAME``.
+    - NO_SPOT: a job (``job:NUMBER``) that gets no spot machine because it cannot be saved.
+
+    ``code``: the cloud's error code. ``since``: when it began (Unix time). ``pool``: the node's
+    pool.
     """
 
     kind: ExclusionKind
@@ -71,9 +75,9 @@ _SEPARATOR = "/"
 
 
 class OfferScope(Struct, frozen=True):
-    """The offers that a cool-down is about: those of one cloud, type, zone and market, for the jobs
-    of one pool. Each part is a name, or ANY. Its text ``cloud/type/zone/market`` is the
-    ``Offer.key`` of a single offer; ``/pool`` follows where it is for one pool only.
+    """The offers of a cool-down: by cloud, type, zone and market, and the pool whose jobs it
+    concerns. Each part is a name or ANY. The text ``cloud/type/zone/market`` is the ``Offer.key``
+    if no part is ANY. If the cool-down is for one pool only, ``/pool`` follows.
     """
 
     cloud: str
@@ -83,18 +87,18 @@ class OfferScope(Struct, frozen=True):
     pool: str = ANY
 
     def __str__(self) -> str:
-        parts = [self.cloud, self.instance_type, self.zone, self.market]
-        return _SEPARATOR.join(parts if self.pool == ANY else [*parts, self.pool])
+        names = [self.cloud, self.instance_type, self.zone, self.market]
+        return _SEPARATOR.join(names if self.pool == ANY else [*names, self.pool])
 
     @property
     def is_single_offer(self) -> bool:
-        """Whether it is one offer, for all pools."""
+        """Whether it is exactly one offer, for all pools."""
         return self.pool == ANY and ANY not in (
             self.cloud, self.instance_type, self.zone, self.market
         )  # fmt: skip
 
     def covers(self, offer: Offer, pool: Pool) -> bool:
-        """Whether it names the offer, for jobs of that pool."""
+        """Whether it includes the offer for jobs of the pool."""
         return (
             self.cloud in (ANY, offer.cloud)
             and self.instance_type in (ANY, offer.instance_type)
@@ -104,7 +108,7 @@ class OfferScope(Struct, frozen=True):
         )
 
     def touches(self, pool: Pool) -> bool:
-        """Whether it may name offers of the pool."""
+        """Whether it may include offers of the pool."""
         return (
             self.cloud in (ANY, pool.cloud)
             and self.pool in (ANY, pool.name)
@@ -116,7 +120,7 @@ class OfferScope(Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def offer_scope(text: str) -> OfferScope:
-    """The scope that is written like that. Parts that are missing at the end are ANY."""
+    """Parse the text of a scope. Missing parts at the end are ANY."""
     return OfferScope(*text.split(_SEPARATOR, 4))
 
 

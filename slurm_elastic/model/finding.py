@@ -1,4 +1,4 @@
-"""What ``doctor`` found of one thing."""
+"""The findings of ``doctor``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ SLURMCTLD = "systemctl status slurmctld; its log says why it stopped or hangs"
 
 
 def try_pool(pool: str) -> str:
-    """What to do about a pool whose machines do not register. A paused pool starts none."""
+    """The advice for a pool whose machines do not register. It begins with ``clear``, because a
+    paused pool starts no machine.
+    """
     return (
         f"slurm-elastic clear {pool}; slurm-elastic try {pool} (it starts one machine and shows "
         "its console and the cause)"
@@ -18,7 +20,7 @@ def try_pool(pool: str) -> str:
 
 
 class Level(StrEnum):
-    """How good a finding is. ``note``: nothing is wrong, but somebody may want to know."""
+    """The severity of a finding. NOTE: nothing is wrong, but an admin may want to know it."""
 
     OK = "ok"
     NOTE = "note"
@@ -26,9 +28,9 @@ class Level(StrEnum):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that ``doctor`` looked at: what was found of it, what was expected where that
-    differs, and what to do then. ``cause`` names what is at fault, where others may tell of the
-    same (``watch.causes``).
+    """One check of ``doctor``. ``what``: the checked thing. ``found``: its state. ``expected``: the
+    expected state if it differs. ``advice``: the remedy. ``cause``: the key of the fault, by which
+    ``watch.causes`` joins findings with the same fault.
     """
 
     what: str
@@ -40,14 +42,14 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def ok(what: str, found: str) -> Finding:
-        """As it should be."""
+        """A finding of a thing that is as it should be."""
         return Finding(what=what, level=Level.OK, found=found)
 
     @staticmethod
     def note(
         what: str, found: str, expected: str = "", advice: str = "", cause: str = ""
     ) -> Finding:
-        """Worth a look."""
+        """A finding that is worth knowing."""
         return Finding(
             what=what, level=Level.NOTE, found=found, expected=expected, advice=advice, cause=cause
         )
@@ -56,7 +58,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     def wrong(
         what: str, found: str, expected: str = "", advice: str = "", cause: str = ""
     ) -> Finding:
-        """To be put right."""
+        """A finding that must be corrected."""
         return Finding(
             what=what, level=Level.WRONG, found=found, expected=expected, advice=advice, cause=cause
         )

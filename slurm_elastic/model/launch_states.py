@@ -1,5 +1,5 @@
 """The states of a launch: one class per state, with the fields that this state has and no others.
-Which ledger call changes which state is the table in ``slurm_elastic.state.ledger.launches``.
+The table in ``slurm_elastic.state.ledger.launches`` shows which ledger call changes which state.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ class _State(Struct, frozen=True, kw_only=True, tag_field="state", tag=str.lower
 
 
 class Intended(_State, frozen=True, kw_only=True):
-    """It is written down. The call of the cloud is not known to have been answered."""
+    """The intent is recorded. No answer of the cloud is known."""
 
 
 class Done(_State, frozen=True, kw_only=True):
-    """The cloud has answered: what it made are machines of the ledger."""
+    """The cloud has answered, and its machines are in the ledger."""
 
     finished_at: float
 
 
 class Failed(_State, frozen=True, kw_only=True):
-    """Nothing was started, in the cloud's words ``error``."""
+    """No machine was started. ``error``: the cloud's error text."""
 
     finished_at: float
     error: str
@@ -34,12 +34,12 @@ LaunchState = Intended | Done | Failed
 INTENDED = Intended()
 
 _INTENT, _DONE, _FAILED = "intent", "done", "failed"
-"""The words of the ledger's column ``state``."""
+"""The values of the ledger's column ``state``."""
 WORDS: dict[type[LaunchState], str] = {Intended: _INTENT, Done: _DONE, Failed: _FAILED}
 
 
 class LaunchColumns(NamedTuple):
-    """A state as the ledger's columns have it."""
+    """A state as columns of the ledger. ``finished``: Unix time."""
 
     state: str = _INTENT
     finished: float | None = None
@@ -47,7 +47,7 @@ class LaunchColumns(NamedTuple):
 
 
 def launch_columns_of(state: LaunchState) -> LaunchColumns:
-    """The columns of a state: ``launch_state_of`` makes the same state of them."""
+    """The columns of a state. ``launch_state_of`` converts them back to the same state."""
     match state:
         case Done():
             return LaunchColumns(_DONE, state.finished_at)
@@ -59,10 +59,10 @@ def launch_columns_of(state: LaunchState) -> LaunchColumns:
 def launch_state_of(
     word: str, finished: float | None, error: str | None, created: float
 ) -> LaunchState:
-    """The state that a row's columns mean. Any columns mean some state, so that every journal
-    opens: a launch without the time of its answer has that of its intent (``created``).
+    """The state of a row. Every combination of columns yields a state, so that every journal can be
+    opened. If the time of the answer is missing, the time of the intent (``created``) is used.
     """
-    at = created if finished is None else finished
+    finished_at = created if finished is None else finished
     if word == _DONE:
-        return Done(finished_at=at)
-    return Failed(finished_at=at, error=error or "") if word == _FAILED else INTENDED
+        return Done(finished_at=finished_at)
+    return Failed(finished_at=finished_at, error=error or "") if word == _FAILED else INTENDED

@@ -9,9 +9,9 @@
        v                      v
      Lost                   Ended
 
-Which ledger call changes which state is one table:
-``slurm_elastic.state.ledger.machine_transitions``. The ledger's columns are older than the states;
-``columns_of`` and ``state_of`` translate.
+The table in ``slurm_elastic.state.ledger.machine_transitions`` shows which ledger call changes
+which state. The ledger's columns are older than the states; ``columns_of`` and ``state_of``
+convert. All times are Unix time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Serving(_State, frozen=True, kw_only=True):
 
 
 class Ending(_State, frozen=True, kw_only=True):
-    """We decided to terminate it; it is paid until its cloud no longer lists it."""
+    """We decided to terminate it. It is paid until its cloud no longer lists it."""
 
     retired_at: float
     cause: AnyCause
@@ -64,7 +64,9 @@ class Stopping(_State, frozen=True, kw_only=True):
 
 
 class Stopped(_State, frozen=True, kw_only=True):
-    """The cloud has it stopped ``since`` then, and only its disk is paid. ``cause``: why."""
+    """It has been stopped in the cloud since ``since``, and only its disk is paid. ``cause``: why
+    we stopped it.
+    """
 
     since: float
     cause: AnyCause
@@ -73,7 +75,7 @@ class Stopped(_State, frozen=True, kw_only=True):
 
     @property
     def retired_at(self) -> float:
-        """It has served nobody since it was stopped."""
+        """A stopped machine has served no node since it was stopped."""
         return self.since
 
 
@@ -87,8 +89,8 @@ class Lost(_State, frozen=True, kw_only=True):
 
 
 class Ended(_State, frozen=True, kw_only=True):
-    """It ended after we had retired it, or the next part of its life began then. ``before`` is what
-    it was until then.
+    """It ended after we had retired it, or the next part of its life began at ``ended_at``.
+    ``before``: its state until then.
     """
 
     ended_at: float
@@ -108,9 +110,9 @@ class Ended(_State, frozen=True, kw_only=True):
 
 
 Wanted = Booting | Serving
-"""Nobody has decided to end or to stop the machine."""
+"""No decision to end or to stop the machine exists."""
 Retired = Ending | Stopping | Stopped
-"""The machine is paid, and serves nobody any more."""
+"""The machine is paid, but no longer serves a node."""
 Over = Lost | Ended
 """The machine is gone and no longer paid."""
 MachineState = Booting | Serving | Ending | Stopping | Stopped | Lost | Ended
@@ -121,7 +123,7 @@ _NO_CAUSE = Quoted(text="")
 
 
 class Columns(NamedTuple):
-    """A state as the ledger's columns have it: times (Unix time) and the cause."""
+    """A state as columns of the ledger: times (Unix time) and the cause."""
 
     suspending: float | None = None
     ended: float | None = None
@@ -132,7 +134,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(state: MachineState) -> Columns:
-    """The columns of a state: ``state_of`` makes the same state of them."""
+    """The columns of a state. ``state_of`` converts them back to the same state."""
     living = state.before if isinstance(state, Ended) else state
     return Columns(
         suspending=state.retired_at,
@@ -153,14 +155,16 @@ def state_of(
     stopping: float | None = None,
     stopped: float | None = None,
 ) -> MachineState:
-    """The state that a row's columns mean. Any columns mean some state, so that every journal
-    opens: where an earlier release wrote more than a state has, the state that came last counts.
+    """The state of a row. Every combination of columns yields a state, so that every journal can be
+    opened. If an earlier release wrote more columns than one state has, the latest state counts.
     """
     if stopped is not None:
         retired: Retired = Stopped(since=stopped, cause=cause or _NO_CAUSE)
     elif stopping is not None:
-        at = stopping if suspending is None else suspending
-        retired = Stopping(retired_at=at, cause=cause or _NO_CAUSE, registered_at=registered)
+        retired_at = stopping if suspending is None else suspending
+        retired = Stopping(
+            retired_at=retired_at, cause=cause or _NO_CAUSE, registered_at=registered
+        )
     elif suspending is not None:
         retired = Ending(retired_at=suspending, cause=cause or _NO_CAUSE, registered_at=registered)
     elif ended is not None:

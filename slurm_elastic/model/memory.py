@@ -1,4 +1,4 @@
-"""The ledger's memory, as values: frozen, without I/O. ``ledger`` makes rows of them."""
+"""The ledger's records as values, frozen and without I/O. ``state.ledger`` stores them as rows."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from slurm_elastic.model.machine_states import (
 )
 
 MACHINE_JOBS = 20
-"""How many of its launch's jobs a machine's row repeats: a launch of thousands of machines may be
-for as many jobs, and each machine with all of them would make rows by the square.
+"""A machine's row repeats at most this many jobs of its launch. A launch may have thousands of
+machines and thousands of jobs; all jobs in each row would make the ledger grow with the square.
 """
 
 
@@ -31,9 +31,9 @@ _UNHELPED_PAUSE = Backoff(first_s=2 * 3600.0, longest_s=24 * 3600.0)
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """A launch row. ``offer`` is what was asked, or any of ``alternatives``. ``accounts``: by node,
-    who pays it; ``owner``: see LaunchSpec; ``recipe``: what its machines were made of
-    (protocols.Stops), "" where nobody asked.
+    """A launch row. The launch asked for ``offer`` or any of ``alternatives``. ``created``: Unix
+    time. ``accounts``: by node, its payers and their parts. ``owner``: see LaunchSpec. ``recipe``:
+    the recipe of its machines (protocols.Stops), "" if it was not requested.
     """
 
     generation: str
@@ -52,24 +52,24 @@ class Launch(Struct, frozen=True, kw_only=True):
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """All that its machines may come from."""
+        """All offers that its machines may come from."""
         return (self.offer, *self.alternatives)
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """An instance row: the instance as last seen and what we know beyond the cloud.
+    """A machine row: the instance as last seen, and our own facts about it.
 
-    ``life`` is its state by our decisions (``model.machine_states``), as ``instance.state`` is its
-    state in the cloud. ``misses`` counts consecutive reads of the cloud without it.
-    ``jobs`` are the first MACHINE_JOBS of those its launch was for (the launch has them all).
-    ``worst_price`` ($/h) is the highest this machine may come to: on-demand where its offer had
-    such a price (0 for an adopted machine whose launch is not known: take ``instance.price``).
-    ``accounts`` pay it, each so many parts; empty: none does.
+    ``life``: its state by our decisions (``model.machine_states``), while ``instance.state`` is its
+    state in the cloud. ``misses``: consecutive listings of the cloud without it. ``jobs``: the
+    first MACHINE_JOBS jobs of its launch (the launch has all). ``worst_price``: the highest price
+    ($/h) that it may reach; on-demand if its offer had such a price; 0 for an adopted machine whose
+    launch is not known (use ``instance.price``). ``accounts``: its payers and their parts; empty if
+    nobody pays it from a budget. ``last_seen``, ``born``: Unix time.
 
-    A machine that was stopped and started has a row for each part of its life, the earlier ones
-    under ids of their own (``part_id``), each at its own price. ``born`` is when it was first
-    launched, where that was an earlier part. If it was to be stopped ``tunnel_key`` is the public
-    key by which it reached the head (the ledger's Tunnel), as its own disk has that still.
+    A machine that was stopped and started has a row for each part of its life, each at its own
+    price. The earlier parts have ids of their own (``part_id``). ``born``: when it was first
+    launched, if that was in an earlier part. ``tunnel_key``: the public key of its tunnel to the
+    head, set when its stop is decided, because the key stays on its disk.
     """
 
     instance: Instance
@@ -85,7 +85,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def boots(self) -> bool:
-        """Whether it is wanted and has not registered yet."""
+        """Whether it boots: it is wanted, and its node has not registered yet."""
         return isinstance(self.life, Booting)
 
     @property
@@ -95,12 +95,12 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it is to be stopped, and not known to be yet."""
+        """Whether its stop is decided and not confirmed yet."""
         return isinstance(self.life, Stopping)
 
     @property
     def is_off(self) -> bool:
-        """Whether it is stopped in this part of its life, or was until the part ended."""
+        """Whether it is stopped, or was stopped at the end of this part of its life."""
         life = self.life.before if isinstance(self.life, Ended) else self.life
         return isinstance(life, Stopped)
 
@@ -121,7 +121,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def ended_at(self) -> float | None:
-        """When it was known to be gone, or the next part of its life began."""
+        """When we learned of its end, or when the next part of its life began."""
         return self.life.ended_at
 
     @property
@@ -131,7 +131,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def why(self) -> str:
-        """The cause of its end for people, "" while it serves."""
+        """The cause of its end or stop for people, "" if there is none."""
         return str(self.cause) if self.cause is not None else ""
 
     @property
@@ -142,24 +142,24 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 PART = "@"
-"""Between a machine's id and the number of an earlier part of its life."""
+"""Separates a machine's id from the number of an earlier part of its life."""
 
 
 def part_id(instance: str, number: int) -> str:
-    """The id under which an earlier part of a machine's life is kept."""
+    """The id of the row of an earlier part of a machine's life."""
     return f"{instance}{PART}{number}"
 
 
-def whole_id(part: str) -> str:
-    """The machine's own id, of that or of an earlier part of its life."""
-    machine, _, number = part.rpartition(PART)
-    return machine if machine and number.isdecimal() else part
+def whole_id(machine_or_part: str) -> str:
+    """The machine's id, from its id or from the id of an earlier part of its life."""
+    machine, _, number = machine_or_part.rpartition(PART)
+    return machine if machine and number.isdecimal() else machine_or_part
 
 
 class Deferral(Struct, frozen=True, kw_only=True):
-    """A job that is kept from public clouds, as its ``account`` is over its budget. The values that
-    it had before: ``partitions`` (empty: they were not changed) and the time that it was to
-    ``begin`` (0: none). ``until`` is the begin that we gave it (0: none).
+    """A job that we keep out of public clouds because its ``account`` is over its budget.
+    ``partitions``, ``begin``: its values before our change (empty: partitions not changed; 0: no
+    begin time). ``until``: the begin time that we set (0: none). Times are Unix time.
     """
 
     job: int
@@ -170,8 +170,8 @@ class Deferral(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """One entry of the decision chain that ``explain`` prints. ``subjects``: node names and
-    ``job:ID``; ``detail`` is free-form (ranked and rejected offers, errors).
+    """One entry of the decisions that ``explain`` prints. ``at``: Unix time. ``subjects``: node
+    names and ``job:ID``. ``detail``: any data (ranked and rejected offers, errors).
     """
 
     at: float
@@ -188,13 +188,15 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 _PLAIN_NAMES = {"plans of Slurm": "Slurm's reservations and drains", "slurm (ckptman)": "slurm"}
-"""For people; the ledger keeps these under other names."""
+"""The names for people of entries that have other names in the ledger."""
 REFUSED, UNREADABLE = "auth", "unreadable"
-"""The codes of a cloud that refuses the credentials, and of one that gives no other list."""
+"""REFUSED: the cloud refuses the credentials. UNREADABLE: its list fails for another reason."""
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """How a cloud (or ``slurm``) last answered; ``error`` is None when it did."""
+    """The last answer of a cloud (or ``slurm``) at ``checked`` (Unix time). ``error``: None if it
+    answered.
+    """
 
     name: str
     checked: float
@@ -203,15 +205,15 @@ class Health(Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> str:
-        """The error with the name of who met it, which many errors begin with already."""
-        own = f"{self.name}: "
+        """The error with the name before it. Many errors already begin with the name."""
+        prefix = f"{self.name}: "
         name = _PLAIN_NAMES.get(self.name, self.name)
-        return f"{name}: {(self.error or '').removeprefix(own)}"
+        return f"{name}: {(self.error or '').removeprefix(prefix)}"
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """One run of a job on nodes of ours, from ``begin`` to ``end`` (None: it runs). ``shares``: a
-    hostlist, and how many millionths the job has of each of its nodes
+    """One run of a job on nodes of ours, from ``begin`` to ``end`` (Unix time; None: it runs).
+    ``shares``: pairs of a hostlist and the millionths of each of these nodes that the job has
     (``policies.money.cost_split``).
     """
 
@@ -227,7 +229,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class Drained(Struct, frozen=True, kw_only=True):
-    """A span in which a node with a machine took no jobs (``end`` None: it still does not)."""
+    """A span (Unix time) in which a node with a machine took no jobs. ``end`` None: it goes on."""
 
     node: str
     begin: float
@@ -235,8 +237,9 @@ class Drained(Struct, frozen=True, kw_only=True):
 
 
 class Tunnel(Struct, frozen=True, kw_only=True):
-    """The end of a tunnel that a machine has: the one of that launch for that node. ``address`` is
-    its own in the tunnel, ``key`` its public key, ``since`` when that was believed.
+    """The tunnel of the machine of launch ``generation`` for ``node``. ``address``: the machine's
+    address in the tunnel. ``key``: its public key. ``since``: when the key was accepted (Unix
+    time).
     """
 
     generation: str
@@ -247,8 +250,8 @@ class Tunnel(Struct, frozen=True, kw_only=True):
 
 
 def generation_order(generation: str) -> float:
-    """The launch's place among the requests of slurmctld's programs: it came after those that bear
-    this time or an earlier one, though the head's clock may have been set back since.
+    """The launch's position among the requests of slurmctld's programs: it came after all requests
+    with this time or an earlier one. This holds even if the head's clock was set back.
     """
     _, _, tail = generation.partition("-")
     digits = tail.partition("-")[2]
@@ -257,23 +260,27 @@ def generation_order(generation: str) -> float:
     )
 
 
-def decided_at(one: Instance) -> float:
-    """When its launch was decided by the head's clock, else when its cloud says that it began."""
-    return generation_time(one.generation) or one.launched
+def decided_at(instance: Instance) -> float:
+    """When the machine's launch was decided by the head's clock; if that is unknown, the launch
+    time that its cloud reports (Unix time).
+    """
+    return generation_time(instance.generation) or instance.launched
 
 
 def generation_time(generation: str) -> float:
-    """When the launch was decided, by the head's clock (a cloud's may differ); 0 if unreadable."""
+    """When the launch was decided by the head's clock (Unix time). A cloud's clock may differ. 0 if
+    the name has no time.
+    """
     digits = generation[1:14]
     good = generation.startswith("g") and digits.isascii() and digits.isdigit()
     return int(digits) / 1000 if good else 0.0
 
 
 class Purchase(Struct, frozen=True, kw_only=True):
-    """Machines that a growth policy started ``at`` then, ``first_node`` and others, for ``jobs``:
-    by number what each asked for. ``open`` nodes are not judged yet, ``came_up`` are those of them
-    that were seen idle, with the first time, and ``unused`` ones were given back or stood idle for
-    long.
+    """The machines that a growth policy started ``at`` a time (Unix time), of which the first is
+    for ``first_node``. ``jobs``: by job id, its request at that time. ``open``: nodes that are not
+    judged yet. ``came_up``: the open nodes that were seen idle, each with the first such time.
+    ``unused``: nodes that were given back unused or stood idle for long.
     """
 
     first_node: str
@@ -285,9 +292,9 @@ class Purchase(Struct, frozen=True, kw_only=True):
 
 
 class UnhelpedJob(Struct, frozen=True, kw_only=True):
-    """A job that growth policies do not count from ``since`` on, for a pause, because
-    ``nodes`` were started in vain for its wishes (``asks``). ``reason`` is Slurm's at that time;
-    ``strikes`` in a row.
+    """A job that growth policies do not count from ``since`` until ``until`` (Unix time), because
+    ``nodes`` were started in vain for its request (``asks``). ``reason``: Slurm's reason at that
+    time. ``strikes``: how often in a row; each lengthens the pause.
     """
 
     job: int
@@ -299,5 +306,7 @@ class UnhelpedJob(Struct, frozen=True, kw_only=True):
 
     @property
     def until(self) -> float:
-        """When the job counts again: a wrong verdict must not keep it for ever."""
+        """When the job counts again (Unix time). There is always an end, because the verdict may be
+        wrong.
+        """
         return self.since + _UNHELPED_PAUSE.after(self.strikes)

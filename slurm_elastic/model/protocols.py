@@ -1,4 +1,6 @@
-"""The shapes that parts meet at: contracts in the docstrings, a contract suite for each."""
+"""The protocols between packages. The docstrings are the contracts, and each protocol has a suite
+of contract tests.
+"""
 
 from __future__ import annotations
 
@@ -19,60 +21,63 @@ RankingKey = Callable[[NodeRequest, Offer], float]
 class Provider(Protocol):
     """One cloud: an account in a region. Every call may raise the five ProviderErrors.
 
-    No call blocks for longer than the provider's time-out. Unknown exceptions of the SDK stay
-    unknown. Only machines that carry this cluster's UUID in their tags are ever listed or touched.
+    No call blocks for longer than the provider's time-out. Exceptions of the SDK that the provider
+    does not know pass through unchanged. A provider lists and changes only machines with this
+    cluster's UUID in their tags.
     """
 
     name: str
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """The offers of this cloud for ``pool`` now: every type x zone x market the pool allows.
+        """The cloud's present offers for ``pool``: every allowed type x zone x market.
 
-        An offer the cloud does not have (unknown type, no price) is left out, not guessed.
+        Combinations that the cloud does not have (unknown type, no price) are left out, not
+        guessed.
         """
         ...
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """Start machines for ``spec.nodes`` in one bulk call; fewer back is a partial launch.
+        """Start machines for ``spec.nodes`` in one bulk call. Fewer machines are a partial launch.
 
         Idempotent by ``spec.generation``: a repeated call with the same spec returns the machines
-        of the first one, also when its answer was lost. Machines carry their tags (cluster name,
-        cluster UUID, pool, node or node list, generation, jobs) from the create call itself.
-        An error means that nothing was started, but for TransientError, after which the machines
-        may exist: call again with the same spec, or look in ``instances``. On that repeated call
-        CapacityError and QuotaError mean that there are none; other errors tell nothing of them.
-        UnsettledError: they may be there without being listed; call again in a while.
+        of the first call, also if the first answer was lost. The create call itself sets the
+        machines' tags (cluster name, cluster UUID, pool, node or node list, generation, jobs).
+
+        After an error no machine was started, except after TransientError: then the machines may
+        exist; repeat the call with the same spec, or look in ``instances``. On the repeated call
+        CapacityError and QuotaError mean that there are no machines; other errors prove nothing.
+        UnsettledError: the machines may exist without being listed; repeat the call later.
         """
         ...
 
     def instances(self) -> Sequence[Instance]:
-        """All machines with this cluster's UUID that are not TERMINATED: the truth.
+        """List all machines with this cluster's UUID that are not TERMINATED. The list is complete.
 
-        A fresh machine may be missing for minutes (eventual consistency). One that was lost (taken
-        by the cloud, or ended by the provider as it would never come up) may be told once as
+        A new machine may be missing for minutes (eventual consistency). A lost machine (taken by
+        the cloud, or ended by the provider because it would never come up) may be listed once as
         TERMINATED.
         """
         ...
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """Delete exactly these machines, in bulk. Deleting twice, or what is gone, is no error."""
+        """Delete exactly these machines, in bulk. A machine that is already gone is no error."""
         ...
 
     def notices(self) -> Sequence[Notice]:
-        """Standing interruption and rebalance warnings; empty where the cloud gives none."""
+        """The present interruption and rebalance warnings; empty if the cloud gives none."""
         ...
 
     def check(self) -> None:
-        """Prove that the credentials work, by one cheap read-only call."""
+        """Prove with one cheap read-only call that the credentials work."""
         ...
 
 
 @runtime_checkable
 class Limited(Protocol):
-    """A provider whose cloud lets an account start only so many machines at a time."""
+    """A provider whose cloud limits how many machines an account starts at a time."""
 
     def startable(self) -> int | None:
-        """How many it would start now; what is above that waits. None: it has no such limit."""
+        """How many machines the cloud would start now. More must wait. None: there is no limit."""
         ...
 
 
@@ -81,83 +86,83 @@ class Chooser(Protocol):
     """A provider that can choose among several offers in one launch (``alternatives``)."""
 
     alternatives: int
-    """How many it takes; 0: none."""
+    """The maximum number of alternatives in a launch; 0: none."""
 
     def refusals(self, generation: str) -> Mapping[str, ProviderError]:
-        """By ``Offer.key``, which offers gave nothing or too little in that launch, and why; of the
-        last launches only.
+        """The errors of the offers that gave too few machines in that launch, by ``Offer.key``.
+        Only known for the latest launches.
         """
         ...
 
 
 class ImageStore(Protocol):
-    """A cloud's images, for the administrator. ``forms`` of files that it takes; ``places``, each
-    of which needs an image of its own (hosts; one without a name where there is no such choice).
-    Every call may raise the five ProviderErrors.
+    """A cloud's images, for the administrator. ``forms``: the file formats that it accepts.
+    ``places``: the hosts that each need an image of their own; one place "" if the cloud has no
+    such hosts. Every call may raise the five ProviderErrors.
     """
 
     forms: tuple[str, ...]
     places: tuple[str, ...]
 
     def images(self) -> Sequence[CloudImage]:
-        """All that the account sees and pools might start from, unfinished ones too."""
+        """All images that the account sees and pools could use, including unfinished ones."""
         ...
 
     def steps(self, file: ImageFile) -> Sequence[str]:
-        """The steps of an upload, a sentence each; ConfigError where settings lack what it needs.
-        Nothing is asked of the cloud.
+        """The steps of an upload, one sentence each, without a call of the cloud. ConfigError if a
+        needed setting is missing.
         """
         ...
 
     def upload(self, file: ImageFile, place: str, say: Callable[[str], None]) -> CloudImage:
-        """The image, proved to be there whole; ``say`` is told each step. Whatever breaks it off,
-        no pool takes what is left for an image.
+        """Upload the file and return the image, verified as complete. ``say`` gets the text of each
+        step. After an interruption no pool uses the incomplete image.
         """
         ...
 
     def remove(self, image: CloudImage) -> None:
-        """Delete what an upload that was broken off has left."""
+        """Delete the incomplete image of an interrupted upload."""
         ...
 
     def start_of(self, pool: Pool) -> str:
-        """The id of the image that machines of the pool start from now; empty: nobody tells."""
+        """The id of the image that machines of the pool start from now; "" if unknown."""
         ...
 
 
 @runtime_checkable
 class Stops(Protocol):
-    """A provider that stops machines, and starts them again with their disk, name and tags. Every
+    """A provider that can stop machines and start them again with their disk, name and tags. Every
     call may raise the five ProviderErrors.
     """
 
     def recipe(self, pool: Pool) -> str:
-        """The recipe of a fresh machine of the pool now (image, user data, settings), in a
-        word: another word is another machine. Never empty.
+        """A word for the recipe (image, user data, settings) of a new machine of the pool. A
+        machine with another word was made differently. Never empty.
         """
         ...
 
     def stop(self, ids: Sequence[str]) -> None:
-        """Stop exactly these machines, none of them spot; what is stopped, or on its way, is no
-        error. ``instances`` tells them as STOPPING, then STOPPED, until they are started or ended.
-        After an error some may have stopped.
+        """Stop exactly these machines. None of them may be a spot machine. A machine that is
+        stopped or stopping is no error. ``instances`` lists them as STOPPING, then as STOPPED,
+        until they are started or ended. After an error some machines may have stopped.
         """
         ...
 
     def start(self, instance: str) -> None:
-        """Start a machine that was stopped; one that runs, or is about to, is no error.
+        """Start a stopped machine. A machine that runs or is starting is no error.
 
-        An error means that it is stopped still, but for TransientError, after which it may run:
-        call again, or look in ``instances``. InstanceNotFound: it is gone.
+        After an error the machine is still stopped, except after TransientError: then it may run;
+        repeat the call, or look in ``instances``. InstanceNotFound: the machine is gone.
         """
         ...
 
 
 @runtime_checkable
 class Console(Protocol):
-    """A provider that shows what its machines print."""
+    """A provider that shows the console output of its machines."""
 
     def console(self, instance: str) -> str:
-        """The text that a machine has printed since its boot; empty: nothing yet. Any
+        """The console output of a machine since its boot; "" if there is none yet. It may raise any
         ProviderError.
         """
         ...
@@ -165,33 +170,33 @@ class Console(Protocol):
 
 @runtime_checkable
 class Expiring(Protocol):
-    """A provider that can tell when its credentials end."""
+    """A provider that knows when its credentials expire."""
 
     def credentials_end(self) -> float | None:
-        """When somebody has to have renewed them (Unix time); None: no end is known, or they are
-        renewed without anybody. At most one cheap call. ProviderError.
+        """When the credentials expire (Unix time). None: unknown, or they are renewed
+        automatically. Makes at most one cheap call. It may raise any ProviderError.
         """
         ...
 
 
 @runtime_checkable
 class Examinable(Protocol):
-    """A provider that can tell more of its cloud's state than ``check`` and ``offers`` do."""
+    """A provider that can examine its cloud's state for ``doctor``."""
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Look at image, network, quota, clock: whatever this cloud tells without any change. A
-        thing that cannot be read is a finding, too; raises nothing of its own accord.
+        """Examine the image, network, quota, clock and the like, without any change. A thing that
+        cannot be read is a finding, too. Raises no ProviderError.
         """
         ...
 
 
 NO_NODE = "Slurm lists no node at all (does PrivateData=nodes hide them?)"
-"""Such an answer says nothing about any machine."""
+"""The error for an empty list of nodes. Such a list proves nothing about any machine."""
 
 
 class Slurm(Protocol):
-    """slurmctld, as far as we read and change it. Every call may raise SlurmError, and does where
-    slurmctld is stopped, starting or hangs: an empty answer is never one of those.
+    """slurmctld, as far as we read and change it. Every call may raise SlurmError. It does so if
+    slurmctld is stopped, is starting or hangs, so an empty answer never means that.
     """
 
     def version(self) -> tuple[int, int]:
@@ -199,24 +204,24 @@ class Slurm(Protocol):
         ...
 
     def slurmd_timeout(self) -> float:
-        """SlurmdTimeout (s), as of some minutes ago or later. With 0 slurmctld pings no node that
-        it has up.
+        """SlurmdTimeout (s), read at most some minutes ago. If it is 0, slurmctld does not ping
+        nodes that are up.
         """
         ...
 
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
-        """All nodes (or these) by name, powered-down cloud nodes included. One command."""
+        """All nodes, or the nodes ``names``, by name, including powered-down ones. One command."""
         ...
 
     def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
-        """The jobs that wait, run or complete; with ``ended`` also those that Slurm still keeps
-        though they have ended. One command.
+        """The jobs that wait, run or complete. ``ended``: include the ended jobs that Slurm still
+        lists. One command.
         """
         ...
 
     def owners(self, jobs: Sequence[int]) -> Mapping[int, Mapping[str, str]]:
-        """By job, its ``user`` and ``account`` as far as it has them; of those of ``jobs`` that
-        Slurm knows. Costs less than a list of all.
+        """By job: its ``user`` and ``account`` if set. Contains only the jobs that Slurm knows. It
+        costs less than a list of all jobs.
         """
         ...
 
@@ -230,16 +235,16 @@ class Slurm(Protocol):
     ) -> None:
         """``scontrol update nodename=... state=... reason=...`` batched by compressed hostlist.
 
-        ``address`` becomes the NodeAddr of each, before its state changes.
+        ``address`` becomes the NodeAddr of each node before the state changes.
         """
         ...
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
-        """``scontrol update nodename=... weight=...``, one command a weight where they fit."""
+        """``scontrol update nodename=... weight=...``, one command per weight if they fit."""
         ...
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
-        """Tell slurmctld the NodeAddr of nodes, in as few commands as fit."""
+        """Set the NodeAddr of nodes, by node, in as few commands as possible."""
         ...
 
     def requeue(self, job: int) -> None:
@@ -257,8 +262,8 @@ class Slurm(Protocol):
         partitions: Sequence[str] = (),
         begin_in: float | None = None,
     ) -> None:
-        """Give PENDING jobs another list of partitions, and let them begin in so many seconds (0:
-        now). No error where one is pending no longer.
+        """Change the partitions of PENDING jobs, or their begin time to ``begin_in`` seconds from
+        now (0: now). A job that is no longer pending is no error.
         """
         ...
 
@@ -271,63 +276,65 @@ class Slurm(Protocol):
         ...
 
     def any_nodes(self, job: int) -> None:
-        """A PENDING job may start elsewhere than on the nodes that its user named (``-w``)."""
+        """Remove the named nodes (``-w``) of a PENDING job, so that it may start on other nodes."""
         ...
 
     def excluded_nodes(self, job: int) -> tuple[str, ...]:
-        """The nodes that a job avoids: 22.05's list of jobs does not have them."""
+        """The nodes that a job excludes. 22.05's list of jobs lacks them."""
         ...
 
     def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
-        """A PENDING job does not start on these nodes; in the place of those that it avoided."""
+        """Replace the excluded nodes of a PENDING job by these."""
         ...
 
     def hold(self, job: int) -> None:
-        """``scontrol uhold``: a PENDING job does not start until somebody releases it."""
+        """``scontrol uhold``: a PENDING job does not start until it is released."""
         ...
 
     def release(self, job: int) -> None:
-        """``scontrol release``: end a hold (priority 0) that is on a PENDING job."""
+        """``scontrol release``: end the hold (priority 0) of a PENDING job."""
         ...
 
     def suspend(self, job: int) -> None:
-        """``scontrol suspend``: stop all processes of a RUNNING job, its launcher among them. Takes
-        effect some seconds later; a resume meanwhile may leave some stopped.
+        """``scontrol suspend``: stop all processes of a RUNNING job, including its launcher. It
+        takes effect some seconds later. A resume before that may leave some processes stopped.
         """
         ...
 
     def resume(self, job: int) -> None:
-        """``scontrol resume``: the processes of a SUSPENDED job go on at once."""
+        """``scontrol resume``: the processes of a SUSPENDED job continue at once."""
         ...
 
     def reservations(self) -> Sequence[Reservation]:
-        """All reservations of nodes, those that are over or yet to come, too. One command."""
+        """All reservations of nodes, including past and future ones. One command."""
         ...
 
     def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
-        """The nodes that pending jobs avoid (``--exclude``), by job, if the list of jobs lacks
-        them. One command at most.
+        """By pending job, its excluded nodes (``--exclude``), if the list of jobs lacks them. At
+        most one command.
         """
         ...
 
     def default_times(self) -> Mapping[str, float | None]:
-        """DefaultTime (s, None: no limit) of the partitions that set it. One command."""
+        """By partition with a DefaultTime: its value (s, None: no limit). One command."""
         ...
 
     def max_times(self) -> Mapping[str, float | None]:
-        """MaxTime (s, None: no limit) of each partition. One command."""
+        """By partition: MaxTime (s, None: no limit). One command."""
         ...
 
     def free_licenses(self) -> Mapping[str, int]:
-        """The licences that no job uses and no reservation keeps, by name. One command."""
+        """By name: the number of free licences, which no job uses and no reservation keeps. One
+        command.
+        """
         ...
 
     def partition_states(self) -> Mapping[str, str]:
-        """UP, DOWN, DRAIN or INACTIVE by partition. One command."""
+        """By partition: UP, DOWN, DRAIN or INACTIVE. One command."""
         ...
 
     def slurmctld_started(self) -> float:
-        """When the slurmctld that answers was started (Unix time). One command."""
+        """When the answering slurmctld was started (Unix time). One command."""
         ...
 
     def suspend_exclusions(self) -> SuspendExclusions:
@@ -335,74 +342,76 @@ class Slurm(Protocol):
         ...
 
     def tell(self, job: int, line: str) -> None:
-        """Have a line written to the output of a RUNNING batch job."""
+        """Write a line to the output of a RUNNING batch job."""
         ...
 
     def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
-        """The jobs that ended in the last days, by slurmdbd, oldest first: (user, account, CPUs,
-        time limit, run), in seconds. SlurmError without slurmdbd.
+        """The jobs that ended in the last ``days`` days according to slurmdbd, oldest first: (user,
+        account, CPUs, time limit in s, run time in s). SlurmError without slurmdbd.
         """
         ...
 
     def accounted_comment(self, job: int) -> str:
-        """The AdminComment that slurmdbd keeps of a job that has ended."""
+        """The AdminComment of an ended job in slurmdbd."""
         ...
 
     def set_accounted_comment(self, cluster: str, job: int, text: str) -> None:
-        """In the place of what slurmdbd has there; it needs its administrator's rights."""
+        """Replace the job's AdminComment in slurmdbd. This needs administrator rights there."""
         ...
 
     def set_admin_comment(self, job: int, text: str) -> None:
-        """The job's AdminComment, which its user sees and cannot change; in the place of what was
-        there.
-        """
+        """Replace the job's AdminComment. Its user can see but not change it."""
         ...
 
     def output(self, job: int) -> str:
-        """The path of the job's standard output as Slurm has expanded it."""
+        """The path of the job's standard output, expanded by Slurm."""
         ...
 
 
 class Checkpointer(Protocol):
-    """One way to save a running job's progress. Every call may raise CheckpointError, after which
-    the run goes on as if nothing had been asked. No call blocks beyond its deadline (Unix time).
+    """One method to save a running job's progress. Every call may raise CheckpointError. After the
+    error the run continues as if the call had not been made. No call blocks beyond its deadline
+    (Unix time).
     """
 
     name: str
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
-        """Save the run and return the image, which was verified: complete, readable, its size.
+        """Save the run and return the image, verified as complete and readable.
 
-        With ``stop`` the run does no work after the image: it is held, its job still RUNNING in
-        Slurm, until the job is requeued or cancelled, or until ``release``. Without, it goes on.
-        The images before the last good one may go; that one stays until a newer is complete.
+        With ``stop`` the run does no work after the image. It is held, with its job RUNNING in
+        Slurm, until the job is requeued or cancelled, or until ``release``. Without ``stop`` the
+        run continues. Older images may be deleted, but the last good image stays until a newer one
+        is complete.
         """
         ...
 
     def release(self, run: JobRun) -> None:
-        """The requeue does not come: a held run goes on where it was stopped, on its nodes."""
+        """The job is not requeued after all: a held run continues on its nodes where it stopped."""
         ...
 
     def images(self, run: JobRun) -> Sequence[Image]:
-        """The good images from which a next run of this job would go on, newest first."""
+        """The good images from which the job's next run can continue, newest first."""
         ...
 
     def origin(self, run: JobRun) -> Origin | None:
-        """Where that run began, from its launcher; None while that has not begun, and always of
-        programs that restore themselves.
+        """Where the run began, according to its launcher. None before the launcher has begun, and
+        always None for programs that restore themselves.
         """
         ...
 
     def hindered(self, run: JobRun) -> str:
-        """Why the run could not be saved now, by a look that costs it nothing; empty where nothing
-        is known of that.
+        """Why the run cannot be saved now; "" if no such reason is known. The check does not
+        disturb the run.
         """
         ...
 
     def verify(self, image: Image) -> None:
-        """Prove anew, from this host, that the image is whole; CheckpointError says what is not."""
+        """Verify again, from this host, that the image is complete. CheckpointError names the
+        fault.
+        """
         ...
 
     def remove(self, job: int) -> None:
-        """Delete all images of a job that has ended. An image that is gone already is no error."""
+        """Delete all images of an ended job. An image that is already gone is no error."""
         ...

@@ -1,6 +1,6 @@
-"""Slurm's nodes and jobs as values, as its commands or pyslurm tell them: frozen, without I/O.
+"""Slurm's nodes and jobs as values, read by its commands or pyslurm: frozen, without I/O.
 
-Units are those of ``model``; what Slurm does not tell is empty or 0.
+Units: times are Unix time, memory is in MiB. Values that Slurm does not report are empty or 0.
 """
 
 from __future__ import annotations
@@ -11,28 +11,30 @@ from slurm_elastic.model.slurm_words import job_states, pending_reasons
 
 ON_NODES, ENDED = job_states.ON_NODES, job_states.ENDED
 REQUEUE_HOLD = 130.0
-"""Seconds: no requeue's begin time is farther off (121 s on 22.05)."""
+"""The begin time that Slurm gives to a requeued job is at most this many seconds in the future
+(22.05: 121 s).
+"""
 
 NOWHERE = "233.252.0.1"
-"""The address of a node that has no machine: of the multicast network for documentation (RFC 6676),
-to which connect() fails at once (ENETUNREACH), whatever routes and firewalls a site has. slurmctld
-resets it when the node has powered down.
+"""The address of a node that has no machine. It is in the multicast network for documentation (RFC
+6676), to which connect() fails at once (ENETUNREACH), independently of a site's routes and
+firewalls. slurmctld resets the address when the node has powered down.
 
-It has to tell a refused node that its jobs are killed. By default it looks for the node's name,
-which nobody knows: up to ten times, a second apart, with its configuration locked (Debian's 22.05,
-measured: the job starts elsewhere 10 to 20 s later, and squeue hangs for up to 10 s; 24.11 and
-26.05 need it not, and take it as well). And that order, of a node that was lost, must not reach the
-machine that has its old address now.
+We need it because slurmctld must tell a refused node that its jobs are killed. By default it looks
+up the node's name, which no DNS has, up to ten times, a second apart, with its configuration locked
+(measured with Debian's 22.05: the job starts elsewhere 10 to 20 s later, and squeue hangs for up to
+10 s). 24.11 and 26.05 do not need the address, but accept it. Moreover, the kill order for a lost
+node must not reach another machine that has the node's old address.
 """
 
 
 class SlurmNode(Struct, frozen=True, kw_only=True, gc=False):
-    """A node as Slurm sees it. ``states``: base state and flags, upper case.
+    """A node in Slurm. ``states``: base state and flags, upper case.
 
     Flags are spelled as in ``sinfo --json`` (``CLOUD POWERED_DOWN POWERING_DOWN POWERING_UP
-    POWER_DOWN POWER_UP DRAIN NOT_RESPONDING ...``; src/common/slurm_protocol_defs.c). ``port`` is
-    its slurmd's, 0 where that is not known: one host may be several nodes. ``reason_at`` is when
-    ``reason_user`` gave the reason (Unix time).
+    POWER_DOWN POWER_UP DRAIN NOT_RESPONDING ...``; src/common/slurm_protocol_defs.c). ``port``: its
+    slurmd's port, 0 if unknown; one host may run several nodes. ``reason_at``: when
+    ``reason_user`` set the reason. ``memory``: MiB. Times are Unix time.
     """
 
     name: str
@@ -52,10 +54,9 @@ class SlurmNode(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
-    """Nodes that Slurm keeps for something from ``start`` to ``end`` (Unix time). ``flags`` in
-    upper case, MAINT among them for a maintenance. If ``is_partial``, Slurm keeps only some cores
-    of the nodes, and other jobs may use the others. ``owners`` are the users and accounts that may
-    use it.
+    """A reservation of nodes from ``start`` to ``end`` (Unix time). ``flags``: upper case, with
+    MAINT for a maintenance. ``is_partial``: Slurm reserves only some cores of the nodes, and other
+    jobs may use the other cores. ``owners``: the users and accounts that may use it.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Reservation(Struct, frozen=True, kw_only=True):
 
 
 class SuspendExclusions(Struct, frozen=True, kw_only=True):
-    """The options by which slurm.conf keeps nodes from being powered down: SuspendExcNodes,
+    """The options in slurm.conf that prevent the power-down of nodes: SuspendExcNodes,
     SuspendExcParts, and SuspendExcStates in upper case.
     """
 
@@ -78,22 +79,27 @@ class SuspendExclusions(Struct, frozen=True, kw_only=True):
 
 
 class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
-    """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
-    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``exit_code`` is its
-    batch script's, ``killed_by`` the number of the signal that ended that; ``required`` are the
-    nodes that its user named. ``start`` of a pending job may be an estimate, ``eligible`` is when
-    it may start at the earliest (its BeginTime); ``description`` is what Slurm adds to the reason.
+    """A pending, running or ended job. Times are Unix time, 0 if unknown. Strings of requests are
+    in Slurm's spelling.
 
-    ``tasks`` of an array are still one job while they are pending. ``node_count`` and ``cpus`` are
-    what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` (of each
-    node, or a part of one), ``job_gres`` (of all nodes together, as by --gpus) and ``features``
-    what it wants in Slurm's spelling; ``node_cpus`` and ``node_memory`` (MiB) what
-    each of its nodes must have, or ``cpu_memory`` for each CPU. ``excluded`` are nodes to avoid
-    (22.05's list of jobs lacks them), ``licenses`` are in Slurm's spelling (``matlab:2,ansys``).
-    ``end`` is when it ended; ``preempted`` when Slurm will end a run that is to make room for a job
-    of higher priority (0: it is not); ``suspended`` since when it is suspended (0: it is not, or by
-    22.05, which does not tell); ``allocated`` what it has, or had, of all its nodes, as Slurm
-    spells it (``cpu=4,mem=8G,gres/gpu=1``).
+    Identity: ``array``: the job id of its array, ``task``: its task in the array. ``tasks``: the
+    number of an array's tasks that are pending as one job; the requests below are those of one
+    task.
+
+    Times: ``start``: for a pending job it may be an estimate. ``eligible``: the earliest start (its
+    BeginTime). ``end``: when it ended. ``preempted``: when Slurm will end the run for a job of
+    higher priority, 0 if it will not. ``suspended``: since when it is suspended, 0 if it is not or
+    if Slurm (22.05) does not report it. ``limit``: time limit in seconds, None if none is set.
+
+    Request: ``node_count``, ``cpus``: numbers of nodes and CPUs. ``gres``: per node. ``job_gres``:
+    for all nodes together, as by --gpus. ``node_cpus``, ``node_memory`` (MiB): minimum of each
+    node, or ``cpu_memory`` (MiB) per CPU. ``required``: the nodes that its user named.
+    ``excluded``: nodes to avoid (22.05's list of jobs lacks them). ``licenses``: as
+    ``matlab:2,ansys``.
+
+    Result: ``nodes``: empty while it is pending. ``allocated``: its resources on all nodes
+    together, as ``cpu=4,mem=8G,gres/gpu=1``. ``exit_code``: of its batch script. ``killed_by``: the
+    number of the signal that ended the script. ``description``: Slurm's addition to the reason.
     """
 
     id: int
@@ -143,67 +149,72 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_suspended(self) -> bool:
-        """Whether all its processes are stopped, by a person or by Slurm."""
+        """Whether its processes are stopped, by a person or by Slurm."""
         return "SUSPENDED" in self.states and "COMPLETING" not in self.states
 
     @property
     def is_suspended_by_person(self) -> bool:
-        """Whether that was ``scontrol suspend``: Slurm sets the priority of such a job to 0 until
-        it is resumed, and leaves that of one that it suspends for another job.
+        """Whether it was suspended by ``scontrol suspend``. Slurm sets the priority of such a job
+        to 0 until it is resumed. If Slurm itself suspends a job for another job, the priority
+        stays.
         """
         return self.is_suspended and self.priority == 0
 
     @property
     def died_of(self) -> int:
-        """The number of the signal that ended its batch script, or that ended its last command, as
-        shells and launchers of MPI hand it on (128 and the signal); 0: none.
+        """The number of the signal that ended its batch script or the script's last command, 0 if
+        none. Shells and MPI launchers report a command's signal as exit code 128 plus the signal.
         """
         return self.killed_by or max(self.exit_code - 128, 0)
 
     @property
     def has_ended(self) -> bool:
-        """Whether no process of it runs, nor will: Slurm only remembers it."""
+        """Whether the job is over: none of its processes runs, and none will."""
         return bool(self.states & ENDED) and not self.states & {"PENDING", "COMPLETING"}
 
     @property
     def begin(self) -> float:
-        """Before this (Unix time) a pending job may not start. For one that is held Slurm does not
-        say it (22.05, measured), nor does ``start`` then.
+        """The begin time of a pending job (Unix time), before which it may not start. Slurm does
+        not report the begin time of a held job, and ``start`` does not show it either (measured
+        with 22.05).
         """
         return self.eligible if self.eligible or self.wait_reason.is_held else self.start
 
     @property
     def wait_reason(self) -> pending_reasons.Reason:
-        """The reason for which it is pending, with its row of the table of reasons."""
+        """Why it is pending, with the row in the table of reasons."""
         return pending_reasons.reason_of(self.reason, self.description)
 
     @property
     def is_held(self) -> bool:
-        """Whether it starts only after somebody has released it."""
+        """Whether it starts only after a release."""
         return self.wait_reason.is_held or not self.states.isdisjoint(job_states.HOLDS)
 
     @property
     def is_held_by_slurm(self) -> bool:
-        """Whether Slurm holds it since its script has ended, by ``--requeue=expedite`` without a
-        failed epilog (25.11 and later) or by RequeueExitHold, and nobody has put a hold on it. The
-        reason is JobHeldUser then; ``scontrol requeuehold`` leaves PENDING alone (measured).
+        """Whether Slurm itself has held it since the end of its script, and no admin holds it.
+        Slurm does so by ``--requeue=expedite`` without a failed epilog (25.11 and later) or by
+        RequeueExitHold; the reason is then JobHeldUser. After ``scontrol requeuehold`` the only
+        state is PENDING (measured).
         """
         return not self.states.isdisjoint(job_states.HOLDS) and not self.wait_reason.is_by_admin
 
     def is_requeue_hold(self, now: float) -> bool:
-        """Whether the begin time of a pending job is not its user's, but comes from a requeue."""
+        """Whether a requeue, and not the user, set the begin time of the pending job."""
         return self.restarts > 0 and now < self.begin <= now + REQUEUE_HOLD and not self.is_held
 
     @property
     def label(self) -> str:
-        """The name in Slurm's commands: of an array ``12_3``, as ``12`` is all of its tasks."""
+        """The job's id in Slurm's commands. It is ``12_3`` for a task of an array, because ``12``
+        means all tasks.
+        """
         return str(self.id) if self.task is None else f"{self.array}_{self.task}"
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """One call of one of slurmctld's programs: ``kind`` is resume, suspend or resume-fail. ``id``
-    is the correlation id of all that follows, ``received`` when it came (Unix time), and ``jobs``
-    says which job waits for which nodes; ``note`` what of that could not be read.
+    """One call of a program by slurmctld. ``kind``: resume, suspend or resume-fail. ``id``: the
+    correlation id of everything that follows from it. ``received``: Unix time. ``jobs``: by job,
+    the nodes that it waits for. ``note``: the part of the call that could not be read.
     """
 
     id: str

@@ -1,5 +1,5 @@
-"""Why things are decided, as data: each cause is a class with the fields that logic reads, and it
-builds its sentence when a person looks. The ledger keeps causes as JSON.
+"""The causes of decisions, as data. Each cause is a class with the fields that program logic reads,
+and it builds its sentence when it is shown. The ledger stores causes as JSON.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _DECODER: msgspec.json.Decoder[AnyCause] = msgspec.json.Decoder(AnyCause)
 
 
 def encoded(cause: Cause) -> str:
-    """The cause as the ledger keeps it."""
+    """The cause as JSON text for the ledger."""
     return msgspec.json.encode(cause).decode()
 
 
 def decoded(text: str) -> AnyCause:
-    """The cause that ``encoded`` made a text of. msgspec.ValidationError for any other text."""
+    """Decode a text of ``encoded``. msgspec.ValidationError for any other text."""
     return _DECODER.decode(text)
 
 
 def as_cause(reason: str | AnyCause) -> AnyCause:
-    """The cause, or a quoted one for callers that have only a sentence."""
+    """Return a cause unchanged, or a sentence as a Quoted cause."""
     return Quoted(text=reason) if isinstance(reason, str) else reason
 
 

@@ -15,8 +15,8 @@ def _tag(name: str) -> str:
 
 
 class Cause(Struct, frozen=True, kw_only=True, tag_field="kind", tag=_tag):
-    """Why something was decided. Program logic compares causes and reads their fields; only
-    people read the ``sentence``, which is built when somebody looks.
+    """Why something was decided. Program logic compares causes and reads their fields. The
+    ``sentence`` is only for people, and is built when it is shown.
     """
 
     @property
@@ -34,8 +34,8 @@ class Cause(Struct, frozen=True, kw_only=True, tag_field="kind", tag=_tag):
 
 
 class Quoted(Cause, frozen=True, kw_only=True):
-    """A cause of which only the sentence is known: from a journal of an earlier release, or from
-    code that has no cause of its own for it.
+    """A cause of which only the sentence is known, because it is from a journal of an earlier
+    release or from code without a class for it.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Causes that have another cause as a field, and the union of all causes."""
+"""Causes with another cause as a field, and the union of all causes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurm_elastic.model.causes.unwanted import Unwanted
 
 
 class CoolsDown(Cause, frozen=True, kw_only=True):
-    """The offer is not asked ``until`` then, after an answer of this ``code``."""
+    """The offer is not used ``until`` a deadline, after an error with this ``code``."""
 
     until: Deadline
     code: str
@@ -33,7 +33,7 @@ class CoolsDown(Cause, frozen=True, kw_only=True):
 
 
 class PoolPaused(Cause, frozen=True, kw_only=True):
-    """Nothing is bought for the ``pool`` ``until`` then."""
+    """Nothing is bought for the ``pool`` ``until`` a deadline."""
 
     pool: str
     until: Deadline
@@ -45,7 +45,7 @@ class PoolPaused(Cause, frozen=True, kw_only=True):
 
 
 class PoolTried(Cause, frozen=True, kw_only=True):
-    """One machine is bought for the ``pool``, to try whether it works again."""
+    """One machine is bought for the ``pool``, to test whether the pool works again."""
 
     pool: str
     cause: AnyCause
@@ -67,7 +67,7 @@ class SpotRefused(Cause, frozen=True, kw_only=True):
 
 
 class RoomShort(Cause, frozen=True, kw_only=True):
-    """The offers have room for fewer nodes than are wanted."""
+    """The offers have room for ``room`` nodes only, fewer than ``wanted``."""
 
     room: int
     wanted: int
@@ -79,8 +79,8 @@ class RoomShort(Cause, frozen=True, kw_only=True):
 
 
 class NeverTogether(Cause, frozen=True, kw_only=True):
-    """All ``wanted`` nodes of a job can never run together in the cloud; ``then``: how the job
-    goes on ("": not known yet).
+    """The ``wanted`` nodes of a job can never run together in the cloud, which has ``most`` at most
+    because of ``bound``. ``then``: the consequence for the job, "" if not decided yet.
     """
 
     cloud: str
@@ -99,7 +99,7 @@ class NeverTogether(Cause, frozen=True, kw_only=True):
 
 
 class OffersRefused(Struct, frozen=True, kw_only=True):
-    """``count`` offers, the ``first`` by its key, with one cause."""
+    """``count`` offers with the same cause. ``first``: the ``Offer.key`` of the first one."""
 
     first: str
     count: int
@@ -111,9 +111,10 @@ class OffersRefused(Struct, frozen=True, kw_only=True):
 
 
 class NoOfferServes(Cause, frozen=True, kw_only=True):
-    """No offer gives what is wanted: the largest groups of one cause, and how many ``more`` offers
-    have one of ``more_causes`` others. ``bounded``: groups that give too little. If ``spare`` nodes
-    are available, but ``lacking`` nodes of the ``pool`` are of use together only.
+    """No offer serves the request. ``groups``: the largest groups of refused offers with the same
+    cause. ``more``: the number of further refused offers, with ``more_causes`` other causes.
+    ``bounded``: groups of offers with too little room. ``spare`` > 0: so many nodes are available,
+    but the ``lacking`` nodes of the ``pool`` are useful only together.
     """
 
     groups: tuple[OffersRefused, ...]
@@ -130,14 +131,14 @@ class NoOfferServes(Cause, frozen=True, kw_only=True):
         if self.more:
             lines.append(f"{self.more} more for {counted(self.more_causes, 'other reason')}")
         if self.spare:
-            wanted = f"wanted: {counted(self.lacking, 'node')} of pool {self.pool}"
-            lines.insert(0, f"{wanted}, {self.spare} can be had, and jobs are served whole")
+            need = f"wanted: {counted(self.lacking, 'node')} of pool {self.pool}"
+            lines.insert(0, f"{need}, {self.spare} can be had, and jobs are served whole")
         return "; ".join(lines)
 
 
 class ScopeCoolsDown(Struct, frozen=True, kw_only=True):
-    """One cool-down: its ``scope`` (a key of ``model.exclusion``), and the ``pool`` if all offers
-    of that cool down, but for it alone.
+    """One cool-down. ``scope``: the text of an OfferScope. ``pool``: set if all offers cool down
+    for this pool only.
     """
 
     scope: str
@@ -147,12 +148,12 @@ class ScopeCoolsDown(Struct, frozen=True, kw_only=True):
     pool: str = ""
 
     def __str__(self) -> str:
-        what = f"pool {self.pool}" if self.pool else self.scope
-        return f"{what} cools down {self.until}: {self.cause}"
+        name = f"pool {self.pool}" if self.pool else self.scope
+        return f"{name} cools down {self.until}: {self.cause}"
 
 
 class ScopesCoolDown(Cause, frozen=True, kw_only=True):
-    """The pool, or offers of it, cool down after machines that failed."""
+    """The pool or some of its offers cool down, because machines failed."""
 
     scopes: tuple[ScopeCoolsDown, ...]
 
@@ -162,7 +163,7 @@ class ScopesCoolDown(Cause, frozen=True, kw_only=True):
 
 
 class NodeFailed(Cause, frozen=True, kw_only=True):
-    """Slurm took a node with this ``machine`` out of service; ``explanation`` says why."""
+    """Slurm took the node of ``machine`` out of service. ``explanation``: why."""
 
     machine: str
     explanation: NodeIll | Quoted
@@ -173,7 +174,7 @@ class NodeFailed(Cause, frozen=True, kw_only=True):
 
 
 class StoppedMachineUnwanted(Cause, frozen=True, kw_only=True):
-    """We will not start the stopped machine again; ``because`` says why."""
+    """We will not start the stopped machine again. ``because``: why."""
 
     because: Unwanted | StoppedByOrder
 
@@ -183,7 +184,7 @@ class StoppedMachineUnwanted(Cause, frozen=True, kw_only=True):
 
 
 class RequestsRefused(Cause, frozen=True, kw_only=True):
-    """Several pools of a request could not serve their nodes, each for a cause of its own."""
+    """Several pools of a request could not serve their nodes, each for another cause."""
 
     causes: tuple[AnyCause, ...]
 
@@ -213,7 +214,7 @@ class NodesUnavailable(Cause, frozen=True, kw_only=True):
 
 
 class OrderOver(Cause, frozen=True, kw_only=True):
-    """The time of an operator's order (its ``number``) is over; ``told`` is the order in a line."""
+    """The time of an operator's order (its ``number``) is over. ``told``: the order in one line."""
 
     number: int
     told: str

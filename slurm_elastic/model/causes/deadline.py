@@ -1,4 +1,4 @@
-"""Until when something is not used, as a field of causes."""
+"""The end of a pause, as a field of causes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _DAY_S = 86400
 
 
 class Deadline(Struct, frozen=True, kw_only=True):
-    """``at``: Unix time, None if only a person ends it. ``is_another_day``: it is not on the day
-    (UTC) on which that was decided, so that people need the date as well.
+    """``at``: Unix time, None if only a person ends the pause. ``is_another_day``: the end is on
+    another day (UTC) than the decision, so that people need the date as well.
     """
 
     at: float | None
@@ -20,15 +20,15 @@ class Deadline(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, end: float, now: float) -> Deadline:
-        """The deadline ``end`` of something that is decided ``now``."""
+        """The deadline ``end`` of a decision made ``now`` (both Unix time; infinity: no end)."""
         if math.isinf(end):
             return cls(at=None)
         other = math.ceil(end) // _DAY_S != math.ceil(now) // _DAY_S
         return cls(at=end, is_another_day=other)
 
     def __str__(self) -> str:
-        """For people: true also if they read it later."""
+        """The text for people. It is absolute, so that it is true also when it is read later."""
         if self.at is None:
             return "until somebody ends that"
-        at = datetime.fromtimestamp(math.ceil(self.at), UTC)
-        return f"until {at:{'%Y-%m-%d %H:%M' if self.is_another_day else '%H:%M:%S'}} UTC"
+        end = datetime.fromtimestamp(math.ceil(self.at), UTC)
+        return f"until {end:{'%Y-%m-%d %H:%M' if self.is_another_day else '%H:%M:%S'}} UTC"

@@ -1,4 +1,6 @@
-"""Why nodes are kept from Slurm, or no longer. Why no offer serves them: ``composed``."""
+"""Why nodes are held back from Slurm, or released. ``composed`` has the causes of holds for lack of
+an offer.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from slurm_elastic.model.causes.cause import Cause
 
 
 class GrowthStartsIt(Cause, frozen=True, kw_only=True):
-    """A growth policy keeps its idle nodes from Slurm."""
+    """A growth policy holds the node until it starts it."""
 
     @property
     def words(self) -> str:
@@ -14,7 +16,7 @@ class GrowthStartsIt(Cause, frozen=True, kw_only=True):
 
 
 class NoOrderKeepsIt(Cause, frozen=True, kw_only=True):
-    """The operator's order that kept the node is over."""
+    """The operator's order that held the node is over."""
 
     @property
     def words(self) -> str:
@@ -30,7 +32,7 @@ class UpOrComing(Cause, frozen=True, kw_only=True):
 
 
 class MayStart(Cause, frozen=True, kw_only=True):
-    """What let nothing start in the pool is over."""
+    """The stop that let nothing start in the pool is over."""
 
     @property
     def words(self) -> str:
@@ -38,7 +40,7 @@ class MayStart(Cause, frozen=True, kw_only=True):
 
 
 class NoPoliciesLeft(Cause, frozen=True, kw_only=True):
-    """The configuration has no growth policies any more."""
+    """The configuration no longer has growth policies."""
 
     @property
     def words(self) -> str:
@@ -56,4 +58,4 @@ class PoliciesStartIt(Cause, frozen=True, kw_only=True):
 NodeHold = (
     GrowthStartsIt | NoOrderKeepsIt | UpOrComing | MayStart | NoPoliciesLeft | PoliciesStartIt
 )
-"""Causes of holds and of their ends that have data of their own."""
+"""The causes of holds and of their ends that are defined here."""

@@ -1,4 +1,4 @@
-"""Which bound leaves too little room for machines."""
+"""The limits that leave too little room for machines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slurm_elastic.model.directive import scope_in_words
 
 
 class FewFree(Cause, frozen=True, kw_only=True):
-    """The cloud has so many machines ``free``; ``said`` is what the provider says of that."""
+    """The cloud has only ``free`` machines available. ``said``: the provider's text about that."""
 
     cloud: str
     free: int
@@ -16,12 +16,14 @@ class FewFree(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        said = f": {self.said}" if self.said else ""
-        return f"{self.cloud} has {self.free} free{said}"
+        suffix = f": {self.said}" if self.said else ""
+        return f"{self.cloud} has {self.free} free{suffix}"
 
 
 class NodesLimited(Cause, frozen=True, kw_only=True):
-    """The limit of machines of a ``scope`` ("": the cluster), on a ``market`` if that is given."""
+    """The limit of machines of a ``scope`` ("": the cluster) is reached. If ``market`` is set, it
+    is the limit for this market.
+    """
 
     scope: str
     limit: int
@@ -30,13 +32,15 @@ class NodesLimited(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        on = f" on {self.market}" if self.market else ""
-        who = scope_in_words(self.scope)
-        return f"{who}{on} is limited to {self.limit} nodes, {self.used} are in use"
+        market = f" on {self.market}" if self.market else ""
+        scope = scope_in_words(self.scope)
+        return f"{scope}{market} is limited to {self.limit} nodes, {self.used} are in use"
 
 
 class DollarsLimited(Cause, frozen=True, kw_only=True):
-    """The spending cap ($/h) of a ``scope`` ("": the cluster); the offer costs up to ``price``."""
+    """The spending cap ``limit`` ($/h) of a ``scope`` ("": the cluster) has no room for the offer,
+    which costs up to ``price`` ($/h).
+    """
 
     scope: str
     limit: float
@@ -52,7 +56,7 @@ class DollarsLimited(Cause, frozen=True, kw_only=True):
 
 
 class BootsLimited(Cause, frozen=True, kw_only=True):
-    """So many machines of a ``scope`` may boot at a time."""
+    """At most ``limit`` machines of a ``scope`` may boot at a time."""
 
     scope: str
     limit: int
@@ -63,7 +67,7 @@ class BootsLimited(Cause, frozen=True, kw_only=True):
 
 
 class StartsLimited(Cause, frozen=True, kw_only=True):
-    """The cloud's API starts only so many machines a second."""
+    """The cloud's API limits the number of machine starts per second."""
 
     cloud: str
 
@@ -73,7 +77,7 @@ class StartsLimited(Cause, frozen=True, kw_only=True):
 
 
 BootCap = BootsLimited | StartsLimited
-"""The bounds for which machines wait for their turn to boot."""
+"""The limits because of which machines wait for their turn to boot."""
 
 
 class WaitsForTurn(Cause, frozen=True, kw_only=True):
@@ -87,7 +91,7 @@ class WaitsForTurn(Cause, frozen=True, kw_only=True):
 
 
 class TurnMissed(Cause, frozen=True, kw_only=True):
-    """The node waited for its turn to boot until too little was left of ResumeTimeout."""
+    """The node waited for its turn to boot until the rest of ResumeTimeout was too short."""
 
     waited_s: float
     timeout_s: float
@@ -102,4 +106,4 @@ class TurnMissed(Cause, frozen=True, kw_only=True):
 
 
 Bound = FewFree | NodesLimited | DollarsLimited | BootCap | WaitsForTurn | TurnMissed
-"""All bounds that leave too little room."""
+"""All limits that leave too little room."""

@@ -7,7 +7,7 @@ from slurm_elastic.model.causes.cause import Cause
 
 
 class SuspendedBySlurm(Cause, frozen=True, kw_only=True):
-    """Slurm powered the node down in its own time (SuspendTime, or ResumeTimeout)."""
+    """Slurm powered the node down after SuspendTime or ResumeTimeout."""
 
     @property
     def words(self) -> str:
@@ -33,7 +33,7 @@ class NeverRegistered(Cause, frozen=True, kw_only=True):
 
 
 class JobNotWhole(Cause, frozen=True, kw_only=True):
-    """The job needs all its nodes at once, and some of them cannot be had."""
+    """The job needs all its nodes at once, and some of them are not available."""
 
     @property
     def words(self) -> str:
@@ -41,8 +41,8 @@ class JobNotWhole(Cause, frozen=True, kw_only=True):
 
 
 class NodePoweredDown(Cause, frozen=True, kw_only=True):
-    """The machine runs, and Slurm has its node powered down, ``for_s`` seconds long if that was
-    watched.
+    """The machine runs, but Slurm has powered its node down. ``for_s``: for how many seconds, None
+    if unknown. ``was_stopped``: the machine was stopped before.
     """
 
     for_s: int | None = None
@@ -56,8 +56,8 @@ class NodePoweredDown(Cause, frozen=True, kw_only=True):
 
 
 class SecondMachine(Cause, frozen=True, kw_only=True):
-    """The node has another machine, which stays: ``keeper``, of the launch ``generation``; "" for
-    one that is of the node's own cloud.
+    """The node has another machine (``keeper``), which stays. ``generation``: its launch, "" if it
+    stays because it is of the node's own cloud.
     """
 
     node: str
@@ -66,12 +66,12 @@ class SecondMachine(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        of = f"of generation {self.generation}" if self.generation else "of its own cloud"
-        return f"node {self.node} has machine {self.keeper} {of}"
+        origin = f"of generation {self.generation}" if self.generation else "of its own cloud"
+        return f"node {self.node} has machine {self.keeper} {origin}"
 
 
 class PoweredUpAgain(Cause, frozen=True, kw_only=True):
-    """Slurm powers the node up once more, and takes no slurmd that booted before."""
+    """Slurm powers the node up again, and accepts no slurmd that booted before."""
 
     @property
     def words(self) -> str:
@@ -79,7 +79,7 @@ class PoweredUpAgain(Cause, frozen=True, kw_only=True):
 
 
 class StoppedByOthers(Cause, frozen=True, kw_only=True):
-    """The cloud has the machine stopped, which we did not ask for."""
+    """The machine is stopped in the cloud although we did not stop it."""
 
     @property
     def words(self) -> str:
@@ -87,7 +87,7 @@ class StoppedByOthers(Cause, frozen=True, kw_only=True):
 
 
 class NoSuchNode(Cause, frozen=True, kw_only=True):
-    """Slurm has no node of the name that the machine's tags have."""
+    """Slurm has no node with the name in the machine's tags."""
 
     @property
     def words(self) -> str:
@@ -111,7 +111,7 @@ class EndPending(Cause, frozen=True, kw_only=True):
 
 
 class EndConfirmed(Cause, frozen=True, kw_only=True):
-    """The end was decided before, and the cloud lists the machine no more."""
+    """The end was decided before, and the cloud no longer lists the machine."""
 
     @property
     def words(self) -> str:
@@ -119,7 +119,7 @@ class EndConfirmed(Cause, frozen=True, kw_only=True):
 
 
 class NotListed(Cause, frozen=True, kw_only=True):
-    """The cloud's list lacked the machine ``times`` times in a row."""
+    """The machine was missing in the cloud's list ``times`` times in a row."""
 
     times: int
     was_stopped: bool = False
@@ -147,7 +147,7 @@ class EndedWhileUnwritable(Cause, frozen=True, kw_only=True):
 
 
 class CountedAsGone(Cause, frozen=True, kw_only=True):
-    """An operator (``uid``) said that it is gone: its cloud has left the configuration."""
+    """An operator (``uid``) declared the machine gone, as its cloud is no longer configured."""
 
     uid: int
 
@@ -165,7 +165,7 @@ class IdleStopped(Cause, frozen=True, kw_only=True):
 
 
 class CannotBeStopped(Cause, frozen=True, kw_only=True):
-    """The cloud, or the state of the ledger, lets the machine not be stopped."""
+    """The cloud refuses to stop the machine, or the ledger does not allow it."""
 
     error: str
 
@@ -205,4 +205,4 @@ MachineEnd = (
     | CannotBeStopped
     | CannotBeStarted
 )
-"""All causes for which machines end, or are stopped."""
+"""All reasons why machines end or are stopped."""

@@ -48,8 +48,8 @@ class ZoneNotUsed(Cause, frozen=True, kw_only=True):
 
 
 class TooSmall(Cause, frozen=True, kw_only=True):
-    """The machine has less of something than the pool's nodes need: of ``resource`` (``cpus``,
-    ``MiB``, a gres).
+    """The machine has less of a ``resource`` (``cpus``, ``MiB``, a gres) than the pool's nodes
+    need.
     """
 
     resource: str
@@ -63,8 +63,8 @@ class TooSmall(Cause, frozen=True, kw_only=True):
 
 
 class PriceMistyped(Cause, frozen=True, kw_only=True):
-    """The configuration's on-demand price ($/h) of a type is less than the cloud itself asks, as
-    ``reference`` says.
+    """The configured on-demand price ``typed`` ($/h) of a type is below the cloud's own price
+    ``asked``. ``reference``: the source of the cloud's price.
     """
 
     cloud: str
@@ -84,7 +84,7 @@ class PriceMistyped(Cause, frozen=True, kw_only=True):
 
 
 class TooDear(Cause, frozen=True, kw_only=True):
-    """The offer costs more than the pool pays ($/h)."""
+    """The offer costs more than the pool's maximum price ($/h)."""
 
     price: float
     maximum: float
@@ -116,4 +116,4 @@ Misfit = (
     | TooDear
     | SpotNotCheaper
 )
-"""All causes for which an offer does not fit a pool."""
+"""All reasons why an offer does not fit a pool."""

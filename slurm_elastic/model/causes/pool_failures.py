@@ -1,4 +1,4 @@
-"""Why machines of a pool count as failed, and what is known of one that failed."""
+"""Why machines of a pool count as failed, and details about a failed machine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from slurm_elastic.model.causes.cause import Cause
 
 
 class BootsFailed(Cause, frozen=True, kw_only=True):
-    """The pool's last machines failed, ``in_a_row`` of them once the pool is paused (0 before):
-    they never registered, or Slurm took them out of service for ``node_reason``, against which
-    ``remedy`` helps ("" where none is known).
+    """The pool's last machines never registered, or Slurm took them out of service for
+    ``node_reason``. ``in_a_row``: their number if the pool is paused, else 0. ``remedy``: the
+    action for a person, "" if none is known.
     """
 
     in_a_row: int = 0
@@ -18,12 +18,12 @@ class BootsFailed(Cause, frozen=True, kw_only=True):
 
     @property
     def reason_with_remedy(self) -> str:
-        """Slurm's reason with what to do."""
+        """Slurm's reason with the remedy."""
         return f"{self.node_reason}; do: {self.remedy}" if self.remedy else self.node_reason
 
     @property
     def finding(self) -> str:
-        """The sentence without what to do."""
+        """The sentence without the remedy."""
         before = f"{self.in_a_row} machines in a row " if self.in_a_row else ""
         how = "booted but never registered with Slurm"
         if self.node_reason:
@@ -36,7 +36,7 @@ class BootsFailed(Cause, frozen=True, kw_only=True):
 
 
 class KeyNotBrought(Cause, frozen=True, kw_only=True):
-    """The machine got no key of Slurm's; ``error`` says why."""
+    """The machine did not get Slurm's key. ``error``: why."""
 
     machine: str
     error: str
@@ -47,8 +47,8 @@ class KeyNotBrought(Cause, frozen=True, kw_only=True):
 
 
 class SecretMissing(Cause, frozen=True, kw_only=True):
-    """A machine did not register because it got no secret (``name``: the munge key, slurm.jwks);
-    ``error`` says why not.
+    """A machine did not register because it got no secret. ``name``: the secret (the munge key,
+    slurm.jwks). ``error``: why it did not get it.
     """
 
     name: str
@@ -60,7 +60,9 @@ class SecretMissing(Cause, frozen=True, kw_only=True):
 
 
 class CheckFailed(Cause, frozen=True, kw_only=True):
-    """A machine did not register because the site's own check (``join.check``) said this."""
+    """A machine did not register because the site's own check (``join.check``) failed. ``said``:
+    the check's output.
+    """
 
     said: str
 
@@ -70,8 +72,8 @@ class CheckFailed(Cause, frozen=True, kw_only=True):
 
 
 class BootsCounted(Cause, frozen=True, kw_only=True):
-    """Machines of a ``pool`` failed, ``in_a_row`` by now: ``how`` they did, and what is known of
-    one of them (``known``).
+    """``in_a_row`` machines of a ``pool`` have failed. ``how``: their failure. ``known``: details
+    about one of them, None if there are none.
     """
 
     pool: str
@@ -84,13 +86,13 @@ class BootsCounted(Cause, frozen=True, kw_only=True):
         how = "booted but not registered in time"
         if self.how.node_reason:
             how = f"Slurm took it out of service: {self.how.reason_with_remedy}"
-        known = f"; {self.known}" if self.known else ""
-        return f"{how}; {self.in_a_row} in a row in pool {self.pool}{known}"
+        detail = f"; {self.known}" if self.known else ""
+        return f"{how}; {self.in_a_row} in a row in pool {self.pool}{detail}"
 
 
 class MachinesFailed(Cause, frozen=True, kw_only=True):
-    """The machines of these ``nodes`` (a hostlist of ``count``) failed: ``how`` they did, and what
-    is known of one of them (``known``).
+    """The machines of ``nodes`` (a hostlist of ``count`` nodes) failed. ``how``: their failure.
+    ``known``: details about one of them, None if there are none.
     """
 
     nodes: str
@@ -103,8 +105,8 @@ class MachinesFailed(Cause, frozen=True, kw_only=True):
         if self.how.node_reason:
             return f"Slurm took {self.nodes} out of service: {self.how.reason_with_remedy}"
         machines = "machine" if self.count == 1 else "machines"
-        known = f"; {self.known}" if self.known else ""
-        return f"the {machines} of {self.nodes} did not register{known}"
+        detail = f"; {self.known}" if self.known else ""
+        return f"the {machines} of {self.nodes} did not register{detail}"
 
 
 class LaunchUnanswered(Cause, frozen=True, kw_only=True):
@@ -116,8 +118,9 @@ class LaunchUnanswered(Cause, frozen=True, kw_only=True):
 
 
 class BootTimeOver(Cause, frozen=True, kw_only=True):
-    """The nodes (a hostlist) did not register within ``after_s``, shortly before ResumeTimeout
-    (``timeout_s``); ``slurm_was_away``: they could not, because slurmctld did not answer.
+    """The nodes (a hostlist) did not register within ``after_s`` seconds, shortly before
+    ResumeTimeout (``timeout_s``). ``slurm_was_away``: they could not, because slurmctld did not
+    answer.
     """
 
     nodes: str
@@ -145,4 +148,4 @@ PoolFailure = (
     | MachinesFailed
     | LaunchUnanswered
 )
-"""All causes that count against a pool or explain its failed machines, but for ``NodeFailed``."""
+"""All causes that count against a pool or explain its failed machines, except ``NodeFailed``."""

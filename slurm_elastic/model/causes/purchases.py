@@ -1,4 +1,4 @@
-"""What is bought for nodes that Slurm waits for."""
+"""The purchases for nodes that Slurm waits for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from slurm_elastic.model.causes.cause import Cause
 
 
 class BestOffer(Cause, frozen=True, kw_only=True):
-    """The best ``offer`` for so many nodes of a pool, by its key; "" if none serves."""
+    """The best offer for ``nodes`` nodes of a pool. ``offer``: its ``Offer.key``, "" if none
+    serves.
+    """
 
     nodes: int
     pool: str
@@ -35,7 +37,7 @@ class MachinesOfKind(Struct, frozen=True, kw_only=True):
 
 
 class MachinesBought(Cause, frozen=True, kw_only=True):
-    """The machines of a launch, for which the cloud could choose among so many ``offers``."""
+    """The machines of a launch. ``offers``: the number of offers that the cloud chose among."""
 
     machines: tuple[MachinesOfKind, ...]
     offers: int = 1
@@ -43,10 +45,10 @@ class MachinesBought(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         is_mixed = len(self.machines) > 1
-        parts = [f"{one} ({one.count})" if is_mixed else str(one) for one in self.machines]
+        texts = [f"{kind} ({kind.count})" if is_mixed else str(kind) for kind in self.machines]
         among = f", chosen by the cloud among {self.offers} offers" if self.offers > 1 else ""
-        return "; ".join(parts) + among
+        return "; ".join(texts) + among
 
 
 Purchase = BestOffer | MachinesBought
-"""All causes of what is bought."""
+"""All causes about purchases."""

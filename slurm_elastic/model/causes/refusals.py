@@ -1,4 +1,4 @@
-"""Why an offer is not asked for a while, or gives nothing."""
+"""Why an offer is not used for a while, or gives no machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PartlyGiven(Cause, frozen=True, kw_only=True):
 
 
 class TakenAway(Cause, frozen=True, kw_only=True):
-    """The cloud takes a machine of the offer away."""
+    """The cloud interrupts a machine of the offer."""
 
     machine: str
 
@@ -27,7 +27,7 @@ class TakenAway(Cause, frozen=True, kw_only=True):
 
 
 class NotSavable(Cause, frozen=True, kw_only=True):
-    """The job cannot be saved, so that no spot machine is bought for it."""
+    """No spot machine is bought for the job, because the job cannot be saved."""
 
     because: str
 
@@ -47,7 +47,7 @@ class NoOffers(Cause, frozen=True, kw_only=True):
 
 
 class CloudSilent(Cause, frozen=True, kw_only=True):
-    """The cloud could not be asked for its offers; ``error`` is its answer, or ours."""
+    """The cloud's offers could not be read. ``error``: the error of the cloud, or our own."""
 
     cloud: str
     error: str
@@ -58,7 +58,7 @@ class CloudSilent(Cause, frozen=True, kw_only=True):
 
 
 class CloudUnlisted(Cause, frozen=True, kw_only=True):
-    """The cloud's machines could not be listed, so that nothing is bought there."""
+    """Nothing is bought in the cloud, because its machines could not be listed."""
 
     cloud: str
     error: str
@@ -69,4 +69,4 @@ class CloudUnlisted(Cause, frozen=True, kw_only=True):
 
 
 OfferRefusal = PartlyGiven | TakenAway | NotSavable | NoOffers | CloudSilent | CloudUnlisted
-"""The causes of cool-downs that have data of their own; a cloud's own words are quoted."""
+"""The causes of cool-downs that are defined here. A cloud's error texts are Quoted causes."""

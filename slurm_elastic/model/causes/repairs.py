@@ -1,4 +1,4 @@
-"""Why a pass changes nodes, launches and rows of the ledger (``policies.repair``)."""
+"""Why a repair round changes nodes, launches and rows of the ledger (``policies.repair``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class AskedBySlurm(Cause, frozen=True, kw_only=True):
 
 
 class RequestLost(Cause, frozen=True, kw_only=True):
-    """slurmctld waits for the node, and no request, launch or machine is there for it."""
+    """slurmctld waits for the node, but it has no request, launch or machine."""
 
     @property
     def words(self) -> str:
@@ -23,7 +23,9 @@ class RequestLost(Cause, frozen=True, kw_only=True):
 
 
 class NotPoweringUp(Cause, frozen=True, kw_only=True):
-    """A request to power the node up that slurmctld does not stand by (any more)."""
+    """There is a request to power the node up, but slurmctld does not power it up (or no longer
+    does).
+    """
 
     @property
     def words(self) -> str:
@@ -31,7 +33,9 @@ class NotPoweringUp(Cause, frozen=True, kw_only=True):
 
 
 class NotPoweringDown(Cause, frozen=True, kw_only=True):
-    """A request to power the node down that slurmctld does not stand by (any more)."""
+    """There is a request to power the node down, but slurmctld does not power it down (or no longer
+    does).
+    """
 
     @property
     def words(self) -> str:
@@ -55,7 +59,7 @@ class NoOfferLeft(Cause, frozen=True, kw_only=True):
 
 
 class TagsOfCluster(Cause, frozen=True, kw_only=True):
-    """The machine bears this cluster's tags, and the ledger lacks it."""
+    """The machine has this cluster's tags and is missing in the ledger."""
 
     node: str
 
@@ -65,7 +69,7 @@ class TagsOfCluster(Cause, frozen=True, kw_only=True):
 
 
 class MachinesOfLaunch(Cause, frozen=True, kw_only=True):
-    """So many machines of an open launch are there."""
+    """``count`` machines of an open launch exist."""
 
     count: int
 
@@ -85,8 +89,8 @@ class StillWanted(Cause, frozen=True, kw_only=True):
 
 
 class NothingLaunched(Cause, frozen=True, kw_only=True):
-    """A launch of which no machine was seen for ``age_s``; ``served`` is a node of it that has a
-    machine of another launch, "" where slurmctld waits for none of its nodes.
+    """No machine of the launch was seen for ``age_s`` seconds. ``served``: a node of the launch
+    that has a machine of another launch, "" if slurmctld waits for none of its nodes.
     """
 
     age_s: int
@@ -94,12 +98,14 @@ class NothingLaunched(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        why = f"{self.served} has another one" if self.served else "Slurm wants none of its nodes"
-        return f"no machine of it was seen for {brief(self.age_s)} and {why}"
+        explanation = (
+            f"{self.served} has another one" if self.served else "Slurm wants none of its nodes"
+        )
+        return f"no machine of it was seen for {brief(self.age_s)} and {explanation}"
 
 
 class StopConfirmed(Cause, frozen=True, kw_only=True):
-    """The stop was decided before, and the machine is stopped."""
+    """The stop was decided before, and the cloud confirms it."""
 
     @property
     def words(self) -> str:
@@ -107,7 +113,7 @@ class StopConfirmed(Cause, frozen=True, kw_only=True):
 
 
 class StopPending(Cause, frozen=True, kw_only=True):
-    """The stop was decided before, and the machine runs."""
+    """The stop was decided before, and the machine still runs."""
 
     @property
     def words(self) -> str:
@@ -115,7 +121,7 @@ class StopPending(Cause, frozen=True, kw_only=True):
 
 
 class StartPending(Cause, frozen=True, kw_only=True):
-    """The start was decided before, and the machine is stopped."""
+    """The start was decided before, and the machine is still stopped."""
 
     @property
     def words(self) -> str:
@@ -123,7 +129,7 @@ class StartPending(Cause, frozen=True, kw_only=True):
 
 
 class StartedByOthers(Cause, frozen=True, kw_only=True):
-    """A stopped machine runs, which we did not ask for, and its node is up."""
+    """A stopped machine runs although we did not start it, and its node is up."""
 
     @property
     def words(self) -> str:
@@ -131,8 +137,8 @@ class StartedByOthers(Cause, frozen=True, kw_only=True):
 
 
 class OverAge(Cause, frozen=True, kw_only=True):
-    """The machine is older than its pool allows; ``age_s`` None: it is from before the head's
-    clock was set back.
+    """The machine is older than its pool allows. ``age_s`` None: its age is unknown, because the
+    head's clock was set back after its launch.
     """
 
     age_s: int | None
@@ -140,16 +146,16 @@ class OverAge(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        old = (
+        age = (
             "from before the clock was set back"
             if self.age_s is None
             else (f"{brief(self.age_s)} old")
         )
-        return f"its machine is {old}, the pool's maximum is {brief(self.maximum_s)}"
+        return f"its machine is {age}, the pool's maximum is {brief(self.maximum_s)}"
 
 
 class MachineLost(Cause, frozen=True, kw_only=True):
-    """slurmctld has the node up, and its machine is gone."""
+    """The node is up in slurmctld, but its machine is gone."""
 
     @property
     def words(self) -> str:
@@ -157,7 +163,7 @@ class MachineLost(Cause, frozen=True, kw_only=True):
 
 
 class AllocatedWithoutJob(Cause, frozen=True, kw_only=True):
-    """slurmctld has a powered-down node allocated, and no job has it."""
+    """slurmctld has allocated a powered-down node, but no job uses it."""
 
     @property
     def words(self) -> str:
@@ -165,7 +171,7 @@ class AllocatedWithoutJob(Cause, frozen=True, kw_only=True):
 
 
 class NotResponding(Cause, frozen=True, kw_only=True):
-    """A powered-down node that is NOT_RESPONDING."""
+    """The node is powered down and NOT_RESPONDING."""
 
     @property
     def words(self) -> str:
@@ -173,7 +179,7 @@ class NotResponding(Cause, frozen=True, kw_only=True):
 
 
 class DrainOutlived(Cause, frozen=True, kw_only=True):
-    """The node was drained for a machine that is gone."""
+    """The node was drained because of a machine that is gone."""
 
     @property
     def words(self) -> str:
@@ -191,8 +197,8 @@ class IllAndPoweredDown(Cause, frozen=True, kw_only=True):
 
 
 class NodeIll(Cause, frozen=True, kw_only=True):
-    """Slurm took the node out of service for ``node_reason``, which means ``meaning``; ``remedy``
-    is what a person can do, "" where nothing is needed.
+    """Slurm took the node out of service for ``node_reason``. ``meaning``: its explanation.
+    ``remedy``: the action for a person, "" if none is needed.
     """
 
     node_reason: str
@@ -201,7 +207,7 @@ class NodeIll(Cause, frozen=True, kw_only=True):
 
     @property
     def finding(self) -> str:
-        """The sentence without what to do."""
+        """The sentence without the remedy."""
         return f"{self.node_reason}: {self.meaning}"
 
     @property
@@ -210,7 +216,7 @@ class NodeIll(Cause, frozen=True, kw_only=True):
 
 
 class NodeDown(Cause, frozen=True, kw_only=True):
-    """The node is DOWN for ``node_reason``, which is ours or slurmctld's own."""
+    """The node is DOWN for ``node_reason``, which we or slurmctld itself set."""
 
     node_reason: str
 
@@ -220,7 +226,7 @@ class NodeDown(Cause, frozen=True, kw_only=True):
 
 
 class ListRead(Cause, frozen=True, kw_only=True):
-    """All that the cloud lists is in the ledger."""
+    """All machines that the cloud lists are in the ledger."""
 
     @property
     def words(self) -> str:
@@ -228,7 +234,7 @@ class ListRead(Cause, frozen=True, kw_only=True):
 
 
 class MachineThere(Cause, frozen=True, kw_only=True):
-    """The cloud tells the machine's address."""
+    """The cloud reports the machine's address."""
 
     machine: str
 
@@ -238,7 +244,7 @@ class MachineThere(Cause, frozen=True, kw_only=True):
 
 
 class NameLookedUp(Cause, frozen=True, kw_only=True):
-    """slurmctld would look the node's name up."""
+    """slurmctld would look up the node's name, which no DNS has."""
 
     @property
     def words(self) -> str:
@@ -274,7 +280,7 @@ class TakesNoJobs(Cause, frozen=True, kw_only=True):
 
 
 class TakesJobs(Cause, frozen=True, kw_only=True):
-    """The node is drained no more, or has no machine."""
+    """The node is no longer drained, or has no machine."""
 
     @property
     def words(self) -> str:
@@ -282,7 +288,7 @@ class TakesJobs(Cause, frozen=True, kw_only=True):
 
 
 class HoldNotInLedger(Cause, frozen=True, kw_only=True):
-    """The node bears our mark of a hold, and the ledger lacks the hold."""
+    """The node has our mark of a hold, but the hold is missing in the ledger."""
 
     @property
     def words(self) -> str:
@@ -290,7 +296,7 @@ class HoldNotInLedger(Cause, frozen=True, kw_only=True):
 
 
 class NodeOfNoPool(Cause, frozen=True, kw_only=True):
-    """The configuration has no pool with the node any more."""
+    """No pool of the configuration contains the node any longer."""
 
     @property
     def words(self) -> str:
@@ -395,4 +401,4 @@ Repair = (
     | MovedToCloud
     | ListedAfterEnd
 )
-"""All causes of repairs that end no machine."""
+"""All causes of repairs that do not end a machine."""

@@ -7,8 +7,8 @@ from slurm_elastic.model.causes.cause import Cause
 
 
 class LeaseEnds(Cause, frozen=True, kw_only=True):
-    """The machine's time of ``time_s`` ends in ``left_s``, within the policy's ``margin_s``;
-    ``is_paid``: the time that the cloud charges as a whole.
+    """The machine's time of ``time_s`` seconds ends in ``left_s``, within the policy's
+    ``margin_s``. ``is_paid``: the cloud charges this time as a whole.
     """
 
     time_s: float
@@ -37,7 +37,7 @@ class PriceOverThreshold(Cause, frozen=True, kw_only=True):
 
 
 class PriceRose(Cause, frozen=True, kw_only=True):
-    """The spot price ($/h) rose over the edge of the policy's band below the bid."""
+    """The spot price ($/h) rose over ``edge``, the lower end of the policy's band below the bid."""
 
     price: float
     edge: float
@@ -58,8 +58,8 @@ class IntervalOver(Cause, frozen=True, kw_only=True):
 
 
 class NoticeGiven(Cause, frozen=True, kw_only=True):
-    """The cloud, or a person, gave a ``notice`` (``NoticeKind``); ``left_s`` is the time until its
-    deadline, None where it has none.
+    """The cloud or a person gave a ``notice`` (``NoticeKind``). ``left_s``: seconds until its
+    deadline, None if it has none.
     """
 
     notice: str
@@ -67,9 +67,9 @@ class NoticeGiven(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        left = "" if self.left_s is None else f", {brief(self.left_s)} left"
-        return f"{self.notice} notice{left}"
+        remaining = "" if self.left_s is None else f", {brief(self.left_s)} left"
+        return f"{self.notice} notice{remaining}"
 
 
 JobSave = LeaseEnds | PriceOverThreshold | PriceRose | IntervalOver | NoticeGiven
-"""All causes for which policies save jobs."""
+"""All reasons why policies save jobs."""

@@ -8,8 +8,8 @@ from slurm_elastic.model.directive import Directive, clock, given_by, scope_in_w
 
 
 class StoppedByOrder(Cause, frozen=True, kw_only=True):
-    """An operator's order (its ``number`` in the ledger) lets nothing start. ``fact``: what is so
-    while the order holds, as its word says it.
+    """An operator's order (its ``number`` in the ledger) lets nothing start. ``fact``: the sentence
+    that is true while the order is in force.
     """
 
     number: int
@@ -20,7 +20,7 @@ class StoppedByOrder(Cause, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, order: Directive) -> StoppedByOrder:
-        """The cause that an order is."""
+        """The cause for an order."""
         return cls(
             number=order.number,
             fact=order.word.fact,
@@ -35,8 +35,8 @@ class StoppedByOrder(Cause, frozen=True, kw_only=True):
 
 
 class CloudBlocked(Cause, frozen=True, kw_only=True):
-    """The configuration lets nothing start in the cloud: it costs money and lacks these consents
-    (``lacks``, each in words), or its kind cannot be used (``unusable`` says why).
+    """The configuration lets nothing start in the cloud. ``lacks``: the missing consents of a cloud
+    that costs money, as text. ``unusable``: why clouds of this kind cannot be used.
     """
 
     cloud: str
@@ -51,8 +51,8 @@ class CloudBlocked(Cause, frozen=True, kw_only=True):
 
 
 class OutsideTimes(Cause, frozen=True, kw_only=True):
-    """The site starts machines at these times of the day only (UTC); ``whose`` bound it is ("": the
-    pool's own).
+    """The site starts machines only at these times of the day (UTC). ``whose``: the owner of this
+    rule, "" for the pool itself.
     """
 
     times: tuple[str, ...]
@@ -66,7 +66,9 @@ class OutsideTimes(Cause, frozen=True, kw_only=True):
 
 
 class BudgetSpent(Cause, frozen=True, kw_only=True):
-    """The ``dollars`` of a ``period`` (day, month) are spent; ``whose`` ("": the cluster's)."""
+    """The budget of ``dollars`` for a ``period`` (day, month) is spent. ``whose``: its owner, ""
+    for the cluster.
+    """
 
     period: str
     dollars: float
@@ -79,7 +81,7 @@ class BudgetSpent(Cause, frozen=True, kw_only=True):
 
 
 class RecordsNotWritten(Cause, frozen=True, kw_only=True):
-    """The ledger cannot be written, for this ``trouble`` with its file."""
+    """The ledger cannot be written. ``trouble``: the problem with its file."""
 
     trouble: str
 
@@ -89,7 +91,7 @@ class RecordsNotWritten(Cause, frozen=True, kw_only=True):
 
 
 class ByOrder(Cause, frozen=True, kw_only=True):
-    """An operator's order (its ``number``) is carried out; ``told`` is the order in a line."""
+    """An operator's order (its ``number``) is carried out. ``told``: the order in one line."""
 
     number: int
     told: str
@@ -101,7 +103,7 @@ class ByOrder(Cause, frozen=True, kw_only=True):
 
 class PayerOverdrawn(Cause, frozen=True, kw_only=True):
     """An account or user (``payer``: ``account:NAME``, ``user:NAME``) has spent the ``budget`` ($)
-    of this ``period`` (day, month), and gets new machines from ``until`` (Unix time) on.
+    of this ``period`` (day, month). It gets new machines again from ``until`` (Unix time).
     """
 
     payer: str
@@ -129,4 +131,4 @@ SiteStop = (
     | BudgetSpent
     | RecordsNotWritten
 )
-"""All causes for which the site lets no machine start."""
+"""All reasons why the site lets no machine start."""

@@ -7,7 +7,7 @@ from slurm_elastic.model.causes.cause import Cause
 
 
 class NodeNotOfPool(Cause, frozen=True, kw_only=True):
-    """The machine's node is of its pool no more."""
+    """The machine's node no longer belongs to its pool."""
 
     @property
     def words(self) -> str:
@@ -15,7 +15,9 @@ class NodeNotOfPool(Cause, frozen=True, kw_only=True):
 
 
 class NoLongerUsed(Cause, frozen=True, kw_only=True):
-    """The pool does not use the machine's market, instance type or zone (``what``) any more."""
+    """The pool no longer uses the machine's market, instance type or zone. ``what``: which of the
+    three, ``name``: its value.
+    """
 
     what: str
     name: str
@@ -26,8 +28,8 @@ class NoLongerUsed(Cause, frozen=True, kw_only=True):
 
 
 class TooOld(Cause, frozen=True, kw_only=True):
-    """The machine is older than its pool allows; ``age_s`` None: it is from before the head's
-    clock was set back.
+    """The machine is older than its pool allows. ``age_s`` None: its age is unknown, because the
+    head's clock was set back after its launch.
     """
 
     age_s: float | None
@@ -40,7 +42,7 @@ class TooOld(Cause, frozen=True, kw_only=True):
 
 
 class RecipeChanged(Cause, frozen=True, kw_only=True):
-    """A fresh machine would be made otherwise."""
+    """A new machine would be made of another image, user data or settings."""
 
     @property
     def words(self) -> str:
@@ -48,7 +50,7 @@ class RecipeChanged(Cause, frozen=True, kw_only=True):
 
 
 class EnoughStopped(Cause, frozen=True, kw_only=True):
-    """The pool keeps at most so many stopped machines."""
+    """The pool already keeps its maximum number (``most``) of stopped machines."""
 
     most: int
 
@@ -68,4 +70,4 @@ class YoungerStopped(Cause, frozen=True, kw_only=True):
 
 
 Unwanted = NodeNotOfPool | NoLongerUsed | TooOld | RecipeChanged | EnoughStopped | YoungerStopped
-"""All causes for which a stopped machine is not started again."""
+"""All reasons why a stopped machine is not started again."""

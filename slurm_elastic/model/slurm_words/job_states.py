@@ -1,6 +1,6 @@
 """Every base state and flag of a job: releases 22.05 to 26.05. Pure.
 
-Slurm's sources name some of them otherwise than squeue shows them; the two words are in one row.
+Some names in Slurm's sources differ from squeue's words. A row contains both.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ INTERNAL = frozenset(
     {"ACCRUE_OVER", "CPUS_SET", "DEPENDENT", "IMPLICIT_MAX_NODES", "KILL_HURRY", "MAGNETIC",
      "MEM_SET", "NTASKS_SET", "PART_ASSIGNED", "SEND_ENV", "SEND_SCRIPT", "WAS_RUNNING"}
 )  # fmt: skip
-"""Flags of a job's record that no command shows: they say how it was submitted or is stored."""
+"""Flags of a job's record that no command shows. They describe its submission and storage."""
 JOB_STATES = (*_BASE, *_FLAGS)
 
 
@@ -65,6 +65,6 @@ def _shown(*, column: str) -> frozenset[str]:
 ON_NODES = _shown(column="has_nodes")
 """States of a job that has nodes."""
 ENDED = _shown(column="has_ended")
-"""States that a job ends in; one that is requeued from such a state is PENDING beside it."""
+"""The final states of a job. A job that was requeued from such a state has PENDING as well."""
 HOLDS = _shown(column="is_hold")
-"""States beside PENDING of a job that Slurm holds."""
+"""States that a job held by Slurm has in addition to PENDING."""

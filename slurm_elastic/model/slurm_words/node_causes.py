@@ -1,6 +1,7 @@
-"""Why Slurm itself takes a node out of service: its words, whose fault it is, the remedy. Pure.
+"""Slurm's reasons for taking a node out of service, each with its meaning, whether it counts
+against the pool or the machine, and its remedy. Pure.
 
-The words are those of 22.05 to 26.05. slurmctld joins several with a comma.
+The reasons are from Slurm 22.05 to 26.05. slurmctld joins several reasons with a comma.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from msgspec import Struct
 
 
 class Strike(Enum):
-    """The party that a failure counts against."""
+    """Whether a failure counts against the pool or only against the machine."""
 
     POOL = "pool"
     MACHINE = "machine"
 
 
 class NodeTrouble(Struct, frozen=True):
-    """One row: ``words`` is a pattern of Slurm's whole text, ``remedy`` what a person can do."""
+    """One row. ``words``: a pattern for Slurm's whole text. ``why``: its meaning. ``remedy``:
+    returns the action for a person, "" if none is needed.
+    """
 
     words: str
     why: str
@@ -29,7 +32,7 @@ class NodeTrouble(Struct, frozen=True):
 
 
 GIVEN_UP = ("ResumeTimeout reached", "Not responding")
-"""How slurmctld's reasons begin for a node that it sets DOWN because no machine answers there."""
+"""The begins of slurmctld's reasons for nodes that it sets DOWN because no machine answers."""
 ROUND = 100
 """MiB to which a value of ``real_memory`` is rounded down, as one machine reports a little less
 than the next.
@@ -44,18 +47,18 @@ def _memory(match: re.Match[str]) -> str:
     return f"set `real_memory: {value}` in the pool (slurmd reports {reported} MiB)"
 
 
-def _gres(found: re.Match[str]) -> str:
-    there = f": the machines have {found['there']}" if found["there"] else ""
-    return f"set the pool's `gres` to what its machines have, or repair their driver{there}"
+def _gres(match: re.Match[str]) -> str:
+    device_count = f": the machines have {match['there']}" if match["there"] else ""
+    return f"set the pool's `gres` to what its machines have, or repair their driver{device_count}"
 
 
-def _says(text: str) -> Callable[[re.Match[str]], str]:
+def _fixed_text(text: str) -> Callable[[re.Match[str]], str]:
     return lambda _found: text
 
 
-_CPUS = _says("set the pool's `cpus` to what `slurmd -C` prints on a machine of its types")
-_LOGS = _says("look into slurmd's log on a machine of the pool")
-_PROLOG = _says("the site's Prolog fails on these machines: slurmd's log there says how")
+_CPUS = _fixed_text("set the pool's `cpus` to what `slurmd -C` prints on a machine of its types")
+_LOGS = _fixed_text("look into slurmd's log on a machine of the pool")
+_PROLOG = _fixed_text("the site's Prolog fails on these machines: slurmd's log there says how")
 
 CAUSES: tuple[NodeTrouble, ...] = (
     NodeTrouble(
@@ -69,7 +72,7 @@ CAUSES: tuple[NodeTrouble, ...] = (
     NodeTrouble(
         r"Low TmpDisk(?: \(.*?\))?",
         "the machine has less temporary disk than slurm.conf promises", Strike.POOL,
-        _says("lower TmpDisk of these nodes in slurm.conf, or give the image a larger disk"),
+        _fixed_text("lower TmpDisk of these nodes in slurm.conf, or give the image a larger disk"),
     ),
     NodeTrouble(
         r"gres/\S+ count (?:reported lower than configured|too low)"
@@ -79,7 +82,7 @@ CAUSES: tuple[NodeTrouble, ...] = (
     NodeTrouble(
         r"Could not unpack gres data",
         "slurmctld cannot read what the machine says of its devices", Strike.POOL,
-        _says("install the head node's release of Slurm in the image"),
+        _fixed_text("install the head node's release of Slurm in the image"),
     ),
     NodeTrouble(
         r"Prolog error|Job env setup error",
@@ -92,25 +95,25 @@ CAUSES: tuple[NodeTrouble, ...] = (
     NodeTrouble(
         r"slurm-elastic gate: .*",
         "the site's check of the machine failed after a job", Strike.POOL,
-        _says("run join.check on a machine of the pool"),
+        _fixed_text("run join.check on a machine of the pool"),
     ),
     NodeTrouble(
         r"SlurmdSpoolDir is full",
         "the machine's disk is full", Strike.MACHINE,
-        _says("give the image a larger disk, or clean up what jobs leave there"),
+        _fixed_text("give the image a larger disk, or clean up what jobs leave there"),
     ),
     NodeTrouble(
         r"Node unexpectedly rebooted",
-        "the machine was started anew, which ended its jobs", Strike.MACHINE, _says(""),
+        "the machine was started anew, which ended its jobs", Strike.MACHINE, _fixed_text(""),
     ),
     NodeTrouble(
         # The words of the person who ordered the reboot stand before Slurm's.
         r"(?:.* : )?reboot timed out",
-        "the machine did not come back from a reboot", Strike.MACHINE, _says(""),
+        "the machine did not come back from a reboot", Strike.MACHINE, _fixed_text(""),
     ),
     NodeTrouble(
         r"Kill task failed",
-        "a job's processes could not be ended", Strike.MACHINE, _says(""),
+        "a job's processes could not be ended", Strike.MACHINE, _fixed_text(""),
     ),
     NodeTrouble(
         r"batch job complete failure|Duplicate jobid",

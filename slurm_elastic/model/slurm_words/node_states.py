@@ -1,6 +1,6 @@
 """Every base state and flag of a node: releases 22.05 to 26.05. Pure.
 
-Slurm's sources name some of them otherwise than its commands show them; a row has all the words.
+Some names in Slurm's sources differ from the words in its commands. A row contains all of them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ NODE_STATES = (*_BASE, *_FLAGS)
 
 
 def row_of(word: str) -> NodeStateRow | None:
-    """The row of a word of Slurm's; None for a word of a later release."""
+    """The row of one of Slurm's words; None for a word of a later release."""
     return _BY_WORD.get(word)
 
 

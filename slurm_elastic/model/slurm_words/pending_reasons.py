@@ -1,7 +1,7 @@
 """Every reason for which Slurm keeps a job pending: releases 22.05 to 26.05. Pure.
 
-squeue shows a text in the place of the reason if slurmctld has set one. The text is looked up
-first, because it says more: a job of ``scontrol requeuehold`` has the reason JobHeldUser in JSON,
+If slurmctld has set a text, squeue shows the text instead of the reason. We look the text up first,
+because it is more precise: a job of ``scontrol requeuehold`` has the reason JobHeldUser in JSON,
 and only the text "job requeued in held state" in the output of 22.05 (measured).
 """
 
@@ -74,7 +74,7 @@ _QUEUE = (
     _passes("Priority", "jobs with a higher priority come first", counted=True),
     _passes("Resources", "it waits for nodes that are busy, or on their way", counted=True),
     _passes("SchedDefer", "slurmctld defers it to its next look at the queue", counted=True),
-    # Which of its nodes are meant decides whether a machine helps; the reason does not say so.
+    # Whether a machine helps depends on the missing node, which this reason does not name.
     _passes(r"ReqNodeNotAvail,? ?", "a node that it needs is not available", counted=True),
     _passes(
         r"(?:ReqNodeNotAvail, ?)?(?:UnavailableNodes|Reserved nodes):(?P<nodes>.*)",
@@ -287,14 +287,14 @@ _LIMITS = (
 REASONS = (*_QUEUE, *_PARTITIONS, *_REQUESTS, *_HOLDS, *_LEFTOVERS, *_LIMITS)
 """Each reason of these releases matches exactly one row."""
 
-# A machine may help, and growth stops buying for a job that does not start on what was bought.
+# Counted: a machine may help. If the job does not start on it, growth stops buying for the job.
 UNKNOWN = _passes(".*", "see squeue(1), JOB REASON CODES", counted=True)
-"""The row of a word that a later release has."""
+"""The row of a reason of a later release."""
 _COMPILED = tuple((re.compile(row.pattern), row) for row in REASONS)
 
 
 class Reason(Struct, frozen=True, kw_only=True):
-    """One job's reason: its words, and the row that holds for them."""
+    """One job's reason: its text and its row."""
 
     words: str
     row: ReasonRow
@@ -327,21 +327,21 @@ class Reason(Struct, frozen=True, kw_only=True):
 
 @functools.lru_cache(maxsize=4096)
 def reason_of(reason: str, description: str = "") -> Reason:
-    """``reason`` and ``description`` as ``SlurmJob`` has them."""
-    text = _spaced(description)
-    own, beside = row_of(reason), row_of(text) if text else UNKNOWN
-    # The words of a failed launch stay when an administrator holds that job, too (22.05, measured).
-    if beside is UNKNOWN or own is _BY_ADMIN:
-        return Reason(words=reason, row=own)
-    return Reason(words=text, row=beside)
+    """The Reason for the fields ``reason`` and ``description`` of a ``SlurmJob``."""
+    text = _with_spaces(description)
+    reason_row, description_row = row_of(reason), row_of(text) if text else UNKNOWN
+    # The text of a failed launch stays when an administrator then holds the job (22.05, measured).
+    if description_row is UNKNOWN or reason_row is _BY_ADMIN:
+        return Reason(words=reason, row=reason_row)
+    return Reason(words=text, row=description_row)
 
 
-def row_of(words: str) -> ReasonRow:
-    """The row of a reason or text; ``UNKNOWN`` for one of a later release."""
-    text = _spaced(words)
+def row_of(reason: str) -> ReasonRow:
+    """The row of a reason or text; ``UNKNOWN`` if it is of a later release."""
+    text = _with_spaces(reason)
     return next((row for pattern, row in _COMPILED if pattern.fullmatch(text)), UNKNOWN)
 
 
-def _spaced(words: str) -> str:
-    """A text as slurmctld has it: scontrol writes underscores for its spaces."""
-    return words.replace("_", " ")
+def _with_spaces(text: str) -> str:
+    """The text with spaces, as in slurmctld. scontrol prints underscores instead."""
+    return text.replace("_", " ")

@@ -28,13 +28,13 @@ class Fate(Enum):
 class ReasonRow(Struct, frozen=True, kw_only=True):
     """One pending reason, or a family of reasons that differ in a resource.
 
-    ``pattern`` matches the whole reason. ``meaning`` is the sentence for people and ``advice`` the
-    command that helps; both may name the pattern's groups, and ``advice`` the ``{job}``.
+    ``pattern``: matches the whole reason. ``meaning``: the sentence for people. ``advice``: the
+    command that helps. Both may contain the pattern's groups, and ``advice`` the ``{job}``.
     ``is_counted``: a new machine may start the job, so growth policies and forecasts count it.
-    ``is_leftover``: the reason is that of the job's last run until Slurm's next look at the queue.
-    ``is_refusal``: Slurm does not let the job's account or QOS in. ``is_of_partition``: the reason
-    is that of one of the job's partitions. ``is_persons``: a person holds the job on purpose.
-    ``may_free``: other nodes may start the job, so ckptman releases it after it has moved the job.
+    ``is_leftover``: the reason is from the job's last run and stays until Slurm examines the queue.
+    ``is_refusal``: Slurm rejects the job's account or QOS. ``is_of_partition``: the reason concerns
+    one of the job's partitions. ``is_persons``: a person holds the job on purpose. ``may_free``:
+    other nodes may start the job, so ckptman releases it after it has moved the job.
     """
 
     pattern: str
@@ -51,10 +51,10 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
 
 
 class JobStateRow(Struct, frozen=True, kw_only=True):
-    """One base state or flag of a job. ``shown`` is the word of squeue if that is another one.
+    """One base state or flag of a job. ``shown``: squeue's word if it differs.
 
-    ``has_nodes``: the job keeps its nodes. ``has_ended``: no process of it runs any more.
-    ``is_hold``: beside PENDING, a person must release the job.
+    ``has_nodes``: the job keeps its nodes. ``has_ended``: none of its processes runs. ``is_hold``:
+    if the job is also PENDING, a person must release it.
     """
 
     name: str
@@ -66,10 +66,10 @@ class JobStateRow(Struct, frozen=True, kw_only=True):
 
 
 class NodeStateRow(Struct, frozen=True, kw_only=True):
-    """One base state or flag of a node; ``shown`` are other words for it in Slurm's answers.
+    """One base state or flag of a node. ``shown``: other words for it in Slurm's answers.
 
-    ``keeps_jobs``: no job starts there. ``passes``: it ends by itself. ``actor`` ends it, or does
-    what it waits for.
+    ``keeps_jobs``: no job starts on the node. ``passes``: the state ends by itself. ``actor``: the
+    party that ends the state.
     """
 
     name: str
@@ -81,8 +81,8 @@ class NodeStateRow(Struct, frozen=True, kw_only=True):
 
 
 class PartitionStateRow(Struct, frozen=True, kw_only=True):
-    """One state of a partition. ``keeps_jobs``: no job of its queue starts. ``refuses``: sbatch is
-    refused there. An operator ends any state but UP.
+    """One state of a partition. ``keeps_jobs``: no job of its queue starts. ``refuses``: the
+    partition refuses sbatch. An operator ends any state except UP.
     """
 
     name: str
