@@ -1,10 +1,15 @@
-"""The actions that policies decide on: one Struct a kind, each with its cause.
+"""The actions that policies decide: one Struct per kind, each with its cause.
 
-A policy only names what is to be done; ``controller`` and ``ckptman`` do it. The class also says
-how its actions may be done: ``patient`` ones only after their finding has stood for a while, as a
-race could fake it for a moment; of ``capped`` ones only so many a round, as a wrong view would make
-us destroy machines, what we know of them, or jobs; ``by_node`` ones only if Slurm's node calls for
-them still, as somebody may have changed it since it was read; ``bulk`` ones many in one call.
+A policy only decides; ``controller`` and ``ckptman`` carry the actions out. The class also declares
+how its actions may be carried out:
+
+- ``patient``: only after the finding has stood for a while, because a race could fake it for a
+  moment.
+- ``capped``: only a limited number per round. With a wrong view of the world we would otherwise
+  destroy many machines, jobs or records at once.
+- ``by_node``: only if the state of Slurm's node still requires it, because the node may have
+  changed since it was read.
+- ``bulk``: many in one call.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from slurm_elastic.model.memory import Drained
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """Something to be done, and why. ``kind`` is its word in the log and in ``explain``."""
+    """An action and its cause. ``kind``: its name in the log and in ``explain``."""
 
     cause: AnyCause
     kind: ClassVar[str]
@@ -40,7 +45,7 @@ class Action(Struct, frozen=True, kw_only=True):
 
 
 class OnMachine(Action, frozen=True, kw_only=True):
-    """Done to a machine, by its id in its cloud."""
+    """An action on a machine, given by its id in its cloud."""
 
     machine: str
 
@@ -51,7 +56,9 @@ class OnMachine(Action, frozen=True, kw_only=True):
 
 
 class OnLaunch(Action, frozen=True, kw_only=True):
-    """Done to an open launch, by its generation; one by one, so that none waits for another."""
+    """An action on an open launch, given by its generation. Launches are handled one by one, so
+    that no launch waits for another.
+    """
 
     generation: str
     bulk: ClassVar[bool] = False
@@ -63,7 +70,7 @@ class OnLaunch(Action, frozen=True, kw_only=True):
 
 
 class OnNode(Action, frozen=True, kw_only=True):
-    """Done to one of Slurm's nodes, by its name."""
+    """An action on a node of Slurm, given by its name."""
 
     node: str
     by_node: ClassVar[bool] = True
@@ -78,65 +85,67 @@ class OnNode(Action, frozen=True, kw_only=True):
 
 
 class Adopt(OnMachine, frozen=True, kw_only=True):
-    """Write a machine down that bears this cluster's tags and that the ledger lacks."""
+    """Record a machine that has this cluster's tags and is missing in the ledger."""
 
     kind: ClassVar[str] = "adopt"
 
 
 class AdoptStopped(OnMachine, frozen=True, kw_only=True):
-    """The same for one that its cloud has stopped: one on its way out is mostly gone soon."""
+    """Record a stopped machine that is missing in the ledger. It is patient because a machine that
+    is about to be deleted often disappears soon.
+    """
 
     kind: ClassVar[str] = "adopt-stopped"
     patient: ClassVar[bool] = True
 
 
 class NoteEnd(OnMachine, frozen=True, kw_only=True):
-    """Write down that a machine whose end was decided is gone."""
+    """Record that a machine whose end was decided is gone."""
 
     kind: ClassVar[str] = "end"
 
 
 class NoteMissing(OnMachine, frozen=True, kw_only=True):
-    """Write down that a machine is gone which its cloud does not list any more."""
+    """Record that a machine is gone because its cloud no longer lists it."""
 
     kind: ClassVar[str] = "end-missing"
     capped: ClassVar[bool] = True
 
 
 class Terminate(OnMachine, frozen=True, kw_only=True):
-    """End a machine once more, whose end was decided before."""
+    """Repeat the end of a machine whose end was decided before."""
 
     kind: ClassVar[str] = "terminate"
 
 
 class NoteStopped(OnMachine, frozen=True, kw_only=True):
-    """Write down that a machine is stopped, as it was decided."""
+    """Record that a machine is stopped after we had decided its stop."""
 
     kind: ClassVar[str] = "stopped"
 
 
 class StopAgain(OnMachine, frozen=True, kw_only=True):
-    """Stop a machine once more, of which that was decided before."""
+    """Repeat the stop of a machine whose stop was decided before."""
 
     kind: ClassVar[str] = "stop"
 
 
 class StartAgain(OnMachine, frozen=True, kw_only=True):
-    """Start a machine once more, of which that was decided before."""
+    """Repeat the start of a machine whose start was decided before."""
 
     kind: ClassVar[str] = "start"
     by_node: ClassVar[bool] = True
 
 
 class RunsAgain(OnMachine, frozen=True, kw_only=True):
-    """Write down that a stopped machine is at work: somebody else has started it."""
+    """Record that a stopped machine runs, because somebody else has started it."""
 
     kind: ClassVar[str] = "runs-again"
     patient: ClassVar[bool] = True
 
 
 class EndStopped(OnMachine, frozen=True, kw_only=True):
-    """End a stopped machine that is not to be started any more."""
+    """End a stopped machine that must not be started again."""
 
     kind: ClassVar[str] = "end-stopped"
     patient: ClassVar[bool] = True
@@ -153,7 +162,7 @@ class TerminateOrphan(OnMachine, frozen=True, kw_only=True):
 
 
 class TerminateDouble(OnMachine, frozen=True, kw_only=True):
-    """End one of several machines of a node."""
+    """End a surplus machine of a node that has several."""
 
     kind: ClassVar[str] = "terminate-double"
     patient: ClassVar[bool] = True
@@ -162,7 +171,7 @@ class TerminateDouble(OnMachine, frozen=True, kw_only=True):
 
 
 class TerminateStopped(OnMachine, frozen=True, kw_only=True):
-    """End a machine that its cloud has stopped, which nobody asked for."""
+    """End a machine that is stopped in its cloud although we did not stop it."""
 
     kind: ClassVar[str] = "terminate-stopped"
     patient: ClassVar[bool] = True
@@ -171,7 +180,7 @@ class TerminateStopped(OnMachine, frozen=True, kw_only=True):
 
 
 class Relaunch(OnMachine, frozen=True, kw_only=True):
-    """End a machine of an earlier power-up, and start another for its node."""
+    """End a machine of an earlier power-up and start a new one for its node."""
 
     kind: ClassVar[str] = "relaunch"
     patient: ClassVar[bool] = True
@@ -183,19 +192,19 @@ class Relaunch(OnMachine, frozen=True, kw_only=True):
 
 
 class Confirm(OnLaunch, frozen=True, kw_only=True):
-    """Write down the machines of a launch whose answer was lost: all are there."""
+    """Record the machines of a launch whose answer was lost: all its machines exist."""
 
     kind: ClassVar[str] = "confirm"
 
 
 class Retry(OnLaunch, frozen=True, kw_only=True):
-    """Make the same call once more under the same token."""
+    """Repeat the launch call with the same idempotency token."""
 
     kind: ClassVar[str] = "retry"
 
 
 class Abandon(OnLaunch, frozen=True, kw_only=True):
-    """Write down that a launch has made nothing."""
+    """Record that a launch has started no machine."""
 
     kind: ClassVar[str] = "abandon"
 
@@ -204,8 +213,8 @@ class Abandon(OnLaunch, frozen=True, kw_only=True):
 
 
 class Launch(OnNode, frozen=True, kw_only=True):
-    """Start a machine for a node that Slurm waits for and nothing serves, once its machines of
-    an earlier power-up (``past``) have ended.
+    """Start a machine for a node that Slurm waits for and that has none. Its machines of an earlier
+    power-up (``past``) must end before.
     """
 
     kind: ClassVar[str] = "launch"
@@ -222,45 +231,47 @@ class FailNode(OnNode, frozen=True, kw_only=True):
 
 
 class FailLost(OnNode, frozen=True, kw_only=True):
-    """The same by the cloud's word that the machine has ended, which is no race."""
+    """Set a node DOWN because the cloud lists its machine as ended. It is not patient, because a
+    race cannot fake that.
+    """
 
     kind: ClassVar[str] = "fail-lost"
 
 
 class GiveBack(OnNode, frozen=True, kw_only=True):
-    """Power a node down by force for which no offer is left; its jobs move on."""
+    """Power a node down by force because no offer is left for it. Its jobs start elsewhere."""
 
     kind: ClassVar[str] = "give-back"
 
 
 class Recycle(OnNode, frozen=True, kw_only=True):
-    """Give a node another machine that Slurm has taken out of service."""
+    """Replace the machine of a node that Slurm has taken out of service."""
 
     kind: ClassVar[str] = "recycle"
     capped: ClassVar[bool] = True
 
 
 class PowerDown(OnNode, frozen=True, kw_only=True):
-    """Power an idle node down, as its machine is over its maximum age."""
+    """Power an idle node down because its machine has reached its maximum age."""
 
     kind: ClassVar[str] = "power-down"
 
 
 class PowerDownWhenIdle(OnNode, frozen=True, kw_only=True):
-    """The same for a busy node, once its jobs have ended."""
+    """Power a busy node down, after the end of its jobs, because of its machine's age."""
 
     kind: ClassVar[str] = "power-down-asap"
 
 
 class Clear(OnNode, frozen=True, kw_only=True):
-    """Power a DOWN node down, so that it can be asked for again."""
+    """Power a DOWN node down, so that Slurm can request it again."""
 
     kind: ClassVar[str] = "clear"
 
 
 class Disclaim(OnNode, frozen=True, kw_only=True):
-    """Set DOWN a powered-down node that slurmctld has allocated, unless a job has it: nothing else
-    ends that, and the machine of a node in use is paid as long as it is.
+    """Set a powered-down node DOWN that slurmctld has allocated although no job uses it. Nothing
+    else ends this allocation, and a machine of an allocated node would be paid without end.
     """
 
     kind: ClassVar[str] = "disclaim"
@@ -268,8 +279,8 @@ class Disclaim(OnNode, frozen=True, kw_only=True):
 
 
 class PowerDownAgain(OnNode, frozen=True, kw_only=True):
-    """Power a powered-down node down once more that is NOT_RESPONDING, which ends that: once
-    slurmctld has started anew, it would give no job to it.
+    """Power down a powered-down node that is NOT_RESPONDING once more, which removes this flag.
+    With the flag, slurmctld would allocate no job to the node after its next restart.
     """
 
     kind: ClassVar[str] = "power-down-again"
@@ -277,7 +288,7 @@ class PowerDownAgain(OnNode, frozen=True, kw_only=True):
 
 
 class Restore(OnNode, frozen=True, kw_only=True):
-    """End DOWN or DRAIN of a node that is powered down, so that it can be asked for again."""
+    """Remove DOWN or DRAIN from a powered-down node, so that Slurm can request it again."""
 
     kind: ClassVar[str] = "restore"
 
@@ -286,7 +297,7 @@ class Restore(OnNode, frozen=True, kw_only=True):
 
 
 class NoteRead(Action, frozen=True, kw_only=True):
-    """Write down that all machines of a cloud's list are in the ledger."""
+    """Record that all machines of a cloud's list are in the ledger."""
 
     kind: ClassVar[str] = "note-read"
     cloud: str
@@ -298,13 +309,13 @@ class NoteRead(Action, frozen=True, kw_only=True):
 
 
 class Register(OnMachine, frozen=True, kw_only=True):
-    """Write down that a machine's node came up."""
+    """Record that a machine's node came up."""
 
     kind: ClassVar[str] = "register"
 
 
 class ReopenPool(Action, frozen=True, kw_only=True):
-    """End the cool-down and the pause of a pool that works again, as ``nodes`` show."""
+    """End the cool-down and the pause of a pool that works again, because ``nodes`` came up."""
 
     kind: ClassVar[str] = "reopen-pool"
     bulk: ClassVar[bool] = False
@@ -318,7 +329,7 @@ class ReopenPool(Action, frozen=True, kw_only=True):
 
 
 class SetAddress(OnNode, frozen=True, kw_only=True):
-    """Tell slurmctld the address of a node's machine."""
+    """Set the address of a node in slurmctld to that of its machine."""
 
     kind: ClassVar[str] = "set-address"
     by_node: ClassVar[bool] = False
@@ -326,16 +337,14 @@ class SetAddress(OnNode, frozen=True, kw_only=True):
 
 
 class HideName(OnNode, frozen=True, kw_only=True):
-    """Give a powered-down node an address that leads nowhere, instead of a name that no DNS has."""
+    """Set an unreachable address for a powered-down node, because no DNS has its name."""
 
     kind: ClassVar[str] = "hide-name"
     by_node: ClassVar[bool] = False
 
 
 class Release(OnNode, frozen=True, kw_only=True):
-    """Let go of a node that is held for a cause (``hold``: a kind of
-    ``model.exclusion.Exclusion``).
-    """
+    """Release a held node. ``hold``: the kind of its ``model.exclusion.Exclusion``."""
 
     kind: ClassVar[str] = "release"
     by_node: ClassVar[bool] = False
@@ -343,7 +352,7 @@ class Release(OnNode, frozen=True, kw_only=True):
 
 
 class Hold(OnNode, frozen=True, kw_only=True):
-    """Keep a node from Slurm until an offer may have room, with the reason of its hold."""
+    """Hold a node back from Slurm until an offer may have room, with the cause as reason."""
 
     kind: ClassVar[str] = "hold"
     by_node: ClassVar[bool] = False
@@ -354,8 +363,8 @@ class Hold(OnNode, frozen=True, kw_only=True):
 
 
 class Suspend(OnMachine, frozen=True, kw_only=True):
-    """End, or stop, a machine whose node Slurm has powered down. ``unproven``: only where no job
-    can be on it, as it looks younger than the request.
+    """End or stop a machine whose node Slurm has powered down. ``unproven``: do it only if no job
+    can be on the machine, because it looks younger than the request.
     """
 
     kind: ClassVar[str] = "suspend"
@@ -363,8 +372,8 @@ class Suspend(OnMachine, frozen=True, kw_only=True):
 
 
 class FailBoot(OnMachine, frozen=True, kw_only=True):
-    """Count a machine whose node did not come up in time against its pool; it ``ends``, unless the
-    node is up by now.
+    """Count a machine whose node did not come up in time against its pool. ``ends``: also end the
+    machine, unless its node has come up by the time of the action.
     """
 
     kind: ClassVar[str] = "fail-boot"
@@ -372,7 +381,7 @@ class FailBoot(OnMachine, frozen=True, kw_only=True):
 
 
 class Drop(OnNode, frozen=True, kw_only=True):
-    """Do nothing for a node, and say why."""
+    """Do nothing for a node, and record why."""
 
     kind: ClassVar[str] = "dropped"
 
@@ -381,7 +390,7 @@ class Drop(OnNode, frozen=True, kw_only=True):
 
 
 class NoteDrain(Action, frozen=True, kw_only=True):
-    """Write down the begin or the end of a span in which a node takes no jobs."""
+    """Record the begin or the end of a span in which a node takes no jobs."""
 
     kind: ClassVar[str] = "note-drain"
     span: Drained
@@ -393,7 +402,7 @@ class NoteDrain(Action, frozen=True, kw_only=True):
 
 
 class DoubtList(Action, frozen=True, kw_only=True):
-    """Say that a cloud's list of machines cannot be true; nothing ends by it."""
+    """Record that a cloud's list of machines cannot be true. No machine is ended because of it."""
 
     kind: ClassVar[str] = "doubt"
     patient: ClassVar[bool] = True
