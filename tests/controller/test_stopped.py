@@ -318,7 +318,7 @@ def test_of_a_cloud_that_starts_no_machines_none_is_started(world: World) -> Non
     (machine,) = world.ledger.stops.machines()
     site = dataclasses.replace(world.site, providers={"pub": object()})  # type: ignore[dict-item]
     answer = starting._call(site, machine.instance)
-    assert answer.why == "its cloud starts no stopped machines"
+    assert answer.error == "its cloud starts no stopped machines"
 
 
 def begun(world: World) -> str:
