@@ -178,7 +178,7 @@ class Departures:
             OPERATORS,
             "requeued",
             (*subject, *nodes),
-            f"it starts anew ({reason}): {told(directive, site.now())}",
+            f"it starts over ({reason}): {told(directive, site.now())}",
         )
 
     def _moves(self) -> dict[tuple[int, int], Migration] | None:

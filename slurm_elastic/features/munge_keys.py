@@ -152,7 +152,7 @@ class MungeKeys(Part):
             "%s: the node has registered id=%s node=%s last=%s",
             self._secret_name, instance.id, instance.node, last_failure,
         )  # fmt: skip
-        reason = f"{instance.id}: its node has registered; the last try told: {last_failure}"
+        reason = f"{instance.id}: its node has registered; the last try failed: {last_failure}"
         self._site.record(CORRELATION, "key-brought", (instance.node,), reason)
 
     def _collect(self, clock: float) -> None:

@@ -143,6 +143,6 @@ def of_moves(moves: Iterable[Migration]) -> Iterator[Occasion]:
             yield Occasion(
                 event=Event.LOST,
                 key=f"lost/{run.job}/{run.attempt}",
-                text=f"job {run.label} of {run.user} lost its work and began anew: {move.reason}",
+                text=f"job {run.label} of {run.user} lost its work and started over: {move.reason}",
                 values={"job": run.label, "user": run.user, "since": run.started},
             )

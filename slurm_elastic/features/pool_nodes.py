@@ -198,7 +198,7 @@ class PoolNodes:
                 self.held[name] = row.cause
             if node_phase is Phase.POWERED_DOWN and not has_no_capacity:
                 self.off.append(name)
-        elif "POWER_DOWN" not in node.states:  # else it gets no job any more
+        elif "POWER_DOWN" not in node.states:  # else Slurm starts no new job on it
             self._sort_up(node, node_phase)
             if row is not None:
                 self.needless_holds.append(name)

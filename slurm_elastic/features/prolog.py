@@ -277,7 +277,7 @@ def unreadable(
 
 def _log_release(waiter: Waiter, reason: str) -> None:
     waited = time.monotonic() - waiter.since
-    log.info("prolog let go job=%d waited=%.2f reason=%s", waiter.job, waited, reason)
+    log.info("prolog released job=%d waited=%.2f reason=%s", waiter.job, waited, reason)
 
 
 def _allow_many_descriptors() -> None:

@@ -99,7 +99,7 @@ class Teller(Part):
         try:
             self._queue.put_nowait(occasion)
         except queue.Full:
-            log.warning("not told, %d others wait: %s", MAX_QUEUED, occasion.text)
+            log.warning("notification dropped, %d others are queued: %s", MAX_QUEUED, occasion.text)
 
     def _deliver(self) -> None:
         while (occasion := self._queue.get()) is not None:
@@ -107,9 +107,16 @@ class Teller(Part):
                 try:
                     send(occasion)
                 except Exception as error:  # noqa: BLE001 - a hook of the site's own
-                    log.warning("not told way=%s event=%s error=%s", channel, occasion.event, error)
+                    log.warning(
+                        "notification failed way=%s event=%s error=%s",
+                        channel,
+                        occasion.event,
+                        error,
+                    )
                 else:
-                    log.info("told way=%s event=%s text=%s", channel, occasion.event, occasion.text)
+                    log.info(
+                        "notified way=%s event=%s text=%s", channel, occasion.event, occasion.text
+                    )
 
 
 def all_occasions(site: Site) -> Iterator[Occasion]:

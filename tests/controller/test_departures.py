@@ -224,7 +224,7 @@ def test_a_job_of_which_nothing_can_be_saved_is_requeued_once(world: World) -> N
     assert world.slurm.queue()[1].restarts == 1
     assert running(world)[1][0] in PUB
     (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "requeued"]
-    assert why.startswith("it starts anew (there is no image): pool rack is drained by alice")
+    assert why.startswith("it starts over (there is no image): pool rack is drained by alice")
 
 
 def test_without_ckptman_jobs_start_anew_elsewhere_and_those_that_must_not_are_waited_for(

@@ -675,7 +675,7 @@ def test_a_node_that_registers_after_a_lost_answer_has_its_key(bed: Bed) -> None
     bed.until(lambda: bed.keys._failures._reports)  # type: ignore[union-attr]
     bed.ledger.machines.registered("aws", ["i-1"], bed.now)
     bed.until(lambda: bed.kinds() == ["key-brought"])
-    assert "its node has registered; the last try told: 127.0.0.1" in (
+    assert "its node has registered; the last try failed: 127.0.0.1" in (
         bed.ledger.decisions.about("pub1")[0].reason
     )
 

@@ -460,7 +460,7 @@ def test_what_is_let_go_or_turned_away_or_not_readable_is_in_the_log(
     assert "Slurm cannot be read waiting=1 reason=" in caplog.text
     assert "watching for prologs failed waiting=1" in caplog.text
     assert "what nobody foresaw" in caplog.text
-    assert re.search(r"prolog let go job=7 waited=\d+\.\d\d reason=job is gone", caplog.text)
+    assert re.search(r"prolog released job=7 waited=\d+\.\d\d reason=job is gone", caplog.text)
 
 
 @pytest.mark.parametrize(

@@ -224,9 +224,9 @@ def test_what_waits_behind_a_way_that_hangs_is_bounded(
     one = Occasion(event="paused", key="k", text="pool burst is paused", values={})
     for _ in range(MAX_QUEUED):
         made.hand_over(one)
-    assert "not told" not in caplog.text
+    assert "notification dropped" not in caplog.text
     made.hand_over(one)
-    assert f"not told, {MAX_QUEUED} others wait: pool burst is paused" in caplog.text
+    assert f"notification dropped, {MAX_QUEUED} others are queued: pool burst is paused" in caplog.text
     made.close()
 
 
@@ -280,7 +280,7 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
     found = list(all_occasions(dataclasses.replace(site, config=config)))
     assert {one.event for one in found} == set(Event)
     (lost,) = [one for one in found if one.event is Event.LOST]
-    assert lost.text == "job 42 of u1000 lost its work and began anew: reclaimed"
+    assert lost.text == "job 42 of u1000 lost its work and started over: reclaimed"
 
 
 @pytest.mark.parametrize(
@@ -446,9 +446,9 @@ def test_what_was_told_and_what_was_not_is_in_the_log(
     (thread,) = [one for one in threading.enumerate() if one not in before]
     paused(world)
     made.look()
-    told = "told way=command event=paused text=pool burst is paused: never up"
+    told = "notified way=command event=paused text=pool burst is paused: never up"
     eventually(lambda: told in caplog.text)
-    assert "not told way=mail event=paused error=" in caplog.text
+    assert "notification failed way=mail event=paused error=" in caplog.text
     made.close()
     assert thread.daemon, "nor does the end of the daemon wait for a delivery"
     thread.join(patience(60))
@@ -465,7 +465,7 @@ def test_one_that_is_closed_while_many_wait_does_not_wait_for_them(
     assert caplog.text == ""
     made.close()
     made.hand_over(Occasion(event=Event.PAUSED, key="one more", text="x"))
-    assert "not told, 100 others wait: x" in caplog.text
+    assert "notification dropped, 100 others are queued: x" in caplog.text
 
 
 def test_nobody_is_told_where_nobody_is_named(world: World) -> None:

@@ -20,7 +20,7 @@ class NoOrderKeepsIt(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "no operator keeps it any more"
+        return "the operator's order that held it is over"
 
 
 class UpOrComing(Cause, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class NoPoliciesLeft(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "there are no policies any more"
+        return "the configuration no longer has growth policies"
 
 
 class PoliciesStartIt(Cause, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ class NotPoweringUp(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "Slurm does not have the node powering up (any more)"
+        return "Slurm does not power the node up, or no longer does"
 
 
 class NotPoweringDown(Cause, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class NotPoweringDown(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "Slurm does not have the node powering down (any more)"
+        return "Slurm does not power the node down, or no longer does"
 
 
 class AlreadyServed(Cause, frozen=True, kw_only=True):
@@ -175,7 +175,7 @@ class NotResponding(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "powered down and NOT_RESPONDING: no job would get it once slurmctld starts anew"
+        return "powered down and NOT_RESPONDING: after a restart slurmctld would give it no job"
 
 
 class DrainOutlived(Cause, frozen=True, kw_only=True):
@@ -300,7 +300,7 @@ class NodeOfNoPool(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "no pool of the configuration has it any more"
+        return "it is no longer in any pool of the configuration"
 
 
 class OfferAvailable(Cause, frozen=True, kw_only=True):

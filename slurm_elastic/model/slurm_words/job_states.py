@@ -48,7 +48,7 @@ _FLAGS = (
     JobStateRow(name="RESIZED", meaning="its number of nodes has changed"),
     JobStateRow(name="SIGNALING", meaning="it is sent a signal"),
     JobStateRow(name="STAGE_OUT", meaning="its files are copied from the burst buffer"),
-    JobStateRow(name="UPDATE_DB", meaning="slurmdbd is told of a change"),
+    JobStateRow(name="UPDATE_DB", meaning="Slurm reports a change to slurmdbd"),
 )  # fmt: skip
 INTERNAL = frozenset(
     {"ACCRUE_OVER", "CPUS_SET", "DEPENDENT", "IMPLICIT_MAX_NODES", "KILL_HURRY", "MAGNETIC",
