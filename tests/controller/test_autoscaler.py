@@ -494,14 +494,14 @@ def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., Wor
     queue = [PendingJob(number, 1, 60, 0) for number in range(150)]
 
     def heard() -> list[int]:
-        made.tell_jobs("burst", queue, "none is free", anew=False)
+        made.tell_jobs("burst", queue, "none is free", has_starts=False)
         return [len(world.ledger.decisions.about(f"job:{n}")) for n in (0, 99, 100, 149)]
 
     assert heard() == [1, 1, 0, 0]
     assert heard() == heard() == [1, 1, 1, 1]
-    made.tell_jobs("burst", queue[:1], "one starts", anew=True)
+    made.tell_jobs("burst", queue[:1], "one starts", has_starts=True)
     assert len(world.ledger.decisions.about("job:0")) == 2
-    made.tell_jobs("other", queue[:1], "", anew=True)
+    made.tell_jobs("other", queue[:1], "", has_starts=True)
     assert len(world.ledger.decisions.about("job:0")) == 2, "there is nothing to say"
 
 

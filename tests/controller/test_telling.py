@@ -226,7 +226,9 @@ def test_what_waits_behind_a_way_that_hangs_is_bounded(
         made.hand_over(one)
     assert "notification dropped" not in caplog.text
     made.hand_over(one)
-    assert f"notification dropped, {MAX_QUEUED} others are queued: pool burst is paused" in caplog.text
+    assert (
+        f"notification dropped, {MAX_QUEUED} others are queued: pool burst is paused" in caplog.text
+    )
     made.close()
 
 
@@ -391,7 +393,7 @@ def test_what_is_over_or_can_be_read_or_was_saved_is_no_occasion(world: World) -
     move = migration_of(42, 1000)
     lost = replace(move, step=Step.BACK, image=None)
     assert [o.key for o in of_moves([lost])] == [f"lost/42/{move.run.attempt}"]
-    assert list(of_moves([replace(lost, step=Step.MAX_QUEUED)])) == []
+    assert list(of_moves([replace(lost, step=Step.WAITING)])) == []
 
 
 @pytest.mark.parametrize(

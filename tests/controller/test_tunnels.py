@@ -287,7 +287,10 @@ def test_a_hub_that_answers_again_is_reported_whatever_threads_asked_it_at_once(
     def fail() -> None:
         raise HubError("the hub is full")
 
-    other, report = Meanwhile(lock, lambda: bed.tunnels._report_trouble(fail)), bed.ledger.health.report
+    other, report = (
+        Meanwhile(lock, lambda: bed.tunnels._report_trouble(fail)),
+        bed.ledger.health.report,
+    )
 
     def reported(health: Health) -> None:
         report(health)
