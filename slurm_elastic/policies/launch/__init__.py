@@ -1,1 +1,1 @@
-"""Decides what is bought, where, for whom, and why not."""
+"""Decides which machines to buy, from which offers, for which jobs, and explains refusals."""

@@ -1,7 +1,8 @@
-"""Machines that boot: how many at once, how long they may wait for it, when given up. Pure.
+"""Booting machines: how many at once, how long nodes wait for their turn, when a boot is given up.
+Pure.
 
-A node is given up a little before slurmctld would do it, at ResumeTimeout: that one fails the jobs
-that must not be requeued, and has the others wait for 121 s.
+slurm-elastic gives a node up shortly before slurmctld would, at ResumeTimeout. slurmctld would fail
+the jobs that must not be requeued, and hold the others for 121 s.
 """
 
 from __future__ import annotations
@@ -15,42 +16,42 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.memory import Launch, Machine
 
 WAIT_SHARE = 0.5
-"""Which part of ResumeTimeout a node may wait for its turn: the rest is what its machine has to
-boot in, and one that is started later would only be given up half-way.
+"""The share of ResumeTimeout for which a node may wait for its turn. Its machine needs the
+remaining time to boot; a later start would only be given up half-way.
 """
-MARGIN_SHARE, MARGIN_LEAST, MARGIN_MOST = 0.1, 10.0, 30.0
-"""Which part of ResumeTimeout is left when a node is given up, and its bounds (s): time enough to
-read Slurm and to change it, some six commands, while both are busy.
+MARGIN_SHARE, MIN_MARGIN_S, MAX_MARGIN_S = 0.1, 10.0, 30.0
+"""The share of ResumeTimeout left when a node is given up, and its bounds (s): enough time to read
+Slurm and to change it, about six commands, while both are busy.
 """
 
 
 def given_up_after(resume_timeout: float) -> float:
-    """Seconds after which a node that Slurm asked for and that has not registered is given up."""
-    margin = min(max(MARGIN_SHARE * resume_timeout, MARGIN_LEAST), MARGIN_MOST)
+    """Return after how many seconds a requested node is given up if it has not registered."""
+    margin = min(max(MARGIN_SHARE * resume_timeout, MIN_MARGIN_S), MAX_MARGIN_S)
+    # A short ResumeTimeout must leave the machine at least half of it.
     return resume_timeout - min(margin, resume_timeout / 2)
 
 
 def turn(caps: Iterable[tuple[str, int]], booting: Mapping[str, int]) -> tuple[int, BootsLimited]:
-    """How many more machines may boot now under these caps (by scope), and the tightest.
-
-    ``booting`` has the counts by scope.
+    """Return how many more machines may boot now under ``caps`` (by scope), and the tightest cap.
+    ``booting``: the machines that boot now, by scope.
     """
-    left = [
+    rooms = [
         (max(cap - booting.get(scope, 0), 0), BootsLimited(scope=scope, limit=cap))
         for scope, cap in caps
     ]
-    return min(left, key=lambda one: one[0])
+    return min(rooms, key=lambda room: room[0])
 
 
 def may_wait(asked: float | None, now: float, resume_timeout: float) -> bool:
-    """Whether a node that was asked for at ``asked`` may wait longer for its turn. Where nobody
-    knows when that was, Slurm's own ResumeTimeout ends it.
+    """Whether a node that Slurm requested at ``asked`` (Unix s) may wait longer for its turn. If
+    that time is unknown, Slurm's own ResumeTimeout ends the wait.
     """
     return asked is None or now < asked + longest_wait(resume_timeout)
 
 
 def longest_wait(resume_timeout: float) -> float:
-    """Seconds that a node may wait for its turn to boot."""
+    """Return for how many seconds a node may wait for its turn to boot."""
     return WAIT_SHARE * resume_timeout
 
 
@@ -58,14 +59,14 @@ def longest_wait(resume_timeout: float) -> float:
 
 
 class UnderWay(Struct, frozen=True, kw_only=True):
-    """One cloud's machines that boot, and its launches that have no answer yet."""
+    """One cloud's booting machines, and its launches without an answer."""
 
     boots: tuple[Machine, ...]
     opened: tuple[Launch, ...]
 
 
 class TimedOut(Struct, frozen=True, kw_only=True):
-    """Overdue nodes of one cloud: with a machine, and those whose launch never got an answer."""
+    """Overdue nodes of one cloud: with a machine, or with a launch that was never answered."""
 
     cloud: str
     machines: tuple[Machine, ...]
@@ -73,23 +74,24 @@ class TimedOut(Struct, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> tuple[str, ...]:
+        """The names of all overdue nodes, each once."""
         return tuple(dict.fromkeys((*(m.instance.node for m in self.machines), *self.doubtful)))
 
     def among(self, nodes: Iterable[str]) -> TimedOut:
-        """The part of it that is about these nodes."""
-        wanted = set(nodes)
+        """Return the part of it that concerns ``nodes``."""
+        names = set(nodes)
         return TimedOut(
             cloud=self.cloud,
-            machines=tuple(m for m in self.machines if m.instance.node in wanted),
-            doubtful=tuple(n for n in self.doubtful if n in wanted),
+            machines=tuple(m for m in self.machines if m.instance.node in names),
+            doubtful=tuple(n for n in self.doubtful if n in names),
         )
 
 
 def booting(
     machines: Iterable[Machine], cloud: str, pool_of: Mapping[str, Pool]
 ) -> tuple[Machine, ...]:
-    """The machines of a cloud that boot, of the configuration as it is: others' nodes nobody gives
-    up.
+    """Return a cloud's booting machines whose nodes the present configuration still gives to that
+    cloud. We must not give up a node that is not ours any longer.
     """
     return tuple(
         m
@@ -107,35 +109,40 @@ def under_way(
     clouds: Iterable[str],
     pool_of: Mapping[str, Pool],
 ) -> dict[str, UnderWay]:
-    """The machines that boot and the open launches, by cloud; of clouds that have some."""
+    """Return the booting machines and the open launches of each cloud that has any."""
     boots = [m for m in machines if m.boots]
     if not boots and not launches:
         return {}
-    found = {
+    under_way_by_cloud = {
         cloud: UnderWay(
             boots=booting(boots, cloud, pool_of),
             opened=tuple(row for row in launches if row.cloud == cloud),
         )
         for cloud in clouds
     }
-    return {cloud: some for cloud, some in found.items() if some.boots or some.opened}
+    return {
+        cloud: cloud_part
+        for cloud, cloud_part in under_way_by_cloud.items()
+        if cloud_part.boots or cloud_part.opened
+    }
 
 
 def timed_out(
     cloud: str,
-    some: UnderWay,
+    cloud_part: UnderWay,
     late: Collection[str],
     machines: Iterable[Machine],
     pool_of: Mapping[str, Pool],
 ) -> TimedOut:
-    """The nodes of a cloud that are overdue by the ledger: Slurm may have them up by now, or not
-    want them any more. ``late`` are the generations of ``some`` that have had their time;
-    ``machines`` are all that live.
+    """Return the nodes of a cloud that are overdue according to the ledger. Slurm may have them up
+    already, or may not want them any longer.
+
+    ``late``: generations in ``cloud_part`` whose time is over; ``machines``: all live machines.
     """
-    doubtful = [n for row in some.opened if row.generation in late for n in row.nodes]
+    doubtful = [n for row in cloud_part.opened if row.generation in late for n in row.nodes]
     served = {m.instance.node for m in machines if m.is_wanted} if doubtful else set()
     return TimedOut(
         cloud=cloud,
-        machines=tuple(m for m in some.boots if m.instance.generation in late),
+        machines=tuple(m for m in cloud_part.boots if m.instance.generation in late),
         doubtful=tuple(n for n in doubtful if n not in served and n in pool_of),
     )

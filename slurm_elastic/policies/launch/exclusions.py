@@ -1,11 +1,14 @@
-"""Exclusions: things that are not to be used now, until when, and how that is told. Pure; daemon
-and simulator go by the same.
+"""Exclusions: offers and pools that must not be used for a time, and how people read about them.
+Pure; the daemon and the simulator share these rules.
 
-Cool-downs: an offer that refused, gave too little or was taken away is asked again later. Breakers:
-a broken image, a closed port or a wrong key make machines that boot, cost and never register with
-Slurm; each job then buys the next ones. After some in a row the pool is paused: nothing is bought
-for it until that is over, then one machine is tried. After one alone its pool, or its offer, cools
-down for a short while (``to_cool_down``), so that its job goes elsewhere first.
+Cool-downs: an offer that refused, gave too few machines or lost one to an interruption is asked
+again later.
+
+Breakers: with a broken image, a closed port or a wrong key, machines boot, cost money and never
+register with Slurm, and each job then buys the next ones. After some failures in a row the pool is
+paused: nothing is bought for it for a time, then one machine is tried. After a single failure the
+pool, or the offer, cools down for a short while (``to_cool_down``), so that its job first tries
+elsewhere.
 """
 
 from __future__ import annotations
@@ -33,24 +36,24 @@ from slurm_elastic.model.exclusion import (
 )
 
 RANKED = frozenset({COOL_DOWN, BREAKER, NO_SPOT})
-"""Kinds of exclusions by which offers are ranked."""
+"""The kinds of exclusions that affect the ranking of offers."""
 STRIKES_KEPT = 3600.0
-"""How long (s) after its end a cool-down still counts for the length of the next."""
+"""For how long after its end a cool-down still lengthens the next one (s)."""
 AUTH_COOLDOWN = 60.0
-"""Seconds before a cloud that refused our credentials is asked again."""
+"""Seconds before we ask a cloud again that refused our credentials."""
 DENIED = "Denied"
-"""The code of the cool-down of an offer for which a right is missing: a person has to grant it."""
+"""The code of the cool-down of an offer for which we lack a right: a person must grant it."""
 
 
 _NEVER_REGISTERED = BootsFailed()
 
 
 class Excluded:
-    """The exclusions that concern one pool and its offers at one moment: the rule by which ranking,
-    ``explain``, ``status`` and ``offers`` tell that something is not to be used now.
+    """The exclusions of one pool and its offers at one moment. Ranking, ``explain``, ``status`` and
+    ``offers`` all use it to decide what must not be used now.
 
-    ``pause``: why nothing is bought for the pool at all, None where something may be; ``trial``:
-    why one machine may be tried at a time, empty where more may. ``jobs`` are those that wait.
+    ``pause``: why nothing is bought for the pool, or None. ``trial``: why only one machine may be
+    tried at a time, or None. ``jobs``: the waiting jobs' numbers.
     """
 
     def __init__(
@@ -59,54 +62,55 @@ class Excluded:
         lasting = []
         self.pause: PoolPaused | None = None
         self.trial: PoolTried | None = None
-        for one in exclusions:
-            if one.kind == COOL_DOWN and one.until > now:
-                lasting.append(one)
-            elif one.kind == BREAKER and one.scope == pool.name:
-                self.pause, self.trial = paused(one, now), _trial(one)
+        for exclusion in exclusions:
+            if exclusion.kind == COOL_DOWN and exclusion.until > now:
+                lasting.append(exclusion)
+            elif exclusion.kind == BREAKER and exclusion.scope == pool.name:
+                self.pause, self.trial = paused(exclusion, now), _trial(exclusion)
         self._pool, self._now = pool, now
         scopes = [(offer_scope(c.scope), c) for c in lasting]
         self._wide = [(scope, c) for scope, c in scopes if not scope.is_single_offer]
+        # Reversed, so that the first of several cool-downs of an offer counts.
         self._of_offer = {c.scope: c for c in reversed(lasting)}
         self._no_spot = no_spot(jobs, exclusions, now)
 
     def among(self, offers: Iterable[Offer]) -> dict[str, AnyCause]:
-        """By key, why these are not asked now though their pool may buy; of those that are not."""
+        """Return, by key, why these offers are not asked now although their pool may buy."""
         if not (self._of_offer or self._no_spot):
             return {}
-        return {offer.key: why for offer in offers if (why := self.why(offer))}
+        return {offer.key: cause for offer in offers if (cause := self.why(offer))}
 
     def why(self, offer: Offer) -> AnyCause | None:
-        """Why the offer is not asked now though its pool may buy; None where it may be."""
+        """Return why the offer is not asked now although its pool may buy; None if it may be."""
         return self._cooling(offer) or (self._no_spot if offer.market is Market.SPOT else None)
 
     def _cooling(self, offer: Offer) -> CoolsDown | None:
         wide = (c for scope, c in self._wide if scope.covers(offer, self._pool))
-        found = next(wide, None) or self._of_offer.get(offer.key)
-        if found is None:
+        cool_down = next(wide, None) or self._of_offer.get(offer.key)
+        if cool_down is None:
             return None
-        until = Deadline.of(found.until, self._now)
-        return CoolsDown(until=until, code=found.code, cause=found.cause)
+        until = Deadline.of(cool_down.until, self._now)
+        return CoolsDown(until=until, code=cool_down.code, cause=cool_down.cause)
 
 
 def no_spot(
     jobs: Collection[int], exclusions: Iterable[Exclusion], now: float
 ) -> SpotRefused | None:
-    """Why no spot machine is bought for these jobs; None where one may be."""
+    """Return why no spot machine is bought for these jobs; None if it is allowed."""
     job_of = {f"job:{job}": job for job in jobs}
-    for one in exclusions:
-        if one.kind == NO_SPOT and one.scope in job_of and one.until > now:
-            return SpotRefused(job=job_of[one.scope], cause=one.cause)
+    for exclusion in exclusions:
+        if exclusion.kind == NO_SPOT and exclusion.scope in job_of and exclusion.until > now:
+            return SpotRefused(job=job_of[exclusion.scope], cause=exclusion.cause)
     return None
 
 
 def touches(key: str, pool: Pool) -> bool:
-    """Whether a cool-down key may name offers of the pool."""
+    """Whether a cool-down's key may cover offers of the pool."""
     return offer_scope(key).touches(pool)
 
 
 def pool_key(pool: Pool) -> str:
-    """The key of a cool-down of all offers, but for this pool only."""
+    """Return the key of a cool-down that covers all offers for this pool only."""
     return scope_of_offers(pool.cloud, pool=pool.name)
 
 
@@ -114,34 +118,34 @@ def pool_key(pool: Pool) -> str:
 
 
 def keys_of(offer: Offer) -> tuple[str, str, str]:
-    """The keys of cool-downs: the offer's own, its market's in the cloud, and the whole cloud's."""
+    """Return the keys of cool-downs: of the offer, of its market in the cloud, of the cloud."""
     return offer.key, scope_of_offers(offer.cloud, offer.market), scope_of_offers(offer.cloud)
 
 
 def of_refusal(
     offer: Offer, error: ProviderError, capacity: float, quota: float
 ) -> tuple[str, float, str, AnyCause]:
-    """What is not asked again after a cloud's refusal, for how long the first time (s; ``capacity``
-    and ``quota`` are the site's), its code and the cause.
+    """Return which key cools down after a cloud's refusal, for how long the first time (s), the
+    code, and the cause. ``capacity`` and ``quota``: the site's cool-downs (s).
     """
     of_offer, of_market, of_cloud = keys_of(offer)
     if isinstance(error, DeniedError):
         key = of_market if error.of_market else of_offer
         return key, capacity, DENIED, Quoted(text=f"{error.code}: {error.message}")
-    said = Quoted(text=error.message)
+    cloud_text = Quoted(text=error.message)
     if isinstance(error, AuthError):
-        return of_cloud, AUTH_COOLDOWN, error.code, said
-    # A quota is the account's for the whole market; a lack of capacity is one offer's.
+        return of_cloud, AUTH_COOLDOWN, error.code, cloud_text
+    # A quota applies to the whole market of the account; a lack of capacity to one offer.
     if isinstance(error, QuotaError):
-        return of_market, quota, error.code, said
-    return of_offer, capacity, error.code, said
+        return of_market, quota, error.code, cloud_text
+    return of_offer, capacity, error.code, cloud_text
 
 
 def after_refusal(
     key: str, strikes: int, now: float, seconds: float, longest: float, code: str, cause: AnyCause
 ) -> Exclusion:
-    """The cool-down of ``key`` after one refusal more: ``seconds``, doubled with each of the
-    ``strikes`` before it in a row, up to ``longest``.
+    """Return the cool-down of ``key`` after one more refusal: ``seconds``, doubled for each of the
+    ``strikes`` in a row before it, up to ``longest`` (s).
     """
     until = now + Backoff(seconds, max(longest, seconds)).after(strikes + 1)
     return Exclusion(
@@ -155,8 +159,8 @@ def after_refusal(
 
 
 def after_partial(key: str, given: int, wanted: int, now: float, seconds: float) -> Exclusion:
-    """An offer that gave some machines is empty for now, but refused nothing: its next cool-down
-    does not grow.
+    """Return the cool-down of an offer that gave fewer machines than wanted. It is empty for now,
+    but refused nothing, so its next cool-down does not grow.
     """
     return Exclusion(
         kind=COOL_DOWN,
@@ -169,7 +173,9 @@ def after_partial(key: str, given: int, wanted: int, now: float, seconds: float)
 
 
 def after_interruption(key: str, machine: str, now: float, seconds: float) -> Exclusion:
-    """An offer that was just taken away is hardly to be had again at once."""
+    """Return the cool-down of an offer that just lost a machine to an interruption: the cloud will
+    hardly sell it again at once.
+    """
     return Exclusion(
         kind=COOL_DOWN,
         scope=key,
@@ -181,14 +187,14 @@ def after_interruption(key: str, machine: str, now: float, seconds: float) -> Ex
 
 
 def strikes_of(exclusions: Iterable[Exclusion], key: str, now: float) -> int:
-    """Consecutive refusals so far: those of the last cool-down of ``key``, unless that was over an
-    hour ago or longer.
+    """Return the number of consecutive refusals of ``key``: the count of its last cool-down, unless
+    that ended an hour ago or earlier.
     """
     since = now - STRIKES_KEPT
-    known = (
+    counts = (
         c.count for c in exclusions if c.kind == COOL_DOWN and c.scope == key and c.until > since
     )
-    return next(known, 0)
+    return next(counts, 0)
 
 
 # breakers
@@ -203,14 +209,16 @@ def after_failures(
     cool_down: float,
     how: BootsFailed = _NEVER_REGISTERED,
 ) -> Exclusion:
-    """The pool's breaker when ``count`` more machines have failed: ``how`` they did.
+    """Return the pool's breaker after ``count`` more machines failed in the way ``how``.
 
-    It opens at ``limit`` in a row, and anew when the machine that was tried fails, too.
+    It opens after ``limit`` failures in a row, and opens again if the trial machine fails, too.
+    ``cool_down`` (s).
     """
     failures = before.count + count
-    # An open breaker is drawn out by a trial that fails, not by machines that were on their way.
-    tried = before.until and before.until <= now
-    if not tried and (before.until or failures < limit):
+    # Only a trial that fails prolongs an open breaker. Machines launched before it opened must not,
+    # because they may fail all at once.
+    is_after_trial = before.until and before.until <= now
+    if not is_after_trial and (before.until or failures < limit):
         return replace(before, count=failures, cause=before.cause if before.until else how)
     return Exclusion(
         kind=BREAKER,
@@ -222,7 +230,7 @@ def after_failures(
 
 
 def paused(breaker: Exclusion | None, now: float) -> PoolPaused | None:
-    """Why nothing is bought for the pool now, if so."""
+    """Return why nothing is bought for the pool now; None if buying is allowed."""
     if breaker is None or not breaker.until or breaker.until <= now:
         return None
     until = Deadline.of(breaker.until, now)
@@ -234,14 +242,16 @@ def _trial(breaker: Exclusion) -> PoolTried | None:
 
 
 def sickly(breaker: Exclusion) -> bool:
-    """Whether its last machines did register, and Slurm took them out of service after that: the
-    next one that registers proves nothing then.
+    """Whether the pool's last machines did register, and Slurm took them out of service later. The
+    next registration then does not prove that the pool works.
     """
     return isinstance(breaker.cause, BootsFailed) and bool(breaker.cause.node_reason)
 
 
 class Boot(Struct, frozen=True, kw_only=True):
-    """How a machine's boot went: its offer, when it was launched, and when its node registered."""
+    """The outcome of a machine's boot: its offer, when it was launched, and when its node
+    registered (Unix s; None: it did not).
+    """
 
     offer: str
     launched: float
@@ -249,17 +259,18 @@ class Boot(Struct, frozen=True, kw_only=True):
 
 
 def to_cool_down(failed: Sequence[Boot], others: Iterable[Boot], pool: str) -> tuple[str, ...]:
-    """The things not to be asked for a while after these machines of a pool did not register (keys
-    of cool-downs): ``pool`` is the key of all of it.
+    """Return the cool-down keys for machines of a pool that did not register. ``pool`` is the key
+    of the whole pool.
 
-    Where machines of the pool (``others``) have registered since one of them was launched, only the
-    offers of which none has; nothing, where one has of each.
+    If ``others`` of the pool have registered since the first of these was launched, return only the
+    offers without a registration, which may be none.
     """
-    since = min(boot.launched for boot in failed)
-    proofs = [b for b in others if b.registered is not None and b.registered >= since]
-    # An image, a network or a key is at fault mostly, as nothing of the pool has come up since.
+    first_launched_at = min(boot.launched for boot in failed)
+    proofs = [b for b in others if b.registered is not None and b.registered >= first_launched_at]
+    # No machine of the pool has come up since: an image, a network or a key is the likely cause,
+    # and all offers share these.
     if not proofs:
         return (pool,)
-    # The pool works: where each offer has a proof, single machines have failed.
+    # The pool works, so an offer with a registration is not at fault; single machines have failed.
     proven = {boot.offer for boot in proofs}
     return tuple(dict.fromkeys(b.offer for b in failed if b.offer not in proven))

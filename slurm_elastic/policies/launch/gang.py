@@ -1,8 +1,9 @@
-"""Nodes of use together only: a multi-node job starts on all of its nodes or on none. Pure.
+"""Nodes that are useful together only: a multi-node job starts on all of its nodes or on none.
+Pure.
 
-Without this a job of eight nodes of which seven can be had keeps seven machines booting for nobody:
-Slurm requeues the job as soon as the eighth is given up. ParallelCluster calls it job-level scaling
-with an all-or-nothing launch.
+Without this rule a job that needs eight nodes and gets seven would keep seven machines booting for
+nothing: Slurm requeues the job as soon as the eighth node is given up. ParallelCluster calls this
+job-level scaling with an all-or-nothing launch.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from slurm_elastic.model.cluster import NodeRequest, Pool
 
 
 def part_of(request: NodeRequest, nodes: Sequence[str]) -> NodeRequest:
-    """The request for some of its nodes, with the jobs that wait for them."""
-    wanted = set(nodes)
-    shares = {j: tuple(n for n in of if n in wanted) for j, of in request.job_nodes.items()}
+    """Return the request limited to ``nodes``, with the jobs that wait for them."""
+    names = set(nodes)
+    shares = {
+        j: tuple(n for n in job_nodes if n in names) for j, job_nodes in request.job_nodes.items()
+    }
     shares = {job: share for job, share in shares.items() if share}
     return replace(request, nodes=tuple(nodes), jobs=tuple(shares), job_nodes=shares)
 
@@ -30,30 +33,33 @@ def request_for(
     jobs: Mapping[int, Sequence[str]],
     owners: Mapping[int, Mapping[str, str]] | None = None,
 ) -> NodeRequest:
-    """A request for these nodes; of ``jobs`` (with their nodes) those that wait for any."""
+    """Return a request for ``nodes``, with those of ``jobs`` (and their nodes) that wait for any of
+    them.
+    """
     whole = NodeRequest(
         id=correlation,
         pool=pool,
         nodes=tuple(nodes),
-        job_nodes={j: tuple(of) for j, of in jobs.items()},
+        job_nodes={j: tuple(names) for j, names in jobs.items()},
         owners=owners or {},
     )
     return part_of(whole, nodes)
 
 
 class Gang(Struct, frozen=True, kw_only=True):
-    """Nodes that serve ``job`` together; one node alone where it is of no multi-node job."""
+    """Nodes that serve ``job`` together. A node of no multi-node job is a gang alone."""
 
     nodes: tuple[str, ...]
     job: int | None = None
 
 
 class GangResult(Struct, frozen=True, kw_only=True):
-    """The outcome for the nodes of a round. ``had`` is ``kept``, ``reassigned`` and ``ended``.
+    """The outcome for the nodes of a round.
 
-    ``kept`` serve whole gangs. ``reassigned`` stay up for another job of the round, which is
-    requeued and starts on them; ``ended`` serve nobody. ``refused`` go back to Slurm: the nodes
-    that could not be had, and the ended ones. ``failed`` are the jobs that did not get all.
+    ``kept``: nodes that serve whole gangs. ``reassigned``: nodes that stay up for another job of
+    the round, which is requeued and starts on them. ``ended``: nodes that serve no job. All three
+    have machines. ``refused``: nodes that go back to Slurm: the nodes without a machine, and the
+    ended ones. ``failed``: jobs that did not get all their nodes.
     """
 
     kept: tuple[str, ...]
@@ -66,70 +72,86 @@ class GangResult(Struct, frozen=True, kw_only=True):
 def gangs(
     nodes: Sequence[str],
     job_nodes: Mapping[int, Sequence[str]],
-    alone: Collection[str] = frozenset(),
+    single_nodes: Collection[str] = frozenset(),
 ) -> tuple[Gang, ...]:
-    """``nodes`` by the jobs that wait for them: multi-node jobs first, in their order, then what
-    goes node by node: single-node jobs, nodes that no job is known to wait for, and those
-    ``alone`` (of pools that may serve a job in part).
+    """Return ``nodes`` grouped by the jobs that wait for them.
+
+    Multi-node jobs come first, in their order. Single nodes follow: nodes of single-node jobs,
+    nodes without a known job, and ``single_nodes`` (of pools that may serve a job in part).
     """
-    wanted = frozenset(nodes)
+    names = frozenset(nodes)
     whole: list[Gang] = []
     single: dict[str, int | None] = dict.fromkeys(nodes)
     covered: set[str] = set()
-    for job, of in job_nodes.items():
-        share = tuple(dict.fromkeys(n for n in of if n in wanted and n not in alone))
+    for job, nodes_of_job in job_nodes.items():
+        share = tuple(
+            dict.fromkeys(n for n in nodes_of_job if n in names and n not in single_nodes)
+        )
         if len(share) > 1:
             whole.append(Gang(job=job, nodes=share))
             covered.update(share)
-        for node in of if len(share) == 1 else [n for n in of if n in alone]:
-            if node in wanted and single[node] is None:
+        for node in (
+            nodes_of_job if len(share) == 1 else [n for n in nodes_of_job if n in single_nodes]
+        ):
+            if node in names and single[node] is None:
                 single[node] = job
-    rest = [Gang(job=j, nodes=(n,)) for n, j in single.items() if j is not None or n not in covered]
-    return (*whole, *rest)
+    single_gangs = [
+        Gang(job=j, nodes=(n,)) for n, j in single.items() if j is not None or n not in covered
+    ]
+    return (*whole, *single_gangs)
 
 
-def select(todo: Iterable[Gang], had: Collection[str], room: int) -> tuple[str, ...]:
-    """The nodes to ask for, at most ``room``: unit by unit, those that fit whole."""
+def select(todo: Iterable[Gang], nodes_with_machine: Collection[str], room: int) -> tuple[str, ...]:
+    """Return the nodes to ask for, at most ``room``: gang by gang, only gangs that fit as a whole,
+    without nodes that have a machine.
+    """
     chosen: dict[str, None] = {}
     for unit in todo:
-        lacks = [n for n in unit.nodes if n not in had and n not in chosen]
-        # In this order, so that a cloud that gives fewer breaks the last unit only.
-        if lacks and len(chosen) + len(lacks) <= room:
-            chosen.update(dict.fromkeys(lacks))
+        lacking = [n for n in unit.nodes if n not in nodes_with_machine and n not in chosen]
+        # Keep the gangs' order: if the cloud gives fewer machines, only the last gang is
+        # incomplete.
+        if lacking and len(chosen) + len(lacking) <= room:
+            chosen.update(dict.fromkeys(lacking))
     return tuple(chosen)
 
 
-def resolve(todo: Sequence[Gang], had: Collection[str], pool_of: Mapping[str, str]) -> GangResult:
-    """Sort the nodes when no more can be had. A node serves another job of its own pool only."""
-    served = frozenset(had)
+def resolve(
+    todo: Sequence[Gang], nodes_with_machine: Collection[str], pool_of: Mapping[str, str]
+) -> GangResult:
+    """Sort the nodes after the last machine was obtained. A node may serve another job of its own
+    pool only.
+    """
+    served = frozenset(nodes_with_machine)
     failed = [unit for unit in todo if not served.issuperset(unit.nodes)]
     kept = {n for unit in todo if served.issuperset(unit.nodes) for n in unit.nodes}
     names = list(dict.fromkeys(n for unit in todo for n in unit.nodes))
-    left: dict[str, list[str]] = {}
+    spare_nodes: dict[str, list[str]] = {}
     for name in names:
         if name in served and name not in kept:
-            left.setdefault(pool_of[name], []).append(name)
-    reassigned = frozenset(_reassigned(failed, left, pool_of))
+            spare_nodes.setdefault(pool_of[name], []).append(name)
+    reassigned = frozenset(_reassigned(failed, spare_nodes, pool_of))
     ended = [n for n in names if n in served and n not in kept and n not in reassigned]
-    gone = frozenset(ended)
+    ended_nodes = frozenset(ended)
     return GangResult(
         kept=tuple(n for n in names if n in kept),
         reassigned=tuple(n for n in names if n in reassigned),
         ended=tuple(ended),
-        refused=tuple(n for n in names if n not in served or n in gone),
+        refused=tuple(n for n in names if n not in served or n in ended_nodes),
         failed=tuple(dict.fromkeys(u.job for u in failed if u.job is not None)),
     )
 
 
 def _reassigned(
-    failed: Iterable[Gang], left: Mapping[str, list[str]], pool_of: Mapping[str, str]
+    failed: Iterable[Gang], spare_nodes: Mapping[str, list[str]], pool_of: Mapping[str, str]
 ) -> Iterable[str]:
-    """As many of a pool's left-over nodes as its next failed jobs need, job by job."""
+    """Yield spare nodes of a pool for its failed jobs, job by job, as long as they suffice for the
+    whole job.
+    """
     for unit in failed:
         pools = {pool_of[n] for n in unit.nodes}
         if unit.job is None or len(pools) != 1:
             continue
-        spare = left.get(pools.pop(), [])
+        spare = spare_nodes.get(pools.pop(), [])
         if len(unit.nodes) <= len(spare):
             yield from spare[: len(unit.nodes)]
             del spare[: len(unit.nodes)]

@@ -1,8 +1,8 @@
-"""Offers told together: one line for all that were rejected for the same cause. Pure.
+"""Groups offers that were rejected for the same cause into one line. Pure.
 
-A pool may have hundreds of offers, and each round of a request has something to say about each. The
-text that is kept grows with the number of causes: two reasons are of one cause where they differ in
-numbers and in the names of types and zones only.
+A pool may have hundreds of offers, and each round of a request rejects most of them. The recorded
+text grows with the number of causes only: two reasons have the same cause if they differ only in
+numbers and in the names of types and zones.
 """
 
 from __future__ import annotations
@@ -18,47 +18,49 @@ from slurm_elastic.model.causes.composed import NoOfferServes, OffersRefused
 from slurm_elastic.model.cluster import Offer
 
 LONGEST = 240
-"""Characters that are kept of one reason: a cloud's error may be a page."""
+"""Maximum length of a recorded reason (characters): a cloud's error may fill a page."""
 TOLD = 3
-"""Causes that a sentence names; the detail of a decision has more."""
+"""How many causes a sentence names; the detail of a decision has all."""
 _NUMBER = re.compile(r"(?<!\w)\d+[smhd]\b(?: \d+[smh]\b)?|\d+(?:\.\d+)?")  # also ``1h 3m``
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Offers with one cause: that of the first of them, a cloud's own words shortened in it."""
+    """Offers rejected for one cause: the cause of the first offer, with quoted texts shortened."""
 
     cause: AnyCause
     offers: tuple[str, ...]
 
     @property
     def refused(self) -> OffersRefused:
-        """As a cause has it."""
+        """The group as a part of a cause."""
         return OffersRefused(first=self.offers[0], count=len(self.offers), cause=self.cause)
 
     @property
     def row(self) -> list[object]:
-        """As the detail of a decision has it: reason, how many, which."""
+        """The group for the detail of a decision: reason, count, offers."""
         return [str(self.cause), len(self.offers), braces(self.offers)]
 
 
 def grouped(causes: Iterable[tuple[Offer, AnyCause]]) -> tuple[Group, ...]:
-    """The offers by cause, the largest group first, then in the order in which they came."""
+    """Return the offers grouped by cause: the largest group first, groups of equal size in the
+    order in which they came.
+    """
     pairs = list(causes)
-    # The longest first, as one name may be the beginning of another.
+    # The longest name first, because one name may be the beginning of another.
     names = sorted({n for o, _ in pairs for n in (o.instance_type, o.zone)}, key=len, reverse=True)
     named = re.compile("|".join(re.escape(name) for name in names)) if names else None
-    found: dict[object, tuple[AnyCause, list[str]]] = {}
+    offers_by_kind: dict[object, tuple[AnyCause, list[str]]] = {}
     for offer, cause in pairs:
         kind = kind_of(cause, named)
-        if kind not in found:
-            found[kind] = with_short_quotes(cause), []
-        found[kind][1].append(offer.key)
-    groups = [Group(cause=cause, offers=tuple(keys)) for cause, keys in found.values()]
+        if kind not in offers_by_kind:
+            offers_by_kind[kind] = with_short_quotes(cause), []
+        offers_by_kind[kind][1].append(offer.key)
+    groups = [Group(cause=cause, offers=tuple(keys)) for cause, keys in offers_by_kind.values()]
     return tuple(sorted(groups, key=lambda group: -len(group.offers)))
 
 
 def no_offer_serves(groups: Sequence[Group]) -> NoOfferServes:
-    """The causes of these groups in one; the smallest groups are only counted."""
+    """Return one cause for all groups: the largest groups with their causes, the others counted."""
     return NoOfferServes(
         groups=tuple(group.refused for group in groups[:TOLD]),
         more=sum(len(group.offers) for group in groups[TOLD:]),
@@ -67,7 +69,9 @@ def no_offer_serves(groups: Sequence[Group]) -> NoOfferServes:
 
 
 def kind_of(value: object, named: re.Pattern[str] | None = None) -> object:
-    """The same for two causes that differ in numbers and names of types and zones only."""
+    """Return a value that is equal for causes that differ only in numbers and in names of types and
+    zones.
+    """
     if isinstance(value, Struct):
         fields = (getattr(value, name) for name in value.__struct_fields__)
         return (type(value), *(kind_of(field, named) for field in fields))
@@ -79,7 +83,7 @@ def kind_of(value: object, named: re.Pattern[str] | None = None) -> object:
 
 
 def with_short_quotes(cause: AnyCause) -> AnyCause:
-    """The cause, with texts of others in it shortened: a cloud's error may be a page."""
+    """Return the cause with quoted texts shortened: a cloud's error may fill a page."""
     if isinstance(cause, Quoted):
         return Quoted(text=shortened(cause.text))
     fields = {name: getattr(cause, name) for name in cause.__struct_fields__}
@@ -88,8 +92,8 @@ def with_short_quotes(cause: AnyCause) -> AnyCause:
 
 
 def braces(keys: Iterable[str]) -> list[str]:
-    """Offer keys (``cloud/type/zone/market``) with what they share written once, as a shell expands
-    it: ``aws/{c5.large,m5.large}/a/{on-demand,spot}``.
+    """Return offer keys (``cloud/type/zone/market``) in short form, with shared parts written once,
+    as a shell expands them: ``aws/{c5.large,m5.large}/a/{on-demand,spot}``.
     """
     by_type: dict[tuple[str, str], list[str]] = {}
     for key in keys:
@@ -105,25 +109,28 @@ def braces(keys: Iterable[str]) -> list[str]:
 
 
 def generalised(text: str) -> str:
-    """A text of others without its numbers: the same cause at two times is one text."""
+    """Replace the numbers of a quoted text, so that the same cause at two times gives one text."""
     return _NUMBER.sub("#", text)
 
 
 def _by_market(places: Iterable[str]) -> list[str]:
-    """``zone/market`` of one type, zones with the same markets together."""
+    """Return ``zone/market`` of one type, with zones of the same markets together."""
     markets: dict[str, list[str]] = {}
     for place in places:
         zone, _, market = place.partition("/")
         markets.setdefault(zone, []).append(market)
     zones: dict[tuple[str, ...], list[str]] = {}
-    for zone, some in markets.items():
-        zones.setdefault(tuple(some), []).append(zone)
-    return [f"{_set(of)}/{_set(some)}".rstrip("/") for some, of in zones.items()]
+    for zone, zone_markets in markets.items():
+        zones.setdefault(tuple(zone_markets), []).append(zone)
+    return [
+        f"{_set(zone_names)}/{_set(zone_markets)}".rstrip("/")
+        for zone_markets, zone_names in zones.items()
+    ]
 
 
 def _parts(key: str) -> tuple[str, str, str]:
-    cloud, _, rest = key.partition("/")
-    kind, _, place = rest.partition("/")
+    cloud, _, type_and_place = key.partition("/")
+    kind, _, place = type_and_place.partition("/")
     return cloud, kind, place
 
 
@@ -131,12 +138,12 @@ def _set(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
 
 
-def shortened(text: str, most: int = LONGEST) -> str:
-    """At most so many characters: the middle is left out, because a text begins with what
-    happened, and may end with what to do about it.
+def shortened(text: str, max_length: int = LONGEST) -> str:
+    """Shorten a text to ``most`` characters. It omits the middle, because a text begins with the
+    event and may end with the remedy.
     """
     line = " ".join(text.split())
-    if len(line) <= most:
+    if len(line) <= max_length:
         return line
-    end = most // 3
-    return f"{line[: most - end - 3]}...{line[-end:]}"
+    end = max_length // 3
+    return f"{line[: max_length - end - 3]}...{line[-end:]}"

@@ -1,4 +1,4 @@
-"""Which image machines of a pool start from: by name pattern, or the newest that fits. Pure."""
+"""Which image a pool's machines start from: by name pattern, or the newest that fits. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_elastic.model.boot_image import ImageChoice
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """An image that the cloud has; ``created`` is Unix time, empty text: the cloud does not say."""
+    """An image of the cloud. ``created``: Unix s. An empty text: the cloud does not report it."""
 
     id: str
     name: str = ""
@@ -22,30 +22,30 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 def newest(choice: ImageChoice, candidates: Iterable[Candidate]) -> Candidate | None:
-    """The newest of those that lack nothing; None where there is none."""
+    """Return the newest image that fulfils ``choice``; None if none does."""
     fitting = [c for c in candidates if not lacks(choice, c)]
-    return max(fitting, key=lambda one: (one.created, one.id), default=None)
+    return max(fitting, key=lambda candidate: (candidate.created, candidate.id), default=None)
 
 
-def lacks(choice: ImageChoice, one: Candidate) -> tuple[str, ...]:
-    """The wishes that an image does not fulfil; empty where it fits."""
+def lacks(choice: ImageChoice, candidate: Candidate) -> tuple[str, ...]:
+    """Return the wishes that an image does not fulfil; empty if it fits."""
     missing = []
-    if choice.name is not None and not fnmatchcase(one.name, choice.name):
+    if choice.name is not None and not fnmatchcase(candidate.name, choice.name):
         missing.append(f"name {choice.name}")
-    if choice.os is not None and one.os.lower() != choice.os.lower():
+    if choice.os is not None and candidate.os.lower() != choice.os.lower():
         missing.append(f"os {choice.os}")
-    if choice.version is not None and not _is_release(one.version, choice.version):
+    if choice.version is not None and not _is_release(candidate.version, choice.version):
         missing.append(f"version {choice.version}")
     missing += [
-        f"software {wanted}"
-        for wanted in choice.software
-        if not any(_is_release(has, wanted) for has in one.software)
+        f"software {software}"
+        for software in choice.software
+        if not any(_is_release(has, software) for has in candidate.software)
     ]
     return tuple(missing)
 
 
 def none_fits(choice: ImageChoice, candidates: Sequence[Candidate]) -> str:
-    """The image that was looked for, among how many, and the image that lacks least."""
+    """Explain which image we looked for, among how many, and which image is nearest."""
     text = f"no image has {wanted(choice)}; looked at {len(candidates)}"
     if not candidates:
         return text
@@ -55,21 +55,23 @@ def none_fits(choice: ImageChoice, candidates: Sequence[Candidate]) -> str:
 
 
 def wanted(choice: ImageChoice) -> str:
-    """A choice in words."""
-    parts = [
+    """Return a choice as text."""
+    wishes = [
         *([f"the name {choice.name}"] if choice.name is not None else ()),
         *([f"os {choice.os}"] if choice.os is not None else ()),
         *([f"version {choice.version}"] if choice.version is not None else ()),
         *(f"software {word}" for word in choice.software),
     ]
-    return ", ".join(parts)
+    return ", ".join(wishes)
 
 
 def software_of(text: str) -> frozenset[str]:
-    """The words of a tag: ``slurm-24.11 cuda-12.4`` or with commas."""
+    """Return the words of a tag: ``slurm-24.11 cuda-12.4``, or separated by commas."""
     return frozenset(text.replace(",", " ").split())
 
 
-def _is_release(has: str, wanted: str) -> bool:
-    """``12.5`` is a ``12``, ``slurm-24.11.5`` a ``slurm-24.11``; ``120`` is no ``12``."""
-    return has == wanted or has.startswith(f"{wanted}.")
+def _is_release(release: str, wish: str) -> bool:
+    """Whether ``release`` is a version of ``wish``: ``12.5`` is a ``12``, ``slurm-24.11.5`` a
+    ``slurm-24.11``; ``120`` is no ``12``.
+    """
+    return release == wish or release.startswith(f"{wish}.")

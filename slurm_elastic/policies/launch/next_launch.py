@@ -1,11 +1,11 @@
 """The next launch for nodes that Slurm waits for. Pure.
 
-One decision is one launch on one offer. Its outcome (machines, a refusal, an offer that cools down)
-is part of what the next decision is made from, until all nodes have machines, the rest may wait for
-their turn to boot, or no offer is left. The daemon and the simulator both decide by it.
+One decision is one launch on one offer. The next decision takes its outcome (machines, a refusal,
+an offer that cools down) into account, until all nodes have machines, the others may wait for their
+turn to boot, or no offer is left. The daemon and the simulator both use it.
 
-The cloud is chosen before: Slurm's partitions and node weights (``slurm/conf/fragment.py``) say on
-nodes of which cloud a job waits, and a pool's nodes are machines of one cloud.
+The cloud is chosen earlier: Slurm's partitions and node weights (``slurm/conf/fragment.py``) decide
+on which cloud's nodes a job waits, and a pool's nodes are machines of one cloud.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from slurm_elastic.policies.launch.gang import Gang, part_of, select
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope, rank, serving
 
 WORTH_A_CALL = 20
-"""Machines for which a launch waits, where the cloud lets few start at a time and more are wanted.
+"""If a cloud lets only a few machines start at a time and more are wanted, a launch waits until
+this many may start.
 """
 
 
 class NextLaunch(Struct, frozen=True, kw_only=True):
-    """The next launch: ``nodes``, for these ``jobs``, on the first of ``offers``; the others are
-    those of the same market that the cloud may use instead, as each could serve all ``nodes``
-    within every bound, best first. No nodes where no offer can serve, or where ``waiting`` nodes
-    could be had but so many machines boot already that they wait for their turn (``cap`` says at
-    which bound). ``spare`` more nodes could be had, but not for these, which are of use together
-    only.
+    """The next launch: ``nodes``, for ``jobs``, on the first of ``offers``.
+
+    The other offers are alternatives of the same market, best first; each could serve all ``nodes``
+    within every bound. ``nodes`` is empty if no offer can serve, or if ``waiting`` nodes are
+    available but must wait for their turn to boot; ``cap`` is the bound then. ``spare``: how many
+    more nodes are available, but useless to this request because gangs need all their nodes.
     """
 
     placement: Placement
@@ -48,7 +49,7 @@ class NextLaunch(Struct, frozen=True, kw_only=True):
 def next_launch(
     request: NodeRequest,
     todo: Sequence[Gang],
-    had: Collection[str],
+    nodes_with_machine: Collection[str],
     offers: Sequence[Offer],
     scope: Scope,
     now: float,
@@ -58,35 +59,42 @@ def next_launch(
     keys: Sequence[str] = DEFAULT_KEYS,
     choices: int = 0,
 ) -> NextLaunch:
-    """Decide the next launch of ``request``, of whose nodes ``had`` have machines already.
+    """Decide the next launch of ``request`` for the nodes that are not in ``nodes_with_machine``.
 
-    ``todo`` are its gangs (``gang.gangs``), ``caps`` how many machines may boot at once by
-    scope, ``startable`` how many the cloud's API would start now (None: any number),
-    and among ``choices`` further offers the cloud can choose in one launch.
+    ``todo``: the request's gangs (``gang.gangs``). ``caps``: how many machines may boot at once, by
+    scope. ``startable``: how many machines the cloud's API would start now (None: any number).
+    ``choices``: how many alternative offers the cloud can take in one launch. ``now`` (Unix s).
     """
-    left = tuple(n for n in request.nodes if n not in had)
-    first = rank(part_of(request, left), offers, scope, now, keys)
-    room = sum(r.room for r in serving(first.request, offers, scope, now, keys, first=first))
-    nodes = select(todo, had, room)
+    lacking_nodes = tuple(n for n in request.nodes if n not in nodes_with_machine)
+    full_placement = rank(part_of(request, lacking_nodes), offers, scope, now, keys)
+    room = sum(
+        r.room
+        for r in serving(
+            full_placement.request, offers, scope, now, keys, full_ranking=full_placement
+        )
+    )
+    nodes = select(todo, nodes_with_machine, room)
     allowed: int = sys.maxsize
     cap: BootCap | None = None
     if caps:
         allowed, cap = turn(caps, scope.booting)
     if startable is not None and startable < len(nodes):
+        # A launch of fewer machines is not worth one of the calls that the cloud limits.
         at_once = startable if startable >= WORTH_A_CALL else 0
         if at_once < allowed:
             allowed, cap = at_once, StartsLimited(cloud=request.pool.cloud)
     if nodes and not allowed:
-        return NextLaunch(placement=first, spare=room - len(nodes), waiting=nodes, cap=cap)
+        return NextLaunch(placement=full_placement, spare=room - len(nodes), waiting=nodes, cap=cap)
     if not nodes:
-        return NextLaunch(placement=first, spare=room)
-    whole = tuple(nodes) == left
-    placement = first if whole else rank(part_of(request, nodes), offers, scope, now, keys)
-    best, *others = placement.ranked
+        return NextLaunch(placement=full_placement, spare=room)
+    whole = tuple(nodes) == lacking_nodes
+    placement = full_placement if whole else rank(part_of(request, nodes), offers, scope, now, keys)
+    best, *alternatives = placement.ranked
     nodes = nodes[: min(best.room, allowed)]
     market = best.offer.market
-    # The cloud may put all nodes on any of these, so each must hold all of them within every bound.
-    fitting = (r.offer for r in others if r.offer.market is market and r.room >= len(nodes))
+    # The cloud may start all nodes on any one of these offers, so each must hold all of them within
+    # every bound.
+    fitting = (r.offer for r in alternatives if r.offer.market is market and r.room >= len(nodes))
     return NextLaunch(
         placement=placement,
         nodes=nodes,

@@ -1,8 +1,8 @@
-"""Which offer serves a request: filter what does not fit, order the rest. Pure.
+"""Which offers serve a request: reject unfit offers, order the others. Pure.
 
-The order is data: a list of names of ``KEYS``, compared as a tuple, smaller first. The default puts
-on-premises before public, reserved before spot before on-demand (the precedence of Karpenter's
-NodePools), then the cheaper, then what wastes less.
+The order is data: a list of names of ``KEYS``, compared as a tuple, smaller first. The default
+prefers on-premises to public, reserved to spot to on-demand (the precedence of Karpenter's
+NodePools), then the cheaper machine, then the machine that wastes less.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from slurm_elastic.model.protocols import RankingKey
 from slurm_elastic.policies.launch.exclusions import Excluded
 
 ROUNDED = 1.01
-"""A price may be typed with so much less than its digits."""
+"""A reference price may exceed the typed price by this factor, because people round prices."""
 NO_LIMITS = Limits()
 MEBIBYTES = "MiB"
 _MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
 
 
 class Scope(Struct, frozen=True, kw_only=True):
-    """All that bounds a request beside its pool: limits by scope, usage now, exclusions.
+    """All bounds of a request except its pool: limits by scope, usage now, exclusions.
 
-    ``cloud_limits`` by cloud name; ``pool_nodes``: machines by pool, where that is not the pool's
-    own ``max_nodes``. ``blocked`` says for a cloud why nothing may start there: a budget that is
-    spent, a time of the day, an operator's pause (``controller/budget.py``).
-    ``booting`` counts machines that have not registered (``pool:NAME``, ``cloud:NAME``).
+    ``cloud_limits``: by cloud name. ``pool_nodes``: maximum of machines by pool, if it differs from
+    the pool's ``max_nodes``. ``blocked``: by cloud, why nothing may start there: a budget is spent,
+    the time of day, an operator's pause (``controller/budget.py``). ``booting``: counts of machines
+    that have not registered (``pool:NAME``, ``cloud:NAME``).
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -87,22 +87,23 @@ def price(_request: NodeRequest, offer: Offer) -> float:
 
 
 def risk(request: NodeRequest, offer: Offer) -> float:
-    """Dollars for an hour of work that is kept: the price, and what is paid for work that a spot
-    interruption takes.
+    """Dollars for one hour of work that is not lost: the price, plus the price of work that spot
+    interruptions destroy.
 
-    With ``rate`` interruptions an hour, each of which loses ``loss`` hours, an hour of kept work
-    takes ``1 + rate * loss`` hours of machine, to first order in ``rate * loss`` (as in J. T. Daly,
-    FGCS 22 (2006), eq. 9, where ``loss`` is half an interval and the restart). The idea of EC2's
-    price-capacity-optimized, and of SpotOn (SoCC 2015): the market with the least expected cost.
+    With ``rate`` interruptions per hour, each of which loses ``loss`` hours, one hour of kept work
+    takes ``1 + rate * loss`` machine-hours, to first order in ``rate * loss`` (as in J. T. Daly,
+    FGCS 22 (2006), eq. 9, where ``loss`` is half an interval and the restart). The idea comes from
+    EC2's price-capacity-optimized and from SpotOn (SoCC 2015): the market with the least expected
+    cost.
     """
     if offer.market is not Market.SPOT:
         return offer.price
-    lost = offer.interruption_rate * request.pool.interruption_loss / 3600
-    return offer.price * (1 + lost)
+    lost_share = offer.interruption_rate * request.pool.interruption_loss / 3600
+    return offer.price * (1 + lost_share)
 
 
 def waste(request: NodeRequest, offer: Offer) -> float:
-    """The share of the machine the pool's nodes cannot use: the greater of cpus and memory."""
+    """The share of the machine that the pool's nodes cannot use: the larger of CPUs and memory."""
     pool = request.pool
     return max(1 - pool.cpus / offer.cpus, 1 - pool.real_memory / offer.memory)
 
@@ -124,21 +125,24 @@ def rank(
     now: float,
     keys: Sequence[str] = DEFAULT_KEYS,
 ) -> Placement:
-    """Offers that can serve ``request`` now, best first, with their room; the others with why."""
+    """Return the offers that can serve ``request`` now, best first, each with its room, and the
+    rejected offers, each with its cause. ``now`` (Unix s).
+    """
     ranked: list[Ranked] = []
     rejected: list[Rejected] = []
     offers = tuple(offers)
     excluded = Excluded(request.pool, scope.exclusions, now, request.jobs)
     resting = excluded.among(offers)
     for offer in offers:
-        why = _rejection(request.pool, offer, scope, excluded) or resting.get(offer.key)
-        room, bound = (0, why) if why is not None else _room(request, offer, scope, excluded)
+        cause = _rejection(request.pool, offer, scope, excluded) or resting.get(offer.key)
+        room, bound = (0, cause) if cause is not None else _room(request, offer, scope, excluded)
         if room < 1:
             rejected.append(Rejected(offer=offer, cause=bound or NoOffers()))
         else:
             ranked.append(Ranked(offer=offer, room=room, bound=bound))
     order = [KEYS[name] for name in keys]
-    # Of equal ones by their key, so that the order in which clouds answer has no say.
+    # The key decides between equal offers, so that the order in which clouds answer does not
+    # matter.
     ranked.sort(key=lambda r: (*(key(request, r.offer) for key in order), r.offer.key))
     rejected.sort(key=lambda r: r.offer.key)
     return Placement(request=request, ranked=tuple(ranked), rejected=tuple(rejected))
@@ -151,17 +155,21 @@ def serving(
     now: float,
     keys: Sequence[str] = DEFAULT_KEYS,
     *,
-    first: Placement | None = None,
+    full_ranking: Placement | None = None,
 ) -> tuple[Ranked, ...]:
-    """The launches that would serve ``request``, best first, each within what the earlier ones
-    leave of the bounds; their rooms together are how many nodes can be had. ``first``: the ranking
-    of all of it, where that is there already.
+    """Return the launches that would serve ``request``, best first.
+
+    Each launch stays within what the earlier ones leave of the bounds, so the sum of their rooms is
+    the number of available nodes. ``full_ranking``: the ranking of the whole request, if the caller
+    has it already.
     """
-    left, nodes = list(offers), request.nodes
+    remaining_offers, nodes = list(offers), request.nodes
     chosen: list[Ranked] = []
     while nodes:
-        placement = first or rank(replace(request, nodes=nodes), left, scope, now, keys)
-        ranked, first = placement.ranked, None
+        placement = full_ranking or rank(
+            replace(request, nodes=nodes), remaining_offers, scope, now, keys
+        )
+        ranked, full_ranking = placement.ranked, None
         if not ranked:
             break
         best = ranked[0]
@@ -169,8 +177,9 @@ def serving(
         nodes = nodes[best.room :]
         if not nodes:
             break
-        left.remove(best.offer)
+        remaining_offers.remove(best.offer)
         booting = scope.booting.get(f"pool:{request.pool.name}", 0) + best.room
+        # The launches before this one count for the limits, as if their machines existed.
         scope = replace(
             scope,
             usage=used_by(scope.usage, request.pool, best.offer, best.room),
@@ -182,21 +191,23 @@ def serving(
 def ceiling(
     request: NodeRequest, offers: Iterable[Offer], scope: Scope
 ) -> tuple[int, AnyCause | None]:
-    """How many nodes of ``request`` could ever be had by these offers under the limits of
-    ``scope``, and the bound that says so: with nothing in use, nothing refused, all stock free,
-    spot at no price, and typed prices true. A bound that comes and goes says nothing about never.
+    """Return how many nodes of ``request`` these offers could ever provide under the limits of
+    ``scope``, and the bound that decides.
+
+    It assumes that nothing is in use, nothing was refused, all stock is free, spot costs nothing,
+    and typed prices are true, because a bound that passes cannot prove that a job never fits.
     """
     bounds: list[AnyCause | None] = []
     misfits: list[AnyCause | None] = []
-    nodes, usage, nothing = request.nodes, Usage(), Excluded(request.pool, (), 0.0)
-    # Those that may cost least are bought first, as the site's order may pass over any other.
+    nodes, usage, no_exclusions = request.nodes, Usage(), Excluded(request.pool, (), 0.0)
+    # Count the cheapest offers first, because the site's own order might skip any other.
     for offer in sorted(map(_at_best, offers), key=lambda o: (o.worst_price, o.key)):
         calm = Scope(limits=scope.limits, cloud_limits=scope.cloud_limits, usage=usage)
-        why = _rejection(request.pool, offer, calm, nothing)
-        if why is not None:
-            misfits.append(why)
+        cause = _rejection(request.pool, offer, calm, no_exclusions)
+        if cause is not None:
+            misfits.append(cause)
             continue
-        room, bound = _room(replace(request, nodes=nodes), offer, calm, nothing)
+        room, bound = _room(replace(request, nodes=nodes), offer, calm, no_exclusions)
         bounds.append(bound)
         usage = used_by(usage, request.pool, offer, room)
         nodes = nodes[room:]
@@ -204,7 +215,7 @@ def ceiling(
 
 
 def _at_best(offer: Offer) -> Offer:
-    """The offer when all that comes and goes is well with it."""
+    """Return the offer under the best conditions that may come."""
     price = 0.0 if offer.market is Market.SPOT else offer.price
     return replace(offer, free=None, price=price, reference_price=None)
 
@@ -212,12 +223,12 @@ def _at_best(offer: Offer) -> Offer:
 def unsold(
     pool: Pool, offers: Iterable[Offer], types: Iterable[str]
 ) -> tuple[tuple[str, Market], ...]:
-    """Types and markets that the pool may use, of the cloud's ``types``, and that have no offer in
-    any zone. A cloud without types sells machines as the pool wants them, which have any name.
+    """Return the types and markets that the pool may use, among the cloud's ``types``, without an
+    offer in any zone. A cloud without types sells any machine, so nothing is unsold there.
     """
     sold = {(offer.instance_type, offer.market) for offer in offers}
-    wanted = ((name, of_market) for name in types for of_market in pool.markets)
-    return tuple(one for one in wanted if one not in sold)
+    wished = ((name, of_market) for name in types for of_market in pool.markets)
+    return tuple(wish for wish in wished if wish not in sold)
 
 
 def shortfall(
@@ -227,7 +238,7 @@ def shortfall(
     now: float,
     keys: Sequence[str] = DEFAULT_KEYS,
 ) -> AnyCause | None:
-    """Why these offers cannot serve all of ``request`` now; None if they can."""
+    """Return why these offers cannot serve all of ``request`` now; None if they can."""
     room = sum(launch.room for launch in serving(request, offers, scope, now, keys))
     if room >= len(request.nodes):
         return None
@@ -240,7 +251,7 @@ def shortfall(
 
 
 def used_by(usage: Usage, pool: Pool, offer: Offer, count: int) -> Usage:
-    """``usage`` with ``count`` machines of ``offer`` more."""
+    """Return ``usage`` with ``count`` more machines of ``offer``."""
     cloud = f"cloud:{offer.cloud}"
     scopes = ("", cloud, f"pool:{pool.name}", f"market:{offer.market}", f"{cloud}:{offer.market}")
     cost = count * offer.worst_price
@@ -252,8 +263,9 @@ def used_by(usage: Usage, pool: Pool, offer: Offer, count: int) -> Usage:
 
 
 def _rejection(pool: Pool, offer: Offer, scope: Scope, excluded: Excluded) -> AnyCause | None:
-    """Why ``offer`` cannot serve ``pool`` now whatever the limits and cool-downs; None where it
-    can. ``ceiling`` takes this for good, so it asks without what passes by itself.
+    """Return why ``offer`` cannot serve ``pool`` now, whatever the limits and cool-downs; None if
+    it can. ``ceiling`` treats the answer as permanent, so it calls this without conditions that
+    pass.
     """
     if offer.cloud in scope.blocked:
         return scope.blocked[offer.cloud]
@@ -261,17 +273,19 @@ def _rejection(pool: Pool, offer: Offer, scope: Scope, excluded: Excluded) -> An
 
 
 def mispriced(offer: Offer) -> PriceMistyped | None:
-    """Why the on-demand price of the configuration cannot be true, in whatever market the machine
-    is bought: what limits count with it is then too little. None where nothing speaks against it.
+    """Return why the configured on-demand price of the machine cannot be true; None if nothing
+    contradicts it.
+
+    It matters in any market, because limits would count too little with this price.
     """
-    typed, told = offer.on_demand_price, offer.reference_price
-    if typed is None or told is None or told <= typed * ROUNDED:
+    typed, reference = offer.on_demand_price, offer.reference_price
+    if typed is None or reference is None or reference <= typed * ROUNDED:
         return None
     return PriceMistyped(
         cloud=offer.cloud,
         instance_type=offer.instance_type,
         typed=typed,
-        asked=told,
+        asked=reference,
         reference=offer.reference,
     )
 
@@ -310,19 +324,22 @@ def _spot_is_cheaper(offer: Offer) -> bool:
 def _room(
     request: NodeRequest, offer: Offer, scope: Scope, excluded: Excluded
 ) -> tuple[int, AnyCause | None]:
-    """How many nodes the tightest bound leaves, and that bound; None if it is the request's own."""
+    """Return how many nodes the tightest bound allows, and that bound; None for the bound if it is
+    the request itself.
+    """
     bounds: list[tuple[int, AnyCause | None]] = [(len(request.nodes), None)]
     if offer.free is not None:
-        few = FewFree(cloud=offer.cloud, free=offer.free, said=offer.free_reason)
-        bounds.append((offer.free, few))
+        few_free = FewFree(cloud=offer.cloud, free=offer.free, said=offer.free_reason)
+        bounds.append((offer.free, few_free))
     pool = request.pool
     if excluded.trial:
+        # A paused pool tries one machine at a time, until it registers.
         bounds.append((max(1 - scope.booting.get(f"pool:{pool.name}", 0), 0), excluded.trial))
     used = scope.usage.nodes
-    most = scope.pool_nodes.get(pool.name, pool.max_nodes)
-    if most is not None:
+    max_nodes = scope.pool_nodes.get(pool.name, pool.max_nodes)
+    if max_nodes is not None:
         key = f"pool:{pool.name}"
-        bounds.append(_left(key, most, used.get(key, 0)))
+        bounds.append(_left(key, max_nodes, used.get(key, 0)))
     if scope.limits != NO_LIMITS:
         bounds += _limit_bounds(scope.limits, "", offer, scope.usage)
     cloud_limits = scope.cloud_limits.get(offer.cloud, NO_LIMITS)
@@ -344,7 +361,7 @@ def _limit_bounds(
     worst = offer.worst_price
     if limits.dollars_per_hour is not None and worst > 0:
         spent = usage.dollars_per_hour.get(scope, 0.0)
-        # A billionth of slack: ten machines of $0.10 fit a cap of $1.00.
+        # A billionth of slack against rounding: ten machines of $0.10 fit a cap of $1.00.
         count = math.floor((limits.dollars_per_hour - spent) / worst + 1e-9)
         limit = DollarsLimited(scope=scope, limit=limits.dollars_per_hour, spent=spent, price=worst)
         bounds.append((max(count, 0), limit))

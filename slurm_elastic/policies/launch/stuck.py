@@ -1,4 +1,4 @@
-"""Pending jobs that do not start by themselves, and the change that would help. Pure."""
+"""Pending jobs that cannot start without a change, and the change that helps. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _MISFITS = {
 
 
 class Wait(Struct, frozen=True, kw_only=True):
-    """The fate of a pending job if no person acts, the reason, the party that must act, and the
-    command that helps. ``is_meant``: a person holds the job on purpose.
+    """The fate of a pending job if no person acts, the reason, who must act, and the command that
+    helps. ``is_meant``: a person holds the job on purpose.
     """
 
     fate: Fate
@@ -59,6 +59,7 @@ def _misfit(
     """Why no pool of the job's partitions can ever serve it, and the command that helps; None if a
     pool can, or if a partition is the site's own.
     """
+    # A partition without a case is the site's own; we cannot judge it.
     listed = [case for case in cases if case.partition in job.partitions]
     if {case.partition for case in listed} != set(job.partitions):
         return None
@@ -76,6 +77,6 @@ def _misfit(
 def _capacity(verdict: Verdict, cases: Sequence[PoolCase]) -> int:
     """How many nodes of the verdict's cloud may be up together."""
     of_cloud = [case for case in cases if case.pool.cloud == verdict.cloud]
-    most = sum(case.most for case in of_cloud)
+    max_nodes = sum(case.most for case in of_cloud)
     limits = [case.cloud_most for case in of_cloud if case.cloud_most is not None]
-    return min([most, *limits])
+    return min([max_nodes, *limits])

@@ -16,9 +16,9 @@ def default_limits(
     Slurm sets DefaultTime of the FIRST partition at submission, and it then holds in all of them
     (22.05, job_mgr.c). Without that, the partition in which the job starts decides.
     """
-    first = partitions[0] if partitions else ""
-    if first in default_times:
-        return dict.fromkeys(partitions, default_times[first])
+    first_partition = partitions[0] if partitions else ""
+    if first_partition in default_times:
+        return dict.fromkeys(partitions, default_times[first_partition])
     return {name: default_times.get(name, max_times.get(name)) for name in partitions}
 
 
@@ -27,19 +27,20 @@ def exceeding(
     default_times: Mapping[str, float | None],
     max_times: Mapping[str, float | None],
 ) -> tuple[str, ...]:
-    """The later partitions in which a job without a limit could not have the time of the first.
+    """Return the later partitions in which a job without a time limit could not run as long as in
+    the first.
 
-    The submit filter leaves these out, unless their own DefaultTime says what such jobs get there.
+    The submit filter leaves these out, unless their own DefaultTime decides for such jobs.
     """
     if not partitions:
         return ()
     limits = default_limits(partitions, default_times, max_times)
-    first = partitions[0]
+    first_partition = partitions[0]
     return tuple(
         name
         for name in partitions[1:]
-        if (first in default_times or name not in default_times)
-        and _minutes(limits[first]) > _minutes(max_times.get(name))
+        if (first_partition in default_times or name not in default_times)
+        and _minutes(limits[first_partition]) > _minutes(max_times.get(name))
     )
 
 

@@ -1,6 +1,7 @@
-"""The first machine of a cloud, step by step: how far it is, and why it got no further. Pure.
+"""The first machine of a cloud, step by step: how far it got, and why it got no further. Pure.
 
-The words are those of the clouds' APIs, of slurmctld's log, of Slurm's reasons and of consoles.
+The searched texts come from the clouds' APIs, slurmctld's log, Slurm's reasons and machines'
+consoles.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 
 
 class Step(StrEnum):
-    """The steps in their order; each is told with how long it took."""
+    """The steps in their order; each is shown with its duration."""
 
     ASKED = "asked"
     LAUNCHED = "launched"
@@ -47,8 +48,9 @@ MEANING = {
 
 
 class Look(Struct, frozen=True, kw_only=True):
-    """One look. ``machine``: the ledger's, launched since the start; ``refused``: why the daemon
-    gave the node back; ``answers``: whether somebody took a connection (None: not tried).
+    """One observation. ``machine``: the ledger's machine, launched since the start. ``refused``:
+    why the daemon gave the node back. ``answers``: whether the machine accepted a connection (None:
+    not tried).
     """
 
     node: SlurmNode | None
@@ -57,32 +59,37 @@ class Look(Struct, frozen=True, kw_only=True):
     answers: bool | None = None
 
 
-def reached(seen: Look, before: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps up to the registration that have been made, in their order. ``before``: what
-    earlier looks have seen; a step once made stays made.
+def reached(look: Look, before: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the steps up to the registration that the machine has reached, in their order.
+    ``before``: the steps of earlier looks; a reached step stays reached.
     """
-    node, machine = seen.node, seen.machine
+    node, machine = look.node, look.machine
     up = node is not None and phase(node) is Phase.UP and not is_down(node)
     powers_up = node is not None and phase(node) is Phase.POWERING_UP
-    asked = machine is not None or powers_up or bool(seen.refused)
+    asked = machine is not None or powers_up or bool(look.refused)
     runs = machine is not None and machine.instance.state is InstanceState.RUNNING
-    known = machine is not None and bool(machine.instance.address)
-    made = {
+    has_address = machine is not None and bool(machine.instance.address)
+    is_reached = {
         Step.ASKED: asked or up,
         Step.LAUNCHED: machine is not None,
-        Step.RUNNING: runs or bool(seen.answers),
-        Step.ADDRESS: known,
-        Step.REACHED: bool(seen.answers),
+        Step.RUNNING: runs or bool(look.answers),
+        Step.ADDRESS: has_address,
+        Step.REACHED: bool(look.answers),
         Step.REGISTERED: up and machine is not None,
     }
-    last = max((n for n, step in enumerate(made) if made[step] or step in before), default=-1)
-    return tuple(made)[: last + 1]
+    last_index = max(
+        (n for n, step in enumerate(is_reached) if is_reached[step] or step in before), default=-1
+    )
+    return tuple(is_reached)[: last_index + 1]
 
 
 class Rest(Struct, frozen=True, kw_only=True):
-    """The traces of a trial, read in this order, as a power-up goes on in it: Slurm's node (None:
-    no answer), whether a request of the node waits, whether a launch for it is not answered yet,
-    its machines since the start, and whether slurm-elasticd has given the node back.
+    """What is left of a trial: Slurm's node (None: no answer), whether a request of the node waits,
+    whether a launch for it is unanswered, its machines since the start, and whether slurm-elasticd
+    gave the node back.
+
+    The fields must be read in this order. A power-up moves on in the same order, so it cannot
+    escape between two readings.
     """
 
     node: SlurmNode | None
@@ -92,21 +99,21 @@ class Rest(Struct, frozen=True, kw_only=True):
     refused: bool = False
 
 
-def is_over(rest: Rest) -> bool:
-    """Whether no machine is left and none can come any more."""
-    node = rest.node
-    if node is None or phase(node) is Phase.POWERING_UP or rest.requested or rest.launching:
+def is_over(remains: Rest) -> bool:
+    """Whether no machine is left and none can come."""
+    node = remains.node
+    if node is None or phase(node) is Phase.POWERING_UP or remains.requested or remains.launching:
         return False
-    if any(not machine.has_ended for machine in rest.machines):
+    if any(not machine.has_ended for machine in remains.machines):
         return False
-    # Where no machine was ever seen, a ResumeProgram that was called may not have written its
-    # request yet: the node is powered down first, which takes SuspendTimeout.
-    return bool(rest.machines) or rest.refused or phase(node) is Phase.POWERED_DOWN
+    # Without a machine, a ResumeProgram that was called may not have written its request yet. The
+    # node powers down first, which takes SuspendTimeout.
+    return bool(remains.machines) or remains.refused or phase(node) is Phase.POWERED_DOWN
 
 
 class FirstMistake(Struct, frozen=True):
-    """A mistake of first days: its name, the words by which it is known, and what to do. ``weak``
-    words may as well come of another mistake: they count where nothing else is known.
+    """A typical mistake of the first days: its name, a pattern of the texts that show it, and the
+    remedy. ``weak`` patterns may have another cause; they count only if no other pattern matches.
     """
 
     name: str
@@ -116,12 +123,12 @@ class FirstMistake(Struct, frozen=True):
 
 
 SLURMCTLD = "slurmctld: "
-"""Before what one of Slurm's commands says that got no answer."""
+"""Prefix for the error of one of Slurm's commands that got no answer."""
 HEADLESS = "Unable to contact slurm controller"
 NAMELESS = (
     r"getaddrinfo\(\) failed|Unable to resolve|[Cc]ould not resolve|Name or service not known"
 )
-"""The output of a slurmd that does not reach slurmctld, or cannot look its name up."""
+"""The output of a slurmd that cannot reach slurmctld, or cannot resolve its name."""
 _HEAD = "join.head must be the head's name and port as the machine reaches it (SlurmctldPort)"
 
 CAUSES: tuple[FirstMistake, ...] = (
@@ -221,7 +228,7 @@ CAUSES: tuple[FirstMistake, ...] = (
         "`slurm-elastic offers` says what is in the way",
     ),
 )  # fmt: skip
-"""Looked for in this order: a more special one comes before one whose words it may contain."""
+"""Tried in this order: a special pattern comes before a general one that matches the same text."""
 
 USUAL: dict[Step, tuple[str, ...]] = {
     Step.ASKED: (
@@ -249,8 +256,8 @@ USUAL: dict[Step, tuple[str, ...]] = {
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """Where it stopped, the cause by its ``name`` (empty: not known) in ``words``, and what to do;
-    ``usual`` causes of that step where it is not known.
+    """The step at which it stopped, the cause's ``name`` ("": unknown), its ``words`` and remedy;
+    ``usual``: the usual causes of that step if the cause is unknown.
     """
 
     step: Step
@@ -261,13 +268,15 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
 
 def diagnosis(step: Step, evidence: Iterable[str]) -> Diagnosis:
-    """By the first piece of ``evidence`` that has a cause's words; the best comes first."""
+    """Return the cause of the first piece of ``evidence`` that matches a pattern. The caller puts
+    the best evidence first.
+    """
     pieces = [" ".join(piece.split()) for piece in evidence if piece.strip()]
     for weak in (False, True):
         for piece, cause in product(pieces, CAUSES):
             if cause.weak is weak and re.search(cause.words, piece):
-                words = with_release(piece)
-                return Diagnosis(step=step, name=cause.name, words=words, remedy=cause.remedy)
+                text = with_release(piece)
+                return Diagnosis(step=step, name=cause.name, words=text, remedy=cause.remedy)
     return Diagnosis(step=step, words=pieces[0] if pieces else "", usual=USUAL[step])
 
 
@@ -275,18 +284,18 @@ RELEASES = {
     36: "20.11", 37: "21.08", 38: "22.05", 39: "23.02", 40: "23.11", 41: "24.05", 42: "24.11",
     43: "25.05", 44: "25.11", 45: "26.05",
 }  # fmt: skip
-"""Slurm's releases by the upper byte of their protocol's version (slurm_protocol_common.h)."""
+"""Slurm's release by the upper byte of its protocol version (slurm_protocol_common.h)."""
 _PROTOCOL = re.compile(r"[Pp]rotocol [Vv]ersion (\d+)")
 
 
-def with_release(words: str) -> str:
-    """The words with the release of Slurm that speaks the protocol in them."""
+def with_release(text: str) -> str:
+    """Add to a protocol version in the text the release of Slurm that speaks it."""
 
-    def named(found: re.Match[str]) -> str:
-        release = RELEASES.get(int(found[1]) >> 8)
-        return f"{found[0]} (Slurm {release}'s)" if release else found[0]
+    def named(match: re.Match[str]) -> str:
+        release = RELEASES.get(int(match[1]) >> 8)
+        return f"{match[0]} (Slurm {release}'s)" if release else match[0]
 
-    return _PROTOCOL.sub(named, words)
+    return _PROTOCOL.sub(named, text)
 
 
 LOG_WORDS = re.compile(
@@ -296,42 +305,44 @@ LOG_WORDS = re.compile(
 
 
 def log_evidence(lines: Iterable[str], node: str) -> tuple[str, ...]:
-    """The lines of slurmctld's log that tell why a node does not come, newest first: of this node,
-    or of whoever could not be understood. First comes what tells most:
-    by how much clocks differ, then the number of a protocol.
+    """Return the lines of slurmctld's log that explain why a node does not come, newest first:
+    lines of this node, and of senders that slurmctld could not understand. The strongest evidence
+    comes first: differing clocks, then a protocol version.
     """
-    read = [line.strip() for line in lines]
-    told = [line for line in read if "error" in line or LOG_WORDS.search(line)]
-    mine = [line for line in told if LOG_WORDS.search(line) or re.search(rf"\b{node}\b", line)]
-    newest = mine[::-1]
-    return (*_clocks(read), *sorted(newest, key=lambda line: not _PROTOCOL.search(line)))
+    stripped = [line.strip() for line in lines]
+    errors = [line for line in stripped if "error" in line or LOG_WORDS.search(line)]
+    about_node = [
+        line for line in errors if LOG_WORDS.search(line) or re.search(rf"\b{node}\b", line)
+    ]
+    newest = about_node[::-1]
+    return (*_clocks(stripped), *sorted(newest, key=lambda line: not _PROTOCOL.search(line)))
 
 
 def reason_set(lines: Iterable[str], node: str) -> str:
-    """The reason that slurmctld's log has last for the node, and that is not ours; empty: none. The
-    node itself has it no more where a service has powered it down for it already.
+    """Return the last reason in slurmctld's log for the node that is not ours; "" if there is none.
+    The node itself no longer has the reason after it was powered down.
     """
-    found = re.compile(rf"\bnode {re.escape(node)} reason set to: (?!{re.escape(OUR_MARK)})(.+)$")
-    told = [match[1].strip() for line in lines if (match := found.search(line))]
-    return told[-1] if told else ""
+    pattern = re.compile(rf"\bnode {re.escape(node)} reason set to: (?!{re.escape(OUR_MARK)})(.+)$")
+    reasons = [match[1].strip() for line in lines if (match := pattern.search(line))]
+    return reasons[-1] if reasons else ""
 
 
 _MUNGED = re.compile(r"\b(ENCODED|DECODED): (\w{3} \w{3} +\d+ [\d:]{8} \d{4})$")
 
 
-NEVER = 1970
-"""The year of both times where a credential cannot be read, as with another key."""
+UNREADABLE_YEAR = 1970
+"""The year of both times of a credential that slurmctld cannot read, as with another key."""
 _CTIME = "%a %b %d %H:%M:%S %Y"
 
 
 def _clocks(lines: Iterable[str]) -> tuple[str, ...]:
-    """By how much the clock of a credential's sender is off, as slurmctld prints both times."""
-    found = [match for line in lines if (match := _MUNGED.search(line))]
+    """Return how far the clock of a credential's sender is off; slurmctld prints both times."""
+    matches = [match for line in lines if (match := _MUNGED.search(line))]
     times = {
-        match[1]: datetime.strptime(match[2], _CTIME).replace(tzinfo=UTC) for match in found
-    }  # both are of one zone, and only their difference is told
-    if len(times) < 2 or any(when.year == NEVER for when in times.values()):
+        match[1]: datetime.strptime(match[2], _CTIME).replace(tzinfo=UTC) for match in matches
+    }  # both are of one zone, and only their difference is shown
+    if len(times) < 2 or any(when.year == UNREADABLE_YEAR for when in times.values()):
         return ()
-    off = (times["ENCODED"] - times["DECODED"]).total_seconds()
-    way = "ahead of" if off > 0 else "behind"
-    return (f"out of sync clocks: the sender's is {brief(abs(off))} {way} the head's",)
+    offset_s = (times["ENCODED"] - times["DECODED"]).total_seconds()
+    way = "ahead of" if offset_s > 0 else "behind"
+    return (f"out of sync clocks: the sender's is {brief(abs(offset_s))} {way} the head's",)

@@ -1,8 +1,8 @@
-"""Why a pending job gets no machine of a pool: the first predicate that fails, in words. Pure.
+"""Why a pending job gets no machine of a pool: the first failing predicate, as a sentence. Pure.
 
-The predicates are those by which the submit filter lists our partitions, by which growth policies
-count a job as a pool's, and by which Slurm and the ledger's bounds keep it from starting; a row of
-``PREDICATES`` each, in the order in which a person would have to put them right.
+The predicates are the rules by which the submit filter lists our partitions, by which growth
+policies count a job for a pool, and by which Slurm and the ledger's bounds keep it from starting.
+Each is a row of ``PREDICATES``, in the order in which a person would have to fix them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 
 _GRES = re.compile(r"(?:gres[:/])?(?P<name>[\w.-]+(?::[A-Za-z_][\w.-]*)?)(?:[:=](?P<count>\d+))?")
 _NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license"})
-"""Kinds of trackable resources that are no gres, but stand in the same fields."""
+"""Kinds of trackable resources that stand in the same fields, but are no gres."""
 _EXPRESSION = frozenset("|[]()*!")
 
 
 class ReservedNodes(Struct, frozen=True, kw_only=True):
-    """A reservation of Slurm's over ``nodes`` from ``start`` to ``end`` (Unix time), and ``text``,
-    the sentence for people.
+    """A Slurm reservation of ``nodes`` from ``start`` to ``end`` (Unix s), and ``text``, a sentence
+    about it.
     """
 
     name: str
@@ -45,12 +45,14 @@ class ReservedNodes(Struct, frozen=True, kw_only=True):
 
 
 class PoolCase(Struct, frozen=True, kw_only=True):
-    """The facts that bear on any job in one pool. ``partition`` is its cloud's, which lets
-    ``accounts``, ``groups`` and ``qos`` in (empty: all) for ``max_time`` s at most;
-    ``interactive``: srun and salloc wait long enough for its machines. ``most`` nodes of it may
-    ever be up together, ``cloud_most`` of its cloud. ``nodes`` are its own by Slurm (None: not
-    known). ``bar`` is why none of its machines starts now, ``unlisted`` why no job is given
-    partitions of ours. ``shut`` is why its partition starts no job, ``reserved`` are reservations.
+    """The facts about one pool that matter for any job.
+
+    ``partition``: its cloud's partition, which admits ``accounts``, ``groups`` and ``qos`` (empty:
+    all) for at most ``max_time`` s. ``interactive``: srun and salloc wait long enough for its
+    machines. ``most``: how many of its nodes may ever be up together; ``cloud_most``: the same for
+    its cloud. ``nodes``: its nodes in Slurm (None: unknown). ``bar``: why none of its machines
+    starts now. ``unlisted``: why the submit filter gives no job our partitions. ``shut``: why its
+    partition starts no job. ``reserved``: reservations of its nodes.
     """
 
     pool: Pool
@@ -70,8 +72,9 @@ class PoolCase(Struct, frozen=True, kw_only=True):
 
 
 class Asker(Struct, frozen=True, kw_only=True):
-    """Who waits: the job, its user's Unix groups (None: not known), the site's ``default``
-    partition, ``ours``, ``now``, how drains are read, and the arrays of which a task has started.
+    """The job that waits, its user's Unix groups (None: unknown), the site's ``default`` partition,
+    ``ours`` (all our partitions), ``now`` (Unix s), the terms to read drains, and the arrays of
+    which a task has started.
     """
 
     job: SlurmJob
@@ -85,8 +88,8 @@ class Asker(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """``predicate`` names the first that fails, ``reason`` says it; with ``slurm`` none of ours
-    does, and the reason is Slurm's own.
+    """``predicate``: the name of the first predicate that fails, ``reason``: its sentence. "slurm":
+    none of ours fails, and the reason is Slurm's own.
     """
 
     cloud: str
@@ -96,7 +99,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class _Question(Struct, frozen=True, kw_only=True):
-    """One job and one pool; ``together`` nodes that fit the job may be up at a time."""
+    """One job and one pool. ``together``: how many nodes that fit the job may be up at a time."""
 
     asker: Asker
     case: PoolCase
@@ -108,34 +111,34 @@ class _Question(Struct, frozen=True, kw_only=True):
 
     @property
     def listed(self) -> bool:
-        """Whether the job may start in the partition as far as its list goes."""
+        """Whether the job's list of partitions contains the pool's partition."""
         return self.case.partition in self.job.partitions
 
 
 def verdicts(asker: Asker, cases: Sequence[PoolCase]) -> tuple[Verdict, ...]:
-    """One for each pool, in their order."""
-    found = []
+    """Return one verdict per pool, in the order of ``cases``."""
+    results = []
     for case in cases:
         mates = [c for c in cases if c.partition == case.partition and could_run(asker.job, c.pool)]
         together = sum(mate.most for mate in mates)
         if case.cloud_most is not None:
             together = min(together, case.cloud_most)
-        found.append(_first(_Question(asker=asker, case=case, together=together)))
-    return tuple(found)
+        results.append(_verdict(_Question(asker=asker, case=case, together=together)))
+    return tuple(results)
 
 
-def _first(question: _Question) -> Verdict:
+def _verdict(question: _Question) -> Verdict:
     pool = question.case.pool
     for name, predicate in PREDICATES:
-        why = predicate(question)
-        if why:
-            return Verdict(cloud=pool.cloud, pool=pool.name, predicate=name, reason=why)
-    told = f"Slurm has not asked for a machine yet: {sentence(question.job)}"
-    return Verdict(cloud=pool.cloud, pool=pool.name, predicate="slurm", reason=told)
+        reason = predicate(question)
+        if reason:
+            return Verdict(cloud=pool.cloud, pool=pool.name, predicate=name, reason=reason)
+    slurm_reason = f"Slurm has not asked for a machine yet: {sentence(question.job)}"
+    return Verdict(cloud=pool.cloud, pool=pool.name, predicate="slurm", reason=slurm_reason)
 
 
 def could_run(job: SlurmJob, pool: Pool) -> bool:
-    """Whether a node of the pool could be the job's: plain features, gres, cpus, memory."""
+    """Whether a node of the pool could run the job: plain features, gres, CPUs, memory."""
     return not (
         lacks_features(job, pool)
         or lacks_gres(job, pool)
@@ -145,52 +148,56 @@ def could_run(job: SlurmJob, pool: Pool) -> bool:
 
 
 def need(job: SlurmJob, pool: Pool) -> int:
-    """How many nodes of the pool the job takes."""
+    """Return how many nodes of the pool the job takes."""
     gres = [
-        math.ceil(wanted / have)
-        for name, wanted in _gres_named(job.job_gres)
+        math.ceil(asked_count / have)
+        for name, asked_count in _gres_named(job.job_gres)
         if (have := _gres_of(pool, name))
     ]
     return max(job.node_count, math.ceil(job.cpus / pool.cpus), *gres)
 
 
 def features(pool: Pool) -> tuple[str, ...]:
-    """The names that ``--constraint`` may have: the pool's own features, its cloud, the pool."""
+    """Return the names that ``--constraint`` may have: the pool's features, its cloud, the pool."""
     return tuple(dict.fromkeys((*pool.features, pool.cloud, pool.name)))
 
 
 def most_nodes(pool: Pool, price: float, caps: Iterable[float | None]) -> int:
-    """Nodes of the pool that may ever be up together, of which each costs ``price`` under the
-    ``caps`` ($/h): a larger job would wait for them for ever.
+    """Return how many nodes of the pool may ever be up together if each costs ``price`` under the
+    ``caps`` ($/h). A larger job would wait forever.
     """
-    most = [len(pool.nodes)] if pool.max_nodes is None else [len(pool.nodes), pool.max_nodes]
-    most += [int(cap / price + 1e-9) for cap in caps if cap is not None and price]
-    return min(most)
+    bounds = [len(pool.nodes)] if pool.max_nodes is None else [len(pool.nodes), pool.max_nodes]
+    # A billionth of slack against rounding, as in `ranking`.
+    bounds += [int(cap / price + 1e-9) for cap in caps if cap is not None and price]
+    return min(bounds)
 
 
 def lacks_features(job: SlurmJob, pool: Pool) -> str:
-    """An expression of features is Slurm's to judge."""
+    """Return the features that the pool lacks, as a sentence; "" if it lacks none. Only Slurm can
+    judge an expression of features.
+    """
     if not job.features or set(job.features) & _EXPRESSION:
         return ""
-    wanted = (word.strip() for word in job.features.replace("&", ",").split(","))
-    lacking = [word for word in wanted if word and word not in features(pool)]
+    asked_features = (word.strip() for word in job.features.replace("&", ",").split(","))
+    lacking = [word for word in asked_features if word and word not in features(pool)]
     return f"its nodes lack the feature {', '.join(lacking)} (--constraint)" if lacking else ""
 
 
 def lacks_gres(job: SlurmJob, pool: Pool) -> str:
-    """``gpu`` counts every type, ``gpu:a100`` that one only. A wish for all its nodes
-    together (--gpus) Slurm may meet from as many nodes as it likes.
+    """Return the gres that the pool lacks, as a sentence; "" if it lacks none. ``gpu`` counts every
+    type, ``gpu:a100`` that type only. Slurm may satisfy a request for the whole job (--gpus) from
+    any number of nodes.
     """
     for text, together in ((job.gres, False), (job.job_gres, True)):
-        for name, wanted in _gres_named(text):
+        for name, asked_count in _gres_named(text):
             have = _gres_of(pool, name)
-            if have == 0 or (wanted > have and not together):
-                return f"its nodes have {have} {name}, the job asks for {wanted}"
+            if have == 0 or (asked_count > have and not together):
+                return f"its nodes have {have} {name}, the job asks for {asked_count}"
     return ""
 
 
 def _gres_named(text: str) -> Iterable[tuple[str, int]]:
-    """Each gres of such a text, and how many; what cannot be read is Slurm's to judge."""
+    """Yield each gres of the text with its count. Only Slurm can judge parts that do not match."""
     for item in re.split(r"[ ,]+", text):
         match = _GRES.fullmatch(item)
         if match is not None and match["name"].partition(":")[0] not in _NO_GRES:
@@ -210,29 +217,30 @@ def lacks_cpus(job: SlurmJob, pool: Pool) -> str:
 
 
 def lacks_memory(job: SlurmJob, pool: Pool) -> str:
-    wanted = max(job.node_memory, job.cpu_memory * max(job.node_cpus, 1))
-    if wanted <= pool.real_memory:
+    asked_mib = max(job.node_memory, job.cpu_memory * max(job.node_cpus, 1))
+    if asked_mib <= pool.real_memory:
         return ""
-    return f"its nodes have {pool.real_memory} MiB, the job asks for {wanted} on one"
+    return f"its nodes have {pool.real_memory} MiB, the job asks for {asked_mib} on one"
 
 
 def _named(question: _Question) -> str:
-    """The filter leaves a job alone whose user chose where it runs."""
+    """The submit filter leaves a job alone if its user chose where it runs."""
     job, partition = question.job, question.case.partition
     if question.listed:
         return ""
-    theirs = {question.asker.default, *question.asker.ours, ""}
-    others = [name for name in job.partitions if name not in theirs]
-    if question.asker.default and others:
+    filter_partitions = {question.asker.default, *question.asker.ours, ""}
+    user_partitions = [name for name in job.partitions if name not in filter_partitions]
+    if question.asker.default and user_partitions:
         return (
-            f"the job names partition {','.join(others)}; one that names none may get {partition}"
+            f"the job names partition {','.join(user_partitions)};"
+            f" a job that names none may get {partition}"
         )
-    for what, given in (
+    for kind, value in (
         ("nodes (-w)", job.required), ("nodes to avoid (-x)", job.excluded),
         ("a reservation", job.reservation),
     ):  # fmt: skip
-        if given:
-            return f"the job names {what}: the submit filter leaves such a job alone"
+        if value:
+            return f"the job names {kind}: the submit filter leaves such a job alone"
     return ""
 
 
@@ -244,25 +252,25 @@ def _qos(question: _Question) -> str:
     return _not_in("QOS", question.job.qos, question.case.qos, question)
 
 
-def _not_in(what: str, own: str, allowed: Collection[str], question: _Question) -> str:
-    """Why ``own`` is not among those that the cloud lets in; empty where it is."""
-    # Slurm has let the job in itself, by the account's parent perhaps, unless its reason says
-    # otherwise.
+def _not_in(kind: str, value: str, allowed: Collection[str], question: _Question) -> str:
+    """Return why ``value`` is not among the names that the cloud admits; "" if it is."""
+    # If the job is listed, Slurm itself has admitted it, perhaps by its account's parent, unless
+    # the reason for its wait is a refusal.
     let_in = question.listed and not question.job.wait_reason.row.is_refusal
-    if let_in or not allowed or own.lower() in {name.lower() for name in allowed}:
+    if let_in or not allowed or value.lower() in {name.lower() for name in allowed}:
         return ""
     names = ", ".join(sorted(allowed))
-    if not own:
-        return f"only {what} {names} may use it, and the job has none that Slurm knows"
-    return f"{what} {own} may not use it; only {names} may (who in slurm-elastic.yaml)"
+    if not value:
+        return f"only {kind} {names} may use it, and the job has none that Slurm knows"
+    return f"{kind} {value} may not use it; only {names} may (who in slurm-elastic.yaml)"
 
 
 def _group(question: _Question) -> str:
     groups, allowed = question.asker.groups, question.case.groups
     if groups is None or not allowed or groups & set(allowed):
         return ""
-    of = question.job.user or "its user"
-    return f"{of} is in none of the groups that may use it: {', '.join(allowed)}"
+    user = question.job.user or "its user"
+    return f"{user} is in none of the groups that may use it: {', '.join(allowed)}"
 
 
 def _interactive(question: _Question) -> str:
@@ -284,22 +292,23 @@ _REST_WITHOUT_LIMIT = (
 
 
 def _time(question: _Question) -> str:
-    job, most = question.job, question.case.max_time
+    job, max_time = question.job, question.case.max_time
     limit = job.limit
-    if most is None or (limit is not None and limit <= most):
+    if max_time is None or (limit is not None and limit <= max_time):
         return ""
     if limit is None:
         is_fixed = is_limit_fixed(job, question.asker.fixed_arrays)
-        return f"{_REST_WITHOUT_LIMIT} {brief(most)}" if is_fixed and question.listed else ""
-    return f"the job's time limit is {brief(limit)}, the partition's {brief(most)} (sbatch -t)"
+        return f"{_REST_WITHOUT_LIMIT} {brief(max_time)}" if is_fixed and question.listed else ""
+    return f"the job's time limit is {brief(limit)}, the partition's {brief(max_time)} (sbatch -t)"
 
 
 def _size(question: _Question) -> str:
-    wanted = need(question.job, question.case.pool)
-    if wanted <= question.together:
+    node_count = need(question.job, question.case.pool)
+    if node_count <= question.together:
         return ""
     return (
-        f"the job asks for {wanted} nodes, and {question.together} such can be up together at most"
+        f"the job asks for {node_count} nodes,"
+        f" and {question.together} such can be up together at most"
     )
 
 
@@ -307,11 +316,11 @@ def _unlisted(question: _Question) -> str:
     if question.listed:
         return ""
     partition = question.case.partition
-    now = ",".join(filter(None, question.job.partitions))
-    why = question.case.unlisted or (
-        f"the job is for {now} only: its user named that, or the submit filter left it alone"
+    listed = ",".join(filter(None, question.job.partitions))
+    cause = question.case.unlisted or (
+        f"the job is for {listed} only: its user named that, or the submit filter left it alone"
     )
-    return f"{why}; do: scontrol update jobid={question.job.label} partition={now},{partition}"
+    return f"{cause}; do: scontrol update jobid={question.job.label} partition={listed},{partition}"
 
 
 def _kept(question: _Question) -> str:
@@ -330,21 +339,21 @@ def _reserved(question: _Question) -> str:
     """Reservations that leave the job too few nodes within its time limit."""
     pool, job, now = question.case.pool, question.job, question.asker.now
     end = now + (job.limit if job.limit is not None else math.inf)
-    own = job.reservation.split(",")
-    others = [
+    own_reservations = job.reservation.split(",")
+    blocking = [
         row
         for row in question.case.reserved
-        if row.name not in own and row.start < end and row.end > now
+        if row.name not in own_reservations and row.start < end and row.end > now
     ]
-    free = set(pool.nodes).difference(*(row.nodes for row in others))
-    if not others or len(free) >= _own_part(question):
+    free = set(pool.nodes).difference(*(row.nodes for row in blocking))
+    if not blocking or len(free) >= _nodes_needed_here(question):
         return ""
-    first = min(others, key=lambda row: row.start)
-    return f"{first.text}{fits_before(job, first.start, now)}"
+    earliest = min(blocking, key=lambda row: row.start)
+    return f"{earliest.text}{fits_before(job, earliest.start, now)}"
 
 
 def fits_before(job: SlurmJob, start: float, now: float) -> str:
-    """The time limit with which the job ends before a reservation starts."""
+    """Return the advice with the time limit that lets the job end before a reservation starts."""
     minutes = int((start - now) // 60)
     if minutes < 1:
         return ""
@@ -371,39 +380,39 @@ def _bar(question: _Question) -> str:
 
 
 def _health(question: _Question) -> str:
-    """Nodes that take no job, by the reason of most of them."""
+    """Nodes that take no job, with the most frequent reason."""
     nodes = question.case.nodes
     if nodes is None:
         return ""
-    out, reason = out_of_service(nodes.values(), question.asker.drain_terms)
+    unusable, reason = out_of_service(nodes.values(), question.asker.drain_terms)
     busy = sum(is_busy(n) and not is_down(n) and not is_drained(n) for n in nodes.values())
-    if not out or len(nodes) - out - busy >= _own_part(question):
+    if not unusable or len(nodes) - unusable - busy >= _nodes_needed_here(question):
         return ""
-    also = f" and {busy} are busy" if busy > 1 else " and 1 is busy" if busy else ""
-    return f"{out} of its {len(nodes)} nodes take no jobs{also}: {reason}"
+    busy_text = f" and {busy} are busy" if busy > 1 else " and 1 is busy" if busy else ""
+    return f"{unusable} of its {len(nodes)} nodes take no jobs{busy_text}: {reason}"
 
 
-def _own_part(question: _Question) -> int:
-    """Nodes of this pool that the job could do with; others may be another pool's."""
+def _nodes_needed_here(question: _Question) -> int:
+    """Return how many nodes of this pool the job needs; other nodes may come from other pools."""
     pool = question.case.pool
     return min(need(question.job, pool), len(pool.nodes))
 
 
 def out_of_service(nodes: Iterable[SlurmNode], terms: DrainTerms) -> tuple[int, NodeIll | Quoted]:
-    """How many are down or drained, and why most of them are."""
+    """Return how many nodes are down or drained, and the most frequent reason."""
     reasons: Counter[NodeIll | Quoted] = Counter()
     for node in nodes:
         if is_down(node) or is_drained(node):
             ails = ill(node, terms)
-            words = without_mark(node, HOLD_MARK)
-            reasons[ails.cause if ails else Quoted(text=words or "without a reason")] += 1
+            node_reason = without_mark(node, HOLD_MARK)
+            reasons[ails.cause if ails else Quoted(text=node_reason or "without a reason")] += 1
     return reasons.total(), reasons.most_common(1)[0][0] if reasons else Quoted(text="")
 
 
 def _in_use(question: _Question) -> str:
     nodes = question.case.nodes
     busy = [node for node in (nodes or {}).values() if is_busy(node)]
-    if not nodes or len(nodes) - len(busy) >= _own_part(question):
+    if not nodes or len(nodes) - len(busy) >= _nodes_needed_here(question):
         return ""
     return f"{len(busy)} of its {len(nodes)} nodes are in use"
 
@@ -430,14 +439,14 @@ PREDICATES: tuple[tuple[str, _Predicate], ...] = (
     ("bound", _bar),
     ("health", _health),
     ("in use", _in_use),
-    # It passes by itself: whatever else there is to tell comes before.
+    # Last, because this hold passes by itself: any other reason matters more.
     ("requeued", _requeued),
 )
 
 
-def grouped(found: Sequence[Verdict]) -> list[tuple[str, tuple[str, ...], str]]:
-    """Cloud, pools and reason: pools of one cloud with the same reason together."""
+def grouped(results: Sequence[Verdict]) -> list[tuple[str, tuple[str, ...], str]]:
+    """Return cloud, pools and reason, with pools of one cloud and the same reason together."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for one in found:
-        groups.setdefault((one.cloud, one.reason), []).append(one.pool)
+    for verdict in results:
+        groups.setdefault((verdict.cloud, verdict.reason), []).append(verdict.pool)
     return [(cloud, tuple(pools), reason) for (cloud, reason), pools in groups.items()]

@@ -7,30 +7,35 @@ from collections.abc import Collection, Iterable
 from slurm_elastic.model.slurm import SlurmJob
 
 
-def is_counted(job: SlurmJob, at: float) -> bool:
-    """Whether a new machine may start the pending job: growth policies and forecasts count it."""
+def is_counted(job: SlurmJob, now: float) -> bool:
+    """Whether a new machine may start the pending job, so that growth policies and forecasts count
+    it. ``now`` (Unix s).
+    """
     reason = job.wait_reason
-    # Slurm leaves the reason of a begin time there when the time has come.
-    if reason.is_begin_time and job.start > at:
+    # Slurm keeps the reason BeginTime after the begin time has come.
+    if reason.is_begin_time and job.start > now:
         return False
     return reason.row.is_counted and not job.is_held
 
 
 def fixed_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
-    """The arrays of which a task has started: Slurm has then fixed the time limit of the others."""
+    """Return the arrays of which a task has started: Slurm has then fixed the time limit of the
+    other tasks.
+    """
     return frozenset(
         job.array for job in jobs if job.array and job.task is not None and job.start and job.nodes
     )
 
 
 def is_limit_fixed(job: SlurmJob, arrays: Collection[int]) -> bool:
-    """Whether the job is the rest of an array in ``arrays``, of which a task has started."""
-    # The rest keeps the array's own number: Slurm gives the task that starts a new one (measured).
+    """Whether the job is the remainder of an array in ``arrays``, of which a task has started."""
+    # The remainder keeps the array's own number: Slurm gives each task that starts a new number
+    # (measured).
     return bool(job.array) and job.task is None and job.array in arrays
 
 
 def sentence(job: SlurmJob) -> str:
-    """Slurm's reason for which the job is pending, with what it means."""
+    """Return Slurm's reason why the job is pending, with its meaning."""
     reason = job.wait_reason
     if job.is_held_by_slurm:
         return (
