@@ -8,7 +8,7 @@ import pytest
 
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.model.slurm_words.node_causes import CAUSES, Strike
-from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill, told_by
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill, known_illness
 from slurm_elastic.policies.repair.book_rules import is_up
 
 TERMS = DrainTerms(slurm_user="slurm")
@@ -78,7 +78,7 @@ def test_what_slurm_says_has_a_cause_a_strike_and_a_remedy(reason: str) -> None:
 
 
 def test_every_cause_of_the_table_is_tried_here() -> None:
-    told = {one.why for reason in SAID if (one := told_by(reason)) is not None}
+    told = {one.why for reason in SAID if (one := known_illness(reason)) is not None}
     assert told == {cause.why for cause in CAUSES}
 
 

@@ -1,1 +1,1 @@
-"""Reads off Slurm's words in which state a node is, and why."""
+"""Reads from Slurm's words in which state a node is, and why."""

@@ -1,4 +1,4 @@
-"""Why a node takes no jobs: who keeps it from them, since when, and what returns it. Pure."""
+"""Why a node takes no jobs: who keeps jobs from it, since when, and what returns it. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 
 
 class Keep(Enum):
-    """How a node is kept from jobs; the value is what people read."""
+    """How a node is kept from jobs. The value is shown to people."""
 
     REBOOT = "reboots"
     REPLACED = "was taken out of service"
@@ -35,8 +35,8 @@ class Keep(Enum):
 
 
 class KeptNode(Struct, frozen=True, kw_only=True):
-    """One node that takes no jobs. ``who`` has kept it so ``since`` then (Unix time, 0: unknown)
-    and gave the ``reason``; ``actor`` must act. ``is_off``: no machine runs for it.
+    """One node that takes no jobs. ``who`` keeps it since ``since`` (Unix s, 0: unknown) for
+    ``reason``; ``actor`` must act. ``is_off``: no machine runs for it.
     """
 
     node: str
@@ -48,15 +48,15 @@ class KeptNode(Struct, frozen=True, kw_only=True):
     is_off: bool
 
     def command(self, nodes: str) -> str:
-        """The command by which a person returns such ``nodes``; "" if no person must act."""
+        """The command with which a person returns such ``nodes``; "" if no person must act."""
         if self.actor in (Actor.SLURM, Actor.SLURM_ELASTIC):
             return ""
-        # RESUME is refused for a powered-down node, or has Slurm wait for a machine there (22.05).
+        # Slurm refuses RESUME for a powered-down node, or waits for a machine there (22.05).
         return f"scontrol update nodename={nodes} state={'idle' if self.is_off else 'resume'}"
 
 
 def kept_node(node: SlurmNode, terms: DrainTerms) -> KeptNode | None:
-    """Why the node takes no jobs; None if it takes some, or if slurm-elastic itself keeps it."""
+    """Why the node takes no jobs; None if it takes jobs, or if slurm-elastic itself keeps it."""
     ails = ill(node, terms)
     how = Keep.REPLACED if ails is not None else _how(node)
     if how is None or has_mark(node, OUR_MARK):
@@ -75,18 +75,18 @@ def kept_node(node: SlurmNode, terms: DrainTerms) -> KeptNode | None:
 
 
 def _how(node: SlurmNode) -> Keep | None:
-    # slurmctld sets a node that it reboots DOWN until its slurmd is back.
+    # First, because slurmctld sets a node that it reboots DOWN until its slurmd is back.
     if is_rebooting(node):
         return Keep.REBOOT
     if is_down(node):
         return Keep.GIVEN_UP if has_mark(node, GIVEN_UP) else Keep.DOWN
     if is_drained(node):
         return Keep.DRAINED if "DRAIN" in node.states else Keep.FAILED
-    return Keep.OTHER if _others(node) else None
+    return Keep.OTHER if _lasting_states(node) else None
 
 
-def _others(node: SlurmNode) -> list[str]:
-    """The meanings of other states that keep jobs from the node until a person acts."""
+def _lasting_states(node: SlurmNode) -> list[str]:
+    """The meanings of further states that keep jobs from the node until a person acts."""
     rows = map(node_states.row_of, sorted(node.states))
     return [row.meaning for row in rows if row and row.keeps_jobs and not row.passes]
 
@@ -100,10 +100,13 @@ def _actor(how: Keep) -> Actor:
 
 
 def sentence(kept: KeptNode, nodes: str, count: int, since: str) -> str:
-    """``nodes`` are kept so; ``since`` is the time of that in words ("" if Slurm does not say)."""
+    """Say how ``count`` ``nodes`` are kept; ``since`` is the time as text ("" if Slurm does not
+    say).
+    """
     singular, plural = kept.how.value, _PLURAL[kept.how]
     text = f"node {nodes} {singular}" if count == 1 else f"nodes {nodes} {plural}"
-    # slurmctld puts itself in the place of the person once it has issued the reboot (22.05).
+    # After it has issued the reboot, slurmctld overwrites the name of the person who ordered it
+    # (22.05).
     if kept.how is not Keep.REBOOT:
         text += f" by {kept.who}"
     if since:

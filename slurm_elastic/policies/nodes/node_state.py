@@ -1,4 +1,4 @@
-"""Where a cloud node stands in its life, read off Slurm's state words. Pure."""
+"""Where a cloud node is in its life, read from its states in Slurm. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUSY = _ALLOCATED | {"COMPLETING"}
 
 
 class Phase(Enum):
-    """A cloud node's life (power_save.html): powered down, up, and the two ways between."""
+    """The life of a cloud node (power_save.html): powered down, up, and the two transitions."""
 
     POWERED_DOWN = "powered down"
     POWERING_UP = "powering up"
@@ -25,17 +25,19 @@ class Phase(Enum):
 
 
 def phase(node: SlurmNode) -> Phase:
-    """The phase of ``node``, by the flags slurmctld sets (measured on 22.05 to 26.05)."""
+    """Return the phase of ``node`` according to slurmctld's flags (measured on 22.05 to 26.05)."""
     return _phase(node.states)
 
 
 @functools.lru_cache(maxsize=1024)
 def _phase(states: frozenset[str]) -> Phase:
-    """Tens of thousands of nodes have few of them."""
-    # First: a node that is asked for again while it goes down is wanted up.
+    """Cached: tens of thousands of nodes have only few different sets of states."""
+    # First, because a node that is requested again while it powers down has both flags, and Slurm
+    # wants it up.
     if states & {"POWERING_UP", "POWER_UP"}:
         return Phase.POWERING_UP
-    # On a busy node (``allocated!``) POWER_DOWN only announces what follows its jobs: it is up.
+    # On a busy node (``allocated!``) POWER_DOWN takes effect only after its jobs, so the node is
+    # up.
     if "POWERING_DOWN" in states or ("POWER_DOWN" in states and not states & _BUSY):
         return Phase.POWERING_DOWN
     if "POWERED_DOWN" in states:
@@ -44,60 +46,66 @@ def _phase(states: frozenset[str]) -> Phase:
 
 
 def is_down(node: SlurmNode) -> bool:
-    """Base state DOWN: Slurm has given the node up."""
+    """Whether Slurm has given the node up (base state DOWN)."""
     return "DOWN" in node.states
 
 
 def is_answering(node: SlurmNode) -> bool:
-    """Up, and somebody answers slurmctld's pings at its address."""
+    """Whether the node is up and a slurmd at its address answers slurmctld's pings."""
     silent = is_down(node) or "NOT_RESPONDING" in node.states
     return phase(node) is Phase.UP and not silent
 
 
 def may_take_jobs(node: SlurmNode) -> bool:
-    """Up, and nobody keeps jobs off it."""
+    """Whether the node is up and neither DOWN nor drained."""
     return phase(node) is Phase.UP and not is_down(node) and not is_drained(node)
 
 
 def is_drained(node: SlurmNode) -> bool:
-    """The flags DRAIN or FAIL: no new jobs."""
+    """Whether a flag keeps new jobs from the node: DRAIN or FAIL."""
     return not node.states.isdisjoint(_DRAINED)
 
 
 def is_rebooting(node: SlurmNode) -> bool:
-    """A person has ordered a reboot, and slurmd is not back: slurmctld has it DOWN until then."""
+    """Whether a person has ordered a reboot and slurmd is not back yet; slurmctld has the node DOWN
+    until then.
+    """
     return not node.states.isdisjoint(_REBOOTS)
 
 
 def is_allocated(node: SlurmNode) -> bool:
-    """Slurm has given it to a job, or has forgotten that the job is over: by its state alone."""
+    """Whether the node's state says that a job has it. A slurmctld that forgot the end of the job
+    leaves the state behind.
+    """
     return not node.states.isdisjoint(_ALLOCATED)
 
 
 def is_busy(node: SlurmNode) -> bool:
-    """Some job holds the node (COMPLETING counts: its processes may still run)."""
+    """Whether a job holds the node. COMPLETING counts: processes of the job may still run."""
     return not node.states.isdisjoint(_BUSY)
 
 
 def is_unneeded(node: SlurmNode) -> bool:
-    """Whether no job is on the node's machine, nor will be: Slurm has powered the node down."""
+    """Whether no job is or will be on the node's machine: Slurm has powered the node down."""
     return phase(node) is Phase.POWERED_DOWN and not is_busy(node)
 
 
 def has_name_alone(node: SlurmNode) -> bool:
-    """Whether the node is off, and slurmctld would look up its name for its address."""
+    """Whether the node is off and slurmctld would look up its name to get its address."""
     return node.address == node.name and phase(node) is Phase.POWERED_DOWN
 
 
 def is_anothers_address(
     node: SlurmNode, machines: Collection[Instance], nodes: Collection[SlurmNode] = ()
 ) -> bool:
-    """Whether another node, or machine of ours, has the address of ``node``, which is lost, by now.
+    """Whether the address of ``node``, which is lost, now belongs to another node or to another
+    node's machine.
 
-    slurmctld tells a node that goes DOWN to kill its jobs, which would reach that machine, and the
-    very job if it runs there by then; and its answer has slurmctld take the node for one that is
-    back (22.05). A lost node whose address nobody has keeps it for this order, as a machine that
-    cannot be seen, but runs, has to hear it; it is set to nowhere with the next round ("clear").
+    slurmctld orders a node that goes DOWN to kill its jobs. The order would reach the other
+    machine, and would kill the very job if it now runs there. The other machine's answer also makes
+    slurmctld believe that the lost node is back (22.05). If no other node has the address, the lost
+    node keeps it, because a machine that we cannot see may still run and must get the order. The
+    next round sets the address to nowhere ("clear").
     """
     return node.name in at_anothers_address(machines, (node, *nodes))
 
@@ -105,22 +113,23 @@ def is_anothers_address(
 def at_anothers_address(
     machines: Collection[Instance], nodes: Collection[SlurmNode]
 ) -> frozenset[str]:
-    """All nodes of which ``is_anothers_address`` is true. On one host each has a port of its own; a
-    machine has its node's, and any where that is not among ``nodes``.
+    """Return all nodes for which ``is_anothers_address`` is true. On one host each node has its own
+    port. A machine has the port of its node, and any port if the node is not among ``nodes``.
     """
     ports = {node.name: node.port for node in nodes}
-    holders: dict[tuple[str, int | None], set[str]] = {}
+    nodes_by_place: dict[tuple[str, int | None], set[str]] = {}
     for node in nodes:
-        holders.setdefault((node.address, node.port), set()).add(node.name)
+        nodes_by_place.setdefault((node.address, node.port), set()).add(node.name)
     for machine in machines:
         place = (machine.address or "", ports.get(machine.node))
-        holders.setdefault(place, set()).add(machine.node)
+        nodes_by_place.setdefault(place, set()).add(machine.node)
     return frozenset(
         node.name
         for node in nodes
         if node.address
         and (
-            len(holders[node.address, node.port]) > 1
-            or not holders.get((node.address, None), set()) <= {node.name}
+            len(nodes_by_place[node.address, node.port]) > 1
+            # A machine of an unknown port may be at this node's port.
+            or not nodes_by_place.get((node.address, None), set()) <= {node.name}
         )
     )

@@ -1,5 +1,5 @@
-"""Nodes that Slurm itself has taken out of service: why, whose fault it is, what to do. Pure.
-``policies/repair/node_repairs.py`` makes of it that a machine is replaced.
+"""Nodes that Slurm itself has taken out of service: why, what is at fault, what to do. Pure.
+``policies/repair/node_repairs.py`` then replaces the machine.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from slurm_elastic.policies.nodes.node_state import is_down, is_drained
 
 
 class DrainTerms(Struct, frozen=True, kw_only=True):
-    """How drains are read: by which user slurmctld takes nodes out of service, and for which
-    reasons (patterns of shells) the site says that the machine is at fault, such as ``NHC: *``.
+    """How to read drains.
+
+    ``slurm_user``: the user as whom slurmctld takes nodes out of service. ``machine_reasons``:
+    shell patterns of reasons for which, says the site, the machine is at fault, such as ``NHC: *``.
     """
 
     slurm_user: str = "slurm"
@@ -25,7 +27,11 @@ class DrainTerms(Struct, frozen=True, kw_only=True):
 
 
 class Ill(Struct, frozen=True, kw_only=True):
-    """The illness of one node: Slurm's words, and the first cause that counts against its pool."""
+    """Why Slurm took a node out of service.
+
+    ``words``: Slurm's reason. ``why``: its meaning. ``strike``: whether it counts against the pool;
+    of several causes the first that counts. ``remedy``: what a person can do.
+    """
 
     words: str
     why: str
@@ -34,7 +40,7 @@ class Ill(Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> NodeIll:
-        """What is decided because of it."""
+        """The cause to record for decisions."""
         return NodeIll(node_reason=self.words, meaning=self.why, remedy=self.remedy)
 
     def __str__(self) -> str:
@@ -45,17 +51,17 @@ _COMPILED = tuple((cause, re.compile(cause.words)) for cause in CAUSES)
 
 
 def ill(node: SlurmNode, terms: DrainTerms) -> Ill | None:
-    """The illness of a node that Slurm keeps from jobs; None if a person or nobody does."""
+    """Return why Slurm keeps the node from jobs; None if it does not, or if a person does."""
     if not (is_down(node) or is_drained(node)):
         return None
-    # The reason of anybody else is a person's, who also takes it back.
+    # Any other user is a person, who will lift the drain.
     if node.reason_user not in ("", "root", terms.slurm_user):
         return None
-    return told_by(node.reason) or _declared(node.reason, terms)
+    return known_illness(node.reason) or _declared(node.reason, terms)
 
 
 def _declared(reason: str, terms: DrainTerms) -> Ill | None:
-    """The illness that the site's own health check names."""
+    """Return the illness that the site's own health check reports."""
     if not any(fnmatchcase(reason, pattern) for pattern in terms.machine_reasons):
         return None
     return Ill(
@@ -67,25 +73,27 @@ def _declared(reason: str, terms: DrainTerms) -> Ill | None:
     )
 
 
-def told_by(reason: str) -> Ill | None:
-    """The cause that a reason of Slurm's own names; None of any other text, and of a text of which
-    Slurm wrote only a part.
+def known_illness(reason: str) -> Ill | None:
+    """Return the cause that one of Slurm's own reasons names; None for any other text, and for a
+    text that is only partly Slurm's.
     """
-    # The words before "reboot timed out" are a person's and may have a comma.
+    # First the whole text, because a person's words before "reboot timed out" may contain a comma.
     if (whole := _cause(reason)) is not None:
         return whole
     causes = [_cause(part) for part in reason.split(", ")]
-    known = [cause for cause in causes if cause is not None]
-    if not known or len(known) < len(causes):
+    known_causes = [cause for cause in causes if cause is not None]
+    if not known_causes or len(known_causes) < len(causes):
         return None
-    first = next((cause for cause in known if cause.strike is Strike.POOL), known[0])
-    remedies = "; ".join(dict.fromkeys(cause.remedy for cause in known if cause.remedy))
-    return Ill(words=reason, why=first.why, strike=first.strike, remedy=remedies)
+    decisive = next(
+        (cause for cause in known_causes if cause.strike is Strike.POOL), known_causes[0]
+    )
+    remedies = "; ".join(dict.fromkeys(cause.remedy for cause in known_causes if cause.remedy))
+    return Ill(words=reason, why=decisive.why, strike=decisive.strike, remedy=remedies)
 
 
-def _cause(words: str) -> Ill | None:
+def _cause(reason: str) -> Ill | None:
     for cause, pattern in _COMPILED:
-        if found := pattern.fullmatch(words.strip()):
-            remedy = cause.remedy(found)
-            return Ill(words=words, why=cause.why, strike=cause.strike, remedy=remedy)
+        if match := pattern.fullmatch(reason.strip()):
+            remedy = cause.remedy(match)
+            return Ill(words=reason, why=cause.why, strike=cause.strike, remedy=remedy)
     return None
