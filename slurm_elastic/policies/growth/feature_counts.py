@@ -62,6 +62,7 @@ def _parts(term: Term, nodes: int) -> tuple[Part, ...]:
     counted = [term_of_all for term_of_all in terms if term_of_all.nodes]
     if not counted:
         return (Part(nodes, term),)
+    # A term without a count holds for all nodes, so each part must fulfil it.
     common = Term(terms=tuple(term_of_all for term_of_all in terms if not term_of_all.nodes))
     counted_parts = [
         Part(term_of_all.nodes, Term(terms=(term_of_all, *common.terms))) for term_of_all in counted

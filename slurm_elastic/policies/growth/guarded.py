@@ -50,6 +50,7 @@ def surplus(policy: SteadyStream | OwnGrowth, demand: Demand) -> int:
 
 
 def _counts(number: object) -> bool:
+    # Not isinstance(): True is an int, and would pass as one machine.
     return type(number) is int and number >= 0
 
 

@@ -347,6 +347,7 @@ def _head_start(now: GroupSnapshot) -> tuple[ScaleUp, ...]:
     """Start machines for the first job if the policy believes that idle machines of several pools
     serve it.
     """
+    # Without a hold Slurm itself powers up the nodes of the first job.
     idles = holds_back(now.growth) and not any(pool.booting for pool in now.pools)
     if not idles or not now.queue or now.running:
         return ()

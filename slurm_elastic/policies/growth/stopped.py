@@ -171,6 +171,7 @@ def to_start(
         if m.pool == pool.name
         and m.instance.node in nodes
         and m.instance.state in OFF
+        # A machine that the last list lacked may be gone.
         and not m.misses
         and not unfit(m, pool, now)
         and recipes.same(m)

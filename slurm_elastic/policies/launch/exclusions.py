@@ -130,6 +130,7 @@ def of_refusal(
     """
     of_offer, of_market, of_cloud = keys_of(offer)
     if isinstance(error, DeniedError):
+        # Some rights are granted per market: without such a right the cloud refuses all its offers.
         key = of_market if error.of_market else of_offer
         return key, capacity, DENIED, Quoted(text=f"{error.code}: {error.message}")
     cloud_text = Quoted(text=error.message)

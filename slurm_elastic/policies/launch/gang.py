@@ -90,6 +90,7 @@ def gangs(
         if len(share) > 1:
             whole.append(Gang(job=job, nodes=share))
             covered.update(share)
+        # A share of one node needs no other node, so it is a single node here.
         for node in (
             nodes_of_job if len(share) == 1 else [n for n in nodes_of_job if n in single_nodes]
         ):
@@ -149,6 +150,7 @@ def _reassigned(
     """
     for unit in failed:
         pools = {pool_of[n] for n in unit.nodes}
+        # A job over several pools would need spare nodes of each of them.
         if unit.job is None or len(pools) != 1:
             continue
         spare = spare_nodes.get(pools.pop(), [])

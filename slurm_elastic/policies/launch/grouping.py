@@ -79,6 +79,7 @@ def kind_of(value: object, named: re.Pattern[str] | None = None) -> object:
         return generalised(named.sub("*", value) if named else value)
     if isinstance(value, tuple):
         return tuple(kind_of(item, named) for item in value)
+    # Numbers are left out of the kind; a flag is not, although a bool is an int.
     return value if isinstance(value, bool) else None
 
 

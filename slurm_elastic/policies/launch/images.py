@@ -24,6 +24,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 def newest(choice: ImageChoice, candidates: Iterable[Candidate]) -> Candidate | None:
     """Return the newest image that fulfils ``choice``; None if none does."""
     fitting = [c for c in candidates if not lacks(choice, c)]
+    # The id decides between equal times, so that each call returns the same image.
     return max(fitting, key=lambda candidate: (candidate.created, candidate.id), default=None)
 
 

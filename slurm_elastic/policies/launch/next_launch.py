@@ -88,8 +88,10 @@ def next_launch(
     if not nodes:
         return NextLaunch(placement=full_placement, spare=room)
     whole = tuple(nodes) == lacking_nodes
+    # Fewer nodes wait for fewer jobs, so other rooms and other exclusions of spot may apply.
     placement = full_placement if whole else rank(part_of(request, nodes), offers, scope, now, keys)
     best, *alternatives = placement.ranked
+    # A gang may be split over launches: the next decision asks for its other nodes.
     nodes = nodes[: min(best.room, allowed)]
     market = best.offer.market
     # The cloud may start all nodes on any one of these offers, so each must hold all of them within

@@ -77,6 +77,7 @@ def location(_request: NodeRequest, offer: Offer) -> float:
 def market(_request: NodeRequest, offer: Offer) -> float:
     """Reserved, then spot, then on-demand, then spot that costs no less than on-demand."""
     if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
+        # Spot at this price saves nothing, and the cloud may still take the machine.
         return float(_MARKET_ORDER[Market.ON_DEMAND]) + 0.5
     return float(_MARKET_ORDER[offer.market])
 
@@ -336,6 +337,7 @@ def _room(
         # A paused pool tries one machine at a time, until it registers.
         bounds.append((max(1 - scope.booting.get(f"pool:{pool.name}", 0), 0), excluded.trial))
     used = scope.usage.nodes
+    # An operator's order may have changed the configured maximum.
     max_nodes = scope.pool_nodes.get(pool.name, pool.max_nodes)
     if max_nodes is not None:
         key = f"pool:{pool.name}"
@@ -359,6 +361,7 @@ def _limit_bounds(
         key = f"{scope}:{offer.market}" if scope else f"market:{offer.market}"
         bounds.append(_left(scope, by_market, usage.nodes.get(key, 0), offer.market))
     worst = offer.worst_price
+    # Machines without a price, such as those on the premises, fit under any cap.
     if limits.dollars_per_hour is not None and worst > 0:
         spent = usage.dollars_per_hour.get(scope, 0.0)
         # A billionth of slack against rounding: ten machines of $0.10 fit a cap of $1.00.

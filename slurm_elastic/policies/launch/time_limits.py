@@ -45,4 +45,5 @@ def exceeding(
 
 
 def _minutes(limit_s: float | None) -> float:
+    # Slurm's time limits are whole minutes.
     return math.inf if limit_s is None else limit_s // 60

@@ -77,6 +77,7 @@ def reached(look: Look, before: Sequence[Step]) -> tuple[Step, ...]:
         Step.REACHED: bool(look.answers),
         Step.REGISTERED: up and machine is not None,
     }
+    # A step proves all earlier steps, which the looks may have missed.
     last_index = max(
         (n for n, step in enumerate(is_reached) if is_reached[step] or step in before), default=-1
     )
@@ -315,6 +316,7 @@ def log_evidence(lines: Iterable[str], node: str) -> tuple[str, ...]:
         line for line in errors if LOG_WORDS.search(line) or re.search(rf"\b{node}\b", line)
     ]
     newest = about_node[::-1]
+    # sorted() is stable: the newest line stays first within each half.
     return (*_clocks(stripped), *sorted(newest, key=lambda line: not _PROTOCOL.search(line)))
 
 
@@ -337,6 +339,7 @@ _CTIME = "%a %b %d %H:%M:%S %Y"
 
 def _clocks(lines: Iterable[str]) -> tuple[str, ...]:
     """Return how far the clock of a credential's sender is off; slurmctld prints both times."""
+    # The dictionary below keeps the last pair of times in the log, which is the newest.
     matches = [match for line in lines if (match := _MUNGED.search(line))]
     times = {
         match[1]: datetime.strptime(match[2], _CTIME).replace(tzinfo=UTC) for match in matches

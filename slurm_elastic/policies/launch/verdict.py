@@ -119,6 +119,7 @@ def verdicts(asker: Asker, cases: Sequence[PoolCase]) -> tuple[Verdict, ...]:
     """Return one verdict per pool, in the order of ``cases``."""
     results = []
     for case in cases:
+        # A job runs within one partition, so the fitting pools of its partition add up.
         mates = [c for c in cases if c.partition == case.partition and could_run(asker.job, c.pool)]
         together = sum(mate.most for mate in mates)
         if case.cloud_most is not None:
@@ -267,6 +268,7 @@ def _not_in(kind: str, value: str, allowed: Collection[str], question: _Question
 
 def _group(question: _Question) -> str:
     groups, allowed = question.asker.groups, question.case.groups
+    # Unknown groups prove nothing.
     if groups is None or not allowed or groups & set(allowed):
         return ""
     user = question.job.user or "its user"
@@ -354,6 +356,7 @@ def _reserved(question: _Question) -> str:
 
 def fits_before(job: SlurmJob, start: float, now: float) -> str:
     """Return the advice with the time limit that lets the job end before a reservation starts."""
+    # Slurm's time limits are whole minutes.
     minutes = int((start - now) // 60)
     if minutes < 1:
         return ""

@@ -107,6 +107,7 @@ def overdrawn(scope: str, bounds: Bounds, spent: Spent, now: float) -> Overdrawn
     """
     today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     tomorrow = today + timedelta(days=1)
+    # The first of a month plus 32 days lies in the next month, whatever its length.
     next_month = (today.replace(day=1) + timedelta(days=32)).replace(day=1)
     for bound, used, period, until in (
         # The month first, because it bars for longer.

@@ -69,8 +69,8 @@ def addresses(snapshot: ClusterSnapshot) -> Iterable[Action]:
         node, address = snapshot.nodes.get(m.instance.node), m.instance.address
         if not address or not m.is_wanted or node is None or node.address == address:
             continue
-        # A node that has registered keeps its address: a change then would be too late for its job,
-        # which Slurm requeues (22.05, measured).
+        # After the registration a change would be too late for the node's job, which Slurm requeues
+        # (22.05, measured).
         if phase(node) is Phase.POWERING_UP:
             yield SetAddress(
                 node=node.name, address=address, cause=MachineThere(machine=m.instance.id)
@@ -179,7 +179,7 @@ def _sound_nodes(snapshot: ClusterSnapshot, pool: str) -> list[str]:
 
 
 def _service_s(machine: Machine, now: float) -> float:
-    """For how many seconds the machine has been in service, or was."""
+    """Return the time that the machine has been in service, or was, in seconds."""
     possible_ends = [end for end in (machine.retired_at, machine.ended_at, now) if end is not None]
     return min(possible_ends) - machine.registered_at if machine.registered_at is not None else 0.0
 

@@ -38,12 +38,12 @@ BOOKS = (Rule.READ, Rule.ADDRESSES, Rule.NAMES, Rule.REGISTRATIONS, Rule.DRAINS,
 class Terms(Struct, frozen=True, kw_only=True):
     """The part of the configuration that a pass over one cloud needs.
 
-    ``clouds``: all configured clouds; ``pools`` and ``pool_of`` are those of all clouds, by pool
-    and by node name. ``resume_timeout``, ``suspend_timeout`` (s). ``served``: how long a machine
-    must be in service to prove that its pool works (s). ``tells_addresses``: nodes get their
-    addresses from the provider. ``looks_names_up``: slurmctld looks up the names of nodes without
-    an address. ``first``: this is the first configured cloud, whose pass does the work that is
-    needed once per round. ``keys``: the order of offers (``ranking.KEYS``).
+    ``clouds``: all configured clouds. ``pools``, ``pool_of``: the pools of all clouds, by pool and
+    by node name. ``resume_timeout``, ``suspend_timeout`` (s). ``served``: how long a machine must
+    be in service to prove that its pool works (s). ``tells_addresses``: nodes get their addresses
+    from the provider. ``looks_names_up``: slurmctld looks up the names of nodes without an address.
+    ``first``: this cloud is the first configured one; its pass does the work of once per round.
+    ``keys``: the order of offers (``ranking.KEYS``).
     """
 
     cloud: str
@@ -66,13 +66,13 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     ``machines``: the ledger's live machines, ``launches`` its open launches, ``stopped`` its
     stopped machines, ``drains`` its open spans of drain, all of all clouds. ``recent``: the live
-    machines and those that ended in the last day, for the rules that need them. ``listed``: the
-    cloud's list, None if it could not be read. ``read_whole``: an earlier list was taken in
-    completely. ``answered``: by generation, when a launch was answered (Unix s), for launches whose
-    machines are missing. ``offers`` and ``scopes``: by pool, only for pools whose holds are due.
-    ``recipes``: those of the pass's cloud. ``writable``: the ledger can be written; one that cannot
-    may lack rows that its file has. ``request``: the request that the pass serves, None in a round;
-    ``nodes`` then has the request's nodes only.
+    machines and machines ended in the last day, if a rule needs them. ``listed``: the cloud's list,
+    None if the cloud could not be read. ``read_whole``: an earlier list was taken in completely.
+    ``answered``: by generation, when a launch was answered (Unix s), for launches with missing
+    machines. ``offers`` and ``scopes``: by pool, only for pools with due holds. ``recipes``: of the
+    pass's cloud. ``writable``: the ledger can be written; if not, it may lack rows of its file.
+    ``request``: the request that the pass serves, None in a round; ``nodes`` then has the request's
+    nodes only.
     """
 
     now: float

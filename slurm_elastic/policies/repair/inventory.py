@@ -122,14 +122,14 @@ def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
 
 
 def served(view: CloudView) -> set[str]:
-    """Return the nodes, of any cloud, that have a machine or an open launch that may have made one.
-    A machine whose end is decided does not count, however long its cloud keeps it.
+    """Return the nodes of all clouds with a machine, or with an open launch whose call may have
+    made one. A machine whose end is decided does not count, however long its cloud keeps it.
     """
     return standing(view) | {n for i in view.intents for n in i.nodes}
 
 
 def standing(view: CloudView) -> set[str]:
-    """Return the nodes, of any cloud, that have a machine whose end is not decided."""
+    """Return the nodes of all clouds with a machine whose end is not decided."""
     leaving = {m.id for m in view.tracked if m.suspending} | {m.id for m in view.stopped}
     nodes = {m.node for m in view.tracked if not m.suspending}
     nodes |= {i.node for i in view.listed or () if i.state in STANDING and i.id not in leaving}

@@ -41,15 +41,15 @@ def of_launches(view: CloudView, patience: Thresholds) -> list[Action]:
 
 def _adoptions(view: CloudView, machines_by_launch: _MachinesByLaunch) -> list[Action]:
     ledger_ids = {m.id for m in view.tracked} | {m.id for m in view.stopped}
-    # A launch that is confirmed brings its machines with it. Adopt those of a launch that is
-    # retried: they may be gone before the retry is answered.
+    # A confirmed launch brings its machines with it. The machines of a retried launch are adopted
+    # here, because they may be gone before the retry is answered.
     confirmed = {
         i.generation
         for i in view.intents
         if {machine.node for machine in machines_by_launch[i.generation]}.issuperset(i.nodes)
     }
     return [
-        # A stopped machine must not count as one that runs.
+        # A stopped machine must not count as a running machine.
         (AdoptStopped if instance.state in OFF else Adopt)(
             machine=instance.id,
             cause=TagsOfCluster(node=instance.node),

@@ -61,7 +61,7 @@ def _is_past(machine: Machine, long_ago: float) -> bool:
 
 
 def _served(snapshot: ClusterSnapshot, request: Request, long_ago: float) -> set[str]:
-    """The nodes that have a machine, or an open launch that may have made one."""
+    """Return the nodes with a machine, or with an open launch whose call may have made one."""
     cloud, clouds = snapshot.terms.cloud, snapshot.terms.clouds
     boot_deadline = snapshot.now - snapshot.terms.resume_timeout
 

@@ -30,8 +30,7 @@ def stopped_ones(
             if machine.misses >= patience.misses:
                 cause = NotListed(times=machine.misses, was_stopped=True)
                 yield NoteMissing(machine=machine.id, cause=cause)
-        # We start a machine only after the ledger has it as started, so somebody else has started
-        # this one.
+        # The ledger records a start before we call the cloud, so this start was not ours.
         elif state in STANDING:
             yield from _started_by_others(view, machine, serving)
         elif state in OFF and machine.unwanted:

@@ -45,7 +45,7 @@ def strays_of(
 
 
 def stray(instance: Instance, clouds: Container[str], pool_of: Mapping[str, Pool]) -> str | None:
-    """Why no pool has the machine's node; None if one of its own cloud does."""
+    """Why no pool has the machine's node; None if its own cloud has a pool for it."""
     if instance.cloud not in clouds:
         return f"the configuration has no cloud {instance.cloud} any more"
     if not instance.node:

@@ -19,7 +19,7 @@ _ENDING = (InstanceState.STOPPING, InstanceState.TERMINATED)
 
 
 class Bound(Struct, frozen=True, kw_only=True):
-    """For how long (s), and in how many looks in a row, a machine must be unneeded to end."""
+    """The time (s) and the number of looks in a row after which an unneeded machine may end."""
 
     seconds: float
     looks: int = 3
@@ -83,9 +83,9 @@ def overdue(
 
 
 def _at_work(nodes: Mapping[str, SlurmNode]) -> Set[str]:
-    """Addresses that Slurm has for exactly one cloud node, which is in use. The machine at such an
-    address serves that node, whatever its tags say, because anybody may have changed the tags. (On
-    one host all nodes share an address.)
+    """Addresses of exactly one cloud node each, which is in use. The machine at such an address
+    serves that node, whatever its tags say, because many people can change tags. (On one host all
+    nodes share an address.)
     """
     nodes_by_address: dict[str, list[SlurmNode]] = {}
     for node in nodes.values():
