@@ -348,8 +348,8 @@ def _head_start(now: GroupSnapshot) -> tuple[ScaleUp, ...]:
     serve it.
     """
     # Without a hold Slurm itself powers up the nodes of the first job.
-    idles = holds_back(now.growth) and not any(pool.booting for pool in now.pools)
-    if not idles or not now.queue or now.running:
+    needs_help = holds_back(now.growth) and not any(pool.booting for pool in now.pools)
+    if not needs_help or not now.queue or now.running:
         return ()
     needs = now.queue[0].nodes
     head = head_deficit(_head_room(pool, needs) for pool in now.pools)

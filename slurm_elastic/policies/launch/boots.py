@@ -140,7 +140,7 @@ def timed_out(
     ``late``: generations in ``cloud_part`` whose time is over; ``machines``: all live machines.
     """
     doubtful = [n for row in cloud_part.opened if row.generation in late for n in row.nodes]
-    # A node that has got another machine since then is not overdue.
+    # If another machine serves the node, the node is not overdue.
     served = {m.instance.node for m in machines if m.is_wanted} if doubtful else set()
     return TimedOut(
         cloud=cloud,

@@ -159,7 +159,9 @@ def after_refusal(
     )
 
 
-def after_partial(key: str, given: int, wanted: int, now: float, seconds: float) -> Exclusion:
+def after_partial(
+    key: str, given_count: int, wanted_count: int, now: float, seconds: float
+) -> Exclusion:
     """Return the cool-down of an offer that gave fewer machines than wanted. It is empty for now,
     but refused nothing, so its next cool-down does not grow.
     """
@@ -168,7 +170,7 @@ def after_partial(key: str, given: int, wanted: int, now: float, seconds: float)
         scope=key,
         until=now + seconds,
         code="Partial",
-        cause=PartlyGiven(given=given, wanted=wanted),
+        cause=PartlyGiven(given=given_count, wanted=wanted_count),
         count=0,
     )
 
@@ -259,15 +261,17 @@ class Boot(Struct, frozen=True, kw_only=True):
     registered: float | None = None
 
 
-def to_cool_down(failed: Sequence[Boot], others: Iterable[Boot], pool: str) -> tuple[str, ...]:
+def to_cool_down(failed: Sequence[Boot], pool_boots: Iterable[Boot], pool: str) -> tuple[str, ...]:
     """Return the cool-down keys for machines of a pool that did not register. ``pool`` is the key
     of the whole pool.
 
-    If ``others`` of the pool have registered since the first of these was launched, return only the
-    offers without a registration, which may be none.
+    If machines of the pool (``pool_boots``) have registered since the first of these was launched,
+    return only the offers without a registration, which may be none.
     """
     first_launched_at = min(boot.launched for boot in failed)
-    proofs = [b for b in others if b.registered is not None and b.registered >= first_launched_at]
+    proofs = [
+        b for b in pool_boots if b.registered is not None and b.registered >= first_launched_at
+    ]
     # No machine of the pool has come up since: an image, a network or a key is the likely cause,
     # and all offers share these.
     if not proofs:

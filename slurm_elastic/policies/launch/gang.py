@@ -33,7 +33,7 @@ def request_for(
     jobs: Mapping[int, Sequence[str]],
     owners: Mapping[int, Mapping[str, str]] | None = None,
 ) -> NodeRequest:
-    """Return a request for ``nodes``, with those of ``jobs`` (and their nodes) that wait for any of
+    """Return a request for ``nodes``, with the ``jobs`` (and their nodes) that wait for any of
     them.
     """
     whole = NodeRequest(

@@ -79,7 +79,7 @@ def next_launch(
     if caps:
         allowed, cap = turn(caps, scope.booting)
     if startable is not None and startable < len(nodes):
-        # A launch of fewer machines is not worth one of the calls that the cloud limits.
+        # A launch of fewer machines is not worth a call, because the cloud limits calls.
         at_once = startable if startable >= WORTH_A_CALL else 0
         if at_once < allowed:
             allowed, cap = at_once, StartsLimited(cloud=request.pool.cloud)
@@ -94,7 +94,7 @@ def next_launch(
     # A gang may be split over launches: the next decision asks for its other nodes.
     nodes = nodes[: min(best.room, allowed)]
     market = best.offer.market
-    # The cloud may start all nodes on any one of these offers, so each must hold all of them within
+    # The cloud may start all nodes on any of these offers, so each offer must hold all nodes within
     # every bound.
     fitting = (r.offer for r in alternatives if r.offer.market is market and r.room >= len(nodes))
     return NextLaunch(

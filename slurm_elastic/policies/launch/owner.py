@@ -16,8 +16,8 @@ _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}", re.ASCII)
 def agreed(
     jobs: Iterable[int], owners: Mapping[int, Mapping[str, str]], keys: Collection[str]
 ) -> dict[str, str]:
-    """Return those of ``keys`` (``account``, ``user``) for which all jobs have the same value, if
-    clouds accept it. An unknown job agrees with no other.
+    """Return the tags (of ``keys``: ``account``, ``user``) for which all jobs have the same value,
+    if clouds accept it. An unknown job agrees with no other.
     """
     numbers = tuple(jobs)
     agreed_tags: dict[str, str] = {}

@@ -14,7 +14,8 @@ def default_limits(
     """The limit (s; None: no limit) in each partition of a job that names none.
 
     Slurm sets DefaultTime of the FIRST partition at submission, and it then holds in all of them
-    (22.05, job_mgr.c). Without that, the partition in which the job starts decides.
+    (22.05, job_mgr.c). If that partition has no DefaultTime, the partition in which the job starts
+    decides.
     """
     first_partition = partitions[0] if partitions else ""
     if first_partition in default_times:

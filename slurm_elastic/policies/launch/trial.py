@@ -124,7 +124,7 @@ class FirstMistake(Struct, frozen=True):
 
 
 SLURMCTLD = "slurmctld: "
-"""Prefix for the error of one of Slurm's commands that got no answer."""
+"""Prefix for the error of a Slurm command that slurmctld did not answer."""
 HEADLESS = "Unable to contact slurm controller"
 NAMELESS = (
     r"getaddrinfo\(\) failed|Unable to resolve|[Cc]ould not resolve|Name or service not known"

@@ -89,7 +89,7 @@ class Asker(Struct, frozen=True, kw_only=True):
 
 class Verdict(Struct, frozen=True, kw_only=True):
     """``predicate``: the name of the first predicate that fails, ``reason``: its sentence. "slurm":
-    none of ours fails, and the reason is Slurm's own.
+    all our predicates hold, and the reason is Slurm's own.
     """
 
     cloud: str

@@ -157,9 +157,9 @@ def is_up(node: SlurmNode | None, terms: DrainTerms) -> bool:
 def _sound_nodes(snapshot: ClusterSnapshot, pool: str) -> list[str]:
     """The nodes that prove that a pool works again after Slurm took machines of it out of service.
 
-    A node proves it if its machine was launched after the last one that failed, and has served for
-    ``terms.served`` seconds: it still is up, or Slurm itself powered it down. Registration is no
-    proof, because a Prolog fails at the first job only.
+    The proof is a machine launched after the last failed machine that has served for
+    ``terms.served`` seconds: its node still is up, or Slurm itself powered it down. Registration is
+    no proof, because a Prolog fails at the first job only.
     """
     terms = snapshot.terms
     pool_machines = [

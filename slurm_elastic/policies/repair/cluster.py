@@ -138,10 +138,9 @@ def _elsewhere(snapshot: ClusterSnapshot) -> frozenset[str]:
     """Return the nodes that machines and open launches of other clouds serve, as after a pool was
     given to another cloud.
 
-    For a node that is powering up, only a machine that still boots within ResumeTimeout counts. A
-    machine that is past it, or that was up before this power-up (``stale_instances``), must not
-    block the node, because its cloud may be unreadable or no longer configured, so that nobody
-    could end the machine.
+    While a node powers up, only machines that still boot within ResumeTimeout count. An older
+    machine, or a machine from before this power-up (``stale_instances``), must not block the node:
+    if its cloud is unreadable or no longer configured, we cannot end it.
     """
     cloud, boot_deadline = snapshot.terms.cloud, snapshot.now - snapshot.terms.resume_timeout
     other_machines = [m for m in snapshot.machines if m.instance.cloud != cloud and m.is_wanted]
@@ -167,8 +166,7 @@ def _max_age(snapshot: ClusterSnapshot, machine: Machine) -> float | None:
     """
     if machine.pool in snapshot.terms.pools:
         return snapshot.terms.pools[machine.pool].max_age
-    # If one of the pools has no maximum, the machine may be of that pool, so it must not end by
-    # age.
+    # A pool without a maximum may be the machine's pool, so the machine must not end by its age.
     ages = [pool.max_age for pool in snapshot.own_pools]
     return max((age for age in ages if age is not None), default=None) if all(ages) else None
 

@@ -148,7 +148,7 @@ def is_overdue(view: CloudView, machine: TrackedInstance, patience: Thresholds) 
 def _lacks_all(
     live: Sequence[TrackedInstance], missing: Sequence[TrackedInstance], states: Collection[str]
 ) -> bool:
-    """Whether the list has none of the machines launched up to the newest missing one. Younger
+    """Whether the list lacks every machine launched up to the newest missing machine. Younger
     machines do not count: with another account's credentials we would still see what we launch with
     them.
     """

@@ -23,8 +23,8 @@ _MachinesByLaunch = Mapping[str, Sequence[Instance]]
 
 
 def of_launches(view: CloudView, patience: Thresholds) -> list[Action]:
-    """Return first the adoptions of machines that the ledger lacks, then what follows for each open
-    launch. An open launch is decided by what its machines show, so their rows must exist first.
+    """Return first the adoptions of machines that the ledger lacks, then the actions for open
+    launches. The adopted machines must have rows before a launch is settled by them.
     """
     if view.listed is None:
         return []

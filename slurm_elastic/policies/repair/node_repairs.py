@@ -43,7 +43,7 @@ from slurm_elastic.policies.repair.cloud_view import CloudView
 from slurm_elastic.policies.repair.inventory import is_heard, served
 
 _GIVEN_UP = (OUR_MARK, *GIVEN_UP)
-"""Reasons of a DOWN cloud node that we may clear: our own, and those that slurmctld sets."""
+"""Reasons of a DOWN cloud node that we may clear: our own reasons and slurmctld's."""
 
 
 def of_nodes(view: CloudView, *, pings_count: bool) -> list[Action]:
@@ -97,7 +97,9 @@ def _powered_down(node: SlurmNode) -> Action | None:
 
 
 def _started_again(view: CloudView) -> set[str]:
-    """Return the nodes that are up on their stopped machines, which somebody else has started."""
+    """Return the nodes of stopped machines that somebody else has started and whose
+    nodes are up.
+    """
     running = {i.id for i in view.listed or () if i.state in STANDING}
     nodes = {machine.node for machine in view.stopped if machine.id in running}
     return {name for name in nodes if view.phase(name) is Phase.UP}

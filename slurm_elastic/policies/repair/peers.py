@@ -130,7 +130,7 @@ def may_enrol_once(machine: Enrolling, now: float) -> bool:
 
 def newest(machines: Iterable[Enrolling], used_addresses: Iterable[str]) -> tuple[Enrolling, ...]:
     """Return the machines that may have their nodes' addresses, unless the address is in
-    ``used_addresses``. If a node has several machines, the one of the latest launch gets it.
+    ``used_addresses``. If a node has several machines, the machine of the latest launch gets it.
     """
     by_age = sorted(machines, key=lambda machine: generation_time(machine.generation))
     # The latest launch of a node comes last, so it replaces the earlier ones in the dictionary.
@@ -166,8 +166,8 @@ def blocks(subnet: str, sizes: Mapping[str, int]) -> dict[str, int]:
     used_ranges = [range(SMALLEST), range(subnet_size - SMALLEST, subnet_size)]
     placed: dict[str, int] = {}
     for size, name in sorted(((-_block(n), name) for name, n in sizes.items())):
-        # The place follows from the pool's name, so that adding or removing a pool moves no other
-        # pool, except one that wants the same place.
+        # The place follows from the pool's name, so a new or removed pool moves only pools that
+        # want the same place.
         free = _free(zlib.crc32(name.encode()), -size, subnet_size, used_ranges)
         if free is None:
             raise ValueError(f"no room for pool {name} in {subnet}")

@@ -68,7 +68,7 @@ up, idle         machine over age    there                    power-down
 up, busy         machine over age    there                    power-down-asap (after its jobs)
 ===============  ==================  =======================  =====================================
 
-The rows of machines are here; those of open launches are in ``launch_repairs``, of nodes in
+The rows of machines are here; rows of open launches are in ``launch_repairs``, of nodes in
 ``node_repairs``, of stopped machines in ``stopped_repairs``.
 
 "Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
@@ -285,8 +285,8 @@ def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action 
 
 
 def _doubles(view: CloudView) -> list[Action]:
-    """If a node has several live machines, keep the one at whose address Slurm has the node, else
-    the one of the newest generation, and end the others.
+    """If a node has several live machines, keep the machine at whose address Slurm has the node,
+    else the machine of the newest generation, and end the others.
     """
     listed_ids = {i.id for i in view.listed or ()}
     by_node: dict[str, list[TrackedInstance]] = {}

@@ -1,6 +1,6 @@
 """The actions that one request of slurmctld calls for. Pure.
 
-These are rows of the table of repairs (``reconcile_rules``) for the nodes of the request: powering
+They are rows of the table of repairs (``reconcile_rules``) for the nodes of the request: powering
 up without a machine -> launch, powered down with a machine -> end it. Because slurmctld has just
 asked, nothing must stand for a while, no cap applies, and the cloud's list is not needed. Requests
 are idempotent by node: one that comes twice, or late, is dropped with a reason.

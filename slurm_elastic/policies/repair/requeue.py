@@ -13,12 +13,13 @@ already killed, do not launch batch job", 22.05: slurm_cred_revoked). The job wo
 """
 
 
-def may_hurry(nodes: Collection[str], gone: Collection[str], since: float, now: float) -> bool:
+def may_hurry(
+    nodes: Collection[str], gone_nodes: Collection[str], since: float, now: float
+) -> bool:
     """Whether a job that was requeued at ``since`` (Unix s), or a little earlier, may start again.
 
-    It may start at once if all ``nodes`` that it had are ``gone``: drained, down or powered down by
-    force.
+    It may start at once if all ``nodes`` that it had are in ``gone_nodes``: drained, down or
+    powered down by force.
     """
-    # If `nodes` is empty, we do not know which nodes the job had, and it might get one of them
-    # again.
-    return now - since >= SETTLING or (bool(nodes) and set(nodes) <= set(gone))
+    # If `nodes` is empty, the nodes of the job are unknown, and it might get one of its old nodes.
+    return now - since >= SETTLING or (bool(nodes) and set(nodes) <= set(gone_nodes))

@@ -45,12 +45,12 @@ class Unneeded(Struct, frozen=True, kw_only=True):
 def overdue(
     nodes: Mapping[str, SlurmNode],
     busy: Container[str],
-    seen: Sequence[Instance],
+    listed: Sequence[Instance],
     before: Mapping[str, Standing],
     now: float,
     bound: Bound,
 ) -> Unneeded:
-    """Return the listed machines (``seen``) that have been unneeded for ``bound``.
+    """Return the machines of the cloud's list that have been unneeded for ``bound``.
 
     A machine is unneeded if its node is, and no job is on the node (``busy``). A machine that was
     needed in one look starts over. One look ends no more machines than repair may end in a round.
@@ -58,7 +58,7 @@ def overdue(
     at_work = _at_work(nodes)
     unneeded_machines = [
         machine
-        for machine in seen
+        for machine in listed
         if machine.state is not InstanceState.TERMINATED
         # A node that Slurm does not list proves nothing, so its machine stays.
         and machine.node in nodes
@@ -76,7 +76,7 @@ def overdue(
         and standing_since.looks >= bound.looks
     ]
     # Machines that already end must not raise the cap.
-    limit = cap(sum(machine.state not in _ENDING for machine in seen))
+    limit = cap(sum(machine.state not in _ENDING for machine in listed))
     return Unneeded(
         ready=tuple(ready[:limit]), waiting=max(len(ready) - limit, 0), standing=standing
     )
