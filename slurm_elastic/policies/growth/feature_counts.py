@@ -76,8 +76,8 @@ def _joined_by_and(term: Term) -> Iterator[Term]:
     if term.nodes or term.name or term.operator == "|":
         yield term
         return
-    for one in term.terms:
-        yield from _joined_by_and(one)
+    for inner in term.terms:
+        yield from _joined_by_and(inner)
 
 
 class _Reader:
