@@ -35,7 +35,7 @@ def checkpoint_blocks(view: CheckpointsView) -> Iterable[RenderableType]:
 def threatened(view: CheckpointsView) -> Iterable[RenderableType]:
     """Tables of notices, of jobs that are being moved, and of jobs that cannot be saved."""
     if view.threats:
-        table = Rows("Notices", "Node", "Kind", "Left", "Told by", words={"Told by": 24})
+        table = Rows("Notices", "Node", "Kind", "Left", "Told by", wrapped={"Told by": 24})
         for t in view.threats:
             reason = f": {t.reason}" if t.reason else ""
             by = words(f"{t.source}{reason}")
@@ -46,7 +46,7 @@ def threatened(view: CheckpointsView) -> Iterable[RenderableType]:
     if view.unsavable:
         table = Rows(
             "Jobs that cannot be saved", "Job", "Method", "Why", "It would help to",
-            words={"Why": 20, "It would help to": 20},
+            wrapped={"Why": 20, "It would help to": 20},
         )  # fmt: skip
         for u in view.unsavable:
             table.add(words(u.label), words(u.method), words(u.why, _WARN), words(u.remedy))
@@ -66,7 +66,7 @@ def _moves(title: str, moves: Sequence[MoveView], *times: str) -> Rows:
     names = ("Job", "Cause", "Off nodes", "Step", *times, *lost, "Note")
     if moves:
         title = f"{title}, times in {zone(moves[0].began)}"
-    table = Rows(title, *names, words={"Off nodes": 20, "Step": 20, "Note": 20}, gives=("Cause",))
+    table = Rows(title, *names, wrapped={"Off nodes": 20, "Step": 20, "Note": 20}, gives=("Cause",))
     for m in moves:
         image = "" if m.image is None else f"from save {m.image}"
         table.add(

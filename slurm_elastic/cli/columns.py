@@ -2,7 +2,7 @@
 
 Each row is one line. Only the columns in ``gives`` shrink, in that order, and only as many of them
 as needed. ``"Name"`` alone: the column is left out. ``("Name", 8)``: its cells are shortened in
-their middle, to at least 8 characters. ``words`` names columns of text and the width at which
+their middle, to at least 8 characters. ``wrapped`` names columns of text and the width at which
 their text wraps; no other column shrinks for them. If the rows are still too wide, the table takes
 its other form (``otherwise``). If it has no other form, columns of text become as narrow as their
 longest word, then words are broken, and the cells of all other columns are folded last.
@@ -29,14 +29,14 @@ class Rows:
         title: str,
         *names: str,
         right: Collection[str] = (),
-        words: Mapping[str, int] | None = None,
+        wrapped: Mapping[str, int] | None = None,
         gives: Sequence[str | tuple[str, int]] = (),
         otherwise: Callable[[], RenderableType] | None = None,
     ) -> None:
         self._title = title
         self._names = names
         self._right = right
-        self._words = words or {}
+        self._wrapped = wrapped or {}
         self._gives = gives
         self._otherwise = otherwise
         self._rows: list[Sequence[Text]] = []
@@ -57,8 +57,8 @@ class Rows:
         if self._otherwise:
             yield self._otherwise()
             return
-        heads = {name: max(len(name), _LEAST) for name in self._words}
-        for text in (self._narrowest(), heads, dict.fromkeys(self._words, _LEAST)):
+        heads = {name: max(len(name), _LEAST) for name in self._wrapped}
+        for text in (self._narrowest(), heads, dict.fromkeys(self._wrapped, _LEAST)):
             widths = self._widths(needs | text, self._gives)
             spare = options.max_width - _line(widths)
             if spare >= 0:
@@ -77,7 +77,7 @@ class Rows:
         A column of text whose text wraps anyway needs half of the width asked for, or more if it
         has a longer word; ``_restored`` gives it the spare width.
         """
-        asked = self._words.get(name)
+        asked = self._wrapped.get(name)
         if asked is None:
             return max(cell.cell_len for cell in self._cells(name))
         return max(_needed(cell, asked) for cell in self._cells(name))
@@ -86,7 +86,7 @@ class Rows:
         """The widths of the columns of text at which no word is broken."""
         return {
             name: max(len(name), *(_longest_word(cell) for cell in self._cells(name)))
-            for name in self._words
+            for name in self._wrapped
         }
 
     def _widths(
@@ -103,7 +103,7 @@ class Rows:
     def _restored(self, widths: dict[str, int], spare: int) -> dict[str, int]:
         """Spend the ``spare`` characters: first on text with most lines, then on cut cells."""
         longest = {name: max(cell.cell_len for cell in self._cells(name)) for name in widths}
-        text = [name for name in widths if name in self._words]
+        text = [name for name in widths if name in self._wrapped]
         while spare and (broken := [name for name in text if widths[name] < longest[name]]):
             widths[max(broken, key=lambda name: longest[name] / widths[name])] += 1
             spare -= 1
@@ -132,7 +132,7 @@ class Rows:
         yield from console.render(table, options.update(width=options.max_width + _GAP))
 
     def _cell(self, cell: Text, name: str, width: int, console: Console) -> Text:
-        if name not in self._words:
+        if name not in self._wrapped:
             return shortened(cell, width)
         return Text("\n").join(cell.wrap(console, width, overflow="fold"))
 

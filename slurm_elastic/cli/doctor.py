@@ -141,7 +141,7 @@ def diagnose(
     catalogues: Catalogues = NO_CATALOGUES,
 ) -> Diagnosis:
     """Check everything; the clouds at the same time, because each may take its whole time-out."""
-    parts = look_at_clouds(config, catalogues)
+    sections = look_at_clouds(config, catalogues)
     kept_findings, stuck = kept.examine(config, slurm, now)
     findings = [
         *([environment] if environment else []),
@@ -160,14 +160,14 @@ def diagnose(
         *network.examine(config, slurm, now),
         *(() if quick else head.slurm_conf(config)),
     ]
-    parts.append(FindingsPart(name="head node", findings=tuple(findings)))
+    sections.append(FindingsPart(name="head node", findings=tuple(findings)))
     if isinstance(slurm, bursting.Probing) and _answers(findings):
         probes = (
             *bursting.probes(config, slurm),
             *(() if quick else bursting.plain_job(config, slurm)),
         )
-        parts.append(FindingsPart(name="a job of one node", findings=probes))
-    return replace(_diagnosis(parts, now), stuck=stuck)
+        sections.append(FindingsPart(name="a job of one node", findings=probes))
+    return replace(_diagnosis(sections, now), stuck=stuck)
 
 
 def _both_heads(config: Config, now: float) -> Sequence[Finding]:
@@ -201,8 +201,8 @@ def before_install(
         *(() if quick else head.slurm_conf(config)),
     ]
     head_node = FindingsPart(name="head node", findings=tuple(findings))
-    parts = [*look_at_clouds(config, catalogues), head_node]
-    return _diagnosis(parts, now)
+    sections = [*look_at_clouds(config, catalogues), head_node]
+    return _diagnosis(sections, now)
 
 
 def _diagnosis(sections: Sequence[FindingsPart], now: float) -> Diagnosis:
@@ -266,9 +266,9 @@ def _blocked(reason: CloudBlocked | None) -> Sequence[Finding]:
 
 def render(diagnosis: Diagnosis, console: Console) -> None:
     """Print for people: one line for each finding, and below it what to do."""
-    for part in diagnosis.parts:
-        console.print(Text(part.name.capitalize(), style="bold"))
-        for finding in part.findings:
+    for section in diagnosis.parts:
+        console.print(Text(section.name.capitalize(), style="bold"))
+        for finding in section.findings:
             style = _STYLES[finding.level]
             row = Table.grid(padding=(0, 1, 0, 0))
             row.add_column(width=5)
@@ -287,7 +287,7 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
 def _conclusion(diagnosis: Diagnosis) -> Text:
     if diagnosis.wrong:
         return Text(f"{counted(diagnosis.wrong, 'thing')} to put right.", style="bold red")
-    notes = sum(f.level is Level.NOTE for part in diagnosis.parts for f in part.findings)
+    notes = sum(f.level is Level.NOTE for section in diagnosis.parts for f in section.findings)
     if diagnosis.stuck:
         jobs = f"{counted(diagnosis.stuck, 'job')} cannot start without help"
         return Text(f"{jobs}; {counted(notes, 'note')} to read.", style="yellow")

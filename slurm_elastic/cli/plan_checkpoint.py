@@ -139,7 +139,7 @@ def _order(figures: Figures) -> tuple[float, float, int]:
 
 def _table(rows: Sequence[CheckpointRow], best: str, site_policy: str) -> Rows:
     right = ("cost", "mean wait", "lost h", "saving h", "saves", "taken")
-    table = Rows("", "", "policy", *right, right=right, words={"policy": 20})
+    table = Rows("", "", "policy", *right, right=right, wrapped={"policy": 20})
     for row in rows:
         figures = row.figures
         table.add(

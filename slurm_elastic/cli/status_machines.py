@@ -38,7 +38,7 @@ def machines(
 def _instances(instances: Sequence[InstanceView]) -> RenderableType:
     names = ("Node", "Id", "Type", "Zone", "Market", "$/h", "Age", "Cost $", "Jobs", "Next")
     table = Rows(
-        "", *names, right=("$/h", "Age", "Cost $"), words={"Jobs": 20, "Next": 46},
+        "", *names, right=("$/h", "Age", "Cost $"), wrapped={"Jobs": 20, "Next": 46},
         gives=("Zone", "Id", ("Type", 12), "Market", "Age", "$/h", "Type"),
         otherwise=lambda: _instances_small(instances),
     )  # fmt: skip
@@ -55,7 +55,7 @@ def _instances_narrow(instances: Sequence[InstanceView], sort: str | None) -> Re
     money = "$/h" if sort == "price" else "Cost $"
     table = Rows(
         "", "Node", "Type", "Market", money, "Age", "Jobs, next", right=(money, "Age"),
-        words={"Jobs, next": 42}, gives=(("Type", 12), "Age", "Market", money, "Type"),
+        wrapped={"Jobs, next": 42}, gives=(("Type", 12), "Age", "Market", money, "Type"),
         otherwise=lambda: _instances_small(instances),
     )  # fmt: skip
     for i in instances:

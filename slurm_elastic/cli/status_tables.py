@@ -276,7 +276,7 @@ def _nodes(
     if top is not None and len(groups) > top:
         groups = sorted(groups, key=lambda group: group.state in _CALM_STATES)
     names = ("State", "Cloud", "Count", "Nodes", "Why")
-    table = Rows(title, *names, right=("Count",), words={"Why": 20}, gives=("Cloud",))
+    table = Rows(title, *names, right=("Count",), wrapped={"Why": 20}, gives=("Cloud",))
     for group in groups[:top]:
         table.add(
             Text(group.state, style=_state_style(group.state)),
@@ -330,7 +330,7 @@ def _cool_downs(
     groups: Sequence[Sequence[CoolDownView]], notices: Sequence[StatusNotice]
 ) -> RenderableType:
     names = ("Offer", "Left", "Why")
-    table = Rows("Cool-downs: not asked for now", *names, words={"Offer": 32, "Why": 20})
+    table = Rows("Cool-downs: not asked for now", *names, wrapped={"Offer": 32, "Why": 20})
     for group in groups:
         cool_down = group[0]
         table.add(
@@ -345,7 +345,7 @@ def _holds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
     ends = any(hold.kind == CAPACITY for hold in view.holds[:top])
     names = ("Pool", "Nodes", *(("Left",) if ends else ()), "Why")
     table = Rows(
-        "Nodes kept from Slurm for now (holds)", *names, words={"Why": 20}, gives=("Pool",)
+        "Nodes kept from Slurm for now (holds)", *names, wrapped={"Why": 20}, gives=("Pool",)
     )
     for hold in view.holds[:top]:
         left_text = brief(hold.left) if hold.left > 0 else "over"

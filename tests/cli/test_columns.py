@@ -14,7 +14,7 @@ NODE, KIND = "gpu-interactive-eu-west-node1", "standard-hpc-metal-24xlarge.v2"
 
 def shown(width: int, why: str = "down: Not responding", *, other_form: bool = False) -> list[str]:
     table = Rows(
-        "", "Node", "Type", "Market", "Cost $", "Next", right=("Cost $",), words={"Next": 30},
+        "", "Node", "Type", "Market", "Cost $", "Next", right=("Cost $",), wrapped={"Next": 30},
         gives=(("Type", 12), "Market"),
         otherwise=(lambda: Text(f"{NODE}: {why}")) if other_form else None,
     )  # fmt: skip
@@ -71,7 +71,7 @@ def test_the_node_that_is_asked_for_comes_first() -> None:
 
 def test_where_a_line_is_less_than_a_word_words_are_broken_and_names_are_not() -> None:
     table = Rows(
-        "", "Job", "Method", "Why", "It would help to", words={"Why": 20, "It would help to": 20}
+        "", "Job", "Method", "Why", "It would help to", wrapped={"Why": 20, "It would help to": 20}
     )
     why = f"it has a connection open (tcp {'9' * 40})"
     table.add("1", "criu", why, f"close it (fd {'8' * 40})")
