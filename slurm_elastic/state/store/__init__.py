@@ -1,7 +1,7 @@
-"""What our services remember: a journal of facts, and sqlite as its view.
+"""The memory of both services: a journal of facts, and an sqlite file as its view.
 
-``journal`` has the lines, ``view`` the file that is asked, ``disk`` both as one; ``store`` is what
-threads use, ``endurance`` how it goes on without a disk and ``merging`` how it comes back,
-``trouble`` names what ails one; ``before`` takes over files of releases without a journal,
-``backup`` is what ``slurm-elastic journal`` does.
+``journal`` reads and writes lines, ``view`` the sqlite file, ``disk`` both together. Threads use
+``store``. ``endurance`` continues in memory without a disk, and ``merging`` brings those rows back
+to the disk. ``trouble`` names faults of files. ``before`` takes over files of releases without a
+journal. ``backup`` is the code of ``slurm-elastic journal``.
 """

@@ -83,12 +83,12 @@ class Health(Struct, frozen=True, kw_only=True):
 def verify(memory: Memory) -> Health:
     """Read every line."""
     journal = journal_of(memory[0])
-    known = journal.applied().position.number  # before the lines, as more may be written
+    applied_number = journal.applied().position.number  # before the lines, as more may be written
     damages: list[Damage] = []
-    lines = facts = missing = lacking = last = beginning = 0
+    lines = facts = missing = lacking = last_number = beginning = 0
     for segment in journal.segments():
-        for raw, _, whole in _standing(journal, segment, damages):
-            line = read_line(raw) if whole else None
+        for content, _, whole in _standing(journal, segment, damages):
+            line = read_line(content) if whole else None
             if line is None:
                 continue
             rows = sum(len(fact.rows) for fact in line.facts)
@@ -97,12 +97,12 @@ def verify(memory: Memory) -> Health:
             elif line.n == beginning:
                 lacking -= rows
             else:
-                missing += max(line.n - last - 1, 0)
-            lines, facts, last = lines + 1, facts + rows, line.n
-    missing += max(known - last, 0)
+                missing += max(line.n - last_number - 1, 0)
+            lines, facts, last_number = lines + 1, facts + rows, line.n
+    missing += max(applied_number - last_number, 0)
     return Health(
-        name=journal.name, segments=len(journal.segments()), lines=lines, facts=facts, last=last,
-        damages=tuple(damages), missing=missing, lacking=lacking,
+        name=journal.name, segments=len(journal.segments()), lines=lines, facts=facts,
+        last=last_number, damages=tuple(damages), missing=missing, lacking=lacking,
     )  # fmt: skip
 
 
@@ -155,8 +155,8 @@ def _copy(memory: Memory, file: IO[bytes]) -> int:
         end, _ = filled(db, schema, journal)
         head, rows = begin_of(db, schema), rows_of(db, schema)
         lines = 0
-        for raw in journal.beginning(head, rows, end.number, time.time()):
-            file.write(raw)
+        for content in journal.beginning(head, rows, end.number, time.time()):
+            file.write(content)
             lines += 1
     return lines
 
@@ -164,13 +164,13 @@ def _copy(memory: Memory, file: IO[bytes]) -> int:
 def _copy_whole(source: BinaryIO, size: int, file: IO[bytes]) -> int | None:
     """The lines of so many bytes, but for half a one at the end; None where one is damaged."""
     lines = 0
-    for raw in source:
-        size -= len(raw)
-        if size < 0 or raw[-1:] != b"\n":
+    for content in source:
+        size -= len(content)
+        if size < 0 or content[-1:] != b"\n":
             break
-        if not is_whole(raw):
+        if not is_whole(content):
             return None
-        file.write(raw)
+        file.write(content)
         lines += 1
     return lines
 
@@ -197,18 +197,18 @@ def put_back(
     The source is opened with the caller's own rights, and the memories are written with ``rights``.
     """
     with _rereadable(source) as file, rights():
-        found = _parts(source, file, memories)
-        for part in found:
-            _require_taken(source, file, part)
+        parts = _parts(source, file, memories)
+        for memory_part in parts:
+            _require_taken(source, file, memory_part)
             if not older:
-                _require_newer(source, part)
-        for part in found:
-            journal = journal_of(part.path)
+                _require_newer(source, memory_part)
+        for memory_part in parts:
+            journal = journal_of(memory_part.path)
             with contextlib.closing(journal), journal.locked(BUSY_TIMEOUT):
                 journal.note(Applied())  # first: whoever comes next makes its view of what is there
-                journal.segment_of(partial(_written, file, part))
-            Disk(part.path, part.schema).close()
-    return sum(part.lines for part in found)
+                journal.segment_of(partial(_written, file, memory_part))
+            Disk(memory_part.path, memory_part.schema).close()
+    return sum(memory_part.lines for memory_part in parts)
 
 
 @contextlib.contextmanager
@@ -225,8 +225,8 @@ def _rereadable(source: Path) -> Iterator[BinaryIO]:
 
 def _lines_of(file: BinaryIO, part: _Part) -> Iterator[Line]:
     file.seek(0)
-    for raw in itertools.islice(file, part.begin, part.begin + part.lines):
-        if (line := read_line(raw)) is not None:
+    for content in itertools.islice(file, part.begin, part.begin + part.lines):
+        if (line := read_line(content)) is not None:
             yield line
 
 
@@ -308,10 +308,10 @@ def _is_alone(memory: Memory) -> bool:
 def _parts(source: Path, file: BinaryIO, memories: Sequence[Memory]) -> list[_Part]:
     names = {memory[1].name: memory for memory in memories}
     segment = re.compile(rf"({'|'.join(re.escape(path.stem) for path, _ in memories)})-\d+\.jsonl")
-    found: list[_Part] = []
-    for number, raw in enumerate(file, 1):
-        line = read_line(raw)
-        if raw[-1:] != b"\n" and segment.fullmatch(source.name):
+    parts: list[_Part] = []
+    for number, content in enumerate(file, 1):
+        line = read_line(content)
+        if content[-1:] != b"\n" and segment.fullmatch(source.name):
             log.warning("%s: half a line at the end, of which no write told, is left out", source)
             break
         if line is None:
@@ -327,13 +327,13 @@ def _parts(source: Path, file: BinaryIO, memories: Sequence[Memory]) -> list[_Pa
                 )
             path, schema = names[line.begin.memory]
             begin = number - 1
-            found.append(_Part(path=path, schema=schema, first=line, last=line.n, begin=begin))
-        if not found:
+            parts.append(_Part(path=path, schema=schema, first=line, last=line.n, begin=begin))
+        if not parts:
             raise SlurmElasticError(
                 f"{source}: line {number} begins no journal, expected an export"
             )
-        found[-1].lines += 1
-        found[-1].last = line.n
-    if not found:
+        parts[-1].lines += 1
+        parts[-1].last = line.n
+    if not parts:
         raise SlurmElasticError(f"{source} is empty, expected an export")
-    return found
+    return parts

@@ -1,5 +1,5 @@
-"""Files of releases that had no journal: their rows become the first segment, and they
-are kept beside as ``*.before-journal``.
+"""Take over files of releases without a journal. Their rows become the first segment, and the files
+are kept as ``*.before-journal``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _ROUNDED = 1.0
 
 
 def is_before(path: Path, schema: Schema) -> bool:
-    """Whether the file is one of those. sqlite3.DatabaseError for what is no file of ours."""
+    """Whether a release without a journal wrote the file. Raises sqlite3.DatabaseError for another
+    program's database.
+    """
     with contextlib.closing(view.connect(path)) as db:
         version = view.version_of(db, path, schema)
         if not version and view.tables_of(db):
@@ -28,8 +30,9 @@ def is_before(path: Path, schema: Schema) -> bool:
 
 
 def put_by(path: Path, journal: Journal | None) -> None:
-    """Out of the way, once its rows are in the journal. ConfigError where that release has written
-    to it since then, after ``journal`` (None: that was just now), which does not know what.
+    """Rename the file after its rows are in the journal. Raises ConfigError if the earlier release
+    wrote to the file after ``journal``, which lacks those rows (None: the rows were taken over just
+    now, so no check is needed).
     """
     if journal is not None:
         _require_taken(path, journal)
@@ -39,7 +42,7 @@ def put_by(path: Path, journal: Journal | None) -> None:
 def _require_taken(path: Path, journal: Journal) -> None:
     newest = journal.path(journal.segments()[-1])
     beside = path.with_name(f"{path.name}-wal")
-    written = max(one.stat().st_mtime for one in (path, beside) if one.exists())
+    written = max(file.stat().st_mtime for file in (path, beside) if file.exists())
     if written > newest.stat().st_mtime + _ROUNDED:
         raise ConfigError(
             f"{path} was written by a release without a journal after {journal.directory}: move "
@@ -48,8 +51,8 @@ def _require_taken(path: Path, journal: Journal) -> None:
 
 
 def carry_over(path: Path, schema: Schema, rows: sqlite3.Connection) -> None:
-    """Its rows into the tables of the same names, and all of the file into one: nothing in -wal.
-    Columns that are new have their defaults.
+    """Copy the rows of the file to the tables of the same names; new columns get their defaults.
+    Raises ConfigError for a schema that is too old.
     """
     with contextlib.closing(view.connect(path)) as db:
         version = view.version_of(db, path, schema)
@@ -59,6 +62,7 @@ def carry_over(path: Path, schema: Schema, rows: sqlite3.Connection) -> None:
                 f"from {schema.before.start} on: start the last release without a journal once, "
                 "then this one"
             )
+        # Moves all pages from -wal into the file, because ``put_by`` renames the file alone.
         db.execute("pragma journal_mode = delete")
         filler = Filler(rows, schema)
         with view.transaction(rows):

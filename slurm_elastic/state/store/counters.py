@@ -1,4 +1,4 @@
-"""Sums over all time, which both memories keep in a table of that name."""
+"""Sums over all time, in the table ``counters`` of both memories."""
 
 COUNT = (
     "insert into counters (name, value) select key, value from json_each(?) where true "

@@ -1,8 +1,8 @@
-"""A journal and its view as one open thing, for one thread at a time.
+"""A journal and its view, opened together, for one thread at a time.
 
-Under the journal's lock a writer first takes in what others have appended; then a line is appended
-and synced, and the view changed. A crash between is made up for by the next writer, as
-``NAME.applied`` says after which line the view stands.
+Under the journal's lock a writer first applies the lines that others have appended. It then appends
+a line, syncs it, and changes the view, in this order. After a crash in between, the next writer
+applies the missing lines, because ``NAME.applied`` has the last line that the view has.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from slurm_elastic.state.store.view import Filler, Schema, transaction
 log = logging.getLogger(__name__)
 
 LONG = 16 << 20
-"""Bytes of lines from which on a new segment is begun, beside ROW for each of its first rows."""
+"""Bytes of lines after which a new segment begins, plus ROW for each of its first rows."""
 ROW = 1000
 CLOSED: Identity = (-1, -1)
 """The identity of no file."""
 
 
 class Disk:
-    """``begins``: whether there may be none yet. sqlite3.Error passes through, JournalError among
-    them. ``changed``: whether the view may have other rows than at the last look of its owner;
-    ``patience``: seconds to wait for others.
+    """``begins``: whether to create missing files. sqlite3.Error passes through, JournalError among
+    them. ``changed``: whether the rows of the view may have changed since the owner reset it.
+    ``patience``: seconds to wait for other processes.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Disk:
         self.journal.close()
 
     def require_current(self) -> Disk:
-        """Itself, with the view open that is at its path, made anew where it has to be."""
+        """Open the view that is at the path now, rebuilt if necessary; return the disk itself."""
         if not self._alone and identity(self.path) != self.identity:
             with self.turn():
                 pass
@@ -113,13 +113,15 @@ class Disk:
             self._begin_of_view(time.time())
 
     def _require_whole(self) -> None:
-        """LostFileError where a copy of the journal was put beside a view that knows more."""
+        """Raise LostFileError if the view is ahead of the journal, because an older copy of the
+        journal was put in its place.
+        """
         if view.number_of(self.db) > self.position.number:
             end = self.journal.path(self.position.segment)
             raise LostFileError(2, "it ends before its view", str(end))
 
     def _is_sound(self) -> bool:
-        """Whether the view that is there has what is said of it."""
+        """Whether the existing view has the rows that ``NAME.applied`` says."""
         if not self.path.exists():
             return False
         with contextlib.closing(view.connect(self.path)) as db:
@@ -128,13 +130,13 @@ class Disk:
         applied = self.journal.applied()
         is_same = applied.view == identity(self.path) and applied.boot == self._boot
         is_same = is_same and applied.epoch == self.journal.epoch
-        # An older copy may have been put into its place.
+        # A lower number: the view was replaced by an older copy.
         is_whole = number >= applied.position.number
         return is_same and is_whole and version == self.schema.version
 
     def _begin(self) -> None:
-        """The first segment: of a view whose journal is gone, of the file of a release that had no
-        journal, or of nothing.
+        """Write the first segment: from a view whose journal is gone, from the file of a release
+        without a journal, or empty.
         """
         if not self.begins:
             raise sqlite3.OperationalError(f"there is no {self.schema.name} at the moment")
@@ -151,24 +153,28 @@ class Disk:
             )  # fmt: skip
 
     def _anew(self, *, taken: bool) -> None:
-        """``taken``: the rows of a file of before are in the journal since just now."""
+        """Rebuild the view from the journal. ``taken``: the rows of a file without a journal were
+        just written to the journal.
+        """
         with contextlib.suppress(sqlite3.DatabaseError):
             if self.path.exists() and is_before(self.path, self.schema):
                 put_by(self.path, None if taken else self.journal)
-        # A segment may be there whose maker was killed before its name was on the disk.
+        # The process that renamed a segment may have been killed before it synced the directory.
         writing.require_synced(self.journal.directory)
         began = time.monotonic()
-        known = self.journal.applied().position.number
+        applied_number = self.journal.applied().position.number
         position, damages = view.made_anew(self.path, self.schema, self.journal)
         self._say(damages)
-        if position.number < known:
+        if position.number < applied_number:
             log.error(
                 "the journal %s ends with line %d and had %d: what was said after it is lost",
-                self.journal.path(position.segment), position.number, known,
+                self.journal.path(position.segment), position.number, applied_number,
             )  # fmt: skip
-        made = identity(self.path)
+        view_identity = identity(self.path)
         epoch = self.journal.epoch
-        self.journal.note(Applied(position=position, view=made, boot=self._boot, epoch=epoch))
+        self.journal.note(
+            Applied(position=position, view=view_identity, boot=self._boot, epoch=epoch)
+        )
         log.info("%s was made of its journal in %.1f s", self.path, time.monotonic() - began)
 
     def _take(self, connection: sqlite3.Connection) -> None:
@@ -178,34 +184,37 @@ class Disk:
         self.changed = True
 
     def _note(self, position: Position) -> None:
-        """Both say how far the view has come. Where the view cannot, neither does, and the next one
-        takes the last lines in once more, which changes nothing.
+        """Write the position to the view, then to ``NAME.applied``. If the view fails, neither has
+        it, and the next writer applies the last lines again, which changes nothing.
         """
         self.position = position
         with contextlib.suppress(sqlite3.Error, OSError):
             view.set_number(self.db, position.number)
-            mine, epoch = self.identity, self.journal.epoch
-            self.journal.note(Applied(position=position, view=mine, boot=self._boot, epoch=epoch))
+            view_identity, epoch = self.identity, self.journal.epoch
+            self.journal.note(
+                Applied(position=position, view=view_identity, boot=self._boot, epoch=epoch)
+            )
 
     def _say(self, damages: Sequence[Damage]) -> None:
-        for one in damages:
-            if not one.torn:
+        for damage in damages:
+            if not damage.torn:
                 log.error(
                     "the journal %s is damaged in bytes %d to %d: what was said there is not "
-                    "known; do: slurm-elastic journal verify", one.path, one.begin, one.end,
+                    "known; do: slurm-elastic journal verify",
+                    damage.path, damage.begin, damage.end,
                 )  # fmt: skip
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Alone among all processes, with all that they have written; inside another one a part of
-        that.
+        """Hold the journal's lock, with the lines of all other processes applied; an inner turn is
+        a part of the outer one.
         """
         if self._alone:
             yield
             return
-        with contextlib.ExitStack() as alone:
+        with contextlib.ExitStack() as stack:
             with JournalError.of_system():  # and not what the caller meets meanwhile
-                alone.enter_context(self.journal.locked(self.patience))
+                stack.enter_context(self.journal.locked(self.patience))
                 self._catch_up()
             self._alone = True
             try:
@@ -230,8 +239,8 @@ class Disk:
             self._take_in()
 
     def _take_in(self) -> None:
-        """Under the lock: apply what the journal has beyond the view, and cut off half a line. A
-        segment that was begun by one that did not come to say so is gone on with.
+        """Under the lock: apply the lines that the view lacks, and cut off half a line at the end.
+        A new segment counts even if its writer was killed before it noted the segment.
         """
         if not self.journal.behind(self.position):
             return
@@ -255,35 +264,37 @@ class Disk:
 
     @contextlib.contextmanager
     def write(self, facts: list[Fact], now: Callable[[], float]) -> Iterator[sqlite3.Connection]:
-        """A transaction of the view; what ``facts`` has at its end is a line of the journal first.
-        What the view refuses is not in the journal either, as its writer is told that it failed.
+        """A transaction of the view. Before its commit ``facts`` are appended to the journal as one
+        line. If the commit fails the line is cut off again, because the writer gets an error.
         """
         with self.turn():
-            at = self.position
+            end = self.position
             try:
                 with transaction(self.db):
                     yield self.db
                     if facts:
-                        at = self._append([facts], now())
+                        end = self._append([facts], now())
             except sqlite3.Error:
                 self._cut()
                 raise
             if facts:
-                self._note(at)
+                self._note(end)
 
     def put(self, batches: Sequence[Sequence[Fact]], now: Callable[[], float]) -> None:
-        """A line of the journal for each, then the view; the same else."""
+        """Append a line to the journal for each batch, then change the view. If the view refuses,
+        the lines are cut off again.
+        """
         with self.turn():
-            at = self._append(batches, now())
-            one = [len(fact.rows) for facts in batches for fact in facts] == [1]
+            end = self._append(batches, now())
+            is_single_row = [len(fact.rows) for facts in batches for fact in facts] == [1]
             try:
-                with contextlib.nullcontext() if one else transaction(self.db):
+                with contextlib.nullcontext() if is_single_row else transaction(self.db):
                     for number, facts in enumerate(batches, self.position.number + 1):
                         self.filler.facts(facts, number)
-            except Exception:  # also of a value that sqlite has no room for
+            except Exception:  # also OverflowError, for an integer that sqlite cannot store
                 self._cut()
                 raise
-            self._note(at)
+            self._note(end)
 
     def _append(self, batches: Sequence[Sequence[Fact]], now: float) -> Position:
         with JournalError.of_system():
@@ -296,8 +307,9 @@ class Disk:
     # a new segment
 
     def shorten(self, lock: contextlib.AbstractContextManager[object], now: float) -> None:
-        """Begin a new segment where one is due. ``lock`` is its owner's, who goes on meanwhile: the
-        rows are read as of one moment, and what comes after it follows them.
+        """Begin a new segment if the current one is long. ``lock`` is the owner's lock. The owner
+        can write while the rows are copied: they are read as of one moment, and the lines that were
+        appended after that moment follow them.
         """
         if not self._is_long():
             return
@@ -318,9 +330,9 @@ class Disk:
                     turn.enter_context(self._turn_of(lock))
                     if self.position.segment != start.segment:
                         raise _BegunElsewhereError
-                    for raw, _, whole in self.journal.read(start.segment, start.offset):
+                    for content, _, whole in self.journal.read(start.segment, start.offset):
                         if whole:
-                            file.write(raw)
+                            file.write(content)
                     return self.position.number
 
                 rows = view.rows_of(reader, self.schema)
@@ -337,12 +349,12 @@ class Disk:
     def _is_long(self) -> bool:
         if self.position.offset < LONG:
             return False
-        first = self.journal.first(self.position.segment)
-        rows = 0 if first is None else first.rows
+        head = self.journal.first(self.position.segment)
+        rows = 0 if head is None else head.rows
         return self.position.offset > LONG + rows * ROW
 
     def begin_anew(self, now: float) -> None:
-        """A segment of the view's rows, as the journal's own lines are damaged or gone."""
+        """Begin a segment with the view's rows, after lines of the journal were damaged or lost."""
         with JournalError.of_system(), self.journal.locked(self.patience):
             self._take_in_others()
             self._begin_of_view(now)
@@ -355,7 +367,7 @@ class Disk:
         self._note(self.journal.begin(head, rows, number, now))
 
     def _take_in_others(self) -> None:
-        """What others have written by now, as far as it is there."""
+        """Apply the lines of other processes, as far as their files exist."""
         applied = self.journal.applied()
         if applied.view == identity(self.path) != self.identity:
             self._take(view.open_writer(self.path, self.patience))
@@ -365,7 +377,7 @@ class Disk:
             self._take_in()
 
     def damaged(self) -> Damage | None:
-        """The first damage of the segment in use, all of which is read for that."""
+        """The first damage of the current segment; reads the whole segment."""
         damages: list[Damage] = []
         for _ in self.journal.read(self.position.segment, 0, damages):
             if damages and not damages[0].torn:
@@ -374,19 +386,19 @@ class Disk:
 
 
 class _BegunElsewhereError(Exception):
-    """Another process has begun a segment meanwhile, or its owner has given this disk up."""
+    """Another process began a segment during the copy, or the owner closed this disk."""
 
 
 class Elsewhere:
-    """A disk that is another service's, which may be away: sqlite3.Error where there is none at the
-    moment; a later call looks again. Only the first one makes what is not there: what is lost later
-    the other service may have still.
+    """The disk of another service, which may be missing: a call then raises sqlite3.Error, and a
+    later call tries again. Only the first call creates missing files. Later the other service may
+    still have the rows of lost files in memory.
     """
 
     AGAIN = 5.0
     """Seconds between two tries to open it."""
     SHORT = 1.0
-    """Seconds to wait for others then: jobs must not wait for it."""
+    """Seconds to wait for other processes. It is short because jobs wait for the caller."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
         self._path, self._schema = path, schema
@@ -400,7 +412,7 @@ class Elsewhere:
         try:
             return self._current()
         except OSError as error:
-            # A directory that two heads share may go while it is looked at (ESTALE).
+            # ESTALE: the shared directory of two heads (NFS) may disappear between two calls.
             raise sqlite3.OperationalError(
                 f"the {self._schema.name} cannot be opened: {error}"
             ) from error

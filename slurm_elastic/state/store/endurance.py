@@ -1,8 +1,8 @@
-"""A memory whose files may fail: while they cannot be used it goes on in memory.
+"""A store whose files may fail: while they cannot be used it continues in memory.
 
-What is wrong with one of both files is mended of the other: a view of its journal, a journal of the
-view. For all else what matters of the rows goes over into memory; what is written there waits, and
-is appended when the disk is back.
+A damaged view is rebuilt from the journal, and a lost journal from the view. After any other fault
+the recent rows are copied to memory. Writes in memory wait there, and are appended to the journal
+when the disk is back.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from slurm_elastic.state.store.view import Filler, Schema, transaction
 log = logging.getLogger(__name__)
 
 AGAIN = 10.0
-"""Seconds between two looks at files that could not be used."""
+"""Seconds between two tries to use the files again."""
 LOOK = 60.0
 """Seconds between two readings of the view while it is in use."""
 READ = 600.0
 """Seconds between two readings of the journal's segment in use."""
 SHORT = 1.0
-"""Seconds to wait for others where the files are only looked at."""
+"""Seconds to wait for other processes during checks."""
 KEPT = 40 * 86400.0
-"""Seconds: what was paid longer ago counts in no budget."""
+"""Seconds after which a cost counts in no budget."""
 TROUBLES = (sqlite3.Error, OSError)
 _MENDED = (Kind.CORRUPT, Kind.LOST)
 
 
 class Endurance(Struct, frozen=True):
-    """``mode`` is what the log calls the time without the files, ``means`` what that means."""
+    """``mode``: the name of the state without files in the log. ``means``: its effect."""
 
     mode: str
     means: str
@@ -61,7 +61,7 @@ class Endurance(Struct, frozen=True):
 
 
 class Memory:
-    """What stands in for the disk: what is ``waiting`` is to be appended to it."""
+    """Replaces the disk while it cannot be used. ``waiting``: the facts to append to the disk."""
 
     def __init__(self, db: sqlite3.Connection, schema: Schema, number: int = 0) -> None:
         self.db, self._number, self._schema = db, number, schema
@@ -80,11 +80,11 @@ class Memory:
 
     @property
     def position(self) -> Position:
-        """The number of the line that was last, as if each write had been one."""
+        """The number of the last line, as if each write in memory had been a line."""
         return Position(number=self._number)
 
     def appended(self, number: int) -> None:
-        """What waits is on the disk, up to the line of that number."""
+        """The waiting facts are on the disk, up to the line of that number."""
         self.waiting = Waiting(self._schema)
         self._number = number
 
@@ -108,8 +108,8 @@ class Memory:
 
 
 class Refuge:
-    """Keeps no lock: its owner calls it under its own. ``damage`` is what any thread has met, on
-    which the next ``check`` acts.
+    """The disk, or the memory that replaces it. It has no lock: the owner calls it under its own.
+    ``damage``: the last error that a thread met; the next ``check`` handles it.
     """
 
     def __init__(self, path: Path, schema: Schema, endurance: Endurance) -> None:
@@ -157,7 +157,7 @@ class Refuge:
         disk.journal.behind(disk.position)
         clock = self._how.monotonic()
         if clock >= self._look:
-            # With a connection of its own: ours would answer from its cache.
+            # A new connection, because the open one would answer from its cache.
             self._look = clock + LOOK
             with contextlib.closing(view.connect(self._path, "ro", SHORT)) as reader:
                 view.require_sound(reader)
@@ -176,13 +176,13 @@ class Refuge:
         directory = self._path.parent / "journal"
         if clock < self._journal_look or not directory.is_symlink():
             return
-        # NFS below 4.2 writes all of the file for that, so not with each look.
+        # NFS before 4.2 has no fallocate, so the C library writes the whole file: not each time.
         require_room(directory.resolve(), size)
         self._journal_look = clock + AGAIN
 
     def give_up(self, error: BaseException) -> bool:
-        """The files have failed with ``error``: mend them, or go on in memory. Whether something
-        was done: there is nothing to do in memory.
+        """The files failed with ``error``: repair them, or continue in memory. Return False if the
+        store is in memory already.
         """
         disk = self._found
         if isinstance(disk, Memory):
@@ -200,7 +200,7 @@ class Refuge:
         return True
 
     def _mend(self, error: BaseException, disk: Disk) -> None:
-        """A view of its journal, or a journal of the view; both anew where nothing is left."""
+        """Rebuild the view from the journal, or the journal from the view."""
         trouble = trouble_of(error, self._path)
         log.error("%s", trouble.what)
         if trouble.kind is Kind.LOST:
@@ -211,32 +211,32 @@ class Refuge:
         disk.close()
 
     def _without_damage(self, damaged: Identity) -> None:
-        """Take a damaged view out of the way, unless another process has done so."""
+        """Rename a damaged view, unless another process has done so."""
         with contextlib.closing(journal_of(self._path)) as journal, journal.locked(SHORT):
             if identity(self._path) == damaged != NOWHERE:
                 aside = set_aside(self._path, self._how.now())
                 log.error("the damaged %s was set aside as %s", self._schema.name, aside)
 
     def _opened(self, patience: float) -> Disk:
-        there = identity(self._path)
+        earlier = identity(self._path)
         try:
-            made = Disk(self._path, self._schema, patience=patience)
+            disk = Disk(self._path, self._schema, patience=patience)
         except sqlite3.DatabaseError as error:
             if kind_of(error) is not Kind.CORRUPT:
                 raise
-            self._without_damage(there)
-            made = Disk(self._path, self._schema, patience=patience)
-        made.patience = view.BUSY_TIMEOUT
-        _wait_for(made.db, view.BUSY_TIMEOUT)
-        return made
+            self._without_damage(earlier)
+            disk = Disk(self._path, self._schema, patience=patience)
+        disk.patience = view.BUSY_TIMEOUT
+        _wait_for(disk.db, view.BUSY_TIMEOUT)
+        return disk
 
     # into memory, and back
 
     def _go_over(self, error: BaseException, disk: Disk | None) -> None:
         self._uncut = None if disk is None else disk.journal.uncut
         rows, end = self._readable(disk) or (view.open_memory(self._schema), Position())
-        last = end.number if disk is None else max(end.number, disk.position.number)
-        self._found = Memory(rows, self._schema, max(last, view.least(rows, self._schema)))
+        last_number = end.number if disk is None else max(end.number, disk.position.number)
+        self._found = Memory(rows, self._schema, max(last_number, view.least(rows, self._schema)))
         rows.backup(self._base)
         if disk is not None:
             disk.close()
@@ -246,7 +246,7 @@ class Refuge:
         self._say(self.trouble)
 
     def _readable(self, disk: Disk | None) -> tuple[sqlite3.Connection, Position] | None:
-        """What can be read of the rows, and up to where that is; None where that is nothing."""
+        """The rows that can be read, with the end of their lines; None if nothing can be read."""
         for read in (partial(self._of_view, disk), self._of_journal):
             memory = view.open_memory(self._schema)
             try:
@@ -274,7 +274,8 @@ class Refuge:
             filler = Filler(memory, self._schema)
             view.copied(source, memory, self._schema, self._how.now() - KEPT)
             with transaction(memory), contextlib.suppress(OSError):
-                # What others, or we, appended last, but for what failed and could not be cut off.
+                # Lines that the view lacks, except a failed write that could not be cut off: its
+                # caller got an error.
                 for line, place in journal.lines(end):
                     if self._uncut is not None and place[:2] > self._uncut[0][:2]:
                         break
@@ -291,7 +292,7 @@ class Refuge:
         return end
 
     def _trouble_of(self, error: BaseException) -> Trouble:
-        """Sqlite calls some full disks an I/O error."""
+        """The trouble of the error. sqlite reports some full disks as an I/O error."""
         trouble = trouble_of(error, self._path)
         if trouble.kind is Kind.UNUSABLE:
             try:
@@ -336,9 +337,11 @@ class Refuge:
         disk = self._opened(SHORT)
         try:
             if lines := memory.waiting.lines():
-                with disk.turn():  # nobody writes in between
+                with disk.turn():  # no other process may write between the merge and the append
                     merge = Merge(disk.db, self._base, self._schema)
-                    merged = [found for facts in lines if (found := merge.facts(facts))]
+                    merged = [
+                        merged_facts for facts in lines if (merged_facts := merge.facts(facts))
+                    ]
                     disk.put(merged, self._how.now)
             # The view still has its counts from before. Lists that were read while the rows were in
             # memory changed them there, and such changes are not in the journal.
@@ -357,8 +360,8 @@ class Refuge:
 
 
 def _is_grave(error: sqlite3.Error) -> bool:
-    """Whether the files are to be mended or given up, whichever thread has met the error: most
-    writes are those of workers, whose next try would fail as well.
+    """Whether to repair or give up the files for an error of any thread. Most writes are those of
+    workers, whose next try would fail as well.
     """
     if kind_of(error) in _MENDED:
         return True
@@ -369,5 +372,5 @@ def _is_grave(error: sqlite3.Error) -> bool:
 
 
 def _wait_for(db: sqlite3.Connection, patience: float) -> None:
-    """Have it wait so long (s) for other processes."""
+    """Set the seconds that the connection waits for other processes."""
     db.execute(f"pragma busy_timeout = {int(patience * 1000)}")

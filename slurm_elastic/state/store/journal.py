@@ -103,10 +103,10 @@ NOWHERE: Identity = (0, 0)
 def identity(file: Path | int) -> Identity:
     """Of the file that is at that path now, or was opened; NOWHERE where none can be found."""
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return NOWHERE
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 class Applied(Struct, frozen=True, kw_only=True):
@@ -127,8 +127,8 @@ _decode_applied = msgspec.json.Decoder(Applied).decode
 
 def line_of(line: Line) -> bytes:
     """As it is written."""
-    rest = b"," + _encode(line)[1:]
-    return b'%s%08x"%s\n' % (_CRC, zlib.crc32(rest), rest)
+    content = b"," + _encode(line)[1:]
+    return b'%s%08x"%s\n' % (_CRC, zlib.crc32(content), content)
 
 
 def read_line(raw: bytes) -> Line | None:
@@ -196,10 +196,10 @@ class Journal:
         """Those that there are, oldest first."""
         named = re.compile(rf"{re.escape(self.name)}-(\d{{6,}})\.jsonl")
         try:
-            found = [named.fullmatch(name) for name in os.listdir(self.directory)]
+            matches = [named.fullmatch(name) for name in os.listdir(self.directory)]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(int(one[1]) for one in found if one)
+        return sorted(int(match[1]) for match in matches if match)
 
     @contextlib.contextmanager
     def locked(self, patience: float) -> Iterator[None]:
@@ -255,9 +255,9 @@ class Journal:
         with ownfile.reader(self.turn) as file:
             return file.read(_APPLIED)
 
-    def note(self, one: Applied) -> None:
+    def note(self, applied: Applied) -> None:
         """Say what the view has, under the lock. Not synced: another boot asks for another view."""
-        content = _encode(one)
+        content = _encode(applied)
         os.pwrite(self._lock, content.ljust(256), 0)
 
     # lines
@@ -275,25 +275,25 @@ class Journal:
             raise LostFileError(2, "its end is gone", str(path))
         return size > position.offset or self.path(position.segment + 1).exists()
 
-    def append(self, at: Position, batches: Sequence[Sequence[Fact]], now: float) -> Position:
+    def append(self, end: Position, batches: Sequence[Sequence[Fact]], now: float) -> Position:
         """A line for each, on the disk on return; ``at`` is its end. An error leaves none."""
         lines = [
             line_of(Line(n=number, at=now, epoch=self.epoch, facts=tuple(facts)))
-            for number, facts in enumerate(batches, at.number + 1)
+            for number, facts in enumerate(batches, end.number + 1)
         ]
         content = b"".join(lines)
-        descriptor = self._descriptor(at.segment)
+        descriptor = self._descriptor(end.segment)
         try:
-            left = content
-            while left:
-                left = left[os.write(descriptor, left) :]
+            unwritten = content
+            while unwritten:
+                unwritten = unwritten[os.write(descriptor, unwritten) :]
             os.fsync(descriptor)
         except OSError as error:
-            error.filename = error.filename or os.path.realpath(self.path(at.segment))
+            error.filename = error.filename or os.path.realpath(self.path(end.segment))
             with contextlib.suppress(OSError):
-                self.cut(at.segment, at.offset)
+                self.cut(end.segment, end.offset)
             raise
-        return Position(at.segment, at.offset + len(content), at.number + len(lines))
+        return Position(end.segment, end.offset + len(content), end.number + len(lines))
 
     def _descriptor(self, segment: int) -> int:
         number, descriptor = self._open
@@ -318,12 +318,12 @@ class Journal:
                 continue
             is_later = segment > since.segment and since.offset > 0
             begin = 0 if segment > since.segment else since.offset
-            for raw, end, whole in self.read(segment, begin, damages):
-                line = read_line(raw) if whole else None
+            for content, end, whole in self.read(segment, begin, damages):
+                line = read_line(content) if whole else None
                 if line is None:
                     continue
-                known = is_later and line.n <= since.number
-                yield None if known else line, Position(segment, end, max(line.n, since.number))
+                is_known = is_later and line.n <= since.number
+                yield None if is_known else line, Position(segment, end, max(line.n, since.number))
 
     def read(
         self, segment: int, begin: int = 0, damages: list[Damage] | None = None
@@ -366,9 +366,9 @@ class Journal:
         """Under the lock: cut what is ``uncut``, unless others have taken it for a line by now."""
         if self.uncut is None:
             return
-        (segment, size, _), rest = self.uncut
+        (segment, size, _), leftover = self.uncut
         is_taken = self.applied().position[:2] > (segment, size)
-        if rest and not is_taken and self._after(segment, size) == rest:
+        if leftover and not is_taken and self._after(segment, size) == leftover:
             self.cut(segment, size)
         self.uncut = None
 
@@ -430,17 +430,17 @@ class Journal:
 
     def first(self, segment: int) -> Begin | None:
         """What that segment begins with; None where that is damaged."""
-        for raw, _, _ in self.read(segment):
-            line = read_line(raw)
+        for content, _, _ in self.read(segment):
+            line = read_line(content)
             return None if line is None else line.begin
         return None
 
     def epoch_of(self, segment: int) -> int:
         """The one in which that segment was begun; 0 where it cannot be told."""
-        first = next((read_line(raw) for raw, _, _ in self.read(segment)), None)
-        return 0 if first is None else first.epoch
+        head = next((read_line(content) for content, _, _ in self.read(segment)), None)
+        return 0 if head is None else head.epoch
 
     def origin(self) -> str:
         """Of the newest segment that tells one; empty where none does."""
-        firsts = (self.first(segment) for segment in reversed(self.segments()))
-        return next((first.origin for first in firsts if first is not None), "")
+        heads = (self.first(segment) for segment in reversed(self.segments()))
+        return next((head.origin for head in heads if head is not None), "")

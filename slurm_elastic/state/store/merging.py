@@ -1,4 +1,4 @@
-"""What was written in memory meets what others have written to the disk meanwhile."""
+"""Merge rows that were written in memory with rows that others wrote to the disk in that time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LINE = 1000
 
 
 class Waiting:
-    """What is to be appended: of each row what was said of it last, be it said ever so often, and
-    before that that it was gone; and all rows of tables that are ``numbered``.
+    """The facts to append: for each row only its last state, and before it the deletion if there
+    was one; and all rows of tables that are ``numbered``.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -29,7 +29,7 @@ class Waiting:
         self._numbered: list[Fact] = []
 
     def add(self, facts: Sequence[Fact]) -> None:
-        """These, after all others."""
+        """Add facts that are later than all others."""
         for fact in facts:
             table = fact.put or fact.drop
             if table in self._schema.numbered:
@@ -43,21 +43,25 @@ class Waiting:
                 self._last["drop" if fact.drop else "put", *key] = replace(fact, rows=[row])
 
     def lines(self) -> list[list[Fact]]:
-        """The facts of each line: all that have keys in one, as none of them may count alone."""
-        some = groupby(self._last.values(), lambda fact: (fact.put, fact.drop))
+        """The facts of each line. All facts with keys are in one line, because a line counts as a
+        whole or not at all.
+        """
+        groups = groupby(self._last.values(), lambda fact: (fact.put, fact.drop))
         keyed = [
             Fact(put=put, drop=drop, rows=[row for fact in facts for row in fact.rows])
-            for (put, drop), facts in some
+            for (put, drop), facts in groups
         ]
-        rest = [self._numbered[i : i + _LINE] for i in range(0, len(self._numbered), _LINE)]
-        return [*([keyed] if keyed else []), *rest]
+        numbered_lines = [
+            self._numbered[i : i + _LINE] for i in range(0, len(self._numbered), _LINE)
+        ]
+        return [*([keyed] if keyed else []), *numbered_lines]
 
 
 class Merge:
-    """``base`` has what the memory began with, which is nothing where nothing could be read, and
-    ``disk`` what is there now. Of a row in both, what we have changed counts: where others have
-    changed the same or the memory did not know it, for the columns ``newer`` alone. A row of
-    ``cleared`` that others have dropped stays away: a person has, and could not tell us.
+    """``base`` has the rows with which the memory began (none if no row could be read), ``disk``
+    the rows on the disk now. For a row in both, the columns that changed in memory win. If others
+    changed the same column, or the memory did not have the row, only the columns ``newer`` win. A
+    row of a ``cleared`` table that others deleted stays deleted, because a person did it.
     """
 
     def __init__(self, disk: sqlite3.Connection, base: sqlite3.Connection, schema: Schema) -> None:
@@ -65,35 +69,38 @@ class Merge:
         self._gone: set[tuple[object, ...]] = set()
 
     def facts(self, facts: Sequence[Fact]) -> list[Fact]:
-        """These as they are to be appended, in the order in which they were written."""
-        found = []
+        """The merged facts, ready to append, in the order in which they were written."""
+        merged_facts = []
         for fact in facts:
             if fact.drop:
                 self._gone.update(self._key(fact.drop, row) for row in fact.rows)
-                found.append(fact)
+                merged_facts.append(fact)
             else:
                 merged = (self._merged(fact.put, row) for row in fact.rows)
                 if rows := [row for row in merged if row]:
-                    found.append(Fact(put=fact.put, rows=rows))
-        return found
+                    merged_facts.append(Fact(put=fact.put, rows=rows))
+        return merged_facts
 
     def _key(self, table: str, row: dict[str, Any]) -> tuple[object, ...]:
         return view.key_of(self._schema, table, row)
 
-    def _merged(self, table: str, ours: dict[str, Any]) -> dict[str, Any]:
-        """As it is to be put; empty where it is not."""
-        theirs = view.row_like(self._disk, self._schema, table, ours)
-        if self._key(table, ours) in self._gone:
-            return ours
-        base = view.row_like(self._base, self._schema, table, ours)
-        if not theirs:
-            return {} if base and table in self._schema.cleared else ours
+    def _merged(self, table: str, memory_row: dict[str, Any]) -> dict[str, Any]:
+        """The merged row; empty if nothing must be written."""
+        disk_row = view.row_like(self._disk, self._schema, table, memory_row)
+        if self._key(table, memory_row) in self._gone:
+            return memory_row
+        base_row = view.row_like(self._base, self._schema, table, memory_row)
+        if not disk_row:
+            return {} if base_row and table in self._schema.cleared else memory_row
         if table == _COUNTERS:
-            return theirs | {"value": theirs["value"] + ours["value"] - base.get("value", 0)}
+            return disk_row | {
+                "value": disk_row["value"] + memory_row["value"] - base_row.get("value", 0)
+            }
         newer = self._schema.newer.get(table, ())
-        return theirs | {
+        return disk_row | {
             name: value
-            for name, value in ours.items()
-            if (value != base[name] and (name in newer or base[name] == theirs[name]) if base
+            for name, value in memory_row.items()
+            if (value != base_row[name] and (name in newer or base_row[name] == disk_row[name])
+                if base_row
                 else name in newer and value is not None)
         }  # fmt: skip

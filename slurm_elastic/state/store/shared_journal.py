@@ -1,7 +1,7 @@
-"""The journal of two heads: the one that acts writes it (``state.heads``), each has its own view.
+"""The journal of two heads: the acting head writes it (``state.heads``), each has its own view.
 
-One begins its epoch with a segment: what the other one, which does not know yet that it acts no
-more, may be writing goes to the one before.
+A head begins its epoch with a new segment. The other head, which may not know yet that it no longer
+acts, can then write only to the segment before.
 """
 
 from __future__ import annotations
@@ -26,24 +26,26 @@ class SharedJournal(Journal):
 
     @property
     def is_newest(self) -> bool:
-        """Whether the view is of the newest epoch: what the other head wrote is in none of ours."""
+        """Whether the view is of the newest epoch: an older view lacks the other head's lines."""
         return self._fence.newest == self.applied().epoch
 
     @contextlib.contextmanager
     def locked(self, patience: float) -> Iterator[None]:
-        """Alone among this head's processes."""
+        """Hold the lock among this head's processes. Raises SupersededError."""
         self._fence.require()
         with super().locked(patience):
             yield
 
     def _descriptor(self, segment: int) -> int:
-        """What an append or a cut writes to next: who stood still before that writes nothing."""
+        """The file of the segment. The fence is checked last: a process that was suspended may wake
+        up after the other head has begun its epoch, and must then write nothing.
+        """
         descriptor = super()._descriptor(segment)
         self._fence.require()
         return descriptor
 
     def segment_of(self, written: Callable[[IO[bytes]], int]) -> Position:
-        """As any journal's, which takes its name only while this head acts."""
+        """Like ``Journal.segment_of``, but the segment gets its name only while this head acts."""
 
         def checked(file: IO[bytes]) -> int:
             number = written(file)

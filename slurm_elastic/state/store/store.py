@@ -1,20 +1,20 @@
-"""A memory of ours for many threads: reads, transactions, and writes that share a sync.
+"""The memory of a service for many threads: reads, transactions, and writes that share a sync.
 
-What a write that fails means, by who has the store:
+The effect of a failed write depends on the owner of the store:
 
 ================  =================================================================================
-who               then
+owner             effect
 ================  =================================================================================
-a command         its error: nothing was done
-slurm-elasticd    end-only: nothing is bought; ends, charges, exclusions, decisions and what a list
-                  tells are kept in memory, and appended when the disk is back
-ckptman: its own  jobs are saved and requeued as ever; steps, images and notices are kept in memory,
+a command         its error; nothing was changed
+slurm-elasticd    end-only: nothing is bought; ends, charges, exclusions, decisions and listings
+                  are kept in memory, and appended when the disk is back
+ckptman: its own  jobs are still saved and requeued; steps, images and notices are kept in memory,
                   and appended when the disk is back
 ckptman: ledger   decisions wait with it; what it asks of machines it reads from the clouds
 ================  =================================================================================
 
-What is of the moment (heartbeats, health, when a machine was seen last) is in the view alone, as is
-that old rows are forgotten: the next segment of the journal lacks them.
+Heartbeats, health and ``last_seen`` are written to the view alone, and so are deletions of old
+rows: the next segment of the journal lacks these rows.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ log = logging.getLogger(__name__)
 Table = tuple[str, Callable[[sqlite3.Row], Any]]
 """The statement that reads a table, and how a row of it becomes a value."""
 AT_ONCE = 100
-"""Rows in one statement: sqlite takes 32,766 values, and more rows are no quicker."""
+"""Rows per statement. sqlite allows 32,766 values, and more rows are not faster."""
 _STATEMENT = re.compile(r"\s*(?:insert(?: or \w+)? into|update|(delete) from)\s+(\w+)")
 
 
 class Keyed(Struct, frozen=True):
-    """Rows of ``table`` that are remembered by key, and what each is to who asks: None for one that
-    does not count. ``where``: those that may count.
+    """Rows of ``table`` that are cached by key. ``value`` makes the cached value of a row, None for
+    a row that is left out. ``where``: a condition for the rows to read.
     """
 
     table: str
@@ -64,15 +64,15 @@ class Keyed(Struct, frozen=True):
 
 
 class Ticket(Struct):
-    """Facts of one caller that go to the disk together with those of others."""
+    """Facts of one caller, written to the disk together with the facts of other callers."""
 
     facts: Sequence[Fact]
     error: BaseException | None = None
 
 
 class Reader(Memory):
-    """What can be read by who may not write: the view where it can be believed, else what the
-    journal tells.
+    """A read-only memory for users who may not write: the view if it is up to date, else rows that
+    are read from the journal.
     """
 
     def __init__(self, path: Path, schema: Schema) -> None:
@@ -80,11 +80,11 @@ class Reader(Memory):
 
 
 class Store:
-    """One thing at a time in this connection; sqlite3.Error passes through.
+    """One thread at a time uses the connection; sqlite3.Error passes through.
 
-    ``tables`` are those that a loop asks for many times a pass: who calls ``refresh`` at the start
-    of each pass has them from memory until a write here changes them. So it is with those that are
-    ``keyed``, in which what threads write together is changed row by row.
+    ``tables`` are read many times per round. If the owner calls ``refresh`` at the start of each
+    round, their rows are cached until a write here changes them. ``keyed`` tables are cached in the
+    same way, but facts that threads write together change only their own rows in the cache.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -111,9 +111,10 @@ class Store:
     ) -> None:
         self._home, self._schema, self._now = home, schema, now
         self._read, self._keyed = tables or {}, keyed or {}
-        # Of one column the value itself, of several a tuple.
+        # ``itemgetter`` returns the value for one key column and a tuple for several.
         self._key_of = {
-            name: itemgetter(*view.keys_of(schema, one.table)) for name, one in self._keyed.items()
+            name: itemgetter(*view.keys_of(schema, table_keyed.table))
+            for name, table_keyed in self._keyed.items()
         }
         self.lock = threading.RLock()
         self._memory: dict[str, object] = {}
@@ -135,24 +136,24 @@ class Store:
 
     @property
     def trouble(self) -> Trouble | None:
-        """Why it goes on in memory."""
+        """Why this store continues in memory; None if it uses the disk."""
         return self._home.trouble if isinstance(self._home, Refuge) else None
 
     @property
     def trouble_since(self) -> float:
-        """Since when (Unix time)."""
+        """Since when this store is in memory (Unix time)."""
         return self._home.since if isinstance(self._home, Refuge) else 0.0
 
     def look_after(self) -> None:
-        """Go over to memory where the files cannot be used, and back where they can."""
+        """Switch to memory if the files cannot be used, and back if they can."""
         if isinstance(self._home, Refuge):
             with self.lock:
                 self._home.check()
                 self._current()
 
     def give_up(self, error: Exception) -> bool:
-        """The files have failed with ``error``: go on without, where that is how it is. Whether
-        something has changed by that.
+        """The files failed with ``error``: continue in memory, if this store can. Return whether
+        something changed.
         """
         if not isinstance(self._home, Refuge):
             return False
@@ -162,16 +163,18 @@ class Store:
             return changed
 
     def _current(self) -> Disk | Memory:
-        """What is read and written now."""
-        found = self._home.require_current()
-        if found.changed:
-            found.changed = False
+        """The disk, or the memory that replaces it now."""
+        current = self._home.require_current()
+        if current.changed:
+            current.changed = False
             self._memory.clear()
-        self._db = found.db
-        return found
+        self._db = current.db
+        return current
 
     def refresh(self) -> None:
-        """Take in what other processes have written since: the first step of a pass."""
+        """Drop cached rows if another process has written: the first step of a round."""
+        # sqlite changes data_version only for writes of other connections. This store drops the
+        # rows of its own writes itself.
         with self.lock:
             version = int(self.select("pragma data_version")[0][0])
             if version != self._version:
@@ -180,8 +183,9 @@ class Store:
 
     @contextmanager
     def transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
-        """For what is read and then written; inside another one, a part of that. ``changes``: which
-        of the tables it changes, None where none. What ``change`` did is a line of the journal.
+        """A transaction for reads and writes; an inner one is a part of the outer one. ``changes``:
+        the tables whose cached rows it drops, None for none. The changes by ``change`` become one
+        line of the journal.
         """
         with self.lock:
             self._require_no_moment()
@@ -191,11 +195,11 @@ class Store:
                     yield self._db
                     return
                 self._facts = []
-                found = self._current()
-                with found.write(self._facts, self._now) as self._db:
-                    self._line = found.position.number + 1
-                    if found.changed:
-                        found.changed = False
+                current = self._current()
+                with current.write(self._facts, self._now) as self._db:
+                    self._line = current.position.number + 1
+                    if current.changed:
+                        current.changed = False
                         self._memory.clear()
                     yield self._db
             except BaseException as error:
@@ -209,8 +213,8 @@ class Store:
 
     @contextmanager
     def moment(self) -> Iterator[None]:
-        """All reads inside are as of one moment, also while other processes write. Nothing may be
-        written inside.
+        """All reads inside see the rows of one moment, even while other processes write. A write
+        inside raises RuntimeError.
         """
         with self.lock:
             if self._depth:
@@ -230,7 +234,7 @@ class Store:
                     self._db.execute("rollback")
 
     def _require_no_moment(self) -> None:
-        """The writes of a ``moment`` would be lost at its end."""
+        """Raise RuntimeError inside a ``moment``: its rollback would lose the write."""
         if self._is_reading:
             raise RuntimeError("a write inside of reads as of one moment")
 
@@ -249,13 +253,15 @@ class Store:
             raise
 
     def change(self, sql: str, *values: object) -> list[sqlite3.Row]:
-        """A statement that changes rows, in a transaction; the rows as they are then, or were."""
+        """Execute a statement that changes rows, inside a transaction. Return the changed rows, or
+        the deleted rows as they were.
+        """
         full, table, is_delete = _returning(sql)
         by_name = values[0] if values and isinstance(values[0], dict) else None
-        found = self._db.execute(full, values if by_name is None else by_name).fetchall()
-        if not found:
-            return found
-        rows = [fact_row(row) for row in found]
+        changed_rows = self._db.execute(full, values if by_name is None else by_name).fetchall()
+        if not changed_rows:
+            return changed_rows
+        rows = [fact_row(row) for row in changed_rows]
         if is_delete:
             keys = view.keys_of(self._schema, table)
             rows = [{key: row[key] for key in keys} for row in rows]
@@ -263,39 +269,39 @@ class Store:
             for row in rows:
                 del row["id"]
         self._facts.append(Fact(drop=table, rows=rows) if is_delete else Fact(put=table, rows=rows))
-        return found
+        return changed_rows
 
     def insert(self, how: str, columns: str, rows: Sequence[Sequence[object]]) -> list[sqlite3.Row]:
-        """Rows of a table, ``how`` says which: many in one statement, inside a transaction. Those
-        that came in, as ``change`` has them.
+        """Insert rows inside a transaction, many per statement; ``how`` begins the statement and
+        names the table. Return the inserted rows, like ``change``.
         """
         marks = f"({', '.join('?' * (columns.count(',') + 1))})"
-        found = []
-        for begin in range(0, len(rows), AT_ONCE):
-            some = rows[begin : begin + AT_ONCE]
-            values = [value for row in some for value in row]
-            sql = f"{how} ({columns}) values {', '.join([marks] * len(some))}"
-            found += self.change(sql, *values)
-        return found
+        inserted = []
+        for start in range(0, len(rows), AT_ONCE):
+            chunk = rows[start : start + AT_ONCE]
+            values = [value for row in chunk for value in row]
+            sql = f"{how} ({columns}) values {', '.join([marks] * len(chunk))}"
+            inserted += self.change(sql, *values)
+        return inserted
 
     def first_id(self) -> int:
-        """For rows that are known by their line: the id that the view will give the next one of the
-        open transaction.
+        """The id that the view gives the next row of a ``numbered`` table in the open transaction.
+        It derives from the number of the journal's line, so a rebuilt view has the same ids.
         """
         rows = sum(len(fact.rows) for fact in self._facts if fact.put in self._schema.numbered)
         return view.first_id(self._line) + rows
 
     def execute(self, changes: str | None, sql: str, *values: object) -> None:
-        """One statement that changes rows, a transaction by itself or a part of the open one."""
+        """Execute a statement that changes rows, as a transaction or as a part of the open one."""
         with self.transaction(changes):
             self.change(sql, *values)
 
     def passing(
         self, changes: str | None, sql: str, *values: object, rows: tuple[object, ...] | None = None
     ) -> None:
-        """One statement about what is of the moment: for the view alone. ``rows`` are those of the
-        table that it ``changes`` afterwards, for who knows them. Inside a transaction nothing is
-        remembered, as that may not come to its end.
+        """Execute a statement on the view alone, without a line of the journal. ``rows``: the rows
+        of the table ``changes`` after it, for the cache. Inside a transaction they are not cached,
+        because the transaction may be rolled back.
         """
         with self.lock:
             self._require_no_moment()
@@ -305,18 +311,20 @@ class Store:
                 self._memory[changes] = rows
 
     def tables(self, *names: str) -> list[tuple[Any, ...]]:
-        """The rows of these tables, as of the last write here or ``refresh``; read anew each time
-        for who never refreshes. Tables that are read in one call are as of one moment.
+        """The rows of these tables, as of the last write here or ``refresh``; read each time if the
+        owner never calls ``refresh``. Tables that one call reads are as of one moment.
         """
         with self.lock:
             if not self._depth and not self._memory.keys() >= set(names):
                 with self._damage_noted():
-                    self._current()  # first, as it may forget the rows that are remembered
+                    self._current()  # before ``missing``, because it may clear the cache
             missing = [name for name in names if name not in self._memory]
-            found = self._read_together(missing)
+            rows_read = self._read_together(missing)
             if self._version is not None and not self._depth:
-                self._memory.update(found)
-            rows = {name: found[name] if name in found else self._memory[name] for name in names}
+                self._memory.update(rows_read)
+            rows = {
+                name: rows_read[name] if name in rows_read else self._memory[name] for name in names
+            }
         return [cast("tuple[Any, ...]", rows[name]) for name in names]
 
     def _read_together(self, names: Sequence[str]) -> dict[str, tuple[Any, ...]]:
@@ -324,44 +332,44 @@ class Store:
         two statements would be in no table.
         """
         with self.moment() if len(names) > 1 else contextlib.nullcontext():
-            found = {}
+            rows_by_table = {}
             for name in names:
                 sql, read = self._read[name]
-                found[name] = tuple(read(row) for row in self.select(sql))
-            return found
+                rows_by_table[name] = tuple(read(row) for row in self.select(sql))
+            return rows_by_table
 
     def by_key(self, name: str) -> dict[Any, Any]:
-        """One that is ``keyed``, as of the last write here or ``refresh``. The caller has the lock
-        for as long as it uses that.
+        """The values of a ``keyed`` table, as of the last write here or ``refresh``. The caller
+        holds the lock while it uses the result.
         """
-        found = self._memory.get(name)
-        if found is None:
-            one = self._keyed[name]
+        values_by_key = self._memory.get(name)
+        if values_by_key is None:
+            keyed = self._keyed[name]
             key = self._key_of[name]
-            rows = self.select(f"select * from {one.table} {one.where}")
-            values = ((key(row), one.value(row)) for row in rows)
-            found = {key: value for key, value in values if value is not None}
+            rows = self.select(f"select * from {keyed.table} {keyed.where}")
+            values = ((key(row), keyed.value(row)) for row in rows)
+            values_by_key = {key: value for key, value in values if value is not None}
             if self._version is not None:
-                self._memory[name] = found
-        return cast("dict[Any, Any]", found)
+                self._memory[name] = values_by_key
+        return cast("dict[Any, Any]", values_by_key)
 
     def _write(self, *facts: Fact) -> None:
-        """On the disk on return: those that have rows. Whoever gets the files writes for all that
-        wait by then.
+        """Write facts; on return they are on the disk. The thread that gets the lock writes the
+        tickets of all waiting threads with one sync.
         """
-        mine = Ticket([fact for fact in facts if fact.rows])
-        if not mine.facts:
+        ticket = Ticket([fact for fact in facts if fact.rows])
+        if not ticket.facts:
             return
         with self._gather:
-            self._tickets.append(mine)
+            self._tickets.append(ticket)
         with self.lock:
             self._require_no_moment()
             with self._gather:
                 batch, self._tickets = self._tickets, []
             if batch:
                 self._commit(batch)
-        if mine.error is not None:
-            raise mine.error
+        if ticket.error is not None:
+            raise ticket.error
 
     def _commit(self, tickets: Sequence[Ticket]) -> None:
         try:
@@ -376,35 +384,35 @@ class Store:
                 self._remember(ticket.facts)
 
     def _remember(self, facts: Sequence[Fact]) -> None:
-        """The same change in what is remembered by key; all else is forgotten."""
+        """Apply the facts to the caches by key, and drop all other caches."""
         for name in list(self._memory):
-            one = self._keyed.get(name)
-            if one is None:
+            keyed = self._keyed.get(name)
+            if keyed is None:
                 del self._memory[name]
                 continue
-            known, key = cast("dict[Any, Any]", self._memory[name]), self._key_of[name]
-            mine = [fact for fact in facts if one.table in (fact.put, fact.drop)]
-            for row, is_put in ((row, bool(fact.put)) for fact in mine for row in fact.rows):
-                known.pop(key(row), None)
-                value = one.value(row) if is_put else None
+            values_by_key, key = cast("dict[Any, Any]", self._memory[name]), self._key_of[name]
+            table_facts = [fact for fact in facts if keyed.table in (fact.put, fact.drop)]
+            for row, is_put in ((row, bool(fact.put)) for fact in table_facts for row in fact.rows):
+                values_by_key.pop(key(row), None)
+                value = keyed.value(row) if is_put else None
                 if value is not None:
-                    known[key(row)] = value
+                    values_by_key[key(row)] = value
 
     def _append(self, batches: Sequence[Sequence[Fact]]) -> None:
         self._current().put(batches, self._now)
 
     def shorten(self) -> None:
-        """Give room back to the disk, and begin a new segment of the journal where that is due: one
-        for which there is no room is tried again, and the one that there is gone on with.
+        """Checkpoint the view, and begin a new segment of the journal if the current one is long.
+        If a new segment fails, the current one stays in use and a later call tries again.
         """
         with self.lock:
-            found = self._current()
+            current = self._current()
             self.select("pragma wal_checkpoint(passive)")
-        if isinstance(found, Disk):
+        if isinstance(current, Disk):
             try:
-                found.shorten(self.lock, self._now())
+                current.shorten(self.lock, self._now())
             except JournalError as error:
-                log.warning("no new segment of %s was begun: %s", found.journal.directory, error)
+                log.warning("no new segment of %s was begun: %s", current.journal.directory, error)
 
 
 def _opened(path: Path, schema: Schema) -> sqlite3.Connection:
@@ -413,30 +421,30 @@ def _opened(path: Path, schema: Schema) -> sqlite3.Connection:
     is_own = journal.applied().boot == view.boot() and journal.is_newest
     if path.exists() and (not is_there or is_own):
         try:
-            found = view.open_reader(path, schema)
+            reader = view.open_reader(path, schema)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) or not is_there:
                 raise
         else:
-            is_whole = not is_there or view.number_of(found) >= journal.applied().position.number
-            if is_whole and view.version_of(found, path, schema) == schema.version:
-                return found
-            found.close()
+            is_whole = not is_there or view.number_of(reader) >= journal.applied().position.number
+            if is_whole and view.version_of(reader, path, schema) == schema.version:
+                return reader
+            reader.close()
     if not is_there:
-        why = "an older one is" if path.exists() else "there is no"
+        problem = "an older one is" if path.exists() else "there is no"
         raise SlurmElasticError(
-            f"{why} {schema.name} at {path}; {schema.maker} makes it when it starts"
+            f"{problem} {schema.name} at {path}; {schema.maker} makes it when it starts"
         )
-    made = view.open_memory(schema)
+    memory = view.open_memory(schema)
     with JournalError.of_system():
-        view.filled(made, schema, journal)
-    made.execute("pragma query_only = on")
-    return made
+        view.filled(memory, schema, journal)
+    memory.execute("pragma query_only = on")
+    return memory
 
 
 @functools.lru_cache(512)
 def _returning(sql: str) -> tuple[str, str, bool]:
-    found = _STATEMENT.match(sql)
-    if found is None:
+    match = _STATEMENT.match(sql)
+    if match is None:
         raise ValueError(f"found {sql}, expected a statement that changes rows")
-    return f"{sql} returning *", found[2], found[1] is not None
+    return f"{sql} returning *", match[2], match[1] is not None

@@ -20,15 +20,15 @@ from slurm_elastic.base import writing
 FULL = "is full"
 """What a trouble says of a disk without room."""
 LEAST = 2**20
-"""Bytes that the disk must have left for a file to count as usable: what is found by the first
-write that fails would be found too late.
+"""Free bytes that the disk must have for a file to count as usable. Without this reserve the first
+failing write would be the warning, which is too late.
 """
 ENOUGH = 4 * 2**20
-"""Bytes from which on a file that was given up is used again."""
+"""Free bytes that the disk must have before a file that was given up is used again."""
 
 
 class Kind(StrEnum):
-    """The accident of the file, as far as a caller does different things about it."""
+    """The kinds of faults of a file that callers handle differently."""
 
     FULL = "full"
     LOCKED = "locked"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
-    """``what`` is wrong, in words that follow a colon, and the ``remedy``, a sentence."""
+    """``what``: the fault, as a phrase after a colon. ``remedy``: a sentence."""
 
     kind: Kind
     what: str
@@ -51,7 +51,7 @@ class LostFileError(OSError):
 
 
 def locked_error(path: Path) -> OSError:
-    """Others have had the lock of that file for too long."""
+    """The error for a lock that other processes held for too long."""
     return OSError(errno.EWOULDBLOCK, "another process has its lock", str(path))
 
 
@@ -97,7 +97,7 @@ class JournalError(sqlite3.OperationalError):
     @staticmethod
     @contextlib.contextmanager
     def of_system() -> Iterator[None]:
-        """In the place of the system's own."""
+        """Raise JournalError for each OSError inside."""
         try:
             yield
         except OSError as error:
@@ -105,7 +105,7 @@ class JournalError(sqlite3.OperationalError):
 
 
 def kind_of(error: BaseException) -> Kind:
-    """By sqlite's own code, or the system's; what has none is merely unusable."""
+    """The kind by sqlite's or the system's error code; UNUSABLE for any other code."""
     if isinstance(error, JournalError) and isinstance(error.__cause__, OSError):
         error = error.__cause__
     if isinstance(error, LostFileError):

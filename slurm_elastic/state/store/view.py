@@ -1,8 +1,8 @@
-"""The view: an sqlite file of the rows that the journal comes to, which is what is asked.
+"""The view: an sqlite file of the rows that result from the journal. All reads go to it.
 
-It needs no durability of its own. Where it is missing, damaged, of another boot of this host (a
-power cut may have torn it) or of another schema it is made anew of the journal. Its columns are
-known by their names: a journal of an earlier release lacks some, which then have their defaults.
+The view is not synced. If it is missing, damaged, of another boot of this host (a power cut may
+have torn it) or of another schema, it is rebuilt from the journal. Columns are matched by name:
+columns that a journal of an earlier release lacks get their defaults.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ BUSY_TIMEOUT = 10.0
 """Seconds to wait for other processes, for the journal's turn as for sqlite's locks."""
 _AT_ONCE = 200
 _SIGNED = 2**31 - 1
-"""As far as sqlite has room for it."""
+"""``pragma application_id`` stores 32 signed bits."""
 OF_LIST = "(select value from json_each(?))"
 """The values of a list, which is one value of the statement as JSON."""
 _INFINITE = "9e999"
-"""As sqlite reads it in a column of numbers; JSON has no word for it."""
+"""sqlite reads this text as infinity in a column of numbers. JSON has no infinity."""
 _NUMBERED = 20
-"""Bits of the number of a row that is known by its line: its place there."""
+"""Bits of the id of a ``numbered`` row that hold its place in its line."""
 
 
 class Schema(Struct, frozen=True, kw_only=True):
@@ -80,19 +80,19 @@ def begin_counts_anew(db: sqlite3.Connection, schema: Schema) -> None:
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Everything that is written inside, or after an error none of it."""
+    """A transaction: after an error no write inside is kept."""
     db.execute("begin immediate")
     try:
         yield db
         db.execute("commit")
     except BaseException:
-        if db.in_transaction:  # sqlite ends it itself where the disk is full
+        if db.in_transaction:  # sqlite rolls back by itself if the disk is full
             db.execute("rollback")
         raise
 
 
 def boot() -> str:
-    """The boot of this host: what sqlite has not synced outlives a process, and no power cut."""
+    """The id of this boot: unsynced pages survive a killed process, but no power cut."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -118,17 +118,17 @@ def _connect(uri: str, timeout: float | None = None) -> sqlite3.Connection:
 
 
 def open_memory(schema: Schema) -> sqlite3.Connection:
-    """An empty one that ends with the process."""
-    made = _connect(":memory:")
-    _create(made, schema)
-    return made
+    """An empty view in memory."""
+    connection = _connect(":memory:")
+    _create(connection, schema)
+    return connection
 
 
 def open_scratch(schema: Schema) -> sqlite3.Connection:
-    """An empty one in a file of sqlite's that ends with its connection: it may become large."""
-    made = _connect("")
-    _create(made, schema)
-    return made
+    """An empty view in a temporary file of sqlite, because it may become large."""
+    connection = _connect("")
+    _create(connection, schema)
+    return connection
 
 
 def _create(db: sqlite3.Connection, schema: Schema) -> None:
@@ -139,7 +139,7 @@ def _create(db: sqlite3.Connection, schema: Schema) -> None:
 
 
 def number_of(db: sqlite3.Connection) -> int:
-    """Of the last line that it has."""
+    """The number of the last line that the view has."""
     return int(db.execute("pragma application_id").fetchone()[0])
 
 
@@ -149,10 +149,10 @@ def set_number(db: sqlite3.Connection, number: int) -> None:
 
 
 def require_sound(db: sqlite3.Connection) -> None:
-    """DatabaseError where its pages do not fit together: all of them are read for that."""
-    (found,) = db.execute("pragma quick_check(1)").fetchone()
-    if found != "ok":
-        error = sqlite3.DatabaseError(f"malformed: {found}")
+    """Raise sqlite3.DatabaseError if pages are damaged; reads all pages."""
+    (result,) = db.execute("pragma quick_check(1)").fetchone()
+    if result != "ok":
+        error = sqlite3.DatabaseError(f"malformed: {result}")
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
         raise error
 
@@ -174,12 +174,12 @@ def require_known(version: int, path: Path, schema: Schema) -> None:
 
 
 def open_writer(path: Path, timeout: float | None = None) -> sqlite3.Connection:
-    """For reading and writing what is there."""
+    """A connection to read and write an existing view."""
     connection = connect(path, "rw", timeout)
     try:
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = off")
-        # Where a disk can only be read now sqlite opens it so, says nothing, and keeps it so.
+        # On a disk that is read-only now sqlite silently opens the file read-only: fail here.
         connection.execute("begin immediate")
         set_number(connection, number_of(connection))
         connection.execute("rollback")
@@ -245,18 +245,18 @@ class Filler:
             if table in self._schema.numbered:
                 rows = [{"id": place + i, **row} for i, row in enumerate(rows)]
                 place += len(rows)
-            for names, some in itertools.groupby(rows, tuple):
-                sql, known = self._put_sql(table, names)
-                if known == names:
-                    self._db.executemany(sql, [tuple(row.values()) for row in some])
+            for names, alike in itertools.groupby(rows, tuple):
+                sql, columns = self._put_sql(table, names)
+                if columns == names:
+                    self._db.executemany(sql, [tuple(row.values()) for row in alike])
                 else:
-                    self._db.executemany(sql, [[row[name] for name in known] for row in some])
+                    self._db.executemany(sql, [[row[name] for name in columns] for row in alike])
 
     def _made_sql(self, table: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-        known = tuple(name for name in names if name in self._columns[table])
-        marks = ", ".join("?" * len(known))
-        columns = ", ".join(f'"{name}"' for name in known)
-        return f"insert or replace into {table} ({columns}) values ({marks})", known
+        names_known = tuple(name for name in names if name in self._columns[table])
+        marks = ", ".join("?" * len(names_known))
+        columns = ", ".join(f'"{name}"' for name in names_known)
+        return f"insert or replace into {table} ({columns}) values ({marks})", names_known
 
 
 _columns: dict[tuple[str, ...], Mapping[str, Mapping[str, int]]] = {}
@@ -264,15 +264,15 @@ _columns: dict[tuple[str, ...], Mapping[str, Mapping[str, int]]] = {}
 
 def columns_of(schema: Schema) -> Mapping[str, Mapping[str, int]]:
     """By table its columns, each with its place in the key (0: none)."""
-    known = _columns.get(schema.statements)
-    if known is None:
+    tables = _columns.get(schema.statements)
+    if tables is None:
         with contextlib.closing(open_memory(schema)) as db:
-            known = {
+            tables = {
                 table: {row["name"]: row["pk"] for row in db.execute(f"pragma table_info({table})")}
                 for table in tables_of(db)
             }
-        _columns[schema.statements] = known
-    return known
+        _columns[schema.statements] = tables
+    return tables
 
 
 def keys_of(schema: Schema, table: str) -> list[str]:
@@ -307,7 +307,7 @@ def to_json(value: object) -> str:
 
 
 def fact_row(row: sqlite3.Row | Mapping[str, Any]) -> dict[str, Any]:
-    """A row as the journal has it."""
+    """A row as a fact of the journal has it."""
     return {
         name: _INFINITE if value == math.inf else value
         for name, value in zip(row.keys(), tuple(row), strict=True)
@@ -317,8 +317,8 @@ def fact_row(row: sqlite3.Row | Mapping[str, Any]) -> dict[str, Any]:
 def key_of(schema: Schema, table: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     """The table and the key of a row; without the key where its id is the view's own."""
     table = schema.former.get(table, table)
-    known = table in columns_of(schema) and table not in schema.numbered
-    return (table, *(row.get(key) for key in keys_of(schema, table))) if known else (table,)
+    has_key = table in columns_of(schema) and table not in schema.numbered
+    return (table, *(row.get(key) for key in keys_of(schema, table))) if has_key else (table,)
 
 
 def row_like(
@@ -327,14 +327,14 @@ def row_like(
     """The row that there is of that one's key; nothing where there is none."""
     keys = [] if table in schema.numbered else keys_of(schema, table)
     where = " and ".join(f"{key} = ?" for key in keys) or "0"
-    found = db.execute(f"select * from {table} where {where}", [row[key] for key in keys])
-    return next((fact_row(one) for one in found), {})
+    rows = db.execute(f"select * from {table} where {where}", [row[key] for key in keys])
+    return next((fact_row(match) for match in rows), {})
 
 
 def copied(
     source: sqlite3.Connection, target: sqlite3.Connection, schema: Schema, since: float
 ) -> None:
-    """The rows that matter still, into an empty one."""
+    """Copy the rows ``recent`` of all tables to an empty view."""
     with transaction(target):
         for table, columns in columns_of(schema).items():
             where = schema.recent.get(table, "")
@@ -346,18 +346,18 @@ def copied(
 
 
 def rows_of(db: sqlite3.Connection, schema: Schema) -> Iterator[Fact]:
-    """All that a new segment begins with."""
+    """The facts with which a new segment begins."""
     for table in tables_of(db):
         if table in schema.passing:
             continue
-        some: list[dict[str, Any]] = []
+        chunk: list[dict[str, Any]] = []
         for row in db.execute(f"select * from {table}"):
-            some.append(fact_row(row))
-            if len(some) == _AT_ONCE:
-                yield Fact(put=table, rows=some)
-                some = []
-        if some:
-            yield Fact(put=table, rows=some)
+            chunk.append(fact_row(row))
+            if len(chunk) == _AT_ONCE:
+                yield Fact(put=table, rows=chunk)
+                chunk = []
+        if chunk:
+            yield Fact(put=table, rows=chunk)
 
 
 def begin_of(db: sqlite3.Connection, schema: Schema) -> Begin:
@@ -370,9 +370,9 @@ def begin_of(db: sqlite3.Connection, schema: Schema) -> Begin:
 def filled(
     db: sqlite3.Connection, schema: Schema, journal: Journal
 ) -> tuple[Position, list[Damage]]:
-    """Have all of the journal in an empty one; where that ends, and what of it is damaged.
+    """Apply the whole journal to an empty view; return its end and its damages.
 
-    A segment whose first rows are damaged is told after the one before it, which has them, too.
+    If the first rows of the newest segment are damaged, the one before it is applied first.
     """
     segments = journal.segments()
     try:
@@ -411,40 +411,40 @@ def past_damage(end: Position, damages: Sequence[Damage], journal: Journal) -> P
     """
     newest = max(journal.segments(), default=end.segment)
     end = max(end, Position(newest, 0, end.number))
-    for one in damages:
-        if one.path == journal.path(newest) and not one.torn:
-            end = max(end, end._replace(offset=one.end))
+    for damage in damages:
+        if damage.path == journal.path(newest) and not damage.torn:
+            end = max(end, end._replace(offset=damage.end))
     return end
 
 
 def _begins_whole(journal: Journal, segment: int) -> bool:
     """Whether each of the rows that the segment begins with can be read."""
-    first = None
-    found = 0
-    for raw, _, whole in journal.read(segment):
-        line = read_line(raw) if whole else None
+    head = None
+    rows_read = 0
+    for content, _, whole in journal.read(segment):
+        line = read_line(content) if whole else None
         if line is None:
             return False
-        if first is None and line.begin is None:
+        if head is None and line.begin is None:
             return False
-        first = line.begin or first
-        found += sum(len(fact.rows) for fact in line.facts)
-        if first is not None and found >= first.rows:
+        head = line.begin or head
+        rows_read += sum(len(fact.rows) for fact in line.facts)
+        if head is not None and rows_read >= head.rows:
             return True
     return False
 
 
 def made_anew(path: Path, schema: Schema, journal: Journal) -> tuple[Position, list[Damage]]:
-    """Put a view of the journal at ``path``, in the place of what is there."""
+    """Rebuild the view at ``path`` from the journal; it replaces an existing file."""
     owner = writing.owner_in(path.absolute().parent)
     with writing.draft(path, mode=statedir.FILE, owner=owner) as draft:
         with contextlib.closing(connect(draft)) as db:
             db.execute("pragma synchronous = off")
             db.execute("pragma auto_vacuum = full")
             _create(db, schema)
-            found = filled(db, schema, journal)
-            set_number(db, found[0].number)
+            filled_to = filled(db, schema, journal)
+            set_number(db, filled_to[0].number)
         for beside in ("-wal", "-shm"):  # a new file would take their pages for its own
             path.with_name(path.name + beside).unlink(missing_ok=True)
         os.replace(draft, path)
-    return found
+    return filled_to
