@@ -1,3 +1,3 @@
-"""What is remembered: the ledger, slurm-elastic-ckptman's memory, the requests of slurmctld, the
-marks of services that live; and the directory that holds them. It knows nothing of configurations.
+"""All persistent state: the ledger, slurm-elastic-ckptman's memory, the requests of slurmctld, the
+marks of running services, and their directory. This package reads no configuration.
 """

@@ -11,7 +11,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.state.ledger import Decision, Machine
 
 FOLLOWED = 16
-"""A job of one of ours' largest requests names hundreds of nodes; more than this say nothing."""
+"""Nodes of a job that are followed at most. Large requests name hundreds, too many to read."""
 AFTERMATH = 60.0
 """Seconds after a node's last mention of a job in which decisions on the job alone belong to it."""
 _JOB = "job:"
@@ -89,15 +89,15 @@ def machines_of(stays: Iterable[Stay], machines: Iterable[Machine]) -> tuple[Mac
     by_node: dict[str, list[Machine]] = {}
     for machine in sorted(machines, key=lambda m: m.instance.launched):
         by_node.setdefault(machine.instance.node, []).append(machine)
-    found: dict[tuple[str, str], Machine] = {}
+    machine_by_key: dict[tuple[str, str], Machine] = {}
     for stay in sorted(stays, key=lambda stay: stay.begin):
         for node in stay.nodes:
-            there = (m for m in by_node.get(node, ()) if _meet(m, stay))
+            candidates = (m for m in by_node.get(node, ()) if _meet(m, stay))
             # The one that was there first: a later one of that name was launched when the job had
             # left.
-            for machine in list(there)[:1]:
-                found.setdefault((machine.instance.cloud, machine.instance.id), machine)
-    return tuple(found.values())
+            for machine in list(candidates)[:1]:
+                machine_by_key.setdefault((machine.instance.cloud, machine.instance.id), machine)
+    return tuple(machine_by_key.values())
 
 
 def _meet(machine: Machine, stay: Stay) -> bool:
@@ -118,12 +118,12 @@ def _waited_for(job: int, decisions: Iterable[Decision]) -> list[str]:
 def _while_held(
     job: int, own: Sequence[Decision], of_node: Sequence[Decision]
 ) -> Iterable[Decision]:
-    first, last = own[0].at, own[-1].at
+    first_at, last_at = own[0].at, own[-1].at
     for decision in of_node:
-        if decision.at < first:
+        if decision.at < first_at:
             continue
-        others = jobs_of(decision)
-        if decision.at > last and others and job not in others:
+        jobs = jobs_of(decision)
+        if decision.at > last_at and jobs and job not in jobs:
             return
         yield decision
 
@@ -131,11 +131,11 @@ def _while_held(
 def _in_order(decisions: Iterable[Decision]) -> list[Decision]:
     """By time, each once; those of the same moment stay as they were read."""
     kept: list[Decision] = []
-    known: set[tuple[object, ...]] = set()
+    seen_keys: set[tuple[object, ...]] = set()
     for d in decisions:
         # It was read once for each of its subjects.
         key = (d.at, d.correlation, d.kind, d.subjects, d.reason)
-        if key not in known:
-            known.add(key)
+        if key not in seen_keys:
+            seen_keys.add(key)
             kept.append(d)
     return sorted(kept, key=lambda d: d.at)

@@ -12,17 +12,21 @@ from datetime import UTC, datetime
 from slurm_elastic.model.memory import Health
 
 WARNING = 86400.0
-"""Seconds before the end from which on it is told."""
+"""Seconds before the end of credentials at which the warning begins."""
 _NAME, _CODE = "credentials of ", "end "
 
 
 def ending(ends: float, now: float) -> str:
     """As a person reads it."""
     when = f"{datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC"
-    left = ends - now
-    if left <= 0:
+    seconds_left = ends - now
+    if seconds_left <= 0:
         return f"ended {when}"
-    return f"end in {left / 3600:.0f} h, {when}" if left >= 7200 else f"end in {left / 60:.0f} min"
+    return (
+        f"end in {seconds_left / 3600:.0f} h, {when}"
+        if seconds_left >= 7200
+        else f"end in {seconds_left / 60:.0f} min"
+    )
 
 
 def soon(ends: float, now: float) -> bool:
@@ -32,13 +36,13 @@ def soon(ends: float, now: float) -> bool:
 
 def health_of(cloud: str, ends: float | None, now: float) -> Health:
     """The look's row for the ledger."""
-    told = None if ends is None or not soon(ends, now) else ending(ends, now)
+    warning = None if ends is None or not soon(ends, now) else ending(ends, now)
     code = None if ends is None else f"{_CODE}{ends:.0f}"
-    return Health(name=f"{_NAME}{cloud}", checked=now, error=told, code=code)
+    return Health(name=f"{_NAME}{cloud}", checked=now, error=warning, code=code)
 
 
 def ends_of(health: Iterable[Health]) -> Iterator[tuple[str, float]]:
     """Each cloud whose credentials have an end, with it (Unix time)."""
-    for one in health:
-        if one.name.startswith(_NAME) and one.code is not None:
-            yield one.name.removeprefix(_NAME), float(one.code.removeprefix(_CODE))
+    for row in health:
+        if row.name.startswith(_NAME) and row.code is not None:
+            yield row.name.removeprefix(_NAME), float(row.code.removeprefix(_CODE))

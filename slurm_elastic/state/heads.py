@@ -1,10 +1,10 @@
 """Two heads on one memory (``ha.directory``): which of them may write, and what they share.
 
-Slurm decides which head acts (``slurm.client.acting``). The one that begins to act makes the next
-file ``epoch-NNNNNN`` in the shared directory, by link(2), which is exclusive on NFS, too. Whoever
-writes, or calls a cloud, looks for a higher one first: a head that stood still and wakes finds that
-it acts no more. What both heads have to know lies there as well, and ``state_dir`` of each has
-links to it, by which all programs find it; sqlite's files stay on each head.
+Slurm decides which head acts (``slurm.client.acting``). A head that begins to act creates the next
+file ``epoch-NNNNNN`` in the shared directory with link(2), which is exclusive on NFS, too. Each
+write and each call of a cloud first checks for a higher epoch. So a head that was suspended and
+wakes up finds that it no longer acts. The shared directory also has the data of both heads, and
+``state_dir`` of each head has links to it. The sqlite files stay on each head.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Epoch(Struct, frozen=True, kw_only=True):
 
 
 class Epochs:
-    """Those of a shared directory; OSError passes through: who cannot read it may do nothing."""
+    """The epochs in a shared directory. OSError passes through, because a head that cannot read
+    them must not act.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -61,39 +63,39 @@ class Epochs:
         asks its server (nfs(5), cto): where threads open one file again and again, Linux 6.1 had
         one of them wait in that for ever (NFSv4.2, nfs-ganesha; measured).
         """
-        found = [_NAME.fullmatch(name) for name in os.listdir(self.directory)]
-        return max((int(one[1]) for one in found if one), default=0)
+        matches = [_NAME.fullmatch(name) for name in os.listdir(self.directory)]
+        return max((int(match[1]) for match in matches if match), default=0)
 
     def newest(self) -> Epoch | None:
         """None where no head has ever acted."""
         number = self.number()
         if not number:
             return None
-        raw = self._path(number).read_bytes()
+        content = self._path(number).read_bytes()
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return msgspec.structs.replace(msgspec.json.decode(raw, type=Epoch), number=number)
+            return msgspec.structs.replace(msgspec.json.decode(content, type=Epoch), number=number)
         # The number is in the name, so the next head that acts takes the next one.
         return Epoch(number=number, host="", at=0.0)
 
     def take(self, host: str) -> Epoch:
-        """The epoch in which ``host`` acts from now on: its last one where nobody else has had one
-        since, else the next.
+        """The epoch in which ``host`` acts from now on: the newest if it is its own, else a new
+        one.
         """
         while True:
-            last = self.newest()
-            if last is not None and last.host == host:
-                return last
-            number = 1 if last is None else last.number + 1
-            made = Epoch(number=number, host=host, at=time.time())
-            if writing.create(self._path(number), msgspec.json.encode(made)):
+            newest = self.newest()
+            if newest is not None and newest.host == host:
+                return newest
+            number = 1 if newest is None else newest.number + 1
+            epoch = Epoch(number=number, host=host, at=time.time())
+            if writing.create(self._path(number), msgspec.json.encode(epoch)):
                 self._forget(number)
-                return made
+                return epoch
 
     def _path(self, number: int) -> Path:
         return self.directory / f"epoch-{number:06d}"
 
     def _forget(self, number: int) -> None:
-        """The numbers only grow, so that older ones say nothing more."""
+        """Delete the files of older epochs: only the highest number counts."""
         for old in range(number - 1, 0, -1):
             try:
                 self._path(old).unlink()
@@ -102,8 +104,8 @@ class Epochs:
 
 
 class Fence(Struct, frozen=True, kw_only=True):
-    """What this process may do in its ``epoch``: all of it, until there is a higher one. An epoch
-    of 0 is no head's, by which nothing may be done.
+    """Allows this process to act in its ``epoch`` until a higher one exists. Epoch 0 belongs to no
+    head and allows nothing.
     """
 
     epochs: Epochs
@@ -115,19 +117,21 @@ class Fence(Struct, frozen=True, kw_only=True):
         """The fence of what runs on this host now."""
         epochs, host = Epochs(directory), os.uname().nodename
         try:
-            last = epochs.newest()
+            newest = epochs.newest()
         except OSError:
-            last = None
-        own = last is not None and last.host == host
-        return cls(epochs=epochs, epoch=last.number if last is not None and own else 0, host=host)
+            newest = None
+        is_own = newest is not None and newest.host == host
+        return cls(
+            epochs=epochs, epoch=newest.number if newest is not None and is_own else 0, host=host
+        )
 
     def require(self) -> None:
-        """SupersededError where another head acts, or had begun to since."""
+        """Raise SupersededError if another head acts, or has begun an epoch after this one."""
         if self.epoch and self.epochs.number() == self.epoch:
             return
-        last = self.epochs.newest()
-        who = "no head" if last is None else f"{last.holder} (epoch {last.number})"
-        raise SupersededError(f"{who} acts, not {self.host}: that is to be done there")
+        newest = self.epochs.newest()
+        holder = "no head" if newest is None else f"{newest.holder} (epoch {newest.number})"
+        raise SupersededError(f"{holder} acts, not {self.host}: that is to be done there")
 
     @property
     def newest(self) -> int:
@@ -158,8 +162,8 @@ def fence_at(journal: Path) -> Fence:
 
 
 def link(state: Path, directory: Path) -> None:
-    """Have what both heads share in ``directory``, and links to it in ``state``. ConfigError where
-    this head has something of its own there.
+    """Create the shared files in ``directory``, and links to them in ``state``. Raises ConfigError
+    if this head has files of its own in the place of a link.
     """
     if directory == state or state in directory.parents:
         raise ConfigError(
@@ -169,15 +173,15 @@ def link(state: Path, directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
     for name in SHARED:
-        there = directory / name
-        there.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
-        _link(state / name, there)
+        shared = directory / name
+        shared.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
+        _link(state / name, shared)
     for name in SHARED_FILES:
         _link(state / name, directory / name)
 
 
-def _link(path: Path, there: Path) -> None:
-    if path.is_symlink() and Path(os.readlink(path)) == there:
+def _link(path: Path, shared: Path) -> None:
+    if path.is_symlink() and Path(os.readlink(path)) == shared:
         return
     if path.is_dir() and not path.is_symlink() and not _content(path):
         for empty in sorted(path.rglob("*"), reverse=True):
@@ -185,18 +189,18 @@ def _link(path: Path, there: Path) -> None:
         path.rmdir()
     if path.is_symlink() or path.exists():
         raise ConfigError(
-            f"ha.directory: {path} has what this head alone knows, expected a link to {there}: "
-            f"stop the services on both heads, then `mv -T {path} {there}`"
+            f"ha.directory: {path} has what this head alone knows, expected a link to {shared}: "
+            f"stop the services on both heads, then `mv -T {path} {shared}`"
         )
-    path.symlink_to(there)
+    path.symlink_to(shared)
 
 
 def _content(path: Path) -> Iterable[Path]:
-    return [one for one in path.rglob("*") if not one.is_dir()]
+    return [entry for entry in path.rglob("*") if not entry.is_dir()]
 
 
 def require_unshared(state: Path) -> None:
-    """ConfigError where links of a second head are there, and ``ha.directory`` is set no more."""
+    """Raise ConfigError if links to a shared directory exist but ``ha.directory`` is not set."""
     path = state / SHARED[0]
     if path.is_symlink():
         raise ConfigError(

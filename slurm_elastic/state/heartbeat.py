@@ -101,7 +101,7 @@ def process_exists(pid: int) -> bool:
 
 
 def leave_mark(state: Path, mark: Mark, name: str = MARK) -> None:
-    """Write it over the last one; OSError passes."""
+    """Overwrite the service's mark; OSError passes through."""
     text = json.dumps(mark.__dict__).encode()
     # Not truncated: written over in place, the mark needs no room on a full disk.
     descriptor = os.open(
@@ -117,11 +117,11 @@ def read_mark(state: Path, name: str = MARK) -> Mark | None:
     """None where there is none, or none that can be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         with open(state / name, "rb") as file:
-            found = json.loads(file.read(_SIZE))
-        words = {name: str(found[name]) for name in ("why", "remedy", "means")}
+            fields = json.loads(file.read(_SIZE))
+        texts = {name: str(fields[name]) for name in ("why", "remedy", "means")}
         return Mark(
-            at=float(found["at"]), pid=int(found["pid"]), since=float(found["since"]), **words,
-            is_disk_full=bool(found.get("is_disk_full")),
+            at=float(fields["at"]), pid=int(fields["pid"]), since=float(fields["since"]), **texts,
+            is_disk_full=bool(fields.get("is_disk_full")),
         )  # fmt: skip
     return None
 
@@ -132,12 +132,12 @@ def trouble_of(state: Path, mark: Mark | None, now: float, stale: float) -> Serv
         return None
     if alive(mark.beat, True, now, stale):
         return mark.trouble
-    # On a disk that may only be read it can leave no mark, and lives all the same.
+    # On a read-only disk a running service cannot write its mark.
     with contextlib.suppress(OSError):
         if os.statvfs(state).f_flag & os.ST_RDONLY:
-            why = f"the disk of {state} may only be read"
+            reason = f"the disk of {state} may only be read"
             return ServiceTrouble(
-                why=why, since=mark.at, means=mark.means, remedy="mount it writable again"
+                why=reason, since=mark.at, means=mark.means, remedy="mount it writable again"
             )
     return None
 

@@ -1,5 +1,5 @@
-"""What each of two heads tells in the directory that both see: that its service runs, and by which
-configuration.
+"""Files in the shared directory in which each of two heads records that its service runs, and with
+which configuration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 from slurm_elastic.base import writing
 
 STALE = 60.0
-"""Seconds after which a head has told nothing for too long."""
+"""Seconds without a new file after which a head counts as silent."""
 
 
 class Presence(Struct, frozen=True, kw_only=True):
@@ -37,13 +37,13 @@ class Seen(Struct, frozen=True, kw_only=True):
     ahead: float
 
 
-def tell(directory: Path, service: str, one: Presence) -> None:
-    """Leave it there; OSError passes."""
-    writing.replace(directory / f"head-{one.host}.{service}", msgspec.json.encode(one))
+def tell(directory: Path, service: str, presence: Presence) -> None:
+    """Write the file of a head; OSError passes through."""
+    writing.replace(directory / f"head-{presence.host}.{service}", msgspec.json.encode(presence))
 
 
 def files(directory: Path, service: str) -> Sequence[Path]:
-    """Where heads tell that this service of theirs runs; OSError where the directory is away."""
+    """The files of this service on all heads. Raises OSError if the directory is unavailable."""
     return [
         directory / name
         for name in sorted(os.listdir(directory))
@@ -52,12 +52,14 @@ def files(directory: Path, service: str) -> Sequence[Path]:
 
 
 def told(directory: Path, service: str) -> Mapping[str, Seen]:
-    """What heads have told of that service, by host; what cannot be read is left out;
-    OSError as above.
+    """The readable presences of that service, by host. Raises OSError if the directory is
+    unavailable.
     """
-    found: dict[str, Seen] = {}
+    seen_by_host: dict[str, Seen] = {}
     for path in files(directory, service):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            one = msgspec.json.decode(path.read_bytes(), type=Presence)
-            found[one.host] = Seen(presence=one, ahead=one.at - path.stat().st_mtime)
-    return found
+            presence = msgspec.json.decode(path.read_bytes(), type=Presence)
+            seen_by_host[presence.host] = Seen(
+                presence=presence, ahead=presence.at - path.stat().st_mtime
+            )
+    return seen_by_host

@@ -34,7 +34,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 STALE_DRAFT = 3600.0
-"""Seconds after which a program that was writing a request is surely gone."""
+"""Seconds after which a draft counts as abandoned by a killed program."""
 
 _UNREADABLE = (IsADirectoryError, PermissionError, ValueError, ValidationError, RecursionError)
 """The errors that a request itself can cause."""
@@ -77,7 +77,7 @@ class Spool:
         self._bad = self._dir / "bad"
 
     def create(self) -> None:
-        """Make the directories, and clear what killed programs left; OSError where that fails."""
+        """Create the directories, and delete the drafts of killed programs; OSError passes."""
         self._dir.mkdir(mode=statedir.DIRECTORY, parents=True, exist_ok=True)
         self._bad.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
         for draft in self._dir.glob(".*.tmp"):
@@ -114,7 +114,7 @@ class Spool:
         return sum(1 for _ in self._dir.glob("*.json"))
 
     def oldest(self) -> float | None:
-        """When the oldest request that waits came (Unix time)."""
+        """The time at which the oldest waiting request came (Unix time); None without requests."""
         times = []
         for path in self._dir.glob("*.json"):
             with contextlib.suppress(OSError):
@@ -122,7 +122,7 @@ class Spool:
         return min(times, default=None)
 
     def newest(self) -> float:
-        """The latest time that a request which waits bears; 0 where none does."""
+        """The latest time in the ids of waiting requests (Unix time); 0 without requests."""
         times = (received_at(path.stem) for path in self._dir.glob("*.json"))
         return max((time for time in times if time is not None), default=0.0)
 
@@ -133,26 +133,26 @@ class Spool:
 
     def _set_aside(self, path: Path, error: Exception) -> None:
         log.error("request set aside file=%s reason=%s", path.name, error)
-        # Where it cannot be moved either it stays, and is tried with the next look.
+        # If it cannot be moved, it stays and the next call of ``pending`` tries again.
         with contextlib.suppress(OSError):
             os.replace(path, self._bad / path.name)
 
 
 def _read(path: Path) -> Request:
     head, _, resume_file = path.read_bytes().partition(b"\n")
-    raw = convert(json.loads(head), _File)
-    if raw.kind not in ("resume", "suspend", "resume-fail"):
-        raise ValueError(f"unknown kind {raw.kind!r}, expected resume, suspend or resume-fail")
-    # It only says which job waits for which node, so one of the wrong shape costs no more than
-    # that: the nodes stand in ``hostlist``.
-    jobs, note = _jobs_below(resume_file) if resume_file else _jobs(raw.resume_file)
+    file = convert(json.loads(head), _File)
+    if file.kind not in ("resume", "suspend", "resume-fail"):
+        raise ValueError(f"unknown kind {file.kind!r}, expected resume, suspend or resume-fail")
+    # The resume file only says which job waits for which node. A malformed file must not stop the
+    # request, because its nodes are in ``hostlist``.
+    jobs, note = _jobs_below(resume_file) if resume_file else _jobs(file.resume_file)
     return Request(
         id=path.stem,
-        kind=raw.kind,
-        nodes=tuple(dict.fromkeys(expand(raw.hostlist))),
-        received=raw.received,
+        kind=file.kind,
+        nodes=tuple(dict.fromkeys(expand(file.hostlist))),
+        received=file.received,
         jobs=jobs,
-        note=raw.resume_file_error or note,
+        note=file.resume_file_error or note,
     )
 
 

@@ -1,7 +1,7 @@
-"""The state directory is SlurmUser's alone: its modes, and how one of an older release gets them.
+"""The modes of the state directory, which only SlurmUser may open, and their repair.
 
-Whoever can open a file can lock it, and a lock on sqlite's shared memory or on a service's lock
-file stops the product. So nobody else opens any.
+A user who can open a file can lock it, and a lock on sqlite's shared memory or on a service's lock
+file stops the product. So no other user may open any file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 @contextlib.contextmanager
 def private_umask() -> Iterator[None]:
-    """Files of this process are its user's alone, also where sqlite or a library makes it."""
+    """Inside, new files are open to this user only, also files that sqlite or a library makes."""
     before = os.umask(OTHERS)
     try:
         yield
@@ -47,7 +47,7 @@ def close_to_others(path: Path, uid: int) -> int:
 
 
 def _close(directory: int, name: str, uid: int, depth: int) -> int:
-    # Itself first: from now on nobody else can come to what is in it.
+    # The directory first: after that no other user can reach its entries.
     changed = int(_tighten(directory, name, uid))
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries]
@@ -64,16 +64,16 @@ def _close(directory: int, name: str, uid: int, depth: int) -> int:
 
 def _close_entry(directory: int, entry: str, name: str, uid: int, depth: int) -> int:
     # Closing a descriptor that was opened with O_PATH drops none of sqlite's locks on the file.
-    found = os.open(entry, os.O_PATH | _FLAGS, dir_fd=directory)
+    descriptor = os.open(entry, os.O_PATH | _FLAGS, dir_fd=directory)
     try:
-        mode = os.fstat(found).st_mode
+        mode = os.fstat(descriptor).st_mode
         if stat.S_ISLNK(mode):
             return 0
         if not stat.S_ISDIR(mode) or depth == 0:
-            return int(_tighten(found, name, uid))
-        inside = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return int(_tighten(descriptor, name, uid))
+        inside = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     finally:
-        os.close(found)
+        os.close(descriptor)
     try:
         return _close(inside, name, uid, depth - 1)
     finally:
@@ -81,13 +81,13 @@ def _close_entry(directory: int, entry: str, name: str, uid: int, depth: int) ->
 
 
 def _tighten(descriptor: int, name: str, uid: int) -> bool:
-    found = os.fstat(descriptor)
-    if not found.st_mode & OTHERS:
+    status = os.fstat(descriptor)
+    if not status.st_mode & OTHERS:
         return False
-    if found.st_uid != uid:
-        log.warning("%s belongs to uid %d, not to %d, and stays as it is", name, found.st_uid, uid)
+    if status.st_uid != uid:
+        log.warning("%s belongs to uid %d, not to %d, and stays as it is", name, status.st_uid, uid)
         return False
     # By its descriptor: what stands under the name by now may be something else. Without setgid,
     # which a service under RestrictSUIDSGID= may not give (systemd.exec(5)), nor needs.
-    os.chmod(f"/proc/self/fd/{descriptor}", found.st_mode & stat.S_IRWXU)
+    os.chmod(f"/proc/self/fd/{descriptor}", status.st_mode & stat.S_IRWXU)
     return True

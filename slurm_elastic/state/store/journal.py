@@ -1,9 +1,9 @@
-"""The journal: what cannot be read again, one JSON line for each write, on the disk before its
-effect.
+"""The journal: facts that cannot be read again elsewhere, one JSON line for each write. The line is
+on the disk before its effect.
 
-A line is a batch of facts: rows as they are now, or the keys of rows that are gone. Facts of one
-line count together or not at all, and said twice they say nothing new. Each line has its number,
-the time and a checksum, so that a damaged one is known::
+A line is a batch of facts: whole rows, or the keys of deleted rows. The facts of a line count
+together or not at all, and applying a line twice changes nothing. Each line has its number, the
+time and a checksum, so that damaged lines are found::
 
     {"crc":"8e0d1c55","n":71,"at":1800000000.5,"facts":[{"put":"machines","rows":[{"id":"i-1",...}]}]}
 
@@ -42,11 +42,11 @@ _HEAD = len(_CRC) + 8
 _POLL = 0.01
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _APPLIED = 4096
-"""The most bytes that are read of ``NAME.applied``. It has 256, or a few more."""
+"""Bytes that are read of ``NAME.applied`` at most. It has 256, or a few more."""
 
 
 class Fact(Struct, frozen=True, omit_defaults=True):
-    """Rows of the table ``put``, whole; or keys of rows that ``drop`` does not have any more."""
+    """Whole rows of the table ``put``, or keys of rows deleted from the table ``drop``."""
 
     rows: list[dict[str, Any]]
     put: str = ""
@@ -86,7 +86,7 @@ class Position(NamedTuple):
 
 
 class Damage(Struct, frozen=True, kw_only=True):
-    """Bytes of a segment that are no line. ``torn``: the last ones, which no write ever told of."""
+    """Bytes of a segment that are no line. ``torn``: half a line, of an unfinished write."""
 
     path: Path
     line: int
@@ -126,13 +126,13 @@ _decode_applied = msgspec.json.Decoder(Applied).decode
 
 
 def line_of(line: Line) -> bytes:
-    """As it is written."""
+    """The bytes of the line, with its checksum."""
     content = b"," + _encode(line)[1:]
     return b'%s%08x"%s\n' % (_CRC, zlib.crc32(content), content)
 
 
 def read_line(raw: bytes) -> Line | None:
-    """None for what is no whole line of ours."""
+    """The line; None if it is damaged."""
     if not is_whole(raw):
         return None
     try:
@@ -159,7 +159,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _give(descriptor: int, mode: int, owner: writing.Owner | None) -> None:
-    """As it is to be, whatever the umask."""
+    """Set the mode, whatever the umask, and the owner."""
     os.fchmod(descriptor, mode)
     if owner is not None and owner != (os.geteuid(), os.getegid()):
         os.fchown(descriptor, *owner)
@@ -182,7 +182,7 @@ class Journal:
         self.uncut: tuple[Position, bytes] | None = None
 
     def close(self) -> None:
-        """Let go of its files."""
+        """Close the files."""
         for descriptor in (self._lock, self._open[1]):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -193,7 +193,7 @@ class Journal:
         return self.directory / f"{self.name}-{segment:06d}.jsonl"
 
     def segments(self) -> list[int]:
-        """Those that there are, oldest first."""
+        """The numbers of the existing segments, oldest first."""
         named = re.compile(rf"{re.escape(self.name)}-(\d{{6,}})\.jsonl")
         try:
             matches = [named.fullmatch(name) for name in os.listdir(self.directory)]
@@ -203,7 +203,7 @@ class Journal:
 
     @contextlib.contextmanager
     def locked(self, patience: float) -> Iterator[None]:
-        """Alone among all processes; OSError where others do not let go for so long (s)."""
+        """Hold the lock among all processes. Raises OSError after ``patience`` seconds."""
         if self._lock < 0 or self._locked != identity(self.turn):
             self._open_lock()
         until = time.monotonic() + patience
@@ -217,7 +217,7 @@ class Journal:
             else:
                 if self._locked == identity(self.turn):
                     break
-                self._open_lock()  # it was removed before it was ours
+                self._open_lock()  # the file was replaced before this process got the lock
         try:
             yield
         finally:
@@ -243,7 +243,7 @@ class Journal:
         return True
 
     def applied(self) -> Applied:
-        """What the view has; nothing where that cannot be read."""
+        """The state of the view; the default if ``NAME.applied`` cannot be read."""
         try:
             return _decode_applied(self._applied())
         except (OSError, msgspec.MsgspecError, RecursionError):
@@ -256,14 +256,16 @@ class Journal:
             return file.read(_APPLIED)
 
     def note(self, applied: Applied) -> None:
-        """Say what the view has, under the lock. Not synced: another boot asks for another view."""
+        """Record the state of the view, under the lock. Not synced: a boot rebuilds the view."""
         content = _encode(applied)
         os.pwrite(self._lock, content.ljust(256), 0)
 
     # lines
 
     def behind(self, position: Position) -> bool:
-        """Whether others have written since. LostFileError where what was written is gone."""
+        """Whether others have written after ``position``. Raises LostFileError if lines before it
+        are gone.
+        """
         path = self.path(position.segment)
         try:
             size = os.stat(path).st_size
@@ -276,7 +278,7 @@ class Journal:
         return size > position.offset or self.path(position.segment + 1).exists()
 
     def append(self, end: Position, batches: Sequence[Sequence[Fact]], now: float) -> Position:
-        """A line for each, on the disk on return; ``at`` is its end. An error leaves none."""
+        """Append a line per batch at ``end``; on the disk on return. An error leaves none."""
         lines = [
             line_of(Line(n=number, at=now, epoch=self.epoch, facts=tuple(facts)))
             for number, facts in enumerate(batches, end.number + 1)
@@ -422,7 +424,7 @@ class Journal:
                 os.fsync(file.fileno())
                 size = file.tell()
             os.rename(draft, self.path(segment))
-        writing.require_synced(self.directory)  # before an old one goes
+        writing.require_synced(self.directory)  # the new name, before an old segment is deleted
         for old in self.segments()[:-2]:
             with contextlib.suppress(OSError):  # the next one tries again
                 self.path(old).unlink()
