@@ -1,5 +1,5 @@
-"""The decision chain of a node or a job, followed from one to the other, and a job's machines. Pure
-but for the reads of the ledger that ``tell`` is given as functions.
+"""The decision chain of a node or a job, followed between nodes and jobs, and a job's machines.
+The only effects are the reads of the ledger by the functions ``read``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Stay(NamedTuple):
 
 
 def machines_of(stays: Iterable[Stay], machines: Iterable[Machine]) -> tuple[Machine, ...]:
-    """The machines that were its nodes then, in the order in which it came to them."""
+    """The machines that were the job's nodes during its stays, in the order of the stays."""
     by_node: dict[str, list[Machine]] = {}
     for machine in sorted(machines, key=lambda m: m.instance.launched):
         by_node.setdefault(machine.instance.node, []).append(machine)
@@ -93,8 +93,7 @@ def machines_of(stays: Iterable[Stay], machines: Iterable[Machine]) -> tuple[Mac
     for stay in sorted(stays, key=lambda stay: stay.begin):
         for node in stay.nodes:
             candidates = (m for m in by_node.get(node, ()) if _meet(m, stay))
-            # The one that was there first: a later one of that name was launched when the job had
-            # left.
+            # Only the first machine: a later machine of that node was launched after the job left.
             for machine in list(candidates)[:1]:
                 machine_by_key.setdefault((machine.instance.cloud, machine.instance.id), machine)
     return tuple(machine_by_key.values())
@@ -129,11 +128,11 @@ def _while_held(
 
 
 def _in_order(decisions: Iterable[Decision]) -> list[Decision]:
-    """By time, each once; those of the same moment stay as they were read."""
+    """The decisions by time, each once. Decisions of the same time keep the order of the reads."""
     kept: list[Decision] = []
     seen_keys: set[tuple[object, ...]] = set()
     for d in decisions:
-        # It was read once for each of its subjects.
+        # A decision is read once for each of its subjects.
         key = (d.at, d.correlation, d.kind, d.subjects, d.reason)
         if key not in seen_keys:
             seen_keys.add(key)

@@ -1,7 +1,7 @@
-"""A journal in one file, put back, and read through: what ``slurm-elastic journal`` does.
+"""Export a journal to one file, restore it, and verify it: the code of ``slurm-elastic journal``.
 
-The file has a segment of each memory, one after the other: each begins with all rows that there
-were and goes on with what was appended since.
+The file has one segment of each memory. A segment begins with all rows of that moment, and the
+lines that were appended after it follow.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ Rights = Callable[[], AbstractContextManager[None]]
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """A journal as it was read: its segments, lines and facts, the last line, and what is wrong.
-    ``missing`` are numbers of lines that none has, be it the last ones that the view had, and
-    ``lacking`` rows of the newest beginning.
+    """The result of reading a journal: its segments, lines and facts, the last line, and its
+    faults. ``missing``: the number of lost lines, also at the end if the view had them.
+    ``lacking``: the number of rows that the begin of the newest segment lacks.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Health(Struct, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is lost; half a line at the end was never told of."""
+        """Whether nothing is lost. Half a line at the end is no loss: its write never returned."""
         return not (self.missing or self.lacking or any(not one.torn for one in self.damages))
 
 
@@ -109,16 +109,17 @@ def verify(memory: Memory) -> Health:
 def _standing(
     journal: Journal, segment: int, damages: list[Damage]
 ) -> Iterator[tuple[bytes, int, bool]]:
-    """The lines of a segment; none of one that its service has let go meanwhile."""
+    """The lines of a segment; none if its service has deleted it since the listing."""
     with contextlib.suppress(FileNotFoundError):
         yield from journal.read(segment, 0, damages)
 
 
 def export(memories: Sequence[Memory], target: Path, rights: Rights = nullcontext) -> int:
-    """Write the newest segment of each, all as of one moment each; how many lines. Of one that is
-    damaged it is what can be read of all, as a start would take it. OSError for a device or a pipe.
+    """Write the newest segment of each memory, each as of one moment; return the number of lines.
+    If a segment is damaged, write the readable rows of the whole journal instead. Raises OSError
+    for a device or a pipe.
 
-    The memories are read with these rights, and the target is written with the caller's own.
+    The memories are read with ``rights``, and the target is written with the caller's own.
     """
     writing.require_no_device(target)
     lines = 0
@@ -137,7 +138,7 @@ def export(memories: Sequence[Memory], target: Path, rights: Rights = nullcontex
 
 
 def _copy(memory: Memory, file: IO[bytes]) -> int:
-    """Writers are kept waiting for no longer than it takes to look: the target may be slow."""
+    """Copy one memory. The lock is held only to find the segment's size: the target may be slow."""
     (path, schema), start = memory, file.tell()
     journal = journal_of(path)
     if not journal.segments():
@@ -162,7 +163,7 @@ def _copy(memory: Memory, file: IO[bytes]) -> int:
 
 
 def _copy_whole(source: BinaryIO, size: int, file: IO[bytes]) -> int | None:
-    """The lines of so many bytes, but for half a one at the end; None where one is damaged."""
+    """Copy the whole lines among the first ``size`` bytes; return None if a line is damaged."""
     lines = 0
     for content in source:
         size -= len(content)
@@ -176,8 +177,8 @@ def _copy_whole(source: BinaryIO, size: int, file: IO[bytes]) -> int | None:
 
 
 class _Part(Struct, kw_only=True):
-    """What a file has of one memory: its first line, the last one's number, and which of the
-    file's lines it is.
+    """The lines of one memory in a file: the first line, the number of the last line, and the place
+    of the lines in the file.
     """
 
     path: Path
@@ -191,8 +192,9 @@ class _Part(Struct, kw_only=True):
 def put_back(
     source: Path, memories: Sequence[Memory], *, older: bool, rights: Rights = nullcontext
 ) -> int:
-    """Make the file's lines the journals of these; how many lines. SlurmElasticError where one has
-    lines of its own that the file lacks, but for ``older``. Their views are made anew of them.
+    """Restore the journals of these memories from the file, and rebuild their views; return the
+    number of lines. Raises SlurmElasticError if a memory has lines that the file lacks, unless
+    ``older`` is set.
 
     The source is opened with the caller's own rights, and the memories are written with ``rights``.
     """
@@ -213,7 +215,7 @@ def put_back(
 
 @contextlib.contextmanager
 def _rereadable(source: Path) -> Iterator[BinaryIO]:
-    """It is read line by line, and more than once: it may be larger than what memory there is."""
+    """Open the source for several passes, line by line: it may be a large pipe."""
     with source.open("rb") as file, tempfile.TemporaryFile() as copy:
         if file.seekable():
             yield file
@@ -231,7 +233,7 @@ def _lines_of(file: BinaryIO, part: _Part) -> Iterator[Line]:
 
 
 def _written(file: BinaryIO, part: _Part, target: IO[bytes]) -> int:
-    """They go on as a journal of their own: what that head writes from now on, no other one has."""
+    """Write the lines as a journal with a new origin: later lines of this head are in no other."""
     begun = part.first.begin
     head = begun and replace(
         begun, origin=secrets.token_hex(8), source=begun.origin, until=part.last
@@ -243,7 +245,7 @@ def _written(file: BinaryIO, part: _Part, target: IO[bytes]) -> int:
 
 
 def _require_taken(source: Path, file: BinaryIO, part: _Part) -> None:
-    """SlurmElasticError, ConfigError among them, for what no start could take."""
+    """Raise SlurmElasticError, or its subclass ConfigError, for lines that no start could apply."""
     begun, schema = part.first.begin, part.schema
     if begun is not None:
         require_known(begun.schema, source, schema)
@@ -267,8 +269,8 @@ def _require_taken(source: Path, file: BinaryIO, part: _Part) -> None:
 
 
 def _require_newer(source: Path, part: _Part) -> None:
-    """SlurmElasticError where this head knows what the export lacks. A head that has only had an
-    earlier export put back knows nothing of its own.
+    """Raise SlurmElasticError if this head has lines that the export lacks. A head that only
+    restored an earlier export has no lines of its own.
     """
     memory = part.path, part.schema
     journal, health = journal_of(part.path), verify(memory)
@@ -294,8 +296,8 @@ def _require_newer(source: Path, part: _Part) -> None:
 
 
 def _is_alone(memory: Memory) -> bool:
-    """Whether the file there knows more than a journal: that is gone, or the file is of a release
-    that had none.
+    """Whether the file has rows that are in no journal: the journal is gone, or a release without a
+    journal wrote the file.
     """
     path, schema = memory
     if not path.exists() or not journal_of(path).segments():
