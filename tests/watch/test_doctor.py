@@ -583,7 +583,7 @@ def test_a_full_disk_is_one_finding(
     config: Config, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Ledger(tmp_path / "ledger.db").close()
-    monkeypatch.setattr(head, "LITTLE_SPACE", 2**60)
+    monkeypatch.setattr(head, "MIN_FREE_BYTES", 2**60)
     leave_mark(tmp_path, Mark(T0, os.getpid(), "no room", "make room", T0, is_disk_full=True))
     assert [key for key in wrong(config, slurm) if "head" in key] == [
         f"head node: state directory {tmp_path}"
@@ -594,7 +594,7 @@ def test_a_disk_without_room_for_more_files_is_one_finding(
     config: Config, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Ledger(tmp_path / "ledger.db").close()
-    monkeypatch.setattr(head, "FEW_FILES", 2**62)
+    monkeypatch.setattr(head, "MIN_FREE_INODES", 2**62)
     leave_mark(tmp_path, Mark(T0, os.getpid(), "no room", "make room", T0, is_disk_full=True))
     told = {key: f for key, f in wrong(config, slurm).items() if "head" in key}
     assert list(told) == [f"head node: state directory {tmp_path}"]

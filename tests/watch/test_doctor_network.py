@@ -158,7 +158,7 @@ def test_a_ping_that_hangs_has_not_passed(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "ping").write_text("#!/bin/sh\nexec sleep 600\n")
     (tmp_path / "ping").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(network, "_PING", 0.2)
+    monkeypatch.setattr(network, "_PING_TIMEOUT_S", 0.2)
     assert not network._passes("192.0.2.1", 1380)
 
 

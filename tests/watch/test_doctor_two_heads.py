@@ -141,7 +141,7 @@ def test_a_host_that_is_no_head(config: Config) -> None:
 def test_a_disk_that_is_slow(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     tells(config, "a.site")
     tells(config, "b")
-    monkeypatch.setattr(two_heads, "_sync", lambda _: 0.2)
+    monkeypatch.setattr(two_heads, "_write_time", lambda _: 0.2)
     (slow,) = [f for f in look(config) if f.level is Level.NOTE]
     assert slow.found == "200 ms until a write is on its disk"
 

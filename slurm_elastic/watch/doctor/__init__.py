@@ -1,8 +1,11 @@
-"""Doctor says what is wrong and what to do about it. Looking changes nothing. A module finds things
-out and has the sentences for them: ``head`` (state directory, spool, slurm.conf), ``services``
-(slurm-elasticd and ckptman), ``clouds``, ``catalogue`` (types and prices), ``network`` (addresses
-and tunnel), ``auth`` (the keys of Slurm's), ``threats`` (machines that are taken away), ``kept``
-(what Slurm or a person keeps from jobs), ``environment`` (of the services), ``bursting`` (whether a
-job of one node would burst, and whether budgets and allow lists of accounts hold anybody back).
-``cli/doctor.py`` says which are asked, ``watch/causes.py`` leaves out what is told already.
+"""``doctor`` says what is wrong and what to do about it. It changes nothing.
+
+Each module examines one part and has the sentences for its findings: ``head`` (state directory,
+spool, slurm.conf), ``services`` (slurm-elasticd and slurm-elastic-ckptman), ``clouds``,
+``catalogue`` (types and prices), ``network`` (addresses and tunnel), ``auth`` (the keys of
+auth/slurm), ``threats`` (machines that are taken away), ``kept`` (what Slurm or a person keeps from
+running), ``environment`` (of the services), ``two_heads``, ``plain_job`` and ``bursting`` (whether
+a job of one node would burst, and whether budgets and allow lists of accounts bind anybody).
+``cli/doctor.py`` chooses the examinations; ``watch/causes.py`` removes findings whose cause is
+already reported.
 """

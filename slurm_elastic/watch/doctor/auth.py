@@ -1,4 +1,4 @@
-"""The keys of auth/slurm: whether machines get the right secret, and whether keys end soon."""
+"""The keys of auth/slurm: whether machines get the right secret, and whether keys expire soon."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import authentication, keyset
 from slurm_elastic.slurm.conf.keyset import Key, KeySet
 
-SOON = 7 * 86400.0  # how many seconds before its end a key is mentioned
+EXPIRY_NOTICE_S = 7 * 86400.0  # a key that expires within this time is reported
 FILE = "slurm.jwks"
 
 
 def examine(config: Config, now: float) -> Iterator[Finding]:
-    """With another AuthType, only a wrong secret. Keys that only others may read are left out."""
+    """Yield the findings on the keys.
+
+    With another AuthType only a wrong secret is reported. Keys that we may not read are skipped.
+    """
     try:
         site = read_site(config.slurm)
     except (ConfigError, OSError):
@@ -50,36 +53,38 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
 
 def _keys(config: Config, keys: KeySet, now: float) -> Iterator[Finding]:
     clouds = [cloud.name for cloud in config.clouds if cloud.by_user_data]
-    ending = [key for key in _used(keys, clouds) if key.exp and key.exp - now < SOON]
-    for key in ending:
-        yield _told(key, now)
-    if without := sorted(set(clouds) - {key.cloud for key in keys.keys}):
+    expiring_keys = [
+        key for key in _used(keys, clouds) if key.exp and key.exp - now < EXPIRY_NOTICE_S
+    ]
+    for key in expiring_keys:
+        yield _expiry(key, now)
+    if clouds_without_key := sorted(set(clouds) - {key.cloud for key in keys.keys}):
         yield Finding.note(
             FILE,
-            f"no key of its own: {', '.join(without)}",
+            f"no key of its own: {', '.join(clouds_without_key)}",
             expected="a key for each cloud, so that its machines can be told apart",
             advice="slurm-elastic key rotate",
         )
-    elif not ending:
+    elif not expiring_keys:
         yield Finding.ok(FILE, f"{counted(len(keys.keys), 'key')}, none in use ends in a week")
 
 
 def _used(keys: KeySet, clouds: list[str]) -> list[Key]:
-    """The keys that somebody signs with, and the site's own; not those a rotation lets expire."""
-    used = {keys.default.kid}
+    """Return the keys in use and the site's own keys; not those that a rotation lets expire."""
+    used_kids = {keys.default.kid}
     for cloud in clouds:
-        own = [key.kid for key in keys.keys if key.cloud == cloud]
+        cloud_keys = [key.kid for key in keys.keys if key.cloud == cloud]
         # The machines of a cloud sign with the last of its keys.
-        used |= set(own[-1:])
-    return [key for key in keys.keys if key.kid in used or not key.ours]
+        used_kids |= set(cloud_keys[-1:])
+    return [key for key in keys.keys if key.kid in used_kids or not key.ours]
 
 
-def _told(key: Key, now: float) -> Finding:
-    left = (key.exp or 0) - now
+def _expiry(key: Key, now: float) -> Finding:
+    left_s = (key.exp or 0) - now
     return Finding(
         what=f"{FILE}: key {key.kid}",
-        level=Level.WRONG if left <= 0 else Level.NOTE,
-        found="it has expired" if left <= 0 else f"it expires in {left / 86400:.1f} days",
+        level=Level.WRONG if left_s <= 0 else Level.NOTE,
+        found="it has expired" if left_s <= 0 else f"it expires in {left_s / 86400:.1f} days",
         expected="keys that hold for longer than a week",
         advice="slurm-elastic key rotate: nodes whose key has ended are lost (docs/keys.md)",
     )

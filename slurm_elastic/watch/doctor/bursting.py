@@ -1,4 +1,4 @@
-"""Whether anything can burst: the submit filter, allow lists, nodes in service, and a probe."""
+"""Whether any job can burst: the submit filter, allow lists, nodes in service, and a test job."""
 
 from __future__ import annotations
 
@@ -32,39 +32,42 @@ from slurm_elastic.watch.doctor import plain_job as plain_jobs
 
 @runtime_checkable
 class Probing(Protocol):
-    """A client of Slurm that also asks slurmdbd and sbatch (``slurm.client.doctor_commands``)."""
+    """A Slurm client that can also ask slurmdbd and sbatch (``slurm.client.doctor_commands``)."""
 
     def nodes(self) -> Mapping[str, SlurmNode]:
         """All nodes."""
         ...
 
     def accounts(self) -> frozenset[str]:
-        """All accounts of slurmdbd."""
+        """All accounts in slurmdbd."""
         ...
 
     def member(self, account: str) -> str:
-        """A user of the account; empty if it has none."""
+        """A user of the account; "" if it has none."""
         ...
 
     def test_only(self, partition: str, *, account: str = "", qos: str = "", user: str = "") -> str:
-        """Where and when a job of one node would start; SlurmError with sbatch's own message."""
+        """Return where and when a job of one node would start.
+
+        Raises SlurmError with sbatch's own message.
+        """
         ...
 
 
 def filter_called(config: Config) -> Iterator[Finding]:
-    """Whether jobs that name no partition get ours. A Slurm without the plugin cannot do that."""
-    why = submit_filter.trouble(config.slurm.conf)
+    """Report whether jobs that name no partition get ours; that needs Slurm's Lua plugin."""
+    filter_flaw = submit_filter.trouble(config.slurm.conf)
     site = _site(config)
     if site is None:
-        return  # told by the check of slurm.conf
-    if not why:
+        return  # the check of slurm.conf reports it
+    if not filter_flaw:
         yield Finding.ok("submit filter", "job_submit.lua calls it")
         return
-    able = has_plugin(config.slurm, site, "job_submit_lua")
+    has_lua_plugin = has_plugin(config.slurm, site, "job_submit_lua")
     yield Finding(
         what="submit filter",
-        level=Level.WRONG if able else Level.NOTE,
-        found=why,
+        level=Level.WRONG if has_lua_plugin else Level.NOTE,
+        found=filter_flaw,
         expected="a filter that gives our partitions to jobs that name none: no other bursts",
         advice="slurm-elastic conf check says which lines to put where (docs/submission.md)",
         cause="" if plan.is_installed(config) else INSTALL,
@@ -72,7 +75,7 @@ def filter_called(config: Config) -> Iterator[Finding]:
 
 
 def accounts_held(config: Config) -> Iterator[Finding]:
-    """Whether users can use only their own accounts, if accounts decide who may spend."""
+    """If accounts decide who may spend, report whether users can use only their own accounts."""
     site = _site(config)
     by_account = bool(config.policies.account_budgets) or any(
         config.who_of(cloud).accounts for cloud in config.clouds
@@ -83,53 +86,56 @@ def accounts_held(config: Config) -> Iterator[Finding]:
         yield Finding.ok("accounts", "Slurm takes only accounts that a job's user belongs to")
         return
     advice = "set AccountingStorageEnforce=associations in slurm.conf (it needs slurmdbd)"
-    curable = _has_slurmdbd(config) or bool(config.policies.account_budgets)
-    known = "; until then the submit filter keeps jobs off public clouds that name another account "
-    known += "than their user's default one"
+    is_curable = _has_slurmdbd(config) or bool(config.policies.account_budgets)
+    filter_note = (
+        "; until then the submit filter keeps jobs off public clouds that name another account "
+    )
+    filter_note += "than their user's default one"
     yield Finding(
         what="accounts",
-        level=Level.WRONG if curable else Level.NOTE,
+        level=Level.WRONG if is_curable else Level.NOTE,
         found="anybody may name any account (sbatch -A): allow lists and budgets by account hold "
         "nobody who does not want to be held",
         expected="AccountingStorageEnforce with associations, limits or safe",
-        advice=f"{advice}{known if _has_slurmdbd(config) else ''}",
+        advice=f"{advice}{filter_note if _has_slurmdbd(config) else ''}",
     )
 
 
 def accounts_known(config: Config, client: Probing) -> Iterator[Finding]:
-    """Whether slurmdbd, if there is one, knows the accounts of the allow lists."""
+    """Report accounts of the allow lists that slurmdbd, if there is one, does not know."""
     listed = {name for cloud in config.clouds for name in config.who_of(cloud).accounts}
     if not listed or not _has_slurmdbd(config):
         return
-    what = "accounts of who.accounts"
+    subject = "accounts of who.accounts"
     try:
-        known = client.accounts()
+        known_accounts = client.accounts()
     except SlurmError as error:
         yield Finding.note(
-            what,
+            subject,
             f"not looked up: {error}",
             expected="an answer of slurmdbd (sacctmgr show account)",
         )
         return
-    unknown = sorted(name for name in listed if name.lower() not in known)
+    unknown = sorted(name for name in listed if name.lower() not in known_accounts)
     if unknown:
         yield Finding.wrong(
-            what,
+            subject,
             f"slurmdbd has no account {', '.join(unknown)}",
             expected="accounts that jobs can have: for an unknown one none bursts",
             advice="is it spelled as in sacctmgr show account? Else: sacctmgr add account",
         )
     else:
-        yield Finding.ok(what, f"slurmdbd has {', '.join(sorted(listed))}")
+        yield Finding.ok(subject, f"slurmdbd has {', '.join(sorted(listed))}")
 
 
 def budgets_passed(config: Config) -> Iterator[Finding]:
-    """Public clouds whose budgets jobs without a longest time may pass: what runs when a budget is
-    spent stays until its jobs end.
+    """Report public clouds whose budgets jobs without a time limit may exceed.
+
+    A job that runs when a budget is spent keeps its machine until it ends.
     """
     site = _site(config)
     if site is not None and _is_time(site.partition_defaults.get("maxtime")):
-        return  # our partitions have it, too
+        return  # a partition default, so our partitions have it, too
     blocked = blocked_clouds(config)
     endless = [
         cloud.name
@@ -148,56 +154,70 @@ def budgets_passed(config: Config) -> Iterator[Finding]:
 
 
 def _has_budget(config: Config, cloud: CloudSettings) -> bool:
-    own = [cloud.policies.budget, config.policies.budget, *config.policies.payer_budgets.values()]
-    return any(b.per_day is not None or b.per_month is not None for b in own)
+    budgets = [
+        cloud.policies.budget,
+        config.policies.budget,
+        *config.policies.payer_budgets.values(),
+    ]
+    return any(budget.per_day is not None or budget.per_month is not None for budget in budgets)
 
 
 def _is_time(entry: siteconf.Entry | None) -> bool:
-    """Not so UNLIMITED and INFINITE."""
+    """Return whether the entry is a duration, not UNLIMITED or INFINITE."""
     return entry is not None and confvalues.seconds(entry.value) is not None
 
 
 def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
-    """Pools of which most nodes take no jobs. Our own holds come and go, and status shows them."""
+    """Report pools of which most nodes take no jobs.
+
+    Nodes that we hold ourselves are not counted: such holds come and go, and ``status`` shows them.
+    """
     for pool in plan.pools_of(config):
-        own = [nodes[name] for name in pool.nodes if name in nodes]
-        others = [node for node in own if not has_mark(node, HOLD_MARK) and not is_rebooting(node)]
-        out, why = out_of_service(others, config.slurm.drain_terms)
-        if 2 * out > len(own):
-            finding = why.finding if isinstance(why, NodeIll) else str(why)
-            remedy = why.remedy if isinstance(why, NodeIll) else ""
+        pool_nodes = [nodes[name] for name in pool.nodes if name in nodes]
+        unheld_nodes = [
+            node for node in pool_nodes if not has_mark(node, HOLD_MARK) and not is_rebooting(node)
+        ]
+        out_count, cause = out_of_service(unheld_nodes, config.slurm.drain_terms)
+        if 2 * out_count > len(pool_nodes):
+            finding = cause.finding if isinstance(cause, NodeIll) else str(cause)
+            remedy = cause.remedy if isinstance(cause, NodeIll) else ""
             yield Finding.wrong(
                 f"nodes of pool {pool.name}",
-                f"{out} of {len(own)} take no jobs: {finding}",
+                f"{out_count} of {len(pool_nodes)} take no jobs: {finding}",
                 expected="most of them in service",
                 advice=remedy or "sinfo -R says who drained them, and when",
             )
 
 
 def probes(config: Config, client: Probing) -> Iterator[Finding]:
-    """For each cloud, what sbatch says to a job of one node of somebody who is allowed to."""
+    """Yield for each cloud sbatch's answer to a job of one node by an allowed user."""
     blocked = blocked_clouds(config)
     nodes = client.nodes()
     for cloud in config.clouds:
         if cloud.name not in blocked and _waits_for_growth(config, cloud, nodes):
-            # sbatch would call the job impossible, because a held node is a drained one for Slurm.
+            # For Slurm a held node is drained, so sbatch would call the job impossible.
             yield Finding.ok(
                 f"a job in partition {cloud.partition_name}",
                 "not tried: its growth policies start a node once a job waits",
             )
         elif cloud.name not in blocked:
-            who = config.who_of(cloud)
-            account, user = _somebody(who, client, accounts=_has_slurmdbd(config))
-            strange = who.anybody and os.geteuid() != 0
+            allowed = config.who_of(cloud)
+            account, user = _allowed_user(allowed, client, accounts=_has_slurmdbd(config))
+            may_be_refused = allowed.anybody and os.geteuid() != 0
             yield _probe(
-                client, cloud.partition_name, account, user, (*who.qos, "")[0], strange=strange
+                client,
+                cloud.partition_name,
+                account,
+                user,
+                (*allowed.qos, "")[0],
+                may_be_refused=may_be_refused,
             )
 
 
 def _waits_for_growth(config: Config, cloud: CloudSettings, nodes: Mapping[str, SlurmNode]) -> bool:
-    """Whether growth policies keep all nodes of the cloud from Slurm until a job waits."""
+    """Return whether growth policies keep all nodes of the cloud from Slurm until a job waits."""
     pools = [pool for pool in plan.pools_of(config) if pool.cloud == cloud.name]
-    rules = {own.name: rules_of(config, own) for own in config.pools}
+    rules = {pool.name: rules_of(config, pool) for pool in config.pools}
     return all(
         holds_back(rules[pool.name].growth)
         and all(has_mark(nodes[n], HOLD_MARK) for n in pool.nodes if n in nodes)
@@ -206,50 +226,52 @@ def _waits_for_growth(config: Config, cloud: CloudSettings, nodes: Mapping[str, 
 
 
 def plain_job(config: Config, client: Probing) -> Iterator[Finding]:
-    """Which partitions a plain job of a user gets who may use the first cloud."""
+    """Yield which partitions a plain job gets whose user may use the first cloud."""
     blocked = blocked_clouds(config)
     cloud = next((cloud for cloud in config.clouds if cloud.name not in blocked), None)
     planned = plain_jobs.planned_of(config)
     if cloud is not None and planned is not None:
-        who = config.who_of(cloud)
-        account, user = _somebody(who, client, accounts=_has_slurmdbd(config))
+        allowed = config.who_of(cloud)
+        account, user = _allowed_user(allowed, client, accounts=_has_slurmdbd(config))
         yield from plain_jobs.examine(config, planned, account, user)
 
 
 def _probe(
-    client: Probing, partition: str, account: str, user: str, qos: str, *, strange: bool
+    client: Probing, partition: str, account: str, user: str, qos: str, *, may_be_refused: bool
 ) -> Finding:
-    """``strange``: whoever runs this may not be allowed there."""
-    asked = f" as {user}" if user else ""
-    asked += f" with account {account}" if account else ""
-    what = f"sbatch --test-only in partition {partition}{asked}"
+    """``may_be_refused``: the user who runs this may not be allowed there."""
+    submitter = f" as {user}" if user else ""
+    submitter += f" with account {account}" if account else ""
+    subject = f"sbatch --test-only in partition {partition}{submitter}"
     try:
-        said = client.test_only(partition, account=account, qos=qos, user=user)
+        answer = client.test_only(partition, account=account, qos=qos, user=user)
     except SlurmError as error:
         return Finding(
-            what=what,
-            level=Level.NOTE if error.unanswered or strange else Level.WRONG,
+            what=subject,
+            level=Level.NOTE if error.unanswered or may_be_refused else Level.WRONG,
             found=str(error) if error.unanswered else error.stderr,
             expected="a time at which a job of one node would start",
-            advice=_next(error, strange=strange),
+            advice=_probe_advice(error, may_be_refused=may_be_refused),
         )
-    return Finding.ok(what, said or "it would start")
+    return Finding.ok(subject, answer or "it would start")
 
 
-def _next(error: SlurmError, *, strange: bool) -> str:
+def _probe_advice(error: SlurmError, *, may_be_refused: bool) -> str:
     if error.unanswered:
         return ""
-    if strange:
+    if may_be_refused:
         return "run this as root, who can ask as somebody who is allowed there"
     return "submit such a job: slurm-elastic explain JOBID"
 
 
-def _somebody(who: Who, client: Probing, *, accounts: bool) -> tuple[str, str]:
-    """An allowed account and user. Only root can ask as another, and Slurm lets root in anyway."""
-    account = (*who.accounts, "")[0]
+def _allowed_user(allowed: Who, client: Probing, *, accounts: bool) -> tuple[str, str]:
+    """Return an allowed account and user; no user if we are not root, since only root can ask as
+    another.
+    """
+    account = (*allowed.accounts, "")[0]
     if os.geteuid() != 0:
         return account, ""
-    for name in who.groups:
+    for name in allowed.groups:
         try:
             members = grp.getgrnam(name).gr_mem
         except KeyError:

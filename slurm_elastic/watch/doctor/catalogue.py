@@ -12,7 +12,7 @@ from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.finding import Finding, Level
 
 WHAT = "catalogue"
-TOLERANCE = 0.01  # the share by which a typed price may differ
+TOLERANCE = 0.01  # a typed price may differ by this fraction
 
 
 def examine(
@@ -21,8 +21,10 @@ def examine(
     answer: Catalogue | ProviderError | None,
     now: float,
 ) -> Iterator[Finding]:
-    """Finds nothing for a cloud without ``catalogue: true``. ``answer`` is what the cloud's types
-    and the pools were made by. slurm-elasticd may write another one while doctor runs.
+    """Yield the findings; none for a cloud without ``catalogue: true``.
+
+    ``answer`` must be the catalogue that ``cloud`` and ``pools`` were made from: slurm-elasticd may
+    write another one while doctor runs.
     """
     if not cloud.catalogued:
         return
@@ -48,32 +50,32 @@ def examine(
             )
 
 
-def _age(cloud: CloudSettings, found: Catalogue, now: float) -> Finding:
-    age = max(now - found.at, 0.0)
-    told = f"{len(found.types)} types, {format_duration(round(age)) if age >= 1 else '0s'} old"
+def _age(cloud: CloudSettings, catalogue: Catalogue, now: float) -> Finding:
+    age = max(now - catalogue.at, 0.0)
+    text = f"{len(catalogue.types)} types, {format_duration(round(age)) if age >= 1 else '0s'} old"
     if age <= 2 * FRESH:
-        return Finding.ok(WHAT, told)
-    dead = age > OLDEST and cloud.location is Location.PUBLIC
+        return Finding.ok(WHAT, text)
+    is_expired = age > OLDEST and cloud.location is Location.PUBLIC
     return Finding(
         what=WHAT,
-        level=Level.WRONG if dead else Level.NOTE,
-        found=f"{told}{': its prices count no more' if dead else ''}",
+        level=Level.WRONG if is_expired else Level.NOTE,
+        found=f"{text}{': its prices count no more' if is_expired else ''}",
         expected=f"at most {format_duration(FRESH)}: slurm-elasticd asks again by then",
         advice="its log says why the cloud did not tell",
     )
 
 
-def _typed(cloud: CloudSettings, found: Catalogue) -> Iterator[Finding]:
-    told = {one.name: one.price for one in found.types if one.price}
-    for name, kind in cloud.shapes.items():
-        price = told.get(name)
-        if price is None or abs(kind.price - price) <= TOLERANCE * price:
+def _typed(cloud: CloudSettings, catalogue: Catalogue) -> Iterator[Finding]:
+    price_by_type = {offered.name: offered.price for offered in catalogue.types if offered.price}
+    for name, shape in cloud.shapes.items():
+        price = price_by_type.get(name)
+        if price is None or abs(shape.price - price) <= TOLERANCE * price:
             continue
-        low = kind.price < price
+        low = shape.price < price
         yield Finding(
             what=f"price of {name}",
             level=Level.WRONG if low else Level.NOTE,
-            found=f"{money(kind.price)}/h is typed, the catalogue has {money(price)}/h",
+            found=f"{money(shape.price)}/h is typed, the catalogue has {money(price)}/h",
             expected="the cloud's own price: the spending cap counts with it" if low else "",
             advice="leave the type out of clouds[].types, then the catalogue's counts",
         )

@@ -1,4 +1,4 @@
-"""A cloud: whether credentials work, whether there is anything to buy, whether the clocks agree."""
+"""A cloud: whether its credentials work, whether it has offers, and whether the clocks agree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from slurm_elastic.watch.doctor import catalogue
 from slurm_elastic.watch.doctor.environment import FILE
 
 NO_LIMITS = Limits()
-SKEW = 60.0  # seconds that a cloud's clock may differ before we mention it
+MAX_SKEW_S = 60.0  # a cloud's clock that differs more is reported
 
 
 def examine(
@@ -37,21 +37,22 @@ def examine(
     pools: Sequence[Pool],
     answer: Catalogue | ProviderError | None = None,
 ) -> tuple[Finding, ...]:
-    """All findings on one cloud. Whatever an SDK raises becomes a finding. ``answer``: the
-    catalogue that ``config`` has the cloud's types from, or why there is none.
+    """Return all findings on one cloud. An exception of its SDK becomes a finding.
+
+    ``answer``: the catalogue from which ``config`` has the cloud's types, or why there is none.
     """
     try:
         # Both limits bound what pools can ask for.
         bounded = altered(cloud, limits=tighter(cloud.limits, config.limits))
         provider = open_provider(bounded, config.cluster, config)
-        told = catalogue.examine(cloud, pools, answer, time.time())
-        return (*look(provider, cloud, pools, config.limits), *told)
+        catalogue_findings = catalogue.examine(cloud, pools, answer, time.time())
+        return (*look(provider, cloud, pools, config.limits), *catalogue_findings)
     except Exception as error:  # noqa: BLE001 - the other clouds must still be looked at
-        known = isinstance(error, SlurmElasticError)
+        is_ours = isinstance(error, SlurmElasticError)
         return (
             Finding.wrong(
                 "opening it",
-                str(error) if known else f"{type(error).__name__}: {error}",
+                str(error) if is_ours else f"{type(error).__name__}: {error}",
                 expected="its API answers us",
                 cause=scope_of_cloud(cloud.name),
             ),
@@ -59,7 +60,7 @@ def examine(
 
 
 def not_looked_at(config: Config) -> Finding:
-    """For users: their own credentials would say nothing about those of the services."""
+    """Return the finding for users: their credentials say nothing about those of the services."""
     return Finding.note(
         "credentials, machines, offers",
         f"not looked at: the cloud's credentials are for root and {config.slurm.user}",
@@ -67,9 +68,12 @@ def not_looked_at(config: Config) -> Finding:
     )
 
 
-def tighter(one: Limits, other: Limits) -> Limits:
-    """The lower one of each pair of limits."""
-    pairs = {name: (getattr(one, name), getattr(other, name)) for name in Limits.__struct_fields__}
+def tighter(limits: Limits, other_limits: Limits) -> Limits:
+    """Return the lower value of each pair of limits."""
+    pairs = {
+        name: (getattr(limits, name), getattr(other_limits, name))
+        for name in Limits.__struct_fields__
+    }
     return Limits(
         **{name: min((n for n in pair if n is not None), default=None)
            for name, pair in pairs.items()}
@@ -79,11 +83,11 @@ def tighter(one: Limits, other: Limits) -> Limits:
 def look(
     provider: Provider, cloud: CloudSettings, pools: Sequence[Pool], limits: Limits = NO_LIMITS
 ) -> Iterator[Finding]:
-    """What an open provider shows; ``limits`` are the cluster's."""
+    """Yield what an open provider shows; ``limits`` are the cluster's."""
     credentials = _credentials(provider, cloud)
     yield credentials
     if credentials.level is Level.WRONG:
-        return  # all else would fail for the same reason
+        return  # the other checks would fail for the same reason
     if isinstance(provider, Expiring):
         yield from _expiry(provider, cloud.name, time.time())
     yield _machines(provider, cloud.name)
@@ -125,13 +129,15 @@ def _expiry(provider: Expiring, cloud: str, now: float) -> Iterator[Finding]:
         yield Finding.note("credentials' end", str(error))
         return
     if ends is not None:
-        near = soon(ends, now)
+        is_soon = soon(ends, now)
         yield Finding(
             what="credentials' end",
-            level=Level.NOTE if near else Level.OK,
+            level=Level.NOTE if is_soon else Level.OK,
             found=ending(ends, now),
-            advice="renew them before: then nothing there can be started or ended" if near else "",
-            cause=health_of(cloud, ends, now).name if near else "",
+            advice="renew them before: then nothing there can be started or ended"
+            if is_soon
+            else "",
+            cause=health_of(cloud, ends, now).name if is_soon else "",
         )
 
 
@@ -146,8 +152,9 @@ def _machines(provider: Provider, cloud: str) -> Finding:
             advice="see the cloud's page in docs/ for the rights that are needed",
             cause=scope_of_cloud(cloud),
         )
-    standing = sum(one.state in STANDING for one in machines)
-    off = sum(one.state in OFF for one in machines)  # clouds list machines that are gone, too
+    standing = sum(machine.state in STANDING for machine in machines)
+    # Only these two are counted, because clouds also list machines that are gone.
+    off = sum(machine.state in OFF for machine in machines)
     stopped = f", {off} stopped" if off else ""
     return Finding.ok("listing machines", f"{standing} of this cluster{stopped}")
 
@@ -155,16 +162,16 @@ def _machines(provider: Provider, cloud: str) -> Finding:
 def _pool(
     provider: Provider, cloud: CloudSettings, pool: Pool, limits: Limits
 ) -> Iterator[Finding]:
-    what = f"offers of pool {pool.name}"
+    subject = f"offers of pool {pool.name}"
     try:
         offers = provider.offers(pool)
     except ProviderError as error:
-        yield Finding.wrong(what, f"{error.code}: {error.message}", expected="prices and types")
+        yield Finding.wrong(subject, f"{error.code}: {error.message}", expected="prices and types")
         return
     scope = Scope(limits=limits, cloud_limits={cloud.name: cloud.limits})
     request = NodeRequest(id="doctor", pool=pool, nodes=pool.nodes)
-    usable, why = ceiling(request, offers, scope)
-    yield _for_sale(what, offers) if usable or not offers else _unusable(what, offers, why)
+    usable, cause = ceiling(request, offers, scope)
+    yield _for_sale(subject, offers) if usable or not offers else _unusable(subject, offers, cause)
     yield from _markets(cloud, pool, offers)
     yield from _prices(pool, offers)
     if pool.stopped and not pool.stopped_price:
@@ -175,23 +182,25 @@ def _pool(
         )
 
 
-def _unusable(what: str, offers: Sequence[Offer], why: AnyCause | None) -> Finding:
+def _unusable(subject: str, offers: Sequence[Offer], cause: AnyCause | None) -> Finding:
     return Finding.wrong(
-        what,
-        f"{len(offers)}, none of which can ever be used: {why}",
+        subject,
+        f"{len(offers)}, none of which can ever be used: {cause}",
         expected="at least one within the limits that fits the pool",
         advice="slurm-elastic offers has the reason of each",
     )
 
 
 def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
-    """Offers that the configuration wants but the cloud does not have. If a whole market is
-    missing, that is a slip that nobody would notice: the pool is bought at another price, or never.
+    """Report offers that the configuration names but the cloud does not have.
+
+    A whole market that is missing is a mistake that nobody would notice: the pool is bought at
+    another price, or never.
     """
     missing = unsold(pool, offers, types_of(cloud, pool)) if offers else ()
     sold = {offer.market for offer in offers}
     for market in dict.fromkeys(market for _, market in missing):
-        types = ", ".join(sorted(name for name, of in missing if of is market))
+        types = ", ".join(sorted(name for name, offer_market in missing if offer_market is market))
         yield Finding(
             what=f"{market} offers of pool {pool.name}",
             level=Level.NOTE if market in sold else Level.WRONG,
@@ -202,46 +211,46 @@ def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Itera
 
 
 def _prices(pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
-    """Compare typed prices with those that the cloud itself tells."""
-    what = f"prices of pool {pool.name}"
-    wrong = {o.instance_type: (o, why) for o in offers if (why := mispriced(o))}
-    for offer, why in wrong.values():
+    """Compare typed prices with the cloud's own prices."""
+    subject = f"prices of pool {pool.name}"
+    flaw_by_type = {o.instance_type: (o, flaw) for o in offers if (flaw := mispriced(o))}
+    for offer, flaw in flaw_by_type.values():
         yield Finding.wrong(
-            what,
-            str(why),
+            subject,
+            str(flaw),
             expected=f"at least {money(offer.reference_price or 0.0)}/h",
             advice="put the cloud's own on-demand price there: the spending cap counts with it",
         )
     checked = {o.instance_type for o in offers if o.reference_price is not None}
-    if checked and not wrong:
+    if checked and not flaw_by_type:
         names = ", ".join(sorted(checked))
-        yield Finding.ok(what, f"none is below what the cloud itself asks ({names})")
+        yield Finding.ok(subject, f"none is below what the cloud itself asks ({names})")
 
 
-def _for_sale(what: str, offers: Sequence[Offer]) -> Finding:
-    """What there is to buy, and how much of it if the cloud tells (quota, hosts)."""
+def _for_sale(subject: str, offers: Sequence[Offer]) -> Finding:
+    """Report what the cloud offers, and how much of it if the cloud says so (quota, hosts)."""
     if not offers:
         return Finding.wrong(
-            what,
+            subject,
             "none",
             expected="at least one type of machine",
             advice="does the cloud have the pool's types, templates, image and zones?",
         )
-    told = [o for o in offers if o.free is not None]
-    free = sum(o.free or 0 for o in told)
-    if len(told) == len(offers) and not free:
-        why = "; ".join(dict.fromkeys(o.free_reason for o in told if o.free_reason))
+    counted_offers = [o for o in offers if o.free is not None]
+    free = sum(o.free or 0 for o in counted_offers)
+    if len(counted_offers) == len(offers) and not free:
+        reasons = "; ".join(dict.fromkeys(o.free_reason for o in counted_offers if o.free_reason))
         return Finding.note(
-            what,
-            f"{len(offers)}, none of which has room now" + (f": {why}" if why else ""),
+            subject,
+            f"{len(offers)}, none of which has room now" + (f": {reasons}" if reasons else ""),
             advice="jobs go elsewhere meanwhile; more quota, or wait",
         )
-    room = f", room for {free} more" if len(told) == len(offers) else ""
-    return Finding.ok(what, f"{len(offers)}{room}")
+    room = f", room for {free} more" if len(counted_offers) == len(offers) else ""
+    return Finding.ok(subject, f"{len(offers)}{room}")
 
 
 def _clock(url: str, timeout: float) -> Iterator[Finding]:
-    """Compare our clock with the Date of any answer; a front end may send none."""
+    """Compare our clock with the Date header of any answer; a front end may send none."""
     if not url.startswith(("http://", "https://")):
         return
     request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - http only, see above
@@ -249,7 +258,7 @@ def _clock(url: str, timeout: float) -> Iterator[Finding]:
         with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
             date = answer.headers.get("Date")
     except urllib.error.HTTPError as error:
-        # A refusal is an answer, too, and tells the time.
+        # A refusal is also an answer and has a Date header.
         date = error.headers.get("Date")
         error.close()
     except (OSError, ValueError):
@@ -258,7 +267,7 @@ def _clock(url: str, timeout: float) -> Iterator[Finding]:
         skew = time.time() - parsedate_to_datetime(date or "").timestamp()
     except (ValueError, TypeError):
         return
-    good = abs(skew) <= SKEW
+    good = abs(skew) <= MAX_SKEW_S
     yield Finding(
         what="clock",
         level=Level.OK if good else Level.NOTE,

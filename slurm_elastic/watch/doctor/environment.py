@@ -1,5 +1,7 @@
-"""The environment of the services: what their units read, and SlurmUser's home. A cloud's SDK finds
-its credentials by both, so a command that asks a cloud in their place needs them, too.
+"""The environment of the services: the file that their units read, and SlurmUser's home.
+
+A cloud's SDK finds its credentials by both. A command that asks a cloud in the services' place
+needs the same environment.
 """
 
 from __future__ import annotations
@@ -19,75 +21,75 @@ WHAT = "environment of the services"
 
 @contextlib.contextmanager
 def of_the_services(user: str, file: Path = FILE) -> Iterator[Finding]:
-    """Have that environment meanwhile; the finding says how far we may read it."""
-    found, finding = _read(file, user)
-    with _having(_home(user) | found):
+    """Set the services' environment for the block; the finding says what we may read of it."""
+    variables, finding = _read(file, user)
+    with _environment(_home(user) | variables):
         yield finding
 
 
 @contextlib.contextmanager
 def of_the_units(file: Path = FILE) -> Iterator[None]:
-    """Have what their file sets meanwhile, as far as we may read it, and the home that we have."""
+    """Set the variables of the units' file for the block, if we may read it; HOME stays ours."""
     try:
-        found = parse(file.read_text())
+        variables = parse(file.read_text())
     except (OSError, UnicodeDecodeError):
-        found = {}
-    with _having(found):
+        variables = {}
+    with _environment(variables):
         yield
 
 
 @contextlib.contextmanager
-def _having(found: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    saved = dict(os.environ)
     try:
-        os.environ.update(found)
+        os.environ.update(variables)
         yield
     finally:
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(saved)
 
 
 def _read(file: Path, user: str) -> tuple[dict[str, str], Finding]:
     try:
-        found = parse(file.read_text())
+        variables = parse(file.read_text())
     except FileNotFoundError:
         home = _directory(user)
-        told = f"no {file}: credentials are looked for in the home of {user} ({home})"
+        text = f"no {file}: credentials are looked for in the home of {user} ({home})"
         if Path(home).is_dir():
-            return {}, Finding.ok(WHAT, told)
+            return {}, Finding.ok(WHAT, text)
         advice = f"say in {file} where they are (docs/install.md)"
-        return {}, Finding.note(WHAT, f"{told}, which is not there", advice=advice)
+        return {}, Finding.note(WHAT, f"{text}, which is not there", advice=advice)
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        error_text = getattr(error, "strerror", None) or str(error)
         return {}, Finding.note(
             WHAT,
-            f"{file}: {why}",
+            f"{file}: {error_text}",
             expected="what the services have, which clouds' credentials may depend on",
             advice="run this as root",
         )
-    names = ", ".join(sorted(found)) or "nothing"
-    return found, Finding.ok(WHAT, f"{file} sets {names}")
+    names = ", ".join(sorted(variables)) or "nothing"
+    return variables, Finding.ok(WHAT, f"{file} sets {names}")
 
 
 def parse(text: str) -> dict[str, str]:
-    """Reads a file of ``NAME=value`` lines like systemd does."""
-    found = {}
+    """Return the variables of a file of ``NAME=value`` lines, read as systemd reads them."""
+    variables = {}
     for line in text.replace("\\\n", " ").splitlines():
         name, equals, value = line.strip().partition("=")
         if equals and not name.startswith(("#", ";")):
-            found[name.strip()] = _unquoted(value.strip())
-    return found
+            variables[name.strip()] = _unquoted(value.strip())
+    return variables
 
 
 def _unquoted(value: str) -> str:
     try:
         return " ".join(shlex.split(value)) if value[:1] in ("'", '"') else value
-    except ValueError:  # a quote that nothing closes
+    except ValueError:  # an unclosed quote
         return value
 
 
 def _home(user: str) -> dict[str, str]:
-    """What systemd sets; only root may do so for another user."""
+    """Return HOME as systemd sets it for the user; nothing if we are not root."""
     return {"HOME": _directory(user)} if os.geteuid() == 0 else {}
 
 

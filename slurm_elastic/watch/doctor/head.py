@@ -1,4 +1,4 @@
-"""The head node: state directory and records, spool, Slurm and its slurm.conf."""
+"""The head: state directory and records, spool, Slurm and its slurm.conf."""
 
 from __future__ import annotations
 
@@ -27,69 +27,70 @@ from slurm_elastic.state.heartbeat import DAEMON
 from slurm_elastic.watch.causes import DISK, INSTALL, SLURM
 from slurm_elastic.watch.doctor import bursting, services
 
-LITTLE_SPACE = 100 * 2**20  # bytes; with less room, as on a full disk, machines are only ended
-FEW_FILES = 1000  # inodes; with none left, a request of slurmctld is written nowhere
-WAITING = 60.0  # seconds after which a request should have been taken up
-_PATIENCE = 5.0  # seconds to find out whether somebody listens where users ask
-
+MIN_FREE_BYTES = 100 * 2**20  # on a full disk machines are only ended
+MIN_FREE_INODES = 1000  # without a free inode no request of slurmctld can be written
+REQUEST_TIMEOUT_S = 60.0  # slurm-elasticd should have served a request after this time
+_CONNECT_TIMEOUT_S = 5.0  # to the socket at which users ask
 
 SPOOL = "requests of Slurm (spool)"
 
 
 def state_directory(config: Config) -> Iterator[Finding]:
-    """Whether it exists, whose it is, and whether it has room."""
-    path, what = config.state, f"state directory {config.state}"
+    """Report whether it exists, who owns it, and whether it has room."""
+    path, subject = config.state, f"state directory {config.state}"
     try:
-        found = path.stat()
-        free, files = shutil.disk_usage(path).free, _files_left(path)
+        status = path.stat()
+        free_bytes, free_inodes = shutil.disk_usage(path).free, _free_inodes(path)
     except PermissionError:
-        return  # ``memory`` says so
+        return  # ``memory`` reports it
     except OSError as error:
         advice = "`slurm-elastic conf install` makes it"
-        yield Finding.wrong(what, str(error.strerror), advice=advice)
+        yield Finding.wrong(subject, str(error.strerror), advice=advice)
         return
-    owner = _name(found.st_uid)
-    if not same_account(owner, config.slurm.user) or found.st_mode & statedir.OTHERS:
+    owner = _name(status.st_uid)
+    if not same_account(owner, config.slurm.user) or status.st_mode & statedir.OTHERS:
         yield Finding.wrong(
-            what,
-            f"owner {owner}, mode {stat.S_IMODE(found.st_mode):04o}",
+            subject,
+            f"owner {owner}, mode {stat.S_IMODE(status.st_mode):04o}",
             expected=f"owner {config.slurm.user}, mode 0700: who opens a file there can lock it",
             advice=f"chown {config.slurm.user}: {path}; chmod 0700 {path}",
         )
     else:
-        room = f"{free // 2**20} MiB free"
-        yield _lack(what, free, files) or Finding.ok(what, f"owner {owner}, {room}")
+        room = f"{free_bytes // 2**20} MiB free"
+        yield _lack(subject, free_bytes, free_inodes) or Finding.ok(
+            subject, f"owner {owner}, {room}"
+        )
 
 
-def _lack(what: str, free: int, files: int | None) -> Finding | None:
-    """Of what the disk has too little: bytes, or inodes for more files."""
-    if free < LITTLE_SPACE:
+def _lack(subject: str, free_bytes: int, free_inodes: int | None) -> Finding | None:
+    """Report what the disk has too little of: bytes, or inodes for more files."""
+    if free_bytes < MIN_FREE_BYTES:
         return Finding.wrong(
-            what,
-            f"{free // 2**20} MiB free",
-            expected=f"{LITTLE_SPACE // 2**20} MiB: on a full disk nothing is bought",
+            subject,
+            f"{free_bytes // 2**20} MiB free",
+            expected=f"{MIN_FREE_BYTES // 2**20} MiB: on a full disk nothing is bought",
             advice="make room (df names the disk); slurm-elasticd goes on by itself then",
             cause=DISK,
         )
-    if files is not None and files < FEW_FILES:
+    if free_inodes is not None and free_inodes < MIN_FREE_INODES:
         return Finding.wrong(
-            what,
-            f"{free // 2**20} MiB free, and inodes for {files} more files",
-            expected=f"inodes for {FEW_FILES} files: each request of slurmctld is one",
+            subject,
+            f"{free_bytes // 2**20} MiB free, and inodes for {free_inodes} more files",
+            expected=f"inodes for {MIN_FREE_INODES} files: each request of slurmctld is one",
             advice="remove files that nobody needs (df -i names the disk)",
             cause=DISK,
         )
     return None
 
 
-def _files_left(path: Path) -> int | None:
-    """How many files the file system still takes; None where it sets no number (btrfs)."""
-    there = os.statvfs(path)
-    return there.f_favail if there.f_files else None
+def _free_inodes(path: Path) -> int | None:
+    """Return the free inodes; None if the file system has no fixed number (btrfs)."""
+    filesystem = os.statvfs(path)
+    return filesystem.f_favail if filesystem.f_files else None
 
 
 def memory(config: Config, now: float) -> Iterator[Finding]:
-    """Findings about the files in the state directory, for those who may look there."""
+    """Yield the findings on the files in the state directory, for users who may read it."""
     if _is_closed(config.state):
         yield Finding.note(
             "requests and ledger",
@@ -107,7 +108,7 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
 
 
 def _webhook(config: Config) -> Iterator[Finding]:
-    """Whether all users can read the address that the site is notified at."""
+    """Report an address for notices that all users can read."""
     if config.notify.webhook and not config.notify.webhook.startswith("/"):
         yield Finding.note(
             "notify",
@@ -129,9 +130,9 @@ def _is_closed(directory: Path) -> bool:
 
 
 def _users(config: Config) -> Iterator[Finding]:
-    """Whether somebody listens where users ask."""
+    """Report whether slurm-elasticd answers users."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PATIENCE)  # a daemon that hangs accepts no connection
+        probe.settimeout(_CONNECT_TIMEOUT_S)  # a hanging daemon accepts no connection
         try:
             probe.connect(str(config.read_socket))
         except OSError as error:
@@ -153,7 +154,7 @@ _RIGHTS = {
 
 
 def _rights(config: Config) -> Iterator[Finding]:
-    """Who has more rights than other users by the configuration; nothing if it names nobody."""
+    """Yield who has more rights than other users; nothing if the configuration names nobody."""
     named = {"operators": config.users.operators, "viewers": config.users.viewers}
     for key, groups in named.items():
         for group in groups:
@@ -175,27 +176,29 @@ def _name(uid: int) -> str:
 
 
 def budgets(config: Config) -> Iterator[Finding]:
-    """Accounts with a budget that no allow list of a public cloud names. That is a slip, or their
-    parent accounts are named, whose children some releases of Slurm let in.
+    """Report accounts with a budget that no allow list of a public cloud names.
+
+    Either the name is misspelled, or the list names a parent account, whose children some releases
+    of Slurm let in.
     """
-    lists = [
+    allow_lists = [
         config.who_of(cloud).accounts
         for cloud in config.clouds
         if cloud.location is Location.PUBLIC
     ]
-    listed = {account for names in lists for account in names}
+    listed_accounts = {account for names in allow_lists for account in names}
     for account in config.policies.account_budgets:
-        if all(lists) and account not in listed:
+        if all(allow_lists) and account not in listed_accounts:
             yield Finding.note(
                 f"budget of account {account}",
                 "no public cloud's who.accounts names the account",
-                expected=f"one of {', '.join(sorted(listed))}",
+                expected=f"one of {', '.join(sorted(listed_accounts))}",
                 advice="is it spelled as in Slurm (sacctmgr show account)?",
             )
 
 
 def allowed_groups(config: Config) -> Iterator[Finding]:
-    """Groups that clouds are for, which this host has not: slurmctld knows nobody of them."""
+    """Report groups of allow lists that this host lacks: slurmctld knows no member of them."""
     named = {group: cloud.name for cloud in config.clouds for group in config.who_of(cloud).groups}
     for group, cloud in named.items():
         if not is_group(group):
@@ -207,7 +210,7 @@ def allowed_groups(config: Config) -> Iterator[Finding]:
 
 
 def spool(config: Config, now: float) -> Iterator[Finding]:
-    """Requests that nobody takes up, or that could not be read."""
+    """Report requests that wait for too long or that could not be read."""
     directory = config.state / "requests"
     try:
         with config.sharing():
@@ -217,7 +220,7 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
         yield Finding.wrong(SPOOL, str(error.strerror))
         return
     oldest = now - min(times, default=now)
-    if oldest > WAITING:
+    if oldest > REQUEST_TIMEOUT_S:
         yield Finding.note(
             SPOOL,
             f"{counted(len(times), 'request')}, the oldest waits for {brief(oldest)}",
@@ -236,11 +239,11 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
 
 
 def _failed(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
-    """Our nodes that Slurm itself has taken out of service, with its reasons."""
+    """Report our nodes that Slurm has taken out of service, with its reasons."""
     by_cause: dict[NodeIll, list[str]] = {}
     for name in (n for pool in plan.pools_of(config) for n in pool.nodes):
-        if name in nodes and (ails := ill(nodes[name], config.slurm.drain_terms)) is not None:
-            by_cause.setdefault(ails.cause, []).append(name)
+        if name in nodes and (illness := ill(nodes[name], config.slurm.drain_terms)) is not None:
+            by_cause.setdefault(illness.cause, []).append(name)
     for cause, names in by_cause.items():
         yield Finding.note(
             f"nodes {compress(names)}",
@@ -251,7 +254,7 @@ def _failed(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]
 
 
 def before_install(config: Config, client: Slurm) -> Iterator[Finding]:
-    """The findings on a head whose slurm.conf has nothing of ours yet, so no service runs."""
+    """Yield the findings on a head where nothing of ours is installed: no service runs there."""
     yield Finding.note(
         "slurm.conf",
         "it has nothing of ours yet, so no job can use a cloud",
@@ -261,12 +264,13 @@ def before_install(config: Config, client: Slurm) -> Iterator[Finding]:
 
 
 def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
-    """Whether Slurm answers and knows our nodes."""
+    """Yield whether Slurm answers and knows our nodes."""
     answer, nodes = _answer(config, client)
     yield answer
     if not nodes:
         return
-    # Before the filter, which is missing for the same cause until our part is installed.
+    # Our nodes come before the filter. Until our part is installed both are missing for the same
+    # cause, and only the first finding of a cause is shown.
     yield _our_nodes(config, nodes)
     yield from _failed(config, nodes)
     yield from bursting.in_service(config, nodes)
@@ -277,21 +281,21 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
 
 
 def _our_nodes(config: Config, nodes: Mapping[str, SlurmNode]) -> Finding:
-    ours = [n for pool in plan.pools_of(config) for n in pool.nodes]
-    lacks = [n for n in ours if n not in nodes]
-    if not lacks:
-        return Finding.ok("our nodes", f"all {len(ours)} are there")
+    own_nodes = [n for pool in plan.pools_of(config) for n in pool.nodes]
+    missing = [n for n in own_nodes if n not in nodes]
+    if not missing:
+        return Finding.ok("our nodes", f"all {len(own_nodes)} are there")
     return Finding.wrong(
         "our nodes",
-        f"Slurm does not list {len(lacks)} of {len(ours)}, {lacks[0]} among them",
+        f"Slurm does not list {len(missing)} of {len(own_nodes)}, {missing[0]} among them",
         expected="all of them",
         advice="slurm-elastic conf install --restart 'systemctl restart slurmctld'",
-        cause=INSTALL if len(lacks) == len(ours) else "",
+        cause=INSTALL if len(missing) == len(own_nodes) else "",
     )
 
 
 def _answer(config: Config, client: Slurm) -> tuple[Finding, Mapping[str, SlurmNode]]:
-    """Whether slurmctld answers, and its nodes."""
+    """Return whether slurmctld answers, and its nodes."""
     try:
         nodes = client.nodes()
         version = client.version()
@@ -300,17 +304,17 @@ def _answer(config: Config, client: Slurm) -> tuple[Finding, Mapping[str, SlurmN
     if not nodes:
         advice = f"run this as {config.slurm.user} or root; is it the right slurm.conf?"
         hidden = os.geteuid() not in trusted(config.slurm.user)  # PrivateData=nodes hides all
-        none = Finding(
+        no_nodes = Finding(
             what="slurmctld", level=Level.NOTE if hidden else Level.WRONG, found=NO_NODE,
             expected="the nodes of the cluster", advice=advice,
         )  # fmt: skip
-        return none, {}
-    found = f"Slurm {version[0]:02d}.{version[1]:02d}, {counted(len(nodes), 'node')}"
-    return Finding.ok("slurmctld", found), nodes
+        return no_nodes, {}
+    text = f"Slurm {version[0]:02d}.{version[1]:02d}, {counted(len(nodes), 'node')}"
+    return Finding.ok("slurmctld", text), nodes
 
 
 def _unanswered(error: SlurmError) -> Finding:
-    """Says nothing about nodes, and advises nothing that would change any."""
+    """Report that slurmctld does not answer; the advice must not change any node."""
     advice = "is slurm.bin_dir right, and slurm.conf?"
     if error.unanswered:
         advice = SLURMCTLD
@@ -324,30 +328,30 @@ def _unanswered(error: SlurmError) -> Finding:
 
 
 def slurm_conf(config: Config) -> Iterator[Finding]:
-    """What ``conf check`` and ``conf diff`` find."""
-    what = str(Path(config.slurm.conf))
+    """Yield what ``conf check`` and ``conf diff`` find."""
+    conf_path = str(Path(config.slurm.conf))
     try:
         planned = plan.make(config)
         report = check.check(planned)
     except ConfigError as error:
         advice = "slurm-elastic conf check says it at length"
         for problem in error.problems:
-            yield Finding.wrong(what, problem, advice=advice)
+            yield Finding.wrong(conf_path, problem, advice=advice)
         return
     except (SlurmElasticError, OSError) as error:
-        yield Finding.wrong(what, str(error))
+        yield Finding.wrong(conf_path, str(error))
         return
     for notice in plan.shared_partitions(planned.pools, planned.site):
-        yield Finding.note(what, notice)
+        yield Finding.note(conf_path, notice)
     depth = "proven on a throw-away slurmctld" if report.full else "parsed only"
     if not plan.is_installed(config):
-        yield Finding.ok(what, f"our part fits into it; {depth}")
+        yield Finding.ok(conf_path, f"our part fits into it; {depth}")
     elif planned.changes():
         yield Finding.wrong(
-            what,
+            conf_path,
             "what is installed differs from the configuration",
             expected="the same",
             advice="slurm-elastic conf diff shows it, conf install puts it in place",
         )
     else:
-        yield Finding.ok(what, f"installed as configured; {depth}")
+        yield Finding.ok(conf_path, f"installed as configured; {depth}")

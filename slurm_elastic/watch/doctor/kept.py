@@ -1,5 +1,6 @@
-"""Nodes and partitions that take no jobs, reservations, SuspendExc*, and jobs that do not start by
-themselves or are not saved although they ask for it.
+"""Nodes and partitions that take no jobs, reservations, SuspendExc*, and jobs that do not run.
+
+The jobs are those that do not start by themselves, and those that ask to be saved but are not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.view.kept import GIVEN_UP, REPLACED, kept_views
 from slurm_elastic.watch.view.rows import Facts, KeptView
 
-NAMED = 5
+MAX_NAMES = 5  # jobs that a finding names
 _SUBJECTS = {
     "job": ("waiting jobs", "jobs that start by themselves"),
     "node": ("nodes", "nodes in service"),
@@ -29,8 +30,9 @@ _SUBJECTS = {
 
 
 def examine(config: Config, slurm: Slurm, now: float) -> tuple[tuple[Finding, ...], int]:
-    """The findings, and how many jobs are stuck; none if Slurm does not answer, which others
-    report.
+    """Return the findings, and how many jobs are stuck.
+
+    If Slurm does not answer, there are none: others report that.
     """
     try:
         facts = Facts(
@@ -46,7 +48,7 @@ def examine(config: Config, slurm: Slurm, now: float) -> tuple[tuple[Finding, ..
 
 
 def _unsaved(config: Config, jobs: Sequence[SlurmJob]) -> Iterator[Finding]:
-    """Jobs that say themselves how they are to be saved, and are not; by the reason."""
+    """Yield the jobs that ask for a way to be saved and are not saved, by reason."""
     pools = pools_by_node(config)
     by_reason: dict[str, list[str]] = {}
     for job in jobs:
@@ -55,12 +57,12 @@ def _unsaved(config: Config, jobs: Sequence[SlurmJob]) -> Iterator[Finding]:
         if plan.refused and not job.has_ended:
             by_reason.setdefault(plan.refused, []).append(job.label)
     for reason, labels in by_reason.items():
-        others = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
+        and_others = f" and {len(labels) - MAX_NAMES} more" if len(labels) > MAX_NAMES else ""
         noun = "job" if len(labels) == 1 else "jobs"
         verb = "is" if len(labels) == 1 else "are"
         yield Finding.note(
             "saves of jobs",
-            f"{noun} {', '.join(labels[:NAMED])}{others} {verb} NOT saved: {reason}",
+            f"{noun} {', '.join(labels[:MAX_NAMES])}{and_others} {verb} NOT saved: {reason}",
             expected="jobs that are saved as they ask (--comment=ckpt=METHOD)",
             advice="set what is missing (docs/checkpointing.md), or tell their users",
         )
@@ -68,6 +70,6 @@ def _unsaved(config: Config, jobs: Sequence[SlurmJob]) -> Iterator[Finding]:
 
 def _findings(views: tuple[KeptView, ...]) -> Iterator[Finding]:
     for view in views:
-        if view.kind != REPLACED:  # ``head`` reports these with the change that the pool needs
-            what, expected = _SUBJECTS[view.kind]
-            yield Finding.note(what, view.text, expected=expected, advice=view.do)
+        if view.kind != REPLACED:  # ``head`` reports these with a remedy
+            subject, expected = _SUBJECTS[view.kind]
+            yield Finding.note(subject, view.text, expected=expected, advice=view.do)

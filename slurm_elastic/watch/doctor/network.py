@@ -26,11 +26,11 @@ from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.state.ledger import Ledger, Machine
 
-STALE = 180.0  # seconds since its last handshake by which a live machine has made another
-PROBED = 3  # how many machines get packets of full size
-SMALLEST = 576
-_PING = 20.0  # seconds for three packets
-_HEADERS = 28  # bytes of IPv4 and ICMP headers, which ping(8) does not count
+MAX_HANDSHAKE_AGE_S = 180.0  # a live machine makes a handshake more often than this
+MAX_PROBED = 3  # machines that get packets of full size
+MIN_PACKET_BYTES = 576
+_PING_TIMEOUT_S = 20.0  # for three packets
+_HEADER_BYTES = 28  # IPv4 and ICMP headers, which ping(8) does not count
 _HOST = re.compile(
     r"^\s*(?:SlurmctldHost|ControlMachine)\s*=\s*([^\s(#]+)(?:\(([^)\s]+)\))?", re.I | re.M
 )
@@ -39,13 +39,16 @@ NAT = (
     "join.network opens a tunnel for them, or give them a route to the head (docs/network.md)"
 )
 Passes = Callable[[str, int], bool]
-"""Whether a packet of so many bytes comes back from an address in one piece."""
+"""``passes(address, size)``: whether a packet of so many bytes comes back unfragmented."""
 
 
 def examine(
     config: Config, slurm: Slurm, now: float, passes: Passes | None = None
 ) -> Iterator[Finding]:
-    """All findings; none if Slurm or the ledger cannot be read, which others report."""
+    """Yield all findings; none if Slurm does not answer, which another check reports.
+
+    Without the ledger, which another check also reports, the machines are not looked at.
+    """
     try:
         nodes = slurm.nodes()
     except SlurmError:
@@ -73,58 +76,63 @@ def _addresses(
     config: Config, nodes: Mapping[str, SlurmNode], machines: Iterable[Machine]
 ) -> Iterator[Finding]:
     """Check that no two nodes have one address: each machine of a cloud is a host of its own."""
-    own = {c.name for c in config.clouds if c.by_user_data}
-    cloud_of = {n: p.cloud for p in plan.pools_of(config) if p.cloud in own for n in p.nodes}
-    up = [node for name, node in nodes.items() if name in cloud_of and _is_at_a_place(node)]
-    at: dict[str, list[str]] = {}
+    clouds_by_user_data = {c.name for c in config.clouds if c.by_user_data}
+    cloud_of = {
+        n: p.cloud for p in plan.pools_of(config) if p.cloud in clouds_by_user_data for n in p.nodes
+    }
+    up = [node for name, node in nodes.items() if name in cloud_of and _has_own_address(node)]
+    names_by_address: dict[str, list[str]] = {}
     for node in up:
-        at.setdefault(node.address, []).append(node.name)
-    for address, some in at.items():
-        if len(some) > 1:
-            found = f"Slurm has {compress(some)} all at {address}"
+        names_by_address.setdefault(node.address, []).append(node.name)
+    for address, names in names_by_address.items():
+        if len(names) > 1:
+            text = f"Slurm has {compress(names)} all at {address}"
             expected = "an address for each node: its machine's own"
-            yield Finding.wrong("NodeAddr", found, expected=expected, advice=NAT)
-    where = {m.instance.node: m.instance.address for m in machines}
+            yield Finding.wrong("NodeAddr", text, expected=expected, advice=NAT)
+    machine_address = {m.instance.node: m.instance.address for m in machines}
     tunnels = clouds_with_tunnel(config)
     for node in up:
-        its = where.get(node.name)
-        if its and node.address != its and len(at[node.address]) == 1:
-            yield _elsewhere(node, its, inside=cloud_of[node.name] in tunnels)
+        own_address = machine_address.get(node.name)
+        if own_address and node.address != own_address and len(names_by_address[node.address]) == 1:
+            yield _elsewhere(node, own_address, in_tunnel=cloud_of[node.name] in tunnels)
 
 
-def _is_at_a_place(node: SlurmNode) -> bool:
-    """Whether it is up, at an address that somebody told slurmctld."""
-    told = node.address not in ("", node.name) and not node.address.startswith("127.")
-    return told and phase(node) is Phase.UP and not is_down(node)
+def _has_own_address(node: SlurmNode) -> bool:
+    """Return whether the node is up, at an address that somebody set in slurmctld."""
+    is_set = node.address not in ("", node.name) and not node.address.startswith("127.")
+    return is_set and phase(node) is Phase.UP and not is_down(node)
 
 
-def _elsewhere(node: SlurmNode, its: str, *, inside: bool) -> Finding:
-    found = f"Slurm has {node.name} at {node.address}, its machine is {its}"
-    if not inside:  # a router with an address for each machine does not hide them
+def _elsewhere(node: SlurmNode, own_address: str, *, in_tunnel: bool) -> Finding:
+    text = f"Slurm has {node.name} at {node.address}, its machine is {own_address}"
+    if not in_tunnel:  # a router that gives each machine an address does not hide them
         expected = "the machine's own address, or one that leads to it alone"
-        return Finding.note("NodeAddr", found, expected=expected, advice=NAT)
+        return Finding.note("NodeAddr", text, expected=expected, advice=NAT)
     expected = "the machine's own address in the tunnel"
     advice = "is SlurmctldHost's address in join.network.routes?"
-    return Finding.wrong("NodeAddr", found, expected=expected, advice=advice)
+    return Finding.wrong("NodeAddr", text, expected=expected, advice=advice)
 
 
 def _way_to_head(config: Config, network: Network) -> Iterator[Finding]:
-    """Whether slurmd reaches slurmctld through the tunnel: it connects to what slurm.conf says."""
-    inside = [IPv4Network(text) for text in (network.subnet, *network.routes)]
+    """Check that slurmd reaches slurmctld through the tunnel.
+
+    slurmd connects to the addresses in slurm.conf, so these must lie in the tunnel's networks.
+    """
+    networks = [IPv4Network(text) for text in (network.subnet, *network.routes)]
     with contextlib.suppress(OSError):
-        text = Path(config.slurm.conf).read_text(encoding="utf-8", errors="replace")
-        for name, address in _HOST.findall(text):
-            where = _resolved(address or name)
-            if where is None:
+        conf_text = Path(config.slurm.conf).read_text(encoding="utf-8", errors="replace")
+        for name, address in _HOST.findall(conf_text):
+            head_address = _resolved(address or name)
+            if head_address is None:
                 continue
-            found = f"SlurmctldHost {name} is {where}"
-            if any(ip_address(where) in one for one in inside):
-                yield Finding.ok("way to slurmctld", found)
+            finding_text = f"SlurmctldHost {name} is {head_address}"
+            if any(ip_address(head_address) in subnet for subnet in networks):
+                yield Finding.ok("way to slurmctld", finding_text)
                 continue
             yield Finding.wrong(
                 "way to slurmctld",
-                found,
-                expected=f"an address in {', '.join(map(str, inside))}",
+                finding_text,
+                expected=f"an address in {', '.join(map(str, networks))}",
                 advice="SlurmctldHost=NAME(ADDRESS) inside, or more join.network.routes",
             )
 
@@ -158,64 +166,66 @@ def _hub(
     yield Finding.ok("slurm-elastic-hub", f"answers; packets go by {answer.how}")
     peers = by_address(answer.peers)
     yield from _handshakes(config, peers, machines, now)
-    fresh = [a for a, p in peers.items() if p.handshake >= now - STALE]
-    yield from _sizes(network, sorted(fresh)[:PROBED], passes)
+    fresh = [a for a, p in peers.items() if p.handshake >= now - MAX_HANDSHAKE_AGE_S]
+    yield from _sizes(network, sorted(fresh)[:MAX_PROBED], passes)
 
 
 def _handshakes(
     config: Config, peers: Mapping[str, PeerSeen], machines: Sequence[Machine], now: float
 ) -> Iterator[Finding]:
-    tunnels, silent, oldest, heard = clouds_with_tunnel(config), [], 0.0, 0
+    tunnels, silent, oldest, fresh_count = clouds_with_tunnel(config), [], 0.0, 0
     for machine in sorted(machines, key=lambda machine: machine.instance.node):
-        one = machine.instance
-        if one.cloud not in tunnels or machine.registered_at is None:
+        instance = machine.instance
+        if instance.cloud not in tunnels or machine.registered_at is None:
             continue
-        peer = peers.get(one.address or "")
+        peer = peers.get(instance.address or "")
         age = now - peer.handshake if peer is not None and peer.handshake else None
-        if age is None or age > STALE:
-            silent.append(f"{one.node} ({'never' if age is None else f'{brief(age)} ago'})")
+        if age is None or age > MAX_HANDSHAKE_AGE_S:
+            silent.append(f"{instance.node} ({'never' if age is None else f'{brief(age)} ago'})")
         else:
-            heard, oldest = heard + 1, max(oldest, age)
+            fresh_count, oldest = fresh_count + 1, max(oldest, age)
     if silent:
         yield Finding.wrong(
             "tunnel",
             f"no handshake for long: {', '.join(silent[:5])}{', ...' if silent[5:] else ''}",
-            expected=f"one in the last {brief(STALE)}",
+            expected=f"one in the last {brief(MAX_HANDSHAKE_AGE_S)}",
             advice="is the machine up, and UDP open between it and join.network.endpoint?",
         )
-    elif heard:
-        found = f"{counted(heard, 'machine')}, the oldest handshake {brief(max(oldest, 0.0))} ago"
-        yield Finding.ok("tunnel", found)
+    elif fresh_count:
+        text = (
+            f"{counted(fresh_count, 'machine')}, the oldest handshake {brief(max(oldest, 0.0))} ago"
+        )
+        yield Finding.ok("tunnel", text)
 
 
 def _sizes(network: Network, addresses: Iterable[str], passes: Passes) -> Iterator[Finding]:
-    """Send packets of the tunnel's MTU: where they are lost, connections hang at a long message."""
+    """Send packets of the tunnel's MTU: if they are lost, connections hang at a long message."""
     for address in addresses:
         try:
-            if not passes(address, SMALLEST):
-                continue  # it may not answer ping at all
-            most = _largest(address, network.mtu, passes)
+            if not passes(address, MIN_PACKET_BYTES):
+                continue  # the machine may not answer ping at all
+            largest = _largest(address, network.mtu, passes)
         except OSError as error:
             yield Finding.note("MTU", f"not probed: {error}", advice="apt install iputils-ping")
             return
-        found = f"{address} takes packets of {most} bytes"
-        if most >= network.mtu:
-            yield Finding.ok("MTU", found)
+        text = f"{address} takes packets of {largest} bytes"
+        if largest >= network.mtu:
+            yield Finding.ok("MTU", text)
             continue
         yield Finding.wrong(
             "MTU",
-            found,
+            text,
             expected=f"join.network.mtu, {network.mtu}",
-            advice=f"join.network.mtu: {most // 4 * 4}, then restart "
+            advice=f"join.network.mtu: {largest // 4 * 4}, then restart "
             "slurm-elastic-hub and slurm-elasticd; machines have it from their launch on",
         )
 
 
-def _largest(address: str, most: int, passes: Passes) -> int:
-    """The largest size, from SMALLEST on, that comes back."""
-    if passes(address, most):
-        return most
-    low, high = SMALLEST, most
+def _largest(address: str, max_size: int, passes: Passes) -> int:
+    """Return the largest packet size that comes back, at least MIN_PACKET_BYTES."""
+    if passes(address, max_size):
+        return max_size
+    low, high = MIN_PACKET_BYTES, max_size
     while high - low > 4:
         middle = (low + high) // 2
         low, high = (middle, high) if passes(address, middle) else (low, middle)
@@ -223,13 +233,13 @@ def _largest(address: str, most: int, passes: Passes) -> int:
 
 
 def _passes(address: str, size: int) -> bool:
-    """By ping(8), told not to fragment; OSError if there is no ping."""
+    """Ask ping(8), which must not fragment. Raises OSError if there is no ping."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["ping", "-q", "-n", "-M", "do", "-c", "3", "-i", "0.2", "-W", "1",
-             "-s", str(size - _HEADERS), address],
-            stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_PING,
+             "-s", str(size - _HEADER_BYTES), address],
+            stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_PING_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return False
-    return done.returncode == 0
+    return result.returncode == 0

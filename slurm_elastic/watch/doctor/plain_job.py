@@ -1,8 +1,8 @@
-"""Whether a plain job gets our partitions, tried on a throw-away slurmctld: the production one is
-not asked, so no job number is used up.
+"""Whether a plain job gets our partitions, tried on a throw-away slurmctld.
 
-The site's job_submit.lua runs there as it does at the site. If its job gets none of our partitions,
-a second slurmctld shows what the filter alone would give the same job.
+The production slurmctld is not asked, so that no job number is used up. The site's job_submit.lua
+runs as it does at the site. If its job gets none of our partitions, a second slurmctld shows what
+the filter alone would give the same job.
 """
 
 from __future__ import annotations
@@ -26,34 +26,37 @@ Scripts = Mapping[str, str]
 
 def examine(config: Config, planned: ConfPlan, account: str, user: str) -> Iterator[Finding]:
     """Submit a job that names no partition, as ``user`` (if this is root) with ``account``."""
-    ours = submit_filter.ranked_partitions(config)
+    own_partitions = submit_filter.ranked_partitions(config)
     scripts = _scripts(planned.site.directory)
-    if not ours or not scripts:
-        return  # nothing to be listed, or told by the check of the filter
+    if not own_partitions or not scripts:
+        return  # no partition to get, or the check of the filter reports it
     isolation = dryrun.isolation()
     if isolation is None:
         yield Finding.note(WHAT, "not tried: unshare may not make a network namespace here")
         return
 
-    def tried(texts: Scripts) -> Submission:
+    def submit_with(lua_files: Scripts) -> Submission:
         return dryrun.submit_job(
-            config.slurm, planned.site, planned.fragment, isolation, texts, gres=planned.gres,
-            options=[f"--account={account}"] if account else [],
+            config.slurm, planned.site, planned.fragment, isolation, lua_files,
+            gres=planned.gres, options=[f"--account={account}"] if account else [],
             user=(user or NOBODY) if os.geteuid() == 0 else None,
         )  # fmt: skip
 
-    found = tried(scripts)
-    if found.failure:
-        yield Finding.note(WHAT, f"not tried: {found.failure}")
-    elif any(name in ours for name in found.partitions):
-        yield Finding.ok(WHAT, f"it gets {','.join(found.partitions)}")
+    site_result = submit_with(scripts)
+    if site_result.failure:
+        yield Finding.note(WHAT, f"not tried: {site_result.failure}")
+    elif any(name in own_partitions for name in site_result.partitions):
+        yield Finding.ok(WHAT, f"it gets {','.join(site_result.partitions)}")
     else:
-        own = submit_filter.render(config, planned.pools, planned.site)
-        yield from _compared(found, tried(own), ours)
+        filter_scripts = submit_filter.render(config, planned.pools, planned.site)
+        yield from _comparison(site_result, submit_with(filter_scripts), own_partitions)
 
 
 def _scripts(directory: Path) -> Scripts:
-    """The Lua files beside slurm.conf, which job_submit.lua may load; none without that one."""
+    """Return the Lua files beside slurm.conf, which job_submit.lua may load.
+
+    Without job_submit.lua there are none.
+    """
     try:
         texts = {path.name: path.read_text(errors="replace") for path in directory.glob("*.lua")}
     except OSError:
@@ -61,31 +64,35 @@ def _scripts(directory: Path) -> Scripts:
     return texts if submit_filter.PLUGIN_SCRIPT in texts else {}
 
 
-def _compared(found: Submission, alone: Submission, ours: list[str]) -> Iterator[Finding]:
-    """What the site's script makes of the job, beside what the filter alone makes of it."""
-    expected = ",".join(alone.partitions)
-    if found.refusal and not alone.refusal and not alone.failure:
+def _comparison(
+    site_result: Submission, filter_result: Submission, own_partitions: list[str]
+) -> Iterator[Finding]:
+    """Compare the result of the site's script with that of the filter alone."""
+    expected = ",".join(filter_result.partitions)
+    if site_result.refusal and not filter_result.refusal and not filter_result.failure:
         yield Finding.wrong(
             WHAT,
-            f"sbatch refuses it: {found.refusal.splitlines()[-1]}",
+            f"sbatch refuses it: {site_result.refusal.splitlines()[-1]}",
             expected=f"partitions {expected}, which it gets without the site's own script",
             advice=f"what {submit_filter.PLUGIN_SCRIPT} does to jobs that name no partition",
         )
-    elif any(name in ours for name in alone.partitions):
+    elif any(name in own_partitions for name in filter_result.partitions):
         yield Finding.wrong(
             WHAT,
-            f"it gets {','.join(found.partitions)} only: the site's {submit_filter.PLUGIN_SCRIPT}"
-            " leaves no plain job to the clouds",
+            f"it gets {','.join(site_result.partitions)} only: the site's "
+            f"{submit_filter.PLUGIN_SCRIPT} leaves no plain job to the clouds",
             expected=f"partitions {expected}, which it gets without that script",
             advice="slurm-elastic conf check prints the two lines that go to its end",
         )
     else:
-        reason = found.refusal.splitlines()[-1:] or [f"it gets {','.join(found.partitions)}"]
+        reason = site_result.refusal.splitlines()[-1:] or [
+            f"it gets {','.join(site_result.partitions)}"
+        ]
         yield Finding.note(WHAT, f"no cloud may be listed for it: {reason[0]}")
 
 
 def planned_of(config: Config) -> ConfPlan | None:
-    """The plan of what is installed; None if another check says what is wrong with it."""
+    """Return the plan of what is installed; None if another check reports an error in it."""
     try:
         return plan.make(config) if plan.is_installed(config) else None
     except ConfigError:

@@ -1,4 +1,4 @@
-"""The services: whether they are alive, and which troubles the ledger knows of."""
+"""The services: whether they run, and the troubles that the ledger knows."""
 
 from __future__ import annotations
 
@@ -50,15 +50,19 @@ _STRAYS = (
 
 
 def daemon(config: Config, now: float) -> Iterator[Finding]:
-    """Its heartbeat, the last errors it got, and what it has paused."""
+    """Yield slurm-elasticd's heartbeat, its last errors, and what it has paused."""
     path, mark = config.state / "ledger.db", read_mark(config.state)
     service = trouble_of_service(config.state, mark, now, config.timings.heartbeat_stale)
     if service and not _stands_by(config, mark):
         yield _cannot_write("daemon", service, "a ledger", DAEMON, LEDGER)
     try:
         with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            found = tuple(_by_ledger(config, ledger, mark.beat if mark else None, now))
-        yield from found
+            # Read everything before the first finding goes out: the ledger must not stay open
+            # while the caller prints.
+            ledger_findings = tuple(
+                _ledger_findings(config, ledger, mark.beat if mark else None, now)
+            )
+        yield from ledger_findings
     except (sqlite3.Error, OSError) as error:
         trouble = trouble_of(error, path)
         yield Finding.wrong(
@@ -78,10 +82,10 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
         )
 
 
-def _by_ledger(
-    config: Config, ledger: Ledger, marked: tuple[float, int] | None, now: float
+def _ledger_findings(
+    config: Config, ledger: Ledger, mark_beat: tuple[float, int] | None, now: float
 ) -> Iterator[Finding]:
-    beat = latest(ledger.health.heartbeat(DAEMON), marked)
+    beat = latest(ledger.health.heartbeat(DAEMON), mark_beat)
     yield _alive(config, beat, now)
     yield from _clock(beat, ledger.machines.live(), now)
     yield from _ckptman(config, ledger, now)
@@ -89,32 +93,36 @@ def _by_ledger(
     machines = ledger.machines.live()
     for health in ledger.health.all():
         if health.error:
-            # A note: the cause is counted once, where the cloud itself was asked.
-            if paid := unendable(health, [m for m in machines if m.instance.cloud == health.name]):
-                yield Finding.note("paid machines", paid, advice=_CONSOLE)
+            # Only a note: the cloud's own examination reports the cause, and it counts once.
+            if unendable_text := unendable(
+                health, [m for m in machines if m.instance.cloud == health.name]
+            ):
+                yield Finding.note("paid machines", unendable_text, advice=_CONSOLE)
             advice = _STRAYS if health.code == CODE else ""
-            found = f"{health.told} ({brief(max(now - health.checked, 1.0))} ago)"
+            error_text = f"{health.told} ({brief(max(now - health.checked, 1.0))} ago)"
             cause = causes.cause_of_health(health, clouds)
-            yield Finding.wrong("last errors", found, advice=advice, cause=cause)
+            yield Finding.wrong("last errors", error_text, advice=advice, cause=cause)
     for breaker in ledger.exclusions.breakers():
         if breaker.until or sickly(breaker):
             yield _paused(breaker, now)
-    given = [d for d in ledger.directives.all() if d.holds(now)]
-    yield from map(_order, given)
+    orders = [d for d in ledger.directives.all() if d.holds(now)]
+    yield from map(_order, orders)
     yield from _held(config, ledger)
     yield from _unhelped(ledger, now)
     yield from _cooling(ledger.exclusions.cool_downs(now), now)
 
 
 def _unhelped(ledger: Ledger, now: float) -> Iterator[Finding]:
-    """Jobs for which machines came up in vain."""
+    """Report jobs that still wait although machines came up for them."""
     if rows := ledger.growth_guard.jobs(now):
-        found, advice = unhelped_sentence(rows)
-        yield Finding.note("waiting jobs", found, advice=advice, cause=causes.UNHELPED)
+        text, advice = unhelped_sentence(rows)
+        yield Finding.note("waiting jobs", text, advice=advice, cause=causes.UNHELPED)
 
 
 def checkpoints(config: Config, now: float) -> Iterator[Finding]:
-    """Whether slurm-elastic-ckptman can write down what it does, and nodes here are ready."""
+    """Yield whether slurm-elastic-ckptman can record what it does, and whether nodes here are
+    ready.
+    """
     yield from _guard(config)
     mark = read_mark(config.state, CKPTMAN_MARK)
     trouble = trouble_of_service(config.state, mark, now, config.timings.heartbeat_stale)
@@ -123,14 +131,17 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
 
 
 def _stands_by(config: Config, mark: Mark | None) -> bool:
-    """Whether all is well with a service that waits for the other head (``two_heads`` reports)."""
+    """Return whether the service is well and only waits for the other head (see ``two_heads``)."""
     return config.ha.directory is not None and mark is not None and mark.stands_by
 
 
 def _guard(config: Config) -> Iterator[Finding]:
-    """The firewall that keeps DMTCP's coordinators from other users, on nodes of this very host."""
-    here = {cloud.name for cloud in config.clouds if cloud.provider == "local"}
-    pools = [pool for pool in config.pools if pool.cloud in here]
+    """Report a missing firewall on a host whose own nodes use DMTCP.
+
+    The firewall keeps DMTCP's coordinators from other users.
+    """
+    local_clouds = {cloud.name for cloud in config.clouds if cloud.provider == "local"}
+    pools = [pool for pool in config.pools if pool.cloud in local_clouds]
     methods = {(p.checkpoint and p.checkpoint.method) or config.checkpoint.method for p in pools}
     if "dmtcp" in methods and shutil.which("nft", path=_ROOTS_PATH) is None:
         yield Finding.wrong(
@@ -142,10 +153,10 @@ def _guard(config: Config) -> Iterator[Finding]:
 
 
 def _cannot_write(
-    what: str, trouble: ServiceTrouble, place: str, service: str, cause: str
+    subject: str, trouble: ServiceTrouble, place: str, service: str, cause: str
 ) -> Finding:
     return Finding.wrong(
-        what,
+        subject,
         trouble.finding,
         expected=f"{place} that can be written",
         advice=f"{trouble.remedy}; {service} goes on by itself then",
@@ -156,14 +167,17 @@ def _cannot_write(
 def _clock(
     beat: tuple[float, int] | None, machines: Iterable[Machine], now: float
 ) -> Iterator[Finding]:
-    """Whether the clock was set back since the ledger was written."""
+    """Report if the clock was set back since the ledger was written."""
     times = [machine.instance.launched for machine in machines]
     if trouble := set_back([*times, beat[0]] if beat else times, now):
         yield Finding.wrong("clock", trouble.finding, advice=CLOCK_REMEDY)
 
 
 def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
-    """Whether slurm-elastic-ckptman is alive; if it never ran, nobody misses it."""
+    """Report if slurm-elastic-ckptman has stopped.
+
+    If it has never run, the site does not use it, and nothing is reported.
+    """
     mark = read_mark(config.state, CKPTMAN_MARK)
     beat = latest(ledger.health.heartbeat(CKPTMAN), mark.beat if mark else None)
     if beat is None or alive(beat, process_exists(beat[1]), now, config.timings.heartbeat_stale):
@@ -177,20 +191,20 @@ def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
     )
 
 
-def _order(given: Directive) -> Finding:
-    """What an operator has ordered, and how it ends."""
+def _order(directive: Directive) -> Finding:
+    """Report what an operator has ordered, and how to end it."""
     return Finding.note(
         "order",
-        stop_reason(given, f" since {clock(given.since)}"),
-        advice=f"to end it: {given.word.ended_by}",
-        cause=causes.cause_of_order(given.number),
+        stop_reason(directive, f" since {clock(directive.since)}"),
+        advice=f"to end it: {directive.word.ended_by}",
+        cause=causes.cause_of_order(directive.number),
     )
 
 
 def _held(config: Config, ledger: Ledger) -> Iterator[Finding]:
-    """Pools that start no machine now."""
+    """Report pools that start no machine now."""
     pools = {pool.name: pool for pool in plan.pools_of(config)}
-    # A growth policy holds the nodes of its pools whenever it does not need them.
+    # A growth policy holds its pools' nodes whenever it does not need them: that is normal.
     held = [h for h in ledger.exclusions.holds() if h.pool in pools and h.cause != GrowthStartsIt()]
     groups = Counter((hold.pool, hold.cause) for hold in held)
     for (pool, cause), count in groups.items():
@@ -203,16 +217,18 @@ def _held(config: Config, ledger: Ledger) -> Iterator[Finding]:
 
 
 def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
-    """Offers that are not asked for now, by reason."""
+    """Report offers that are not tried now, by reason."""
     by_cause: dict[tuple[str, AnyCause], list[Exclusion]] = {}
-    for one in cool_downs:
-        by_cause.setdefault((one.code, one.cause), []).append(one)
-    for (code, cause), found in by_cause.items():
-        until = Deadline.of(max(one.until for one in found), now)
+    for cool_down in cool_downs:
+        by_cause.setdefault((cool_down.code, cool_down.cause), []).append(cool_down)
+    for (code, cause), exclusions in by_cause.items():
+        until = Deadline.of(max(cool_down.until for cool_down in exclusions), now)
         offers = (
-            found[0].scope if len(found) == 1 else f"{found[0].scope} and {len(found) - 1} more"
+            exclusions[0].scope
+            if len(exclusions) == 1
+            else f"{exclusions[0].scope} and {len(exclusions) - 1} more"
         )
-        denied = found[0].code == DENIED
+        denied = exclusions[0].code == DENIED
         yield Finding(
             what="cool-down",
             level=Level.WRONG if denied else Level.NOTE,
@@ -221,24 +237,24 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
             "the pool"
             if denied
             else "",
-            cause=causes.cause_of_cool_down(found[0]),
+            cause=causes.cause_of_cool_down(exclusions[0]),
         )
 
 
 def _paused(breaker: Exclusion, now: float) -> Finding:
-    """If Slurm took the machines out of service, the reason has the remedy in it."""
-    how = breaker.cause if isinstance(breaker.cause, BootsFailed) else BootsFailed()
-    remedy = how.remedy
+    """Report a pool whose machines fail; if Slurm took them out of service, with its remedy."""
+    failure = breaker.cause if isinstance(breaker.cause, BootsFailed) else BootsFailed()
+    remedy = failure.remedy
     state = "is paused" if breaker.until > now else "is tried with one machine"
     if not breaker.until:
         state = f"{breaker.count} so far"
     advice = try_pool(breaker.scope)
     if remedy or sickly(breaker):
-        looks = remedy or "look into slurmd's log on a machine of the pool"
-        advice = f"{looks}; then slurm-elastic clear {breaker.scope}"
+        first_step = remedy or "look into slurmd's log on a machine of the pool"
+        advice = f"{first_step}; then slurm-elastic clear {breaker.scope}"
     return Finding.wrong(
         f"pool {breaker.scope}",
-        f"{state}: {how.finding}",
+        f"{state}: {failure.finding}",
         expected="machines that register with Slurm, and that it takes as they are",
         advice=advice,
         cause=scope_of_pool(breaker.scope),
@@ -248,17 +264,17 @@ def _paused(breaker: Exclusion, now: float) -> Finding:
 def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Finding:
     limit = config.timings.heartbeat_stale
     if beat is not None and alive(beat, process_exists(beat[1]), now, limit):
-        found = f"heartbeat {brief(max(now - beat[0], 0))} ago, pid {beat[1]}"
-        return Finding.ok("daemon", found)
-    found, expected = "has never run", "it runs"
+        text = f"heartbeat {brief(max(now - beat[0], 0))} ago, pid {beat[1]}"
+        return Finding.ok("daemon", text)
+    text, expected = "has never run", "it runs"
     if beat is not None:
-        found = f"last heartbeat {brief(max(now - beat[0], 0))} ago"
+        text = f"last heartbeat {brief(max(now - beat[0], 0))} ago"
         expected = f"a heartbeat within {brief(limit)}"
         if not process_exists(beat[1]):
-            found, expected = f"its process {beat[1]} is gone, {found}", "it runs"
+            text, expected = f"its process {beat[1]} is gone, {text}", "it runs"
     return Finding.wrong(
         "daemon",
-        found,
+        text,
         expected=f"{expected}: without it nothing is launched or ended",
         advice="systemctl start slurm-elasticd; journalctl -u slurm-elasticd says why it stopped",
         cause=DAEMON,

@@ -17,18 +17,18 @@ from slurm_elastic.watch.view.departing import UNSAVABLE, taken_phrases
 
 
 def examine(config: Config, slurm: Slurm, now: float) -> Iterator[Finding]:
-    """A finding a machine; none where the records cannot be read, which others tell."""
+    """Yield a finding for each machine; none if the records cannot be read, which others report."""
     facts = read_facts(config, now)
     if facts.checkpoints is None:
         return
     stale = config.timings.heartbeat_stale
     view = checkpoints_view(facts.checkpoints, facts.machines, now, stale)
-    on: defaultdict[str, list[SlurmJob]] = defaultdict(list)
+    jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
     with contextlib.suppress(SlurmError):
         for job in slurm.jobs() if view.threats else ():
             for node in job.nodes:
-                on[node].append(job)
-    for node, fate in taken_phrases(view, on).items():
+                jobs_of[node].append(job)
+    for node, fate in taken_phrases(view, jobs_of).items():
         yield _lost(node, fate) if UNSAVABLE in fate else _kept(node, fate)
 
 

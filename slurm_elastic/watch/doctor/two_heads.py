@@ -1,4 +1,4 @@
-"""Two heads: whether both could act, and would act alike (``ha.directory``)."""
+"""Two heads (``ha.directory``): whether each could act, and whether both would act alike."""
 
 from __future__ import annotations
 
@@ -21,54 +21,62 @@ from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
 from slurm_elastic.state.presence import STALE, Seen, told
 from slurm_elastic.watch.door.acting_head import RESTART
 
-SLOW = 0.05
-"""Seconds that a write may take until it is on the disk: each launch waits for some."""
-SKEW = 5.0
-"""Seconds by which the clocks of both heads may differ: who acts is told by them."""
+MAX_WRITE_S = 0.05
+"""Time until a write is on the disk. Each launch waits for several writes."""
+MAX_SKEW_S = 5.0
+"""Difference of the heads' clocks. The acting head is determined by comparing times."""
 UNFIT = {
     "nocto": "a head may not see for a minute what the other one has written",
     "soft": "a server that is away for long makes writes fail, Slurm's too",
     "softerr": "a server that is away for long makes writes fail, Slurm's too",
 }
-"""Options of nfs(5) with which the directory is not to be mounted, and why."""
+"""Options of nfs(5) that the mount of the directory must not have, and the reasons."""
 _PAGE = "docs/two-heads.md"
 
 
 def examine(config: Config, now: float) -> Iterator[Finding]:
-    """Nothing where there is one head."""
+    """Yield the findings; none if there is one head."""
     if config.ha.directory is None:
         return
     directory = Path(config.ha.directory)
     try:
         pair = controllers(config.slurm.conf)
-        last = Epochs(directory).newest()
-        flaw = trust.flaw(directory, {*trust.roots(), *trusted(config.slurm.user)})
-        acting, took = pair.acting_host(now), _sync(directory)
+        newest_epoch = Epochs(directory).newest()
+        rights_flaw = trust.flaw(directory, {*trust.roots(), *trusted(config.slurm.user)})
+        acting, write_s = pair.acting_host(now), _write_time(directory)
     except (OSError, ConfigError) as error:
-        what = f"ha.directory {directory}"
+        subject = f"ha.directory {directory}"
         expected = f"a directory of {config.slurm.user}'s that both heads see"
-        yield Finding.wrong(what, str(error), expected=expected, advice=_PAGE)
+        yield Finding.wrong(subject, str(error), expected=expected, advice=_PAGE)
         return
-    if flaw:
-        found, _, advice = flaw.partition("; ")
+    if rights_flaw:
+        finding_text, _, advice = rights_flaw.partition("; ")
         expected = "a directory that only SlurmUser and root can change"
-        yield Finding.wrong(f"ha.directory {directory}", found, expected=expected, advice=advice)
+        yield Finding.wrong(
+            f"ha.directory {directory}", finding_text, expected=expected, advice=advice
+        )
     yield from _addresses(config.slurm.conf)
     acts = f"{acting or 'no slurmctld'} acts"
-    if acting and last is not None and pair.place_of(last.host) != pair.place_of(acting):
+    if (
+        acting
+        and newest_epoch is not None
+        and pair.place_of(newest_epoch.host) != pair.place_of(acting)
+    ):
         yield Finding.wrong(
             "two heads",
-            f"Slurm acts on {acting}, and epoch {last.number} is of {last.holder}",
+            f"Slurm acts on {acting}, and epoch {newest_epoch.number} is of {newest_epoch.holder}",
             expected=f"services on {acting} that have taken over within a minute",
             advice=f"on {acting}: {RESTART}",
         )
     else:
-        yield Finding.ok("two heads", f"{acts}, epoch {last.number if last else 'none yet'}")
-    if took > SLOW:
+        yield Finding.ok(
+            "two heads", f"{acts}, epoch {newest_epoch.number if newest_epoch else 'none yet'}"
+        )
+    if write_s > MAX_WRITE_S:
         yield Finding.note(
             f"ha.directory {directory}",
-            f"{took * 1000:.0f} ms until a write is on its disk",
-            expected=f"at most {SLOW * 1000:.0f} ms: each launch waits for some",
+            f"{write_s * 1000:.0f} ms until a write is on its disk",
+            expected=f"at most {MAX_WRITE_S * 1000:.0f} ms: each launch waits for some",
         )
     options = mounts.nfs_options(str(directory.resolve()), mounts.mounts())
     for name in sorted(options & UNFIT.keys()):
@@ -83,20 +91,20 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
 
 
 def _addresses(conf: str) -> Iterator[Finding]:
-    """Of what slurm.conf says itself: names may mean something else on the other hosts."""
-    seen: dict[str, str] = {}
+    """Yield SlurmctldHost entries of slurm.conf whose address cannot work on the other host."""
+    host_by_address: dict[str, str] = {}
     for entry in read(conf).options("SlurmctldHost"):
-        name, _, inside = entry.value.partition("(")
-        address = inside.rstrip(")") or name
-        what = f"{entry.where}: SlurmctldHost {name}"
-        if address in seen:
-            found = f"{address}, the address of {seen[address]}, too"
+        name, _, in_brackets = entry.value.partition("(")
+        address = in_brackets.rstrip(")") or name
+        subject = f"{entry.where}: SlurmctldHost {name}"
+        if address in host_by_address:
+            finding_text = f"{address}, the address of {host_by_address[address]}, too"
             expected = "an address of its own: nobody would reach it when it takes over"
-            yield Finding.wrong(what, found, expected=expected, advice=_PAGE)
+            yield Finding.wrong(subject, finding_text, expected=expected, advice=_PAGE)
         elif _is_loopback(address):
             expected = "an address that the other head and machines reach"
-            yield Finding.note(what, f"{address}, which is each host itself", expected=expected)
-        seen[address] = name
+            yield Finding.note(subject, f"{address}, which is each host itself", expected=expected)
+        host_by_address[address] = name
 
 
 def _is_loopback(address: str) -> bool:
@@ -107,57 +115,59 @@ def _is_loopback(address: str) -> bool:
 
 
 def _service(
-    pair: Controllers, service: str, found: Mapping[str, Seen], now: float
+    pair: Controllers, service: str, seen_by_host: Mapping[str, Seen], now: float
 ) -> Iterator[Finding]:
-    """Whether it runs on both, with one configuration and by one clock."""
-    seen = {host: one for host, one in found.items() if pair.place_of(host) is not None}
-    there = {pair.place_of(host) for host in seen}
+    """Check that a service runs on both heads, with one configuration and one clock."""
+    services = {
+        host: seen for host, seen in seen_by_host.items() if pair.place_of(host) is not None
+    }
+    places = {pair.place_of(host) for host in services}
     for place, host in enumerate(pair.hosts):
-        if place not in there:
+        if place not in places:
             yield _not_there(service, host, "it has never run there")
-    for host, one in seen.items():
-        if now - one.presence.at > STALE:
-            silent = f"no sign of life for {brief(now - one.presence.at)}"
+    for host, seen in services.items():
+        if now - seen.presence.at > STALE:
+            silent = f"no sign of life for {brief(now - seen.presence.at)}"
             yield _not_there(service, host, silent)
-    alive = {host: one for host, one in seen.items() if now - one.presence.at <= STALE}
-    if len({one.presence.config for one in alive.values()}) > 1:
+    alive = {host: seen for host, seen in services.items() if now - seen.presence.at <= STALE}
+    if len({seen.presence.config for seen in alive.values()}) > 1:
         yield Finding.wrong(
             f"{service} on {' and '.join(alive)}",
             "their configurations differ",
             expected="the same on both: the one that takes over must go on alike",
             advice="copy /etc/slurm-elastic to the other head, and restart the services there",
         )
-    if len({one.presence.tunnel for one in alive.values()}) > 1:
+    if len({seen.presence.tunnel for seen in alive.values()}) > 1:
         yield Finding.wrong(
             f"slurm-elastic-hub on {' and '.join(alive)}",
             "not the same key on both, or none on one",
             expected="the same key: machines speak only to the one that they were told",
             advice=f"{_PAGE}, The hub",
         )
-    if len({one.presence.version for one in alive.values()}) > 1:
-        versions = ", ".join(f"{one.presence.version} on {host}" for host, one in alive.items())
+    if len({seen.presence.version for seen in alive.values()}) > 1:
+        versions = ", ".join(f"{seen.presence.version} on {host}" for host, seen in alive.items())
         yield Finding.wrong(f"{service}", versions, expected="the same release on both heads")
-    ahead = [one.ahead for one in alive.values()]
-    if ahead and max(ahead) - min(ahead) > SKEW:
+    clock_leads = [seen.ahead for seen in alive.values()]
+    if clock_leads and max(clock_leads) - min(clock_leads) > MAX_SKEW_S:
         yield Finding.wrong(
             f"clocks of {' and '.join(alive)}",
-            f"{max(ahead) - min(ahead):.0f} s apart",
-            expected=f"at most {SKEW:g} s: by them Slurm and we tell who acts",
+            f"{max(clock_leads) - min(clock_leads):.0f} s apart",
+            expected=f"at most {MAX_SKEW_S:g} s: by them Slurm and we tell who acts",
             advice="chrony or the like on both",
         )
 
 
-def _not_there(service: str, host: str, found: str) -> Finding:
+def _not_there(service: str, host: str, finding_text: str) -> Finding:
     return Finding.wrong(
         f"{service} on {host}",
-        found,
+        finding_text,
         expected="it runs on both heads: nobody would go on when the other one dies",
         advice=f"on {host}: systemctl restart {service}; {_PAGE}",
     )
 
 
-def _sync(directory: Path) -> float:
-    """Seconds until what is written there is on the disk."""
-    begun = time.monotonic()
+def _write_time(directory: Path) -> float:
+    """Return how many seconds a write takes until it is on the disk."""
+    started_at = time.monotonic()
     with writing.draft(directory / "probe", b"x"):
-        return time.monotonic() - begun
+        return time.monotonic() - started_at
