@@ -120,7 +120,7 @@ def test_hubs_with_two_keys(config: Config) -> None:
     tells(config, "a.site", tunnel="one")
     for key in ("another", ""):
         tells(config, "b", tunnel=key)
-        found = "not the same key on both, or none on one"
+        found = "the keys on the two heads differ, or one head has no key"
         assert wrong(config) == [f"slurm-elastic-hub on a.site and b: {found}"] * 2
 
 

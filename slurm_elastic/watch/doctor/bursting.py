@@ -94,8 +94,8 @@ def accounts_held(config: Config) -> Iterator[Finding]:
     yield Finding(
         what="accounts",
         level=Level.WRONG if is_curable else Level.NOTE,
-        found="anybody may name any account (sbatch -A): allow lists and budgets by account hold "
-        "nobody who does not want to be held",
+        found="users may name any account (sbatch -A), so they can pass by allow lists and "
+        "budgets of accounts",
         expected="AccountingStorageEnforce with associations, limits or safe",
         advice=f"{advice}{filter_note if _has_slurmdbd(config) else ''}",
     )

@@ -44,8 +44,8 @@ def examine(
         if not sold:
             yield Finding.wrong(
                 f"types of pool {pool.name}",
-                "none of the catalogue's is as instance_types asks, and has a price",
-                expected="one at least",
+                "no type of the catalogue matches instance_types and has a price",
+                expected="at least one type",
                 advice="widen instance_types, or type one with its price",
             )
 
@@ -59,9 +59,9 @@ def _age(cloud: CloudSettings, catalogue: Catalogue, now: float) -> Finding:
     return Finding(
         what=WHAT,
         level=Level.WRONG if is_expired else Level.NOTE,
-        found=f"{text}{': its prices count no more' if is_expired else ''}",
-        expected=f"at most {format_duration(FRESH)}: slurm-elasticd asks again by then",
-        advice="its log says why the cloud did not tell",
+        found=f"{text}{': its prices no longer count' if is_expired else ''}",
+        expected=f"at most {format_duration(FRESH)}, after which slurm-elasticd refreshes it",
+        advice="slurm-elasticd's log says why the cloud gave no newer one",
     )
 
 

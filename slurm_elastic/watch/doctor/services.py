@@ -69,7 +69,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             f"ledger {path}",
             trouble.what,
             expected="a ledger that can be read",
-            advice=f"{trouble.remedy}; meanwhile slurm-elasticd, if it runs, only ends machines",
+            advice=f"{trouble.remedy}; until then slurm-elasticd, if it runs, only ends machines",
             cause=DISK if trouble.kind is Kind.FULL else LEDGER,
         )
     except SlurmElasticError as error:

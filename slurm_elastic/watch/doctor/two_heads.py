@@ -76,7 +76,7 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
         yield Finding.note(
             f"ha.directory {directory}",
             f"{write_s * 1000:.0f} ms until a write is on its disk",
-            expected=f"at most {MAX_WRITE_S * 1000:.0f} ms: each launch waits for some",
+            expected=f"at most {MAX_WRITE_S * 1000:.0f} ms: each launch waits for several writes",
         )
     options = mounts.nfs_options(str(directory.resolve()), mounts.mounts())
     for name in sorted(options & UNFIT.keys()):
@@ -99,7 +99,7 @@ def _addresses(conf: str) -> Iterator[Finding]:
         subject = f"{entry.where}: SlurmctldHost {name}"
         if address in host_by_address:
             finding_text = f"{address}, the address of {host_by_address[address]}, too"
-            expected = "an address of its own: nobody would reach it when it takes over"
+            expected = "an address of its own: else no machine reaches it after it took over"
             yield Finding.wrong(subject, finding_text, expected=expected, advice=_PAGE)
         elif _is_loopback(address):
             expected = "an address that the other head and machines reach"
@@ -134,14 +134,14 @@ def _service(
         yield Finding.wrong(
             f"{service} on {' and '.join(alive)}",
             "their configurations differ",
-            expected="the same on both: the one that takes over must go on alike",
+            expected="the same on both: the head that takes over must decide by the same rules",
             advice="copy /etc/slurm-elastic to the other head, and restart the services there",
         )
     if len({seen.presence.tunnel for seen in alive.values()}) > 1:
         yield Finding.wrong(
             f"slurm-elastic-hub on {' and '.join(alive)}",
-            "not the same key on both, or none on one",
-            expected="the same key: machines speak only to the one that they were told",
+            "the keys on the two heads differ, or one head has no key",
+            expected="the same key: machines accept only the key that they were given",
             advice=f"{_PAGE}, The hub",
         )
     if len({seen.presence.version for seen in alive.values()}) > 1:
@@ -152,8 +152,8 @@ def _service(
         yield Finding.wrong(
             f"clocks of {' and '.join(alive)}",
             f"{max(clock_leads) - min(clock_leads):.0f} s apart",
-            expected=f"at most {MAX_SKEW_S:g} s: by them Slurm and we tell who acts",
-            advice="chrony or the like on both",
+            expected=f"at most {MAX_SKEW_S:g} s: the acting head is found by comparing times",
+            advice="run chrony or another NTP client on both",
         )
 
 
@@ -161,7 +161,7 @@ def _not_there(service: str, host: str, finding_text: str) -> Finding:
     return Finding.wrong(
         f"{service} on {host}",
         finding_text,
-        expected="it runs on both heads: nobody would go on when the other one dies",
+        expected="it runs on both heads, so that one continues if the other head fails",
         advice=f"on {host}: systemctl restart {service}; {_PAGE}",
     )
 
