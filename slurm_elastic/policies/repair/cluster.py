@@ -139,7 +139,7 @@ def _elsewhere(snapshot: ClusterSnapshot) -> frozenset[str]:
     given to another cloud.
 
     While a node powers up, only machines that still boot within ResumeTimeout count. An older
-    machine, or a machine from before this power-up (``find_stale_machines``), must not block the node:
+    machine, or a machine from before this power-up (``find_stale_machines``), must not block it:
     if its cloud is unreadable or no longer configured, we cannot end it.
     """
     cloud, boot_deadline = snapshot.terms.cloud, snapshot.now - snapshot.terms.resume_timeout
