@@ -204,7 +204,10 @@ class Service:
     def _leave_mark(self) -> None:
         """Write the mark file. watchdog and doctor read it when the ledger cannot be read."""
         reason, remedy, since = self.site.state.disk_trouble
-        mark = Mark(self.site.now(), os.getpid(), reason, remedy, since, IN_MEMORY_EFFECT)
+        mark = Mark(
+            self.site.now(), os.getpid(), reason, remedy, since, IN_MEMORY_EFFECT,
+            is_disk_full=self.site.state.is_disk_full,
+        )  # fmt: skip
         try:
             leave_mark(self.site.config.state, mark, CKPTMAN_MARK)
         except OSError as error:

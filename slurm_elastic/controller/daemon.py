@@ -104,8 +104,9 @@ class Daemon:
         self.parts = {name: make_part(own_workers[name]) for name, make_part in feature_parts}
         self._tasks: tuple[SiteTask, ...] = (
             self.overdue.looks,
-            self.settler.looks,
             *(feature_part.looks for feature_part in self.parts.values()),
+            # After the parts: it drains the nodes that an order or a policy has just closed.
+            self.settler.looks,
         )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")

@@ -424,6 +424,7 @@ def test_a_read_that_fails_is_answered_of_memory(enduring: CheckpointState) -> N
     enduring._db.execute("alter table releases rename to other")
     assert enduring.releases() == ()
     assert enduring.disk_trouble[0] != ""
+    assert not enduring.is_disk_full
     assert enduring.migrations() == (MOVE,)
     enduring._db.execute("drop table releases")
     with pytest.raises(sqlite3.OperationalError, match="no such table"):

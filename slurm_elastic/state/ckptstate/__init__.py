@@ -34,6 +34,7 @@ from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.endurance import Endurance, Refuge
 from slurm_elastic.state.store.journal import Fact
 from slurm_elastic.state.store.store import Keyed, Reader, Store
+from slurm_elastic.state.store.trouble import Kind
 from slurm_elastic.state.store.view import to_json
 
 IN_MEMORY = "in memory only"
@@ -96,6 +97,11 @@ class CheckpointState(Store):
         if trouble is None:
             return "", "", 0.0
         return f"{IN_MEMORY}: {trouble.what}", trouble.remedy, self.trouble_since
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether nothing is written because the disk is full."""
+        return self.trouble is not None and self.trouble.kind is Kind.FULL
 
     def check(self) -> None:
         """Change to memory if the files cannot be used, and back once they can."""
