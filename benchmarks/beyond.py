@@ -30,7 +30,7 @@ from benchmarks.report import compared as beside
 from benchmarks.traces import VARIABLE, data
 from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy, Hour, Threshold, parse
 from slurm_elastic.policies.checkpoint.deadline import (
-    Choice,
+    DeadlineChoice,
     Race,
     Where,
     choose,
@@ -344,7 +344,7 @@ def foreseen(paths: Sequence[Path], price: float) -> float:
 
 
 def ridden_to_deadline(
-    counts: Sequence[int], gap: int, policy: Callable[[Race], Choice], seed: int
+    counts: Sequence[int], gap: int, policy: Callable[[Race], DeadlineChoice], seed: int
 ) -> tuple[float, int]:
     """Mean hours of work on spot machines, and how many starts missed the deadline."""
     found = tried(

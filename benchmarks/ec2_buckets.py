@@ -23,7 +23,7 @@ from slurm_elastic.config import Cluster, Timings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Pool
 from slurm_elastic.providers.aws.provider import AwsProvider
-from slurm_elastic.providers.aws.rate_limit import LAUNCHES, TERMINATIONS, Pace, Rate
+from slurm_elastic.providers.aws.rate_limit import LAUNCHES, TERMINATIONS, Rate, RateLimits
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.loopback_only import isolated_env
@@ -114,7 +114,7 @@ def open_cloud(control: Ec2Control, time: VirtualTime) -> AwsProvider:
         types={"c5.large": InstanceType(cpus=2, memory=4096, price=0.085)},
     )  # fmt: skip
     cluster = Cluster(name="bench", uuid="00000000-0000-4000-8000-000000000000")
-    pace = Pace(clock=lambda: time.now, sleep=time.sleep)
+    pace = RateLimits(clock=lambda: time.now, sleep=time.sleep)
     return AwsProvider(settings, cluster, pace=pace)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.report import Report, Row, at_least, bounded, noted, report
 from slurm_elastic.state.ledger.schema import LEDGER
-from slurm_elastic.state.store.journal import Begin, Fact, Line, line_of
+from slurm_elastic.state.store.journal import Begin, Fact, JournalLine, line_of
 
 GOAL = 35_000.0
 """Facts a second."""
@@ -79,16 +79,16 @@ def replayed(place: Path) -> tuple[float, float]:
     return float(took), float(memory)
 
 
-def year(facts: int) -> Iterator[Line]:
+def year(facts: int) -> Iterator[JournalLine]:
     """One line for each write; ten of eleven have one fact."""
-    yield Line(n=0, begin=Begin(memory=LEDGER.name, schema=LEDGER.version, rows=0))
+    yield JournalLine(n=0, begin=Begin(memory=LEDGER.name, schema=LEDGER.version, rows=0))
     told = number = 0
     while told < facts:
         number += 1
         some = [fact for fact in life(number) if told + 1 <= facts]
         for fact in some[: facts - told]:
             told += 1
-            yield Line(n=told, at=1.7e9 + told, facts=(fact,))
+            yield JournalLine(n=told, at=1.7e9 + told, facts=(fact,))
 
 
 def life(number: int) -> Iterator[Fact]:

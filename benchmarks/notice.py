@@ -26,7 +26,7 @@ from benchmarks.report import Report, Row, compared, median, noted, report
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.poller import Poller
-from slurm_elastic.ckptman.recorder import DecisionRecorder
+from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
 from slurm_elastic.ckptman.sources import SourceReading
@@ -53,7 +53,7 @@ from slurm_elastic.sandbox.quickstart_proof import parse_jobs
 from slurm_elastic.sandbox.spec import SandboxSpec
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.ledger import Ledger
 
@@ -199,7 +199,7 @@ def timed_service(
             busy.go_on.set()
         service.stop()
         thread.join()
-    lost = [r for r in back if r.step is not Step.BACK or r.image is None]
+    lost = [r for r in back if r.step is not MigrationStep.BACK or r.image is None]
     if lost:
         raise SystemExit(f"{len(lost)} jobs did not come back from an image")
     if len(back) > count:
@@ -232,7 +232,7 @@ def world(directory: str, count: int, periodic: int = 0) -> Iterator[CheckpointS
     slurm.latency = COMMAND
     site = CheckpointSite(
         config=config, slurm=slurm, ledger=ledger, state=memory,
-        recorder=DecisionRecorder(ledger, memory, time.time), jobs=JobList(slurm),
+        recorder=BufferedRecorder(ledger, memory, time.time), jobs=JobList(slurm),
         checkpointers={"fake": SlowInBetween()}, providers={},
         pool_of=pools_by_node(config), now=time.time,
     )  # fmt: skip
@@ -357,7 +357,7 @@ def _moved_back(site: Sandbox, job: int) -> Migration | None:
         found = [r for r in state.migrations(since=0.0) if r.run.job == job and r.over]
     finally:
         state.close()
-    if found and found[0].step is not Step.BACK:
+    if found and found[0].step is not MigrationStep.BACK:
         raise SystemExit(msgspec.json.encode(found[0]).decode())
     return found[0] if found else None
 

@@ -37,7 +37,7 @@ from slurm_elastic.model.cluster import (
     Offer,
     Pool,
 )
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.watch.door.metrics import node_states, text
@@ -236,7 +236,7 @@ def fill(path: Path, machines: int) -> None:
         )
     )  # fmt: skip
     ledger.usage.write([
-        Run(job=n, begin=now - 3500, label=str(n), user=f"u{n % 50}", account=f"a{n % 9}",
+        ChargedRun(job=n, begin=now - 3500, label=str(n), user=f"u{n % 50}", account=f"a{n % 9}",
             partition="pub", shares=((name, 500_000),))
         for n, name in enumerate(names, 1)
     ])  # fmt: skip

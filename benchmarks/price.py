@@ -17,9 +17,9 @@ from msgspec import Struct
 from benchmarks.report import Report, Row, bounded, compared, holds, noted, report
 from benchmarks.traces import history
 from slurm_elastic.simulate import easy, start_forecast, swf
-from slurm_elastic.simulate.habits import Asked, Habits
+from slurm_elastic.simulate.habits import Habits, RequestedJob
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.start_forecast import Present, Running, quantile
+from slurm_elastic.simulate.start_forecast import Present, RunningJob, quantile
 
 MONTH = 30 * 86400
 NEAR, EXACT, BAND = 60, 0.65, (0.75, 0.85)
@@ -93,7 +93,7 @@ def forecasts(jobs: Jobs, month: Month) -> Iterator[Forecast]:
     jobs, sizes = _on_machines(jobs, month)
     starts = easy.starts(jobs, month.machines, sizes)
     asked = [
-        Asked(size=size, limit=limit, user=str(user), account=str(account))
+        RequestedJob(size=size, limit=limit, user=str(user), account=str(account))
         for size, limit, user, account in zip(
             sizes, jobs.limit, jobs.user, jobs.account, strict=True
         )
@@ -137,14 +137,19 @@ def _on_machines(jobs: Jobs, month: Month) -> tuple[Jobs, array[int]]:
 
 
 def _present(
-    here: Sequence[int], starts: Sequence[int], asked: Sequence[Asked], now: int, me: int, most: int
+    here: Sequence[int],
+    starts: Sequence[int],
+    asked: Sequence[RequestedJob],
+    now: int,
+    me: int,
+    most: int,
 ) -> Present:
     """As it was just before job ``me`` came. Jobs that end in this second have ended."""
     began = [one for one in here if starts[one] < now or (starts[one] == now and one < me)]
     begun = set(began)
     return Present(
         machines=most,
-        running=tuple(Running(job=asked[one], elapsed=now - starts[one]) for one in began),
+        running=tuple(RunningJob(job=asked[one], elapsed=now - starts[one]) for one in began),
         waiting=tuple(asked[one] for one in here if one not in begun),
     )
 

@@ -22,7 +22,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
 from slurm_elastic.simulate import start_forecast
-from slurm_elastic.simulate.habits import Asked, Habits
+from slurm_elastic.simulate.habits import Habits, RequestedJob
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.slurm.client.sbatch_test_only import ask_sbatch
 from slurm_elastic.watch.door.pricing import Moment, present_of
@@ -48,9 +48,9 @@ class Case(Struct, frozen=True, kw_only=True):
     user: str
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> RequestedJob:
         """The job as forecasts know it."""
-        return Asked(size=self.nodes * CPUS, limit=self.minutes * 60, user=self.user)
+        return RequestedJob(size=self.nodes * CPUS, limit=self.minutes * 60, user=self.user)
 
 
 def cases(jobs: Jobs, first: int, count: int, machines: int) -> Iterator[Case]:

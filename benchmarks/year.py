@@ -41,7 +41,7 @@ from slurm_elastic.model.cluster import (
     Offer,
     Pool,
 )
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -159,11 +159,11 @@ def told(
         )
 
 
-def runs(names: Sequence[str], jobs: Sequence[int], now: float) -> Iterator[Run]:
+def runs(names: Sequence[str], jobs: Sequence[int], now: float) -> Iterator[ChargedRun]:
     """The runs of each machine's jobs, one after the other, an hour each."""
     for i, job in enumerate(jobs):
         begin = now + 90 + HOUR * (i // len(names))
-        yield Run(
+        yield ChargedRun(
             job=job, begin=begin, end=begin + HOUR, label=str(job), user=f"user{job % 300}",
             uid=1000 + job % 300, account=f"account{job % 40}", partition="pub",
             shares=((names[i % len(names)], 1_000_000),),

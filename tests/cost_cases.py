@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
-from slurm_elastic.model.memory import Drained, Run
+from slurm_elastic.model.memory import ChargedRun, Drained
 from slurm_elastic.state.ledger import Ledger
 
 T = 1_800_000_000.0
@@ -70,11 +70,11 @@ def book(path: Path) -> Ledger:
     ledger.machines.registered("own", ["i-op1"], T + 1)
     ledger.usage.write(
         (
-            Run(job=7, begin=T + 60, end=T + 1060, label="7", user="ann", uid=65534,
+            ChargedRun(job=7, begin=T + 60, end=T + 1060, label="7", user="ann", uid=65534,
                 account="physics", partition="aws", shares=(("pub[1-2]", 1_000_000),)),
-            Run(job=9, begin=T + 2060, end=T + 3060, label="8_1", user="ben", uid=1001,
+            ChargedRun(job=9, begin=T + 2060, end=T + 3060, label="8_1", user="ben", uid=1001,
                 account="chemistry", partition="aws", shares=(("pub1", HALF),)),
-            Run(job=10, begin=T + 2060, end=None, label="10", user="ben", uid=1001,
+            ChargedRun(job=10, begin=T + 2060, end=None, label="10", user="ben", uid=1001,
                 account="", partition="own", shares=(("op1", HALF),)),
         ),
         (Drained(node="pub3", begin=T + 1000, end=T + 1500),),

@@ -23,16 +23,16 @@ from slurm_elastic.cli import cost
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
-from slurm_elastic.features.books import Books, By, Costs, Line, charges, read_books, report
+from slurm_elastic.features.books import By, CostLine, CostRows, Costs, charges, read_books, report
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.model.memory import Run, part_id, whole_id
+from slurm_elastic.model.memory import ChargedRun, part_id, whole_id
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view.focus import COLUMNS, rows
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Books:
+def books(tmp_path: Path) -> CostRows:
     config = configfile.load(config_file(tmp_path))
     ledger = book(config.state / "ledger.db")
     try:
@@ -47,7 +47,7 @@ def lines(costs: Costs) -> dict[str, int]:
     return {f"({x.key})" if x.unused else x.key: x.micro for x in costs.lines}
 
 
-def test_each_account_pays_what_its_jobs_had_and_the_rest_has_reasons(books: Books) -> None:
+def test_each_account_pays_what_its_jobs_had_and_the_rest_has_reasons(books: CostRows) -> None:
     found = report(books, By.ACCOUNT)
     assert lines(found) == {
         "physics": 200_000, "chemistry": 50_000, "(none)": 0, "(boot)": 18_000, "(drain)": 50_000,
@@ -57,11 +57,11 @@ def test_each_account_pays_what_its_jobs_had_and_the_rest_has_reasons(books: Boo
 
 
 @pytest.mark.parametrize("by", list(By))
-def test_each_key_sums_to_the_same_charge(books: Books, by: By) -> None:
+def test_each_key_sums_to_the_same_charge(books: CostRows, by: By) -> None:
     assert report(books, by).micro == 3 * 360_000
 
 
-def test_other_keys(books: Books) -> None:
+def test_other_keys(books: CostRows) -> None:
     assert lines(report(books, By.JOB))["8_1"] == 50_000
     assert lines(report(books, By.USER))["ann"] == 200_000
     assert lines(report(books, By.CLOUD)) == {"aws": 1_080_000, "own": 0}
@@ -70,7 +70,7 @@ def test_other_keys(books: Books) -> None:
     assert (day.key, day.micro, day.micro_unused) == ("2027-01-15", 1_080_000, 830_000)
 
 
-def test_types_of_the_same_name_are_told_apart_by_their_cloud(books: Books) -> None:
+def test_types_of_the_same_name_are_told_apart_by_their_cloud(books: CostRows) -> None:
     """Clouds name their types as they like: a small one is another machine in each."""
     (pub1,) = (m for m in books.machines if m.instance.node == "pub1")
     large = replace(pub1, instance=replace(pub1.instance, instance_type="large"))
@@ -83,7 +83,7 @@ def test_types_of_the_same_name_are_told_apart_by_their_cloud(books: Books) -> N
     assert lines(report(books, By.TYPE, uid=65534)) == {"aws/small": 200_000}
 
 
-def test_an_hour_costs_what_its_machine_costs_whatever_time_was_asked_for(books: Books) -> None:
+def test_an_hour_costs_what_its_machine_costs_whatever_time_was_asked_for(books: CostRows) -> None:
     found = report(books, By.ACCOUNT)
     hours = {f"({x.key})" if x.unused else x.key: x.hours * 3600 for x in found.lines}
     assert hours == pytest.approx({
@@ -97,7 +97,7 @@ def test_an_hour_costs_what_its_machine_costs_whatever_time_was_asked_for(books:
     assert own.micro / 1e6 / own.hours == pytest.approx(0.36)
 
 
-def test_the_page_shows_the_table(books: Books, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_shows_the_table(books: CostRows, capsys: pytest.CaptureFixture[str]) -> None:
     cost.render(report(books, By.ACCOUNT), plain())
     table = capsys.readouterr().out.strip()
     page = Path(__file__).parents[1] / "docs" / "costs.md"
@@ -109,12 +109,12 @@ def test_the_page_shows_the_table(books: Books, capsys: pytest.CaptureFixture[st
     assert shown.findall(text) == [table]
 
 
-def test_unused_parts_are_shared_by_who_used_the_pool(books: Books) -> None:
+def test_unused_parts_are_shared_by_who_used_the_pool(books: CostRows) -> None:
     found = lines(report(books, By.ACCOUNT, share_unused=True))
     assert found == {"physics": 864_000, "chemistry": 216_000, "(none)": 0}
 
 
-def test_a_user_sees_the_own_jobs_alone(books: Books) -> None:
+def test_a_user_sees_the_own_jobs_alone(books: CostRows) -> None:
     found = report(books, By.ACCOUNT, uid=65534, share_unused=True)
     assert lines(found) == {"physics": 200_000}
     assert found.own
@@ -188,7 +188,7 @@ def test_whatever_ran_where_all_keys_sum_to_the_ledgers_charge(
             if over:
                 ledger.machines.ended(cloud, [one.id], Quoted(text="over"), T + begin + length)
         ledger.usage.write([
-            Run(job=n, begin=T + begin, end=None if length is None else T + begin + length,
+            ChargedRun(job=n, begin=T + begin, end=None if length is None else T + begin + length,
                 label=str(n), user=who, uid=1, account=who, partition=who, shares=((nodes, part),))
             for n, (nodes, begin, length, part, who) in enumerate(ran)
         ])  # fmt: skip
@@ -211,7 +211,7 @@ def test_a_job_uses_a_machine_no_longer_than_that_was_there(tmp_path: Path) -> N
         ledger.machines.registered("aws", ["i-pub1"], T + 5)
         ledger.machines.ended("aws", ["i-pub1"], Quoted(text="taken away"), T + 20)
         ledger.usage.write([
-            Run(job=7, begin=T + 10, end=T + 50, label="7", user="ann", uid=1, account="physics",
+            ChargedRun(job=7, begin=T + 10, end=T + 50, label="7", user="ann", uid=1, account="physics",
                 partition="aws", shares=(("pub1", 1_000_000),)),
         ])  # fmt: skip
         books = read_books(config, ledger, T - 1, None, T + 3600)
@@ -272,14 +272,14 @@ def test_the_page_in_the_browser_offers_each_key() -> None:
 
 def test_no_name_of_an_account_makes_a_row_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever submits a job may choose it where Slurm holds nobody to his accounts."""
-    lines = (Line(key="a\nroot  $9.000000\x1b[2J", micro=5),)
+    lines = (CostLine(key="a\nroot  $9.000000\x1b[2J", micro=5),)
     cost.render(Costs(by=By.ACCOUNT, since=0.0, until=T, lines=lines, micro=5), plain())
     assert "a\\nroot  $9.000000\\x1b[2J" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("by", list(By))
 def test_what_nobody_used_is_told_beside_the_sum_whatever_it_is_summed_by(
-    books: Books, capsys: pytest.CaptureFixture[str], by: By
+    books: CostRows, capsys: pytest.CaptureFixture[str], by: By
 ) -> None:
     found = report(books, by)
     assert cost.document(found)["unused_micro_dollars"] == 830_000
@@ -288,7 +288,7 @@ def test_what_nobody_used_is_told_beside_the_sum_whatever_it_is_summed_by(
 
 
 def test_of_own_jobs_and_of_what_is_shared_there_is_nothing_that_nobody_used(
-    books: Books, capsys: pytest.CaptureFixture[str]
+    books: CostRows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for found in (
         report(books, By.ACCOUNT, uid=65534),
@@ -413,7 +413,7 @@ def conform(found: list[dict[str, str]]) -> None:
         assert all(n.startswith("x_") or n[0].isupper() for n in row)
 
 
-def test_the_rows_conform_to_the_specification(books: Books) -> None:
+def test_the_rows_conform_to_the_specification(books: CostRows) -> None:
     found = [
         {name: row[name] for name in COLUMNS} for row in rows(charges(books), books.runs, "alps")
     ]
@@ -426,7 +426,7 @@ def test_the_rows_conform_to_the_specification(books: Books) -> None:
     assert {row["x_UnusedReason"] for row in found} == {"", "boot", "idle", "drain", "ending"}
 
 
-def test_parts_of_a_life_are_one_machine(books: Books) -> None:
+def test_parts_of_a_life_are_one_machine(books: CostRows) -> None:
     """As the cloud's bill has it: it ran, was stopped, and ran again."""
     whole, *others = books.machines
     one = whole.instance
@@ -453,7 +453,7 @@ def test_the_file_conforms_too(site: Path, capsys: pytest.CaptureFixture[str]) -
     conform(rows)
 
 
-def test_what_it_would_cost_on_demand_is_told_beside(books: Books) -> None:
+def test_what_it_would_cost_on_demand_is_told_beside(books: CostRows) -> None:
     """Half of the machines have an on-demand price of twice their own."""
     dear = [replace(m, worst_price=2 * m.instance.price) for m in books.machines[:2]]
     changed = books._replace(machines=[*dear, *books.machines[2:]])

@@ -21,7 +21,7 @@ from slurm_elastic.cli import cost
 from slurm_elastic.cli.main import main
 from slurm_elastic.features.books import By
 from slurm_elastic.model.causes import Quoted
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.policies.money.cost_split import WHOLE
 from slurm_elastic.simulate.boot import BootTimes
@@ -98,7 +98,7 @@ class Named:
                     "aws", [one.id], Quoted(text="idle"), float(START + self.ended[name])
                 )
         ledger.usage.write([
-            Run(
+            ChargedRun(
                 job=job, begin=START + ready, end=START + end, label=str(job),
                 user=f"user{jobs.user[job]}", uid=jobs.user[job],
                 account=f"account{jobs.user[job] % 7}", partition=f"queue{jobs.partition[job]}",

@@ -30,10 +30,10 @@ from slurm_elastic.base.guards import Guarded
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
-from slurm_elastic.ckptman.recorder import DecisionRecorder
+from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.site import JobList
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, Requeues
+from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, ExpectedRequeues
 from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.features.usage_counters import CALLS, CallTimes
 from slurm_elastic.model.checkpoint import JobRun
@@ -46,7 +46,7 @@ from slurm_elastic.providers.base.tags import CLUSTER
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep, RecordedNotice
 from slurm_elastic.state.ckptstate.orders import SaveOrder
 from slurm_elastic.state.ledger import Health, Ledger
 
@@ -59,7 +59,7 @@ MOVE = Migration(
         job=7, label="7", attempt=0, user="u", uid=1, gid=1, nodes=("n1",), partition="p",
         started=1.0,
     ),
-    method="fake", threatened=("n1",), reason="r", step=Step.PLANNED, began=1.0, changed=1.0,
+    method="fake", threatened=("n1",), reason="r", step=MigrationStep.PLANNED, began=1.0, changed=1.0,
     stopped=True,
 )  # fmt: skip
 PENDING = SlurmJob(id=7, states=frozenset({"PENDING"}), restarts=1, start=1e9)
@@ -200,7 +200,7 @@ def test_a_reading_of_all_clouds() -> None:
 def test_requeues(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
     ledger.requeues.lift(8, 0, 1.0)
-    requeues, slurm = Requeues(), FakeSlurm(jobs=[PENDING])
+    requeues, slurm = ExpectedRequeues(), FakeSlurm(jobs=[PENDING])
     requeues.expect(PENDING, 0.0, ["n1"])
     requeues.recall(ledger, 0.0)
     requeues.recall_left(ledger, 2 * REQUEUE_TIMEOUT_S, 0.0)
@@ -219,7 +219,7 @@ def test_a_postponed_requeue(tmp_path: Path) -> None:
             raise SlurmError(("scontrol",), 1, "no")
 
     ledger = Ledger(tmp_path / "ledger.db")
-    requeues = Requeues()
+    requeues = ExpectedRequeues()
     before = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1",))
     requeues.expect(before, 0.0, ["n1"])
     asked = 0
@@ -270,7 +270,7 @@ def test_work_in_a_thread() -> None:
 
 def test_decisions_that_wait_for_the_ledger(tmp_path: Path) -> None:
     ledger, state = Ledger(tmp_path / "ledger.db"), CheckpointState(tmp_path / "checkpoints.db")
-    recorder = DecisionRecorder(ledger, state, lambda: 5.0)
+    recorder = BufferedRecorder(ledger, state, lambda: 5.0)
     recorder.record("c", "saved", ["job:7"], "why")
     ledger.close()
     recorder.flush()

@@ -252,7 +252,7 @@ def test_the_clouds_of_an_account_share_one_pace(monkeypatch: pytest.MonkeyPatch
     shared: Any = rate_limit.SharedPaces()
     shared._lock = lock
     monkeypatch.setattr(rate_limit, "_shared", shared)
-    monkeypatch.setattr(rate_limit, "Pace", other.before(rate_limit.Pace))
+    monkeypatch.setattr(rate_limit, "RateLimits", other.before(rate_limit.RateLimits))
     found.append(rate_limit.pace_of(cloud))
     other.end()
     assert found[0] is found[1]

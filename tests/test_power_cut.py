@@ -12,8 +12,8 @@ from ledger_cases import spec
 from patience import patience
 from power_cut import Disk, Names
 
-from slurm_elastic.machine.local.records import Register, read_records
-from slurm_elastic.machine.local.wire import Record
+from slurm_elastic.machine.local.records import LocalRegister, read_records
+from slurm_elastic.machine.local.wire import MachineRecord
 from slurm_elastic.model.cluster import InstanceState, Market
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.spool import Spool
@@ -73,7 +73,7 @@ from slurm_elastic.machine.local.records import Register
 from test_power_cut import RECORD
 Register(Path(sys.argv[1])).save(RECORD, why="new")
 """
-RECORD = Record(
+RECORD = MachineRecord(
     id="m-1", cluster="c", node="n1", generation="g1", index=0, pool="p", instance_type="slurmd",
     market=Market.RESERVED, price=0.1, jobs=(7,), state=InstanceState.PENDING, launched=1.0, due=2.0,
 )  # fmt: skip
@@ -81,7 +81,7 @@ RECORD = Record(
 
 @pytest.mark.parametrize("names", Names)
 def test_a_local_machines_file_is_the_new_one(tmp_path: Path, names: Names) -> None:
-    register = Register(tmp_path / "machines")
+    register = LocalRegister(tmp_path / "machines")
     register.save(RECORD, why="old")
     register.close()
     disk = Disk(tmp_path / "machines", tmp_path / "cut")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.model.finding import Level
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.watch.doctor import environment
 from slurm_elastic.watch.doctor.environment import of_the_services, of_the_units, parse
 
@@ -38,14 +38,14 @@ def test_the_services_environment_lasts_for_the_look_and_no_longer(tmp_path: Pat
         assert os.geteuid() != 0 or os.environ["HOME"] == home
     assert os.environ["AWS_PROFILE"] == "mine"
     assert os.environ["HOME"] != home
-    assert (finding.level, finding.found) == (Level.OK, f"{file} sets AWS_PROFILE")
+    assert (finding.level, finding.found) == (FindingLevel.OK, f"{file} sets AWS_PROFILE")
     assert "cluster" not in finding.found, "its values may be secrets"
 
 
 def test_without_the_file_the_home_is_named_where_credentials_are_looked_for(tmp_path: Path):
     with of_the_services("root", tmp_path / "none") as finding:
         pass
-    assert finding.level is Level.OK
+    assert finding.level is FindingLevel.OK
     assert pwd.getpwnam("root").pw_dir in finding.found
 
 
@@ -55,7 +55,7 @@ def test_a_home_that_is_not_there_is_told_with_the_remedy(tmp_path: Path, monkey
     file = tmp_path / "slurm-elastic"
     with of_the_services("slurm", file) as finding:
         assert os.environ["HOME"] == "/nonexistent" or os.geteuid() != 0
-    assert finding.level is Level.NOTE
+    assert finding.level is FindingLevel.NOTE
     assert finding.found.endswith("home of slurm (/nonexistent), which is not there")
     assert finding.advice.startswith(f"say in {file} where they are")
 
@@ -63,7 +63,7 @@ def test_a_home_that_is_not_there_is_told_with_the_remedy(tmp_path: Path, monkey
 def test_a_file_that_cannot_be_read_is_a_note_that_says_as_whom_to_run(tmp_path: Path):
     with of_the_services("nobody", tmp_path) as finding:  # a directory
         pass
-    assert finding.level is Level.NOTE
+    assert finding.level is FindingLevel.NOTE
     assert "run this as root" in finding.advice
 
 

@@ -24,7 +24,7 @@ from slurm_elastic.features import enrolment
 from slurm_elastic.features.enrolment import word_of
 from slurm_elastic.machine.ckptroot import inventory, manifest, outputs, pinned_task, proc
 from slurm_elastic.machine.ckptroot import store as kept
-from slurm_elastic.machine.ckptroot.quota import Part, Quota
+from slurm_elastic.machine.ckptroot.quota import JobQuota, QuotaPart
 from slurm_elastic.machine.programs import power
 from slurm_elastic.providers import catalogues
 from slurm_elastic.providers.catalogues import Catalogue
@@ -107,9 +107,9 @@ def script_of_a_job(place: Path) -> Path:
 
 
 def room_of_a_user(place: Path) -> Path:
-    quota: Any = object.__new__(Quota)
+    quota: Any = object.__new__(JobQuota)
     quota._file = place / "1000"
-    quota._write({"7": Part(has=1, next=2)})
+    quota._write({"7": QuotaPart(has=1, next=2)})
     return place / "1000"
 
 
@@ -199,7 +199,7 @@ def test_images_are_synced_before_they_are_vouched_for(tmp_path: Path, synced: S
 def test_what_a_task_wrote_by_its_memory_is_synced(tmp_path: Path, synced: Synced) -> None:
     (tmp_path / "mapped").write_bytes(b"by memory")
     with (tmp_path / "mapped").open("rb") as file:
-        ours = pinned_task.Owner(os.geteuid(), proc.numbers_of(os.getpid()) or (0, 0))
+        ours = pinned_task.TaskOwner(os.geteuid(), proc.numbers_of(os.getpid()) or (0, 0))
         inventory._write_out(os.getpid(), ours, file.fileno())
     assert synced.files == [b"by memory"]
 

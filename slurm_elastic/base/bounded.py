@@ -24,7 +24,7 @@ class Exceeded(OSError):  # noqa: N818 - read as a word
     """The answer is longer than any valid answer."""
 
 
-class Budget:
+class ReadBudget:
     """How many bytes may still be read, and until when: ``max_bytes``, ``seconds`` from now.
 
     Each exchange begins with a new budget. OSError if this process may send no requests
@@ -62,18 +62,18 @@ class BoundedSocket:
     then has the reason.
     """
 
-    def __init__(self, inner: socket.socket, budget: Budget) -> None:
+    def __init__(self, inner: socket.socket, budget: ReadBudget) -> None:
         self._inner = inner
         self._budget = budget
         self.why = ""
 
-    def renew(self, budget: Budget) -> None:
+    def renew(self, budget: ReadBudget) -> None:
         """Set the budget for the next exchange on the same connection."""
         self._budget = budget
 
     def rest(self, max_bytes: int) -> None:
         """Allow ``max_bytes`` until the next exchange, without a limit of time."""
-        self._budget = Budget(max_bytes, math.inf)
+        self._budget = ReadBudget(max_bytes, math.inf)
 
     def recv(self, count: int) -> bytes:
         """As a socket's. It returns b"", which means the end, when the budget is used up."""
@@ -104,12 +104,12 @@ class BoundedSocket:
         return getattr(self._inner, name)
 
 
-def connect(address: str, port: int, budget: Budget) -> BoundedSocket:
+def connect(address: str, port: int, budget: ReadBudget) -> BoundedSocket:
     """Open a TCP connection within the budget."""
     return BoundedSocket(socket.create_connection((address, port), budget.left()), budget)
 
 
-def exchange(inner: socket.socket, line: bytes, budget: Budget) -> bytes:
+def exchange(inner: socket.socket, line: bytes, budget: ReadBudget) -> bytes:
     """Send one line and return the line that answers it, without its newline."""
     inner.settimeout(budget.left())
     # Checked again, because the process may have stood still while it connected.
@@ -120,7 +120,7 @@ def exchange(inner: socket.socket, line: bytes, budget: Budget) -> bytes:
     return line_of(inner, budget)
 
 
-def line_of(inner: socket.socket, budget: Budget) -> bytes:
+def line_of(inner: socket.socket, budget: ReadBudget) -> bytes:
     """The next line, without its newline. If the connection ends first, the bytes before that."""
     chunks: list[bytes] = []
     while True:
@@ -132,7 +132,7 @@ def line_of(inner: socket.socket, budget: Budget) -> bytes:
             return b"".join(chunks).partition(b"\n")[0]
 
 
-def pieces(body: Any, budget: Budget, **read: Any) -> Iterator[bytes]:  # noqa: ANN401 - urllib3's
+def pieces(body: Any, budget: ReadBudget, **read: Any) -> Iterator[bytes]:  # noqa: ANN401 - urllib3's
     """The body of an answer in the pieces in which it arrives.
 
     ``read1`` returns the bytes that are there and does not wait for a full chunk. The file of an
@@ -173,7 +173,7 @@ class _BoundedHttp:
         from urllib3.exceptions import HTTPError, ProtocolError
         from urllib3.exceptions import TimeoutError as PoolTimeoutError
 
-        budget = Budget(self._max_bytes, self._seconds)
+        budget = ReadBudget(self._max_bytes, self._seconds)
         request.stream_output = True
         response = self._inner.send(request)
         try:

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from slurm_elastic.base.errors import ConfigError, of_stranger
 
 
-class Kind(Protocol):
+class EntryPointKind(Protocol):
     """The object that an entry point leads to: its name, and the interface version it supports."""
 
     @property
@@ -25,7 +25,7 @@ class Kind(Protocol):
     def api(self) -> int: ...
 
 
-K = TypeVar("K", bound=Kind)
+K = TypeVar("K", bound=EntryPointKind)
 
 
 class Kinds(Generic[K]):

@@ -44,7 +44,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
+class ServerBounds(Struct, frozen=True, kw_only=True):
     """Bounds of a server.
 
     ``clients``: connections at once. ``each``: connections of one user (``CountedUsers``). Trusted
@@ -65,7 +65,7 @@ class Gone(ConnectionError):  # noqa: N818 - read as a word
     """The client has left, or has sent more than its request."""
 
 
-class Client:
+class ServerClient:
     """A connection.
 
     ``asked``: a whole line has come. ``held``: bytes that wait to be sent. ``user``: the user whose
@@ -166,13 +166,13 @@ class Server(ABC):
         self,
         name: str,
         place: Path | tuple[str, int],
-        bounds: Bounds,
+        bounds: ServerBounds,
         *,
         mode: int = 0o600,
         owner: int = -1,
     ) -> None:
         self.name, self.bounds, self.failed = name, bounds, False
-        self.clients: dict[Client, asyncio.Task[None]] = {}
+        self.clients: dict[ServerClient, asyncio.Task[None]] = {}
         """The oldest connection is first."""
         self._place, self._mode, self._owner = place, mode, owner
         self._hands: list[Hands] = []
@@ -184,7 +184,7 @@ class Server(ABC):
     # For the service to define.
 
     @abstractmethod
-    async def attend(self, client: Client) -> None:
+    async def attend(self, client: ServerClient) -> None:
         """Serve a client until the connection ends. OSError if the connection has failed."""
 
     async def beside(self) -> None:
@@ -317,7 +317,7 @@ class Server(ABC):
             trusted = self.trusts(peer)
             refusal = self.refusal(peer)
             if not refusal and self._has_room(peer.uid, trusted=trusted):
-                client = Client(link, peer, self.bounds.line, trusted=trusted)
+                client = ServerClient(link, peer, self.bounds.line, trusted=trusted)
                 if self.bounds.each and not trusted:
                     client.user = self._users.cached(peer.uid)
                 self.clients[client] = task = self._loop.create_task(self._attend(client))
@@ -343,7 +343,7 @@ class Server(ABC):
             if not client.trusted
         )
 
-    def _send_silent_away(self, clients: Iterable[Client]) -> bool:
+    def _send_silent_away(self, clients: Iterable[ServerClient]) -> bool:
         """End the oldest connection that has not sent a request, or whose user has not been looked
         up: otherwise a user with a range of uids (subuid(5)) could take all places. Return whether
         there was such a connection.
@@ -355,7 +355,7 @@ class Server(ABC):
                 return True
         return False
 
-    async def _may_stay(self, client: Client) -> bool:
+    async def _may_stay(self, client: ServerClient) -> bool:
         """Look the client's user up if necessary. Return whether the user has places left."""
         if client.user is not None:
             return True
@@ -370,7 +370,7 @@ class Server(ABC):
         client.push(self.busy)
         return False
 
-    async def _attend(self, client: Client) -> None:
+    async def _attend(self, client: ServerClient) -> None:
         try:
             if await self._may_stay(client):
                 await self.attend(client)
@@ -379,7 +379,7 @@ class Server(ABC):
         except Exception:
             log.exception("%s: a client could not be served", self.name)
 
-    def _remove(self, client: Client) -> None:
+    def _remove(self, client: ServerClient) -> None:
         self.clients.pop(client, None)
         client.close()
 

@@ -24,7 +24,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from slurm_elastic.base.bounded import Budget
+from slurm_elastic.base.bounded import ReadBudget
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.base.units import brief
@@ -186,14 +186,14 @@ class LaunchedCheckpointer:
         directory that hangs cannot block the caller.
         """
         seconds = VERIFY_MIN_S + image.size / VERIFY_RATE
-        budget = Budget(sys.maxsize, seconds, self._monotonic)
+        budget = ReadBudget(sys.maxsize, seconds, self._monotonic)
         try:
             self._in_time.do("", lambda: self._verify(image, budget), seconds + MARGIN_S)
         except TimeoutError as error:
             reason = f"cannot be verified within {brief(seconds)}: {error}"
             raise CheckpointError(f"{image.path}: {reason}") from error
 
-    def _verify(self, image: Image, budget: Budget) -> None:
+    def _verify(self, image: Image, budget: ReadBudget) -> None:
         for name, (size, sha) in self._files(image).items():
             path = Path(image.path) / name
             try:
@@ -344,7 +344,7 @@ def _read(path: Path) -> bytes:
         return opened.read(_MAX_FILE_BYTES)
 
 
-def _digest(path: Path, size: int, budget: Budget) -> str:
+def _digest(path: Path, size: int, budget: ReadBudget) -> str:
     """Return the SHA-256 of a file of ``size`` bytes. Raises TimeoutError after the budget's
     time.
     """

@@ -54,7 +54,7 @@ class Completion(Protocol):
         ...
 
 
-class Ended(Struct, frozen=True):
+class ScriptEnded(Struct, frozen=True):
     """Sign: the batch script ends, with exit code ``code`` (None: any)."""
 
     code: int | None = None
@@ -233,7 +233,7 @@ def completion_of(text: str, run: JobRun, slurm: Slurm) -> Completion:
     if kind == "line":
         return LinePrinted(path=_output(run, slurm), uid=run.uid, text=value.strip())
     if kind == "exit":
-        return Ended(int(value) if value else None)
+        return ScriptEnded(int(value) if value else None)
     raise CheckpointError(f"job {run.label}: its directory is unknown, so {text!r} cannot be read")
 
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import CheckpointError, SlurmError, why
 from slurm_elastic.base.units import brief
-from slurm_elastic.checkpointers.save_signs import Completion, Ended, completion_of
+from slurm_elastic.checkpointers.save_signs import Completion, ScriptEnded, completion_of
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Slurm
@@ -124,7 +124,7 @@ class SignalCheckpointer:
         signs = {i.number: book.signs.get(i.number, pending.sign) for i in images}
         self._write(run.job, replace(book, pending=None, images=images, signs=signs,
                                      number=image.number))  # fmt: skip
-        if stop and not isinstance(sign, Ended):
+        if stop and not isinstance(sign, ScriptEnded):
             self._hold(run, deadline)
         return image
 
@@ -161,7 +161,7 @@ class SignalCheckpointer:
         self, run: JobRun, book: Book, settings: SignalSettings, *, stop: bool
     ) -> Save:
         sign = completion_of(settings.saved, run, self._slurm)
-        if isinstance(sign, Ended) and not stop:
+        if isinstance(sign, ScriptEnded) and not stop:
             # A periodic save must not end the job.
             raise CheckpointError(
                 f"job {run.label} would end by saving itself, so it is saved only before a move"

@@ -16,7 +16,7 @@ import paramiko
 from msgspec import Struct
 
 from slurm_elastic.base import bounded
-from slurm_elastic.base.bounded import BoundedSocket, Budget
+from slurm_elastic.base.bounded import BoundedSocket, ReadBudget
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config.checkpoint import BlcrSettings
@@ -69,7 +69,7 @@ class Shells:
                 client, was_open = self._client(host, deadline)
                 with self._changing:
                     link = self._links[client]
-                link.renew(Budget(_MAX_TRAFFIC_BYTES, _seconds_left(deadline)))
+                link.renew(ReadBudget(_MAX_TRAFFIC_BYTES, _seconds_left(deadline)))
                 try:
                     channel = _channel(client, deadline)
                 except (OSError, EOFError, paramiko.SSHException) as error:
@@ -134,7 +134,7 @@ class Shells:
         try:
             known_hosts = Path(settings.known_hosts or "~/.ssh/known_hosts").expanduser()
             client.load_host_keys(str(known_hosts))
-            link = bounded.connect(host, settings.port, Budget(_MAX_TRAFFIC_BYTES, timeout_s))
+            link = bounded.connect(host, settings.port, ReadBudget(_MAX_TRAFFIC_BYTES, timeout_s))
             with self._changing:
                 self._links[client] = link
             client.connect(

@@ -18,9 +18,9 @@ from slurm_elastic.ckptman.steps import enter_step, finish, record_step
 from slurm_elastic.ckptman.verdicts import spot_nodes
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.model.slurm_words.rows import Actor, Fate
-from slurm_elastic.policies.checkpoint.threat import OF_MACHINES, Cause
+from slurm_elastic.policies.checkpoint.threat import OF_MACHINES, ThreatCause
 from slurm_elastic.policies.repair.requeue import may_hurry
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
 REQUEUE_EFFECT_S = 10.0
 """Seconds in which Slurm may still list a requeued job as before. After that it is requeued again.
@@ -40,32 +40,32 @@ def check_job(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> Mi
     run, now = move.run, site.now()
     if job is None:
         if now - move.changed > MISSING_JOB_TIMEOUT_S:
-            return finish(site, move, Step.ENDED, "Slurm no longer lists the job")
+            return finish(site, move, MigrationStep.ENDED, "Slurm no longer lists the job")
         return move
     if job.restarts > run.attempt:
-        if move.step is not Step.REQUEUED:
-            move = enter_step(site, move, Step.REQUEUED)
+        if move.step is not MigrationStep.REQUEUED:
+            move = enter_step(site, move, MigrationStep.REQUEUED)
             record_step(site, move, "ckpt-restarted", "Slurm has requeued the job")
         return _check_next_run(site, move, job)
-    if move.step is Step.REQUEUED:
+    if move.step is MigrationStep.REQUEUED:
         return _requeue_again(site, move, job)
-    ended = move.step is Step.WAITING and job.states & ENDED
+    ended = move.step is MigrationStep.WAITING and job.states & ENDED
     if ended and not ended_for_move(site, move, job):
-        return finish(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
+        return finish(site, move, MigrationStep.ENDED, f"it is {' '.join(sorted(job.states))}")
     return move
 
 
 def stay_if_waiting(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> None:
     """Nothing threatens the job: end the move if the job was not requeued yet."""
     checked_move = check_job(site, move, job)
-    if checked_move.step is Step.WAITING:
-        finish(site, checked_move, Step.STAYED, "the job is no longer threatened")
+    if checked_move.step is MigrationStep.WAITING:
+        finish(site, checked_move, MigrationStep.STAYED, "the job is no longer threatened")
 
 
 def _check_next_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
     states = job.states
     if states & ENDED and "PENDING" not in states:
-        return finish(site, move, Step.ENDED, f"it is {' '.join(sorted(states))}")
+        return finish(site, move, MigrationStep.ENDED, f"it is {' '.join(sorted(states))}")
     if job.is_suspended or ("RUNNING" in states and "CONFIGURING" not in states):
         return _finish_running(site, move, job)
     if _is_pending(job):
@@ -85,9 +85,9 @@ def _finish_running(site: CheckpointSite, move: Migration, job: SlurmJob) -> Mig
     )
     is_reported = bool(run.why) or is_costly(moved_from)
     level = logging.WARNING if is_reported else logging.INFO
-    finished_move = finish(site, moved_from, Step.BACK, text, level=level)
+    finished_move = finish(site, moved_from, MigrationStep.BACK, text, level=level)
     lost_image = run.image is None and move.image is not None
-    if move.renewed or is_reported or lost_image or move.cause is Cause.UNSAVABLE:
+    if move.renewed or is_reported or lost_image or move.cause is ThreatCause.UNSAVABLE:
         notify_user(site, finished_move, node_list, run)
     return finished_move
 
@@ -106,7 +106,7 @@ def _requeue_again(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
     if site.now() - move.changed <= REQUEUE_EFFECT_S or "COMPLETING" in job.states:
         return move
     record_step(site, move, "ckpt-not-yet", "its requeue had no effect and is repeated")
-    return enter_step(site, move, Step.REQUEUEING)
+    return enter_step(site, move, MigrationStep.REQUEUEING)
 
 
 def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
@@ -118,7 +118,7 @@ def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
             site.slurm.any_nodes(job.id)
             node_list = ",".join(job.required)
             record_step(site, move, "ckpt-any-nodes", f"it asked for {node_list}, which goes")
-        if move.cause is Cause.UNSAVABLE:
+        if move.cause is ThreatCause.UNSAVABLE:
             move = _avoid_spot(site, move, job)
         # Other people's drains may end at any moment, so only our own drained nodes count.
         drained = move.threatened if move.cause in OF_MACHINES else ()

@@ -23,7 +23,7 @@ from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,9 @@ class PlanApplier:
             self.saves.lift_requeue_after_others()
             self.saves.remove_images(snapshot, moving_jobs, self.crew)
         # A held move waits for an obstacle that may last, so frequent ticks would gain nothing.
-        return not all(m.held and m.step in (Step.SAVED, Step.REQUEUEING) for m in moves)
+        return not all(
+            m.held and m.step in (MigrationStep.SAVED, MigrationStep.REQUEUEING) for m in moves
+        )
 
     def _record_refusals(self, snapshot: Snapshot) -> None:
         """Record once for each job that its request cannot be followed, or that it will end at its
@@ -182,7 +184,7 @@ class PlanApplier:
 
 def _is_safe(site: CheckpointSite, move: Migration, snapshot: Snapshot) -> bool:
     """Whether the waiting job is no longer threatened and the machines of its nodes exist."""
-    if move.step is not Step.WAITING or not snapshot.leaving.keys().isdisjoint(move.what):
+    if move.step is not MigrationStep.WAITING or not snapshot.leaving.keys().isdisjoint(move.what):
         return False
     # Only nodes of pools have machines that could be gone.
     return all(node in snapshot.machine_of or node not in site.pool_of for node in move.threatened)
@@ -194,8 +196,8 @@ def _urgency_of(move: Migration) -> Urgency:
 
 def _has_work(move: Migration, now: float) -> bool:
     """Whether there is something to do for this move now, besides checking its job."""
-    if move.step is Step.WAITING:
+    if move.step is MigrationStep.WAITING:
         return move.at is not None and now >= move.at
-    if move.step in (Step.SAVED, Step.REQUEUEING):
+    if move.step in (MigrationStep.SAVED, MigrationStep.REQUEUEING):
         return move.at is None or now >= move.at
-    return move.step in (Step.PLANNED, Step.SAVING)
+    return move.step in (MigrationStep.PLANNED, MigrationStep.SAVING)

@@ -25,9 +25,9 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
 from slurm_elastic.policies.checkpoint.threat import (
     CERTAIN,
     PLANNED,
-    Cause,
     Response,
     Threat,
+    ThreatCause,
     due,
     notices,
 )
@@ -58,7 +58,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     run: JobRun
     choice: MethodChoice
     situations: tuple[Situation, ...]
-    cause: Cause | None = None
+    cause: ThreatCause | None = None
     threatened: tuple[str, ...] = ()
     deadline: float | None = None
     reason: str = ""

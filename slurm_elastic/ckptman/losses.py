@@ -20,8 +20,8 @@ from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
 from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.checkpoint.threat import Cause
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.policies.checkpoint.threat import ThreatCause
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
 MIN_REPORTED_LOSS_S = 60.0
 """Fewer seconds of lost work are not reported to the user: each save and move costs some."""
@@ -121,8 +121,9 @@ class UnannouncedEnds:
         image = next(iter(self._site.state.images(last_work.run.job)), None)
         return Migration(
             run=last_work.run, method=last_work.method, threatened=(), reason=_UNANNOUNCED,
-            step=Step.REQUEUED, began=last_work.at, changed=last_work.at, cause=Cause.RECLAIM,
-            image=image, reached={str(Step.REQUEUED): last_work.at},
+            step=MigrationStep.REQUEUED, began=last_work.at, changed=last_work.at,
+            cause=ThreatCause.RECLAIM,
+            image=image, reached={str(MigrationStep.REQUEUED): last_work.at},
         )  # fmt: skip
 
     def _report_loss(self, lost: Migration, job: SlurmJob) -> None:

@@ -39,9 +39,9 @@ from slurm_elastic.ckptman.steps import RETRY_AFTER_S, enter_step, record_step
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import fits
-from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Cause, Threat
+from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Threat, ThreatCause
 from slurm_elastic.policies.policy_text import text_of
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
 MAX_TRIES = 3
 """A save of a move is tried so often."""
@@ -66,10 +66,10 @@ def plan_migration(site: CheckpointSite, plan: JobPlan) -> Migration:
     return Migration(
         run=facts.run,
         method=facts.choice.method,
-        cause=facts.cause or Cause.RECLAIM,
+        cause=facts.cause or ThreatCause.RECLAIM,
         threatened=facts.threatened,
         reason=plan.reason,
-        step=Step.PLANNED,
+        step=MigrationStep.PLANNED,
         began=now,
         changed=now,
         deadline=facts.deadline,
@@ -77,7 +77,7 @@ def plan_migration(site: CheckpointSite, plan: JobPlan) -> Migration:
         saves=plan.saves and (facts.cause in OF_JOBS or not stopped),
         stopped=stopped,
         suspended=0.0 if job is None else job.suspended,
-        reached={str(Step.PLANNED): now},
+        reached={str(MigrationStep.PLANNED): now},
     )
 
 
@@ -91,12 +91,12 @@ def reschedule(site: CheckpointSite, move: Migration, leaving: Mapping[str, Thre
         key=itemgetter(0),
         default=None,
     )
-    if earliest is None or move.step is Step.REQUEUED:
+    if earliest is None or move.step is MigrationStep.REQUEUED:
         return move
     deadline, threat = earliest
     if move.deadline is None or deadline < move.deadline:
         return _bring_forward(site, move, deadline)
-    has_given_up = move.step is Step.WAITING and not (move.again or move.was_stopped)
+    has_given_up = move.step is MigrationStep.WAITING and not (move.again or move.was_stopped)
     is_for_nodes = move.cause not in OF_JOBS and move.method in site.checkpointers
     if has_given_up and is_for_nodes and deadline >= move.deadline + MIN_POSTPONEMENT_S:
         return _try_again_later(site, move, threat, deadline)
@@ -105,7 +105,7 @@ def reschedule(site: CheckpointSite, move: Migration, leaving: Mapping[str, Thre
 
 def _bring_forward(site: CheckpointSite, move: Migration, deadline: float) -> Migration:
     act_at, now = move.at, site.now()
-    if move.step is Step.WAITING and act_at is not None:
+    if move.step is MigrationStep.WAITING and act_at is not None:
         act_at = min(act_at, max(deadline - site.config.checkpoint.slack, now))
     changed_move = replace(move, deadline=deadline, at=act_at)
     site.state.put(changed_move)
@@ -137,15 +137,15 @@ def _try_again_later(
 def continue_migration(site: CheckpointSite, move: Migration) -> Migration:
     """Take each step that can be taken now without waiting for Slurm."""
     match move.step:
-        case Step.PLANNED if not move.saves:
+        case MigrationStep.PLANNED if not move.saves:
             return fall_back(site, move, _explain_no_save(site, move))
-        case Step.PLANNED:
+        case MigrationStep.PLANNED:
             return _save(site, move)
-        case Step.SAVING:
+        case MigrationStep.SAVING:
             return _find_or_save(site, move)
-        case Step.WAITING if move.again:
+        case MigrationStep.WAITING if move.again:
             return _save(site, replace(move, again=False))
-        case Step.WAITING | Step.SAVED | Step.REQUEUEING:
+        case MigrationStep.WAITING | MigrationStep.SAVED | MigrationStep.REQUEUEING:
             return requeue(site, move)
     return move
 
@@ -194,21 +194,21 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
     # Even a save that takes no time must end ``slack`` seconds before the deadline.
     if not fits(move.deadline, now, 0.0, settings.slack):
         # The run may be stopped, because a save was under way when the service died.
-        if move.step is Step.SAVING:
+        if move.step is MigrationStep.SAVING:
             _release_run(site, move)
         return fall_back(site, move, "the deadline is too near")
     if resumable_at := suspended.resumable_at(site, move.run):
-        return enter_step(site, move, Step.WAITING, again=True, at=resumable_at)
+        return enter_step(site, move, MigrationStep.WAITING, again=True, at=resumable_at)
     deadline = now + UNBOUND_SAVE_S if move.deadline is None else move.deadline - settings.slack
     # If the method cannot list its images now, our own state still has the highest number.
     images = (*_list_images(site, move), *site.state.images(move.run.job))
     newest_number = max((image.number for image in images), default=0)
-    if move.step is Step.SAVING:  # the step keeps the time of its first try
+    if move.step is MigrationStep.SAVING:  # the step keeps the time of its first try
         move = replace(move, newest=newest_number)
         site.state.put(move)
     else:
         # Before the save, so that after a crash _find_or_save knows which images are new.
-        move = enter_step(site, move, Step.SAVING, newest=newest_number)
+        move = enter_step(site, move, MigrationStep.SAVING, newest=newest_number)
     reach("migration.before-save")
     try:
         suspended.resume(site, move.run)
@@ -232,7 +232,7 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
 def _requeue_saved(site: CheckpointSite, move: Migration, image: Image) -> Migration:
     # One write for the step and the image: after a crash between two writes the image would be
     # lost.
-    move = enter_step(site, move, Step.SAVED, fresh=image, image=image, at=None)
+    move = enter_step(site, move, MigrationStep.SAVED, fresh=image, image=image, at=None)
     reach("migration.saved")
     text = f"save {image.number} is whole: {image.size} bytes in {image.seconds:.1f} s"
     record_step(site, move, "ckpt-saved", text)
@@ -265,7 +265,7 @@ def _handle_failed_save(site: CheckpointSite, move: Migration, error_text: str) 
         return enter_step(
             site,
             move,
-            Step.WAITING,
+            MigrationStep.WAITING,
             tries=tries,
             again=True,
             at=now + RETRY_AFTER_S,
@@ -273,7 +273,7 @@ def _handle_failed_save(site: CheckpointSite, move: Migration, error_text: str) 
         )
     move = fall_back(site, replace(move, tries=tries), error_text, runs=is_running)
     if job is not None and job.states & ENDED and ended_for_move(site, move, job):
-        return enter_step(site, move, Step.WAITING, at=now)
+        return enter_step(site, move, MigrationStep.WAITING, at=now)
     return move
 
 
@@ -295,24 +295,32 @@ def fall_back(
     )
     if image is None and _may_end_late(site, move):
         act_at = site.now() + RETRY_AFTER_S
-        return enter_step(site, move, Step.WAITING, image=None, at=act_at, again=True, note=reason)
+        return enter_step(
+            site, move, MigrationStep.WAITING, image=None, at=act_at, again=True, note=reason
+        )
     if image is None:
         outlook = "the job keeps running; if its machine is lost, it starts over"
         text = f"{reason}; there is no image: {outlook if runs else 'its run is over'}"
         record_step(site, move, "ckpt-no-image", text, level=logging.WARNING)
-        return enter_step(site, move, Step.WAITING, image=None, at=None, again=False, note=reason)
+        return enter_step(
+            site, move, MigrationStep.WAITING, image=None, at=None, again=False, note=reason
+        )
     # slurm-elasticd does not end a machine at its planned end while a job runs on it.
-    if move.cause is Cause.PLANNED_END:
+    if move.cause is ThreatCause.PLANNED_END:
         outlook = "the job keeps running" if runs else "its run is over"
         record_step(site, move, "ckpt-stays", f"{reason}; {outlook}", level=logging.WARNING)
-        return enter_step(site, move, Step.WAITING, image=image, at=None, again=False, note=reason)
+        return enter_step(
+            site, move, MigrationStep.WAITING, image=image, at=None, again=False, note=reason
+        )
     lost_s = max(site.now() - image.taken, 0.0)
     text = f"{reason}; the job will continue from save {image.number}, {brief(lost_s)} old"
     record_step(site, move, "ckpt-older-image", text, level=logging.WARNING)
     # Wait until the deadline: the job may end by itself before it, and nothing more can be lost.
     slack = site.config.checkpoint.slack
     act_at = site.now() if move.deadline is None else max(move.deadline - slack, site.now())
-    return enter_step(site, move, Step.WAITING, image=image, at=act_at, again=False, note=reason)
+    return enter_step(
+        site, move, MigrationStep.WAITING, image=image, at=act_at, again=False, note=reason
+    )
 
 
 def _may_end_late(site: CheckpointSite, move: Migration) -> bool:

@@ -18,7 +18,7 @@ from slurm_elastic.model.causes import as_cause
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.state.ledger import Decision, Health, Ledger
 from slurm_elastic.state.ledger.histograms import Counts, Labels, sums
 
@@ -32,7 +32,7 @@ counted. Beyond it the oldest are dropped.
 """
 
 
-class DecisionRecorder:
+class BufferedRecorder:
     """Thread-safe. The ledger belongs to slurm-elasticd: while it cannot be written, decisions wait
     in memory, and jobs are saved and moved all the same.
     """
@@ -107,9 +107,11 @@ class DecisionRecorder:
         it lost.
         """
         self.count("ckpt_migrations_total", outcome=str(move.step), method=move.method)
-        if move.step is Step.BACK:
+        if move.step is MigrationStep.BACK:
             cause = str(move.cause)
-            duration_s = max(move.reached.get(str(Step.BACK), move.began) - move.began, 0.0)
+            duration_s = max(
+                move.reached.get(str(MigrationStep.BACK), move.began) - move.began, 0.0
+            )
             self.observe("migration_seconds", duration_s, cause=cause)
             self.count("lost_node_seconds_total", lost_node_seconds(move), cause=cause)
 
@@ -185,7 +187,9 @@ def lost_seconds(move: Migration) -> float:
     """
     run, image = move.run, move.image
     stops = [
-        move.reached[str(step)] for step in (Step.SAVED, Step.REQUEUED) if str(step) in move.reached
+        move.reached[str(step)]
+        for step in (MigrationStep.SAVED, MigrationStep.REQUEUED)
+        if str(step) in move.reached
     ]
     since_at = image.taken if image is not None and image.attempt == run.attempt else run.started
     end_at = min(stops, default=move.changed)

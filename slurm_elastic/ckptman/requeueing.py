@@ -18,9 +18,9 @@ from slurm_elastic.ckptman.origins import STAYING
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.steps import RETRY_AFTER_S, enter_step, finish, record_step
 from slurm_elastic.model.slurm import ENDED, SlurmJob
-from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.slurm.client import requeue_setting
-from slurm_elastic.state.ckptstate.facts import FailedRelease, Migration, Step
+from slurm_elastic.state.ckptstate.facts import FailedRelease, Migration, MigrationStep
 
 LATE_RETRY_AFTER_S = 10.0
 """Seconds between two tries of a requeue after REQUEUE_TIMEOUT_S."""
@@ -33,7 +33,7 @@ REQUEUE_TIMEOUT_S = 600.0
 configuration key, because Slurm requeues within seconds: more is an outage, and a running job is
 worth more than a stopped one.
 """
-_CUT_OFF = {Cause.LIMIT: "TIMEOUT", Cause.PREEMPTION: "PREEMPTED"}
+_CUT_OFF = {ThreatCause.LIMIT: "TIMEOUT", ThreatCause.PREEMPTION: "PREEMPTED"}
 """The state that Slurm shows for a job that it ended for the cause that the job was saved for."""
 
 
@@ -47,7 +47,7 @@ def requeue(site: CheckpointSite, move: Migration) -> Migration:
             return advanced_move
         if job is not None and not job.requeue:
             if not _may_be_requeued(site, move):
-                return enter_step(site, move, Step.WAITING, at=None, again=False)
+                return enter_step(site, move, MigrationStep.WAITING, at=None, again=False)
             # Lifting --no-requeue took time, so read a new list again.
             if (
                 advanced_move := _advanced_by_itself(site, move, site.jobs.read_new(run.job))
@@ -71,7 +71,7 @@ def requeue(site: CheckpointSite, move: Migration) -> Migration:
     reach("migration.after-requeue")
     # After the command: if we crash before this, the job's restart count tells whether Slurm has
     # requeued it.
-    move = enter_step(site, move, Step.REQUEUED)
+    move = enter_step(site, move, MigrationStep.REQUEUED)
     reach("migration.requeued")
     source_text = "its start" if move.image is None else f"save {move.image.number}"
     record_step(site, move, "ckpt-requeued", f"it will continue from {source_text} on another node")
@@ -83,7 +83,11 @@ def _ends_in_grace(move: Migration, job: SlurmJob | None) -> bool:
     and it ends within GraceTime. If Slurm cancels preempted jobs, or does not requeue this one, our
     own requeue follows.
     """
-    if move.cause is not Cause.PREEMPTION or move.step is Step.REQUEUEING or job is None:
+    if (
+        move.cause is not ThreatCause.PREEMPTION
+        or move.step is MigrationStep.REQUEUEING
+        or job is None
+    ):
         return False
     # After ``scontrol requeue`` Slurm takes the end of the next run for the end of a preempted run,
     # and starts the finished job once more (measured on 24.11; fixed in a later 26.05).
@@ -97,11 +101,11 @@ def _advanced_by_itself(
     we must requeue the job.
     """
     if job is None:
-        return finish(site, move, Step.ENDED, "Slurm no longer lists the job")
+        return finish(site, move, MigrationStep.ENDED, "Slurm no longer lists the job")
     if job.restarts > move.run.attempt:
-        return enter_step(site, move, Step.REQUEUED)
+        return enter_step(site, move, MigrationStep.REQUEUED)
     if job.states & ENDED and not ended_for_move(site, move, job):
-        return finish(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
+        return finish(site, move, MigrationStep.ENDED, f"it is {' '.join(sorted(job.states))}")
     return None
 
 
@@ -113,7 +117,7 @@ def ended_for_move(site: CheckpointSite, move: Migration, job: SlurmJob) -> bool
         return move.image is not None
     if move.method != "signal" or "CANCELLED" in job.states:
         return False
-    if str(Step.SAVED) in move.reached:
+    if str(MigrationStep.SAVED) in move.reached:
         return True
     # We do not look at its images: an older image says nothing about how the run ended.
     is_requested = move.newest is not None
@@ -144,7 +148,7 @@ def _retry_later(site: CheckpointSite, move: Migration, reason: str) -> Migratio
     now = site.now()
     if move.note != reason:
         record_step(site, move, "ckpt-not-yet", reason, level=logging.WARNING)
-    saved_at = move.reached.get(str(Step.SAVED), now)
+    saved_at = move.reached.get(str(MigrationStep.SAVED), now)
     is_late = now - saved_at > REQUEUE_TIMEOUT_S
     move = replace(move, note=reason, at=now + (LATE_RETRY_AFTER_S if is_late else RETRY_AFTER_S))
     if is_late and (move.held is None or now >= move.held.until):
@@ -159,7 +163,7 @@ def _stay_in_place(site: CheckpointSite, move: Migration, reason: str) -> Migrat
     """Let the run continue where it is, because the requeue does not come."""
     if error_text := release_run(site, move):
         return _note_failed_release(site, move, error_text)
-    return finish(site, move, Step.STAYED, reason)
+    return finish(site, move, MigrationStep.STAYED, reason)
 
 
 def release_run(site: CheckpointSite, move: Migration) -> str:

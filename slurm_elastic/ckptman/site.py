@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.ttl_cache import TtlCache
-from slurm_elastic.ckptman.recorder import DecisionRecorder
+from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.config import Config, PoolSettings, max_age
 from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
@@ -93,7 +93,7 @@ class CheckpointSite:
     slurm: Slurm
     ledger: Ledger
     state: CheckpointState
-    recorder: DecisionRecorder
+    recorder: BufferedRecorder
     jobs: JobList
     checkpointers: Mapping[str, Checkpointer]
     providers: Mapping[str, Provider]

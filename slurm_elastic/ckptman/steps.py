@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.model.checkpoint import Image
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
 RETRY_AFTER_S = 2.0
 """Seconds after a failed save (if there is time for another) or a failed requeue."""
@@ -17,7 +17,7 @@ RETRY_AFTER_S = 2.0
 def enter_step(
     site: CheckpointSite,
     move: Migration,
-    step: Step,
+    step: MigrationStep,
     *,
     fresh: Image | None = None,
     **changes: object,
@@ -42,7 +42,7 @@ def record_step(
 def finish(
     site: CheckpointSite,
     move: Migration,
-    last_step: Step,
+    last_step: MigrationStep,
     reason: str,
     *,
     level: int = logging.INFO,

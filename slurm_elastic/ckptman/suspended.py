@@ -21,7 +21,7 @@ from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot, choose_method, is_working
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.state.ckptstate.facts import Step, Suspension
+from slurm_elastic.state.ckptstate.facts import MigrationStep, Suspension
 
 # Measured on 24.11: slurmd stops the processes two seconds after the command. A resume during that
 # time may leave some of the processes stopped.
@@ -101,7 +101,7 @@ def suspend_owed_jobs(site: CheckpointSite, snapshot: Snapshot, crew: KeyedExecu
 def _is_moved(site: CheckpointSite, job: int) -> bool:
     """Whether a move needs the job running. A move that waits for its last moment does not."""
     moves = (move for move in site.state.migrations() if move.run.job == job)
-    return any(move.step is not Step.WAITING or move.again for move in moves)
+    return any(move.step is not MigrationStep.WAITING or move.again for move in moves)
 
 
 def _submit_suspension(site: CheckpointSite, job: SlurmJob, crew: KeyedExecutor) -> None:

@@ -14,9 +14,9 @@ from slurm_elastic.model.causes.refusals import NotSavable
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.exclusion import NO_SPOT, Exclusion
-from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.policies.checkpoint.unsavable import LITTLE, Unsavable, obstacle
-from slurm_elastic.state.ckptstate.facts import Migration, Step, UnsavableRun
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep, UnsavableRun
 
 log = logging.getLogger(__name__)
 
@@ -118,9 +118,10 @@ def _move_to_on_demand(site: CheckpointSite, run: JobRun, verdict: UnsavableRun)
     reason = "it cannot be saved, and goes where no machine is taken away"
     site.state.put(
         Migration(
-            run=run, method=verdict.method, threatened=(), reason=reason, step=Step.REQUEUEING,
-            began=now, changed=now, cause=Cause.UNSAVABLE, saves=False,
-            reached={str(Step.PLANNED): now, str(Step.REQUEUEING): now},
+            run=run, method=verdict.method, threatened=(), reason=reason,
+            step=MigrationStep.REQUEUEING,
+            began=now, changed=now, cause=ThreatCause.UNSAVABLE, saves=False,
+            reached={str(MigrationStep.PLANNED): now, str(MigrationStep.REQUEUEING): now},
         )
     )  # fmt: skip
     site.recorder.record_run(run, "ckpt-on-demand", reason)

@@ -16,7 +16,7 @@ from slurm_elastic.checkpointers import open_checkpointer
 from slurm_elastic.ckptman.event_bridge import SqsQueue
 from slurm_elastic.ckptman.job_settings import policy_of
 from slurm_elastic.ckptman.poller import Poller
-from slurm_elastic.ckptman.recorder import DecisionRecorder
+from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, NoticeSource
@@ -50,7 +50,7 @@ def open_site(
         slurm=slurm,
         ledger=ledger,
         state=state,
-        recorder=DecisionRecorder(ledger, state, time.time),
+        recorder=BufferedRecorder(ledger, state, time.time),
         jobs=jobs,
         checkpointers=_open_methods(config, slurm, jobs),
         providers=_open_providers(config),

@@ -12,7 +12,7 @@ from slurm_elastic.base.local_time import zone
 from slurm_elastic.base.units import brief
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import words
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from slurm_elastic.watch.view.attention import silent_ckptman
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, MoveView
 
@@ -86,7 +86,7 @@ def _step(move: MoveView) -> Text:
     if move.started_over:
         return Text("started over", style=_WARN)
     step = f"{move.step} for {move.waits_for}" if move.waits_for else move.step
-    return Text(step, style=_GOOD if move.step == Step.BACK else "")
+    return Text(step, style=_GOOD if move.step == MigrationStep.BACK else "")
 
 
 def saved(view: CheckpointsView) -> Rows:

@@ -20,7 +20,7 @@ from slurm_elastic.cli.machine_readable import write_csv, write_json
 from slurm_elastic.cli.streams import in_a_line
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.features.books import By, Costs, Line, charges, read_books
+from slurm_elastic.features.books import By, CostLine, Costs, charges, read_books
 from slurm_elastic.watch.door.client import costs_of
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.door.records import may_read, opened
@@ -164,14 +164,14 @@ def render(costs: Costs, console: Console) -> None:
         console.print(f"checked: parts sum to the charge in each of {pieces}")
 
 
-def _cells(line: Line, costs: Costs) -> list[str]:
+def _cells(line: CostLine, costs: Costs) -> list[str]:
     name = in_a_line(f"(unused: {line.key})" if line.unused else line.key)
     share = f"{100 * line.micro / costs.micro:.1f} %" if costs.micro else ""
     cells = [name, _dollars(line.micro), f"{line.hours:.2f}", f"{_rate(line):.4f}", share]
     return cells + ([_dollars(line.micro_unused)] if _has_unused(costs) else [])
 
 
-def _rate(line: Line) -> float:
+def _rate(line: CostLine) -> float:
     """Mean dollars per machine-hour."""
     return line.micro / 1e6 / line.hours if line.hours else 0.0
 

@@ -23,7 +23,7 @@ from slurm_elastic.features.prolog import PrologServer
 from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.providers import open_providers
-from slurm_elastic.providers.catalogues import Keeper, tell_used
+from slurm_elastic.providers.catalogues import CatalogueKeeper, tell_used
 from slurm_elastic.slurm.client.chosen import open_slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.heartbeat import DAEMON, MARK
@@ -97,7 +97,7 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
         )
         _start(waiter)
         if any(cloud.catalogued for cloud in plain.clouds):
-            keeper = Keeper(plain, config, stop.set)
+            keeper = CatalogueKeeper(plain, config, stop.set)
             keeper.start()
             closing.callback(keeper.stop)
         tell_used(config, ledger.decisions, time.time())

@@ -13,10 +13,10 @@ from slurm_elastic.cli.status_tables import dollars
 from slurm_elastic.watch.view.attention import (
     private_note,
 )
-from slurm_elastic.watch.view.day import DayView, Span, hours
+from slurm_elastic.watch.view.day import DaySpan, DayView, hours
 
 
-def day_table(day: DayView, span: Span = Span.DAY) -> RenderableType:
+def day_table(day: DayView, span: DaySpan = DaySpan.DAY) -> RenderableType:
     """One row for each of the last hours (or days), then the current numbers."""
     counted = ("$/h", "Booting", "Running", "Still waiting")
     right = tuple(name.capitalize() for name in (*day.machines, *counted))

@@ -29,7 +29,7 @@ from slurm_elastic.config.catalogue import Catalogue, path_of
 from slurm_elastic.config.catalogue import kept as kept_catalogue
 from slurm_elastic.config.configfile import read
 from slurm_elastic.model.causes.stops import CloudBlocked
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.providers.catalogues import completed_by, gathered
 from slurm_elastic.slurm.client.doctor_commands import ProbingCli
@@ -50,7 +50,7 @@ Catalogues = Mapping[str, Catalogue | ProviderError]
 """The catalogue of types and prices by cloud, or the error if it could not be read."""
 NO_CATALOGUES: Catalogues = {}
 
-_STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
+_STYLES = {FindingLevel.OK: "green", FindingLevel.NOTE: "yellow", FindingLevel.WRONG: "bold red"}
 
 
 class FindingsPart(Struct, frozen=True, kw_only=True):
@@ -211,7 +211,9 @@ def _diagnosis(sections: Sequence[FindingsPart], now: float) -> Diagnosis:
         FindingsPart(name=section.name, findings=tuple(once_per_cause(section.findings, reported)))
         for section in sections
     )
-    wrong = sum(f.level is Level.WRONG for section in reported_sections for f in section.findings)
+    wrong = sum(
+        f.level is FindingLevel.WRONG for section in reported_sections for f in section.findings
+    )
     return Diagnosis(at=now, wrong=wrong, parts=reported_sections)
 
 
@@ -257,7 +259,7 @@ def _is_closed(config: Config) -> bool:
 
 def _answers(findings: Sequence[Finding]) -> bool:
     """Whether slurmctld answers: if not, every probe would fail for the same reason."""
-    return any(f.what == "slurmctld" and f.level is Level.OK for f in findings)
+    return any(f.what == "slurmctld" and f.level is FindingLevel.OK for f in findings)
 
 
 def _blocked(reason: CloudBlocked | None) -> Sequence[Finding]:
@@ -287,7 +289,9 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
 def _conclusion(diagnosis: Diagnosis) -> Text:
     if diagnosis.wrong:
         return Text(f"{counted(diagnosis.wrong, 'thing')} to put right.", style="bold red")
-    notes = sum(f.level is Level.NOTE for section in diagnosis.parts for f in section.findings)
+    notes = sum(
+        f.level is FindingLevel.NOTE for section in diagnosis.parts for f in section.findings
+    )
     if diagnosis.stuck:
         jobs = f"{counted(diagnosis.stuck, 'job')} cannot start without help"
         return Text(f"{jobs}; {counted(notes, 'note')} to read.", style="yellow")

@@ -33,7 +33,7 @@ from slurm_elastic.setup.questions import (
     first,
     questions,
 )
-from slurm_elastic.setup.site import Facts, facts
+from slurm_elastic.setup.site import SiteFacts, facts
 from slurm_elastic.watch.doctor.environment import of_the_units
 
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
@@ -126,8 +126,8 @@ def _configuration(args: argparse.Namespace, output: Path, before: str | None) -
     else:
         say(f"{output} exists: only new parts are added to it, and its values are the defaults.")
 
-    def merged(answers: Answers) -> merge.Merge:
-        return merge.Merge(
+    def merged(answers: Answers) -> merge.ConfigMerge:
+        return merge.ConfigMerge(
             before or "", str(output), compose.chosen(clouds, answers), site, answers
         )
 
@@ -154,7 +154,7 @@ def _expect_a_cloud(clouds: Sequence[Found]) -> None:
     say("No cloud can be used yet: the file gets one in memory, closed, to rehearse with.")
 
 
-def _renamed(clouds: Sequence[Found], site: Facts) -> tuple[Found, ...]:
+def _renamed(clouds: Sequence[Found], site: SiteFacts) -> tuple[Found, ...]:
     """Rename each cloud that has the name of a partition or node of the site."""
     return tuple(
         replace(cloud, name=f"{cloud.name}-cloud") if cloud.name in site.taken else cloud
@@ -180,7 +180,7 @@ def _show_found(clouds: Sequence[Found]) -> None:
 
 def _answers(
     args: argparse.Namespace,
-    site: Facts,
+    site: SiteFacts,
     clouds: Sequence[Found],
     earlier: Earlier | None,
     rules: Callable[[Answers], object],

@@ -18,7 +18,7 @@ from slurm_elastic.state import heads
 from slurm_elastic.state.ckptstate.schema import FILE, SCHEMA
 from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup
-from slurm_elastic.state.store.backup import Health, Memory
+from slurm_elastic.state.store.backup import JournalHealth, Memory
 
 LOCKS = {"daemon.lock": "slurm-elasticd", "ckptman.lock": "slurm-elastic-ckptman"}
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     return _import(config, memories, args.file, older=args.older)
 
 
-def _verified(config: Config, memories: Sequence[Memory]) -> list[Health]:
+def _verified(config: Config, memories: Sequence[Memory]) -> list[JournalHealth]:
     with config.sharing():
         return [backup.verify(memory) for memory in memories]
 
@@ -132,7 +132,7 @@ def _held(path: Path, name: str) -> int:
     return descriptor
 
 
-def health_lines(health: Health) -> list[str]:
+def health_lines(health: JournalHealth) -> list[str]:
     """The lines that ``verify`` prints about one journal."""
     if not health.segments and health.missing:
         return [f"{health.name}: the journal has disappeared: {health.missing} lines are lost"]

@@ -17,7 +17,7 @@ from slurm_elastic.config.joining import Ssh
 from slurm_elastic.state.ledger import Ledger, Machine
 
 if TYPE_CHECKING:
-    from slurm_elastic.features.key_rotation import Result, Rotation
+    from slurm_elastic.features.key_rotation import Rotation, RotationResult
 
 
 def module() -> ModuleType:
@@ -59,7 +59,7 @@ def lay(rotation: Rotation, text_for: Callable[[str], bytes], *, lose: bool) -> 
     return len(absent)
 
 
-def report_failures(failure: str, results: Sequence[Result]) -> None:
+def report_failures(failure: str, results: Sequence[RotationResult]) -> None:
     """Print each machine with its error on standard error."""
     for result in results:
         print(visible(f"{result.node}: {failure}: {result.wrong}"), file=sys.stderr)

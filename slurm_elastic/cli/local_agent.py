@@ -16,7 +16,7 @@ from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.root_service import serve, uid_of
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.machine.local.agent import Agent
+from slurm_elastic.machine.local.agent import LocalAgent
 from slurm_elastic.machine.local.driver import AgentSettings
 from slurm_elastic.providers.local.settings import LocalCloud
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = configfile.load(arguments.config)
         cloud = _cloud(config, arguments.cloud)
-        agent = Agent(_settings(config, cloud, arguments))
+        agent = LocalAgent(_settings(config, cloud, arguments))
     except (SlurmElasticError, OSError) as error:
         print(f"slurm-elastic-local: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1

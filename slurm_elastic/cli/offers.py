@@ -80,7 +80,7 @@ class PoolOffers(Struct, frozen=True, kw_only=True):
         return sum(row.take for row in self.ranked)
 
 
-class Offers(Struct, frozen=True, kw_only=True):
+class OffersDocument(Struct, frozen=True, kw_only=True):
     """The document of ``offers --json``; ``about`` says for what was asked, ``standstill`` why
     nothing is bought now, whatever is offered.
     """
@@ -134,7 +134,7 @@ def gather(
     job: int | None = None,
     pool: str | None = None,
     nodes: int | None = None,
-) -> Offers:
+) -> OffersDocument:
     """Ask and rank. SlurmElasticError without the job or a ledger, ConfigError without the pool."""
     path = config.state / "ledger.db"
     try:
@@ -154,7 +154,7 @@ def gather(
             _of_pool(config, p, [n for n in p.nodes if n not in taken], scope, now, nodes or count)
             for p, scope in zip(pools, scopes, strict=True)
         ]
-    return Offers(
+    return OffersDocument(
         at=now,
         about=about + note,
         pools=tuple(rankings),
@@ -273,7 +273,7 @@ def _row(offer: Offer, room: int, take: int, reason: str, notes: str = "") -> Of
     )
 
 
-def render(found: Offers, console: Console) -> None:
+def render(found: OffersDocument, console: Console) -> None:
     at = moment(found.at)
     for trouble in found.standstill:
         console.print(words(trouble, "bold red"))

@@ -44,7 +44,7 @@ class CheckpointRow(Struct, frozen=True, kw_only=True):
     figures: Figures
 
 
-class CheckpointPlan(Struct, frozen=True, kw_only=True):
+class CheckpointPlanDocument(Struct, frozen=True, kw_only=True):
     """The document of ``--json``.
 
     ``site``: the site's own policy. ``beside``: the cheapest policy compared with it, None if it
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     for note in setting.told([CONFIGURED]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
-        document = CheckpointPlan(
+        document = CheckpointPlanDocument(
             workload=setting.history.source,
             tried=tuple(rows),
             site=site_policy,

@@ -17,7 +17,14 @@ from slurm_elastic.base.units import brief, format_duration, parse_duration
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.policies.checkpoint.deadline import Choice, Race, choose, greedy, pay, uniform
+from slurm_elastic.policies.checkpoint.deadline import (
+    DeadlineChoice,
+    Race,
+    choose,
+    greedy,
+    pay,
+    uniform,
+)
 from slurm_elastic.simulate.availability import Availability, load_availability
 from slurm_elastic.simulate.deadline import Odds, tried
 
@@ -28,7 +35,7 @@ ZONES_NOTE = (
     "here: with several zones, that is worth more than the choice of a policy."
 )
 """A note to print below the tables."""
-POLICIES: Mapping[str, Callable[[Race], Choice]] = {
+POLICIES: Mapping[str, Callable[[Race], DeadlineChoice]] = {
     "by dollars": choose,
     "uniform progress": uniform,
     "greedy": greedy,

@@ -15,8 +15,8 @@ from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec
 
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.cluster import Sandbox
-    from slurm_elastic.sandbox.ec2_cloud import View
-    from slurm_elastic.sandbox.one_control import View as OneView
+    from slurm_elastic.sandbox.ec2_cloud import Ec2View
+    from slurm_elastic.sandbox.one_control import OneView as OneView
 
 OPENNEBULA_DONE = 6  # OpenNebula's VM state DONE: the machine has ended
 Subparsers = Any  # argparse._SubParsersAction has no public name
@@ -215,7 +215,7 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0 if all(states.values()) else 1
 
 
-def _cloud_lines(state: View) -> Iterator[str]:
+def _cloud_lines(state: Ec2View) -> Iterator[str]:
     from slurm_elastic.sandbox.seen import ALIVE
 
     for m in (m for m in state.machines if m.state in ALIVE):

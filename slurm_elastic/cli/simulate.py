@@ -16,18 +16,18 @@ from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.simulate_tables import cells, render, tell_unbought
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.simulate import Result, engine, simulate
+from slurm_elastic.simulate import SimulationResult, engine, simulate
 from slurm_elastic.simulate.outcome import Figures, RunResult
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.setting import NONE
 
 
-class PolicyRow(Struct, frozen=True, kw_only=True):
+class PolicyResultRow(Struct, frozen=True, kw_only=True):
     policy: str
     figures: Figures
 
 
-class Document(Struct, frozen=True, kw_only=True):
+class SimulateDocument(Struct, frozen=True, kw_only=True):
     """The document of ``--json``.
 
     ``notes``: assumptions of this run. ``complaints``: problems of the history.
@@ -39,7 +39,7 @@ class Document(Struct, frozen=True, kw_only=True):
     seed: int
     notes: tuple[str, ...]
     complaints: tuple[str, ...]
-    rows: tuple[PolicyRow, ...]
+    rows: tuple[PolicyResultRow, ...]
     version: int = 1
 
 
@@ -97,14 +97,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def simulated(args: argparse.Namespace) -> Result:
+def simulated(args: argparse.Namespace) -> SimulationResult:
     """Simulate each policy. ConfigError for a wrong one, before the first job is simulated."""
     job_history, config, options = history.read_inputs(args)
     with history.progress(len(job_history.jobs) * len(split(args.compare))) as advance:
         return simulate(job_history, config, args.compare, options, progress=advance)
 
 
-def _without_clouds(result: Result) -> RunResult | None:
+def _without_clouds(result: SimulationResult) -> RunResult | None:
     """The run without public clouds.
 
     None if it is among the runs already, or if the site's own machines are too few to ever finish
@@ -124,14 +124,16 @@ def _without_clouds(result: Result) -> RunResult | None:
     return engine.simulate(jobs, scenario, result.setting.history.start)
 
 
-def _document(result: Result, seed: int) -> Document:
+def _document(result: SimulationResult, seed: int) -> SimulateDocument:
     job_history = result.setting.history
-    return Document(
+    return SimulateDocument(
         workload=job_history.source,
         jobs=len(job_history.jobs),
         cancelled=job_history.cancelled,
         seed=seed,
         notes=result.notes,
         complaints=result.complaints,
-        rows=tuple(PolicyRow(policy=policy, figures=run.figures) for policy, run in result.runs),
+        rows=tuple(
+            PolicyResultRow(policy=policy, figures=run.figures) for policy, run in result.runs
+        ),
     )

@@ -29,7 +29,7 @@ from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import day_of, facts_of
 from slurm_elastic.watch.view import Facts, StatusView
-from slurm_elastic.watch.view.day import DayView, Span, still_waiting
+from slurm_elastic.watch.view.day import DaySpan, DayView, still_waiting
 from slurm_elastic.watch.view.narrowing import view_of_part
 
 Part = tuple[str | None, str | None]  # a cloud and a pool; None: all
@@ -60,12 +60,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--day",
         nargs="?",
-        type=Span,
-        choices=list(Span),
-        const=Span.DAY,
+        type=DaySpan,
+        choices=list(DaySpan),
+        const=DaySpan.DAY,
         metavar="SPAN",
         help="print the last 24 hours instead, hour by hour: machines, dollars an hour, jobs; or "
-        f"another span of {', '.join(Span)}; with --json one point per five minutes (of 24 hours)",
+        f"another span of {', '.join(DaySpan)}; with --json one point per five minutes "
+        "(of 24 hours)",
     )
     parser.add_argument("--once", action="store_true", help="show once and end (the default)")
     parser.add_argument("--cloud", metavar="CLOUD", help="show only this cloud")
@@ -144,7 +145,7 @@ def show(
     return 1 if view.ledger_error and view.slurm_error else 0
 
 
-def show_day(config: Config, slurm: Slurm, span: Span = Span.DAY, *, as_json: bool) -> int:
+def show_day(config: Config, slurm: Slurm, span: DaySpan = DaySpan.DAY, *, as_json: bool) -> int:
     """Print the last hours or days. SlurmElasticError if they cannot be read."""
     day = gather_day(config, slurm, time.time(), span)
     if as_json:
@@ -154,7 +155,7 @@ def show_day(config: Config, slurm: Slurm, span: Span = Span.DAY, *, as_json: bo
     return 0
 
 
-def gather_day(config: Config, slurm: Slurm, now: float, span: Span = Span.DAY) -> DayView:
+def gather_day(config: Config, slurm: Slurm, now: float, span: DaySpan = DaySpan.DAY) -> DayView:
     """The history from the ledger, and the waiting jobs from Slurm (if it answers)."""
     day = day_of(config, now, span)
     with contextlib.suppress(SlurmError):

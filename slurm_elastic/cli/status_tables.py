@@ -48,11 +48,11 @@ from slurm_elastic.watch.view.next_action import (
     POWERED_DOWN,
 )
 from slurm_elastic.watch.view.rows import (
+    AttentionLevel,
     BudgetView,
-    CloudView,
+    CloudRow,
     CoolDownView,
     LaunchView,
-    Level,
     NodesView,
     PoolView,
     SiteView,
@@ -66,7 +66,7 @@ _COLUMNS = (IN_USE, IDLE, BOOTING, HELD, POWERED_DOWN)
 _OTHER = "other"
 _LOUD = "bold white on red"
 _BAD, _WARN, _GOOD, _DIM = "bold red", "yellow", "green", "dim"
-_STYLES = {Level.LOUD: _LOUD, Level.BAD: _BAD, Level.WARN: _WARN, Level.NOTE: _DIM}
+_STYLES = dict(zip(AttentionLevel, (_LOUD, _BAD, _WARN, _DIM), strict=True))
 _CALM_STATES = (IN_USE, IDLE, BOOTING)
 
 
@@ -192,7 +192,7 @@ def _services(view: StatusView) -> RenderableType:
     return Group(*lines)
 
 
-def _parts(view: StatusView) -> Iterable[tuple[CloudView | None, PoolView | None]]:
+def _parts(view: StatusView) -> Iterable[tuple[CloudRow | None, PoolView | None]]:
     """Rows as (cloud, pool). A cloud with one pool is one row; other clouds precede their pools."""
     for cloud in view.clouds:
         pools = [pool for pool in view.pools if pool.cloud == cloud.name]
@@ -241,7 +241,7 @@ def _clouds_small(view: StatusView) -> RenderableType:
     return Group(*lines)
 
 
-def _paid(cloud: CloudView | None, pool: PoolView | None, *, is_known: bool) -> Text:
+def _paid(cloud: CloudRow | None, pool: PoolView | None, *, is_known: bool) -> Text:
     """The number of paid machines, and the lower limit of the cloud's and the pool's."""
     both = [limited for limited in (cloud, pool) if limited]
     limit = min((limited.limit for limited in both if limited.limit is not None), default=None)

@@ -29,7 +29,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.config.limit_changes import pools_in, scope_named
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.trial import (
-    Step,
+    TrialStep,
     diagnosis,
 )
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -117,4 +117,4 @@ def _first_offered_pool(config: Config, slurm: PromptCli, names: Sequence[str]) 
             return next(p for p in domain_pools(config, expand) if p.name == name)
         else:
             reasons += [row.reason for row in pool_offers.rejected] or ["the cloud has no offers"]
-    raise StoppedError(diagnosis(Step.LAUNCHED, reasons))
+    raise StoppedError(diagnosis(TrialStep.LAUNCHED, reasons))

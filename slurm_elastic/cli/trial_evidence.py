@@ -17,8 +17,8 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.trial import (
     HEADLESS,
     NAMELESS,
-    Look,
-    Step,
+    TrialLook,
+    TrialStep,
     log_evidence,
     reason_set,
 )
@@ -58,9 +58,11 @@ class Evidence:
         self._probed = _probe(address, port)
         return not self._probed
 
-    def why(self, steps_done: tuple[Step, ...], look: Look, node: str, cloud: str) -> Iterator[str]:
+    def why(
+        self, steps_done: tuple[TrialStep, ...], look: TrialLook, node: str, cloud: str
+    ) -> Iterator[str]:
         """Yield the possible causes, the most likely first; some are empty strings."""
-        if Step.LAUNCHED not in steps_done:
+        if TrialStep.LAUNCHED not in steps_done:
             yield look.refused
         yield from self.logged(node)
         console = self.console(look.machine)
@@ -71,11 +73,11 @@ class Evidence:
             yield astray
         for line in reversed(console):
             yield f"{line} (its head is {head})" if re.search(NAMELESS, line) else line
-        if Step.REACHED not in steps_done:
+        if TrialStep.REACHED not in steps_done:
             yield self._probed
         if headless:
             yield reached
-        if Step.REGISTERED not in steps_done:
+        if TrialStep.REGISTERED not in steps_done:
             yield astray
         yield look.refused
         if look.node is not None:

@@ -23,10 +23,10 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.trial import (
     MEANING,
     SLURMCTLD,
-    Diagnosis,
-    Look,
     Rest,
-    Step,
+    TrialDiagnosis,
+    TrialLook,
+    TrialStep,
     diagnosis,
     is_over,
     reached,
@@ -58,7 +58,7 @@ REFUSED = frozenset(
 class StoppedError(SlurmElasticError):
     """The trial cannot go past this step; ``diagnosed``: the step, the cause and the remedy."""
 
-    def __init__(self, diagnosed: Diagnosis) -> None:
+    def __init__(self, diagnosed: TrialDiagnosis) -> None:
         super().__init__(diagnosed.words)
         self.diagnosed = diagnosed
 
@@ -74,7 +74,7 @@ class Trial:
         self.timeout = timeout or config.resume_timeout(config.cloud(pool.cloud))
         self.began = time.time()
         self.node = ""
-        self.steps_done: tuple[Step, ...] = ()
+        self.steps_done: tuple[TrialStep, ...] = ()
         self.last: Machine | None = None
         self._evidence = Evidence(config)
 
@@ -109,7 +109,7 @@ class Trial:
                 else "all of them are up or reserved"
             )
             text = f"pool {self.pool.name} has no node to try: {reason}"
-            raise StoppedError(diagnosis(Step.ASKED, [text]))
+            raise StoppedError(diagnosis(TrialStep.ASKED, [text]))
         self.node = free[0]
         self._record("tried", f"{own_name()} tries one machine of pool {self.pool.name}")
         self.began = time.time()
@@ -120,11 +120,11 @@ class Trial:
             raise self._silent(error) from error
 
     def _boot(self) -> None:
-        while Step.REGISTERED not in self.steps_done:
+        while TrialStep.REGISTERED not in self.steps_done:
             # One look may show several steps: the cloud is faster than POLL_EVERY_S.
             look = self._asked(self._look)
             self._note(reached(look, self.steps_done))
-            if Step.REGISTERED in self.steps_done:
+            if TrialStep.REGISTERED in self.steps_done:
                 return
             late = time.time() - self.began > self.timeout
             if look.refused or late or self._is_given_up(look):
@@ -144,15 +144,17 @@ class Trial:
             jobs = self._asked(lambda: self.slurm.jobs(ended=True))
             current = next((j for j in jobs if j.id == job), None)
             if current is not None and "COMPLETED" in current.states and current.has_ended:
-                self._note((*self.steps_done, Step.JOB))
+                self._note((*self.steps_done, TrialStep.JOB))
                 return
             if reasons := self._job_trouble(current):
                 logged = self._evidence.logged(self.node)
                 console = self._evidence.console(self.last)
-                raise StoppedError(diagnosis(Step.JOB, [*reasons, *logged, *reversed(console)]))
+                raise StoppedError(
+                    diagnosis(TrialStep.JOB, [*reasons, *logged, *reversed(console)])
+                )
             time.sleep(POLL_EVERY_S)
         raise StoppedError(
-            diagnosis(Step.JOB, [f"job {job} did not end in {brief(JOB_TIMEOUT_S)}"])
+            diagnosis(TrialStep.JOB, [f"job {job} did not end in {brief(JOB_TIMEOUT_S)}"])
         )
 
     def _end(self) -> bool:
@@ -176,13 +178,13 @@ class Trial:
             try:
                 leftover = self._rest()
                 if is_over(leftover):
-                    self._say(Step.ENDED, _ended_words(leftover.machines, time.time()))
+                    self._say(TrialStep.ENDED, _ended_words(leftover.machines, time.time()))
                     return True
                 self._order_end(leftover.node)
             except SlurmError as error:  # retry: slurmctld may only be busy
                 reason = f"{SLURMCTLD}{error}"
             time.sleep(POLL_EVERY_S)
-        print_stop(diagnosis(Step.ENDED, [reason]))
+        print_stop(diagnosis(TrialStep.ENDED, [reason]))
         return False
 
     def _rest(self) -> Rest:
@@ -232,14 +234,14 @@ class Trial:
     def _silent(self, error: SlurmError) -> StoppedError:
         return StoppedError(diagnosis(self._next(), [f"{SLURMCTLD}{error}"]))
 
-    def _look(self) -> Look:
+    def _look(self) -> TrialLook:
         node = self.slurm.nodes([self.node]).get(self.node)
         with self._ledger() as ledger:
             self.last = max(self._machines(ledger), key=lambda m: m.instance.launched, default=None)
         machine, refused = self.last, self._refused()
         addressed = machine is not None and bool(machine.instance.address)
         answers = self._evidence.answers(machine, node) if machine and addressed else None
-        return Look(node=node, machine=machine, refused=refused, answers=answers)
+        return TrialLook(node=node, machine=machine, refused=refused, answers=answers)
 
     def _machines(self, ledger: Ledger) -> tuple[Machine, ...]:
         """The machines of this node that were ordered since the start, also ended ones."""
@@ -255,14 +257,14 @@ class Trial:
         refusals = [d for d in decisions if d.at >= self.began and d.kind in REFUSED]
         return refusals[0].reason if refusals else ""
 
-    def _is_given_up(self, look: Look) -> bool:
+    def _is_given_up(self, look: TrialLook) -> bool:
         """Whether Slurm no longer waits for the node."""
         node = look.node
         if node is None or time.time() - self.began < 5 * POLL_EVERY_S:
             return False
         return is_down(node) or phase(node) in (Phase.POWERED_DOWN, Phase.POWERING_DOWN)
 
-    def _why(self, look: Look, *, late: bool) -> Iterator[str]:
+    def _why(self, look: TrialLook, *, late: bool) -> Iterator[str]:
         """Yield the possible causes, the most likely first."""
         yield from self._evidence.why(self.steps_done, look, self.node, self.pool.cloud)
         if late:
@@ -275,8 +277,8 @@ class Trial:
             for line in lines:
                 print(visible(f"  | {line[:160]}"))
 
-    def _next(self) -> Step:
-        return list(Step)[len(self.steps_done)]
+    def _next(self) -> TrialStep:
+        return list(TrialStep)[len(self.steps_done)]
 
     # the job
 
@@ -291,7 +293,7 @@ class Trial:
         number = done.stdout.strip().partition(";")[0]
         if done.returncode or not number.isdigit():
             raise StoppedError(
-                diagnosis(Step.JOB, [f"sbatch as {self.user.pw_name}: {done.stderr}"])
+                diagnosis(TrialStep.JOB, [f"sbatch as {self.user.pw_name}: {done.stderr}"])
             )
         return int(number)
 
@@ -331,27 +333,27 @@ class Trial:
 
     # reporting
 
-    def _note(self, steps_done: Sequence[Step]) -> None:
+    def _note(self, steps_done: Sequence[TrialStep]) -> None:
         for step in steps_done[len(self.steps_done) :]:
             self._say(step, f"{MEANING[step]}{self._detail(step)}")
         self.steps_done = tuple(steps_done)
 
-    def _detail(self, step: Step) -> str:
-        if step is Step.ASKED:
+    def _detail(self, step: TrialStep) -> str:
+        if step is TrialStep.ASKED:
             return f": {self.node}"
-        if step is Step.JOB:
+        if step is TrialStep.JOB:
             return f", by {self.user.pw_name}"
         if self.last is None:
             return ""
         instance = self.last.instance
-        if step is Step.LAUNCHED:
+        if step is TrialStep.LAUNCHED:
             return (
                 f": {instance.id}, {instance.instance_type} {instance.zone} {instance.market}"
                 f", {money(instance.price)}/h"
             )
-        return f": {instance.address}" if step is Step.ADDRESS else ""
+        return f": {instance.address}" if step is TrialStep.ADDRESS else ""
 
-    def _say(self, step: Step, text: str) -> None:
+    def _say(self, step: TrialStep, text: str) -> None:
         print(visible(f"{time.time() - self.began:7.1f}s  {step:<10}  {text}"), flush=True)
 
     @contextlib.contextmanager
@@ -378,10 +380,10 @@ def _ended_words(machines: Sequence[Machine], now: float) -> str:
     if not machines:
         return "no machine was started"
     dollars = sum(machine.lease.cost(now) for machine in machines)
-    return f"{MEANING[Step.ENDED]}; {money(dollars)} in all"
+    return f"{MEANING[TrialStep.ENDED]}; {money(dollars)} in all"
 
 
-def print_stop(stop: Diagnosis) -> None:
+def print_stop(stop: TrialDiagnosis) -> None:
     """Print the step before which the trial stopped, the cause and what to do."""
     name = f"{stop.name}: " if stop.name else ""
     print(visible(f"STOPPED before {stop.step!s} ({MEANING[stop.step]})"))

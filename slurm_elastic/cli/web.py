@@ -33,8 +33,8 @@ from slurm_elastic.watch.door.client import costs_of
 from slurm_elastic.watch.door.orders import name_of
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.view import status_view
-from slurm_elastic.watch.view.day import Span
-from slurm_elastic.watch.web.documents import Documents, Query, Source, parameter
+from slurm_elastic.watch.view.day import DaySpan
+from slurm_elastic.watch.web.documents import Documents, DocumentSource, Query, parameter
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -107,15 +107,17 @@ def wsgi() -> WSGIApplication:
     return application(Documents(sources(config, PromptCli(config.slurm), file)))
 
 
-def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, Source]:
+def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, DocumentSource]:
     """The documents of the page: the JSON of the commands of the same names."""
     partial = functools.partial
     return {
-        "status": Source(make=partial(_status, config, slurm), fresh=PERIOD_S),
-        "day": Source(make=partial(_day, config, slurm), fresh=60.0, takes=("span",)),
-        "explain": Source(make=partial(_explain, config, slurm), fresh=2.0, takes=("subject",)),
-        "cost": Source(make=partial(_cost, config), fresh=30.0, takes=("by", "since")),
-        "doctor": Source(make=partial(_doctor, file), fresh=DOCTOR_TTL_S),
+        "status": DocumentSource(make=partial(_status, config, slurm), fresh=PERIOD_S),
+        "day": DocumentSource(make=partial(_day, config, slurm), fresh=60.0, takes=("span",)),
+        "explain": DocumentSource(
+            make=partial(_explain, config, slurm), fresh=2.0, takes=("subject",)
+        ),
+        "cost": DocumentSource(make=partial(_cost, config), fresh=30.0, takes=("by", "since")),
+        "doctor": DocumentSource(make=partial(_doctor, file), fresh=DOCTOR_TTL_S),
     }
 
 
@@ -124,10 +126,10 @@ def _status(config: Config, slurm: Slurm, _: Query) -> str:
 
 
 def _day(config: Config, slurm: Slurm, query: Query) -> str:
-    span = parameter(query, "span", Span.DAY)
-    if span not in set(Span):
-        raise SlurmElasticError(f"day of {span!r}: expected one of {', '.join(Span)}")
-    return as_json(gather_day(config, slurm, time.time(), Span(span)))
+    span = parameter(query, "span", DaySpan.DAY)
+    if span not in set(DaySpan):
+        raise SlurmElasticError(f"day of {span!r}: expected one of {', '.join(DaySpan)}")
+    return as_json(gather_day(config, slurm, time.time(), DaySpan(span)))
 
 
 def _explain(config: Config, slurm: Slurm, query: Query) -> str:

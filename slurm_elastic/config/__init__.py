@@ -62,7 +62,7 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
 
-class Client(StrEnum):
+class SlurmClientKind(StrEnum):
     """How the daemon talks to Slurm. AUTO: pyslurm if it fits this Slurm, otherwise commands."""
 
     CLI = "cli"
@@ -85,7 +85,7 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Change it when /usr/local cannot be written, or two slurmctlds share a host."""
     command_timeout: Seconds = 60.0
     """Change it when slurmctld needs longer than a minute for a list when it is busiest."""
-    client: Client = Client.CLI
+    client: SlurmClientKind = SlurmClientKind.CLI
     """Change it when the commands of a round take too long in a large cluster, and a pyslurm of
     exactly this release of Slurm is installed.
     """

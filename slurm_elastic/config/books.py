@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 
-class Owner(StrEnum):
+class OwnerTag(StrEnum):
     """Facts about a machine's jobs that its tags may have."""
 
     ACCOUNT = "account"
@@ -18,7 +18,7 @@ class Owner(StrEnum):
 class BooksSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tags of machines, notes in slurmdbd, and weights of TRES ``billing``."""
 
-    tags: tuple[Owner, ...] = (Owner.ACCOUNT, Owner.USER)
+    tags: tuple[OwnerTag, ...] = (OwnerTag.ACCOUNT, OwnerTag.USER)
     """Change it when the cloud's own bill should be split by other tags, or user names must not
     leave the site.
     """

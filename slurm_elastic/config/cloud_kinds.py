@@ -22,7 +22,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import CloudSettings, UnusableCloud
 from slurm_elastic.config.found import Found, SearchPlace
-from slurm_elastic.config.grants import Grant, Holder, Use
+from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.model.protocols import ImageStore, Provider
@@ -53,7 +53,7 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     settings: type[CloudSettings]
     open: Callable[[Any, Cluster, Config | None], Provider]
     check: Callable[[Draft, int, Any], None] = _no_complaint
-    grant: Callable[[Any, Use, Holder], Grant] | None = None
+    grant: Callable[[Any, GrantUse, Holder], Grant] | None = None
     known_types: Callable[[Any], Iterable[KnownType]] | None = None
     found: Callable[[SearchPlace], Iterable[Found]] | None = None
     images: Callable[[Any, Cluster], ImageStore] | None = None

@@ -28,7 +28,7 @@ from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.config.check import UUID_FORM, check, is_uuid
 from slurm_elastic.config.cloud_kinds import Tolerant, table
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.decode import Problems, Shape, render
+from slurm_elastic.config.decode import Conversion, Problems, render
 from slurm_elastic.config.partial import Draft
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def _converted(
     if document.value is None:
         raise ConfigError(f"{source}: found an empty file, expected {keys}")
     problems = Problems(document)
-    shape = Shape(problems, {CloudSettings: table() if whole else Tolerant(table())})
+    shape = Conversion(problems, {CloudSettings: table() if whole else Tolerant(table())})
     value = shape.convert(_schema(cast(Hashable, kind)), document.value, ())
     if check_draft:
         check_draft(Draft(problems, shape, strict=whole))

@@ -25,7 +25,7 @@ from slurm_elastic.base.units import (
     parse_duration,
     parse_size,
 )
-from slurm_elastic.config.document import Document, KeyPath, shown
+from slurm_elastic.config.document import KeyPath, YamlDocument, shown
 from slurm_elastic.config.gone import Gone, farewell
 
 MAX_NUMBER = 10**12  # a bound so that sums and the ledger's integers cannot overflow
@@ -46,7 +46,7 @@ BAD: Final = Bad()
 class Problems:
     """The complaints about one document, each with its place."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: YamlDocument) -> None:
         self.document = document
         self._complaints: list[tuple[int, str]] = []
         self.notes: list[str] = []
@@ -110,7 +110,7 @@ class Family(Protocol):
         """The Struct with that tag. ConfigError, to follow the tag, if it is unusable."""
 
 
-class Shape:
+class Conversion:
     """One conversion. ``built``: all values that fit, by path. ``families``: by their base."""
 
     def __init__(self, problems: Problems, families: Mapping[type, Family] | None = None) -> None:
@@ -417,7 +417,7 @@ def _one_of(choices: Iterable[str]) -> str:
 
 
 def render(kind: mi.Type, value: object) -> object:
-    """A value of ``kind`` as plain values, which ``Shape.convert`` turns into the same value."""
+    """A value of ``kind`` as plain values, which ``Conversion.convert`` turns back into it."""
     unit, kind = _unit(kind), _bare(kind)
     if value is None:
         return None

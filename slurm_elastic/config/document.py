@@ -38,7 +38,7 @@ for _kind, _regexp, _first in _RESOLVERS:
     _Loader.add_implicit_resolver(f"{_CORE}{_kind}", re.compile(f"(?:{_regexp})\\Z"), list(_first))
 
 
-class Document(Struct, frozen=True, kw_only=True):
+class YamlDocument(Struct, frozen=True, kw_only=True):
     """A file's values, and by path the line (from 1) on which each starts. ``repeated``: line, path
     and sentence of each key that a mapping has twice. The last one counts.
     """
@@ -66,7 +66,7 @@ class Document(Struct, frozen=True, kw_only=True):
         return text.removeprefix(".")
 
 
-def read(text: str, source: str) -> Document:
+def read(text: str, source: str) -> YamlDocument:
     """Parse one YAML document. ConfigError, which names ``source``, if it is none."""
     try:
         loader = _Loader(text)
@@ -79,7 +79,7 @@ def read(text: str, source: str) -> Document:
         ) from None
     except yaml.YAMLError as error:
         raise ConfigError(_complaint(error, text, source)) from None
-    return Document(source=source, value=value, lines=walk.lines, repeated=tuple(walk.repeated))
+    return YamlDocument(source=source, value=value, lines=walk.lines, repeated=tuple(walk.repeated))
 
 
 def write(value: object) -> str:

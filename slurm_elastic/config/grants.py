@@ -23,7 +23,7 @@ class Holder(StrEnum):
     IMAGES = "images"
 
 
-class Use(Struct, frozen=True, kw_only=True):
+class GrantUse(Struct, frozen=True, kw_only=True):
     """Facts on which the rights depend: the cloud's ``pools``, and whether we read consoles."""
 
     cluster: Cluster
@@ -38,10 +38,12 @@ class Grant(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def use_of(config: Config, cloud: CloudSettings, expand: Callable[[str], Sequence[str]]) -> Use:
+def use_of(
+    config: Config, cloud: CloudSettings, expand: Callable[[str], Sequence[str]]
+) -> GrantUse:
     """How a configuration uses one of its clouds."""
     ssh = config.join.ssh
-    return Use(
+    return GrantUse(
         cluster=config.cluster,
         pools=tuple(p for p in domain_pools(config, expand) if p.cloud == cloud.name),
         console=config.join.head is not None and ssh is not None and ssh.host_key == CONSOLE,

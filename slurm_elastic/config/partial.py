@@ -12,7 +12,7 @@ from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import PoolSettings, Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.decode import Problems, Shape, nearest
+from slurm_elastic.config.decode import Conversion, Problems, nearest
 from slurm_elastic.config.document import KeyPath, shown
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Draft:
     ``strict``, unusable code of other packages is no mistake.
     """
 
-    def __init__(self, problems: Problems, shape: Shape, *, strict: bool = True) -> None:
+    def __init__(self, problems: Problems, shape: Conversion, *, strict: bool = True) -> None:
         self.problems, self.strict = problems, strict
         self._shape = shape
         value = problems.document.value

@@ -23,7 +23,7 @@ from slurm_elastic.config.decode import render
 CLOUDS = ("clouds", "pools")  # the sections with most keys; they come after all others
 
 
-class Key(Struct, frozen=True, kw_only=True):
+class ReferenceKey(Struct, frozen=True, kw_only=True):
     """A key at a ``place`` (``timings.grace``). ``default`` as in the file (empty: required)."""
 
     place: str
@@ -31,7 +31,7 @@ class Key(Struct, frozen=True, kw_only=True):
     when: str
 
 
-def keys() -> tuple[Key, ...]:
+def keys() -> tuple[ReferenceKey, ...]:
     """Each key once, at the first place that has it. A section is no key."""
     listed_fields: set[tuple[type, str]] = set()
     general = [f for f in _fields(Config) if f.name not in CLOUDS]
@@ -47,7 +47,7 @@ def keys() -> tuple[Key, ...]:
 
 def _below(
     kind: type, fields: list[mi.Field], place: str, listed_fields: set[tuple[type, str]]
-) -> Iterator[Key]:
+) -> Iterator[ReferenceKey]:
     for field in fields:
         home = next(c for c in kind.__mro__ if field.name in inspect.get_annotations(c))
         if (home, field.name) in listed_fields:
@@ -56,7 +56,9 @@ def _below(
         key_place = f"{place}.{field.name}" if place else field.name
         inner = tuple(_structs(field.type))
         if not inner or _is_value(field.type):
-            yield Key(place=key_place, default=_default(field), when=_sentence(kind, field.name))
+            yield ReferenceKey(
+                place=key_place, default=_default(field), when=_sentence(kind, field.name)
+            )
         for struct in inner:
             yield from _below(struct, _fields(struct), key_place, listed_fields)
 

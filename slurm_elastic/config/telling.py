@@ -9,7 +9,7 @@ from msgspec import Struct
 from slurm_elastic.config.numbers import Seconds
 
 
-class Event(StrEnum):
+class NotifyEvent(StrEnum):
     """The events about which the daemon notifies people."""
 
     BUDGET = "budget"
@@ -23,7 +23,7 @@ class Event(StrEnum):
 class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """slurm-elasticd notifies people by mail, by a POST to a webhook, and by a command."""
 
-    events: tuple[Event, ...] = tuple(Event)
+    events: tuple[NotifyEvent, ...] = tuple(NotifyEvent)
     """Change it when some of these events are reported elsewhere or interest nobody."""
     mail: tuple[str, ...] = ()
     """Change it when somebody should get budgets, pauses and stray machines by mail."""

@@ -25,7 +25,7 @@ from slurm_elastic.controller.budget import build_launch_scope
 from slurm_elastic.controller.decision_recorder import DecisionRecorder
 from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.job_starts import JobStarts
-from slurm_elastic.controller.requeues import Requeues
+from slurm_elastic.controller.requeues import ExpectedRequeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.model.causes import AnyCause, as_cause
 from slurm_elastic.model.causes.composed import NeverTogether
@@ -91,7 +91,7 @@ class Site:
     spool: Spool
     tunnelled: frozenset[str] = frozenset()
     hold_lock: threading.Lock = field(default_factory=threading.Lock)
-    requeues: Requeues = field(default_factory=Requeues)
+    requeues: ExpectedRequeues = field(default_factory=ExpectedRequeues)
     monotonic: Callable[[], float] = time.monotonic
     rules: Mapping[str, PoolRules] = field(default_factory=dict)
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)

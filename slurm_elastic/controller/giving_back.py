@@ -141,7 +141,8 @@ def _address_mates(site: Site, nodes: Sequence[str], jobs: Sequence[SlurmJob]) -
 
 def _expect_and_allow_requeues(site: Site, nodes: Sequence[str], *, hurry: bool) -> list[SlurmJob]:
     """Expect the requeue of the jobs that wait for these nodes, and allow it. Returns the jobs."""
-    # Expect first, then change the setting: ``Requeues`` puts it back only for expected jobs.
+    # Expect first, then change the setting: ``ExpectedRequeues`` puts it back for expected jobs
+    # alone.
     waiting = _expect_requeues(site, nodes, hurry=hurry)
     for job in waiting:
         # Let a SlurmError pass: if the job may not be requeued, the power-down would kill it.
@@ -177,7 +178,7 @@ def may_force(node: SlurmNode) -> bool:
 
 def _allow_requeue(site: Site, job: SlurmJob) -> None:
     """Lift ``--no-requeue`` of a job that has not started. Otherwise Slurm fails it with NODE_FAIL,
-    although it loses nothing by waiting again. ``Requeues`` puts the setting back.
+    although it loses nothing by waiting again. ``ExpectedRequeues`` puts the setting back.
 
     A job that has started keeps its user's setting, also if one of its nodes powers up again.
     """

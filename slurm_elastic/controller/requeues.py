@@ -42,7 +42,7 @@ class _Expected(Struct, frozen=True):
     left_at: float | None = None
 
 
-class Requeues:
+class ExpectedRequeues:
     """The jobs that are being requeued, in memory only: if an entry is lost, its job waits out its
     hold. Jobs whose ``--no-requeue`` is lifted are in the ledger, too, because a lost entry would
     change the job for good. ``clock`` is monotonic time.

@@ -18,16 +18,16 @@ from msgspec import Struct
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.pool_rules import lease_of
-from slurm_elastic.model.memory import Drained, Run, whole_id
+from slurm_elastic.model.memory import ChargedRun, Drained, whole_id
 from slurm_elastic.policies.money.account_budgets import NONE
 from slurm_elastic.policies.money.cost_split import (
     HOUR,
     WHOLE,
+    CostHour,
     Drain,
-    Hour,
-    Lease,
+    PaidTime,
+    RunUse,
     Unused,
-    Use,
     apportion,
     paid_until,
     split,
@@ -59,7 +59,7 @@ OF_MACHINES = frozenset({By.POOL, By.MARKET, By.CLOUD, By.TYPE, By.DAY})
 """Keys of machines: the unused part of a machine has them, too."""
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class CostLine(Struct, frozen=True, kw_only=True):
     """The costs of one key in micro-dollars, and its machine-hours (half of a machine for an hour
     is 0.5). ``unused``: the key is the reason why a part of a machine was unused. ``micro_unused``:
     the unused part of ``micro``, for keys in ``OF_MACHINES``.
@@ -85,7 +85,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     by: By
     since: float
     until: float
-    lines: tuple[Line, ...] = ()
+    lines: tuple[CostLine, ...] = ()
     micro: int = 0
     micro_on_demand: int | None = None
     machines: int = 0
@@ -101,24 +101,24 @@ class Charge(NamedTuple):
 
     machine: Machine
     micro: int
-    hours: Sequence[Hour]
+    hours: Sequence[CostHour]
 
 
-class Books(NamedTuple):
+class CostRows(NamedTuple):
     """The ledger's rows of a span of time (Unix time)."""
 
     since: float
     until: float
     now: float
     machines: Sequence[Machine]
-    runs: Sequence[Run]
+    runs: Sequence[ChargedRun]
     drains: Sequence[Drained]
     leases: Mapping[str, int]
 
 
 def read_books(
     config: Config, ledger: Ledger, since: float, until: float | None, now: float
-) -> Books:
+) -> CostRows:
     """Read the rows of a span from the ledger. ``since`` is moved to the begin of the ledger's
     retention. If ``until`` is None, leases count to their ends, which may lie in the future.
     """
@@ -133,7 +133,7 @@ def read_books(
         if machine.instance.launched < until
     ]
     begin = min([since, *(m.instance.launched for m in machines)])
-    return Books(
+    return CostRows(
         since,
         until,
         now,
@@ -144,7 +144,7 @@ def read_books(
     )
 
 
-def charges(books: Books) -> Iterator[Charge]:
+def charges(books: CostRows) -> Iterator[Charge]:
     """Yield the charges of each machine that was paid in the span."""
     uses, drains = _uses(books.runs, books.now), _drains(books.drains, books.now)
     since, until = _ms(books.since), _ms(books.until)
@@ -165,7 +165,7 @@ def charges(books: Books) -> Iterator[Charge]:
         yield Charge(machine, lease.between(begin, end), tuple(hours))
 
 
-def lease_of_machine(machine: Machine, books: Books) -> Lease:
+def lease_of_machine(machine: Machine, books: CostRows) -> PaidTime:
     """The machine's lease, as known at ``books.now``."""
     instance, ended = machine.instance, _ended(machine, books.now)
     unit = books.leases.get(instance.cloud, UNKNOWN_LEASE_S)
@@ -173,12 +173,12 @@ def lease_of_machine(machine: Machine, books: Books) -> Lease:
     service_end = ended if machine.retired_at is None else min(machine.retired_at, ended)
     up = service_end if machine.registered_at is None else machine.registered_at
     stopped = machine.is_off
-    return Lease(
+    return PaidTime(
         _ms(instance.launched), _ms(paid), instance.price, _ms(up), _ms(service_end), stopped
     )
 
 
-def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None = None) -> Costs:
+def report(books: CostRows, by: By, *, share_unused: bool = False, uid: int | None = None) -> Costs:
     """Sum the costs by the key ``by``, for all jobs or only for the jobs of one user (``uid``).
 
     ``share_unused``: the jobs of a pool pay the unused parts of its machines, in proportion to
@@ -211,7 +211,7 @@ def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None 
     )
 
 
-def of_jobs(books: Books, jobs: Collection[int]) -> Books:
+def of_jobs(books: CostRows, jobs: Collection[int]) -> CostRows:
     """Return the books with only the machines that these jobs may have used."""
     hostlists = {nodes for run in books.runs if run.job in jobs for nodes, _ in run.shares}
     nodes = {node for hostlist in hostlists for node in expand(hostlist)}
@@ -225,7 +225,7 @@ class _Sums:
     milliseconds times millionths of a machine.
     """
 
-    def __init__(self, by: By, runs: Sequence[Run], uid: int | None = None) -> None:
+    def __init__(self, by: By, runs: Sequence[ChargedRun], uid: int | None = None) -> None:
         self._by, self._runs, self._uid = by, runs, uid
         self._used: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._unused: defaultdict[tuple[str, Unused, str], int] = defaultdict(int)
@@ -256,7 +256,7 @@ class _Sums:
         """Machine-hours, including machines that cost nothing."""
         return sum(self._times.values()) / (HOUR * WHOLE)
 
-    def lines(self, *, share_unused: bool) -> list[Line]:
+    def lines(self, *, share_unused: bool) -> list[CostLine]:
         """Return the lines, most expensive first, unused parts last."""
         if self._by in OF_MACHINES:
             return self._of_machines()
@@ -270,16 +270,18 @@ class _Sums:
         for (_, reason), micro in unused.items():
             by_reason[reason] += micro
         lines = [
-            Line(key=key, micro=micro, hours=self._hours(key))
+            CostLine(key=key, micro=micro, hours=self._hours(key))
             for key, micro in _highest_first(by_key)
         ]
         return lines + [
-            Line(key=str(reason), micro=micro, hours=self._hours(reason, unused=True), unused=True)
+            CostLine(
+                key=str(reason), micro=micro, hours=self._hours(reason, unused=True), unused=True
+            )
             for reason, micro in _highest_first(by_reason)
             if micro
         ]
 
-    def _of_machines(self) -> list[Line]:
+    def _of_machines(self) -> list[CostLine]:
         total_by_key: defaultdict[str, int] = defaultdict(int)
         unused_by_key: defaultdict[str, int] = defaultdict(int)
         for (_, key), micro in self._used.items():
@@ -289,7 +291,7 @@ class _Sums:
             unused_by_key[key] += micro
         order = sorted(total_by_key.items()) if self._by is By.DAY else _highest_first(total_by_key)
         return [
-            Line(key=key, micro=micro, hours=self._hours(key), micro_unused=unused_by_key[key])
+            CostLine(key=key, micro=micro, hours=self._hours(key), micro_unused=unused_by_key[key])
             for key, micro in order
         ]
 
@@ -312,7 +314,7 @@ class _Sums:
             if sum(hour.parts.values()) != hour.micro
         ]
 
-    def _add(self, machine: Machine, hour: Hour, key: int | Unused, micro: int) -> None:
+    def _add(self, machine: Machine, hour: CostHour, key: int | Unused, micro: int) -> None:
         if isinstance(key, Unused):
             if self._uid is None:
                 name = _of_machine(self._by, machine, hour)
@@ -349,7 +351,7 @@ def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], i
             used[key] += micro
 
 
-def _of_run(by: By, run: Run) -> str:
+def _of_run(by: By, run: ChargedRun) -> str:
     """The key of a job's run; "" if ``by`` is a key of machines."""
     if by is By.JOB:
         return run.label or str(run.job)
@@ -360,7 +362,7 @@ def _of_run(by: By, run: Run) -> str:
     return (run.partition or NONE) if by is By.PARTITION else ""
 
 
-def _of_machine(by: By, machine: Machine, hour: Hour) -> str:
+def _of_machine(by: By, machine: Machine, hour: CostHour) -> str:
     """The key of a machine; "" if ``by`` is a key of jobs."""
     if by is By.POOL:
         return machine.pool or NONE
@@ -377,18 +379,18 @@ def _highest_first(sums: Mapping[str, int] | Mapping[Unused, int]) -> list[tuple
     return sorted(((str(k), n) for k, n in sums.items()), key=lambda row: (-row[1], row[0]))
 
 
-def _uses(runs: Sequence[Run], now: float) -> dict[str, list[Use]]:
+def _uses(runs: Sequence[ChargedRun], now: float) -> dict[str, list[RunUse]]:
     """The uses of each node; ``now`` is the end of a run that has none."""
-    uses_by_node: dict[str, list[Use]] = {}
+    uses_by_node: dict[str, list[RunUse]] = {}
     for number, run in enumerate(runs):
         end = _ms(now if run.end is None else run.end)
         for nodes, share in run.shares:
             for node in expand(nodes):
-                uses_by_node.setdefault(node, []).append(Use(number, _ms(run.begin), end, share))
+                uses_by_node.setdefault(node, []).append(RunUse(number, _ms(run.begin), end, share))
     return uses_by_node
 
 
-def _within(use: Use, begin: int, end: int) -> Use:
+def _within(use: RunUse, begin: int, end: int) -> RunUse:
     return use._replace(begin=max(use.begin, begin), end=min(use.end, end))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.books import charges, of_jobs, read_books
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.money.cost_note import noted
 from slurm_elastic.policies.money.cost_split import Unused
@@ -19,7 +19,7 @@ from slurm_elastic.policies.money.cost_split import Unused
 log = logging.getLogger(__name__)
 
 
-def note_costs(site: Site, runs: Iterable[Run], jobs: Iterable[SlurmJob]) -> None:
+def note_costs(site: Site, runs: Iterable[ChargedRun], jobs: Iterable[SlurmJob]) -> None:
     """Note the cost of the ended jobs among ``jobs`` whose end is in ``runs`` (just recorded)."""
     ended_jobs = {job.id for job in jobs if job.has_ended}
     newly_ended = {run.job for run in runs if run.end is not None} & ended_jobs

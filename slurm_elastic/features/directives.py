@@ -1,7 +1,7 @@
 """Carries out the directives of operators: ends the expired ones, and holds the nodes on which
 nothing may start, so that Slurm allocates them to no job.
 
-The ranking (``budget.stop_of``) prevents purchases for these nodes. It does so as soon as the
+The ranking (``budget.find_stops``) prevents purchases for these nodes. It does so as soon as the
 directive is in the ledger, independently of this module.
 """
 
@@ -34,10 +34,10 @@ PERIOD_S = 5.0
 
 def join(site: Site) -> Extensions:
     """Every site may have orders of operators."""
-    return Extensions(parts=[("operators", lambda worker: Directives(site, worker))])
+    return Extensions(parts=[("operators", lambda worker: DirectivesPart(site, worker))])
 
 
-class Directives(Part):
+class DirectivesPart(Part):
     """``looks``: the periodic task that the daemon runs."""
 
     def __init__(self, site: Site, worker: Executor) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from slurm_elastic.base import writing
 from slurm_elastic.base.bounded import Exceeded
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.base.server import Bounds, Client, Server
+from slurm_elastic.base.server import Server, ServerBounds, ServerClient
 from slurm_elastic.machine.hub.link import run
 from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key
 
@@ -108,10 +108,10 @@ class Handing(Server):
     """The server of a ``Desk``. A machine beyond the client limit is rejected and retries."""
 
     def __init__(self, place: tuple[str, int], take: Take) -> None:
-        super().__init__("enrol", place, Bounds(clients=CLIENTS, line=MAX_LINE_BYTES))
+        super().__init__("enrol", place, ServerBounds(clients=CLIENTS, line=MAX_LINE_BYTES))
         self._take, self._taking = take, self.hands("enrol", THREADS)
 
-    async def attend(self, client: Client) -> None:
+    async def attend(self, client: ServerClient) -> None:
         """Read a machine's key and send the answer: ``ok``, or why the key is refused."""
         answer = "no key"
         with contextlib.suppress(Exceeded):

@@ -26,7 +26,7 @@ from slurm_elastic.config.joining import Ssh
 from slurm_elastic.features.host_keys import KnownHosts, host_key
 from slurm_elastic.features.join_secret import owner_of, read_munge_key, require_private
 from slurm_elastic.features.munge_keys import takes_key
-from slurm_elastic.features.ssh_file import PushError, Target, ordered, read_private_key
+from slurm_elastic.features.ssh_file import FileTarget, PushError, ordered, read_private_key
 from slurm_elastic.providers.base.joining import KEY_MARK
 from slurm_elastic.state.ledger import Machine
 
@@ -58,11 +58,11 @@ mv -f {target}{before} {target}
 """
 
 
-Order = Callable[[Machine, Target], tuple[str, bytes]]
+Order = Callable[[Machine, FileTarget], tuple[str, bytes]]
 """Returns the script for a machine, and the bytes for the script's standard input."""
 
 
-class Result(Struct, frozen=True):
+class RotationResult(Struct, frozen=True):
     """The result on one machine. ``wrong``: the error, or ""."""
 
     node: str
@@ -87,12 +87,12 @@ class Rotation:
             if not m.has_ended and m.instance.address and takes_key(config, m.instance.cloud)
         )
 
-    def stage(self, text_for: Callable[[str], bytes]) -> list[Result]:
+    def stage(self, text_for: Callable[[str], bytes]) -> list[RotationResult]:
         """Lay the new key beside the old one on every machine. Nothing uses it yet. ``text_for``
         returns the key for a cloud.
         """
 
-        def make_script(machine: Machine, target: Target) -> tuple[str, bytes]:
+        def make_script(machine: Machine, target: FileTarget) -> tuple[str, bytes]:
             text = text_for(machine.instance.cloud)
             script = _STAGE.format(
                 target=shlex.quote(target.path), next=NEXT, size=len(text),
@@ -102,33 +102,33 @@ class Rotation:
 
         return self._run_everywhere(make_script)
 
-    def unstage(self) -> list[Result]:
+    def unstage(self) -> list[RotationResult]:
         """Remove the new key that ``stage`` laid down."""
         return self._run_everywhere(lambda _, t: (f"rm -f {shlex.quote(t.path + NEXT)}", b""))
 
-    def change(self) -> list[Result]:
+    def change(self) -> list[RotationResult]:
         """Switch every machine to the new key. The old key stays beside it."""
         return self._run_everywhere(lambda _, t: (self._script(_CHANGE, t), b""))
 
-    def back(self) -> list[Result]:
+    def back(self) -> list[RotationResult]:
         """Switch every machine back to the old key."""
         return self._run_everywhere(lambda _, t: (self._script(_BACK, t), b""))
 
-    def _script(self, script: str, target: Target) -> str:
+    def _script(self, script: str, target: FileTarget) -> str:
         return script.format(
             target=shlex.quote(target.path), next=NEXT, before=BEFORE, restart=self._restart
         )
 
-    def _run_everywhere(self, order: Order) -> list[Result]:
+    def _run_everywhere(self, order: Order) -> list[RotationResult]:
         if not self.machines:
             return []
         with ThreadPoolExecutor(self._ssh.at_once) as workers:
             return list(workers.map(lambda m: self._run_at(m, order), self.machines))
 
-    def _run_at(self, machine: Machine, order: Order) -> Result:
+    def _run_at(self, machine: Machine, order: Order) -> RotationResult:
         instance = machine.instance
         address = instance.address or ""
-        target = Target(
+        target = FileTarget(
             address=address, port=self._ssh.port, user=self._ssh.user, path=self._ssh.place,
             owner=owner_of(self._ssh), mark=KEY_MARK, timeout=self._ssh.timeout,
         )  # fmt: skip
@@ -138,11 +138,13 @@ class Rotation:
             ordered(target, self._private_key, keys, script, text)
         except PushError as error:
             # A machine that still boots gets the new key from slurm-elasticd, so this is no error.
-            return Result(instance.node, str(error) if machine.registered_at is not None else "")
-        return Result(instance.node, "")
+            return RotationResult(
+                instance.node, str(error) if machine.registered_at is not None else ""
+            )
+        return RotationResult(instance.node, "")
 
 
-def failed(results: Sequence[Result]) -> list[Result]:
+def failed(results: Sequence[RotationResult]) -> list[RotationResult]:
     """Return the results with an error."""
     return [result for result in results if result.wrong]
 

@@ -26,8 +26,8 @@ from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.host_keys import HostKey, KnownHosts, host_key, printed_keys
 from slurm_elastic.features.join_secret import owner_of, text_for
 from slurm_elastic.features.ssh_file import (
+    FileTarget,
     PushError,
-    Target,
     WrongHostKeyError,
     push,
     read_private_key,
@@ -168,7 +168,7 @@ class MungeKeys(Part):
     def _bring(self, machine: Machine) -> bool:
         """Try once to copy the secret to a machine. Return whether the machine has it now."""
         instance = machine.instance
-        target = Target(
+        target = FileTarget(
             address=instance.address or "",
             port=self._ssh.port,
             user=self._ssh.user,

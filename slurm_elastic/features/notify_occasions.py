@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget
-from slurm_elastic.config.telling import Event
+from slurm_elastic.config.telling import NotifyEvent
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.memory import REFUSED, Health
@@ -17,7 +17,7 @@ from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.repair.strays import CODE as STRAY
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.state.credentials import ending, ends_of, soon
 
 WARN_FRACTION = 0.8
@@ -29,7 +29,7 @@ class Occasion(Struct, frozen=True, kw_only=True):
     ``values`` are for programs.
     """
 
-    event: Event
+    event: NotifyEvent
     key: str
     text: str
     values: Mapping[str, str | float] = field(default_factory=dict)
@@ -46,7 +46,7 @@ def of_budget(scope: str, budget: Budget, spent: Spent) -> Iterator[Occasion]:
         percent = 100 if used >= bound else round(100 * WARN_FRACTION)
         consequence = "; no new machine is started for it" if percent == 100 else ""
         yield Occasion(
-            event=Event.BUDGET,
+            event=NotifyEvent.BUDGET,
             key=f"budget/{scope}/{period}/{percent}",
             text=f"{scope}: {money(used)} of {money(bound)} of this {period}'s budget"
             f" is spent{consequence}",
@@ -66,7 +66,7 @@ def of_rate(config: Config, usage: Usage) -> Iterator[Occasion]:
         rate = usage.dollars_per_hour.get(key, 0.0)
         if cap is not None and cap > 0 and rate >= WARN_FRACTION * cap:
             yield Occasion(
-                event=Event.RATE,
+                event=NotifyEvent.RATE,
                 key=f"rate/{key or 'cluster'}",
                 text=f"{name}: machines may cost {money(rate)} an hour, the cap is {money(cap)}",
                 values={"scope": key or "cluster", "rate": rate, "cap": cap},
@@ -78,7 +78,7 @@ def of_breakers(breakers: Iterable[Exclusion], now: float) -> Iterator[Occasion]
     for breaker in breakers:
         if breaker.until > now:
             yield Occasion(
-                event=Event.PAUSED,
+                event=NotifyEvent.PAUSED,
                 key=f"paused/{breaker.scope}",
                 text=f"pool {breaker.scope} is paused: {breaker.cause}",
                 values={
@@ -100,7 +100,7 @@ def of_denials(cool_downs: Iterable[Exclusion]) -> Iterator[Occasion]:
     for cloud, denials in denied.items():
         offers = ", ".join(braces(cool_down.scope for cool_down in denials))
         yield Occasion(
-            event=Event.CREDENTIALS,
+            event=NotifyEvent.CREDENTIALS,
             key=f"denied/{cloud}",
             text=f"cloud {cloud} denies launches of {offers}: {denials[0].cause}",
             values={"cloud": cloud},
@@ -112,13 +112,13 @@ def of_health(health: Iterable[Health]) -> Iterator[Occasion]:
     for row in health:
         if row.error is not None and row.code == REFUSED:
             yield Occasion(
-                event=Event.CREDENTIALS,
+                event=NotifyEvent.CREDENTIALS,
                 key=f"credentials/{row.name}",
                 text=f"cloud {row.name} refuses the credentials: {row.error}",
                 values={"cloud": row.name},
             )
         elif row.error is not None and row.code == STRAY:
-            yield Occasion(event=Event.STRAY, key="stray", text=f"paid machines: {row.error}")
+            yield Occasion(event=NotifyEvent.STRAY, key="stray", text=f"paid machines: {row.error}")
 
 
 def of_credentials(health: Iterable[Health], now: float) -> Iterator[Occasion]:
@@ -128,7 +128,7 @@ def of_credentials(health: Iterable[Health], now: float) -> Iterator[Occasion]:
     for cloud, ends in ends_of(health):
         if soon(ends, now):
             yield Occasion(
-                event=Event.CREDENTIALS,
+                event=NotifyEvent.CREDENTIALS,
                 key=f"credentials/{cloud}/{ends:.0f}",
                 text=f"the credentials of cloud {cloud} {ending(ends, now)}: renew them",
                 values={"cloud": cloud, "ends": ends},
@@ -138,10 +138,10 @@ def of_credentials(health: Iterable[Health], now: float) -> Iterator[Occasion]:
 def of_moves(moves: Iterable[Migration]) -> Iterator[Occasion]:
     """Yield an occasion for each job that started over because it had no checkpoint."""
     for move in moves:
-        if move.step is Step.BACK and move.image is None:
+        if move.step is MigrationStep.BACK and move.image is None:
             run = move.run
             yield Occasion(
-                event=Event.LOST,
+                event=NotifyEvent.LOST,
                 key=f"lost/{run.job}/{run.attempt}",
                 text=f"job {run.label} of {run.user} lost its work and started over: {move.reason}",
                 values={"job": run.label, "user": run.user, "since": run.started},

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import HostlistError, expand
-from slurm_elastic.base.server import Bounds, Client, Server
+from slurm_elastic.base.server import Server, ServerBounds, ServerClient
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.model.protocols import Slurm
@@ -140,7 +140,7 @@ class PrologServer(Server):
     def __init__(
         self, path: Path, slurm: Slurm, stop: threading.Event, times: PrologTimes | None = None
     ) -> None:
-        bounds = Bounds(clients=_MAX_DESCRIPTORS, line=MAX_LINE, backlog=4096)
+        bounds = ServerBounds(clients=_MAX_DESCRIPTORS, line=MAX_LINE, backlog=4096)
         super().__init__("prolog", path, bounds)
         self._stop = stop
         self._times = times or PrologTimes()
@@ -175,7 +175,7 @@ class PrologServer(Server):
         super().fail()
         self._stop.set()
 
-    async def attend(self, client: Client) -> None:
+    async def attend(self, client: ServerClient) -> None:
         """Serve one prolog: read its line, wait for its release, send the reason."""
         line = await client.line(self._times.hello)
         try:

@@ -11,7 +11,7 @@ import paramiko
 from msgspec import Struct
 
 from slurm_elastic.base import bounded
-from slurm_elastic.base.bounded import BoundedSocket, Budget
+from slurm_elastic.base.bounded import BoundedSocket, ReadBudget
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.features.host_keys import HostKey
 from slurm_elastic.features.join_secret import require_private
@@ -48,7 +48,7 @@ class WrongHostKeyError(PushError):
     """Another host answers at the machine's address. Nothing was sent to it."""
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class FileTarget(Struct, frozen=True, kw_only=True):
     """The destination of a file: ``path`` on a machine, owned by ``owner`` (``user:group``). The
     empty file ``mark`` is created afterwards.
 
@@ -80,7 +80,7 @@ def read_private_key(path: str) -> paramiko.PKey:
 
 
 def push(
-    target: Target, private_key: paramiko.PKey, host_keys: Sequence[HostKey], text: bytes
+    target: FileTarget, private_key: paramiko.PKey, host_keys: Sequence[HostKey], text: bytes
 ) -> None:
     """Write ``text`` to the target. PushError if that is not possible yet, WrongHostKeyError if
     the host key is wrong.
@@ -96,7 +96,7 @@ def push(
 
 
 def ordered(
-    target: Target,
+    target: FileTarget,
     private_key: paramiko.PKey,
     host_keys: Sequence[HostKey],
     script: str,
@@ -110,7 +110,7 @@ def ordered(
         raise PushError(f"{target.address}: its host key is not known yet")
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    budget = Budget(MAX_RECEIVED_BYTES, target.timeout)
+    budget = ReadBudget(MAX_RECEIVED_BYTES, target.timeout)
     link: BoundedSocket | None = None
     name = target.address if target.port == 22 else f"[{target.address}]:{target.port}"
     for key in public_keys:
@@ -152,7 +152,7 @@ def ordered(
             link.close()
 
 
-def run(client: paramiko.SSHClient, target: Target, script: str, text: bytes) -> None:
+def run(client: paramiko.SSHClient, target: FileTarget, script: str, text: bytes) -> None:
     """Run ``script`` as root on the machine at the other end of ``client``. PushError if it fails
     or does not end in time.
     """

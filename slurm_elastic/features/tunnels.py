@@ -34,7 +34,7 @@ from slurm_elastic.model.protocols import Console
 from slurm_elastic.policies.repair.peers import (
     Admission,
     Enrolling,
-    Peer,
+    TunnelPeer,
     admission,
     head_address,
     may_enrol_once,
@@ -78,10 +78,10 @@ def join(site: Site) -> Extensions | None:
     network = site.config.join.network
     if network is None:
         return None
-    return Extensions(parts=[("network", lambda worker: Tunnels(site, network, worker))])
+    return Extensions(parts=[("network", lambda worker: TunnelsPart(site, network, worker))])
 
 
-class Tunnels(Part):
+class TunnelsPart(Part):
     """``looks``: the periodic task that the daemon runs. ``readers``: threads that read consoles.
     ``desk``: where machines hand in their keys, None if they do not.
     """
@@ -116,7 +116,7 @@ class Tunnels(Part):
         self._reading: dict[str, Future[None]] = {}
         self._retry_at: dict[str, float] = {}
         self._applying, self._lock = threading.Lock(), threading.Lock()
-        self._applied: frozenset[Peer] | None = None
+        self._applied: frozenset[TunnelPeer] | None = None
         self._due = -inf
         self._recovered = False
         self._hub_reports = ReportOnce[str]()
@@ -185,7 +185,7 @@ class Tunnels(Part):
     def _live(self) -> list[Machine]:
         return self._site.serving_machines()
 
-    def _enrolling_peers(self, admitted: Admission) -> list[Peer]:
+    def _enrolling_peers(self, admitted: Admission) -> list[TunnelPeer]:
         """The peers that may only hand in their keys, with their enrolment keys."""
         if self.desk is None:
             return []
@@ -196,7 +196,8 @@ class Tunnels(Part):
         ]  # fmt: skip
         keys = [self.desk.public_key(e.generation, e.node) for e in once]
         return [
-            Peer(address=e.address, key=key, live=False) for e, key in zip(once, keys, strict=True)
+            TunnelPeer(address=e.address, key=key, live=False)
+            for e, key in zip(once, keys, strict=True)
         ]
 
     def _cloud_of(self, node: str) -> str:
@@ -204,22 +205,23 @@ class Tunnels(Part):
         return pool.cloud if pool is not None else ""
 
     def _staying_peers(
-        self, unlearnt: Set[str], admitted_peers: Sequence[Peer], over: Sequence[Tunnel]
-    ) -> list[Peer]:
+        self, unlearnt: Set[str], admitted_peers: Sequence[TunnelPeer], over: Sequence[Tunnel]
+    ) -> list[TunnelPeer]:
         """The hub's present peers that must stay although the ledger does not know them, because it
         is new and some clouds (``unlearnt``) are not read yet. Peers with a tunnel stay until all
         clouds with tunnels are read, the others until all other clouds are. Peers whose end the
         ledger knows do not stay. ``over``: the tunnels of ended machines.
         """
         hub_state = self._hub(Show())
-        staying: list[Peer] = []
+        staying: list[TunnelPeer] = []
         if unlearnt & self._clouds:
             tunnels = by_address(hub_state.peers).items()
             staying += (
-                Peer(address=address, key=peer.key, live=peer.live) for address, peer in tunnels
+                TunnelPeer(address=address, key=peer.key, live=peer.live)
+                for address, peer in tunnels
             )
         if unlearnt - self._clouds:
-            staying += (Peer(address=address) for address in hub_state.plain)
+            staying += (TunnelPeer(address=address) for address in hub_state.plain)
         addresses = {p.address for p in admitted_peers} | self._ending_addresses()
         keys = {p.key for p in admitted_peers if p.key} | {row.key for row in over}
         return [p for p in staying if p.address not in addresses and p.key not in keys]

@@ -18,7 +18,7 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
-from slurm_elastic.features.books import Books, charges, read_books
+from slurm_elastic.features.books import CostRows, charges, read_books
 from slurm_elastic.model.machine_states import Ended, Lost
 from slurm_elastic.model.memory import generation_time
 from slurm_elastic.model.protocols import Provider
@@ -124,7 +124,7 @@ def _count_machine(counts: Counts, machine: Machine, since: float, until: float)
         observe(counts, "boot_seconds", seconds, cloud=instance.cloud, pool=machine.pool)
 
 
-def _count_dollars(counts: Counts, config: Config, books: Books) -> None:
+def _count_dollars(counts: Counts, config: Config, books: CostRows) -> None:
     budgets = config.policies.account_budgets
     for charge in charges(books):
         instance, pool = charge.machine.instance, charge.machine.pool
@@ -143,7 +143,7 @@ def _count_dollars(counts: Counts, config: Config, books: Books) -> None:
                 counts[name] += micro / 1e6
 
 
-def _count_starts(counts: Counts, books: Books) -> None:
+def _count_starts(counts: Counts, books: CostRows) -> None:
     """Count the delays until a machine's first job runs: since the machine's registration, and
     since the request for it.
     """

@@ -19,7 +19,7 @@ from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.cost_notes import note_costs
 from slurm_elastic.features.usage_counters import CallTimes, settle
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.money.cost_split import share
 
@@ -69,7 +69,9 @@ class UsageRecord(Part):
             note_costs(site, changed_runs, jobs)
 
 
-def news(site: Site, before: Sequence[Run], jobs: Iterable[SlurmJob], now: float) -> list[Run]:
+def news(
+    site: Site, before: Sequence[ChargedRun], jobs: Iterable[SlurmJob], now: float
+) -> list[ChargedRun]:
     """The runs that differ from the ledger's rows. ``before``: the ledger's open runs."""
     slurm_runs = [run for job in jobs if (run := run_of(site, job)) is not None]
     since = min((run.end for run in slurm_runs if run.end is not None), default=now)
@@ -83,7 +85,7 @@ def news(site: Site, before: Sequence[Run], jobs: Iterable[SlurmJob], now: float
     return changed_runs + [replace(run, end=max(run.begin, now)) for run in opened.values()]
 
 
-def run_of(site: Site, job: SlurmJob) -> Run | None:
+def run_of(site: Site, job: SlurmJob) -> ChargedRun | None:
     """The present or last run of a job on nodes of ours; None if it has none."""
     has_ended = job.has_ended
     if not job.start or not (job.states & RUNS or (has_ended and job.states & ENDED)):
@@ -91,7 +93,7 @@ def run_of(site: Site, job: SlurmJob) -> Run | None:
     shares = _shares(site, job)
     if not shares:
         return None
-    return Run(
+    return ChargedRun(
         job=job.id,
         begin=job.start,
         end=max(job.end, job.start) if has_ended else None,

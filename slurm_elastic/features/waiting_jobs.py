@@ -14,7 +14,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words import partition_states
 from slurm_elastic.policies.growth import usable
 from slurm_elastic.policies.growth.capacity import Slurm
-from slurm_elastic.policies.growth.feature_counts import Part, Term, alternatives
+from slurm_elastic.policies.growth.feature_counts import FeatureCount, Term, alternatives
 from slurm_elastic.policies.growth.scaling import PendingJob
 from slurm_elastic.policies.launch.verdict import could_run, features, need
 from slurm_elastic.policies.launch.waiting import fixed_arrays, is_counted, is_limit_fixed
@@ -247,7 +247,7 @@ class _Wish:
             ]
             names = tuple(candidate.pool.name for candidate in fitting)
             return (self._row._replace(pools=names),) if names else ()
-        alternative_ways = alternative_ways or ((Part(self._row.nodes, _ANY_NODE),),)
+        alternative_ways = alternative_ways or ((FeatureCount(self._row.nodes, _ANY_NODE),),)
         rows_by_way = (
             self._rows_of_way(way, cloud_pools)
             for cloud_pools in clouds.values()
@@ -259,7 +259,7 @@ class _Wish:
         return sum(len(candidate.reachable) for candidate in candidates) >= self._row.nodes
 
     def _rows_of_way(
-        self, way: Sequence[Part], candidates: Sequence[PoolNodes]
+        self, way: Sequence[FeatureCount], candidates: Sequence[PoolNodes]
     ) -> Sequence[PendingJob]:
         """A row for each part, or none: a job gets all of its nodes or does not start."""
         rows = [
@@ -267,7 +267,9 @@ class _Wish:
         ]
         return rows if len(rows) == len(way) else ()
 
-    def _row_of(self, node_part: Part, candidates: Sequence[PoolNodes]) -> PendingJob | None:
+    def _row_of(
+        self, node_part: FeatureCount, candidates: Sequence[PoolNodes]
+    ) -> PendingJob | None:
         candidates = [
             candidate for candidate in candidates if node_part.term.holds(features(candidate.pool))
         ]

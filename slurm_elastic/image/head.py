@@ -70,7 +70,7 @@ def tree_for(slurm: str, debian: str, say: Callable[[str], None]) -> Path | None
     return tree
 
 
-class Head:
+class TrialHead:
     """slurmctld and munged in the network namespace of their machine.
 
     ``work``: a directory for their files. ``more``: further lines of slurm.conf.

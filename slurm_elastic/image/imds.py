@@ -47,7 +47,7 @@ def _listed(answers: Mapping[str, str], directory: str) -> bytes | None:
     return "\n".join(sorted(names - {USER_DATA, TOKENS, BESIDE})).encode() if names else None
 
 
-class Metadata(BaseHTTPRequestHandler):
+class MetadataAnswers(BaseHTTPRequestHandler):
     """PUT returns a token. GET answers requests with a token. 404 for unknown paths."""
 
     answers: dict[str, str] = {}  # noqa: RUF012 - by path below meta-data/, one set a test
@@ -85,14 +85,14 @@ def serving(**answers: str) -> Iterator[str]:
     """Serve ``answers`` on a free port until the end of the block. Yield the URL up to
     ``/latest/``.
     """
-    Metadata.answers = dict(answers)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+    MetadataAnswers.answers = dict(answers)
+    with ThreadingHTTPServer(("127.0.0.1", 0), MetadataAnswers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/latest/"
         server.shutdown()
 
 
-class Written(Metadata):
+class Written(MetadataAnswers):
     """Read the answers from the file at each request."""
 
     def known(self) -> Mapping[str, str]:
@@ -105,7 +105,7 @@ class Written(Metadata):
         return answers
 
 
-class Server(ThreadingHTTPServer):
+class MetadataServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Do not resolve the address's name, as HTTPServer does: without a name server that takes
         long.
@@ -115,4 +115,4 @@ class Server(ThreadingHTTPServer):
 
 
 if __name__ == "__main__":
-    Server((ADDRESS, 80), Written).serve_forever()
+    MetadataServer((ADDRESS, 80), Written).serve_forever()

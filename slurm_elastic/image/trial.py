@@ -25,8 +25,8 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.features.host_keys import HostKey, printed_keys
 from slurm_elastic.features.ssh_file import (
+    FileTarget,
     PushError,
-    Target,
     WrongHostKeyError,
     ordered,
     push,
@@ -35,7 +35,7 @@ from slurm_elastic.features.ssh_file import (
 from slurm_elastic.image import machine, network
 from slurm_elastic.image.cloud_metadata import KINDS, NODE, Card, Identity, configuration
 from slurm_elastic.image.commands import run, started
-from slurm_elastic.image.head import Head
+from slurm_elastic.image.head import TrialHead
 from slurm_elastic.image.imds import ADDRESS as METADATA
 from slurm_elastic.image.recipe import LOGIN
 from slurm_elastic.providers.base.joining import KEY_MARK
@@ -89,7 +89,7 @@ class BootTrial:
         self._began = time.monotonic()
         self._console = work / "console"
         tree = Path(order.tree) if order.tree else None
-        self._head = Head(work, tree, NODE, network.address(0))
+        self._head = TrialHead(work, tree, NODE, network.address(0))
         self._machine: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
@@ -157,8 +157,8 @@ class BootTrial:
         run(["xorriso", "-as", "mkisofs", "-quiet", *volume, directory])
         return (str(drive),)
 
-    def _target(self, timeout: float = _SSH_TIMEOUT_S) -> Target:
-        return Target(
+    def _target(self, timeout: float = _SSH_TIMEOUT_S) -> FileTarget:
+        return FileTarget(
             address=network.address(0), port=22, user=LOGIN, path="/etc/munge/munge.key",
             owner="munge:munge", mark=KEY_MARK, timeout=timeout,
         )  # fmt: skip

@@ -19,7 +19,7 @@ def try_pool(pool: str) -> str:
     )
 
 
-class Level(StrEnum):
+class FindingLevel(StrEnum):
     """The severity of a finding. NOTE: nothing is wrong, but an admin may want to know it."""
 
     OK = "ok"
@@ -34,7 +34,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     """
 
     what: str
-    level: Level
+    level: FindingLevel
     found: str
     expected: str = ""
     advice: str = ""
@@ -43,7 +43,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     @staticmethod
     def ok(what: str, found: str) -> Finding:
         """A finding of a thing that is as it should be."""
-        return Finding(what=what, level=Level.OK, found=found)
+        return Finding(what=what, level=FindingLevel.OK, found=found)
 
     @staticmethod
     def note(
@@ -51,7 +51,12 @@ class Finding(Struct, frozen=True, kw_only=True):
     ) -> Finding:
         """A finding that is worth knowing."""
         return Finding(
-            what=what, level=Level.NOTE, found=found, expected=expected, advice=advice, cause=cause
+            what=what,
+            level=FindingLevel.NOTE,
+            found=found,
+            expected=expected,
+            advice=advice,
+            cause=cause,
         )
 
     @staticmethod
@@ -60,5 +65,10 @@ class Finding(Struct, frozen=True, kw_only=True):
     ) -> Finding:
         """A finding that must be corrected."""
         return Finding(
-            what=what, level=Level.WRONG, found=found, expected=expected, advice=advice, cause=cause
+            what=what,
+            level=FindingLevel.WRONG,
+            found=found,
+            expected=expected,
+            advice=advice,
+            cause=cause,
         )

@@ -211,7 +211,7 @@ class Health(Struct, frozen=True, kw_only=True):
         return f"{name}: {(self.error or '').removeprefix(prefix)}"
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class ChargedRun(Struct, frozen=True, kw_only=True):
     """One run of a job on nodes of ours, from ``begin`` to ``end`` (Unix time; None: it runs).
     ``shares``: pairs of a hostlist and the millionths of each of these nodes that the job has
     (``policies.money.cost_split``).

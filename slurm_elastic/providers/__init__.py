@@ -14,7 +14,7 @@ from slurm_elastic.config import NO_UUID, Cluster, Config
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.protocols import ImageStore, Provider
-from slurm_elastic.providers.base.refused import Refused
+from slurm_elastic.providers.base.refused import RefusedProvider
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def open_providers(config: Config) -> dict[str, Provider]:
             providers[cloud.name] = open_provider(cloud, config.cluster, config)
         except ConfigError as error:
             refused.append(error)
-            providers[cloud.name] = Refused(cloud.name, str(error))
+            providers[cloud.name] = RefusedProvider(cloud.name, str(error))
     if refused and len(refused) == len(providers):
         raise refused[0]
     for reason in refused:

@@ -89,7 +89,7 @@ def refresh(config: Config, now: float) -> Sequence[str]:
     return unanswered
 
 
-class Keeper:
+class CatalogueKeeper:
     """Keeps the catalogues of ``plain`` (the configuration as it was read) fresh. It calls
     ``changed`` once, when they lead to a configuration that differs from ``used``.
     """
@@ -176,7 +176,7 @@ KIND = "catalogue"
 """The kind of decisions about the types and prices by which a pool's machines are bought."""
 
 
-class Decisions(Protocol):
+class DecisionReader(Protocol):
     """The methods of the ledger that read and store decisions."""
 
     def about(self, subject: str) -> Sequence[Decision]: ...
@@ -184,7 +184,7 @@ class Decisions(Protocol):
     def record(self, *decisions: Decision) -> None: ...
 
 
-def tell_used(config: Config, decisions: Decisions, now: float) -> None:
+def tell_used(config: Config, decisions: DecisionReader, now: float) -> None:
     """Record the types and prices of the pools of catalogued clouds for ``explain``, if they have
     changed.
     """

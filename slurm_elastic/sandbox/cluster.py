@@ -31,7 +31,7 @@ from slurm_elastic.sandbox.daemons import (
     Daemons,
 )
 from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.hypervisor import Network
+from slurm_elastic.sandbox.hypervisor import MachineNetwork
 from slurm_elastic.sandbox.layout import MARKER, Layout, Saved
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.processes import Processes, SlurmdMachines
@@ -93,7 +93,7 @@ class Sandbox(Shell):
         build.write_files(self.spec, ports, layout)
         if self.spec.image:
             progress("the network of virtual machines")
-            Network(layout.dir).up()
+            MachineNetwork(layout.dir).up()
         progress("munged")
         self._daemons.munged()
         if self._cloud("aws"):
@@ -152,7 +152,7 @@ class Sandbox(Shell):
         self.processes.stop(MUNGED, 5.0)
         self._end_unrecorded()
         if self.layout.read().spec.image:
-            Network(self.layout.dir).down()
+            MachineNetwork(self.layout.dir).down()
         shutil.rmtree(self.layout.dir)
 
     def _end_unrecorded(self) -> None:

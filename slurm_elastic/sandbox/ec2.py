@@ -23,7 +23,7 @@ from slurm_elastic.base.errors import SandboxError, SlurmElasticError
 from slurm_elastic.providers.base.prices.trace import load_trace
 from slurm_elastic.sandbox import ec2_moto
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
-from slurm_elastic.sandbox.ec2_front import Front
+from slurm_elastic.sandbox.ec2_front import Ec2Front
 from slurm_elastic.sandbox.loopback_only import isolated_env
 from slurm_elastic.sandbox.steering import HOST, serve_until_ended
 
@@ -48,7 +48,7 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
     cloud = EmulatedCloud(speed, time.time())
     if prices:
         cloud.prices.replay(load_trace(prices), speed, time.time())
-    front = Front(cloud, ec2_moto.application())
+    front = Ec2Front(cloud, ec2_moto.application())
     try:
         server = make_server(HOST, port, front, threaded=True, request_handler=_handler())
     # Werkzeug raises SystemExit if the port is in use.

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 from msgspec import Struct
 
-from slurm_elastic.sandbox.ec2_faults import Ec2Error, Target
+from slurm_elastic.sandbox.ec2_faults import Ec2Error, FaultTarget
 
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]*)/[^/]*/([^/]*)/")
@@ -21,7 +21,7 @@ _CREDENTIAL = re.compile(r"Credential=([^/,\s]*)/[^/]*/([^/]*)/")
 ElementTree.register_namespace("", NAMESPACE.rstrip("/"))
 
 
-class Call(Struct, frozen=True, kw_only=True):
+class Ec2Call(Struct, frozen=True, kw_only=True):
     """A request. ``params``: the fields of the form; ``key``: the access key id."""
 
     action: str
@@ -30,12 +30,12 @@ class Call(Struct, frozen=True, kw_only=True):
     region: str = "us-east-1"
 
     @property
-    def target(self) -> Target:
+    def target(self) -> FaultTarget:
         """The kind of machine that the call is about, for faults and stock."""
         p = self.params
         launch = self.action == "RunInstances"
         spot = p.get("InstanceMarketOptions.MarketType") == "spot"
-        return Target(
+        return FaultTarget(
             action=self.action,
             market=("spot" if spot else "on-demand") if launch else "",
             type=p.get("InstanceType", "") if launch else "",
@@ -85,12 +85,12 @@ class Call(Struct, frozen=True, kw_only=True):
         return urlencode({**self.params, **changes}).encode()
 
 
-def parse(body: bytes, authorization: str) -> Call:
+def parse(body: bytes, authorization: str) -> Ec2Call:
     """Parse a signed form request."""
     params = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     signed = _CREDENTIAL.search(authorization)
     key, region = (signed[1], signed[2]) if signed else ("", "us-east-1")
-    return Call(action=params.get("Action", ""), params=params, key=key, region=region)
+    return Ec2Call(action=params.get("Action", ""), params=params, key=key, region=region)
 
 
 def error_xml(error: Ec2Error) -> bytes:

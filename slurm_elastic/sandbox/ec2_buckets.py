@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from slurm_elastic.sandbox.ec2_api import Call
+from slurm_elastic.sandbox.ec2_api import Ec2Call
 from slurm_elastic.sandbox.ec2_faults import Ec2Error
 
 _REQUESTS = {
@@ -46,7 +46,7 @@ class Buckets:
         """Advance the time of the buckets."""
         self._ahead += seconds
 
-    def refuse(self, call: Call) -> Ec2Error | None:
+    def refuse(self, call: Ec2Call) -> Ec2Error | None:
         """Return EC2's error if a bucket lacks tokens for the call, or None and take the tokens."""
         if not self.on:
             return None
@@ -75,7 +75,7 @@ class Buckets:
         return level
 
 
-def _machines(call: Call) -> int:
+def _machines(call: Ec2Call) -> int:
     if call.action == "RunInstances":
         return int(call.params.get("MaxCount", 1))
     if call.action == "CreateFleet":

@@ -18,10 +18,10 @@ from msgspec import Struct
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.providers.aws.tags import FleetNodeNames
 from slurm_elastic.sandbox import ec2_quotas
-from slurm_elastic.sandbox.ec2_api import Call
+from slurm_elastic.sandbox.ec2_api import Ec2Call
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, EventQueue
-from slurm_elastic.sandbox.ec2_faults import Fault, Faults, Stock, Target
+from slurm_elastic.sandbox.ec2_faults import Fault, Faults, FaultTarget, Stock
 from slurm_elastic.sandbox.ec2_prices import Quote, shipped
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Interruption(Struct, frozen=True):
     deadline: float
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class ScheduledEvent(Struct, frozen=True, kw_only=True):
     """Scheduled maintenance of a machine. ``not_before`` is Unix time."""
 
     code: str
@@ -65,7 +65,7 @@ class MachineView(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class View(Struct, frozen=True, kw_only=True):
+class Ec2View(Struct, frozen=True, kw_only=True):
     """The answer of the control API. ``calls``: requests by action since the reset; ``throttled``:
     requests that were rejected by rate limits.
     """
@@ -86,7 +86,7 @@ class EmulatedInstance:
     """A machine of moto, and our own facts about it."""
 
     instance: Any
-    target: Target
+    target: FaultTarget
     launched: float
     visible_from: float
     node: str
@@ -168,10 +168,10 @@ class EmulatedCloud:
         self.buckets = Buckets()
         self.quotas = ec2_quotas.shipped()
         self.listed_prices: dict[str, float] = {}
-        self.events: dict[str, Event] = {}
+        self.events: dict[str, ScheduledEvent] = {}
         self.consoles: dict[str, str] = {}
 
-    def zone_of(self, call: Call) -> str:
+    def zone_of(self, call: Ec2Call) -> str:
         """Return the zone in which a launch would place its machines."""
         placed = call.params.get("Placement.AvailabilityZone")
         subnet = self._backends[call.region].subnets.get(call.params.get("SubnetId", ""), {})
@@ -188,16 +188,18 @@ class EmulatedCloud:
             return None
         return backend.get_launch_template_by_name(name).get_version(1).data
 
-    def free(self, target: Target) -> int | None:
+    def free(self, target: FaultTarget) -> int | None:
         """Return how many machines of this kind are available now; None: any number."""
         return self.stock.free(target, (m.target for m in self.machines.values() if m.placed))
 
-    def stopped(self, ids: Iterable[str]) -> list[Target]:
+    def stopped(self, ids: Iterable[str]) -> list[FaultTarget]:
         """Return the kinds of the stopped machines among these."""
         machines = [m for i in ids if (m := self.machines.get(i)) is not None]
         return [m.target for m in machines if m.state == _STOPPED]
 
-    def launched(self, call: Call, reservation: str, target: Target, now: float) -> Sequence[str]:
+    def launched(
+        self, call: Ec2Call, reservation: str, target: FaultTarget, now: float
+    ) -> Sequence[str]:
         """Record the machines of a reservation that moto has just made. Returns their ids."""
         instances: list[Any] = self._backends[call.region].reservations[reservation].instances
         names, spot_tags = FleetNodeNames(), call.spot_tags()
@@ -274,9 +276,9 @@ class EmulatedCloud:
                 reason.code = _INTERRUPTED
                 reason.message = f"{_INTERRUPTED}: Spot instance termination"
 
-    def view(self, now: float) -> View:
+    def view(self, now: float) -> Ec2View:
         """Return the whole state for the control API."""
-        return View(
+        return Ec2View(
             now=now,
             machines=tuple(m.view() for m in self.machines.values()),
             calls=dict(self.calls),

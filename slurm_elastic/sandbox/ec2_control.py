@@ -12,7 +12,7 @@ import msgspec
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.providers.base.prices.trace import load_trace
-from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, Event, View
+from slurm_elastic.sandbox.ec2_cloud import Ec2View, EmulatedCloud, ScheduledEvent
 from slurm_elastic.sandbox.steering import Order, Steering
 
 
@@ -81,7 +81,7 @@ def _schedule(
     seconds: float,
     description: str = "The instance is scheduled for maintenance",
 ) -> None:
-    event = Event(code=code, description=description, not_before=now + seconds)
+    event = ScheduledEvent(code=code, description=description, not_before=now + seconds)
     cloud.events.update(dict.fromkeys(ids, event))
 
 
@@ -121,9 +121,9 @@ class Ec2Control(Steering):
 
     cloud = "EC2"
 
-    def state(self) -> View:
+    def state(self) -> Ec2View:
         """Return machines, faults, stock, prices and the numbers of calls."""
-        return msgspec.json.decode(self._ask("GET", "state"), type=View)
+        return msgspec.json.decode(self._ask("GET", "state"), type=Ec2View)
 
     def stock(self, pattern: str, count: int | None) -> None:
         """Limit the machines whose ``type/zone/market`` matches the pattern; None: no limit."""

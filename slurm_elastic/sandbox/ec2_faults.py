@@ -124,7 +124,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return error
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class FaultTarget(Struct, frozen=True, kw_only=True):
     """The properties of a call by which faults and stock select it."""
 
     action: str
@@ -159,7 +159,7 @@ class Faults:
         with self._lock:
             return tuple(self._faults)
 
-    def take(self, target: Target, stage: Stage) -> Fault | None:
+    def take(self, target: FaultTarget, stage: Stage) -> Fault | None:
         """Return the fault that strikes this call at this stage, and count it down; None if
         none.
         """
@@ -170,7 +170,7 @@ class Faults:
                     return fault
         return None
 
-    def strike(self, target: Target, stage: Stage, stopped: Event) -> Fault | None:
+    def strike(self, target: FaultTarget, stage: Stage, stopped: Event) -> Fault | None:
         """Take a fault, log it, and wait for its delay or until the cloud is ``stopped``. Returns
         None if there is no fault, or if the delay was all of it.
         """
@@ -212,7 +212,7 @@ class Stock:
         else:
             self.limits[pattern] = count
 
-    def free(self, target: Target, alive: Iterable[Target]) -> int | None:
+    def free(self, target: FaultTarget, alive: Iterable[FaultTarget]) -> int | None:
         """Return how many more machines are available beside those ``alive``; None: any number."""
         bounds = {p: n for p, n in self.limits.items() if fnmatchcase(_kind(target), p)}
         if not bounds:
@@ -224,11 +224,11 @@ class Stock:
         return max(min(remaining), 0)
 
 
-def _kind(target: Target) -> str:
+def _kind(target: FaultTarget) -> str:
     return f"{target.type}/{target.zone}/{target.market}"
 
 
-def _matches(fault: Fault, target: Target) -> bool:
+def _matches(fault: Fault, target: FaultTarget) -> bool:
     return (
         fnmatchcase(target.action, fault.action)
         and fnmatchcase(target.market, fault.market)

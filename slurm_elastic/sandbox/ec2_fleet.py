@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.sandbox.ec2_api import Call, answer_xml, elements
-from slurm_elastic.sandbox.ec2_faults import Ec2Error, Target
+from slurm_elastic.sandbox.ec2_api import Ec2Call, answer_xml, elements
+from slurm_elastic.sandbox.ec2_faults import Ec2Error, FaultTarget
 
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
@@ -31,7 +31,7 @@ class Override(Struct, frozen=True, kw_only=True):
 
     template: Mapping[str, str]
     fields: Mapping[str, str]
-    target: Target
+    target: FaultTarget
     price: float
 
     @property
@@ -40,7 +40,7 @@ class Override(Struct, frozen=True, kw_only=True):
         return float(self.fields.get("Priority", "inf"))
 
 
-class Fleet(Struct, frozen=True, kw_only=True):
+class FleetAnswer(Struct, frozen=True, kw_only=True):
     """The result: machines and errors per override."""
 
     id: str
@@ -58,18 +58,18 @@ class Shop(Protocol):
 
     cloud: EmulatedCloud
 
-    def refusal_of(self, target: Target, call: Call) -> Ec2Error | None:
+    def refusal_of(self, target: FaultTarget, call: Ec2Call) -> Ec2Error | None:
         """Return why a target is not available now, apart from the stock: a fault or the maximum
         price; None if it is.
         """
         ...
 
-    def start_machines(self, call: Call, target: Target, count: int) -> Sequence[str]:
+    def start_machines(self, call: Ec2Call, target: FaultTarget, count: int) -> Sequence[str]:
         """Start so many machines by RunInstances. Returns their ids."""
         ...
 
 
-def create(shop: Shop, call: Call, now: float) -> Fleet:
+def create(shop: Shop, call: Ec2Call, now: float) -> FleetAnswer:
     """Carry out CreateFleet. The errors of single overrides are in the result."""
     requested = int(call.params["TargetCapacitySpecification.TotalTargetCapacity"])
     overrides = _in_order(shop, call, list(_overrides(shop, call, now)), requested)
@@ -88,10 +88,10 @@ def create(shop: Shop, call: Call, now: float) -> Fleet:
             remaining -= count
         if not remaining:
             break
-    return Fleet(id=f"fleet-{uuid.uuid4()}", machines=tuple(machines), errors=tuple(errors))
+    return FleetAnswer(id=f"fleet-{uuid.uuid4()}", machines=tuple(machines), errors=tuple(errors))
 
 
-def unknown_template(shop: Shop, call: Call) -> Ec2Error | None:
+def unknown_template(shop: Shop, call: Ec2Call) -> Ec2Error | None:
     """Return EC2's error if the launch template does not exist, else None."""
     name = call.params.get(f"{_SPEC}.LaunchTemplateName", "")
     if shop.cloud.template(call.region, name) is not None:
@@ -104,16 +104,16 @@ _CONFIG = "LaunchTemplateConfigs.1"
 _SPEC = f"{_CONFIG}.LaunchTemplateSpecification"
 
 
-def _minimum(call: Call) -> int:
+def _minimum(call: Ec2Call) -> int:
     kinds = ("SpotOptions", "OnDemandOptions")
     return max(int(call.params.get(f"{kind}.MinTargetCapacity", 0)) for kind in kinds)
 
 
-def _market(call: Call) -> str:
+def _market(call: Ec2Call) -> str:
     return call.params.get("TargetCapacitySpecification.DefaultTargetCapacityType", "on-demand")
 
 
-def _overrides(shop: Shop, call: Call, now: float) -> Iterator[Override]:
+def _overrides(shop: Shop, call: Ec2Call, now: float) -> Iterator[Override]:
     name = call.params[f"{_SPEC}.LaunchTemplateName"]
     for n in range(1, len(call.params)):
         prefix = f"{_CONFIG}.Overrides.{n}."
@@ -124,7 +124,7 @@ def _overrides(shop: Shop, call: Call, now: float) -> Iterator[Override]:
         if "AvailabilityZone" in fields:
             place["Placement.AvailabilityZone"] = fields["AvailabilityZone"]
         zone = shop.cloud.zone_of(replace(call, params=place))
-        target = Target(
+        target = FaultTarget(
             action=call.action, market=_market(call), type=fields["InstanceType"], zone=zone
         )
         quote = shop.cloud.prices.quote(target.type, zone, now)
@@ -136,7 +136,9 @@ def _overrides(shop: Shop, call: Call, now: float) -> Iterator[Override]:
         )
 
 
-def _in_order(shop: Shop, call: Call, overrides: list[Override], requested: int) -> list[Override]:
+def _in_order(
+    shop: Shop, call: Ec2Call, overrides: list[Override], requested: int
+) -> list[Override]:
     market = "Spot" if _market(call) == "spot" else "OnDemand"
     strategy = call.params.get(f"{market}Options.AllocationStrategy", "lowest-price")
     if "prioritized" in strategy:
@@ -152,7 +154,7 @@ def _in_order(shop: Shop, call: Call, overrides: list[Override], requested: int)
     return sorted(overrides, key=lambda o: (is_short(o), o.price))
 
 
-def run_call(cloud: EmulatedCloud, call: Call, override: Override) -> Call:
+def run_call(cloud: EmulatedCloud, call: Ec2Call, override: Override) -> Ec2Call:
     """Return the RunInstances call for an override."""
     data: Mapping[str, Any] = (
         cloud.template(call.region, override.template["LaunchTemplateName"]) or {}
@@ -172,7 +174,7 @@ def run_call(cloud: EmulatedCloud, call: Call, override: Override) -> Call:
     return replace(call, action="RunInstances", params={**params, **_tags(call, data)})
 
 
-def _tags(call: Call, data: Mapping[str, Any]) -> dict[str, str]:
+def _tags(call: Ec2Call, data: Mapping[str, Any]) -> dict[str, str]:
     """Return the tags of the call, without the fleet's own, and the template's tags of spot
     requests. RunInstances needs them numbered without a gap.
     """
@@ -196,12 +198,12 @@ def _tags(call: Call, data: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def created_xml(fleet: Fleet) -> bytes:
+def created_xml(fleet: FleetAnswer) -> bytes:
     """Return the answer to CreateFleet."""
     return answer_xml("CreateFleet", elements(fleetId=fleet.id) + _contents(fleet))
 
 
-def described_xml(fleets: Sequence[Fleet]) -> bytes:
+def described_xml(fleets: Sequence[FleetAnswer]) -> bytes:
     """Return the answer to DescribeFleets."""
     items = "".join(
         f"<item>{elements(fleetId=f.id, type='instant', fleetState='active')}{_contents(f)}</item>"
@@ -210,7 +212,7 @@ def described_xml(fleets: Sequence[Fleet]) -> bytes:
     return answer_xml("DescribeFleets", f"<fleetSet>{items}</fleetSet>")
 
 
-def _contents(fleet: Fleet) -> str:
+def _contents(fleet: FleetAnswer) -> str:
     errors = "".join(
         f"<item>{_override_xml(o)}"
         + elements(lifecycle=o.target.market, errorCode=e.code, errorMessage=e.message)

@@ -28,7 +28,7 @@ from slurm_elastic.sandbox import (
     ec2_quotas,
 )
 from slurm_elastic.sandbox.ec2_api import (
-    Call,
+    Ec2Call,
     answer_xml,
     elements,
     error_xml,
@@ -38,7 +38,7 @@ from slurm_elastic.sandbox.ec2_api import (
     without_instances,
 )
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
-from slurm_elastic.sandbox.ec2_faults import PAGE, Ec2Error, Fault, FaultKind, Stage, Target
+from slurm_elastic.sandbox.ec2_faults import PAGE, Ec2Error, Fault, FaultKind, FaultTarget, Stage
 from slurm_elastic.sandbox.ec2_spot import special_answer
 from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.sandbox.steering import PREFIX, ControlAnswer, answer_order
@@ -77,20 +77,20 @@ class _Launch(Struct, frozen=True):
 class _Shop:
     """The part of the front that a fleet uses: several launches within one request."""
 
-    def __init__(self, front: Front, environ: Environ) -> None:
+    def __init__(self, front: Ec2Front, environ: Environ) -> None:
         self.cloud = front.cloud
         self._front = front
         self._environ = environ
 
-    def refusal_of(self, target: Target, call: Call) -> Ec2Error | None:
+    def refusal_of(self, target: FaultTarget, call: Ec2Call) -> Ec2Error | None:
         fault = self.cloud.faults.take(target, Stage.STOCK)
         return fault.error(target.market) if fault else self._front.price_error(call, target)
 
-    def start_machines(self, call: Call, target: Target, count: int) -> Sequence[str]:
+    def start_machines(self, call: Ec2Call, target: FaultTarget, count: int) -> Sequence[str]:
         return self._front.start(call, target, count, self._environ)[1]
 
 
-class Front:
+class Ec2Front:
     """The WSGI application. ``moto``: moto's own application; ``clock`` returns Unix time."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_tokens", "_fleets")}
@@ -110,7 +110,7 @@ class Front:
         task = PeriodicTask("reaper", self._reap, _REAP_EVERY_S, first_in_s=_REAP_EVERY_S)
         self.reaper = PeriodicThread(task, self._stopped)
         self._tokens: dict[str, _Launch] = {}
-        self._fleets: dict[str, ec2_fleet.Fleet] = {}
+        self._fleets: dict[str, ec2_fleet.FleetAnswer] = {}
         self._imports = ec2_images.Imports()
         self._services = {
             ec2_quotas.TARGET: self._json(lambda b: ec2_quotas.answer(b, self.cloud.quotas)),
@@ -188,7 +188,7 @@ class Front:
             with self._lock:
                 self.cloud.calls[action] += 1
                 answer = answer_of(body)
-            fault = self.cloud.faults.take(Target(action=action), Stage.ENTRY)
+            fault = self.cloud.faults.take(FaultTarget(action=action), Stage.ENTRY)
             answer = (fault.error("") if fault else None) or answer
             if isinstance(answer, Ec2Error):
                 return ControlAnswer(answer.status, ec2_quotas.error_json(answer), ec2_quotas.JSON)
@@ -212,7 +212,7 @@ class Front:
         action = f"S3{environ['REQUEST_METHOD']}"
         with self._lock:
             self.cloud.calls[action] += 1
-        target = Target(action=action)
+        target = FaultTarget(action=action)
         fault = self.cloud.faults.strike(target, Stage.ENTRY, self._stopped)
         if fault is None:
             return None
@@ -226,7 +226,7 @@ class Front:
         with self._lock:
             return [*self._moto(environ | {"wsgi.input": io.BytesIO(body)}, start_response)]
 
-    def _strike(self, target: Target, stage: Stage) -> ControlAnswer | None:
+    def _strike(self, target: FaultTarget, stage: Stage) -> ControlAnswer | None:
         """Return the error that a fault gives this call; None without a fault. A raised
         ConnectionError drops the connection.
         """
@@ -237,7 +237,7 @@ class Front:
             return ControlAnswer(200, PAGE, "text/html")
         return _refusal(fault, target)
 
-    def _serve(self, call: Call, target: Target, environ: Environ) -> ControlAnswer:
+    def _serve(self, call: Ec2Call, target: FaultTarget, environ: Environ) -> ControlAnswer:
         now = self._clock()
         match call.action:
             case "RunInstances":
@@ -268,14 +268,14 @@ class Front:
         fleets = [f for f in self._fleets.values() if not ids or f.id in ids]
         return ControlAnswer(200, ec2_fleet.described_xml(fleets))
 
-    def _describe_instances(self, call: Call, environ: Environ, now: float) -> ControlAnswer:
+    def _describe_instances(self, call: Ec2Call, environ: Environ, now: float) -> ControlAnswer:
         answer = self._forward(environ, call.body({}))
         hidden = self.cloud.hidden(now)
         if answer.status == 200 and hidden:
             return replace(answer, body=without_instances(answer.body, hidden))
         return answer
 
-    def _run_instances(self, call: Call, target: Target, environ: Environ) -> ControlAnswer:
+    def _run_instances(self, call: Ec2Call, target: FaultTarget, environ: Environ) -> ControlAnswer:
         # Before the stock: a repeated token gets its answer even if the stock has run out.
         earlier_answer = self._earlier_answer(call)
         if earlier_answer:
@@ -296,7 +296,7 @@ class Front:
             self._store_launch(call, answer, ids)
         return answer
 
-    def _register(self, call: Call, environ: Environ) -> ControlAnswer:
+    def _register(self, call: Ec2Call, environ: Environ) -> ControlAnswer:
         """Register an image with the requested disk. moto would give it a disk of its own."""
         if refusal := ec2_images.refusal_of(call):
             return _error(refusal)
@@ -305,7 +305,7 @@ class Front:
             ec2_images.complete_image(call)
         return answer
 
-    def _start_stopped(self, call: Call, environ: Environ) -> ControlAnswer:
+    def _start_stopped(self, call: Ec2Call, environ: Environ) -> ControlAnswer:
         """Start stopped machines if the stock permits. A stopped machine has no host, so it needs
         one like a new machine.
         """
@@ -317,7 +317,7 @@ class Front:
                 return _refusal(Fault(kind=FaultKind.CAPACITY), target)
         return self._forward(environ, call.body({}))
 
-    def _create_fleet(self, call: Call, environ: Environ) -> ControlAnswer:
+    def _create_fleet(self, call: Ec2Call, environ: Environ) -> ControlAnswer:
         earlier_answer = self._earlier_answer(call)
         if earlier_answer:
             return earlier_answer
@@ -332,7 +332,7 @@ class Front:
         return answer
 
     def start(
-        self, call: Call, target: Target, count: int, environ: Environ
+        self, call: Ec2Call, target: FaultTarget, count: int, environ: Environ
     ) -> tuple[ControlAnswer, Sequence[str]]:
         """Let moto start so many machines, and record them. Returns the answer and the ids."""
         answer = self._forward(environ, call.body({"MinCount": str(count), "MaxCount": str(count)}))
@@ -341,12 +341,12 @@ class Front:
             return answer, ()
         return answer, self.cloud.launched(call, match[1].decode(), target, self._clock())
 
-    def _earlier_answer(self, call: Call) -> ControlAnswer | None:
+    def _earlier_answer(self, call: Ec2Call) -> ControlAnswer | None:
         """Return the earlier answer to the call's client token; None if the token is new."""
         launch = self._tokens.get(call.params.get("ClientToken", ""))
         return self._repeat_answer(launch, _digest(call)) if launch else None
 
-    def _store_launch(self, call: Call, answer: ControlAnswer, ids: Sequence[str]) -> None:
+    def _store_launch(self, call: Ec2Call, answer: ControlAnswer, ids: Sequence[str]) -> None:
         token = call.params.get("ClientToken", "")
         if token:
             self._tokens[token] = _Launch(_digest(call), answer, tuple(ids))
@@ -365,7 +365,7 @@ class Front:
         coded = {i: (_STATE_CODES.get(name, 0), name) for i, name in states.items()}
         return replace(launch.answer, body=with_states(launch.answer.body, coded))
 
-    def price_error(self, call: Call, target: Target) -> Ec2Error | None:
+    def price_error(self, call: Ec2Call, target: FaultTarget) -> Ec2Error | None:
         """Return EC2's error if a spot launch's maximum price is below the present price, else
         None.
         """
@@ -388,18 +388,18 @@ class Front:
         return ControlAnswer(*ec2_moto.ask(self._moto, environ, body))
 
 
-def _digest(call: Call) -> bytes:
+def _digest(call: Ec2Call) -> bytes:
     """Return a digest of the fields in sorted order, because clients may reorder the same
     fields.
     """
     return hashlib.sha256(repr(sorted(call.params.items())).encode()).digest()
 
 
-def _refusal(fault: Fault, target: Target) -> ControlAnswer:
+def _refusal(fault: Fault, target: FaultTarget) -> ControlAnswer:
     return _error(_error_of(fault, target))
 
 
-def _error_of(fault: Fault, target: Target) -> Ec2Error:
+def _error_of(fault: Fault, target: FaultTarget) -> Ec2Error:
     """Return EC2's error for a fault. Raises ConnectionError if the fault drops the connection."""
     error = fault.error(target.market)
     if error is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.sandbox.ec2_api import Call, answer_xml, elements, tag_set
+from slurm_elastic.sandbox.ec2_api import Ec2Call, answer_xml, elements, tag_set
 from slurm_elastic.sandbox.ec2_events import ACCOUNT
 from slurm_elastic.sandbox.ec2_faults import Ec2Error
 
@@ -48,11 +48,11 @@ class Imports:
         self.tasks: dict[str, Task] = {}
         self._numbers = itertools.count(1)
 
-    def answer(self, call: Call) -> bytes | Ec2Error:
+    def answer(self, call: Ec2Call) -> bytes | Ec2Error:
         """Return the answer to ImportSnapshot or DescribeImportSnapshotTasks."""
         return self._import(call) if call.action == "ImportSnapshot" else self._describe(call)
 
-    def _import(self, call: Call) -> bytes | Ec2Error:
+    def _import(self, call: Ec2Call) -> bytes | Ec2Error:
         token = call.params.get("ClientToken", "")
         repeated = [task for task in self.tasks.values() if token and task.token == token]
         new_task = repeated[0] if repeated else self._new_task(call, token)
@@ -61,7 +61,7 @@ class Imports:
         self.tasks[new_task.id] = new_task
         return answer_xml(call.action, _task_xml(new_task))
 
-    def _describe(self, call: Call) -> bytes:
+    def _describe(self, call: Ec2Call) -> bytes:
         """Describe tasks. Each call advances them."""
         ids = call.listed("ImportTaskId")
         tasks = [task for task in self.tasks.values() if not ids or task.id in ids]
@@ -70,7 +70,7 @@ class Imports:
         items = "".join(f"<item>{_task_xml(task)}</item>" for task in tasks)
         return answer_xml(call.action, f"<importSnapshotTaskSet>{items}</importSnapshotTaskSet>")
 
-    def _new_task(self, call: Call, token: str) -> Task | Ec2Error:
+    def _new_task(self, call: Ec2Call, token: str) -> Task | Ec2Error:
         params = call.params
         bucket = params.get("DiskContainer.UserBucket.S3Bucket", "")
         key = params.get("DiskContainer.UserBucket.S3Key", "")
@@ -86,7 +86,7 @@ class Imports:
         )  # fmt: skip
 
 
-def refusal_of(call: Call) -> Ec2Error | None:
+def refusal_of(call: Ec2Call) -> Ec2Error | None:
     """Return EC2's error if RegisterImage names a used name or an unknown snapshot, else None."""
     backend, name = _backend(call.region), call.params.get("Name", "")
     if any(image.name == name for image in backend.amis.values()):
@@ -98,7 +98,7 @@ def refusal_of(call: Call) -> Ec2Error | None:
     return None
 
 
-def complete_image(call: Call) -> None:
+def complete_image(call: Ec2Call) -> None:
     """Give the image that moto has just made the requested disk and properties."""
     backend, params = _backend(call.region), call.params
     image = next(
@@ -115,7 +115,7 @@ def complete_image(call: Call) -> None:
     image.virtualization_type = params.get("VirtualizationType", image.virtualization_type)
 
 
-def _root_snapshot(call: Call) -> str | None:
+def _root_snapshot(call: Ec2Call) -> str | None:
     return call.params.get("BlockDeviceMapping.1.Ebs.SnapshotId")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.sandbox.ec2_api import Call, answer_xml, elements, tag_set, timestamp
+from slurm_elastic.sandbox.ec2_api import Ec2Call, answer_xml, elements, tag_set, timestamp
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, EmulatedInstance
 
 _LINUX = "Linux/UNIX"
@@ -15,7 +15,7 @@ LICENCES = {_LINUX: 0.0, "Red Hat Enterprise Linux": 0.026, "SUSE Linux": 0.05}
 """Dollars per hour that a licence adds to a machine's price. (EC2's depend on the size.)"""
 
 
-def special_answer(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
+def special_answer(cloud: EmulatedCloud, call: Ec2Call, now: float) -> bytes | None:
     """Return the answer to such a call; None if moto answers the call."""
     match call.action:
         case "DescribeSpotPriceHistory":
@@ -29,7 +29,7 @@ def special_answer(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None
     return None
 
 
-def console_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
+def console_xml(cloud: EmulatedCloud, call: Ec2Call, now: float) -> bytes | None:
     """Return the console output of a machine in base64, as EC2 does; None if none was set."""
     name = call.params.get("InstanceId", "")
     if name not in cloud.consoles:
@@ -39,7 +39,7 @@ def console_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
     return answer_xml(call.action, inner)
 
 
-def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:
+def spot_prices_xml(cloud: EmulatedCloud, call: Ec2Call, now: float) -> bytes:
     """Return the present price of each requested type, zone and product, in pages of
     ``MaxResults``.
     """
@@ -78,7 +78,7 @@ def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:
     return answer_xml(call.action, inner)
 
 
-def statuses_xml(cloud: EmulatedCloud, call: Call) -> bytes:
+def statuses_xml(cloud: EmulatedCloud, call: Ec2Call) -> bytes:
     """Return the machines with scheduled events of the requested codes, in one page."""
     codes = call.filters().get("event.code")
     items = "".join(
@@ -95,7 +95,7 @@ def statuses_xml(cloud: EmulatedCloud, call: Call) -> bytes:
     return answer_xml(call.action, f"<instanceStatusSet>{items}</instanceStatusSet>")
 
 
-def spot_requests_xml(cloud: EmulatedCloud, call: Call) -> bytes:
+def spot_requests_xml(cloud: EmulatedCloud, call: Ec2Call) -> bytes:
     """Return the spot requests of the spot machines, in one page."""
     filters = call.filters()
     ids = call.listed("SpotInstanceRequestId")

@@ -66,7 +66,7 @@ def settings(image: Path) -> dict[str, Any]:
     }
 
 
-class Running(Struct, frozen=True, kw_only=True):
+class RunningMachine(Struct, frozen=True, kw_only=True):
     """A machine's process. ``number``: part of the names of its tap and network card."""
 
     process: Process
@@ -74,7 +74,7 @@ class Running(Struct, frozen=True, kw_only=True):
     address: str
 
 
-class Network:
+class MachineNetwork:
     """The machines' network namespace, named by a checksum of the sandbox's directory."""
 
     def __init__(self, directory: Path) -> None:
@@ -131,8 +131,8 @@ class Hypervisor:
 
         self._layout, self._image, self._ec2 = layout, image, ec2
         self._place = layout.dir / "machines"
-        self._network = Network(layout.dir)
-        self._running: dict[str, Running] = {}
+        self._network = MachineNetwork(layout.dir)
+        self._running: dict[str, RunningMachine] = {}
         self._shut_down: set[str] = set()
         self._consoles: dict[str, int] = {}
         self._answers: dict[str, bytes] = {}
@@ -202,7 +202,7 @@ class Hypervisor:
             smbios=f"type=1,manufacturer=Amazon EC2,uuid={text},serial={text}", accel=self._accel,
         )  # fmt: skip
         process = self._start(machine.command(spec), f"qemu-{view.node}")
-        self._running[view.id] = Running(process=process, number=number, address=address)
+        self._running[view.id] = RunningMachine(process=process, number=number, address=address)
         log.info("booted machine=%s node=%s address=%s by %s", view.id, view.node, address,
                  self._accel)  # fmt: skip
 

@@ -22,12 +22,12 @@ from slurm_elastic.sandbox.one_cloud import (
     STATES,
     Cloud,
     MachineWish,
-    Refusal,
-    Vm,
+    OneRefusal,
+    OneVm,
     order_from,
 )
 from slurm_elastic.sandbox.one_template import ParseError, Template, parse, scalars, vectors
-from slurm_elastic.sandbox.one_world import EmulatedImage, User, VmTemplate
+from slurm_elastic.sandbox.one_world import EmulatedImage, OneUser, VmTemplate
 
 Result = int | str
 _INT, _STR, _BOOL = "integer", "string", "boolean"
@@ -54,12 +54,12 @@ _OWN_OBJECTS = -3
 class OneCall(Struct, frozen=True):
     """A call of an account, with checked arguments."""
 
-    user: User
+    user: OneUser
     args: tuple[Any, ...]
     now: float
 
 
-class Method(Struct, frozen=True):
+class OneMethod(Struct, frozen=True):
     """A method. ``required``: the number of required arguments. Further arguments are optional, and
     arguments beyond ``types`` are ignored.
     """
@@ -90,7 +90,7 @@ def call(cloud: Cloud, name: str, params: Sequence[Any], now: float) -> Result:
     try:
         return method.do(cloud, OneCall(user, args, now))
     except ParseError as error:
-        raise Refusal(0x2000, f"Parse error: {error}") from None
+        raise OneRefusal(0x2000, f"Parse error: {error}") from None
 
 
 def _instantiate(cloud: Cloud, request: OneCall) -> Result:
@@ -101,11 +101,11 @@ def _instantiate(cloud: Cloud, request: OneCall) -> Result:
     return cloud.start(request.user, order_from(template, name, hold, extra), request.now).id
 
 
-def _refuse_restricted(user: User, extra: Template) -> None:
+def _refuse_restricted(user: OneUser, extra: Template) -> None:
     restricted = any(_RESTRICTED_NIC & nic.keys() for nic in vectors(extra, "NIC"))
     if user.id != 0 and restricted:
         message = "User Template includes a restricted attribute NIC."
-        raise Refusal(0x0200, f"User [{user.id}] : {message}")
+        raise OneRefusal(0x0200, f"User [{user.id}] : {message}")
 
 
 def _allocate(cloud: Cloud, request: OneCall) -> Result:
@@ -163,13 +163,13 @@ def _image(cloud: Cloud, request: OneCall, right: str) -> EmulatedImage:
     number, user = request.args[0], request.user
     image = cloud.image(str(number))
     if image is None:
-        raise Refusal(0x0400, f"Error getting image [{number}].", number)
+        raise OneRefusal(0x0400, f"Error getting image [{number}].", number)
     if not (user.id in (0, image.uid) or (right == "USE" and image.everybody)):
         raise _unauthorized(user, f"{right} IMAGE [{number}]")
     return image
 
 
-def _is_listed(image: EmulatedImage, user: User, owner: int) -> bool:
+def _is_listed(image: EmulatedImage, user: OneUser, owner: int) -> bool:
     """Return True if a list contains the image. ``owner``: an account, or all usable images."""
     owner_id = {_OWN_OBJECTS: user.id}.get(owner, owner)
     if owner_id >= 0 and image.uid != owner_id:
@@ -181,21 +181,21 @@ def _vm_info(cloud: Cloud, request: OneCall) -> Result:
     return xml.vm_full(_vm(cloud, request, "USE"))
 
 
-def _vms(shown: Callable[[Vm], str], cloud: Cloud, request: OneCall) -> Result:
+def _vms(shown: Callable[[OneVm], str], cloud: Cloud, request: OneCall) -> Result:
     return xml.pool("VM_POOL", map(shown, _vms_of(cloud, request)))
 
 
-def _vms_of(cloud: Cloud, request: OneCall) -> list[Vm]:
+def _vms_of(cloud: Cloud, request: OneCall) -> list[OneVm]:
     """Return the requested machines, newest first. ``start, end``: a range of ids, or, with a
     negative end, a page.
     """
     owner, start, end, state = request.args[:4]
     if owner < -4:
-        raise Refusal(0x1000, "Incorrect filter_flag")
+        raise OneRefusal(0x1000, "Incorrect filter_flag")
     if state not in _ALL_STATES:
-        raise Refusal(0x1000, "Incorrect filter_flag, state")
+        raise OneRefusal(0x1000, "Incorrect filter_flag, state")
     if len(request.args) > 4 and request.args[4]:
-        raise Refusal(0x2000, "JSON query search is not supported by the SQL backend")
+        raise OneRefusal(0x2000, "JSON query search is not supported by the SQL backend")
     visible_until = request.now - cloud.world.pace.visible_after
     machines = [
         vm
@@ -209,7 +209,7 @@ def _vms_of(cloud: Cloud, request: OneCall) -> list[Vm]:
     return [vm for vm in machines if vm.id >= start and (end < 0 or vm.id <= end)]
 
 
-def _visible(vm: Vm, user: User, owner: int) -> bool:
+def _visible(vm: OneVm, user: OneUser, owner: int) -> bool:
     if owner >= 0:
         return vm.owner.id == owner and user.id in (0, owner)
     if owner == -3:
@@ -219,7 +219,7 @@ def _visible(vm: Vm, user: User, owner: int) -> bool:
     return user.id in (0, vm.owner.id)
 
 
-def _in_state(vm: Vm, state: int) -> bool:
+def _in_state(vm: OneVm, state: int) -> bool:
     return state == -2 or (vm.state != DONE if state == -1 else vm.state == state)
 
 
@@ -237,7 +237,7 @@ def _vm_set(cloud: Cloud, request: OneCall) -> Result:
 def _action(cloud: Cloud, request: OneCall) -> Result:
     action, number = request.args[:2]
     if not (action in _ACTIONS or action in ("terminate", "terminate-hard")):
-        raise Refusal(0x0800, f'Action "{action}" is not supported')
+        raise OneRefusal(0x0800, f'Action "{action}" is not supported')
     vm = _vm(cloud, request, "MANAGE", about=1)
     if action.startswith("terminate"):
         cloud.terminate(vm, action, request.now)
@@ -251,11 +251,11 @@ def _action(cloud: Cloud, request: OneCall) -> Result:
     return int(number)
 
 
-def _require_state(vm: Vm, action: str, allowed: bool) -> None:
+def _require_state(vm: OneVm, action: str, allowed: bool) -> None:
     if not allowed:
         name = LCM_STATES.get(vm.lcm, "?") if vm.state == 3 else STATES.get(vm.state, "?")
         message = f"This action is not available for state {name}"
-        raise Refusal(0x0800, f'Error performing action "{action}": {message}')
+        raise OneRefusal(0x0800, f'Error performing action "{action}": {message}')
 
 
 def _update(cloud: Cloud, request: OneCall) -> Result:
@@ -270,7 +270,7 @@ def _recover(cloud: Cloud, request: OneCall) -> Result:
     number, operation = request.args[:2]
     vm = _vm(cloud, request, "ADMIN")
     if operation not in range(6):
-        raise Refusal(0x0800, "Wrong recovery operation code")
+        raise OneRefusal(0x0800, "Wrong recovery operation code")
     if operation == _RECOVER_DELETE:
         if vm.state != DONE:
             cloud.end(vm, request.now)
@@ -278,7 +278,7 @@ def _recover(cloud: Cloud, request: OneCall) -> Result:
     state = STATES.get(vm.state) or LCM_STATES.get(vm.lcm, "?")
     names = {0: "failure", 1: "success", 2: "retry"}
     operation_name = names.get(operation, "recover")
-    raise Refusal(
+    raise OneRefusal(
         0x0800, f"Could not perform a {operation_name} on VM {number}, wrong state {state}."
     )
 
@@ -319,7 +319,7 @@ def _group_info(cloud: Cloud, request: OneCall) -> Result:
         raise _unauthorized(request.user, f"USE GROUP [{number}]")
     name = next((u.group for u in cloud.world.users if u.gid == number), None)
     if name is None:
-        raise Refusal(0x0400, f"Error getting group [{number}].", number)
+        raise OneRefusal(0x0400, f"Error getting group [{number}].", number)
     return xml.group(number, name, cloud)
 
 
@@ -328,7 +328,7 @@ def _user_quota(cloud: Cloud, request: OneCall) -> Result:
     if request.user.id != 0:
         raise _unauthorized(request.user, f"ADMIN USER [{number}]")
     if number == 0:
-        raise Refusal(0x0800, "Cannot set quotas for oneadmin user")
+        raise OneRefusal(0x0800, "Cannot set quotas for oneadmin user")
     user = _owner(cloud, number)
     for vector in vectors(parse(text), "VM"):
         user.quota |= {key: float(value) for key, value in vector.items()}
@@ -352,24 +352,24 @@ def _template(cloud: Cloud, request: OneCall) -> VmTemplate:
         (candidate for candidate in cloud.world.templates if candidate.id == number), None
     )
     if template is None:
-        raise Refusal(0x0400, f"Error getting virtual machine template [{number}].", number)
+        raise OneRefusal(0x0400, f"Error getting virtual machine template [{number}].", number)
     if not (user.id in (0, template.uid) or template.everybody):
         raise _unauthorized(user, f"USE TEMPLATE [{number}]")
     return template
 
 
-def _owner(cloud: Cloud, number: int) -> User:
+def _owner(cloud: Cloud, number: int) -> OneUser:
     for user in cloud.world.users:
         if user.id == number:
             return user
-    raise Refusal(0x0400, f"Error getting user [{number}].", number)
+    raise OneRefusal(0x0400, f"Error getting user [{number}].", number)
 
 
-def _vm(cloud: Cloud, request: OneCall, right: str, about: int = 0) -> Vm:
+def _vm(cloud: Cloud, request: OneCall, right: str, about: int = 0) -> OneVm:
     number = request.args[about]
     vm = cloud.vms.get(number)
     if vm is None:
-        raise Refusal(0x0400, f"Error getting virtual machine [{number}].", number)
+        raise OneRefusal(0x0400, f"Error getting virtual machine [{number}].", number)
     user = request.user
     is_permitted = user.id == 0 or (user.id == vm.owner.id and right != "ADMIN")
     if not is_permitted or (vm.locked and right == "MANAGE" and user.id != 0):
@@ -377,36 +377,36 @@ def _vm(cloud: Cloud, request: OneCall, right: str, about: int = 0) -> Vm:
     return vm
 
 
-def _unauthorized(user: User, operation: str) -> Refusal:
-    return Refusal(0x0200, f"User [{user.id}] : Not authorized to perform {operation}.")
+def _unauthorized(user: OneUser, operation: str) -> OneRefusal:
+    return OneRefusal(0x0200, f"User [{user.id}] : Not authorized to perform {operation}.")
 
 
 _LIST = (_INT, _INT, _INT, _INT, _STR)
-METHODS: Mapping[str, Method] = {
-    "one.system.version": Method(lambda cloud, _: cloud.world.version),
-    "one.template.instantiate": Method(_instantiate, (_INT, _STR, _BOOL, _STR, _BOOL), 2),
-    "one.template.info": Method(_template_info, (_INT,), 1),
-    "one.templatepool.info": Method(_templates, (_INT, _INT, _INT), 3),
-    "one.image.info": Method(_image_info, (_INT,), 1),
-    "one.image.allocate": Method(_image_allocate, (_STR, _INT), 2),
-    "one.image.update": Method(_image_update, (_INT, _STR, _INT), 3),
-    "one.image.delete": Method(_image_delete, (_INT,), 1),
-    "one.imagepool.info": Method(_images, (_INT, _INT, _INT), 3),
-    "one.vm.allocate": Method(_allocate, (_STR, _BOOL), 1),
-    "one.vm.info": Method(_vm_info, (_INT,), 1),
-    "one.vm.action": Method(_action, (_STR, _INT), 2),
-    "one.vm.update": Method(_update, (_INT, _STR, _INT), 3),
-    "one.vm.recover": Method(_recover, (_INT, _INT), 2),
-    "one.vm.deploy": Method(_deploy, (_INT, _INT, _BOOL, _INT, _STR), 5),
-    "one.vm.rename": Method(_rename, (_INT, _STR), 2),
-    "one.vm.lock": Method(partial(_lock, locked=True), (_INT, _INT), 2),
-    "one.vm.unlock": Method(partial(_lock, locked=False), (_INT,), 1),
-    "one.vmpool.info": Method(partial(_vms, xml.vm_short), _LIST, 4),
-    "one.vmpool.infoextended": Method(partial(_vms, xml.vm_full), _LIST, 4),
-    "one.vmpool.infoset": Method(_vm_set, (_STR, _BOOL), 2),
-    "one.group.info": Method(_group_info, (_INT,), 1),
-    "one.user.info": Method(_user_info, (_INT,), 1),
-    "one.user.quota": Method(_user_quota, (_INT, _STR), 2),
-    "one.userpool.info": Method(_users),
-    "one.hostpool.info": Method(_hosts),
+METHODS: Mapping[str, OneMethod] = {
+    "one.system.version": OneMethod(lambda cloud, _: cloud.world.version),
+    "one.template.instantiate": OneMethod(_instantiate, (_INT, _STR, _BOOL, _STR, _BOOL), 2),
+    "one.template.info": OneMethod(_template_info, (_INT,), 1),
+    "one.templatepool.info": OneMethod(_templates, (_INT, _INT, _INT), 3),
+    "one.image.info": OneMethod(_image_info, (_INT,), 1),
+    "one.image.allocate": OneMethod(_image_allocate, (_STR, _INT), 2),
+    "one.image.update": OneMethod(_image_update, (_INT, _STR, _INT), 3),
+    "one.image.delete": OneMethod(_image_delete, (_INT,), 1),
+    "one.imagepool.info": OneMethod(_images, (_INT, _INT, _INT), 3),
+    "one.vm.allocate": OneMethod(_allocate, (_STR, _BOOL), 1),
+    "one.vm.info": OneMethod(_vm_info, (_INT,), 1),
+    "one.vm.action": OneMethod(_action, (_STR, _INT), 2),
+    "one.vm.update": OneMethod(_update, (_INT, _STR, _INT), 3),
+    "one.vm.recover": OneMethod(_recover, (_INT, _INT), 2),
+    "one.vm.deploy": OneMethod(_deploy, (_INT, _INT, _BOOL, _INT, _STR), 5),
+    "one.vm.rename": OneMethod(_rename, (_INT, _STR), 2),
+    "one.vm.lock": OneMethod(partial(_lock, locked=True), (_INT, _INT), 2),
+    "one.vm.unlock": OneMethod(partial(_lock, locked=False), (_INT,), 1),
+    "one.vmpool.info": OneMethod(partial(_vms, xml.vm_short), _LIST, 4),
+    "one.vmpool.infoextended": OneMethod(partial(_vms, xml.vm_full), _LIST, 4),
+    "one.vmpool.infoset": OneMethod(_vm_set, (_STR, _BOOL), 2),
+    "one.group.info": OneMethod(_group_info, (_INT,), 1),
+    "one.user.info": OneMethod(_user_info, (_INT,), 1),
+    "one.user.quota": OneMethod(_user_quota, (_INT, _STR), 2),
+    "one.userpool.info": OneMethod(_users),
+    "one.hostpool.info": OneMethod(_hosts),
 }

@@ -18,7 +18,14 @@ from msgspec import Struct, field
 
 from slurm_elastic.sandbox.one_parts import disk, filled_context, nic, security_rules
 from slurm_elastic.sandbox.one_template import Template, scalars, vectors
-from slurm_elastic.sandbox.one_world import EmulatedImage, Host, Net, User, VmTemplate, World
+from slurm_elastic.sandbox.one_world import (
+    EmulatedImage,
+    Net,
+    OneHost,
+    OneUser,
+    OneWorld,
+    VmTemplate,
+)
 
 PENDING, HOLD, ACTIVE, STOPPED, SUSPENDED, DONE, POWEROFF = 1, 2, 3, 4, 5, 6, 8
 PROLOG, BOOT, RUNNING, EPILOG, SHUTDOWN, BOOT_FAILURE = 1, 2, 3, 11, 12, 36
@@ -43,7 +50,7 @@ DISK_SIZE_MIB = 1024.0
 """MiB of every image."""
 
 
-class Refusal(Exception):  # noqa: N818
+class OneRefusal(Exception):  # noqa: N818
     """An error of oned: its code, the message without its prefix, and the object's id."""
 
     def __init__(self, code: int, message: str, about: int = -1) -> None:
@@ -53,13 +60,11 @@ class Refusal(Exception):  # noqa: N818
         self.about = about
 
 
-class Vm(Struct, kw_only=True):
-    """A machine. ``began``: its start by the exact clock (oned itself shows whole seconds);
-    ``due``: when its state changes next. Both are Unix time.
-    """
+class OneVm(Struct, kw_only=True):
+    """A machine. ``began``: its exact start; ``due``: when its state changes next (Unix time)."""
 
     id: int
-    owner: User
+    owner: OneUser
     name: str
     template: Template
     user_template: dict[str, str]
@@ -68,7 +73,7 @@ class Vm(Struct, kw_only=True):
     state: int = PENDING
     lcm: int = 0
     ended: float = 0.0
-    host: Host | None = None
+    host: OneHost | None = None
     deployed: float = 0.0
     action: int = 0
     locked: bool = False
@@ -108,32 +113,32 @@ class MachineWish(Struct, frozen=True, kw_only=True):
 class Cloud:
     """The state of the emulated cloud. Callers hold the server's lock."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: OneWorld) -> None:
         self.world = world
-        self.vms: dict[int, Vm] = {}
+        self.vms: dict[int, OneVm] = {}
         self.next_id = 0
         self._dispatched: Counter[tuple[int, int | None]] = Counter()
 
-    def user(self, session: str) -> User:
+    def user(self, session: str) -> OneUser:
         """Return the user of a session string. Raises Refusal."""
         name, _, password = session.partition(":")
         for user in self.world.users:
             if user.name == name and user.password == password:
                 return user
-        raise Refusal(0x0100, "User couldn't be authenticated, aborting call.")
+        raise OneRefusal(0x0100, "User couldn't be authenticated, aborting call.")
 
     def image(self, number: str) -> EmulatedImage | None:
         """Return the image with that id in digits, or None."""
         image_id = int(number) if number.isdecimal() else -1
         return next((i for i in self.world.images if i.id == image_id), None)
 
-    def living(self) -> list[Vm]:
+    def living(self) -> list[OneVm]:
         """Return all machines that are not DONE."""
         return [vm for vm in self.vms.values() if vm.state != DONE]
 
     # starting
 
-    def start(self, user: User, order: MachineWish, now: float) -> Vm:
+    def start(self, user: OneUser, order: MachineWish, now: float) -> OneVm:
         """Make a machine, PENDING or on HOLD, and lease its addresses. Raises Refusal."""
         template = deepcopy(order.base)
         template.update(deepcopy(order.extra))
@@ -157,7 +162,7 @@ class Cloud:
         cards = [(n, c, a) for (n, c), a in zip(leases, addresses, strict=True)]
         _complete(machine_template, number, cards, order)
         self.next_id += 1
-        vm = Vm(
+        vm = OneVm(
             id=number,
             owner=user,
             name=name,
@@ -171,7 +176,7 @@ class Cloud:
         return vm
 
     def _check_parts(
-        self, user: User, template: Template, *, by_template: bool
+        self, user: OneUser, template: Template, *, by_template: bool
     ) -> list[tuple[Net, dict[str, str]]]:
         for n, requested_disk in enumerate(vectors(template, "DISK")):
             number = requested_disk.get("IMAGE_ID", "")
@@ -183,7 +188,7 @@ class Cloud:
                 # oned 6.10.5 checks the permission to USE an image only in one.vm.allocate.
                 if not (by_template or user.id in (0, image.uid) or image.everybody):
                     message = f"Not authorized to perform USE IMAGE [{image.id}]."
-                    raise Refusal(0x0200, f"User [{user.id}] : {message}")
+                    raise OneRefusal(0x0200, f"User [{user.id}] : {message}")
         return [(self._net(nic), nic) for nic in vectors(template, "NIC")]
 
     def _net(self, nic: Mapping[str, str]) -> Net:
@@ -207,7 +212,7 @@ class Cloud:
 
     def _check_quota(
         self,
-        user: User,
+        user: OneUser,
         attributes: Mapping[str, str],
         leases: Sequence[tuple[Net, object]],
         images: Sequence[int],
@@ -233,17 +238,17 @@ class Cloud:
                     message = (
                         f"{owner_kind} [{number}] limit of {limit:g} reached for {key} quota in VM."
                     )
-                    raise Refusal(0x0200, f"User [{user.id}] : {message}")
+                    raise OneRefusal(0x0200, f"User [{user.id}] : {message}")
         for net, _ in leases:
             limit = user.leases.get(net.id, -1)
             if limit >= 0 and sum(len(vm.addresses) for vm in user_vms) + 1 > limit:
                 message = f"limit of {limit} reached for LEASES quota in NETWORK with ID: {net.id}."
-                raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {message}")
+                raise OneRefusal(0x0200, f"User [{user.id}] : user [{user.id}] {message}")
         for number in images:
             limit = user.runs.get(number, -1)
             if limit >= 0 and runs_of(user_vms, number) + 1 > limit:
                 message = f"limit of {limit} reached for RVMS quota in IMAGE with ID: {number}."
-                raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {message}")
+                raise OneRefusal(0x0200, f"User [{user.id}] : user [{user.id}] {message}")
 
     # time
 
@@ -253,7 +258,7 @@ class Cloud:
             while vm.state != DONE and vm.due <= now and self._step(vm, now):
                 pass
 
-    def _step(self, vm: Vm, now: float) -> bool:
+    def _step(self, vm: OneVm, now: float) -> bool:
         """Make one due change of state. False if no further change follows by itself."""
         pace = self.world.pace
         match (vm.state, vm.lcm):
@@ -279,7 +284,7 @@ class Cloud:
                 return False
         return vm.lcm != BOOT_FAILURE
 
-    def _place(self, vm: Vm, now: float) -> bool:
+    def _place(self, vm: OneVm, now: float) -> bool:
         fitting = [h for h in self.world.hosts if self._has_room(h, vm)]
         host = next((h for h in fitting if self._may_dispatch(h, vm.due)), None)
         if fitting and host is None:
@@ -301,7 +306,7 @@ class Cloud:
         # Add a little against rounding, because the beginning of a cycle belongs to it.
         return int(time / self.world.pace.schedule + 1e-6)
 
-    def _may_dispatch(self, host: Host, time: float) -> bool:
+    def _may_dispatch(self, host: OneHost, time: float) -> bool:
         """Return True, and count the machine, if the scheduler's cycle at that time may place
         another machine on the host.
         """
@@ -315,18 +320,18 @@ class Cloud:
         self._dispatched.update((cycle_key, host_key))
         return True
 
-    def _has_room(self, host: Host, vm: Vm) -> bool:
+    def _has_room(self, host: OneHost, vm: OneVm) -> bool:
         cpu, memory = self.host_use(host)
         return cpu + vm.cpu * 100 <= host.cpu and memory + vm.memory * 1024 <= host.memory
 
-    def host_use(self, host: Host) -> tuple[float, float]:
+    def host_use(self, host: OneHost) -> tuple[float, float]:
         """Return the hundredths of a CPU and the KiB that the host's machines use."""
         vms = [vm for vm in self.living() if vm.host is host]
         return sum(vm.cpu for vm in vms) * 100, sum(vm.memory for vm in vms) * 1024
 
     # ending
 
-    def terminate(self, vm: Vm, action: str, now: float) -> None:
+    def terminate(self, vm: OneVm, action: str, now: float) -> None:
         """Carry out terminate or terminate-hard. Raises Refusal if the state forbids it. On DONE it
         does nothing.
         """
@@ -334,7 +339,7 @@ class Cloud:
             return
         if vm.state == ACTIVE and vm.lcm in (0, PROLOG, BOOT, EPILOG):
             message = f"Could not terminate VM {vm.id}, wrong state {LCM_STATES[vm.lcm]}."
-            raise Refusal(0x0800, f'Error performing action "{action}": {message}')
+            raise OneRefusal(0x0800, f'Error performing action "{action}": {message}')
         vm.action = _TERMINATE_HARD if action.endswith("hard") else _TERMINATE
         if vm.state == ACTIVE and vm.lcm == RUNNING:
             vm.due = min(vm.due, now + RUNNING_AFTER_TERMINATE_S)
@@ -354,17 +359,17 @@ class Cloud:
             elif vm.state == ACTIVE and vm.lcm == SHUTDOWN:
                 vm.due = float("inf")
 
-    def shut_down(self, vm: Vm) -> None:
+    def shut_down(self, vm: OneVm) -> None:
         """Let a machine power itself off. It stays in POWEROFF."""
         if (vm.state, vm.lcm) == (ACTIVE, RUNNING):
             vm.state, vm.lcm, vm.due = POWEROFF, 0, float("inf")
 
-    def end(self, vm: Vm, now: float) -> None:
+    def end(self, vm: OneVm, now: float) -> None:
         """Set a machine to DONE. It uses no resources, but can still be read."""
         vm.state, vm.lcm, vm.ended, vm.due = DONE, 0, now, float("inf")
 
 
-def used_amount(vms: Iterable[Vm], key: str) -> float:
+def used_amount(vms: Iterable[OneVm], key: str) -> float:
     """Return how much of a quota these machines use."""
     match key.removeprefix("RUNNING_"):
         case "VMS":
@@ -376,7 +381,7 @@ def used_amount(vms: Iterable[Vm], key: str) -> float:
     return float(sum(vm.memory for vm in vms))
 
 
-def runs_of(vms: Iterable[Vm], image: int) -> int:
+def runs_of(vms: Iterable[OneVm], image: int) -> int:
     """Return how many disks of these machines come from an image."""
     return sum(vm.images.count(image) for vm in vms)
 
@@ -388,13 +393,12 @@ def format_date(now: float) -> str:
 
 def order_from(template: VmTemplate, name: str, hold: bool, extra: Template) -> MachineWish:
     """Return the arguments for a machine of a stored template."""
-    return MachineWish(
-        name=name, hold=hold, base=template.values, extra=extra, template_id=template.id
-    )
+    base, number = template.values, template.id
+    return MachineWish(name=name, hold=hold, base=base, extra=extra, template_id=number)
 
 
-def _unallocated(reason: str) -> Refusal:
-    return Refusal(0x4000, f"Error allocating a new virtual machine template. {reason}")
+def _unallocated(reason: str) -> OneRefusal:
+    return OneRefusal(0x4000, f"Error allocating a new virtual machine template. {reason}")
 
 
 def _require_name(name: str) -> None:
@@ -405,14 +409,14 @@ def _require_name(name: str) -> None:
         raise _unallocated("Invalid NAME, max length is 128 chars")
 
 
-def _require_positive(user: User, attributes: Mapping[str, str]) -> None:
+def _require_positive(user: OneUser, attributes: Mapping[str, str]) -> None:
     try:
         is_valid = int(attributes.get("MEMORY", "1")) > 0
     except ValueError:
         is_valid = False
+    message = "MEMORY attribute must be a positive integer value."
     if not is_valid:
-        message = "MEMORY attribute must be a positive integer value."
-        raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {message}")
+        raise OneRefusal(0x0200, f"User [{user.id}] : user [{user.id}] {message}")
 
 
 def _complete(
@@ -441,6 +445,5 @@ def _complete(
     if order.template_id is not None:
         template["TEMPLATE_ID"] = [str(order.template_id)]
     template["VMID"] = [str(number)]
-    for key in ("NIC", "DISK"):
-        if not template[key]:
-            del template[key]
+    for key in [key for key in ("NIC", "DISK") if not template[key]]:
+        del template[key]

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults
 from slurm_elastic.sandbox.one_cloud import DONE, Cloud
 from slurm_elastic.sandbox.one_place import Place, place
-from slurm_elastic.sandbox.one_world import EmulatedImage, Host, Net, Pace, World
+from slurm_elastic.sandbox.one_world import EmulatedImage, Net, OneHost, OnePace, OneWorld
 from slurm_elastic.sandbox.steering import Order, Steering
 
 NODE_TAG = "SLURM_ELASTIC_NODE"
@@ -47,7 +47,7 @@ class VmView(Struct, frozen=True, kw_only=True):
     ending: bool = False
 
 
-class View(Struct, frozen=True, kw_only=True):
+class OneView(Struct, frozen=True, kw_only=True):
     """The whole cloud."""
 
     machines: tuple[VmView, ...]
@@ -55,7 +55,7 @@ class View(Struct, frozen=True, kw_only=True):
     calls: dict[str, int]
 
 
-class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OneQuota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The quotas of a user or a group (by id). ``vm``: VMS, CPU, MEMORY and the like. For a user
     also ``leases`` by network and ``runs`` by image. ``stale``: amounts that are counted but no
     longer used, as happens when oned was killed. ``hidden``: the group's members may not read it.
@@ -70,7 +70,7 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hidden: bool = False
 
 
-def view(front: SteeredServer) -> View:
+def view(front: SteeredServer) -> OneView:
     """Return the present state of the cloud."""
     machines = []
     for vm in front.cloud.vms.values():
@@ -83,10 +83,12 @@ def view(front: SteeredServer) -> View:
                 ending=vm.action > 0 and vm.state != DONE,
             )
         )  # fmt: skip
-    return View(machines=tuple(machines), faults=front.faults.standing(), calls=dict(front.calls))
+    return OneView(
+        machines=tuple(machines), faults=front.faults.standing(), calls=dict(front.calls)
+    )
 
 
-def _quota(front: SteeredServer, _now: float, quota: Quota) -> None:
+def _quota(front: SteeredServer, _now: float, quota: OneQuota) -> None:
     world = front.cloud.world
     if quota.group is not None:
         world.groups[quota.group] = dict(quota.vm)
@@ -98,7 +100,7 @@ def _quota(front: SteeredServer, _now: float, quota: Quota) -> None:
             user.stale = dict(quota.stale)
 
 
-def _hosts(front: SteeredServer, _now: float, hosts: list[Host]) -> None:
+def _hosts(front: SteeredServer, _now: float, hosts: list[OneHost]) -> None:
     front.cloud.world.hosts = hosts
 
 
@@ -110,7 +112,7 @@ def _images(front: SteeredServer, _now: float, images: list[EmulatedImage]) -> N
     front.cloud.world.images = images
 
 
-def _pace(front: SteeredServer, _now: float, pace: Pace) -> None:
+def _pace(front: SteeredServer, _now: float, pace: OnePace) -> None:
     front.cloud.world.pace = pace
 
 
@@ -137,7 +139,7 @@ def _shut_down(front: SteeredServer, _now: float, ids: tuple[int, ...]) -> None:
         front.cloud.shut_down(front.cloud.vms[number])
 
 
-def _reset(front: SteeredServer, _now: float, world: World) -> None:
+def _reset(front: SteeredServer, _now: float, world: OneWorld) -> None:
     front.cloud = Cloud(world)
     front.faults.clear()
     front.calls.clear()
@@ -170,15 +172,15 @@ class OneControl(Steering):
         """The endpoint to configure in a client."""
         return f"{self.url.rstrip('/')}/RPC2"
 
-    def state(self) -> View:
+    def state(self) -> OneView:
         """Return machines, faults and the numbers of calls."""
-        return msgspec.json.decode(self._ask("GET", "state"), type=View)
+        return msgspec.json.decode(self._ask("GET", "state"), type=OneView)
 
-    def quota(self, quota: Quota) -> None:
+    def quota(self, quota: OneQuota) -> None:
         """Set the quotas of a user or a group."""
         self.order("quota", quota=quota)
 
-    def hosts(self, hosts: Sequence[Host]) -> None:
+    def hosts(self, hosts: Sequence[OneHost]) -> None:
         """Replace all hosts."""
         self.order("hosts", hosts=list(hosts))
 
@@ -190,7 +192,7 @@ class OneControl(Steering):
         """Replace all images."""
         self.order("images", images=list(images))
 
-    def pace(self, pace: Pace) -> None:
+    def pace(self, pace: OnePace) -> None:
         """Set the durations, and which machines fail to boot."""
         self.order("pace", pace=pace)
 
@@ -214,6 +216,6 @@ class OneControl(Steering):
         """Let these machines power themselves off, as ``shutdown -h now`` on them does."""
         self.order("shut-down", ids=tuple(ids))
 
-    def reset(self, world: World) -> None:
+    def reset(self, world: OneWorld) -> None:
         """Replace the whole cloud by one without machines, faults and counts."""
         self.order("reset", world=world)

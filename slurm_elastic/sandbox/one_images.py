@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from slurm_elastic.sandbox.one_cloud import Refusal, format_date
-from slurm_elastic.sandbox.one_world import EmulatedImage, User, World
+from slurm_elastic.sandbox.one_cloud import OneRefusal, format_date
+from slurm_elastic.sandbox.one_world import EmulatedImage, OneUser, OneWorld
 
 LOCKED, READY, ERROR = 4, 1, 5
 _OWN_ATTRIBUTES = frozenset({"NAME", "TYPE", "PERSISTENT", "PATH"})
@@ -18,18 +18,18 @@ _TYPES = {"OS": 0, "CDROM": 1, "DATABLOCK": 2}
 
 
 def allocate(
-    world: World, user: User, attributes: Mapping[str, str], store: int, now: float
+    world: OneWorld, user: OneUser, attributes: Mapping[str, str], store: int, now: float
 ) -> int:
     """Make an image and begin to read its file. Returns its id. Raises Refusal."""
     if store not in world.datastores:
-        raise Refusal(0x0400, f"Error getting datastore [{store}].", store)
+        raise OneRefusal(0x0400, f"Error getting datastore [{store}].", store)
     name, path = attributes.get("NAME", ""), attributes.get("PATH", "")
     if not path:
-        raise Refusal(0x4000, "Error allocating a new image. No PATH in template.")
+        raise OneRefusal(0x4000, "Error allocating a new image. No PATH in template.")
     for image in world.images:
         if (image.name, image.uid) == (name, user.id):
             text = f"Error allocating a new image. NAME is already taken by IMAGE {image.id}."
-            raise Refusal(0x4000, text)
+            raise OneRefusal(0x4000, text)
     new_image = EmulatedImage(
         id=max((image.id for image in world.images), default=-1) + 1, name=name, uid=user.id,
         everybody=False, type=_TYPES.get(attributes.get("TYPE", "OS"), 0), state=LOCKED,
@@ -41,7 +41,7 @@ def allocate(
     return new_image.id
 
 
-def advance(world: World, now: float) -> None:
+def advance(world: OneWorld, now: float) -> None:
     """Finish the images whose files have been read until ``now``."""
     for image in world.images:
         if image.state == LOCKED and 0 < image.due <= now:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SandboxError
-from slurm_elastic.sandbox.one_cloud import DONE, Cloud, MachineWish, Refusal, Vm, order_from
+from slurm_elastic.sandbox.one_cloud import DONE, Cloud, MachineWish, OneRefusal, OneVm, order_from
 from slurm_elastic.sandbox.one_template import ParseError, parse
 
 
@@ -29,7 +29,7 @@ class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     began: float | None = None
 
 
-def place(cloud: Cloud, spec: Place, now: float) -> Vm:
+def place(cloud: Cloud, spec: Place, now: float) -> OneVm:
     """Make the machine. The counter of ids does not change. Raises SandboxError."""
     owner = next((u for u in cloud.world.users if u.id == spec.uid), None)
     template = next((t for t in cloud.world.templates if t.id == spec.template), None)
@@ -48,7 +48,7 @@ def place(cloud: Cloud, spec: Place, now: float) -> Vm:
             else MachineWish(name=spec.name, hold=spec.held, base=extra)
         )
         vm = cloud.start(owner, order, now if spec.began is None else spec.began)
-    except (ParseError, Refusal) as error:
+    except (ParseError, OneRefusal) as error:
         raise SandboxError(f"machine {spec.id}: {error}") from None
     finally:
         cloud.next_id = before

@@ -14,7 +14,7 @@ ELASTIC = "elastic"
 """The account that slurm-elastic uses in a sandbox."""
 
 
-class User(Struct, kw_only=True):
+class OneUser(Struct, kw_only=True):
     """An account. ``quota`` by name (VMS, CPU, MEMORY, RUNNING_VMS ...): -1 for the default, -2 for
     no limit. ``leases`` by network id, ``runs`` (RVMS) by image id. ``stale``: amounts that a quota
     counts although no machine uses them.
@@ -31,7 +31,7 @@ class User(Struct, kw_only=True):
     stale: dict[str, float] = field(default_factory=dict)
 
 
-class Host(Struct, kw_only=True):
+class OneHost(Struct, kw_only=True):
     """A host in oned's units: ``cpu`` in hundredths of a CPU, ``memory`` in KiB; ``state`` 2:
     up.
     """
@@ -87,7 +87,7 @@ class EmulatedImage(Struct, kw_only=True):
     template: dict[str, str] = field(default_factory=dict)
 
 
-class Pace(Struct, kw_only=True):
+class OnePace(Struct, kw_only=True):
     """Durations in seconds: how long a machine waits for the scheduler, boots and shuts down, and
     how long a new machine is missing from lists (``visible_after``).
 
@@ -105,15 +105,15 @@ class Pace(Struct, kw_only=True):
     per_host: int | None = None
 
 
-class World(Struct, kw_only=True):
+class OneWorld(Struct, kw_only=True):
     """The whole cloud without machines. ``datastores``: the ids of image datastores; ``groups``:
     quotas by group id; ``hidden_groups``: groups that members may not read.
     """
 
-    users: list[User]
+    users: list[OneUser]
     templates: list[VmTemplate]
-    hosts: list[Host] = field(
-        default_factory=lambda: [Host(id=n, name=f"node0{n}") for n in range(3)]
+    hosts: list[OneHost] = field(
+        default_factory=lambda: [OneHost(id=n, name=f"node0{n}") for n in range(3)]
     )
     nets: list[Net] = field(default_factory=lambda: [Net(id=0, name="lan")])
     groups: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class World(Struct, kw_only=True):
         default_factory=lambda: [EmulatedImage(id=0, name="debian12")]
     )
     datastores: set[int] = field(default_factory=lambda: {1, 100})
-    pace: Pace = field(default_factory=Pace)
+    pace: OnePace = field(default_factory=OnePace)
     version: str = "6.10.5"
 
 
@@ -142,22 +142,22 @@ def vm_template(
     return VmTemplate(id=number, name=name, template=values)
 
 
-def sandbox_world(clouds: Iterable[Mapping[str, Any]], password: str) -> World:
+def sandbox_world(clouds: Iterable[Mapping[str, Any]], password: str) -> OneWorld:
     """Return the world for the configured clouds of a sandbox, with a template for each type."""
     kinds = {
         int(kind["template"]): (name, kind)
         for cloud in clouds
         for name, kind in cloud["types"].items()
     }
-    return World(
+    return OneWorld(
         users=[
-            User(id=0, name=ADMIN, password=password, gid=0, group=ADMIN),
-            User(id=2, name=ELASTIC, password=password),
+            OneUser(id=0, name=ADMIN, password=password, gid=0, group=ADMIN),
+            OneUser(id=2, name=ELASTIC, password=password),
         ],
         templates=[
             vm_template(number, name, kind["cpus"], kind["memory"])
             for number, (name, kind) in kinds.items()
         ],
-        hosts=[Host(id=n, name=f"node{n:02}", cpu=6400, memory=2**30) for n in range(4)],
-        pace=Pace(schedule=0.5, boot=0.5, shutdown=0.5),
+        hosts=[OneHost(id=n, name=f"node{n:02}", cpu=6400, memory=2**30) for n in range(4)],
+        pace=OnePace(schedule=0.5, boot=0.5, shutdown=0.5),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from slurm_elastic.sandbox.one_cloud import DONE, Cloud, Vm, runs_of, used_amount
+from slurm_elastic.sandbox.one_cloud import DONE, Cloud, OneVm, runs_of, used_amount
 from slurm_elastic.sandbox.one_template import Template, scalars, vectors
-from slurm_elastic.sandbox.one_world import EmulatedImage, Host, User, VmTemplate
+from slurm_elastic.sandbox.one_world import EmulatedImage, OneHost, OneUser, VmTemplate
 
 _PERMISSIONS = tuple(f"{role}_{right}" for role in ("OWNER", "GROUP", "OTHER") for right in "UMA")
 _NIC_SHORT = ("IP", "MAC", "NETWORK", "NETWORK_ID", "NIC_ID", "SECURITY_GROUPS")
@@ -27,7 +27,7 @@ def pool(name: str, members: Iterable[str]) -> str:
     return f"<{name}>{''.join(members)}</{name}>"
 
 
-def vm_full(vm: Vm) -> str:
+def vm_full(vm: OneVm) -> str:
     """Return a machine as in one.vm.info and the extended pools."""
     elements = [
         *_identity(vm.id, vm.owner, vm.name),
@@ -44,7 +44,7 @@ def vm_full(vm: Vm) -> str:
     return f"<VM>{''.join(elements)}</VM>"
 
 
-def vm_short(vm: Vm) -> str:
+def vm_short(vm: OneVm) -> str:
     """Return a machine as in one.vmpool.info, which contains only a few of oned's own tags."""
     plain = scalars(vm.template)
     sizes = "".join(f"<{k}>{escape(plain.get(k, ''))}</{k}>" for k in ("CPU", "MEMORY", "VCPU"))
@@ -65,7 +65,7 @@ def vm_short(vm: Vm) -> str:
     return f"<VM>{''.join(elements)}</VM>"
 
 
-def template(record: VmTemplate, owner: User) -> str:
+def template(record: VmTemplate, owner: OneUser) -> str:
     """Return a VM template."""
     elements = [
         *_identity(record.id, owner, record.name),
@@ -76,7 +76,7 @@ def template(record: VmTemplate, owner: User) -> str:
     return f"<VMTEMPLATE>{''.join(elements)}</VMTEMPLATE>"
 
 
-def image(record: EmulatedImage, owner: User) -> str:
+def image(record: EmulatedImage, owner: OneUser) -> str:
     """Return an image. It follows the schema (image.xsd), because there is no recording of one."""
     inner = "".join(leaf(k, v) for k, v in sorted(record.template.items()))
     elements = [
@@ -96,7 +96,7 @@ def image(record: EmulatedImage, owner: User) -> str:
     return f"<IMAGE>{''.join(elements)}</IMAGE>"
 
 
-def host(record: Host, cloud: Cloud) -> str:
+def host(record: OneHost, cloud: Cloud) -> str:
     """Return a host, without its devices and NUMA nodes."""
     cpu, memory = cloud.host_use(record)
     vm_ids = [vm.id for vm in cloud.living() if vm.host is record]
@@ -121,12 +121,12 @@ def host(record: Host, cloud: Cloud) -> str:
     )
 
 
-def user(record: User, cloud: Cloud) -> str:
+def user(record: OneUser, cloud: Cloud) -> str:
     """Return an account with its quotas and their defaults."""
     return f"<USER>{_account(record)}{_quotas(record, cloud)}{_DEFAULT_QUOTAS}</USER>"
 
 
-def users(records: Iterable[User], cloud: Cloud) -> str:
+def users(records: Iterable[OneUser], cloud: Cloud) -> str:
     """Return the pool of users. Quotas stand beside the accounts, and not within them."""
     members = "".join(
         f"<USER>{_account(record)}</USER>"
@@ -141,7 +141,7 @@ def leaf(name: str, value: str) -> str:
     return f"<{name}><![CDATA[{value}]]></{name}>"
 
 
-def _account(record: User) -> str:
+def _account(record: OneUser) -> str:
     return (
         f"<ID>{record.id}</ID><GID>{record.gid}</GID><GROUPS><ID>{record.gid}</ID></GROUPS>"
         f"<GNAME>{escape(record.group)}</GNAME><NAME>{escape(record.name)}</NAME>"
@@ -150,7 +150,7 @@ def _account(record: User) -> str:
     )
 
 
-def _quotas(record: User, cloud: Cloud) -> str:
+def _quotas(record: OneUser, cloud: Cloud) -> str:
     user_vms = [vm for vm in cloud.living() if vm.owner.id == record.id]
     nets = "".join(
         f"<NETWORK>{leaf('ID', str(n))}{leaf('LEASES', str(limit))}"
@@ -183,7 +183,7 @@ def group(number: int, name: str, cloud: Cloud) -> str:
 
 
 def _vm_quota(
-    quota: Mapping[str, float], vms: Sequence[Vm], stale: Mapping[str, float] | None = None
+    quota: Mapping[str, float], vms: Sequence[OneVm], stale: Mapping[str, float] | None = None
 ) -> str:
     if not quota:
         return ""
@@ -194,7 +194,7 @@ def _vm_quota(
     return "<VM>" + "".join(leaf(k, v) for k, v in values.items()) + "</VM>"
 
 
-def _identity(number: int, owner: User, name: str) -> list[str]:
+def _identity(number: int, owner: OneUser, name: str) -> list[str]:
     return [
         f"<ID>{number}</ID><UID>{owner.id}</UID><GID>{owner.gid}</GID>",
         f"<UNAME>{escape(owner.name)}</UNAME><GNAME>{escape(owner.group)}</GNAME>",
@@ -208,11 +208,11 @@ def _permissions(*, everybody: bool) -> str:
     return f"<PERMISSIONS>{inner}</PERMISSIONS>"
 
 
-def _life(vm: Vm) -> str:
+def _life(vm: OneVm) -> str:
     return f"<LAST_POLL>0</LAST_POLL><STATE>{vm.state}</STATE><LCM_STATE>{vm.lcm}</LCM_STATE>"
 
 
-def _times(vm: Vm) -> list[str]:
+def _times(vm: OneVm) -> list[str]:
     deploy = f"{vm.host.name}:{vm.name}:dummy" if vm.host else ""
     return [
         f"<RESCHED>0</RESCHED><STIME>{int(vm.began)}</STIME><ETIME>{int(vm.ended)}</ETIME>",
@@ -235,7 +235,7 @@ def _selected(name: str, values: Mapping[str, str], keys: Sequence[str]) -> str:
     return f"<{name}>{''.join(leaf(k, values[k]) for k in keys if k in values)}</{name}>"
 
 
-def _history(vm: Vm) -> str:
+def _history(vm: OneVm) -> str:
     start, end = int(vm.deployed), int(vm.ended)
     ended = end if vm.state == DONE else 0
     actor = vm.owner.id if vm.state == DONE else -1
@@ -250,7 +250,7 @@ def _history(vm: Vm) -> str:
     )
 
 
-def _history_short(vm: Vm) -> str:
+def _history_short(vm: OneVm) -> str:
     return (
         f"<HISTORY><OID>{vm.id}</OID><SEQ>0</SEQ>{_place(vm)}<DS_ID>101</DS_ID>"
         f"{leaf('VM_MAD', 'dummy')}{leaf('TM_MAD', 'dummy')}"
@@ -258,6 +258,6 @@ def _history_short(vm: Vm) -> str:
     )
 
 
-def _place(vm: Vm) -> str:
+def _place(vm: OneVm) -> str:
     name, number = (vm.host.name, vm.host.id) if vm.host else ("", -1)
     return f"<HOSTNAME>{escape(name)}</HOSTNAME><HID>{number}</HID><CID>0</CID>"

@@ -27,9 +27,9 @@ import msgspec
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.sandbox import one_api, one_control
-from slurm_elastic.sandbox.ec2_faults import PAGE, Fault, FaultKind, Faults, Stage, Target
-from slurm_elastic.sandbox.one_cloud import Cloud, Refusal
-from slurm_elastic.sandbox.one_world import World, sandbox_world
+from slurm_elastic.sandbox.ec2_faults import PAGE, Fault, FaultKind, Faults, FaultTarget, Stage
+from slurm_elastic.sandbox.one_cloud import Cloud, OneRefusal
+from slurm_elastic.sandbox.one_world import OneWorld, sandbox_world
 from slurm_elastic.sandbox.steering import (
     HOST,
     PREFIX,
@@ -43,26 +43,28 @@ log = logging.getLogger(__name__)
 PATH = "/RPC2"
 INSTANTIATE = ("one.template.instantiate", "one.vm.allocate")
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<methodResponse>\n'
-_INTERNAL = Refusal(0x2000, "Error in the database: database is locked")
+_INTERNAL = OneRefusal(0x2000, "Error in the database: database is locked")
 _ERRORS = {
-    FaultKind.CAPACITY: Refusal(
+    FaultKind.CAPACITY: OneRefusal(
         0x4000,
         "Error allocating a new virtual machine template. "
         "Cannot get IP/MAC lease from virtual network 0.",
     ),
-    FaultKind.QUOTA: Refusal(0x0200, "User [2] : user [2] limit of 0 reached for VMS quota in VM."),
-    FaultKind.AUTH: Refusal(0x0100, "User couldn't be authenticated, aborting call."),
+    FaultKind.QUOTA: OneRefusal(
+        0x0200, "User [2] : user [2] limit of 0 reached for VMS quota in VM."
+    ),
+    FaultKind.AUTH: OneRefusal(0x0100, "User couldn't be authenticated, aborting call."),
     FaultKind.INTERNAL: _INTERNAL,
     FaultKind.INTERNAL_AFTER: _INTERNAL,
 }
 
 
-class Front:
+class OneFront:
     """Answers all requests. ``clock`` returns Unix time."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("cloud", "calls")}
 
-    def __init__(self, world: World, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, world: OneWorld, clock: Callable[[], float] = time.time) -> None:
         self.cloud = Cloud(world)
         self.faults = Faults()
         self.calls: Counter[str] = Counter()
@@ -105,14 +107,14 @@ class Front:
         try:
             with self._lock:
                 result = one_api.call(self.cloud, method, params, self._clock())
-        except Refusal as error:
+        except OneRefusal as error:
             return ControlAnswer(200, refusal(method, error))
         except xmlrpc.client.Fault as error:
             return ControlAnswer(200, _fault(error.faultCode, error.faultString))
         return ControlAnswer(200, success(result))
 
     def _strike(self, method: str, stage: Stage) -> ControlAnswer | None:
-        fault = self.faults.strike(Target(action=method), stage, self._stopped)
+        fault = self.faults.strike(FaultTarget(action=method), stage, self._stopped)
         if fault is None:
             return None
         if fault.kind is FaultKind.GARBAGE:
@@ -138,7 +140,7 @@ def success(result: int | str) -> bytes:
     return _array("<boolean>1</boolean>", value, "<i4>0</i4>")
 
 
-def refusal(method: str, error: Refusal) -> bytes:
+def refusal(method: str, error: OneRefusal) -> bytes:
     """Return ``[false, message, code, object, replication]``. pyone reads the first three."""
     return _array(
         "<boolean>0</boolean>",
@@ -167,7 +169,7 @@ def _fault(code: int, text: str) -> bytes:
     ).encode()
 
 
-def default_world() -> World:
+def default_world() -> OneWorld:
     """Return a world with an administrator and a user (both have the password ``sandbox``) and a
     template with 2 CPUs.
     """
@@ -180,7 +182,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
 
-def _handler(front: Front) -> type[BaseHTTPRequestHandler]:
+def _handler(front: OneFront) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -219,9 +221,9 @@ def _handler(front: Front) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def serve(directory: Path, port: int, world: World) -> None:
+def serve(directory: Path, port: int, world: OneWorld) -> None:
     """Serve until SIGTERM or SIGINT. ``port`` 0: any free port. Raises SandboxError."""
-    front = Front(world)
+    front = OneFront(world)
     try:
         server = _Server((HOST, port), _handler(front))
     except OSError as error:
@@ -247,11 +249,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _world(path: Path | None) -> World:
+def _world(path: Path | None) -> OneWorld:
     if path is None:
         return default_world()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=World)
+        return msgspec.json.decode(path.read_bytes(), type=OneWorld)
     except (OSError, msgspec.DecodeError) as error:
         raise SandboxError(f"{path}: {error}") from None
 

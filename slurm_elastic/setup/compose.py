@@ -11,7 +11,7 @@ from slurm_elastic.config.found import Found
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.edit import flow
 from slurm_elastic.setup.questions import Answers
-from slurm_elastic.setup.site import Facts
+from slurm_elastic.setup.site import SiteFacts
 from slurm_elastic.setup.sizes import format_shape, node_of, type_requirements
 
 NODES = 8  # nodes of each new pool, to begin with
@@ -22,7 +22,7 @@ REHEARSAL = Found(
 NOBODY = Who()
 
 
-def compose(site: Facts, clouds_found: Sequence[Found], answers: Answers) -> str:
+def compose(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers) -> str:
     """Return the text of the configuration file."""
     clouds = chosen(clouds_found, answers)
     lines = [
@@ -44,7 +44,7 @@ def compose(site: Facts, clouds_found: Sequence[Found], answers: Answers) -> str
     return "\n".join(lines) + "\n"
 
 
-def checked(site: Facts, clouds_found: Sequence[Found], answers: Answers, source: str) -> str:
+def checked(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers, source: str) -> str:
     """Return the text of ``compose``. Raises ConfigError if the configuration would be invalid.
 
     Nothing is checked while all chosen clouds still lack their hosts, because the question
@@ -81,7 +81,7 @@ def differs(clouds_found: Sequence[Found], answers: Answers) -> Iterator[str]:
             yield f"A node of {cloud.name} gets {format_shape(node)}: no host there has more."
 
 
-def _max_time_lines(site: Facts, answers: Answers) -> Iterator[str]:
+def _max_time_lines(site: SiteFacts, answers: Answers) -> Iterator[str]:
     if answers.max_time is None:
         return
     yield ""
@@ -155,7 +155,7 @@ _COMMENTS = {
 }
 
 
-def pool_lines(cloud: Found, site: Facts, answers: Answers) -> Iterator[str]:
+def pool_lines(cloud: Found, site: SiteFacts, answers: Answers) -> Iterator[str]:
     """Yield an entry of the list ``pools``, with nodes of the shape in the answers."""
     cpus, memory = node_of(cloud, answers.size)
     yield f"  - name: {cloud.name}"
@@ -176,7 +176,7 @@ def pool_lines(cloud: Found, site: Facts, answers: Answers) -> Iterator[str]:
         yield f"    markets: {markets}"
 
 
-def free_nodes(cloud: str, site: Facts) -> str:
+def free_nodes(cloud: str, site: SiteFacts) -> str:
     """Return a hostlist of names that the site does not use."""
     prefix = "".join(c for c in cloud if c.isalnum()) or "cloud"
     # Compare prefixes and not whole names: a site that has cloud-1 may add cloud-9 later.

@@ -19,7 +19,7 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.compose import REHEARSAL, cloud_lines, dollars, pool_lines
 from slurm_elastic.setup.edit import append, flow, put
 from slurm_elastic.setup.questions import Answers, Earlier
-from slurm_elastic.setup.site import Facts
+from slurm_elastic.setup.site import SiteFacts
 
 Edit = tuple[KeyPath, object]
 """The path of a value, and the new value; None removes it."""
@@ -42,7 +42,7 @@ def earlier(config: Config, clouds_found: Iterable[Found] = ()) -> Earlier:
     return Earlier(answers=answers, names=names, public=bool(public), joins=joins)
 
 
-class Merge:
+class ConfigMerge:
     """A configuration file with new clouds and answers merged into it.
 
     ``text`` is the edited file and ``config`` the configuration that it must mean. Raises
@@ -50,7 +50,7 @@ class Merge:
     """
 
     def __init__(
-        self, before: str, source: str, clouds: Sequence[Found], site: Facts, answers: Answers
+        self, before: str, source: str, clouds: Sequence[Found], site: SiteFacts, answers: Answers
     ) -> None:
         self._before, self._source = before, source
         config = configfile.parse(before, source)

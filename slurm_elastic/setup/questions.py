@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import format_duration, parse_duration, parse_size
 from slurm_elastic.config.found import Found
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.setup.site import Facts
+from slurm_elastic.setup.site import SiteFacts
 from slurm_elastic.setup.sizes import Size, common_size, format_shape, why_missing
 
 DAY_S = 86400.0
@@ -80,7 +80,7 @@ def first(clouds_found: Sequence[Found], earlier: Earlier) -> tuple[Question, ..
 
 
 def questions(
-    site: Facts, chosen: Sequence[Found], earlier: Earlier | None = None
+    site: SiteFacts, chosen: Sequence[Found], earlier: Earlier | None = None
 ) -> tuple[Question, ...]:
     """Return the other questions that matter for these new clouds, in order."""
     known_answers = earlier or Earlier()
@@ -163,7 +163,7 @@ def _clouds(usable: Sequence[Found]) -> Question:
     )  # fmt: skip
 
 
-def _hosts(site: Facts, rack: Found, *, is_only_cloud: bool) -> Question:
+def _hosts(site: SiteFacts, rack: Found, *, is_only_cloud: bool) -> Question:
     """Return the question about hosts. Without hosts the cloud is left out; with ``is_only_cloud``
     at least one host is required.
     """
@@ -194,7 +194,7 @@ def _names(key: str) -> Callable[[str], dict[str, object]]:
     return lambda text: {key: () if _is_none(text) else _words(text)}
 
 
-def _groups(site: Facts) -> Question:
+def _groups(site: SiteFacts) -> Question:
     return Question(
         key="groups", text="Which Unix groups may spend money in public clouds?", default="none",
         why=f"{site.accounting}: an account is whatever anybody types; public clouds stay shut "
@@ -224,7 +224,7 @@ def _cap() -> Question:
     )  # fmt: skip
 
 
-def _shape(site: Facts, chosen: Sequence[Found]) -> Question:
+def _shape(site: SiteFacts, chosen: Sequence[Found]) -> Question:
     site_size = site.cpus, -(-site.memory // 1024) * 1024  # machines are sold in whole GiB
     default = common_size(chosen, site_size)
 
@@ -262,7 +262,7 @@ def _spot() -> Question:
     )  # fmt: skip
 
 
-def _max_time(site: Facts) -> Question:
+def _max_time(site: SiteFacts) -> Question:
     longest = min(site.max_time or DAY_S, DAY_S)
 
     def accepts(text: str) -> dict[str, object]:
@@ -287,7 +287,7 @@ def _max_time(site: Facts) -> Question:
     )  # fmt: skip
 
 
-def _head(site: Facts) -> Question:
+def _head(site: SiteFacts) -> Question:
     def accepts(text: str) -> dict[str, object]:
         head = "" if _is_none(text) else text.removesuffix(".")
         reason = _why_no_head(head) if head else ""

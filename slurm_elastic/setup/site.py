@@ -16,7 +16,7 @@ from slurm_elastic.slurm.hooks.submit_filter import accounts_enforced
 _NUMBER = re.compile(r"\d+")
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class SiteFacts(Struct, frozen=True, kw_only=True):
     """Facts of slurm.conf. ``cpus`` and ``memory`` (MiB): the commonest shape of a node;
     ``max_time`` and ``default_time`` (s): limits of the default partition, None if it has none;
     ``taken``: the names of all nodes and partitions.
@@ -38,7 +38,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     taken: frozenset[str]
 
 
-def facts(path: Path) -> Facts:
+def facts(path: Path) -> SiteFacts:
     """Read slurm.conf. Raises ConfigError with file and line if it cannot be understood."""
     site = siteconf.read(path, ignore="slurm-elastic.conf")
     shapes: Counter[tuple[int, int]] = Counter()
@@ -47,7 +47,7 @@ def facts(path: Path) -> Facts:
     (cpus, memory), _ = (shapes.most_common(1) or [((1, 1024), 0)])[0]
     default = site.default_partition or next(iter(site.partitions), None)
     partitions = {name for p in site.partitions for name in p.names}
-    return Facts(
+    return SiteFacts(
         conf=str(path),
         cluster=_text(site, "ClusterName", "cluster").lower(),
         user=_text(site, "SlurmUser", "root"),
@@ -65,7 +65,7 @@ def facts(path: Path) -> Facts:
     )
 
 
-def _shape(record: siteconf.Record) -> tuple[int, int]:
+def _shape(record: siteconf.ConfRecord) -> tuple[int, int]:
     """Return a node's CPUs and RealMemory (MiB) by the rules of slurm.conf(5). If RealMemory is
     missing, assume 1 GiB per CPU.
     """

@@ -15,7 +15,7 @@ from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.policies.policy_text import split
 from slurm_elastic.simulate import engine, sacct, swf
-from slurm_elastic.simulate.result import Result as Result
+from slurm_elastic.simulate.result import SimulationResult as SimulationResult
 from slurm_elastic.simulate.setting import Options as Options
 from slurm_elastic.simulate.setting import setting_of
 from slurm_elastic.simulate.swf import History
@@ -30,7 +30,7 @@ def simulate(
     options: Options | None = None,
     *,
     progress: engine.Progress | None = None,
-) -> Result:
+) -> SimulationResult:
     """Replay a history on a site under one or more policies, as ``slurm-elastic simulate`` does.
 
     ``history``: a file of the Standard Workload Format or of sacct (text or JSON, gzip or plain);
@@ -54,7 +54,7 @@ def simulate(
         raise ConfigError("--compare names no policy")
     start = setting.history.start
     runs = [(text, engine.simulate(setting.jobs, s, start, progress)) for text, s in scenarios]
-    return Result(setting, tuple(runs))
+    return SimulationResult(setting, tuple(runs))
 
 
 def _read(history: AnyHistory) -> History:

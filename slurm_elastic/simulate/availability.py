@@ -25,7 +25,7 @@ _MINUTE_S = 60
 _ZONE = re.compile(r"(?<![a-z])[a-z]{2}(?:-[a-z]+)+-\d[a-z](?![a-z0-9])")
 
 
-class Span(Struct, frozen=True):
+class HistorySpan(Struct, frozen=True):
     """The time range of a history: the Unix time of its second 0, its first and last second."""
 
     origin: int
@@ -135,7 +135,7 @@ def supplies_of(pool: str, zone: str, supplies: Sequence[Supply]) -> list[Supply
     return pool_supplies or [supply for supply in common if supply.zone == zone] or common
 
 
-def available(supplies: Sequence[Supply], span: Span) -> list[tuple[int, int]]:
+def available(supplies: Sequence[Supply], span: HistorySpan) -> list[tuple[int, int]]:
     """Return (second of the history, machines available from then on). Short traces are repeated,
     and several traces are added up.
     """
@@ -152,7 +152,7 @@ def available(supplies: Sequence[Supply], span: Span) -> list[tuple[int, int]]:
     return points
 
 
-def check_point_count(points: int, subject: str, length: int, span: Span) -> None:
+def check_point_count(points: int, subject: str, length: int, span: HistorySpan) -> None:
     """Raise ConfigError if a trace of ``length`` seconds would have to be repeated too often."""
     if points > MAX_POINTS:
         days = (span.end - span.begin) / 86400
@@ -162,7 +162,7 @@ def check_point_count(points: int, subject: str, length: int, span: Span) -> Non
         )
 
 
-def _repeat(trace: Availability, span: Span) -> list[tuple[int, int]]:
+def _repeat(trace: Availability, span: HistorySpan) -> list[tuple[int, int]]:
     # A trace of only 0 and 1 does not count machines, so 1 stands for any number.
     plenty = 2**30 if max(trace.counts) <= 1 else 1
     ticks = -(-(span.end - span.begin) // trace.gap) + 1

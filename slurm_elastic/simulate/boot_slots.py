@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from slurm_elastic.policies.launch.boots import turn
 
 
-class Turns:
+class BootTurns:
     """A limit of ``cap`` machines. ``booked``: (begin, end, machines) of present and future
     boots.
     """
@@ -34,7 +34,7 @@ class Turns:
 
 
 def waves(
-    caps: Sequence[Turns], count: int, now: int, seconds: Callable[[int], int]
+    caps: Sequence[BootTurns], count: int, now: int, seconds: Callable[[int], int]
 ) -> list[tuple[int, int]]:
     """Book the boots of ``count`` machines under all ``caps``. Returns (start, machines) per wave.
     ``seconds(machines)``: the boot time of so many machines together.
@@ -55,18 +55,22 @@ def waves(
     return waves_found
 
 
-def last_ready(caps: Sequence[Turns], count: int, now: int, seconds: Callable[[int], int]) -> int:
+def last_ready(
+    caps: Sequence[BootTurns], count: int, now: int, seconds: Callable[[int], int]
+) -> int:
     """Return when ``count`` machines would all be ready, without booking anything."""
     copies = []
     for cap in caps:
-        copies.append(Turns(cap.cap))
+        copies.append(BootTurns(cap.cap))
         copies[-1].booked = cap.booked
     return max(
         begin + seconds(wave_size) for begin, wave_size in waves(copies, count, now, seconds)
     )
 
 
-def _fitting(caps: Sequence[Turns], count: int, when: int, seconds: Callable[[int], int]) -> int:
+def _fitting(
+    caps: Sequence[BootTurns], count: int, when: int, seconds: Callable[[int], int]
+) -> int:
     """Return the largest number of machines, up to ``count``, that may start at ``when``."""
     while count > 0:
         free_slots = min(cap.free_at(when, when + seconds(count)) for cap in caps)

@@ -19,7 +19,7 @@ from slurm_elastic.policies.money.account_budgets import (
 )
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.reservations import Profile
-from slurm_elastic.simulate.shared_machines import Host
+from slurm_elastic.simulate.shared_machines import SharedMachine
 from slurm_elastic.simulate.spending import Purses
 
 Later = Callable[[int, int | None], None]
@@ -46,7 +46,7 @@ class BudgetQueue(Queue):
         # Wrapped, because a job that starts on new machines pays for them alone, and not together
         # with the other waiting jobs.
         def start_paid(
-            job: int, pool: int, need: int, now: int, beside: Host | None = None
+            job: int, pool: int, need: int, now: int, beside: SharedMachine | None = None
         ) -> bool:
             started = start(job, pool, need, now, beside)
             purses.pay({self.payer(job): 1})

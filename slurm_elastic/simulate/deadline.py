@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.policies.checkpoint.deadline import Choice, Race, Where
+from slurm_elastic.policies.checkpoint.deadline import DeadlineChoice, Race, Where
 from slurm_elastic.policies.checkpoint.market_spells import NOTHING, Past
 
 OUTSIDE = 0.05  # the share of the starts below `low`, and above `high`
@@ -49,7 +49,7 @@ def tried(
     work: float,
     deadline: float,
     restart: float,
-    choose: Callable[[Race], Choice],
+    choose: Callable[[Race], DeadlineChoice],
     starts: int,
     seed: int = 0,
     price: float = 0.5,
@@ -110,7 +110,7 @@ def race(
     work: float,
     deadline: float,
     restart: float,
-    choose: Callable[[Race], Choice],
+    choose: Callable[[Race], DeadlineChoice],
     price: float = 0.5,
     past: Past = NOTHING,
 ) -> Finish:

@@ -19,10 +19,10 @@ from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.pools import machines_of
 from slurm_elastic.simulate.purchases import Purchases
 from slurm_elastic.simulate.queueing import Queue
-from slurm_elastic.simulate.runs import Run, Runs
+from slurm_elastic.simulate.runs import Runs, SimulatedRun
 from slurm_elastic.simulate.scaler import WINDOW_LOOK_S, Grower
 from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.shared_machines import Host, SharedMachines, machines_needed
+from slurm_elastic.simulate.shared_machines import SharedMachine, SharedMachines, machines_needed
 from slurm_elastic.simulate.spending import Purses
 from slurm_elastic.simulate.warm_pool import Warm
 
@@ -65,9 +65,9 @@ class RunState:
         self.looks = self.opens = -1
         # A set, because an event cannot be taken out of the heap or found there.
         self.due_looks: set[int] = set()
-        self.moving: dict[int, tuple[Run, int, int]] = {}
+        self.moving: dict[int, tuple[SimulatedRun, int, int]] = {}
 
-    def _end_run(self, run: Run, now: int) -> bool:
+    def _end_run(self, run: SimulatedRun, now: int) -> bool:
         """End a job and make its machines idle. False if the event is out of date, because the job
         was interrupted and ends later.
         """
@@ -98,8 +98,8 @@ class RunState:
         return True
 
     def _leave_shared(
-        self, machines: PoolMachines, shared: SharedMachines, run: Run, now: int
-    ) -> Host:
+        self, machines: PoolMachines, shared: SharedMachines, run: SimulatedRun, now: int
+    ) -> SharedMachine:
         """Take a job off a shared machine. The ends of the other jobs determine when it is free."""
         machines.expected.drop(shared.of[run.job].expected)
         host = shared.leave(run.job, run.expected, run.ready, now)
@@ -159,7 +159,9 @@ class RunState:
         stands_still = len(grower.growing) > 1 and not self.runs.now
         return grower.period is not None or bool(machines.turns) or stands_still
 
-    def _start(self, job: int, pool: int, need: int, now: int, beside: Host | None = None) -> bool:
+    def _start(
+        self, job: int, pool: int, need: int, now: int, beside: SharedMachine | None = None
+    ) -> bool:
         """Start a job on idle machines, and buy the machines that it still needs. False if they are
         not available: Slurm then requeues the job. ``beside``: a machine in use with room.
         """
@@ -188,7 +190,7 @@ class RunState:
         return True
 
     def _join_shared(
-        self, job: int, pool: int, shared: SharedMachines, host: Host, now: int
+        self, job: int, pool: int, shared: SharedMachines, host: SharedMachine, now: int
     ) -> None:
         """Start a job beside the other jobs of a shared machine."""
         machines, before, ready = self.pools[pool], host.expected, max(now, host.ready)
@@ -377,8 +379,13 @@ class RunState:
         return lost
 
     def _interrupt_sharers(
-        self, machines: PoolMachines, shared: SharedMachines, run: Run, now: int, loss: int | None
-    ) -> Run:
+        self,
+        machines: PoolMachines,
+        shared: SharedMachines,
+        run: SimulatedRun,
+        now: int,
+        loss: int | None,
+    ) -> SimulatedRun:
         """Interrupt the other jobs on a shared machine. Returns the run as if it had been alone."""
         host = shared.of[run.job]
         for job in sorted(set(host.jobs) - {run.job}):
@@ -388,7 +395,7 @@ class RunState:
         self._leave_shared(machines, shared, run, now)
         return run._replace(ready=host.ready, idle=host.idle)
 
-    def _stop_boot(self, run: Run, batch: int, count: int, limit: int, now: int) -> int:
+    def _stop_boot(self, run: SimulatedRun, batch: int, count: int, limit: int, now: int) -> int:
         """Detach booting machines from an interrupted job. Up to ``most`` are lost; the others
         continue to boot for any job, or are already up because they only waited for the job's last
         machine. Returns how many are lost.

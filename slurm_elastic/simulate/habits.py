@@ -29,7 +29,7 @@ for a site without a history.
 """
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class RequestedJob(Struct, frozen=True, kw_only=True):
     """The request of a job: ``limit`` in seconds, ``size`` in machines or processors."""
 
     size: int
@@ -49,7 +49,7 @@ class Habits:
         self._sorted: dict[Hashable, Sequence[float]] = {}
         self.jobs = 0
 
-    def add(self, job: Asked, run: int) -> None:
+    def add(self, job: RequestedJob, run: int) -> None:
         """Record that a job has ended after ``run`` seconds."""
         ratio = min(run / job.limit, 1.0) if job.limit > 0 else 1.0
         for kind in (*_kinds(job), _ANY):
@@ -57,7 +57,7 @@ class Habits:
             (self._all if kind is _ANY else self._of[kind]).append(ratio)
         self.jobs += 1
 
-    def remaining(self, job: Asked, elapsed: int, place: float) -> int:
+    def remaining(self, job: RequestedJob, elapsed: int, place: float) -> int:
         """Return how many more seconds the job runs after ``elapsed``.
 
         The value is the quantile ``place`` (0 to 1) of the similar jobs that ran longer than
@@ -71,7 +71,7 @@ class Habits:
                 return max(int(ratios[index] * job.limit) - elapsed, 1)
         return max(job.limit - elapsed, 1)
 
-    def _similar_ratios(self, job: Asked) -> Iterator[Sequence[float]]:
+    def _similar_ratios(self, job: RequestedJob) -> Iterator[Sequence[float]]:
         """Yield the ascending ratios of similar jobs, the most similar kind first."""
         for kind, least in zip(_kinds(job), MIN_JOBS, strict=True):
             ratios = self._of.get(kind)
@@ -87,6 +87,6 @@ class Habits:
         return ascending
 
 
-def _kinds(job: Asked) -> tuple[Hashable, ...]:
+def _kinds(job: RequestedJob) -> tuple[Hashable, ...]:
     user, account = ("user", job.user), ("account", job.account)
     return (user, job.limit, job.size), (user, job.limit), user, account

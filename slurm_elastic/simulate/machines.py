@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder
 from slurm_elastic.policies.growth.scaling import spare
-from slurm_elastic.simulate.boot_slots import Turns, last_ready, waves
+from slurm_elastic.simulate.boot_slots import BootTurns, last_ready, waves
 from slurm_elastic.simulate.free_times import Expected, expectation
 from slurm_elastic.simulate.idle_set import Pieces, idle_machines
 from slurm_elastic.simulate.leases import Leases
@@ -45,7 +45,7 @@ class PoolMachines:
 
     def __init__(self, pool: PoolModel, order: IdleOrder, seed: int) -> None:
         self.pool, self.max_machines = pool, pool.machines
-        self.turns: tuple[Turns, ...] = ()
+        self.turns: tuple[BootTurns, ...] = ()
         self.yields = False
         self.idle = self.busy = self.booting = 0
         self.batch_start: list[int] = []

@@ -15,7 +15,7 @@ from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.prices.trace import PriceTrace, Series
 from slurm_elastic.simulate.availability import (
-    Span,
+    HistorySpan,
     Supply,
     available,
     check_point_count,
@@ -34,7 +34,7 @@ them when it needed the capacity.
 class SpotFacts(Struct, frozen=True, kw_only=True):
     """Facts about spot machines outside the configuration (see ``SpotMarket``)."""
 
-    span: Span
+    span: HistorySpan
     prices: PriceTrace | None = None
     availability: tuple[Supply, ...] = ()
     notice: int = 120
@@ -127,7 +127,7 @@ def _spot_offers(
     yield Sold(offer=offer, market=market, stock=" ".join(supply.name for supply in supplies))
 
 
-def _repeat(series: Series, span: Span) -> Curve:
+def _repeat(series: Series, span: HistorySpan) -> Curve:
     """Return the prices on the history's clock. If they do not cover the history, repeat them."""
     if len(series.times) == 1:
         return Curve([span.begin], series.prices)

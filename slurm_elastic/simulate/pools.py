@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_elastic.model.cluster import Limits, Market
-from slurm_elastic.simulate.boot_slots import Turns
+from slurm_elastic.simulate.boot_slots import BootTurns
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.scenario import Scenario
@@ -25,9 +25,9 @@ def machines_of(scenario: Scenario, jobs: Jobs) -> list[PoolMachines]:
         if machines.pool.shared and scenario.reservations == 1 and scenario.reuse:
             machines.shared = SharedMachines(jobs, machines.pool)
         if machines.pool.max_booting is not None:
-            machines.turns = (Turns(machines.pool.max_booting),)
+            machines.turns = (BootTurns(machines.pool.max_booting),)
     for cap in scenario.boot_caps:
-        turns = Turns(cap.machines)
+        turns = BootTurns(cap.machines)
         for machines in pools:
             if machines.pool.name in cap.pools:
                 machines.turns = (*machines.turns, turns)

@@ -27,7 +27,7 @@ DEMAND_SHARES = (0.75, 0.5, 0.25)
 STEPS = 40
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class PurchaseChoice(Struct, frozen=True, kw_only=True):
     """A strategy of buying. ``saving``: as a share of the cost on demand; ``regret``: the relative
     excess of its cost over the lower bound.
     """
@@ -62,7 +62,7 @@ class PurchasePlan(Struct, frozen=True, kw_only=True):
     shares: tuple[float | None, ...]
     on_demand: float
     bound: float
-    choices: tuple[Choice, ...]
+    choices: tuple[PurchaseChoice, ...]
     now: tuple[Bought, ...]
     falls: tuple[Fall, ...]
     breakeven_left: float | None
@@ -76,9 +76,9 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
     bare = bill(usage, (), classes, on_demand).cost
     least = bound(usage, classes, on_demand)
 
-    def choice(name: str, bought: tuple[Bought, ...]) -> Choice:
+    def choice(name: str, bought: tuple[Bought, ...]) -> PurchaseChoice:
         bill_of_choice = bill(usage, bought, classes, on_demand)
-        return Choice(
+        return PurchaseChoice(
             name=name,
             bought=bought,
             bill=bill_of_choice,

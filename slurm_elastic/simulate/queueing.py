@@ -21,14 +21,14 @@ from slurm_elastic.simulate.reservations import FAR, Profile
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.shared_machines import Host, Seat, Share, SharedMachines
+from slurm_elastic.simulate.shared_machines import Seat, Share, SharedMachine, SharedMachines
 
 
 class Start(Protocol):
     """Start a job in a pool on ``need`` machines, or beside other jobs. False if that failed."""
 
     def __call__(
-        self, job: int, pool: int, need: int, now: int, beside: Host | None = None, /
+        self, job: int, pool: int, need: int, now: int, beside: SharedMachine | None = None, /
     ) -> bool: ...
 
 
@@ -186,7 +186,7 @@ class Queue:
 
     def _beside(
         self, job: int, machines: PoolMachines, shared: SharedMachines, now: int
-    ) -> Host | None:
+    ) -> SharedMachine | None:
         """Return the first machine in use on which the job does not delay the first waiting job."""
         share, limit = shared.share(job), self.limit[job]
         for host in shared.with_room(share):
@@ -199,7 +199,7 @@ class Queue:
                 return host
         return None
 
-    def _take_spare(self, host: Host, share: Share) -> bool:
+    def _take_spare(self, host: SharedMachine, share: Share) -> bool:
         """Return True if a job may use ``share`` of a machine after the start of the first job. If
         so, subtract it from the spare capacity.
         """

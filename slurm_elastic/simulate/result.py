@@ -15,7 +15,7 @@ from slurm_elastic.simulate.setting import Setting
 Rows = list[dict[str, int | float | str | None]]
 
 
-class Result(Struct, frozen=True, eq=False, dict=True):
+class SimulationResult(Struct, frozen=True, eq=False, dict=True):
     """The results of all policies as tables. Money is in dollars; waits and runs are in seconds.
     Points in time are Unix time, or seconds of the history if its begin is unknown. In each table
     ``policy`` names the row's policy. None: the value is unknown, or the event never happened.

@@ -16,7 +16,7 @@ from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import Scenario
 
 
-class Run(NamedTuple):
+class SimulatedRun(NamedTuple):
     """A run of a job. It got its machines at ``assigned_at`` and runs from ``ready`` to ``end``.
 
     ``work``: seconds to do, including ``restart`` seconds to restore a checkpoint. ``mtti``: mean
@@ -56,7 +56,7 @@ class Runs:
         self.ended = array("q", [-1]) * len(jobs)
         self.where = array("b", [-1]) * len(jobs)
         self._work, self._limit = jobs.run, jobs.limit
-        self.now: dict[int, Run] = {}
+        self.now: dict[int, SimulatedRun] = {}
         self.saved: dict[int, int] = {}
         self.kept: list[tuple[int, int, int]] = []
         self.held = self.useful = self.lost = self.overhead = 0
@@ -106,7 +106,7 @@ class Runs:
         expected = (ready + self._limit[job] << 32 | job) << 32 | need
         row = (job, pool, machines, pieces, need, now, ready, idle, end, expected, work, restart,
                mtti)  # fmt: skip
-        run = _run(Run, row)
+        run = _run(SimulatedRun, row)
         if mtti is not None and self._rides:
             end = self._ride(run, None).end
             run = run._replace(end=end)
@@ -114,7 +114,7 @@ class Runs:
         self.where[job] = pool
         return end, expected
 
-    def finish(self, run: Run, now: int) -> None:
+    def finish(self, run: SimulatedRun, now: int) -> None:
         """Record that a run has done its work."""
         job, _, _, _, need, assigned_at, ready, idle, _, _, work, restart, mtti = run
         del self.now[job]
@@ -135,7 +135,7 @@ class Runs:
         run = self.now[job]
         return self._ride(run, loss).moves if loss > run.ready else None
 
-    def interrupt(self, job: int, now: int, loss: int | None = None) -> Run:
+    def interrupt(self, job: int, now: int, loss: int | None = None) -> SimulatedRun:
         """Interrupt a run; its saved work counts. ``loss``: when the cloud takes its machine, if
         the job moves before that.
         """
@@ -175,7 +175,7 @@ class Runs:
             times.append(observed_mtti(on_demand, 0) / on_demand_count)
         return joint_mtti(times)
 
-    def _ride(self, run: Run, until: int | None) -> Ride:
+    def _ride(self, run: SimulatedRun, until: int | None) -> Ride:
         market = run.machines.market_of(run.pieces)
         notices = _notices(run, until, market) if until is not None and market else ()
         trip = Trip(
@@ -192,7 +192,7 @@ class Runs:
         return ride(self.scenario.checkpoints, trip)
 
 
-def _notices(run: Run, until: int, market: SpotMarket) -> tuple[Notice, ...]:
+def _notices(run: SimulatedRun, until: int, market: SpotMarket) -> tuple[Notice, ...]:
     """Return the cloud's notices before a loss: a recommendation, if it gives any, and the
     warning.
     """

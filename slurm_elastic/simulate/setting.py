@@ -16,7 +16,7 @@ from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoi
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.policies.policy_text import LARGEST
 from slurm_elastic.providers.base.prices.trace import PriceTrace, load_trace, series_of
-from slurm_elastic.simulate.availability import Span, load_supply
+from slurm_elastic.simulate.availability import HistorySpan, load_supply
 from slurm_elastic.simulate.billing import Billing
 from slurm_elastic.simulate.billing import parse as parse_billing
 from slurm_elastic.simulate.boot import BootTimes
@@ -121,7 +121,7 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
     end = max(s + r for s, r in zip(jobs.submit, jobs.run, strict=True))
     prices = _prices(options.prices)
     world = World(
-        span=Span(history.start, jobs.submit[0], end),
+        span=HistorySpan(history.start, jobs.submit[0], end),
         static=options.static,
         boot=options.boot,
         configure=options.configure,

@@ -21,7 +21,7 @@ Share = tuple[int, int, int]  # cores, MiB and GPUs
 _JOB_MASK = (1 << 32) - 1
 
 
-class Host:
+class SharedMachine:
     """A shared machine in use. ``left``: its free share; ``ready``: when its boot ended; ``ends``:
     the expected ends of its jobs, sorted; ``used``: the sum of the seconds of its past jobs;
     ``idle``: 1 if it was up before its first job.
@@ -77,7 +77,7 @@ class Seat:
     share that other jobs may still use after ``when``.
     """
 
-    def __init__(self, host: Host, when: int, free_share: Share) -> None:
+    def __init__(self, host: SharedMachine, when: int, free_share: Share) -> None:
         self.host, self.when, self.left = host, when, free_share
 
     def has(self, share: Share) -> bool:
@@ -97,8 +97,8 @@ class SharedMachines:
     def __init__(self, jobs: Jobs, pool: PoolModel) -> None:
         self.jobs = jobs
         self.whole: Share = (pool.procs, pool.memory, pool.gpus)
-        self.hosts: list[Host] = []
-        self.of: dict[int, Host] = {}
+        self.hosts: list[SharedMachine] = []
+        self.of: dict[int, SharedMachine] = {}
         self.overlap = 0
 
     def share(self, job: int) -> Share:
@@ -109,7 +109,7 @@ class SharedMachines:
         memory = jobs.memory[job] if self.whole[1] else 0
         return jobs.procs[job], memory, jobs.gpus[job]
 
-    def with_room(self, share: Share) -> Iterator[Host]:
+    def with_room(self, share: Share) -> Iterator[SharedMachine]:
         """Return the machines in use with room for the share, the longest in use first."""
         return (host for host in self.hosts if host.has(share))
 
@@ -130,16 +130,16 @@ class SharedMachines:
 
     def open(self, job: int, pieces: Pieces, ready: int, end: int, idle: int) -> None:
         """Start to share a machine: its first job begins."""
-        host = Host(pieces, self.whole, ready, idle)
+        host = SharedMachine(pieces, self.whole, ready, idle)
         self.hosts.append(host)
         self.join(job, host, end)
 
-    def join(self, job: int, host: Host, end: int) -> None:
+    def join(self, job: int, host: SharedMachine, end: int) -> None:
         """Add a job to a shared machine."""
         host.add(self.share(job), end)
         self.of[job] = host
 
-    def leave(self, job: int, end: int, begun: int, now: int) -> Host:
+    def leave(self, job: int, end: int, begun: int, now: int) -> SharedMachine:
         """Remove a job that began at ``begun``. After the last job the machine is no longer in
         use.
         """

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from slurm_elastic.simulate import easy
-from slurm_elastic.simulate.habits import Asked, Habits
+from slurm_elastic.simulate.habits import Habits, RequestedJob
 from slurm_elastic.simulate.jobs import Job, Jobs
 
 FUTURES = 40
@@ -30,10 +30,10 @@ width on public histories.
 """
 
 
-class Running(Struct, frozen=True, kw_only=True):
+class RunningJob(Struct, frozen=True, kw_only=True):
     """A job that has run for ``elapsed`` seconds."""
 
-    job: Asked
+    job: RequestedJob
     elapsed: int
 
 
@@ -41,8 +41,8 @@ class Present(Struct, frozen=True, kw_only=True):
     """The number of machines (or processors), the running jobs, and the waiting jobs in order."""
 
     machines: int
-    running: tuple[Running, ...] = ()
-    waiting: tuple[Asked, ...] = ()
+    running: tuple[RunningJob, ...] = ()
+    waiting: tuple[RequestedJob, ...] = ()
 
     @property
     def used(self) -> int:
@@ -51,7 +51,7 @@ class Present(Struct, frozen=True, kw_only=True):
 
 
 def starts(
-    present: Present, wish: Asked, habits: Habits, seed: int = 0, futures: int = FUTURES
+    present: Present, wish: RequestedJob, habits: Habits, seed: int = 0, futures: int = FUTURES
 ) -> tuple[int, ...]:
     """Return the seconds until ``wish`` starts in each future, ascending; empty if it is too
     large.
@@ -64,7 +64,7 @@ def starts(
     return tuple(sorted(_start(present, wish, habits, rng) for _ in range(futures)))
 
 
-def by_limits(present: Present, wish: Asked) -> int | None:
+def by_limits(present: Present, wish: RequestedJob) -> int | None:
     """Return the seconds until ``wish`` starts if all jobs run to their limits, as Slurm estimates
     it. None if it never fits.
     """
@@ -79,10 +79,10 @@ def quantile(values: Sequence[int], share: float) -> int:
     return values[min(int(share * len(values)), len(values) - 1)]
 
 
-def _start(present: Present, wish: Asked, habits: Habits, rng: random.Random) -> int:
+def _start(present: Present, wish: RequestedJob, habits: Habits, rng: random.Random) -> int:
     days: dict[str, float] = {}
 
-    def draw(job: Asked, elapsed: int) -> int:
+    def draw(job: RequestedJob, elapsed: int) -> int:
         place = rng.random()
         if rng.random() < SAME_QUANTILE_SHARE:
             place = days.setdefault(job.user, place)
@@ -93,7 +93,7 @@ def _start(present: Present, wish: Asked, habits: Habits, rng: random.Random) ->
 
 
 def _simulate_future(
-    present: Present, wish: Asked, runs: Sequence[int], waits: Sequence[int]
+    present: Present, wish: RequestedJob, runs: Sequence[int], waits: Sequence[int]
 ) -> int:
     """Simulate a future and return the start of ``wish``. All jobs are submitted at second 0, the
     running jobs first. A limit is raised if the drawn run time is longer.

@@ -39,7 +39,7 @@ TIMINGS = Timings(
 )  # fmt: skip
 
 
-class Bed(Protocol):
+class BenchBed(Protocol):
     """A cloud, and control over it. ``strike`` makes the next calls fail. It returns False if the
     cloud's API has no such failure of that call.
     """
@@ -83,7 +83,7 @@ class Hiding:
     """
 
     def __init__(
-        self, inner: Provider, bed: Bed, clock: Callable[[], float], census: Census
+        self, inner: Provider, bed: BenchBed, clock: Callable[[], float], census: Census
     ) -> None:
         self.name = inner.name
         self.inner = inner
@@ -186,7 +186,7 @@ class Hiding:
 class Bench:
     """The daemon, its Slurm and its cloud. ``census`` counts the machines of each node."""
 
-    def __init__(self, bed: Bed, directory: Path) -> None:
+    def __init__(self, bed: BenchBed, directory: Path) -> None:
         self.bed = bed
         self.now = time.time()
         self.dir = directory
@@ -318,7 +318,7 @@ def open_bench(bed_in: Callable[[Path], Any]) -> Iterator[Bench]:
                 bed.close()
 
 
-def _config(bed: Bed, directory: Path, nodes: Sequence[str]) -> Config:
+def _config(bed: BenchBed, directory: Path, nodes: Sequence[str]) -> Config:
     pool = bed.pool
     return Config(
         cluster=CLUSTER,

@@ -29,7 +29,7 @@ OTHER_UUID = "11111111-2222-3333-4444-555555555555"
 FIVE = (CapacityError, QuotaError, AuthError, TransientError)
 
 
-class Bed(Protocol):
+class CloudBed(Protocol):
     """A cloud for one test, and control over it."""
 
     pool: Pool
@@ -51,13 +51,13 @@ class Bed(Protocol):
         ...
 
 
-class ScarceBed(Bed, Protocol):
+class ScarceBed(CloudBed, Protocol):
     def limit(self, count: int) -> None:
         """Limit the machines of the cloud to ``count`` in total."""
         ...
 
 
-class FaultyBed(Bed, Protocol):
+class FaultyBed(CloudBed, Protocol):
     def fail(self, error: type[ProviderError]) -> None:
         """Refuse every call until ``heal``."""
         ...
@@ -73,7 +73,7 @@ class FaultyBed(Bed, Protocol):
         ...
 
 
-class ProtectingBed(Bed, Protocol):
+class ProtectingBed(CloudBed, Protocol):
     def protect(self, machine: str) -> None:
         """Refuse the termination of this machine permanently."""
         ...
@@ -81,7 +81,7 @@ class ProtectingBed(Bed, Protocol):
     def unprotect(self, machine: str) -> None: ...
 
 
-class DelayedBed(Bed, Protocol):
+class DelayedBed(CloudBed, Protocol):
     def hide_fresh(self, seconds: float) -> None:
         """Hide new machines from lists for so many seconds after their launch."""
         ...
@@ -89,7 +89,7 @@ class DelayedBed(Bed, Protocol):
     def wait(self, seconds: float) -> None: ...
 
 
-class FailingBed(Bed, Protocol):
+class FailingBed(CloudBed, Protocol):
     def fail_late(self, node: str) -> Callable[[], None]:
         """Let the cloud accept the machine of this node and report its failure later. The test
         calls this before the launch, and the returned function after it; that returns when the
@@ -98,7 +98,9 @@ class FailingBed(Bed, Protocol):
         ...
 
 
-def spec_for(bed: Bed, provider: Provider, count: int, *, generation: str = "g1") -> LaunchSpec:
+def spec_for(
+    bed: CloudBed, provider: Provider, count: int, *, generation: str = "g1"
+) -> LaunchSpec:
     return LaunchSpec(
         generation=generation,
         pool=bed.pool,
@@ -109,14 +111,14 @@ def spec_for(bed: Bed, provider: Provider, count: int, *, generation: str = "g1"
     )
 
 
-def first_offer(bed: Bed, provider: Provider) -> Offer:
+def first_offer(bed: CloudBed, provider: Provider) -> Offer:
     return provider.offers(bed.pool)[0]
 
 
 class LaunchContract:
     """Machines are started in bulk, found by tag and ended by id."""
 
-    def test_offers_are_of_the_pool(self, bed: Bed) -> None:
+    def test_offers_are_of_the_pool(self, bed: CloudBed) -> None:
         offers = bed.open().offers(bed.pool)
         assert offers
         for offer in offers:
@@ -125,7 +127,7 @@ class LaunchContract:
             assert offer.price >= 0
             assert offer.cpus >= 1
 
-    def test_a_launch_starts_a_machine_for_each_node(self, bed: Bed) -> None:
+    def test_a_launch_starts_a_machine_for_each_node(self, bed: CloudBed) -> None:
         provider = bed.open()
         spec = spec_for(bed, provider, 3)
         machines = provider.launch(spec)
@@ -139,7 +141,7 @@ class LaunchContract:
             assert abs(machine.launched - time.time()) < 120
             assert machine.state in (InstanceState.PENDING, InstanceState.RUNNING)
 
-    def test_a_restarted_daemon_finds_the_same_machines(self, bed: Bed) -> None:
+    def test_a_restarted_daemon_finds_the_same_machines(self, bed: CloudBed) -> None:
         provider = bed.open()
         started = provider.launch(spec_for(bed, provider, 3))
         listed = bed.open().instances()
@@ -148,7 +150,7 @@ class LaunchContract:
         }
         assert {m.offer_key for m in listed} == {m.offer_key for m in started}
 
-    def test_nodes_keep_their_machines_when_they_are_not_in_order(self, bed: Bed) -> None:
+    def test_nodes_keep_their_machines_when_they_are_not_in_order(self, bed: CloudBed) -> None:
         provider = bed.open()
         nodes = (bed.pool.nodes[2], bed.pool.nodes[0], bed.pool.nodes[1])
         spec = LaunchSpec(
@@ -158,7 +160,7 @@ class LaunchContract:
         assert tuple(m.node for m in started) == nodes
         assert {m.id: m.node for m in provider.instances()} == {m.id: m.node for m in started}
 
-    def test_a_repeated_launch_returns_the_first_ones_machines(self, bed: Bed) -> None:
+    def test_a_repeated_launch_returns_the_first_ones_machines(self, bed: CloudBed) -> None:
         provider = bed.open()
         spec = spec_for(bed, provider, 2)
         original = provider.launch(spec)
@@ -166,7 +168,7 @@ class LaunchContract:
         assert [m.id for m in repeated] == [m.id for m in original]
         assert len(bed.alive()) == 2
 
-    def test_another_generation_is_another_launch(self, bed: Bed) -> None:
+    def test_another_generation_is_another_launch(self, bed: CloudBed) -> None:
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 1))
         other = LaunchSpec(
@@ -178,7 +180,7 @@ class LaunchContract:
         provider.launch(other)
         assert len(bed.alive()) == 2
 
-    def test_terminate_ends_exactly_these(self, bed: Bed) -> None:
+    def test_terminate_ends_exactly_these(self, bed: CloudBed) -> None:
         provider = bed.open()
         machines = provider.launch(spec_for(bed, provider, 3))
         provider.terminate([m.id for m in machines[:2]])
@@ -186,7 +188,7 @@ class LaunchContract:
         remaining = [m for m in provider.instances() if m.state is not InstanceState.STOPPING]
         assert [m.id for m in remaining] == [machines[2].id]
 
-    def test_terminating_twice_or_what_never_was_is_no_error(self, bed: Bed) -> None:
+    def test_terminating_twice_or_what_never_was_is_no_error(self, bed: CloudBed) -> None:
         provider = bed.open()
         machines = provider.launch(spec_for(bed, provider, 2))
         ids = [m.id for m in machines]
@@ -195,10 +197,10 @@ class LaunchContract:
         assert bed.alive() == set()
         bed.open().terminate(ids)
 
-    def test_terminating_nothing_is_no_error(self, bed: Bed) -> None:
+    def test_terminating_nothing_is_no_error(self, bed: CloudBed) -> None:
         bed.open().terminate([])
 
-    def test_machines_of_others_are_neither_listed_nor_touched(self, bed: Bed) -> None:
+    def test_machines_of_others_are_neither_listed_nor_touched(self, bed: CloudBed) -> None:
         foreign = bed.add_foreign()
         other = bed.open(OTHER_UUID)
         other_ids = {m.id for m in other.launch(spec_for(bed, other, 1, generation="theirs"))}
@@ -208,7 +210,7 @@ class LaunchContract:
         assert bed.alive() == foreign | other_ids
         assert {m.id for m in other.instances()} == other_ids
 
-    def test_clusters_that_share_an_account_share_no_generation(self, bed: Bed) -> None:
+    def test_clusters_that_share_an_account_share_no_generation(self, bed: CloudBed) -> None:
         provider, other_provider = bed.open(), bed.open(OTHER_UUID)
         machines = provider.launch(spec_for(bed, provider, 1))
         other = LaunchSpec(
@@ -219,7 +221,7 @@ class LaunchContract:
         )
         assert other_provider.launch(other)[0].id != machines[0].id
 
-    def test_a_launch_whose_machine_is_gone_is_not_answered_with_it(self, bed: Bed) -> None:
+    def test_a_launch_whose_machine_is_gone_is_not_answered_with_it(self, bed: CloudBed) -> None:
         provider = bed.open()
         spec = spec_for(bed, provider, 1)
         machine = provider.launch(spec)[0]
@@ -228,7 +230,7 @@ class LaunchContract:
             provider.launch(spec)
         assert bed.alive() == set()
 
-    def test_check_and_notices_answer(self, bed: Bed) -> None:
+    def test_check_and_notices_answer(self, bed: CloudBed) -> None:
         provider = bed.open()
         provider.check()
         assert list(provider.notices()) == []
@@ -425,7 +427,7 @@ class LateFailureContract:
 class BulkContract:
     """Launches of more than a thousand machines."""
 
-    def test_a_launch_of_more_than_a_thousand(self, bed: Bed) -> None:
+    def test_a_launch_of_more_than_a_thousand(self, bed: CloudBed) -> None:
         provider = bed.open(timeout=600)
         spec = spec_for(bed, provider, 1050)
         machines = provider.launch(spec)

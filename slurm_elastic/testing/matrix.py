@@ -2,7 +2,7 @@
 without an owner, no node gets a second machine, and no node waits for ever.
 
 A cloud's tests inherit ``FaultMatrix`` and define the fixture ``new_bed``, which makes a
-``bench.Bed``.
+``bench.BenchBed``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import pytest
 
 from slurm_elastic.policies.nodes.node_state import Phase, phase
-from slurm_elastic.testing.bench import Bed, Bench, open_bench
+from slurm_elastic.testing.bench import Bench, BenchBed, open_bench
 
 CALLS = ("launch", "list", "terminate")
 FOR_GOOD = ("capacity", "quota")
@@ -64,7 +64,7 @@ class FaultMatrix:
     """Each fault of each call, with one daemon, the cloud and a Slurm in memory."""
 
     @pytest.fixture
-    def bench(self, new_bed: Callable[[Path], Bed]) -> Iterator[Bench]:
+    def bench(self, new_bed: Callable[[Path], BenchBed]) -> Iterator[Bench]:
         """Yield a bench. ``new_bed`` makes a cloud without machines, which may use the
         directory.
         """

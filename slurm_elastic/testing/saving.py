@@ -22,7 +22,7 @@ SHORT_S = 2.0
 """Seconds given to a save that takes longer. They are enough for it to begin."""
 
 
-class Bed(Protocol):
+class SavingBed(Protocol):
     """A checkpoint method, and running jobs that it can save."""
 
     checkpointer: Checkpointer
@@ -36,32 +36,34 @@ class Bed(Protocol):
         ...
 
 
-class SpoilingBed(Bed, Protocol):
+class SpoilingBed(SavingBed, Protocol):
     def spoil(self, image: Image) -> None:
         """Damage the image: truncate, change or remove it."""
         ...
 
 
-class StuckBed(Bed, Protocol):
+class StuckBed(SavingBed, Protocol):
     def stick(self, run: JobRun) -> None:
         """Let saves of this run never end."""
         ...
 
 
-class HoldingBed(Bed, Protocol):
+class HoldingBed(SavingBed, Protocol):
     def works(self, run: JobRun) -> bool:
         """Return True if the run works now."""
         ...
 
 
-def save(bed: Bed, run: JobRun, *, stop: bool = False, within: float = SAVE_TIMEOUT_S) -> Image:
+def save(
+    bed: SavingBed, run: JobRun, *, stop: bool = False, within: float = SAVE_TIMEOUT_S
+) -> Image:
     return bed.checkpointer.checkpoint(run, deadline=time.time() + within, stop=stop)
 
 
-class Saves:
+class SaveContract:
     """The contents, order and lifetime of images."""
 
-    def test_an_image_says_whose_it_is_and_is_whole(self, bed: Bed) -> None:
+    def test_an_image_says_whose_it_is_and_is_whole(self, bed: SavingBed) -> None:
         before = time.time()
         run = bed.run()
         image = save(bed, run)
@@ -72,7 +74,7 @@ class Saves:
         assert image.size >= 0
         bed.checkpointer.verify(image)
 
-    def test_images_come_newest_first_and_the_last_good_one_is_there(self, bed: Bed) -> None:
+    def test_images_come_newest_first_and_the_last_good_one_is_there(self, bed: SavingBed) -> None:
         run = bed.run()
         older, newer = save(bed, run), save(bed, run)
         assert newer.number > older.number
@@ -80,21 +82,21 @@ class Saves:
         assert images[0] == newer
         assert [i.number for i in images] == sorted((i.number for i in images), reverse=True)
 
-    def test_a_job_without_images_has_none(self, bed: Bed) -> None:
+    def test_a_job_without_images_has_none(self, bed: SavingBed) -> None:
         assert list(bed.checkpointer.images(bed.run(8))) == []
 
-    def test_the_next_run_goes_on_from_the_images_of_the_last(self, bed: Bed) -> None:
+    def test_the_next_run_goes_on_from_the_images_of_the_last(self, bed: SavingBed) -> None:
         image = save(bed, bed.run(), stop=True)
         assert image in bed.checkpointer.images(bed.run(attempt=1))
 
-    def test_images_outlive_the_service(self, bed: Bed) -> None:
+    def test_images_outlive_the_service(self, bed: SavingBed) -> None:
         run = bed.run()
         image = save(bed, run)
         reopened = bed.reopen()
         assert next(iter(reopened.images(run))) == image
         reopened.verify(image)
 
-    def test_removing_takes_all_images_of_one_job(self, bed: Bed) -> None:
+    def test_removing_takes_all_images_of_one_job(self, bed: SavingBed) -> None:
         run, other = bed.run(), bed.run(8)
         save(bed, run)
         kept = save(bed, other)

@@ -15,14 +15,14 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
 from slurm_elastic.model.protocols import Provider, Stops
-from slurm_elastic.testing.contract import OTHER_UUID, Bed, FaultyBed, spec_for
+from slurm_elastic.testing.contract import OTHER_UUID, CloudBed, FaultyBed, spec_for
 from slurm_elastic.testing.patience import eventually
 
 
 class StopContract:
     """Stopped machines keep their identity, and start, stop and end as running machines do."""
 
-    def test_a_stopped_machine_starts_again_as_what_it_was(self, bed: Bed) -> None:
+    def test_a_stopped_machine_starts_again_as_what_it_was(self, bed: CloudBed) -> None:
         provider = bed.open()
         machine, other = provider.launch(_stoppable_spec(bed, provider, 2))
         running = _wait_for_state(provider, machine.id, InstanceState.RUNNING)
@@ -38,7 +38,7 @@ class StopContract:
         states = {m.id: m.state for m in provider.instances()}
         assert states == dict.fromkeys((machine.id, other.id), InstanceState.RUNNING)
 
-    def test_it_can_be_stopped_once_more(self, bed: Bed) -> None:
+    def test_it_can_be_stopped_once_more(self, bed: CloudBed) -> None:
         provider = bed.open()
         (machine,) = provider.launch(_stoppable_spec(bed, provider, 1))
         for _ in range(2):
@@ -48,7 +48,7 @@ class StopContract:
             _stops(provider).start(machine.id)
         _wait_for_state(provider, machine.id, InstanceState.RUNNING)
 
-    def test_a_stopped_machine_can_be_ended_and_is_not_started_then(self, bed: Bed) -> None:
+    def test_a_stopped_machine_can_be_ended_and_is_not_started_then(self, bed: CloudBed) -> None:
         provider = bed.open()
         (machine,) = provider.launch(_stoppable_spec(bed, provider, 1))
         _wait_for_state(provider, machine.id, InstanceState.RUNNING)
@@ -61,7 +61,7 @@ class StopContract:
         assert not isinstance(caught.value, TransientError)
         assert all(m.state is not InstanceState.STOPPED for m in bed.open().instances())
 
-    def test_machines_of_others_are_neither_stopped_nor_started(self, bed: Bed) -> None:
+    def test_machines_of_others_are_neither_stopped_nor_started(self, bed: CloudBed) -> None:
         foreign = bed.add_foreign()
         other_provider = bed.open(OTHER_UUID)
         (other_machine,) = other_provider.launch(
@@ -75,7 +75,7 @@ class StopContract:
         _wait_for_state(other_provider, other_machine.id, InstanceState.RUNNING)
         assert bed.alive() == foreign | {other_machine.id}
 
-    def test_the_recipe_is_the_same_until_something_changes(self, bed: Bed) -> None:
+    def test_the_recipe_is_the_same_until_something_changes(self, bed: CloudBed) -> None:
         word = _stops(bed.open()).recipe(bed.pool)
         assert word
         assert _stops(bed.open()).recipe(bed.pool) == word
@@ -102,7 +102,7 @@ class StopFaultContract:
 
 
 def _stoppable_spec(
-    bed: Bed, provider: Provider, count: int, *, generation: str = "g1"
+    bed: CloudBed, provider: Provider, count: int, *, generation: str = "g1"
 ) -> LaunchSpec:
     """Return a launch of machines that can be stopped, which spot machines cannot."""
     offer = next(o for o in provider.offers(bed.pool) if o.market is not Market.SPOT)

@@ -16,7 +16,7 @@ from botocore.exceptions import HTTPClientError
 from docker.errors import DockerException
 
 from slurm_elastic.base import asking
-from slurm_elastic.base.bounded import Budget, Exceeded, bound_boto
+from slurm_elastic.base.bounded import Exceeded, ReadBudget, bound_boto
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.docker import client as docker_client
 from slurm_elastic.providers.docker.settings import DockerHost
@@ -142,7 +142,7 @@ def test_where_nothing_may_be_asked_no_cloud_is_called(
 
 def test_a_budget_is_of_bytes_and_of_time() -> None:
     now = 0.0
-    budget = Budget(10, 5.0, lambda: now)
+    budget = ReadBudget(10, 5.0, lambda: now)
     budget.take(10)
     with pytest.raises(Exceeded, match="more than 10 bytes"):
         budget.take(1)

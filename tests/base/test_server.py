@@ -21,7 +21,7 @@ from patience import eventually, patience
 
 from slurm_elastic.base import server as module
 from slurm_elastic.base.bounded import Exceeded
-from slurm_elastic.base.server import Bounds, Client, Resting, Server
+from slurm_elastic.base.server import Resting, Server, ServerBounds, ServerClient
 from slurm_elastic.base.unixsocket import Peer
 
 SECONDS = 60.0
@@ -47,7 +47,11 @@ class Echo(Server):
         **bounds: float,
     ) -> None:
         super().__init__(
-            "echo", place, Bounds(**{"clients": 8, "line": 100, **bounds}), mode=mode, owner=owner
+            "echo",
+            place,
+            ServerBounds(**{"clients": 8, "line": 100, **bounds}),
+            mode=mode,
+            owner=owner,
         )
         self.strangers, self.trusted, self.seconds = strangers, trusted, seconds
         self.peers: list[Peer] = []
@@ -61,7 +65,7 @@ class Echo(Server):
     def trusts(self, peer: Peer) -> bool:
         return peer.uid in self.trusted
 
-    async def attend(self, client: Client) -> None:
+    async def attend(self, client: ServerClient) -> None:
         self.peers.append(client.peer)
         hands = self.hands("hands")
         while True:
@@ -417,7 +421,7 @@ def test_it_ends_by_what_is_beside_and_fails_by_it(
 
 def test_threads_are_as_many_as_are_needed_and_may_be(path: Path) -> None:
     class Slow(Echo):
-        async def attend(self, client: Client) -> None:
+        async def attend(self, client: ServerClient) -> None:
             line = await client.line(SECONDS)
             begun = time.monotonic()
             await hands[0].do(self.go_on.wait, SECONDS)
@@ -443,7 +447,7 @@ def test_a_library_that_wants_to_exit_ends_no_hand_and_nobody_waits_for_ever(
         raise SystemExit(3)
 
     class Leaving(Echo):
-        async def attend(self, client: Client) -> None:
+        async def attend(self, client: ServerClient) -> None:
             await client.line(SECONDS)
             with pytest.raises(RuntimeError, match="hand: SystemExit: 3"):
                 await hands[0].do(leave)

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.hindsight import least
-from slurm_elastic.policies.checkpoint.deadline import Choice, Race, Where, choose, pay, uniform
+from slurm_elastic.policies.checkpoint.deadline import (
+    DeadlineChoice,
+    Race,
+    Where,
+    choose,
+    pay,
+    uniform,
+)
 from slurm_elastic.simulate.deadline import race
 
 
@@ -26,7 +33,7 @@ def test_no_policy_costs_less_than_the_bound(
     work: int,
     restart: int,
     price: float,
-    policy: Callable[[Race], Choice],
+    policy: Callable[[Race], DeadlineChoice],
 ) -> None:
     deadline = work + 2 * restart + 1800
     known = {"work": work, "deadline": deadline, "restart": restart, "price": price}

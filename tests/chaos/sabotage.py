@@ -23,7 +23,7 @@ from slurm_elastic.state import heads
 from slurm_elastic.state.heads import Fence, SupersededError
 from slurm_elastic.state.ledger.launches import Launches
 from slurm_elastic.state.ledger.machines import Machines
-from slurm_elastic.state.ledger.stops import Stops
+from slurm_elastic.state.ledger.stops import StopRows
 from slurm_elastic.state.store import journal
 from slurm_elastic.state.store.shared_journal import SharedJournal
 
@@ -109,12 +109,12 @@ def launched_again(_stage: Any) -> None:
 
 def stopped_machines_cost_nothing(_stage: Any) -> None:
     """Their disks are paid all the same."""
-    real = Stops.done
+    real = StopRows.done
 
     def done(self: Any, cloud: str, prices: Any, now: float) -> None:
         real(self, cloud, dict.fromkeys(prices, 0.0), now)
 
-    Stops.done = done  # type: ignore[method-assign]
+    StopRows.done = done  # type: ignore[method-assign]
 
 
 def stopped_machines_stay(_stage: Any) -> None:

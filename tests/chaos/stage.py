@@ -29,7 +29,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.ckptman import service as ckptman_service
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.poller import Poller
-from slurm_elastic.ckptman.recorder import DecisionRecorder
+from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import CheckpointSite as CkptSite
 from slurm_elastic.ckptman.site import JobList, pools_by_node
@@ -323,7 +323,7 @@ class Stage:
         state.put = self.books.moving(state.put)  # type: ignore[method-assign]
         site = CkptSite(
             config=config, slurm=slurm, ledger=ledger, state=state,
-            recorder=DecisionRecorder(ledger, state, self.now),
+            recorder=BufferedRecorder(ledger, state, self.now),
             jobs=JobList(slurm, lambda: sched.now), checkpointers={"fake": self.saver},
             providers=clouds, pool_of=pools_by_node(config), now=self.now,
             monotonic=lambda: sched.now, stop=Event(),

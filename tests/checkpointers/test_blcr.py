@@ -26,7 +26,14 @@ from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.hooks.launcher import launchers
-from slurm_elastic.testing.saving import SAVE_TIMEOUT_S, Deadlines, Holds, Saves, Spoils, save
+from slurm_elastic.testing.saving import (
+    SAVE_TIMEOUT_S,
+    Deadlines,
+    Holds,
+    SaveContract,
+    Spoils,
+    save,
+)
 from tests.real_sshd import Sshd, make_key
 
 USER = 65534
@@ -156,7 +163,7 @@ def bed(sshd: Sshd) -> Iterator[BlcrBed]:
     made.close()
 
 
-class TestBlcr(Saves, Spoils, Deadlines, Holds):
+class TestBlcr(SaveContract, Spoils, Deadlines, Holds):
     pass
 
 

@@ -22,7 +22,7 @@ from slurm_elastic.checkpointers.node_helper_client import VERIFY_RATE, Launched
 from slurm_elastic.machine.ckptroot.quota import allocated
 from slurm_elastic.machine.ckptroot.rights import as_user
 from slurm_elastic.model.checkpoint import Origin
-from slurm_elastic.testing.saving import SHORT_S, Deadlines, Holds, Saves, Spoils, save
+from slurm_elastic.testing.saving import SHORT_S, Deadlines, Holds, SaveContract, Spoils, save
 from tests.checkpointers.node_bed import PATIENCE, USER, NodeBed
 from tests.machine.ckptroot.helpers import user_of
 from tests.machine.ckptroot.test_port_guard import reaches, tables
@@ -37,7 +37,7 @@ def bed() -> Iterator[NodeBed]:
     made.close()
 
 
-class TestDmtcp(Saves, Spoils, Deadlines, Holds):
+class TestDmtcp(SaveContract, Spoils, Deadlines, Holds):
     pass
 
 

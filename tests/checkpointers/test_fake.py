@@ -7,7 +7,7 @@ import pytest
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.protocols import Checkpointer
-from slurm_elastic.testing.saving import Deadlines, Holds, Saves, Spoils
+from slurm_elastic.testing.saving import Deadlines, Holds, SaveContract, Spoils
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -40,5 +40,5 @@ def bed() -> FakeBed:
     return FakeBed()
 
 
-class TestFake(Saves, Spoils, Deadlines, Holds):
+class TestFake(SaveContract, Spoils, Deadlines, Holds):
     pass

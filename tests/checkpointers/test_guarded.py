@@ -24,7 +24,7 @@ from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.model.protocols import Checkpointer
 from slurm_elastic.slurm.hooks import submit_filter
-from slurm_elastic.testing.saving import Deadlines, Holds, Saves, Spoils
+from slurm_elastic.testing.saving import Deadlines, Holds, SaveContract, Spoils
 from tests.checkpointers.test_fake import FakeBed
 from tests.outside import announce, imported_from, site_text
 
@@ -63,7 +63,7 @@ def bed() -> GuardedBed:
     return GuardedBed()
 
 
-class TestGuarded(Saves, Spoils, Deadlines, Holds):
+class TestGuarded(SaveContract, Spoils, Deadlines, Holds):
     pass
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from needs import ROOT_PART
 
-from slurm_elastic.machine.ckptroot.site import Site
-from slurm_elastic.machine.ckptroot.store import Store
+from slurm_elastic.machine.ckptroot.site import HelperSite
+from slurm_elastic.machine.ckptroot.store import JobStore
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.testing.saving import save
 from tests.checkpointers.node_bed import PATIENCE, NodeBed
@@ -39,12 +39,12 @@ def image(bed: NodeBed) -> Image:
 
 
 @pytest.fixture
-def holder(bed: NodeBed) -> Iterator[Store]:
+def holder(bed: NodeBed) -> Iterator[JobStore]:
     """Has the job's lock, as a server of files has for a machine that is gone, until its lease ends."""
-    site = Site(
+    site = HelperSite(
         cluster="t", directory=bed.home / "shared", key=b"k" * 64, reader=(0, 0), slurmstepd="/none"
     )  # fmt: skip
-    store = Store(site, 7)
+    store = JobStore(site, 7)
     yield store
     store.close()
 
@@ -66,7 +66,7 @@ def goes_on(bed: NodeBed, image: Image) -> None:
     assert bed.steps(7)[0] == 0
 
 
-def test_a_lock_that_is_soon_free(bed: NodeBed, image: Image, holder: Store) -> None:
+def test_a_lock_that_is_soon_free(bed: NodeBed, image: Image, holder: JobStore) -> None:
     holder.open()
     bed.launch(7)
     waits(bed, TAKEN)
@@ -76,7 +76,7 @@ def test_a_lock_that_is_soon_free(bed: NodeBed, image: Image, holder: Store) -> 
 
 @pytest.mark.parametrize("before", [True, False], ids=["at once", "after the lock"])
 def test_a_slurmctld_that_is_silent_for_a_while(
-    bed: NodeBed, image: Image, holder: Store, before: bool
+    bed: NodeBed, image: Image, holder: JobStore, before: bool
 ) -> None:
     answer = bed.home / "slurm-7"
     if not before:
@@ -95,7 +95,7 @@ def test_a_slurmctld_that_is_silent_for_a_while(
 
 @pytest.mark.parametrize("why", ["lock", "silence", "slowness"])
 def test_a_cancelled_job_waits_no_longer_and_keeps_its_images_until_they_are_swept(
-    bed: NodeBed, image: Image, holder: Store, why: str
+    bed: NodeBed, image: Image, holder: JobStore, why: str
 ) -> None:
     asked = bed.home / "asked"
     if why == "lock":
@@ -115,7 +115,7 @@ def test_a_cancelled_job_waits_no_longer_and_keeps_its_images_until_they_are_swe
 
 
 def test_a_run_that_slurm_has_given_up_starts_nothing(
-    bed: NodeBed, image: Image, holder: Store
+    bed: NodeBed, image: Image, holder: JobStore
 ) -> None:
     """Its node was cut off, and the job is at home elsewhere when it gets the lock."""
     holder.open()
@@ -129,7 +129,7 @@ def test_a_run_that_slurm_has_given_up_starts_nothing(
     assert Path(image.path).exists()
 
 
-def test_a_first_run_waits_for_nothing(bed: NodeBed, holder: Store) -> None:
+def test_a_first_run_waits_for_nothing(bed: NodeBed, holder: JobStore) -> None:
     bed.attempts[7] = 0
     bed.launch(7)  # slurmctld does not know of it
     assert bed.jobs[7].wait(PATIENCE) == 1

@@ -15,7 +15,7 @@ from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.fake import FakeSlurm
-from slurm_elastic.testing.saving import Deadlines, Holds, Saves, Spoils
+from slurm_elastic.testing.saving import Deadlines, Holds, SaveContract, Spoils
 
 
 class SignalBed:
@@ -98,7 +98,7 @@ def bed(tmp_path: Path) -> SignalBed:
     return SignalBed(tmp_path)
 
 
-class TestSignal(Saves, Spoils, Deadlines, Holds):
+class TestSignal(SaveContract, Spoils, Deadlines, Holds):
     pass
 
 

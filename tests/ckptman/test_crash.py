@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from slurm_elastic.base.faults import POINTS
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld
 
 OURS = [p for p in POINTS if p.startswith(("migration.", "notice."))]
@@ -37,7 +37,7 @@ def test_killed_at_any_step_it_goes_on_where_it_was(
     world.until(lambda: world.back(7, 1))
     world.until(lambda: not world.state.migrations())
     (moved,) = world.migrations()
-    assert moved.step is Step.BACK
+    assert moved.step is MigrationStep.BACK
     assert moved.image is not None
     assert moved.image.attempt == 0
     assert world.job(7).restarts == 1, "it was requeued once"
@@ -96,6 +96,6 @@ def test_it_is_away_until_the_machine_is_gone(world: CkptWorld) -> None:
     world.start_ckptman()
     world.until(lambda: not world.state.migrations())
     (moved,) = world.migrations()
-    assert moved.step is Step.BACK
+    assert moved.step is MigrationStep.BACK
     assert moved.image is not None
     assert world.job(7).restarts == 1

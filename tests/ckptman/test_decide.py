@@ -16,7 +16,7 @@ from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import Never, Situation, save_seconds
-from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.policies.checkpoint.threat import ThreatCause
 
 NOW = 1_800_000_000.0
 SLACK = 5.0
@@ -44,7 +44,7 @@ def facts(
     return JobFacts(
         run=run, choice=choice or MethodChoice(method="fake", policy=policy_of("on_notice")),
         situations=(situation,), threatened=("n",) if threatened else (),
-        cause=Cause.RECLAIM if threatened else None,
+        cause=ThreatCause.RECLAIM if threatened else None,
         deadline=deadline if threatened else None, reason="a notice",
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld
 
 USR1, KILL = 10, 9
@@ -37,7 +37,7 @@ def waits(world: CkptWorld, *, notice: float) -> None:
     world.order("save", job=7)
     world.advance(150)
     world.interrupt(node, notice=notice)
-    world.until(lambda: [r.step for r in world.migrations()] == [Step.WAITING])
+    world.until(lambda: [r.step for r in world.migrations()] == [MigrationStep.WAITING])
     assert world.migrations()[0].image is not None
 
 
@@ -48,7 +48,7 @@ def test_an_older_image_does_not_make_a_finished_job_run_again(world: CkptWorld,
     assert "a save may take 50s, which does not fit into 49s" in world.migrations()[0].note
     world.slurm.set_job(7, end)
     world.advance(120)
-    assert world.migrations()[0].step is Step.ENDED
+    assert world.migrations()[0].step is MigrationStep.ENDED
     assert world.job(7).restarts == 0
 
 
@@ -66,7 +66,7 @@ def test_only_our_own_signal_is_what_it_dies_of_for_our_sake(
     node = world.runs(7).nodes[0]
     world.saver.broken = CheckpointError("no sign")
     world.interrupt(node)
-    world.until(lambda: [r.step for r in world.migrations()] == [Step.WAITING])
+    world.until(lambda: [r.step for r in world.migrations()] == [MigrationStep.WAITING])
     world.slurm.set_job(7, "FAILED", killed_by=killed_by, exit_code=exit_code)
     world.advance(60)
     assert world.job(7).restarts == restarts

@@ -22,11 +22,11 @@ from slurm_elastic.ckptman.recorder import lost_node_seconds
 from slurm_elastic.ckptman.site import JOBS_TTL_S, JobList
 from slurm_elastic.model.checkpoint import Origin
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob
-from slurm_elastic.policies.checkpoint.threat import Cause, Response, Threat, by_subject
+from slurm_elastic.policies.checkpoint.threat import Response, Threat, ThreatCause, by_subject
 from slurm_elastic.policies.repair.requeue import SETTLING
 from slurm_elastic.slurm.client import requeue_setting
 from slurm_elastic.slurm.client.fake import FakeSlurm
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 
@@ -44,7 +44,7 @@ def test_an_announced_interruption_saves_requeues_and_resumes_elsewhere(world: C
     world.until(lambda: world.back(7, 1))
     world.tick()
     (moved,) = world.migrations()
-    assert moved.step is Step.BACK
+    assert moved.step is MigrationStep.BACK
     assert moved.image is not None
     assert moved.image.attempt == 0
     assert world.job(7).nodes[0] != node
@@ -85,7 +85,7 @@ def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> No
     (moved,) = world.migrations()
     calls, told = list(world.saver.calls), world.told(7)
     assert world.service is not None
-    older = replace(moved, step=Step.SAVING, changed=moved.began)
+    older = replace(moved, step=MigrationStep.SAVING, changed=moved.began)
     world.service.applier.advance_migrations([older], world.service.reader.read())
     assert (list(world.saver.calls), world.told(7)) == (calls, told)
     assert world.migrations() == [moved]
@@ -111,7 +111,7 @@ def test_a_job_is_back_once_its_launcher_has_told_what_it_goes_on_from(
     launched.until(lambda: anew(launched))
     launched.advance(60)
     (moved,) = launched.migrations()
-    assert moved.step is Step.REQUEUED
+    assert moved.step is MigrationStep.REQUEUED
     assert moved.image is not None
     launched.saver.origins[7] = Origin(image=moved.image.number)
     launched.until(lambda: launched.migrations()[0].over)
@@ -124,7 +124,7 @@ def test_a_job_whose_image_could_not_be_used_is_never_said_to_go_on_from_it(
     launched.saver.origins[7] = Origin(image=0, why="image 1 is not used: criu restore: exit 1")
     launched.until(lambda: bool(launched.migrations()) and launched.migrations()[0].over)
     (moved,) = launched.migrations()
-    assert (moved.step, moved.image) == (Step.BACK, None)
+    assert (moved.step, moved.image) == (MigrationStep.BACK, None)
     why = "2 minutes of its work must be done again: image 1 is not used: criu restore: exit 1"
     assert moved.note.endswith(f"from its start, {why}")
     assert lost_node_seconds(moved) > 0
@@ -158,7 +158,7 @@ def test_a_launcher_that_tells_nothing_is_not_waited_for_for_ever(
     launched.saver.origins[7] = told
     launched.until(lambda: launched.migrations()[0].over if launched.migrations() else False, 900)
     (moved,) = launched.migrations()
-    assert moved.step is Step.BACK
+    assert moved.step is MigrationStep.BACK
     assert moved.image is not None
     assert moved.note.endswith("that was the plan, its launcher has not told")
     took = moved.reached["back"] - moved.reached["requeued"]
@@ -284,7 +284,7 @@ def test_without_any_image_it_goes_on_until_its_node_is_lost(world: CkptWorld) -
     world.until(lambda: world.back(7, 1))
     world.tick()
     (moved,) = world.migrations()
-    assert moved.step is Step.BACK
+    assert moved.step is MigrationStep.BACK
     assert moved.image is None
     assert "ckpt-no-image" in world.told(7)
 
@@ -331,7 +331,7 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
         world.slurm.set_node(name, *states, reason=f"{MARK}taken", address=address)
     assert world.service is not None
     found = {
-        name: Threat(what=name, cause=Cause.RECLAIM, answer=Response.MOVE, why="taken",
+        name: Threat(what=name, cause=ThreatCause.RECLAIM, answer=Response.MOVE, why="taken",
                      since=world.now - 9, until=world.now - 1)
         for name in (node, "st1")
     }  # fmt: skip
@@ -350,7 +350,7 @@ def test_a_node_that_came_up_since_the_look_is_not_given_up(world: CkptWorld) ->
     states = world.slurm.node(node).states
     world.slurm.set_node(node, *states, "NOT_RESPONDING", reason=f"{MARK}taken")
     assert world.service is not None
-    gone = Threat(what=node, cause=Cause.RECLAIM, answer=Response.MOVE, why="taken",
+    gone = Threat(what=node, cause=ThreatCause.RECLAIM, answer=Response.MOVE, why="taken",
                   since=world.now - 9, until=world.now - 1)  # fmt: skip
     look = world.service.reader.read()
     seen = replace(look, threats=by_subject([gone]), nodes=world.slurm.nodes())
@@ -389,7 +389,7 @@ def test_a_job_that_ends_by_itself_is_left_alone(world: CkptWorld) -> None:
     world.slurm.set_job(7, "COMPLETED")
     world.advance(10)
     (moved,) = world.migrations()
-    assert moved.step is Step.ENDED
+    assert moved.step is MigrationStep.ENDED
     assert world.job(7).restarts == 0
 
 
@@ -564,7 +564,7 @@ def saved_move(world: CkptWorld) -> Migration:
     node = world.runs(7, requeue=False).nodes[0]
     world.slurm.requeue = unanswered  # type: ignore[method-assign]
     world.interrupt(node, notice=10_000.0)
-    world.until(lambda: any(m.step is Step.SAVED for m in world.migrations()))
+    world.until(lambda: any(m.step is MigrationStep.SAVED for m in world.migrations()))
     del world.slurm.requeue  # type: ignore[method-assign]
     world.ckpt.jobs.fresh, world.ckpt.jobs.clock = JOBS_TTL_S, lambda: world.now
     world.advance(1, step=1.0)
@@ -580,9 +580,9 @@ def test_a_run_that_slurm_began_since_the_last_list_is_not_requeued(world: CkptW
     world.now += JOBS_TTL_S / 2
     after = migration.continue_migration(world.ckpt, move)
     assert world.job(7).restarts == 1
-    assert after.step is Step.REQUEUED
+    assert after.step is MigrationStep.REQUEUED
     world.until(lambda: world.migrations()[0].over)
-    assert world.migrations()[0].step is Step.BACK
+    assert world.migrations()[0].step is MigrationStep.BACK
 
 
 def test_a_leave_that_ends_after_the_first_image_is_given_for_good(world: CkptWorld) -> None:
@@ -614,7 +614,7 @@ def test_a_run_that_slurm_began_while_no_requeue_was_lifted_is_not_requeued(
         world.now += 1
 
     monkeypatch.setattr(world.slurm, "set_requeue", slow)
-    assert migration.continue_migration(world.ckpt, move).step is Step.REQUEUED
+    assert migration.continue_migration(world.ckpt, move).step is MigrationStep.REQUEUED
     assert world.job(7).restarts == 1
 
 
@@ -685,7 +685,7 @@ def test_an_operators_notice_moves_jobs_and_can_be_taken_back(world: CkptWorld) 
     world.advance(10)
     assert "DRAIN" not in world.slurm.node(node).states
     assert not world.state.notices()
-    assert world.migrations()[0].step is Step.STAYED
+    assert world.migrations()[0].step is MigrationStep.STAYED
 
 
 def test_an_operator_has_a_job_saved_now(world: CkptWorld) -> None:
@@ -915,7 +915,7 @@ def test_the_machine_goes_before_its_deadline_while_a_job_waits_for_it(world: Ck
     world.saver.broken = CheckpointError("cannot")
     world.interrupt(node)
     world.advance(10)
-    assert world.state.migrations()[0].step is Step.WAITING
+    assert world.state.migrations()[0].step is MigrationStep.WAITING
     world.take(node)
     world.until(lambda: world.back(7, 1))
     world.until(lambda: not world.state.migrations())

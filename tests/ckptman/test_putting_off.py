@@ -10,7 +10,7 @@ import pytest
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.ckptman.requeueing import REQUEUE_TIMEOUT_S
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld
 
 AWAY = SlurmError(("scontrol",), 1, "Unable to contact slurm controller")
@@ -103,7 +103,7 @@ def test_it_moves_soon_after_slurm_takes_the_requeue(stuck: Stuck) -> None:
     world.until(lambda: world.job(7).restarts == 1, 30)
     world.until(lambda: world.back(7, 1))
     world.until(lambda: not world.state.migrations())
-    assert world.migrations()[0].step is Step.BACK
+    assert world.migrations()[0].step is MigrationStep.BACK
 
 
 def test_it_goes_on_where_it_is_once_its_node_can(stuck: Stuck) -> None:
@@ -111,7 +111,7 @@ def test_it_goes_on_where_it_is_once_its_node_can(stuck: Stuck) -> None:
     world.advance(1200, step=2.0)
     stuck.saver.undo()
     world.until(lambda: (7, 0) not in world.saver.held, 400)
-    assert world.migrations()[0].step is Step.STAYED
+    assert world.migrations()[0].step is MigrationStep.STAYED
 
 
 class Keeps:

@@ -11,7 +11,7 @@ from slurm_elastic.ckptman.snapshot import Snapshot, mean_times_to_interruption
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI
-from slurm_elastic.policies.checkpoint.threat import Cause, Response, Threat
+from slurm_elastic.policies.checkpoint.threat import Response, Threat, ThreatCause
 from slurm_elastic.state.ledger import Machine
 
 NOW = 1_800_000_000.0
@@ -68,7 +68,7 @@ def test_a_first_save_is_tried_in_the_time_that_there_is(
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1",), start=NOW - HOUR)
     until = None if left is None else NOW + left
     notice = Threat(
-        what="n1", cause=Cause.RECLAIM, answer=Response.MOVE, why="x", since=NOW, until=until
+        what="n1", cause=ThreatCause.RECLAIM, answer=Response.MOVE, why="x", since=NOW, until=until
     )
     world = Snapshot(
         now=NOW, jobs={7: job}, machines={}, machine_of={}, threats={"n1": (notice,)}, images={},

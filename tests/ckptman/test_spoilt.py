@@ -12,7 +12,7 @@ from needs import ROOT_PART
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.ckptman import migration
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from slurm_elastic.testing.saving import save
 from tests.checkpointers.node_bed import USER, NodeBed
 from tests.ckptman.world import CkptWorld
@@ -57,7 +57,7 @@ def test_a_run_of_which_no_save_is_whole_works_until_its_node_is_lost(world: Ckp
     world.until(lambda: world.back(7, 1))
     world.tick()
     (moved,) = world.migrations()
-    assert (moved.step, moved.image) == (Step.BACK, None)
+    assert (moved.step, moved.image) == (MigrationStep.BACK, None)
 
 
 def test_a_run_of_which_no_new_save_is_whole_goes_on_from_an_older_one(world: CkptWorld) -> None:

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
-from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.state.ckptstate import MAX_OLDER_IMAGES, CheckpointState
 from slurm_elastic.state.ckptstate.facts import (
     FailedRelease,
     Migration,
+    MigrationStep,
     RecordedNotice,
-    Step,
     Suspension,
     UnsavableRun,
 )
@@ -33,7 +33,7 @@ MOVE = Migration(
     method="fake",
     threatened=("n1",),
     reason="r",
-    step=Step.PLANNED,
+    step=MigrationStep.PLANNED,
     began=1.0,
     changed=1.0,
     stopped=True,
@@ -92,7 +92,12 @@ def test_a_move_of_which_only_the_least_was_written_down_is_read(tmp_path: Path)
         body = msgspec.json.encode(least).decode()
         in_file(tmp_path, "update migrations set body = ?", body)
         (found,) = state.migrations()
-    assert (found.cause, found.dump, found.saves, found.again) == (Cause.RECLAIM, 60.0, True, False)
+    assert (found.cause, found.dump, found.saves, found.again) == (
+        ThreatCause.RECLAIM,
+        60.0,
+        True,
+        False,
+    )
     assert (found.tries, found.helped, found.held, found.newest) == (0, 0, None, None)
     assert (FailedRelease().why, FailedRelease().pause) == ("", 0.0)
 
@@ -109,7 +114,7 @@ def test_who_never_begins_a_pass_reads_each_time(tmp_path: Path) -> None:
         assert one.migrations() == (MOVE,)
         assert one.was_stopped(7, 0)
         assert one.notices() == (NOTICE,)
-        one.put(ended(Step.BACK))
+        one.put(ended(MigrationStep.BACK))
         assert one.migrations() == other.migrations() == ()
 
 
@@ -130,7 +135,7 @@ def test_moves_and_runs_are_read_once_and_all_moves_for_the_runs_alone(tmp_path:
 def test_moves_that_ended_lately_are_told_beside_those_under_way(tmp_path: Path) -> None:
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         early, late = (
-            replace(MOVE, run=replace(RUN, job=job), step=Step.BACK, changed=changed)
+            replace(MOVE, run=replace(RUN, job=job), step=MigrationStep.BACK, changed=changed)
             for job, changed in ((8, 50.0), (9, 100.0))
         )
         state.put(early, late, MOVE)
@@ -142,7 +147,7 @@ def test_moves_that_ended_lately_are_told_beside_those_under_way(tmp_path: Path)
 def test_what_was_over_long_ago_is_forgotten(tmp_path: Path) -> None:
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         early, late = (
-            replace(MOVE, run=replace(RUN, job=job), step=Step.BACK, changed=changed)
+            replace(MOVE, run=replace(RUN, job=job), step=MigrationStep.BACK, changed=changed)
             for job, changed in ((8, 50.0), (9, 100.0))
         )
         taken = replace(NOTICE, key="k2", notice=replace(NOTICE.notice, instance="i-2"))
@@ -175,7 +180,7 @@ def answers(state: CheckpointState) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def ended(step: Step) -> Migration:
+def ended(step: MigrationStep) -> Migration:
     return replace(MOVE, step=step, changed=9.0)
 
 
@@ -184,7 +189,7 @@ WARN: Steps = (lambda s: s.add_notices(NOTICE, now=5.0),)
 CLOSE: Steps = (lambda s: s.close_notice(NOTICE, 6.0),)
 LET_GO: Steps = (lambda s: s.close_notice(NOTICE, 6.0, release="n1"),)
 BEGIN: Steps = (lambda s: s.put(MOVE),)
-BACK: Steps = (lambda s: s.put(ended(Step.BACK)),)
+BACK: Steps = (lambda s: s.put(ended(MigrationStep.BACK)),)
 SAVED: Steps = (lambda s: s.add_image(image(1)), lambda s: s.add_image(image(1, job=8)))
 MANY: Steps = tuple(lambda s, n=n: s.add_image(image(n)) for n in range(MAX_OLDER_IMAGES + 3))
 COUNTS = ({"a": 1.0}, {"a": 2.0, "b": 1.0}, {})
@@ -195,7 +200,7 @@ WRITES: dict[str, Steps] = {
     "a notice that was over before": WARN + CLOSE + WARN,
     "a node let go": WARN + LET_GO + (lambda s: s.forget_releases("n1"),),
     "a move": BEGIN,
-    "a move with its image": (*BEGIN, lambda s: s.put(ended(Step.SAVED), image=image(1))),
+    "a move with its image": (*BEGIN, lambda s: s.put(ended(MigrationStep.SAVED), image=image(1))),
     "a move that is over": BEGIN + BACK,
     "many images": MANY,
     "an image that is not whole": (*SAVED, lambda s: s.forget_image(image(1))),
@@ -231,7 +236,7 @@ def test_a_write_that_fails_is_not_remembered(state: CheckpointState, tmp_path: 
         "create trigger t before insert on migrations begin select raise(abort, 'no room'); end",
     )
     with pytest.raises(sqlite3.Error, match="no room"):
-        state.put(ended(Step.SAVED))
+        state.put(ended(MigrationStep.SAVED))
     assert state.migrations() == (MOVE,)
 
 
@@ -248,7 +253,11 @@ def of_run(job: int, attempt: int, **fields: object) -> Migration:
     return replace(MOVE, run=replace(RUN, job=job, attempt=attempt), **fields)
 
 
-RENEWED = {"cause": Cause.LIMIT, "step": Step.BACK, "reached": {Step.REQUEUED: 5.0}}
+RENEWED = {
+    "cause": ThreatCause.LIMIT,
+    "step": MigrationStep.BACK,
+    "reached": {MigrationStep.REQUEUED: 5.0},
+}
 
 
 @pytest.mark.parametrize("remembers", [False, True])
@@ -259,9 +268,13 @@ def test_a_run_was_stopped_if_it_was_saved_for_this_move_or_an_earlier_one(
         if remembers:
             state.refresh()
         state.put(
-            of_run(7, 0, stopped=False, step=Step.STAYED, reached={Step.WAITING: 5.0}),
-            of_run(7, 1, stopped=False, step=Step.STAYED, reached={Step.SAVED: 5.0}),
-            of_run(7, 2, stopped=True, step=Step.STAYED),
+            of_run(
+                7, 0, stopped=False, step=MigrationStep.STAYED, reached={MigrationStep.WAITING: 5.0}
+            ),
+            of_run(
+                7, 1, stopped=False, step=MigrationStep.STAYED, reached={MigrationStep.SAVED: 5.0}
+            ),
+            of_run(7, 2, stopped=True, step=MigrationStep.STAYED),
         )
         assert [state.was_stopped(7, attempt) for attempt in range(4)] == [False, True, True, False]
 
@@ -276,7 +289,7 @@ def test_only_runs_that_were_requeued_at_their_time_limit_are_renewals(
             assert state.renewals(7, 9) == 0
         state.put(
             of_run(7, 0, **RENEWED),
-            of_run(7, 1, **(RENEWED | {"cause": Cause.RECLAIM})),
+            of_run(7, 1, **(RENEWED | {"cause": ThreatCause.RECLAIM})),
             of_run(7, 2, **(RENEWED | {"reached": {}})),
             of_run(7, 3, **RENEWED),
             of_run(8, 0, **RENEWED),
@@ -285,16 +298,16 @@ def test_only_runs_that_were_requeued_at_their_time_limit_are_renewals(
 
 
 def test_a_move_at_a_time_limit_is_about_the_job_and_any_other_about_its_nodes() -> None:
-    assert of_run(7, 0, cause=Cause.LIMIT).what == ("job:7",)
-    assert of_run(7, 0, cause=Cause.PREEMPTION).what == ("job:7",)
+    assert of_run(7, 0, cause=ThreatCause.LIMIT).what == ("job:7",)
+    assert of_run(7, 0, cause=ThreatCause.PREEMPTION).what == ("job:7",)
     assert of_run(7, 0).what == ("n1",)
 
 
-@pytest.mark.parametrize("step", list(Step))
-def test_a_move_that_is_over_is_open_no_more(state: CheckpointState, step: Step) -> None:
+@pytest.mark.parametrize("step", list(MigrationStep))
+def test_a_move_that_is_over_is_open_no_more(state: CheckpointState, step: MigrationStep) -> None:
     state.put(of_run(7, 0), of_run(7, 1))
     state.put(of_run(7, 0, step=step))
-    is_over = step in (Step.BACK, Step.STAYED, Step.ENDED)
+    is_over = step in (MigrationStep.BACK, MigrationStep.STAYED, MigrationStep.ENDED)
     assert (state.open_migration(7, 0) is None) is is_over
     assert state.open_migration(7, 1) is not None
 

@@ -9,7 +9,7 @@ import pytest
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import POINTS
 from slurm_elastic.ckptman.suspended import SETTLE_S
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld
 
 OURS = [p for p in POINTS if p.startswith(("migration.", "notice.", "suspended."))]
@@ -43,7 +43,7 @@ def test_at_a_notice_it_is_saved_as_it_is_and_suspended_where_it_goes_on(world: 
     world.interrupt(node)
     world.until(lambda: is_there(world, 7, 1))
     (moved,) = world.migrations()
-    assert moved.step is Step.BACK
+    assert moved.step is MigrationStep.BACK
     assert moved.image is not None
     assert moved.image.attempt == 0
     assert world.job(7).nodes[0] != node
@@ -67,7 +67,7 @@ def test_killed_at_any_step_it_is_moved_once_and_suspended(
     world.until(lambda: is_there(world, 7, 1))
     world.until(lambda: not world.state.migrations())
     (moved,) = world.migrations()
-    assert moved.step is Step.BACK
+    assert moved.step is MigrationStep.BACK
     assert moved.image is not None
     assert world.job(7).restarts == 1, "it was requeued once"
     assert world.saver.calls.count(("checkpoint", 7)) == 1, "nothing was saved twice"
@@ -127,7 +127,7 @@ def test_a_machine_that_stays_after_all_leaves_it_suspended(world: CkptWorld) ->
     world.order("withdraw", node=node)
     world.advance(30)
     assert is_there(world, 7, 0)
-    assert world.migrations()[0].step is Step.STAYED
+    assert world.migrations()[0].step is MigrationStep.STAYED
 
 
 def test_an_operator_has_it_saved_and_it_is_suspended_again(world: CkptWorld) -> None:

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller import launch
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import Killed
 
@@ -74,14 +74,14 @@ def test_the_services_of_a_release_without_a_journal_are_gone_on_with(
 
     (opened,) = world.ledger.launches.open()
     assert (opened.nodes, opened.jobs) == (("pub2",), (3,))
-    assert [m.step for m in world.state.migrations()] == [Step.SAVED]
+    assert [m.step for m in world.state.migrations()] == [MigrationStep.SAVED]
     world.until(lambda: all("RUNNING" in world.job(job).states for job in (1, 2, 3)))
 
     assert world.machines_of("op1") == running
     assert {job: world.job(job).restarts for job in (1, 2, 3)} == {1: 0, 2: 1, 3: 0}
     assert world.saver.calls == saved, "what was saved is not saved once more"
     (moved,) = world.state.migrations(since=0.0)
-    assert (moved.step, moved.image and moved.image.number) == (Step.BACK, 1)
+    assert (moved.step, moved.image and moved.image.number) == (MigrationStep.BACK, 1)
     (bought,) = [i for i in world.alive() if i.node == "pub2"]
     assert bought.generation == opened.generation
     assert world.ledger.launches.open() == ()

@@ -11,9 +11,9 @@ from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.ckptman.job_settings import asks_for_limit, resolve
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.model.slurm import Reservation
-from slurm_elastic.policies.checkpoint.threat import LEAD, Cause
+from slurm_elastic.policies.checkpoint.threat import LEAD, ThreatCause
 from slurm_elastic.policies.repair.requeue import SETTLING
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 
@@ -49,7 +49,7 @@ def test_a_job_that_asks_for_it_goes_on_after_its_limit_with_a_full_one(world: C
     began = world.job(7).start
     world.until(lambda: world.back(7, 1))
     (moved,) = world.migrations()
-    assert moved.cause is Cause.LIMIT
+    assert moved.cause is ThreatCause.LIMIT
     assert moved.threatened == ()
     assert moved.image is not None
     save = began + 120 - DUMP - SLACK - LEAD
@@ -82,7 +82,7 @@ def test_moves_for_other_causes_are_no_renewals(world: CkptWorld) -> None:
     world.interrupt(world.job(7).nodes[0])
     world.until(lambda: world.back(7, 1))
     world.until(lambda: world.back(7, 2))
-    assert [m.cause for m in world.migrations()] == [Cause.RECLAIM, Cause.LIMIT]
+    assert [m.cause for m in world.migrations()] == [ThreatCause.RECLAIM, ThreatCause.LIMIT]
 
 
 def test_a_job_that_does_not_ask_ends_at_its_limit(world: CkptWorld) -> None:
@@ -107,9 +107,9 @@ def test_a_save_that_fails_leaves_the_job_to_its_end(world: CkptWorld) -> None:
     world.until(lambda: bool(world.migrations()))
     world.advance(40)
     (moved,) = world.migrations()
-    assert (moved.step, moved.image) == (Step.WAITING, None)
+    assert (moved.step, moved.image) == (MigrationStep.WAITING, None)
     world.slurm.set_job(7, "TIMEOUT")
-    world.until(lambda: world.migrations()[0].step is Step.ENDED)
+    world.until(lambda: world.migrations()[0].step is MigrationStep.ENDED)
 
 
 def test_a_save_that_comes_after_its_time_serves_before_the_limit_ends_the_run() -> None:
@@ -119,7 +119,7 @@ def test_a_save_that_comes_after_its_time_serves_before_the_limit_ends_the_run()
         begins(world, 7, limit=180, comment="ckpt=fake,limit")
         until = world.job(7).start + 180
         world.saver.seconds = 100.0
-        world.until(lambda: any(m.step is Step.WAITING for m in world.migrations()))
+        world.until(lambda: any(m.step is MigrationStep.WAITING for m in world.migrations()))
         assert until - 20 <= world.now < until - 10
         world.saver.seconds = 0.0
         image = world.saver.checkpoint(world.migrations()[0].run, deadline=until, stop=False)
@@ -144,9 +144,11 @@ def test_a_limit_that_was_hit_while_the_job_was_held_costs_nothing(world: CkptWo
 def test_a_limit_that_was_raised_meanwhile_lets_the_job_stay(world: CkptWorld) -> None:
     begins(world, 7, comment="ckpt=fake,limit")
     world.saver.broken = CheckpointError("no")
-    world.until(lambda: any(m.step is Step.WAITING and not m.again for m in world.migrations()))
+    world.until(
+        lambda: any(m.step is MigrationStep.WAITING and not m.again for m in world.migrations())
+    )
     world.slurm.set_job(7, limit=90_000)
-    world.until(lambda: world.migrations()[0].step is Step.STAYED)
+    world.until(lambda: world.migrations()[0].step is MigrationStep.STAYED)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def test_a_preempted_job_is_saved_and_requeued_within_its_grace(world: CkptWorld
     until = world.job(7).preempted
     world.until(lambda: bool(world.migrations()) and world.migrations()[0].image is not None)
     (moved,) = world.migrations()
-    assert (moved.cause, moved.threatened, moved.deadline) == (Cause.PREEMPTION, (), until)
+    assert (moved.cause, moved.threatened, moved.deadline) == (ThreatCause.PREEMPTION, (), until)
     assert moved.began < until - 50
     world.until(lambda: world.back(7, 1))
     assert world.slurm.calls["requeue"] == 0, "Slurm would begin the finished job once more"
@@ -257,9 +259,11 @@ def test_a_preempted_job_without_an_image_ends_as_slurm_wants_it(world: CkptWorl
     begins(world, 7)
     world.saver.broken = CheckpointError("no")
     preempts(world, 7)
-    world.until(lambda: any(m.step is Step.WAITING and not m.again for m in world.migrations()))
+    world.until(
+        lambda: any(m.step is MigrationStep.WAITING and not m.again for m in world.migrations())
+    )
     world.slurm.set_job(7, "PREEMPTED", preempted=0.0)
-    world.until(lambda: world.migrations()[0].step is Step.ENDED)
+    world.until(lambda: world.migrations()[0].step is MigrationStep.ENDED)
     assert world.job(7).restarts == 0
 
 
@@ -268,14 +272,16 @@ def test_a_preempted_run_is_saved_though_a_move_of_it_came_to_nothing(world: Ckp
     (node,) = world.job(7).nodes
     world.saver.broken = CheckpointError("no")
     world.order("notice", node=node, deadline=world.now + 100, reason="r")
-    world.until(lambda: any(m.step is Step.WAITING and not m.again for m in world.migrations()))
+    world.until(
+        lambda: any(m.step is MigrationStep.WAITING and not m.again for m in world.migrations())
+    )
     world.order("withdraw", node=node)
-    world.until(lambda: world.migrations()[0].step is Step.STAYED)
+    world.until(lambda: world.migrations()[0].step is MigrationStep.STAYED)
     world.saver.broken = None
     preempts(world, 7)
     world.until(lambda: world.job(7).restarts == 1)
     (moved,) = world.migrations()
-    assert (moved.cause, moved.image is not None) == (Cause.PREEMPTION, True)
+    assert (moved.cause, moved.image is not None) == (ThreatCause.PREEMPTION, True)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +318,7 @@ def test_a_job_is_moved_shortly_before_a_maintenance_that_it_would_run_into(
     world.service.plans.read()
     world.until(lambda: bool(world.migrations()))
     (moved,) = world.migrations()
-    assert moved.cause is Cause.MAINTENANCE
+    assert moved.cause is ThreatCause.MAINTENANCE
     assert 0 <= moved.began - (start - DUMP - SLACK - LEAD) <= 2
     world.until(lambda: world.job(7).restarts == 1)
     assert "maintenance m1 begins" in world.migrations()[0].reason
@@ -390,7 +396,7 @@ def test_a_drain_by_an_operator_moves_jobs_as_a_reclaim_does_and_bears_its_own_n
     world.order("notice", node=node, reason="pool pub is drained by root", departure=True)
     world.until(lambda: world.back(7, 1))
     (move,) = world.migrations()
-    assert (move.cause, move.threatened) == (Cause.DEPARTURE, (node,))
+    assert (move.cause, move.threatened) == (ThreatCause.DEPARTURE, (node,))
     assert move.image is not None
     assert node not in world.job(7).nodes
 
@@ -402,7 +408,7 @@ def test_a_failing_node_is_left_at_once(world: CkptWorld) -> None:
     assert world.service is not None
     world.service.plans.read()
     world.until(lambda: world.job(7).restarts == 1)
-    assert world.migrations()[0].cause is Cause.HEALTH
+    assert world.migrations()[0].cause is ThreatCause.HEALTH
 
 
 def test_a_machine_is_left_before_its_maximum_age_and_powered_down_empty() -> None:
@@ -416,7 +422,7 @@ def test_a_machine_is_left_before_its_maximum_age_and_powered_down_empty() -> No
                 world.config.pools}  # fmt: skip
         object.__setattr__(world.ckpt, "__dict__", {**world.ckpt.__dict__, "max_ages": ages})
         world.until(lambda: world.job(7).restarts == 1)
-        assert world.migrations()[0].cause is Cause.PLANNED_END
+        assert world.migrations()[0].cause is ThreatCause.PLANNED_END
         world.until(lambda: {"ckpt-drained", "ckpt-powered-down"} <= set(world.kinds(node)))
     finally:
         world.close()
@@ -456,7 +462,7 @@ def test_a_save_that_fails_leaves_a_job_on_a_machine_over_its_age() -> None:
         world.until(lambda: bool(world.migrations()))
         world.advance(60)
         assert world.job(7).restarts == 0
-        assert world.migrations()[0].step is Step.WAITING
+        assert world.migrations()[0].step is MigrationStep.WAITING
     finally:
         world.close()
 

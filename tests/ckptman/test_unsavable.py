@@ -14,8 +14,8 @@ from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.exclusion import NO_SPOT
 from slurm_elastic.policies.checkpoint.checkpoint import Never
-from slurm_elastic.policies.checkpoint.threat import Cause
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.policies.checkpoint.threat import ThreatCause
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 
@@ -192,8 +192,8 @@ def test_on_demand_requeues_it_at_once_unless_its_user_forbids_that(requeue: boo
         assert world.job(7).restarts == 1
         assert spot.instance.node in world.job(7).excluded
         (moved,) = world.migrations()
-        assert (moved.cause, moved.image) == (Cause.UNSAVABLE, None)
-        world.until(lambda: world.migrations()[0].step is Step.BACK)
+        assert (moved.cause, moved.image) == (ThreatCause.UNSAVABLE, None)
+        world.until(lambda: world.migrations()[0].step is MigrationStep.BACK)
         assert "it begins anew on" in lines(world)[-1]
         world.advance(200)
         assert world.job(7).restarts == 1, "once is enough"
@@ -210,8 +210,8 @@ def test_it_avoids_the_nodes_with_spot_machines_of_the_moment_and_its_users_own(
     begins(world, 7)
     run = run_of(world.job(7), MethodChoice(method="fake", policy=Never()))
     move = Migration(
-        run=run, method="fake", threatened=(), reason="", step=Step.REQUEUED, began=world.now,
-        changed=world.now, cause=Cause.UNSAVABLE, saves=False,
+        run=run, method="fake", threatened=(), reason="", step=MigrationStep.REQUEUED, began=world.now,
+        changed=world.now, cause=ThreatCause.UNSAVABLE, saves=False,
     )  # fmt: skip
     world.slurm.set_job(7, "PENDING", nodes=(), restarts=1, excluded=("st1",), required=("pub1",))
     for spot in (["pub1", "pub2"], ["pub2"]):

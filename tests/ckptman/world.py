@@ -12,7 +12,7 @@ from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman import after_requeue, apply, migration, poller, requeueing, suspended
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.poller import Poller
-from slurm_elastic.ckptman.recorder import DecisionRecorder
+from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
@@ -50,7 +50,7 @@ class CkptWorld(World):
         jobs = JobList(self.slurm, fresh=-1.0)
         self.ckpt = CheckpointSite(
             config=self.config, slurm=self.slurm, ledger=ledger, state=self.state,
-            recorder=DecisionRecorder(ledger, self.state, lambda: self.now), jobs=jobs,
+            recorder=BufferedRecorder(ledger, self.state, lambda: self.now), jobs=jobs,
             checkpointers={"fake": self.saver}, providers=self.clouds,
             pool_of=pools_by_node(self.config), now=lambda: self.now, monotonic=lambda: self.now,
         )  # fmt: skip

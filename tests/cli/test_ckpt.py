@@ -24,7 +24,12 @@ from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step, UnsavableRun
+from slurm_elastic.state.ckptstate.facts import (
+    Migration,
+    MigrationStep,
+    RecordedNotice,
+    UnsavableRun,
+)
 from slurm_elastic.state.ckptstate.orders import NoticeOrder, SaveOrder
 from slurm_elastic.state.heartbeat import CKPTMAN
 from slurm_elastic.state.ledger import Decision, Ledger
@@ -83,7 +88,7 @@ def service(path: Path) -> Path:
             method="fake",
             threatened=("op1",),
             reason="fan broken",
-            step=Step.SAVED,
+            step=MigrationStep.SAVED,
             began=now - 3,
             changed=now,
             deadline=now + 100,
@@ -136,8 +141,8 @@ def test_list_says_which_jobs_started_over_and_how_much_work_each_lost(
     run_ = replace(RUN, job=6, label="6", started=now - 700)
     image = FakeCheckpointer(lambda: now - 160).checkpoint(run_, deadline=now, stop=False)
     over = Migration(
-        run=run_, method="fake", threatened=("op1",), reason="fan broken", step=Step.BACK,
-        began=now - 110, changed=now, reached={str(Step.REQUEUED): now - 100},
+        run=run_, method="fake", threatened=("op1",), reason="fan broken", step=MigrationStep.BACK,
+        began=now - 110, changed=now, reached={str(MigrationStep.REQUEUED): now - 100},
     )  # fmt: skip
     with contextlib.closing(CheckpointState(config.parent / "state" / "checkpoints.db")) as memory:
         memory.put(over)
@@ -168,7 +173,7 @@ def test_a_move_that_is_over_is_told_as_over_and_since_is_a_time(
     began = time.time() - 3600
     with contextlib.closing(CheckpointState(config.parent / "state" / "checkpoints.db")) as memory:
         (standing,) = memory.migrations()
-        over = replace(standing, run=replace(RUN, job=6, label="6"), step=Step.BACK)
+        over = replace(standing, run=replace(RUN, job=6, label="6"), step=MigrationStep.BACK)
         memory.put(replace(over, began=began, changed=began + 6))
     assert run(config, "list") == 0
     whole = capsys.readouterr().out

@@ -26,7 +26,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -83,7 +83,7 @@ def test_a_jobs_chain_follows_its_nodes_until_another_job_has_them(
 def test_a_job_that_slurm_has_forgotten_is_still_explained(ledger: Ledger, tmp_path: Path) -> None:
     slurm = FakeSlurm()
     both = (("pub[1-2]", 1_000_000),)
-    ledger.usage.write([Run(job=42, begin=T0 + 150, end=T0 + 400, shares=both)])
+    ledger.usage.write([ChargedRun(job=42, begin=T0 + 150, end=T0 + 400, shares=both)])
     found = explained(tmp_path, "42", slurm)
     assert found.now == "job 42 is no longer in Slurm's queue"
     assert chain(found) == ["100 ranked", "101 launched", "400 requeued", "900 terminated"]
@@ -108,7 +108,7 @@ def test_a_job_has_the_machines_on_which_it_was_in_its_order(
     buy(ledger, "h8", general, offer(), T0 + 5000, pub8="i-81")
     story = [("pub7", 4100, 5120), ("pub8", 5150, 5300), ("op1", 5310, 5400)]
     ledger.usage.write([
-        Run(job=60, begin=T0 + begin, end=T0 + end, shares=((node, 1_000_000),))
+        ChargedRun(job=60, begin=T0 + begin, end=T0 + end, shares=((node, 1_000_000),))
         for node, begin, end in story
     ])  # fmt: skip
     ledger.decisions.record(
@@ -151,7 +151,7 @@ def test_a_job_that_took_machines_of_others_has_no_decision_and_is_told_so(
     """As who submits while a machine is idle: nothing was bought for it, and nothing is lost."""
     buy(ledger, "h1", general_pool(), offer(), T0 + 3000, pub7="i-71")
     shares = (("pub7", 1_000_000),)
-    ledger.usage.write([Run(job=61, begin=T0 + 3100, end=T0 + 3200, shares=shares)])
+    ledger.usage.write([ChargedRun(job=61, begin=T0 + 3100, end=T0 + 3200, shares=shares)])
     slurm = FakeSlurm()
     slurm.set_job(61, "COMPLETED", nodes=("pub7",), start=T0 + 3100, end=T0 + 3200)
     found = explained(tmp_path, "61", slurm)

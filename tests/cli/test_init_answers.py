@@ -22,9 +22,9 @@ from slurm_elastic.providers.openstack import found as openstack
 from slurm_elastic.setup import compose, merge, reach
 from slurm_elastic.setup.edit import append, put
 from slurm_elastic.setup.questions import Answers, Earlier, answered, first, questions
-from slurm_elastic.setup.site import Facts
+from slurm_elastic.setup.site import SiteFacts
 
-SITE = Facts(
+SITE = SiteFacts(
     conf="/etc/slurm/slurm.conf", cluster="small", user="slurm", head="head", partition="batch",
     cpus=4, memory=7800, nodes=4, max_time=None, default_time=None, auth="munge",
     accounting="slurmdbd, accounts checked", accounts_checked=True,
@@ -178,7 +178,7 @@ pools:
 def merged(text: str, clouds: tuple[Found, ...] = (), **changes: object) -> str:
     before = merge.earlier(configfile.parse(text, "old.yaml")).answers
     answers = replace(before, cpus=4, memory=8192, **changes)
-    return merge.Merge(text, "old.yaml", clouds, SITE, answers).text
+    return merge.ConfigMerge(text, "old.yaml", clouds, SITE, answers).text
 
 
 def test_a_public_cloud_that_is_added_shuts_none_of_the_sites_own() -> None:

@@ -16,7 +16,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.slurm.conf import keyset
-from slurm_elastic.slurm.conf.keyset import Key, KeySet
+from slurm_elastic.slurm.conf.keyset import AuthKey, KeySet
 from slurm_elastic.state.ledger import Ledger
 from tests.needs import ROOT
 from tests.real_sshd import Sshd
@@ -39,7 +39,7 @@ CONFIG = {
 }  # fmt: skip
 BEFORE = KeySet(
     tuple(
-        Key(alg="HS256", kty="oct", kid=kid, k="A" * 43)
+        AuthKey(alg="HS256", kty="oct", kid=kid, k="A" * 43)
         for kid in ("site", "slurm-elastic:aws:1", "slurm-elastic:other:1")
     )
 )

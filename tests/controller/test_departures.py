@@ -21,7 +21,7 @@ from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.repair.departure import concerned
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.ledger import Machine
 from slurm_elastic.watch.door.orders import carry_out
@@ -215,7 +215,7 @@ def test_a_job_of_which_nothing_can_be_saved_is_requeued_once(world: World) -> N
         partition="onp", started=world.now,
     )  # fmt: skip
     waits = Migration(
-        run=run, method="none", threatened=run.nodes, reason="x", step=Step.WAITING,
+        run=run, method="none", threatened=run.nodes, reason="x", step=MigrationStep.WAITING,
         began=world.now, changed=world.now, note="there is no image",
     )  # fmt: skip
     state.put(waits)
@@ -422,10 +422,10 @@ def test_of_nodes_that_may_start_again_only_machines_from_before_leave(
 @pytest.mark.parametrize(
     ("fields", "hopeless"),
     [
-        ({"step": Step.WAITING}, True),
-        ({"step": Step.BACK}, False),
-        ({"step": Step.WAITING, "at": 5.0}, False),
-        ({"step": Step.WAITING, "again": 5.0}, False),
+        ({"step": MigrationStep.WAITING}, True),
+        ({"step": MigrationStep.BACK}, False),
+        ({"step": MigrationStep.WAITING, "at": 5.0}, False),
+        ({"step": MigrationStep.WAITING, "again": 5.0}, False),
     ],
 )
 def test_a_run_that_ckptman_leaves_where_it_is_cannot_be_saved(

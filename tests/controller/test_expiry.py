@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import TransientError
-from slurm_elastic.config.telling import Event
+from slurm_elastic.config.telling import NotifyEvent
 from slurm_elastic.features.expiry import CredentialsEnd
 from slurm_elastic.features.telling import all_occasions
 from slurm_elastic.model.protocols import Expiring
@@ -38,7 +38,9 @@ def looked(world: World, provider: Any) -> None:
 
 def told(world: World) -> list[tuple[str, str]]:
     return [
-        (one.key, one.text) for one in all_occasions(world.site) if one.event is Event.CREDENTIALS
+        (one.key, one.text)
+        for one in all_occasions(world.site)
+        if one.event is NotifyEvent.CREDENTIALS
     ]
 
 

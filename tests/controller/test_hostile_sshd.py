@@ -17,7 +17,7 @@ from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.features.host_keys import HostKey, printed_keys
-from slurm_elastic.features.ssh_file import MAX_RECEIVED_BYTES, PushError, Target, push
+from slurm_elastic.features.ssh_file import MAX_RECEIVED_BYTES, FileTarget, PushError, push
 
 BUFFERS = 16 << 20
 """Bytes that paramiko's window and the kernel's buffers may hold beside what is read."""
@@ -130,7 +130,7 @@ def hostile(talk: Talk) -> Iterator[Hostile]:
 @pytest.mark.parametrize("talk", TALKS.values(), ids=TALKS)
 def test_a_machine_that_talks_for_ever_ends_a_push(talk: Talk) -> None:
     with hostile(talk) as server:
-        target = Target(
+        target = FileTarget(
             address="127.0.0.1", port=server.port, user="root", path="/k", owner="a:b", mark="/m/k",
             timeout=4.0,
         )  # fmt: skip

@@ -21,8 +21,8 @@ from slurm_elastic.features import key_rotation
 from slurm_elastic.features.host_keys import KnownHosts, host_key
 from slurm_elastic.features.key_rotation import (
     SIZE,
-    Result,
     Rotation,
+    RotationResult,
     failed,
     new_key,
     on_head,
@@ -99,7 +99,7 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
         yield made
 
 
-WELL = [Result("pub1", "")]
+WELL = [RotationResult("pub1", "")]
 
 
 def test_a_key_is_laid_there_without_anybody_using_it(bed: Bed) -> None:

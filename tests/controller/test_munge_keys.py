@@ -28,7 +28,7 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.features import munge_keys, ssh_file
 from slurm_elastic.features.host_keys import HostKey, KnownHosts, host_key, printed_keys
 from slurm_elastic.features.munge_keys import PERIOD_S, MungeKeys
-from slurm_elastic.features.ssh_file import PushError, Target
+from slurm_elastic.features.ssh_file import FileTarget, PushError
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
 from slurm_elastic.policies.launch.boots import given_up_after
@@ -256,7 +256,7 @@ def test_a_machine_that_boots_is_left_in_peace_between_two_tries(
 ) -> None:
     tries: list[str] = []
 
-    def nobody_there(target: Target, *_: object) -> None:
+    def nobody_there(target: FileTarget, *_: object) -> None:
         tries.append(target.address)
         raise PushError("Connection refused")
 
@@ -281,7 +281,7 @@ class Pushes:
     """In place of SSH: what it was asked for, and what is wrong."""
 
     def __init__(self, bed: Bed, monkeypatch: pytest.MonkeyPatch, **ssh: object) -> None:
-        self.targets: list[Target] = []
+        self.targets: list[FileTarget] = []
         self.wrong: Exception | None = None
         monkeypatch.setattr(munge_keys, "push", self)
         bed.open(known=bed.sshd.host_key, **ssh)
@@ -289,7 +289,7 @@ class Pushes:
         site = replace(bed.site, monotonic=lambda: self.clock)
         self.keys = MungeKeys(site, bed.ssh, worker=Inline())
 
-    def __call__(self, target: Target, *_: object) -> None:
+    def __call__(self, target: FileTarget, *_: object) -> None:
         self.targets.append(target)
         if self.wrong is not None:
             raise self.wrong
@@ -308,7 +308,7 @@ def test_a_try_goes_to_the_place_and_takes_twenty_seconds_at_most(
     bed.machine()
     pushes.tick(100.0)
     assert pushes.targets == [
-        Target(
+        FileTarget(
             address="127.0.0.1", port=bed.sshd.port, user="admin", path=str(bed.target),
             owner="munge:munge", mark=KEY_MARK, timeout=20.0,
         )
@@ -513,7 +513,7 @@ def test_a_connection_goes_by_our_key_alone_and_is_bounded_in_bytes_and_time(
         raise paramiko.SSHException("that is enough")
 
     link = Shell()
-    monkeypatch.setattr(ssh_file, "Budget", budget)
+    monkeypatch.setattr(ssh_file, "ReadBudget", budget)
     monkeypatch.setattr(ssh_file.bounded, "connect", lambda *_: link)
     monkeypatch.setattr(paramiko.SSHClient, "connect", connected)
     theirs = host_key(f"ssh-rsa {paramiko.RSAKey.generate(1024).get_base64()}")
@@ -562,12 +562,12 @@ class Shell:
         self.closed = True
 
 
-def target(**fields: object) -> Target:
+def target(**fields: object) -> FileTarget:
     values = {
         "address": "10.0.0.1", "port": 22, "user": "root", "path": "/etc/munge/munge.key",
         "owner": "munge:munge", "mark": "/run/x/mark", "timeout": 7.0,
     }  # fmt: skip
-    return Target(**(values | fields))  # type: ignore[arg-type]
+    return FileTarget(**(values | fields))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

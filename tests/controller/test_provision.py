@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import DeniedError
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.telling import Event
+from slurm_elastic.config.telling import NotifyEvent
 from slurm_elastic.controller import provision, shortfall
 from slurm_elastic.features.telling import all_occasions
 from slurm_elastic.model.causes import Quoted
@@ -201,7 +201,7 @@ def test_where_spot_is_denied_the_same_request_buys_on_demand(tmp_path: Path) ->
     assert [str(i.market) for i in world.alive()] == ["on-demand", "on-demand"]
     (denied,) = world.ledger.exclusions.cool_downs(world.now)
     assert (denied.scope, denied.code) == (f"pub/{SPOT}", DENIED)
-    (told,) = [one for one in all_occasions(world.site) if one.event is Event.CREDENTIALS]
+    (told,) = [one for one in all_occasions(world.site) if one.event is NotifyEvent.CREDENTIALS]
     assert told.text.startswith(f"cloud pub denies launches of pub/{SPOT}: ")
     world.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, Requeues
+from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, ExpectedRequeues
 from slurm_elastic.policies.repair.requeue import SETTLING
 from slurm_elastic.slurm.client import requeue_setting
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -23,7 +23,7 @@ class Case:
         self.slurm = FakeSlurm()
         self.ledger = ledger
         self.slurm.set_job(7, "CONFIGURING", nodes=nodes, **job)
-        self.restarts = Requeues()
+        self.restarts = ExpectedRequeues()
         self.restarts.expect(self.slurm.jobs()[0], 0.0, GONE)
 
     def tick(self, clock: float = 1.0) -> None:
@@ -149,7 +149,7 @@ def test_a_job_that_an_earlier_daemon_expected_waits_out_its_hold(ledger: Ledger
     """slurmctld may be about to tell the node that it had, whose machine is new, to kill it."""
     case = Case(ledger)
     ledger.requeues.lift(7, 0, NOW)
-    case.restarts = Requeues()
+    case.restarts = ExpectedRequeues()
     case.restarts.recall(ledger, 0.0)
     case.pending()
     case.tick(1.0)
@@ -163,7 +163,7 @@ def test_what_somebody_else_lifted_and_left_is_put_back_once_the_job_runs(ledger
     """Not while it waits for its nodes: slurmctld would fail it if they do not come."""
     case = Case(ledger)
     ledger.requeues.lift(7, 0, NOW)
-    case.restarts = Requeues()
+    case.restarts = ExpectedRequeues()
     case.restarts.recall_left(ledger, NOW + REQUEUE_TIMEOUT_S - 1, 0.0)
     assert not case.restarts, "whoever it was may be about to do it"
     case.restarts.recall_left(ledger, NOW + REQUEUE_TIMEOUT_S, 0.0)
@@ -242,7 +242,7 @@ def lifted(ledger: Ledger) -> Case:
     case.slurm = Taken()
     case.slurm.set_job(8, "CONFIGURING", nodes=("pub3",))
     case.slurm.set_job(7, "CONFIGURING", requeue=False, nodes=GONE)
-    case.restarts = Requeues()
+    case.restarts = ExpectedRequeues()
     for job in sorted(case.slurm.jobs(), key=lambda job: -job.id):
         case.restarts.expect(job, 0.0, job.nodes)
         if not job.requeue:

@@ -11,7 +11,7 @@ import pytest
 from patience import patience
 
 from benchmarks.small_slurm import SmallSlurm, wait_until
-from slurm_elastic.controller.requeues import Requeues
+from slurm_elastic.controller.requeues import ExpectedRequeues
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.ledger import Ledger
@@ -37,7 +37,7 @@ def test_a_job_that_lost_one_of_its_nodes_runs_again_on_the_other(
     cluster: SmallSlurm, tmp_path: Path
 ) -> None:
     """Hurried within the second, slurmd would take it for killed, and it would fail."""
-    slurm, restarts = cluster.client(), Requeues()
+    slurm, restarts = cluster.client(), ExpectedRequeues()
     number = cluster.submit("--partition=static", "--nodes=2", seconds=600)
     wait_until(lambda: cluster.started(number) is not None, PATIENCE)
     before = job_of(slurm, number)

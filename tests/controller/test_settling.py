@@ -11,7 +11,7 @@ import pytest
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.oversized import keep_job_out
-from slurm_elastic.controller.requeues import Requeues
+from slurm_elastic.controller.requeues import ExpectedRequeues
 from slurm_elastic.controller.settling import Settler
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.composed import NeverTogether
@@ -22,7 +22,7 @@ from tests.controller.world import World
 TOO_LARGE = NeverTogether(cloud="pub", wanted=9, most=3, bound=None)
 
 
-class Told(Requeues):
+class Told(ExpectedRequeues):
     """Notes what it is asked for."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from patience import eventually, patience
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.config.telling import Event, Notify
+from slurm_elastic.config.telling import Notify, NotifyEvent
 from slurm_elastic.features import telling
 from slurm_elastic.features.notify_occasions import (
     Occasion,
@@ -47,7 +47,7 @@ from slurm_elastic.model.memory import Health
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.repair.strays import CODE as STRAY
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from slurm_elastic.state.ckptstate.schema import FILE
 from tests.controller.world import Inline, World
 
@@ -271,7 +271,7 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
     world.ledger.health.report(Health(name="onp", checked=now, error="onp: expired", code="auth"))
     world.ledger.health.report(Health(name="paid machines", checked=now, error="1 x", code=STRAY))
     state = CheckpointState(world.dir / FILE)
-    state.put(replace(migration_of(42, 1000), step=Step.BACK, changed=now))
+    state.put(replace(migration_of(42, 1000), step=MigrationStep.BACK, changed=now))
     state.close()
     site = world.site
     config = replace(
@@ -280,23 +280,23 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
         limits=Limits(dollars_per_hour=0.11),
     )
     found = list(all_occasions(dataclasses.replace(site, config=config)))
-    assert {one.event for one in found} == set(Event)
-    (lost,) = [one for one in found if one.event is Event.LOST]
+    assert {one.event for one in found} == set(NotifyEvent)
+    (lost,) = [one for one in found if one.event is NotifyEvent.LOST]
     assert lost.text == "job 42 of u1000 lost its work and started over: reclaimed"
 
 
 @pytest.mark.parametrize(
     ("error", "code", "event"),
     [
-        ("expired", "auth", Event.CREDENTIALS),
-        ("1 machine", STRAY, Event.STRAY),
+        ("expired", "auth", NotifyEvent.CREDENTIALS),
+        ("1 machine", STRAY, NotifyEvent.STRAY),
         ("throttled", "busy", None),
         (None, "auth", None),
         (None, STRAY, None),
     ],
 )
 def test_of_a_clouds_health_refused_credentials_and_paid_machines_are_told(
-    error: str | None, code: str, event: Event | None
+    error: str | None, code: str, event: NotifyEvent | None
 ) -> None:
     found = of_health([Health(name="pub", checked=5.0, error=error, code=code)])
     assert [one.event for one in found] == ([event] if event else [])
@@ -333,9 +333,13 @@ def test_twenty_are_told_in_an_hour_and_the_rest_in_the_next(
 @pytest.mark.parametrize(("age", "told"), [(86400.0, 1), (86401.0, 0)])
 def test_what_was_lost_is_told_for_a_day(world: World, age: float, told: int) -> None:
     state = CheckpointState(world.dir / FILE)
-    state.put(replace(migration_of(42, 1000), step=Step.BACK, image=None, changed=world.now - age))
+    state.put(
+        replace(
+            migration_of(42, 1000), step=MigrationStep.BACK, image=None, changed=world.now - age
+        )
+    )
     state.close()
-    found = [one for one in all_occasions(world.site) if one.event is Event.LOST]
+    found = [one for one in all_occasions(world.site) if one.event is NotifyEvent.LOST]
     assert len(found) == told
 
 
@@ -358,7 +362,7 @@ def test_it_looks_twice_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) 
 def test_only_what_the_site_asks_for_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     paused(world)
     world.ledger.health.report(Health(name="pub", checked=world.now, error="no", code="auth"))
-    made, keys = handed_over(world, monkeypatch, events=(Event.CREDENTIALS,))
+    made, keys = handed_over(world, monkeypatch, events=(NotifyEvent.CREDENTIALS,))
     made.look()
     assert keys == ["credentials/pub"]
 
@@ -391,9 +395,9 @@ def test_what_is_over_or_can_be_read_or_was_saved_is_no_occasion(world: World) -
     other = Health(name="pub", checked=now, error="away", code="unreadable")
     assert list(of_health([other])) == []
     move = migration_of(42, 1000)
-    lost = replace(move, step=Step.BACK, image=None)
+    lost = replace(move, step=MigrationStep.BACK, image=None)
     assert [o.key for o in of_moves([lost])] == [f"lost/42/{move.run.attempt}"]
-    assert list(of_moves([replace(lost, step=Step.WAITING)])) == []
+    assert list(of_moves([replace(lost, step=MigrationStep.WAITING)])) == []
 
 
 @pytest.mark.parametrize(
@@ -422,7 +426,9 @@ def test_a_program_gets_thirty_seconds_a_clean_environment_and_no_terminal(
         slurm=replace(world.config.slurm, conf="/nonexistent/slurm.conf"),
         notify=Notify(command=("/bin/hook", "x"), mail=("a@example.org",)),
     )
-    one = Occasion(event=Event.PAUSED, key="k", text="nul \0 inside", values={"pool": "burst"})
+    one = Occasion(
+        event=NotifyEvent.PAUSED, key="k", text="nul \0 inside", values={"pool": "burst"}
+    )
     for _, send in ways(config):
         send(one)
     (mail, as_mail), (hook, as_hook) = runs
@@ -463,10 +469,10 @@ def test_one_that_is_closed_while_many_wait_does_not_wait_for_them(
     monkeypatch.setattr(Teller, "_deliver", lambda _: None)
     made = teller(world)
     for number in range(MAX_QUEUED):
-        made.hand_over(Occasion(event=Event.PAUSED, key=f"{number}", text="x"))
+        made.hand_over(Occasion(event=NotifyEvent.PAUSED, key=f"{number}", text="x"))
     assert caplog.text == ""
     made.close()
-    made.hand_over(Occasion(event=Event.PAUSED, key="one more", text="x"))
+    made.hand_over(Occasion(event=NotifyEvent.PAUSED, key="one more", text="x"))
     assert "notification dropped, 100 others are queued: x" in caplog.text
 
 
@@ -477,7 +483,7 @@ def test_nobody_is_told_where_nobody_is_named(world: World) -> None:
 
 
 def test_the_document_says_which_cluster_and_version() -> None:
-    one = Occasion(event=Event.RATE, key="rate/cluster", text="x", values={"rate": 1.5})
+    one = Occasion(event=NotifyEvent.RATE, key="rate/cluster", text="x", values={"rate": 1.5})
     assert json.loads(document("alps", one)) == {
         "version": 1, "cluster": "alps", "event": "rate", "key": "rate/cluster", "text": "x",
         "values": {"rate": 1.5},

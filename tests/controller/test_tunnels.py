@@ -33,13 +33,13 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.features import enrolment, tunnels
 from slurm_elastic.features.addresses import enrolment_word, in_tunnel
 from slurm_elastic.features.enrolment import Desk, word_of
-from slurm_elastic.features.tunnels import HEALTH, Tunnels, printed_key
+from slurm_elastic.features.tunnels import HEALTH, TunnelsPart, printed_key
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, PeerSeen
 from slurm_elastic.machine.programs.tunnel import enrolment_key
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
 from slurm_elastic.model.memory import Tunnel
-from slurm_elastic.policies.repair.peers import Peer
+from slurm_elastic.policies.repair.peers import TunnelPeer
 from slurm_elastic.policies.repair.peers import enrolment_key as machine_key
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
@@ -72,7 +72,7 @@ class Hub:
     """In place of root's part: what it was told last, and what it has in."""
 
     def __init__(self) -> None:
-        self.peers: tuple[Peer, ...] = ()
+        self.peers: tuple[TunnelPeer, ...] = ()
         self.told = 0
         self.away = ""
         self.handshake = 0
@@ -135,7 +135,7 @@ class Bed:
         self.site = site_with(site, lambda: self.clock)
         self.addresses = node_addresses(config)
         of = {"hub": self.hub, "desk": self.desk, "pause": 0.0, **of}
-        self.tunnels = Tunnels(self.site, self.network, Inline(), **of)
+        self.tunnels = TunnelsPart(self.site, self.network, Inline(), **of)
 
     def reopen(self, **of: Any) -> None:
         """With other readers, say."""
@@ -421,7 +421,7 @@ def test_after_a_restart_of_either_service_peers_are_those_of_live_machines(bed:
     for node, key in (("pub1", K1), ("pub2", K2)):
         bed.prints(bed.machine(node), key)
     bed.until(lambda: bed.admitted() == {(K1, True), (K2, True)})
-    bed.hub.peers = (Peer(address="10.99.0.77", key=K3),)  # whoever that is
+    bed.hub.peers = (TunnelPeer(address="10.99.0.77", key=K3),)  # whoever that is
     bed.tunnels.close()
     bed.open()
     bed.tunnels.look()
@@ -515,7 +515,7 @@ def test_the_hub_is_told_anew_with_each_round_of_repair(bed: Bed) -> None:
 
 def test_a_console_is_read_every_two_seconds_and_never_twice_at_once(bed: Bed) -> None:
     readers = Readers()
-    made = Tunnels(bed.site, NETWORK, Inline(), hub=bed.hub, readers=readers)  # type: ignore[arg-type]
+    made = TunnelsPart(bed.site, NETWORK, Inline(), hub=bed.hub, readers=readers)  # type: ignore[arg-type]
     bed.machine()
     reads = readers.reads
 
@@ -559,9 +559,9 @@ def test_it_looks_twice_a_second_and_at_ten_consoles_at_once(
         return Readers()
 
     monkeypatch.setattr(tunnels, "ThreadPoolExecutor", pool)
-    monkeypatch.setattr(Tunnels, "look", lambda _: looks.append(bed.clock))
+    monkeypatch.setattr(TunnelsPart, "look", lambda _: looks.append(bed.clock))
     bed.clock = 1000.0
-    made = Tunnels(bed.site, NETWORK, Inline(), hub=bed.hub)  # type: ignore[arg-type]
+    made = TunnelsPart(bed.site, NETWORK, Inline(), hub=bed.hub)  # type: ignore[arg-type]
     for _ in range(9):
         made.looks.tick()
         bed.clock += 0.25
@@ -586,7 +586,7 @@ def test_with_a_lost_ledger_only_peers_that_were_heard_of_lately_are_believed(
     bed.hub.handshake = int(bed.now) - before
     one = bed.machine()
     address = bed.addresses[one.node]
-    bed.hub.peers = (Peer(address=address, key=K1, live=live),)
+    bed.hub.peers = (TunnelPeer(address=address, key=K1, live=live),)
     bed.tunnels.look()
     assert [t.key for t in bed.ledger.tunnels.all()] == ([K1] if learnt else [])
 
@@ -598,7 +598,7 @@ def test_with_a_lost_ledger_a_key_of_another_machines_row_is_not_believed(bed: B
         generation=other.generation, node="pub2", address=place["pub2"], key=K1, since=bed.now
     )
     assert not bed.ledger.tunnels.enrol(known)
-    bed.hub.peers = (Peer(address=place[one.node], key=K1),)
+    bed.hub.peers = (TunnelPeer(address=place[one.node], key=K1),)
     bed.tunnels.look()
     assert bed.kinds("pub1") == []
     assert [t.node for t in bed.ledger.tunnels.all()] == ["pub2"]
@@ -613,10 +613,10 @@ def test_while_a_cloud_is_not_learnt_nobody_stays_in_at_the_place_or_by_the_key_
     bed.ledger.tunnels.enrol(
         Tunnel(generation=one.generation, node=one.node, address=address, key=K1, since=bed.now)
     )
-    bed.hub.peers = (Peer(address=address, key=K2), Peer(address="10.99.0.78", key=K3))
+    bed.hub.peers = (TunnelPeer(address=address, key=K2), TunnelPeer(address="10.99.0.78", key=K3))
     bed.tunnels.look()
     assert {(p.address, p.key) for p in bed.hub.peers} == {(address, K1), ("10.99.0.78", K3)}
-    bed.hub.peers = (Peer(address="10.99.0.77", key=K1),)
+    bed.hub.peers = (TunnelPeer(address="10.99.0.77", key=K1),)
     bed.clock += bed.site.config.timings.reconcile
     bed.tunnels.look()
     assert {(p.address, p.key) for p in bed.hub.peers} == {(address, K1)}
@@ -626,7 +626,7 @@ def test_with_a_lost_ledger_machines_without_a_tunnel_stay_in_but_those_that_end
     walled: Bed,
 ) -> None:
     walled.lose_ledger()
-    walled.hub.peers = (Peer(address="10.0.0.5"), Peer(address="10.0.0.6"))
+    walled.hub.peers = (TunnelPeer(address="10.0.0.5"), TunnelPeer(address="10.0.0.6"))
     walled.tunnels.look()
     assert [p.address for p in walled.hub.peers] == ["10.0.0.5", "10.0.0.6"]
     one, other = walled.machine(), replace(walled.machine("pub2"), address="10.0.0.6")
@@ -637,7 +637,7 @@ def test_with_a_lost_ledger_machines_without_a_tunnel_stay_in_but_those_that_end
     walled.ledger.machines.ended("aws", [other.id], Quoted(text="not listed"), walled.now)
     walled.tunnels.look()
     assert walled.hub.peers == ()
-    walled.hub.peers = (Peer(address="10.0.0.7"),)
+    walled.hub.peers = (TunnelPeer(address="10.0.0.7"),)
     walled.clock += walled.site.config.timings.reconcile
     walled.tunnels.look()
     assert [p.address for p in walled.hub.peers] == ["10.0.0.7"], "nobody knows it yet"
@@ -650,7 +650,7 @@ def test_a_machine_that_is_learnt_of_while_the_hub_is_told_stays_in(
     walled: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walled.lose_ledger()
-    walled.hub.peers = (Peer(address="10.0.0.5"),)
+    walled.hub.peers = (TunnelPeer(address="10.0.0.5"),)
     rows = walled.ledger.tunnels.all
 
     def learnt_meanwhile() -> tuple[Tunnel, ...]:
@@ -744,7 +744,7 @@ def test_a_key_that_is_another_machines_is_refused_at_the_desk(once: Bed) -> Non
 @pytest.mark.parametrize(("enrol", "place"), [(Enrol.ONCE, "10.99.0.1"), (Enrol.CONSOLE, None)])
 def test_a_desk_is_where_keys_are_handed_in(bed: Bed, enrol: Enrol, place: str | None) -> None:
     network = Network(endpoint="192.0.2.1:51820", enrol=enrol)
-    made = Tunnels(bed.site, network, Inline(), hub=bed.hub)  # type: ignore[arg-type]
+    made = TunnelsPart(bed.site, network, Inline(), hub=bed.hub)  # type: ignore[arg-type]
     assert (made.desk and made.desk.place) == (place and (place, 51821))
     made.close()
 

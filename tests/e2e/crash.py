@@ -14,7 +14,7 @@ import pytest
 
 from slurm_elastic.base.faults import POINTS
 from slurm_elastic.machine.local.records import read_records
-from slurm_elastic.machine.local.wire import Record
+from slurm_elastic.machine.local.wire import MachineRecord
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import Until, back_to_zero, live_ec2, queued, submit_many
@@ -51,7 +51,7 @@ def machines_made(site: Sandbox) -> set[str]:
     return {m.id for m in site.ec2.state().machines} | {r.id for r in local_records(site)}
 
 
-def local_records(site: Sandbox) -> Sequence[Record]:
+def local_records(site: Sandbox) -> Sequence[MachineRecord]:
     """The machines by the agent's own files, whatever the daemon believes."""
     return read_records(site.layout.local_machines)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_elastic.model.finding import Level
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
 from tests.e2e.lab_site import PATIENCE, Site, no_sshd, site_on
@@ -31,10 +31,10 @@ def test_doctor_names_nodes_at_an_address_that_is_not_their_machines(site: Site)
     site.sandbox.wait_for(lambda: site.is_idle("pub1"), PATIENCE, "it is idle, as Slurm has it")
     (machine,) = site.machines.powered()
     (one,) = site.doctor()["NodeAddr"]
-    assert one.level is Level.NOTE
+    assert one.level is FindingLevel.NOTE
     assert one.found == f"Slurm has pub1 at {NAT}, its machine is {machine.address}"
     site.switched_on("pub2")
     site.sandbox.wait_for(lambda: site.is_idle("pub2"), PATIENCE, "both are idle")
     (both,) = site.doctor()["NodeAddr"]
-    assert (both.level, both.found) == (Level.WRONG, f"Slurm has pub[1-2] all at {NAT}")
+    assert (both.level, both.found) == (FindingLevel.WRONG, f"Slurm has pub[1-2] all at {NAT}")
     assert "join.network opens a tunnel for them" in both.advice

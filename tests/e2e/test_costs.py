@@ -13,7 +13,7 @@ from decimal import Decimal
 import pytest
 
 from slurm_elastic.features.books import By
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import PATIENCE, back_to_zero, ledger, machines
 
@@ -29,7 +29,7 @@ def cost(site: Sandbox, *words: str) -> str:
     return site.run(command, check=True).stdout
 
 
-def runs(site: Sandbox) -> tuple[Run, ...]:
+def runs(site: Sandbox) -> tuple[ChargedRun, ...]:
     book = ledger(site)
     try:
         return book.usage.runs(0, time.time() + 1)

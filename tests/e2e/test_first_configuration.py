@@ -11,7 +11,7 @@ from patience import patience
 
 from slurm_elastic.config import blocked_clouds, configfile
 from slurm_elastic.config.catalogue import kept, path_of
-from slurm_elastic.policies.launch.trial import Step
+from slurm_elastic.policies.launch.trial import TrialStep
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import PATIENCE, back_to_zero, machines
 
@@ -127,7 +127,7 @@ def _knows_types(site: Sandbox) -> bool:
 
 def tried(site: Sandbox) -> None:
     said = ours(site, "try", "aws", "--yes", "--user", "nobody")
-    assert all(f" {step} " in said for step in Step), said
+    assert all(f" {step} " in said for step in TrialStep), said
     site.wait_for(lambda: not machines(site), PATIENCE, "the machine is ended")
 
 

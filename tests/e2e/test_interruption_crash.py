@@ -14,7 +14,7 @@ import pytest
 from slurm_elastic.base.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import CKPTMAN
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.e2e.ckpt import (
     SITE,
     UNTIL_ENOUGH,
@@ -61,7 +61,7 @@ def test_killed_at_any_step_it_goes_on_where_it_was(site: Sandbox, point: str) -
     assert site.job(job)["Restarts"] == "1"
     settled(site)
     mine = [r for r in migrations(site) if r.run.job == job]
-    assert [r.step for r in mine] == [Step.BACK]
+    assert [r.step for r in mine] == [MigrationStep.BACK]
     assert mine[0].image is not None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import FILE_SIGN, begun_at, counter, each_once, early, kinds, migrations
 
@@ -35,7 +35,7 @@ def test_a_job_goes_on_after_its_time_limit_with_a_full_one(site: Sandbox) -> No
     assert later == sorted(later)
     assert 1 <= int(fields["Restarts"]) <= TIMES
     moves = [move for move in migrations(site) if move.run.job == job]
-    assert {move.cause for move in moves} == {Cause.LIMIT}
+    assert {move.cause for move in moves} == {ThreatCause.LIMIT}
     assert [move.image is not None for move in moves] == [True] * len(moves)
     assert "ckpt-saved" in kinds(site, f"job:{job}")
     said = (site.work / f"slurm-{job}.out").read_text()

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.cli.quickstart import verdict
-from slurm_elastic.config import Client
+from slurm_elastic.config import SlurmClientKind
 from tests.e2e.conftest import why_not
 from tests.e2e.newer_slurm import PYSLURM, QUICKSTART, NewerSlurm, Run, unpacked
 
 pytestmark = [pytest.mark.e2e, pytest.mark.release]
-CLIENTS = (Client.CLI, Client.PYSLURM)
-CONTRACT = {Client.CLI: "TestCommandLine", Client.PYSLURM: "TestPyslurm"}
+CLIENTS = (SlurmClientKind.CLI, SlurmClientKind.PYSLURM)
+CONTRACT = {SlurmClientKind.CLI: "TestCommandLine", SlurmClientKind.PYSLURM: "TestPyslurm"}
 JOBS = (
     "tests/e2e/test_burst.py",  # three
     "tests/e2e/test_lost_suspend.py",
@@ -69,14 +69,16 @@ def runs(newer: NewerSlurm) -> Iterator[Mapping[str, Run]]:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_contract(runs: Mapping[str, Run], client: Client) -> None:
+def test_the_contract(runs: Mapping[str, Run], client: SlurmClientKind) -> None:
     said = runs[f"contract-{client}"].said(ENOUGH)
     assert "skipped" not in said
     assert " passed" in said
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_jobs_from_sbatch_to_their_machines_end(runs: Mapping[str, Run], client: Client) -> None:
+def test_jobs_from_sbatch_to_their_machines_end(
+    runs: Mapping[str, Run], client: SlurmClientKind
+) -> None:
     said = runs[f"jobs-{client}"].said(ENOUGH)
     assert "skipped" not in said
     assert "9 passed" in said
@@ -90,7 +92,7 @@ def test_arrays_and_the_words_of_its_slurmctld(runs: Mapping[str, Run], name: st
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_quickstarts_jobs(runs: Mapping[str, Run], client: Client) -> None:
+def test_the_quickstarts_jobs(runs: Mapping[str, Run], client: SlurmClientKind) -> None:
     said = runs[f"quickstart-{client}"].said(ENOUGH)
     assert said.splitlines()[-1] == verdict([])[-1]
     assert not Path(f"/tmp/se-newer-{os.getpid()}-{client}").exists()

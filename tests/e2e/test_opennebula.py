@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from needs import not_installed
 
-from slurm_elastic.policies.launch.trial import Step
+from slurm_elastic.policies.launch.trial import TrialStep
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.one_control import Quota
-from slurm_elastic.sandbox.one_world import Host
+from slurm_elastic.sandbox.one_control import OneQuota
+from slurm_elastic.sandbox.one_world import OneHost
 from tests.e2e.trying import steps, tried
 from tests.e2e.world import (
     Until,
@@ -51,8 +51,8 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 def healthy(site: Sandbox) -> Iterator[None]:
     yield
     site.one.heal()
-    site.one.quota(Quota(user=ELASTIC))
-    site.one.quota(Quota(group=USERS))
+    site.one.quota(OneQuota(user=ELASTIC))
+    site.one.quota(OneQuota(group=USERS))
     cleared(site)
     forget_cool_downs(site)
     assert [m for m in site.one.state().machines if m.state != 6] == []
@@ -69,7 +69,7 @@ def reasons(site: Sandbox, job: int) -> str:
 
 def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
     """The account may not read the group: oned tells of its quota only by refusing, at once."""
-    site.one.quota(Quota(group=USERS, vm={"VMS": 2}, hidden=True))
+    site.one.quota(OneQuota(group=USERS, vm={"VMS": 2}, hidden=True))
     until = Until(site)
     first = submit_many(site, 2, until.script, FULL, "--partition=nebula,aws")
     nodes = running_nodes(site, first)
@@ -88,7 +88,7 @@ def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
 
 @pytest.mark.release
 def test_full_by_the_accounts_own_quota_nothing_is_even_asked(site: Sandbox) -> None:
-    site.one.quota(Quota(user=ELASTIC, vm={"VMS": 1}))
+    site.one.quota(OneQuota(user=ELASTIC, vm={"VMS": 1}))
     until = Until(site)
     (first,) = submit_many(site, 1, until.script, FULL, "--partition=nebula,aws")
     running_nodes(site, [first])
@@ -117,7 +117,7 @@ def test_a_machine_that_finds_no_place_is_given_up_and_its_job_goes_on_to_aws(
     site: Sandbox,
 ) -> None:
     """oned takes the order and its scheduler finds no host: known only after a while."""
-    hosts = [Host(id=n, name=f"node{n:02}", cpu=6400, memory=2**30) for n in range(4)]
+    hosts = [OneHost(id=n, name=f"node{n:02}", cpu=6400, memory=2**30) for n in range(4)]
     site.one.hosts([])
     try:
         (job,) = submit_many(site, 1, "sleep 2", FULL, "--partition=nebula,aws")
@@ -132,14 +132,14 @@ def test_a_machine_that_finds_no_place_is_given_up_and_its_job_goes_on_to_aws(
 def test_try_follows_a_machine_from_its_order_to_its_end(site: Sandbox) -> None:
     code, said = tried(site, "nebula", "--user", "nobody")
     assert code == 0, said
-    assert steps(said) == [str(step) for step in Step]
+    assert steps(said) == [str(step) for step in TrialStep]
     assert "One machine of pool neb: nebula/small/" in said
 
 
 @pytest.mark.release
 def test_try_names_the_groups_quota(site: Sandbox) -> None:
     """The account may not read it: oned tells it when it refuses the order."""
-    site.one.quota(Quota(group=USERS, vm={"VMS": 0}, hidden=True))
+    site.one.quota(OneQuota(group=USERS, vm={"VMS": 0}, hidden=True))
     code, said = tried(site, "nebula")
     assert code == 1, said
     assert "STOPPED before launched" in said, said

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.launch.trial import Step
+from slurm_elastic.policies.launch.trial import TrialStep
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.conftest import why_not
 from tests.e2e.trying import config_with, steps, tried
@@ -137,7 +137,7 @@ def test_try_follows_a_server_from_its_order_to_its_end(
 ) -> None:
     code, said = tried(site, "stack", "--user", "nobody")
     assert code == 0, said
-    assert steps(said) == [str(step) for step in Step]
+    assert steps(said) == [str(step) for step in TrialStep]
     assert "One machine of pool os: stack/small/" in said
     control_plane.admin.wait(control_plane.admin.is_empty, "no server is left")
 

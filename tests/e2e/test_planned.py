@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.state.ckptstate.facts import Migration
 from tests.e2e.ckpt import UNTIL_ENOUGH, counter, early, enough, migrations, node_of, wait_steps
@@ -21,7 +21,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return sandbox(**early("40s"))
 
 
-def moved_for(site: Sandbox, job: int, cause: Cause) -> Migration:
+def moved_for(site: Sandbox, job: int, cause: ThreatCause) -> Migration:
     def over() -> bool:
         found = [move for move in migrations(site) if move.run.job == job]
         return bool(found) and found[-1].over
@@ -38,7 +38,7 @@ def test_a_job_leaves_a_node_that_is_failing(site: Sandbox) -> None:
     wait_steps(site, job, 4)
     node = node_of(site, job)
     site.run(["scontrol", "update", f"nodename={node}", "state=fail", "reason=ECC errors"])
-    moved_for(site, job, Cause.HEALTH)
+    moved_for(site, job, ThreatCause.HEALTH)
     assert node_of(site, job) != node
     enough(site, job, runs=2)
 
@@ -52,6 +52,6 @@ def test_a_job_leaves_before_a_maintenance_of_its_node(site: Sandbox) -> None:
         "scontrol", "create", "reservation=new-disks", f"starttime={when}", "duration=60",
         f"nodes={node}", "flags=maint,ignore_jobs", "users=root",
     ])  # fmt: skip
-    assert moved_for(site, job, Cause.MAINTENANCE).reached["requeued"] < start
+    assert moved_for(site, job, ThreatCause.MAINTENANCE).reached["requeued"] < start
     assert node_of(site, job) != node
     enough(site, job, runs=2)

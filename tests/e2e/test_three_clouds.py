@@ -17,7 +17,7 @@ from needs import not_installed
 from slurm_elastic.cli.main import main
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import Quota
+from slurm_elastic.sandbox.one_control import OneQuota
 from slurm_elastic.state.audit_trail import tell_job
 from slurm_elastic.state.ledger import Decision
 from tests.e2e.conftest import why_not
@@ -76,7 +76,7 @@ def site(sandbox: Callable[..., Sandbox], stack: FullStack) -> Sandbox:
 @pytest.fixture(autouse=True)
 def nothing_to_be_had(site: Sandbox, stack: FullStack) -> Iterator[None]:
     """But for on-demand machines of EC2. And in the end nothing is left anywhere."""
-    site.one.quota(Quota(group=USERS, vm={"VMS": 0}, hidden=True))
+    site.one.quota(OneQuota(group=USERS, vm={"VMS": 0}, hidden=True))
     site.ec2.fail(Fault(kind=FaultKind.CAPACITY, market="spot"))
     yield
     cleared(site)

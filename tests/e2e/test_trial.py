@@ -18,7 +18,7 @@ import pytest
 from patience import undisturbed
 
 from slurm_elastic.base.units import parse_duration
-from slurm_elastic.policies.launch.trial import Step
+from slurm_elastic.policies.launch.trial import TrialStep
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.slurm.client.prompt import COMMAND_TIMEOUT_S as SLURM_COMMAND_TIMEOUT_S
@@ -125,7 +125,7 @@ def test_a_machine_is_followed_from_its_order_to_its_end(site: Sandbox) -> None:
     )
     code, said = agreed(site, f"{prompt.removeprefix('$ ')} --user nobody")
     assert code == 0, said
-    assert steps(said) == [str(step) for step in Step]
+    assert steps(said) == [str(step) for step in TrialStep]
     assert "at worst: about $0.01" in said
     assert "a job of one node has run on it, by nobody" in said
     assert shape(said) == shape(promised)
@@ -353,7 +353,7 @@ def test_a_slurmctld_that_answers_late_ends_no_trial(site: Sandbox) -> None:
     with slurmctld_away(site, "hanging"):
         time.sleep(HANGS)
     assert trial.rest() == 0, trial.said
-    assert steps(trial.said) == [str(step) for step in Step]
+    assert steps(trial.said) == [str(step) for step in TrialStep]
 
 
 @pytest.mark.release

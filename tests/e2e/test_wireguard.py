@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.hub.rules import TABLE
-from slurm_elastic.model.finding import Level
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.providers.base.joining import TUNNEL_KEY
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
@@ -164,7 +164,7 @@ def _speaks_with(site: Site, addresses: set[str]) -> bool:
 @pytest.mark.release
 def test_doctor_finds_a_tunnel_well(site: Site, joined: dict[str, str]) -> None:
     found = site.doctor()
-    assert {f.level for fs in found.values() for f in fs} == {Level.OK}
+    assert {f.level for fs in found.values() for f in fs} == {FindingLevel.OK}
     assert [f.found.partition(",")[0] for f in found["tunnel"]] == ["2 machines"]
     addresses = site.addresses().values()
     assert {f.found for f in found["MTU"]} == {
@@ -183,7 +183,7 @@ def test_doctor_finds_the_largest_packet_where_larger_ones_are_lost(
     lab.on("router", "nft", "add table ip narrow; add chain ip narrow through { type filter hook"
            f" forward priority 0; }}; add rule ip narrow through ip length > {NARROW} drop")  # fmt: skip
     found = site.doctor()["MTU"]
-    assert {f.level for f in found} == {Level.WRONG}
+    assert {f.level for f in found} == {FindingLevel.WRONG}
     said = {int(f.found.split()[-2]) for f in found}
     advised = {int(f.advice.split()[1].rstrip(",")) for f in found}
     assert all(NARROW - 100 < most <= NARROW - 60 for most in said), (
@@ -195,13 +195,13 @@ def test_doctor_finds_the_largest_packet_where_larger_ones_are_lost(
         assert passes(address, min(advised))
     lab.on("router", "nft", "delete", "table", "ip", "narrow")
     netns.sh("ip", "link", "set", site.network.interface, "mtu", str(site.network.mtu))
-    assert {f.level for f in site.doctor()["MTU"]} == {Level.OK}
+    assert {f.level for f in site.doctor()["MTU"]} == {FindingLevel.OK}
 
 
 @pytest.mark.release
 def test_doctor_names_machines_that_are_silent(site: Site, joined: dict[str, str]) -> None:
     old = site.doctor(later=1000.0)["tunnel"]
-    assert [f.level for f in old] == [Level.WRONG]
+    assert [f.level for f in old] == [FindingLevel.WRONG]
     assert re.fullmatch(SILENT.format(age=r"\d+m ago"), old[0].found), old[0].found
     site.lab.ip(joined["pub2"], "link", "set", "vrouter", "down")
     site.hub_stop()
@@ -209,7 +209,10 @@ def test_doctor_names_machines_that_are_silent(site: Site, joined: dict[str, str
     site.hub_start()
     site.sandbox.wait_for(lambda: site.shakes("pub1"), PATIENCE, "one is back")
     (silent,) = site.doctor()["tunnel"]
-    assert (silent.level, silent.found) == (Level.WRONG, "no handshake for long: pub2 (never)")
+    assert (silent.level, silent.found) == (
+        FindingLevel.WRONG,
+        "no handshake for long: pub2 (never)",
+    )
     site.lab.ip(joined["pub2"], "link", "set", "vrouter", "up")
     site.lab.ip(joined["pub2"], "route", "replace", "default", "via", "10.0.2.1")
     site.sandbox.wait_for(lambda: site.shakes("pub2"), PATIENCE, "both are")

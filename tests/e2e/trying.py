@@ -19,7 +19,7 @@ import yaml
 from patience import patience
 
 from slurm_elastic.config.configfile import UUID_FILE
-from slurm_elastic.policies.launch.trial import Step
+from slurm_elastic.policies.launch.trial import TrialStep
 from slurm_elastic.sandbox.cluster import Sandbox
 
 CLI = (sys.executable, "-P", "-m", "slurm_elastic.cli.main")
@@ -61,7 +61,7 @@ def _seen(screen: io.FileIO) -> bytes:
 
 def steps(said: str) -> list[str]:
     """The steps that it told, in their order."""
-    known = {str(step) for step in Step}
+    known = {str(step) for step in TrialStep}
     words = [line.split() for line in said.splitlines()]
     return [w[1] for w in words if len(w) > 1 and w[0].endswith("s") and w[1] in known]
 

@@ -31,7 +31,7 @@ from slurm_elastic.providers.openstack.settings import Flavor
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_cloud import BOOT_FAILURE, POWEROFF
 from slurm_elastic.sandbox.one_control import Place
-from slurm_elastic.sandbox.one_world import EmulatedImage, Pace
+from slurm_elastic.sandbox.one_world import EmulatedImage, OnePace
 from tests.faults.beds import Aws, Libvirt, One, Stack
 
 IMAGES = ImageChoice(name="worker-*")
@@ -145,7 +145,7 @@ class KeepingOne(One):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.prices = {"small": CHEAP, "other": DEAR}
-        self.control.pace(Pace(schedule=0.01, boot=0.01, shutdown=0.01))
+        self.control.pace(OnePace(schedule=0.01, boot=0.01, shutdown=0.01))
         self._images = world().images
         self.new_image("worker-1")
 

@@ -17,7 +17,7 @@ from benchmarks.stopped_machine import Life
 from slurm_elastic.config import Config
 from slurm_elastic.image import machine, network
 from slurm_elastic.image.cloud_metadata import NODE
-from slurm_elastic.image.head import Head
+from slurm_elastic.image.head import TrialHead
 from slurm_elastic.image.trial import RAN, TrialOrder
 from slurm_elastic.slurm.conf.fragment import WIPE
 
@@ -52,7 +52,7 @@ class Gated(Life):
         super().__init__(work, order)
         tree = Path(order.tree) if order.tree else None
         epilog = (f"Epilog={WIPE}",)
-        self._head = Head(work, tree, NODE, network.address(0), more=epilog)
+        self._head = TrialHead(work, tree, NODE, network.address(0), more=epilog)
 
     def _configuration(self, key: Path) -> Config:
         config = super()._configuration(key)

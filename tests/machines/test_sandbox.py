@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.hypervisor import Network, settings
+from slurm_elastic.sandbox.hypervisor import MachineNetwork, settings
 from tests.e2e.world import live_ec2
 
 pytestmark = [pytest.mark.machines, pytest.mark.e2e]
@@ -35,7 +35,7 @@ def test_a_job_bursts_to_a_machine_that_boots_joins_and_is_taken(
 
     site.run(["scancel", str(job)])
     site.wait_for(lambda: live_ec2(site) == [], 2 * PATIENCE, "the machine is given back")
-    network = Network(site.layout.dir)
+    network = MachineNetwork(site.layout.dir)
     site.down()
     assert not Path("/sys/class/net", network.name).exists()
     assert not Path("/run/netns", network.name).exists()

@@ -21,7 +21,7 @@ from slurm_elastic.image.network import BRIDGE
 from slurm_elastic.machine.hub.link import by_address
 from slurm_elastic.machine.hub.wire import PeerSeen, Show, ask
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.hypervisor import Network, settings
+from slurm_elastic.sandbox.hypervisor import MachineNetwork, settings
 from slurm_elastic.sandbox.spec import VIRTUAL_HEAD as HEAD
 from tests.e2e.world import live_machines
 from tests.machines.nfs import HOME, lines, nfs
@@ -48,7 +48,7 @@ echo "ends $?"
 """
 
 
-def masquerade(network: Network) -> None:
+def masquerade(network: MachineNetwork) -> None:
     """The machines' network is behind a router from now on, and nobody has a route into it."""
     inside = network.inside()
     run([*inside, "ip", "link", "set", "head", "nomaster"])
@@ -106,7 +106,7 @@ def site(sandbox: Callable[..., Sandbox], place: Path, tmp_path: Path) -> Iterat
                  "pools": [{"name": "pub", "nodes": "pub[1-2]"}]},
         **settings(Path(os.environ[IMAGE])),
     )  # fmt: skip
-    masquerade(Network(made.layout.dir))
+    masquerade(MachineNetwork(made.layout.dir))
     try:
         with hub(made, place), nfs(tmp_path):
             yield made

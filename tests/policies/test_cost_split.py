@@ -12,9 +12,9 @@ from slurm_elastic.policies.money.cost_split import (
     HOUR,
     WHOLE,
     Drain,
-    Lease,
+    PaidTime,
+    RunUse,
     Unused,
-    Use,
     amounts,
     apportion,
     paid_until,
@@ -26,7 +26,7 @@ T = 500_000 * HOUR
 MINUTE = 60_000
 
 
-def parts(lease: Lease, *uses: Use, drains: tuple[Drain, ...] = ()) -> dict[object, int]:
+def parts(lease: PaidTime, *uses: RunUse, drains: tuple[Drain, ...] = ()) -> dict[object, int]:
     found: dict[object, int] = {}
     for hour in split(lease, uses, drains, 0, 2 * T):
         for key, micro in hour.parts.items():
@@ -35,19 +35,19 @@ def parts(lease: Lease, *uses: Use, drains: tuple[Drain, ...] = ()) -> dict[obje
 
 
 def test_a_machines_hour_goes_to_its_job_and_the_rest_has_its_reasons() -> None:
-    lease = Lease(T, T + HOUR, 3.6, up=T + 2 * MINUTE, over=T + 50 * MINUTE)
-    job = Use(0, T + 2 * MINUTE, T + 32 * MINUTE, WHOLE)
+    lease = PaidTime(T, T + HOUR, 3.6, up=T + 2 * MINUTE, over=T + 50 * MINUTE)
+    job = RunUse(0, T + 2 * MINUTE, T + 32 * MINUTE, WHOLE)
     assert parts(lease, job) == {
         Unused.BOOT: 120_000, 0: 1_800_000, Unused.IDLE: 1_080_000, Unused.ENDING: 600_000
     }  # fmt: skip
 
 
 def test_the_largest_share_of_a_job_is_charged_and_no_more_than_the_machine() -> None:
-    lease = Lease(T, T + HOUR, 1.0, up=T, over=T + HOUR)
+    lease = PaidTime(T, T + HOUR, 1.0, up=T, over=T + HOUR)
     half = share("cpu=1,mem=2G,gres/gpu=1", 1, 4, 8192, {"gpu": 2})
     assert half == WHOLE // 2
-    assert parts(lease, Use(0, T, T + HOUR, half)) == {0: 500_000, Unused.IDLE: 500_000}
-    both = (Use(0, T, T + HOUR, WHOLE), Use(1, T, T + HOUR, half))
+    assert parts(lease, RunUse(0, T, T + HOUR, half)) == {0: 500_000, Unused.IDLE: 500_000}
+    both = (RunUse(0, T, T + HOUR, WHOLE), RunUse(1, T, T + HOUR, half))
     assert parts(lease, *both) == {0: 666_667, 1: 333_333}
 
 
@@ -80,13 +80,13 @@ def test_memory_is_told_in_any_unit_and_what_is_no_number_is_left_out() -> None:
 
 
 def test_a_machine_that_is_used_whole_has_no_rest() -> None:
-    lease = Lease(T, T + HOUR, 1.0, up=T, over=T + HOUR)
-    (hour,) = split(lease, (Use(0, T, T + HOUR, WHOLE),), (), 0, 2 * T)
+    lease = PaidTime(T, T + HOUR, 1.0, up=T, over=T + HOUR)
+    (hour,) = split(lease, (RunUse(0, T, T + HOUR, WHOLE),), (), 0, 2 * T)
     assert hour.parts == {0: 1_000_000}
 
 
 def test_a_drained_node_without_work_is_told_so() -> None:
-    lease = Lease(T, T + HOUR, 3.6, up=T, over=T + HOUR)
+    lease = PaidTime(T, T + HOUR, 3.6, up=T, over=T + HOUR)
     drains = (Drain(T + 30 * MINUTE, T + 40 * MINUTE),)
     assert parts(lease, drains=drains) == {Unused.IDLE: 3_000_000, Unused.DRAIN: 600_000}
 
@@ -116,7 +116,7 @@ def test_a_machine_that_ended_before_it_began_is_paid_for_the_least() -> None:
 times = st.integers(0, 5 * HOUR)
 uses = st.lists(
     st.tuples(times, times, st.integers(1, WHOLE)).map(
-        lambda one: Use(0, T + min(one[:2]), T + max(one[:2]), one[2])
+        lambda one: RunUse(0, T + min(one[:2]), T + max(one[:2]), one[2])
     ),
     max_size=8,
 )
@@ -124,7 +124,7 @@ uses = st.lists(
 
 @given(
     lease=st.tuples(times, times, times, times, st.floats(0, 100)).map(
-        lambda one: Lease(
+        lambda one: PaidTime(
             T + min(one[:2]), T + max(one[:2]), one[4], up=T + one[2], over=T + one[3]
         )
     ),
@@ -133,7 +133,7 @@ uses = st.lists(
     cuts=st.lists(times, max_size=4),
 )
 def test_parts_sum_to_the_charge_of_every_hour_and_hours_to_the_machines(
-    lease: Lease, some: list[Use], drains: list[Drain], cuts: list[int]
+    lease: PaidTime, some: list[RunUse], drains: list[Drain], cuts: list[int]
 ) -> None:
     numbered = [use._replace(run=number) for number, use in enumerate(some)]
     edges = [0, *sorted(T + cut for cut in cuts), 2 * T]

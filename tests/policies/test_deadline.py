@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.policies.checkpoint.deadline import (
-    Choice,
+    DeadlineChoice,
     Race,
     Where,
     choose,
@@ -215,7 +215,7 @@ def test_no_price_makes_a_job_late(
     restart: float,
     look: float,
     price: float,
-    policy: Callable[[Race], Choice],
+    policy: Callable[[Race], DeadlineChoice],
     before: list[bool],
 ) -> None:
     deadline = work + 2 * restart + 2 * look + spare
@@ -279,7 +279,7 @@ def test_two_hours_of_spot_machines_are_enough_where_restarts_are_long(
 @pytest.mark.parametrize("where", list(Where))
 @pytest.mark.parametrize("spot", [True, False])
 def test_nothing_goes_by_the_time_at_which_the_job_began(
-    policy: Callable[[Race], Choice], now: float, where: Where, *, spot: bool
+    policy: Callable[[Race], DeadlineChoice], now: float, where: Where, *, spot: bool
 ) -> None:
     early = replace(AT_EASE, now=now, where=where, spot=spot)
     late = replace(early, now=now + 5000, begin=5000, deadline=6000)

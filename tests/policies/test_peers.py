@@ -17,7 +17,7 @@ from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.memory import Machine, Tunnel
 from slurm_elastic.policies.repair.peers import (
     Enrolling,
-    Peer,
+    TunnelPeer,
     addresses_of,
     admission,
     blocks,
@@ -50,7 +50,7 @@ def tunnel(node: str = "pub1", generation: str = "g1", key: str = "K") -> Tunnel
 
 def test_a_machine_that_enrolled_is_let_in_until_its_end_is_decided() -> None:
     seen = admission([machine()], [], [tunnel()], ADDRESSES, CLOUDS)
-    assert seen.peers == (Peer(address="10.99.0.8", key="K"),)
+    assert seen.peers == (TunnelPeer(address="10.99.0.8", key="K"),)
     assert (seen.enrolling, seen.over) == ((), ())
     for gone in (
         machine(suspending=5.0),
@@ -72,7 +72,7 @@ def test_the_key_of_a_machine_is_not_that_of_the_next_one_for_its_node() -> None
 def test_machines_without_a_tunnel_come_from_their_own_addresses() -> None:
     some = [machine(cloud="onprem"), machine("pub2", cloud="onprem")]
     seen = admission(some, [], [], {}, CLOUDS)
-    assert seen.peers == (Peer(address="10.0.0.5"),)
+    assert seen.peers == (TunnelPeer(address="10.0.0.5"),)
 
 
 def test_a_key_for_enrolling_is_good_for_ten_minutes() -> None:
@@ -123,8 +123,8 @@ def test_an_address_that_no_rule_can_have_keeps_nobody_else_out() -> None:
     some = [at("a", "2001:db8::1"), at("b", "host.example.org"), at("c", "10.99.0.77"),
             at("d", "10.0.0.9")]  # fmt: skip
     seen = admission(some, [], [], ADDRESSES, CLOUDS, SUBNET)
-    assert seen.peers == (Peer(address="10.0.0.9"),)
-    assert Peer(address="10.99.0.77") in admission(some, [], [], ADDRESSES, CLOUDS).peers
+    assert seen.peers == (TunnelPeer(address="10.0.0.9"),)
+    assert TunnelPeer(address="10.99.0.77") in admission(some, [], [], ADDRESSES, CLOUDS).peers
 
 
 def test_an_address_is_that_of_the_latest_launch_of_its_node() -> None:

@@ -15,9 +15,9 @@ from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint.threat import (
     HORIZON,
     LEAD,
-    Cause,
     Response,
     Threat,
+    ThreatCause,
     by_subject,
     due,
     moving,
@@ -42,7 +42,7 @@ def job(limit: int | None = 3600, ran: float = 0.0, reservation: str = "") -> Sl
     )  # fmt: skip
 
 
-def threat(cause: Cause, left: float | None = None, what: str = "n1") -> Threat:
+def threat(cause: ThreatCause, left: float | None = None, what: str = "n1") -> Threat:
     until = None if left is None else NOW + left
     return Threat(what=what, cause=cause, answer=Response.MOVE, why="w", since=NOW, until=until)
 
@@ -53,7 +53,11 @@ def threat(cause: Cause, left: float | None = None, what: str = "n1") -> Threat:
 def test_a_notice_that_takes_the_machine_moves_and_a_recommendation_saves() -> None:
     gone = Notice(instance="i", kind=NoticeKind.INTERRUPTION, seen=NOW, deadline=NOW + 120)
     found = of_notice("n1", gone)
-    assert (found.answer, found.cause, found.until) == (Response.MOVE, Cause.RECLAIM, NOW + 120)
+    assert (found.answer, found.cause, found.until) == (
+        Response.MOVE,
+        ThreatCause.RECLAIM,
+        NOW + 120,
+    )
     danger = Notice(instance="i", kind=NoticeKind.REBALANCE, seen=NOW, reason="hot")
     assert (of_notice("n1", danger).answer, of_notice("n1", danger).why) == (Response.SAVE, "hot")
 
@@ -79,7 +83,7 @@ def test_a_maintenance_threatens_each_of_its_nodes_and_other_reservations_none()
                         end=NOW + 9)  # fmt: skip
     found = of_reservations((maint, other, begun), NOW)
     assert [(t.what, t.cause, t.until) for t in found] == [
-        (node, Cause.MAINTENANCE, NOW + 100) for node in ("n1", "n2")
+        (node, ThreatCause.MAINTENANCE, NOW + 100) for node in ("n1", "n2")
     ]
 
 
@@ -107,7 +111,7 @@ def test_a_node_that_slurm_has_as_failing_is_left_now() -> None:
     node = SlurmNode(name="n1", states=frozenset({"ALLOCATED", "FAIL"}), reason="ECC errors")
     found = of_node(node, NOW, OURS)
     assert found is not None
-    assert (found.cause, found.answer, found.until) == (Cause.HEALTH, Response.MOVE, None)
+    assert (found.cause, found.answer, found.until) == (ThreatCause.HEALTH, Response.MOVE, None)
     assert "ECC errors" in found.why
 
 
@@ -158,7 +162,11 @@ def test_a_job_that_is_preempted_is_moved_by_the_time_that_slurm_gives_it() -> N
     assert of_preemption(job(), NOW) is None
     found = of_preemption(replace(job(), preempted=NOW + 60), NOW)
     assert found is not None
-    assert (found.what, found.cause, found.answer) == ("job:7", Cause.PREEMPTION, Response.MOVE)
+    assert (found.what, found.cause, found.answer) == (
+        "job:7",
+        ThreatCause.PREEMPTION,
+        Response.MOVE,
+    )
     assert (found.since, found.until) == (NOW, NOW + 60)
     assert found.begins(job(), 10.0, 5.0) == NOW, "the other job waits for its place"
 
@@ -168,8 +176,8 @@ def test_a_job_that_is_preempted_is_moved_by_the_time_that_slurm_gives_it() -> N
 
 def test_a_reclaim_is_answered_at_once_and_what_is_planned_as_late_as_a_save_allows() -> None:
     one = job(limit=7200)
-    assert threat(Cause.RECLAIM, 100).begins(one, 10.0, 5.0) == NOW
-    for cause in (Cause.MAINTENANCE, Cause.DRAIN, Cause.PLANNED_END):
+    assert threat(ThreatCause.RECLAIM, 100).begins(one, 10.0, 5.0) == NOW
+    for cause in (ThreatCause.MAINTENANCE, ThreatCause.DRAIN, ThreatCause.PLANNED_END):
         assert threat(cause, 100).begins(one, 10.0, 5.0) == NOW + 100 - 10 - 5 - LEAD
 
 
@@ -181,17 +189,23 @@ def test_a_job_works_for_half_of_its_limit_before_it_is_saved_for_that() -> None
 
 
 def test_who_ends_before_it_is_not_concerned() -> None:
-    assert not threat(Cause.MAINTENANCE, 4000).concerns(job(limit=3600))
-    assert threat(Cause.MAINTENANCE, 3000).concerns(job(limit=3600))
-    assert threat(Cause.MAINTENANCE, 3000).concerns(job(limit=None))
-    assert not threat(Cause.MAINTENANCE, 3000).concerns(job(reservation="m")), "a part of it"
-    assert threat(Cause.DRAIN, 3000).concerns(job(reservation="m"))
-    assert threat(Cause.RECLAIM, 4000).concerns(job(limit=3600)), "nothing is certain of a reclaim"
+    assert not threat(ThreatCause.MAINTENANCE, 4000).concerns(job(limit=3600))
+    assert threat(ThreatCause.MAINTENANCE, 3000).concerns(job(limit=3600))
+    assert threat(ThreatCause.MAINTENANCE, 3000).concerns(job(limit=None))
+    assert not threat(ThreatCause.MAINTENANCE, 3000).concerns(job(reservation="m")), "a part of it"
+    assert threat(ThreatCause.DRAIN, 3000).concerns(job(reservation="m"))
+    assert threat(ThreatCause.RECLAIM, 4000).concerns(job(limit=3600)), (
+        "nothing is certain of a reclaim"
+    )
 
 
 def test_of_several_threats_the_earliest_end_comes_first_and_unknown_ones_last() -> None:
     found = by_subject(
-        [threat(Cause.HEALTH), threat(Cause.RECLAIM, 50), threat(Cause.RECLAIM, 20, "n2")]
+        [
+            threat(ThreatCause.HEALTH),
+            threat(ThreatCause.RECLAIM, 50),
+            threat(ThreatCause.RECLAIM, 20, "n2"),
+        ]
     )
     assert [t.until for t in found["n1"]] == [NOW + 50, None]
     assert {what: t.until for what, t in moving(found).items()} == {"n1": NOW + 50, "n2": NOW + 20}
@@ -199,22 +213,24 @@ def test_of_several_threats_the_earliest_end_comes_first_and_unknown_ones_last()
 
 
 def test_a_policy_sees_what_takes_the_machine_as_new_and_nothing_of_what_only_ends() -> None:
-    old = threat(Cause.RECLAIM, 50)
-    danger = Threat(what="n1", cause=Cause.REBALANCE, answer=Response.SAVE, why="w", since=NOW - 9)
-    end = Threat(what="job:7", cause=Cause.LIMIT, answer=Response.END, why="w", since=NOW)
+    old = threat(ThreatCause.RECLAIM, 50)
+    danger = Threat(
+        what="n1", cause=ThreatCause.REBALANCE, answer=Response.SAVE, why="w", since=NOW - 9
+    )
+    end = Threat(what="job:7", cause=ThreatCause.LIMIT, answer=Response.END, why="w", since=NOW)
     assert [(n.kind, n.seen) for n in notices((old, danger, end), NOW + 30)] == [
         (NoticeKind.INTERRUPTION, NOW + 30), (NoticeKind.REBALANCE, NOW - 9),
     ]  # fmt: skip
 
 
 @given(
-    cause=st.sampled_from(sorted(Cause)),
+    cause=st.sampled_from(sorted(ThreatCause)),
     left=st.none() | st.floats(-100, 1e5),
     dump=st.floats(0, 1e4),
     limit=st.none() | st.integers(1, 10**6),
 )
 def test_a_planned_threat_is_never_answered_before_a_save_has_to_begin(
-    cause: Cause, left: float | None, dump: float, limit: int | None
+    cause: ThreatCause, left: float | None, dump: float, limit: int | None
 ) -> None:
     one = threat(cause, left)
     at = one.begins(job(limit=limit), dump, 5.0)
@@ -234,7 +250,7 @@ def test_what_is_planned_counts_from_a_quarter_of_an_hour_before_it_comes() -> N
 
 
 def test_fifteen_seconds_are_kept_beside_a_save_and_the_slack() -> None:
-    assert threat(Cause.DRAIN, 100).begins(job(), 10.0, 5.0) == NOW + 70
+    assert threat(ThreatCause.DRAIN, 100).begins(job(), 10.0, 5.0) == NOW + 70
 
 
 def test_what_comes_just_now_is_here() -> None:
@@ -251,12 +267,14 @@ def test_what_comes_just_now_is_here() -> None:
 
 
 def test_who_ends_just_then_is_not_concerned() -> None:
-    assert not threat(Cause.DRAIN, 3600).concerns(job(limit=3600))
-    assert threat(Cause.DRAIN, 3599).concerns(job(limit=3600))
+    assert not threat(ThreatCause.DRAIN, 3600).concerns(job(limit=3600))
+    assert threat(ThreatCause.DRAIN, 3599).concerns(job(limit=3600))
 
 
 def test_what_concerns_nobody_or_comes_later_is_not_due() -> None:
-    found = by_subject([threat(Cause.MAINTENANCE, 3000), threat(Cause.DRAIN, 4000, "n2")])
+    found = by_subject(
+        [threat(ThreatCause.MAINTENANCE, 3000), threat(ThreatCause.DRAIN, 4000, "n2")]
+    )
     assert due(found, job(limit=3600), 5.0, 5.0, NOW) == ()
     assert due(found, job(limit=3600), 5.0, 5.0, NOW + 3990) == found["n1"]
 

@@ -12,9 +12,9 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.trial import (
     CAUSES,
     USUAL,
-    Look,
     Rest,
-    Step,
+    TrialLook,
+    TrialStep,
     diagnosis,
     is_over,
     log_evidence,
@@ -39,25 +39,25 @@ THERE = replace(RUNS, instance=replace(RUNS.instance, address="10.0.0.7"))
 @pytest.mark.parametrize(
     ("seen", "last"),
     [
-        (Look(node=OFF), None),
-        (Look(node=BOOTS), Step.ASKED),
-        (Look(node=BOOTS, machine=MACHINE), Step.LAUNCHED),
-        (Look(node=BOOTS, machine=RUNS), Step.RUNNING),
-        (Look(node=BOOTS, machine=THERE, answers=False), Step.ADDRESS),
-        (Look(node=BOOTS, machine=THERE, answers=True), Step.REACHED),
-        (Look(node=UP, machine=THERE, answers=False), Step.REGISTERED),
-        (Look(node=UP), Step.ASKED),
+        (TrialLook(node=OFF), None),
+        (TrialLook(node=BOOTS), TrialStep.ASKED),
+        (TrialLook(node=BOOTS, machine=MACHINE), TrialStep.LAUNCHED),
+        (TrialLook(node=BOOTS, machine=RUNS), TrialStep.RUNNING),
+        (TrialLook(node=BOOTS, machine=THERE, answers=False), TrialStep.ADDRESS),
+        (TrialLook(node=BOOTS, machine=THERE, answers=True), TrialStep.REACHED),
+        (TrialLook(node=UP, machine=THERE, answers=False), TrialStep.REGISTERED),
+        (TrialLook(node=UP), TrialStep.ASKED),
     ],
 )
-def test_each_look_says_how_far_it_is(seen: Look, last: Step | None) -> None:
+def test_each_look_says_how_far_it_is(seen: TrialLook, last: TrialStep | None) -> None:
     made = reached(seen, ())
     assert (made[-1] if made else None) == last
-    assert list(made) == list(Step)[: len(made)], "in order, none left out"
+    assert list(made) == list(TrialStep)[: len(made)], "in order, none left out"
 
 
 def test_a_step_that_was_made_stays_made() -> None:
-    made = reached(Look(node=BOOTS, machine=THERE, answers=True), ())
-    assert reached(Look(node=OFF), made) == made
+    made = reached(TrialLook(node=BOOTS, machine=THERE, answers=True), ())
+    assert reached(TrialLook(node=OFF), made) == made
 
 
 MISTAKES = {
@@ -125,14 +125,14 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("name", "words"), [(n, w) for n, some in MISTAKES.items() for w in some])
 def test_a_mistake_is_named_with_its_remedy(name: str, words: str) -> None:
-    found = diagnosis(Step.REGISTERED, ["", words])
-    assert (found.name, found.step) == (name, Step.REGISTERED)
+    found = diagnosis(TrialStep.REGISTERED, ["", words])
+    assert (found.name, found.step) == (name, TrialStep.REGISTERED)
     assert found.remedy
     assert found.usual == ()
 
 
 def test_a_slurmctld_that_does_not_answer_is_no_missing_route() -> None:
-    found = diagnosis(Step.LAUNCHED, ["slurmctld: scontrol ping: timed out after 5 s"])
+    found = diagnosis(TrialStep.LAUNCHED, ["slurmctld: scontrol ping: timed out after 5 s"])
     assert found.name == "no answer of slurmctld"
 
 
@@ -142,10 +142,10 @@ def test_all_have_a_cause() -> None:
 
 
 def test_what_nobody_knows_is_told_with_the_usual_causes_of_the_step() -> None:
-    found = diagnosis(Step.ADDRESS, ["something quite new"])
+    found = diagnosis(TrialStep.ADDRESS, ["something quite new"])
     assert (found.name, found.words) == ("", "something quite new")
-    assert found.usual == USUAL[Step.ADDRESS]
-    assert set(USUAL) == set(Step)
+    assert found.usual == USUAL[TrialStep.ADDRESS]
+    assert set(USUAL) == set(TrialStep)
 
 
 def test_of_the_log_only_lines_that_can_be_about_it_count_newest_first() -> None:
@@ -187,7 +187,7 @@ SILENT = "10.0.0.7:6818 did not answer in 3s (no route to it)"
 def test_words_that_may_come_of_another_mistake_count_where_nothing_else_is_known(
     pieces: tuple[str, ...], name: str
 ) -> None:
-    assert diagnosis(Step.REACHED, pieces).name == name
+    assert diagnosis(TrialStep.REACHED, pieces).name == name
 
 
 @pytest.mark.parametrize(
@@ -198,14 +198,18 @@ def test_words_that_may_come_of_another_mistake_count_where_nothing_else_is_know
     ],
 )  # fmt: skip
 def test_a_protocols_version_is_told_by_its_release(number: int, release: str) -> None:
-    found = diagnosis(Step.REGISTERED, [f"error: Invalid Protocol Version {number} from uid=0"])
+    found = diagnosis(
+        TrialStep.REGISTERED, [f"error: Invalid Protocol Version {number} from uid=0"]
+    )
     assert found.words == (
         f"error: Invalid Protocol Version {number} (Slurm {release}'s) from uid=0"
     )
 
 
 def test_a_version_that_nobody_knows_stays_a_number() -> None:
-    assert diagnosis(Step.JOB, ["Protocol Version 65280 from x"]).words.endswith("65280 from x")
+    assert diagnosis(TrialStep.JOB, ["Protocol Version 65280 from x"]).words.endswith(
+        "65280 from x"
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,7 +226,7 @@ def test_clocks_that_differ_are_told_by_how_much(sent: str, words: str) -> None:
         "[t] auth/munge: _print_cred: DECODED: Sat Nov 21 10:00:00 2026",
         "[t] error: Check for out of sync clocks",
     ]
-    found = diagnosis(Step.REGISTERED, log_evidence(lines, "n1"))
+    found = diagnosis(TrialStep.REGISTERED, log_evidence(lines, "n1"))
     assert (found.name, found.words) == (
         "clock off", f"out of sync clocks: the sender's is {words} the head's",
     )  # fmt: skip
@@ -234,7 +238,7 @@ def test_a_credential_that_cannot_be_read_tells_nothing_of_clocks() -> None:
         "[t] auth/munge: _print_cred: ENCODED: Thu Jan 01 00:00:00 1970",
         "[t] auth/munge: _print_cred: DECODED: Thu Jan 01 00:00:00 1970",
     ]
-    assert diagnosis(Step.REGISTERED, log_evidence(lines, "n1")).name == "wrong munge key"
+    assert diagnosis(TrialStep.REGISTERED, log_evidence(lines, "n1")).name == "wrong munge key"
 
 
 def test_of_one_time_alone_or_one_that_cannot_be_read_nothing_is_told_of_clocks() -> None:

@@ -24,7 +24,7 @@ from slurm_elastic.config.catalogue import Catalogue, from_state, kept, path_of
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.requirements import KnownType, Requirements
 from slurm_elastic.model.cluster import LaunchSpec, Market
-from slurm_elastic.model.finding import Level
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.policies.launch.ranking import mispriced
 from slurm_elastic.providers import catalogues, open_provider
 from slurm_elastic.providers.openstack.known_types import _known_type
@@ -111,7 +111,7 @@ def test_the_price_list_refused_is_the_cloud_refused(bed: AwsBed, tmp_path: Path
     assert config.clouds[0].shapes == {}
     cloud, pools = config.clouds[0], plan.pools_of(config)
     (finding,) = doctor.examine(cloud, pools, read["aws"], time.time())
-    assert finding.level is Level.WRONG
+    assert finding.level is FindingLevel.WRONG
     assert "iam render aws" in finding.advice
 
 
@@ -129,9 +129,9 @@ def test_doctor_compares_typed_prices(bed: AwsBed, tmp_path: Path) -> None:
         for f in doctor.examine(config.clouds[0], plan.pools_of(config), read["aws"], time.time())
     }
     assert told == {
-        "catalogue": Level.OK,
-        "price of c5.xlarge": Level.WRONG,
-        "price of m5.xlarge": Level.NOTE,
+        "catalogue": FindingLevel.OK,
+        "price of c5.xlarge": FindingLevel.WRONG,
+        "price of m5.xlarge": FindingLevel.NOTE,
     }
 
 
@@ -176,7 +176,7 @@ def wait_for(event: threading.Event) -> None:
 def test_the_keeper_asks_and_tells_of_another_catalogue(bed: AwsBed, tmp_path: Path) -> None:
     plain = config_of(bed, tmp_path, Requirements(cpus="4", most=1))
     changed = threading.Event()
-    keeper = catalogues.Keeper(plain, from_state(plain, time.time()), changed.set)
+    keeper = catalogues.CatalogueKeeper(plain, from_state(plain, time.time()), changed.set)
     keeper.start()
     wait_for(changed)
     keeper.join(patience(10))
@@ -190,7 +190,7 @@ def test_the_keeper_asks_and_tells_of_another_catalogue(bed: AwsBed, tmp_path: P
     assert found is not None
     catalogues.keep(path, replace(found, at=found.at - 90_000))
     again = threading.Event()
-    second = catalogues.Keeper(plain, first, again.set)
+    second = catalogues.CatalogueKeeper(plain, first, again.set)
     second.start()
     wait_for(again)
     second.join(patience(10))

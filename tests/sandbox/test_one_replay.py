@@ -19,8 +19,8 @@ from needs import not_installed
 from slurm_elastic.sandbox.one_api import METHODS
 from slurm_elastic.sandbox.one_control import Place
 from slurm_elastic.sandbox.one_place import place
-from slurm_elastic.sandbox.one_world import Net, User, VmTemplate, World
-from slurm_elastic.sandbox.opennebula import Front
+from slurm_elastic.sandbox.one_world import Net, OneUser, OneWorld, VmTemplate
+from slurm_elastic.sandbox.opennebula import OneFront
 
 ROOT = Path(__file__).parents[2]
 NOW = 1795145700.0
@@ -62,7 +62,7 @@ def emulated(name: str) -> bool:
 REPLAYED = [name for name in NAMES if emulated(name)]
 
 
-def world() -> World:
+def world() -> OneWorld:
     worker: dict[str, list[str | dict[str, str]]] = {
         "CONTEXT": [
             {
@@ -79,10 +79,10 @@ def world() -> World:
         "VCPU": ["1"],
     }
     small: dict[str, list[str | dict[str, str]]] = {"CPU": ["0.1"], "MEMORY": ["64"]}
-    return World(
+    return OneWorld(
         users=[
-            User(id=0, name="oneadmin", password=RIGHT["oneadmin"], gid=0, group="oneadmin"),
-            User(
+            OneUser(id=0, name="oneadmin", password=RIGHT["oneadmin"], gid=0, group="oneadmin"),
+            OneUser(
                 id=2,
                 name="alice",
                 password=RIGHT["alice"],
@@ -98,8 +98,8 @@ def world() -> World:
     )
 
 
-def front(*machines: Place) -> Front:
-    made = Front(world(), clock=lambda: NOW)
+def front(*machines: Place) -> OneFront:
+    made = OneFront(world(), clock=lambda: NOW)
     for machine in machines:
         place(made.cloud, machine, NOW)
     return made
@@ -114,19 +114,19 @@ def ours(number: int, state: tuple[int, int]) -> Place:
     return Place(id=number, state=state[0], lcm=state[1], template=1, host=host)
 
 
-def quota(**values: object) -> Callable[[Front], None]:
-    def change(made: Front) -> None:
+def quota(**values: object) -> Callable[[OneFront], None]:
+    def change(made: OneFront) -> None:
         for key, value in values.items():
             setattr(made.cloud.world.users[1], key, value)
 
     return change
 
 
-def group_quota(made: Front) -> None:
+def group_quota(made: OneFront) -> None:
     made.cloud.world.groups[1] = {"VMS": 2}
 
 
-def private(made: Front) -> None:
+def private(made: OneFront) -> None:
     made.cloud.world.templates[0].everybody = False
 
 
@@ -173,7 +173,7 @@ MACHINES: dict[str, Sequence[Place]] = {
     "vm.update.append": [ours(4, (4, 0))],
     "vm.update.replace": [ours(4, (4, 0))],
 }
-CHANGES: dict[str, Callable[[Front], None]] = {
+CHANGES: dict[str, Callable[[OneFront], None]] = {
     "template.instantiate.quota-VMS": quota(quota={"VMS": 2}),
     "template.instantiate.quota-MEMORY": quota(quota={"MEMORY": 150}),
     "template.instantiate.quota-CPU": quota(quota={"CPU": 0.2}),

@@ -12,8 +12,8 @@ from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import Place
 from slurm_elastic.sandbox.one_place import place
 from slurm_elastic.sandbox.one_template import ParseError, parse
-from slurm_elastic.sandbox.one_world import Host, Pace, User, World, vm_template
-from slurm_elastic.sandbox.opennebula import Front, default_world, main
+from slurm_elastic.sandbox.one_world import OneHost, OnePace, OneUser, OneWorld, vm_template
+from slurm_elastic.sandbox.opennebula import OneFront, default_world, main
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -26,16 +26,16 @@ class Oned:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        world = World(
+        world = OneWorld(
             users=[
-                User(id=0, name="oneadmin", password="a", gid=0, group="oneadmin"),
-                User(id=2, name="alice", password="b"),
+                OneUser(id=0, name="oneadmin", password="a", gid=0, group="oneadmin"),
+                OneUser(id=2, name="alice", password="b"),
             ],
             templates=[vm_template(0, "worker", 1, 512)],
-            hosts=[Host(id=0, name="h", cpu=200)],
-            pace=Pace(schedule=10, boot=4, shutdown=2),
+            hosts=[OneHost(id=0, name="h", cpu=200)],
+            pace=OnePace(schedule=10, boot=4, shutdown=2),
         )
-        self.front = Front(world, clock=lambda: self.now)
+        self.front = OneFront(world, clock=lambda: self.now)
 
     def call(self, session: str, method: str, *args: object) -> list:
         body = xmlrpc.client.dumps((session, *args), method).encode()

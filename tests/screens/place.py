@@ -28,7 +28,7 @@ from slurm_elastic.state.heartbeat import (
     Mark,
     leave_mark,
 )
-from slurm_elastic.state.store.trouble import Kind, trouble_of
+from slurm_elastic.state.store.trouble import TroubleKind, trouble_of
 from tests.controller.slurmctld import Slurmctld
 from tests.controller.world import World
 
@@ -171,7 +171,7 @@ class Place(World):
         trouble = trouble_of(error, self.dir / "ledger.db")
         mark = Mark(
             self.now - 2, PID, trouble.what, trouble.remedy, self.now - 600, END_ONLY_MEANS,
-            is_disk_full=trouble.kind is Kind.FULL,
+            is_disk_full=trouble.kind is TroubleKind.FULL,
         )  # fmt: skip
         self.finish()
         leave_mark(self.dir, mark)

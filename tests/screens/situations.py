@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
-from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep, RecordedNotice
 from tests.controller.world import T0
 from tests.screens.place import CKPTMAN_PID, PID, PUB, RACK, Place
 
@@ -273,12 +273,12 @@ def notice_and_migration() -> Place:
     )  # fmt: skip
     back = Migration(
         run=run_of(40, "pub4"), method="criu", threatened=("pub4",), reason="spot interruption",
-        step=Step.BACK, began=place.now - 2000, changed=place.now - 1700,
+        step=MigrationStep.BACK, began=place.now - 2000, changed=place.now - 1700,
         image=replace(image, job=40, label="40", number=2),
     )  # fmt: skip
     now = Migration(
         run=run_of(42, "pub1"), method="criu", threatened=("pub1",), reason="spot interruption",
-        step=Step.SAVED, began=place.now - 30, changed=place.now - 8, deadline=place.now + 90,
+        step=MigrationStep.SAVED, began=place.now - 30, changed=place.now - 8, deadline=place.now + 90,
         image=image, at=place.now + 5,
     )  # fmt: skip
     state = place.memory()
@@ -314,7 +314,7 @@ def unsavable_job() -> Place:
     state.put(
         Migration(
             run=run_of(42, "pub1"), method="criu", threatened=("pub1",),
-            reason="spot interruption", step=Step.WAITING, began=place.now - 60,
+            reason="spot interruption", step=MigrationStep.WAITING, began=place.now - 60,
             changed=place.now - 40, deadline=place.now + 60, note=refused,
         )
     )  # fmt: skip

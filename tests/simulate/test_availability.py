@@ -10,7 +10,7 @@ import pytest
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.simulate.availability import (
     Availability,
-    Span,
+    HistorySpan,
     Supply,
     available,
     load_availability,
@@ -18,7 +18,7 @@ from slurm_elastic.simulate.availability import (
     supplies_of,
 )
 
-SPAN = Span(0, 100, 160)
+SPAN = HistorySpan(0, 100, 160)
 
 
 def test_a_trace_goes_on_and_on() -> None:

@@ -20,7 +20,7 @@ from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, I
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.boot_slots import Turns, last_ready, waves
+from slurm_elastic.simulate.boot_slots import BootTurns, last_ready, waves
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
@@ -87,7 +87,7 @@ def test_backfill_counts_with_the_turns_that_it_has_to_wait_for() -> None:
     """The second job needs both machines at 100; the third would be done by 60 if its machine
     could boot at once, but it is the fourth wave's.
     """
-    caps = Turns(1)
+    caps = BootTurns(1)
     assert waves([caps], 3, 0, BOOT.seconds) == [(0, 1), (10, 1), (20, 1)]
     assert last_ready([caps], 1, 5, BOOT.seconds) == 40
     assert caps.booked == [(0, 10, 1), (10, 20, 1), (20, 30, 1)]
@@ -105,7 +105,7 @@ def test_a_cap_of_nothing_is_refused() -> None:
 def test_no_cap_is_ever_passed_and_every_machine_gets_its_turn(
     caps: list[int], asked: list[tuple[int, int, int]]
 ) -> None:
-    turns = [Turns(cap) for cap in caps]
+    turns = [BootTurns(cap) for cap in caps]
     all_boots: list[list[tuple[int, int, int]]] = [[] for _ in turns]
     now = 0
     for wait, count, first in asked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from slurm_elastic.policies.checkpoint.deadline import Choice, Race, choose
+from slurm_elastic.policies.checkpoint.deadline import DeadlineChoice, Race, choose
 from slurm_elastic.policies.checkpoint.market_spells import NOTHING
 from slurm_elastic.simulate.deadline import pasts_by_tick, tried
 
@@ -17,7 +17,7 @@ def told(counts: list[int]) -> list[Race]:
     """All that one job is told, from the first random start."""
     races = []
 
-    def listening(race: Race) -> Choice:
+    def listening(race: Race) -> DeadlineChoice:
         races.append(race)
         return choose(race)
 

@@ -19,7 +19,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import history
 from slurm_elastic.cli.main import main
 from slurm_elastic.config.configfile import load
-from slurm_elastic.simulate import Options, Result, simulate
+from slurm_elastic.simulate import Options, SimulationResult, simulate
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "etc" / "slurm-elastic.yaml"
@@ -46,7 +46,7 @@ def by_command(out: Path, *words: str, site: Path = SITE) -> dict[str, Any]:
     return document
 
 
-def agrees(result: Result, document: dict[str, Any]) -> None:
+def agrees(result: SimulationResult, document: dict[str, Any]) -> None:
     """All figures, of pools, too; and what is told beside them."""
     for total, row in zip(result.totals, document["rows"], strict=True):
         of = {"policy": row["policy"]}

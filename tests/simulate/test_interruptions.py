@@ -24,7 +24,7 @@ from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import Engine, simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.runs import Run
+from slurm_elastic.simulate.runs import SimulatedRun
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 from tests.policies.strategies import instance
 
@@ -42,9 +42,9 @@ def scenario(
     return Scenario(pools=(pool,), growth=growth or Slurm(), checkpoints=SAVES)
 
 
-def begun(engine: Engine) -> list[Run]:
+def begun(engine: Engine) -> list[SimulatedRun]:
     """All runs, as they were when they began."""
-    found: list[Run] = []
+    found: list[SimulatedRun] = []
     begin = engine.runs.begin
 
     def noted(job: int, *others: Any) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.policies.growth.capacity import Bursts, OnDemand, Slurm
 from slurm_elastic.policies.growth.release import Idle
-from slurm_elastic.simulate.availability import Span
+from slurm_elastic.simulate.availability import HistorySpan
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
@@ -85,13 +85,13 @@ def test_the_sites_own_nodes_do_not_count(tmp_path: Path) -> None:
     assert list(found.starts) == [0, 11, 100]
     assert found.figures.cost > 0
     config = load(EXAMPLE)
-    static, *_ = pools_of(config, World(span=Span(0, 0, 1), static=(100, 16)))[0]
+    static, *_ = pools_of(config, World(span=HistorySpan(0, 0, 1), static=(100, 16)))[0]
     assert not static.limited
 
 
 def test_reserved_machines_count_as_their_clouds() -> None:
     config = load(EXAMPLE)
-    world = World(span=Span(0, 0, 1), reserved=(("compute", 3, 0.02),))
+    world = World(span=HistorySpan(0, 0, 1), reserved=(("compute", 3, 0.02),))
     _, reserved, rest, *_ = pools_of(config, world)[0]
     assert reserved.limited
     assert reserved.sold[0].offer.cloud == rest.sold[0].offer.cloud
@@ -170,5 +170,5 @@ def test_no_limit_is_ever_exceeded_and_every_job_ends(
 
 
 def test_a_pool_has_as_many_machines_as_its_nodes_and_every_limit_allow() -> None:
-    models, _ = pools_of(load(EXAMPLE), World(span=Span(0, 0, 100)))
+    models, _ = pools_of(load(EXAMPLE), World(span=HistorySpan(0, 0, 100)))
     assert [model.machines for model in models] == [4, 8]

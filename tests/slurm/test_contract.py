@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.config import Client, SlurmSettings
+from slurm_elastic.config import SlurmClientKind, SlurmSettings
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -180,4 +180,4 @@ print(*(field for field in standin.NODE if not hasattr(pyslurm.Node, field)))
 
 
 def test_the_clients_are_named() -> None:
-    assert [c.value for c in Client] == ["cli", "pyslurm", "auto"]
+    assert [c.value for c in SlurmClientKind] == ["cli", "pyslurm", "auto"]

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.slurm.conf import keyset
-from slurm_elastic.slurm.conf.keyset import Key, KeySet
+from slurm_elastic.slurm.conf.keyset import AuthKey, KeySet
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
@@ -90,7 +90,7 @@ def test_what_machines_learn_first_leaves_them_signing_as_before() -> None:
 
 def test_a_slurm_key_becomes_the_default_of_a_file() -> None:
     found = keyset.parse(keyset.of_slurm_key(bytes(range(200, 232))).encoded())
-    assert found.default == Key(
+    assert found.default == AuthKey(
         alg="HS256", kty="oct", kid="slurm.key", use="default",
         k="yMnKy8zNzs_Q0dLT1NXW19jZ2tvc3d7f4OHi4-Tl5uc",
     )  # fmt: skip

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from patience import eventually, patience
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.config import Client, SlurmSettings
+from slurm_elastic.config import SlurmClientKind, SlurmSettings
 from slurm_elastic.slurm.client.chosen import open_slurm
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.pyslurm_child import node
@@ -45,7 +45,7 @@ def slurm(tmp_path: Path) -> SlurmSettings:
             f'echo "{name} $*" >>{tmp_path}/ran\n'
         )
         (tmp_path / name).chmod(0o755)
-    return SlurmSettings(conf="/dev/null", bin_dir=str(tmp_path), client=Client.AUTO)
+    return SlurmSettings(conf="/dev/null", bin_dir=str(tmp_path), client=SlurmClientKind.AUTO)
 
 
 def package(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,13 +75,15 @@ def test_it_is_tried_in_another_process_first(
     assert found == why if not why else why in found
 
 
-@pytest.mark.parametrize(("client", "level"), [(Client.PYSLURM, "WARNING"), (Client.AUTO, "INFO")])
+@pytest.mark.parametrize(
+    ("client", "level"), [(SlurmClientKind.PYSLURM, "WARNING"), (SlurmClientKind.AUTO, "INFO")]
+)
 def test_where_it_does_not_fit_commands_are_run_and_the_log_says_so_once(
     tmp_path: Path,
     slurm: SlurmSettings,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    client: Client,
+    client: SlurmClientKind,
     level: str,
 ) -> None:
     package(tmp_path, "__version__ = '24.11.0'", monkeypatch)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, SlurmError
-from slurm_elastic.ckptman.recorder import DecisionRecorder
+from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.controller import holds
 from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.composed import (
@@ -170,7 +170,7 @@ def test_a_source_of_ckptman_says_whether_slurm_or_a_cloud_is_at_fault(tmp_path:
         contextlib.closing(Ledger(tmp_path / "ledger.db")) as ledger,
         contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state,
     ):
-        recorder = DecisionRecorder(ledger, state, lambda: 1.0)
+        recorder = BufferedRecorder(ledger, state, lambda: 1.0)
         recorder.report_failure("plans of Slurm", SlurmError(("scontrol",), 1, "away"))
         recorder.report_failure("notices of aws", AuthError("aws", "ExpiredToken", "no"))
         recorder.report_failure("notices in /x", OSError("gone"))

@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.day_table import day_table
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.model.memory import Machine, Run
+from slurm_elastic.model.memory import ChargedRun, Machine
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.view.day import (
     DAY_S,
     DAY_STEP_S,
+    DaySpan,
     HourView,
     Peak,
-    Span,
     day_view,
     hours,
     still_waiting,
@@ -90,7 +90,9 @@ def test_each_point_is_what_a_count_of_every_second_says(seed: int) -> None:
         machine_with(instance=replace(instance(f"i-{n}", launched=b), price=p), pool="p", ended=e)
         for n, ((b, e), p) in enumerate(zip(spans, prices, strict=True))
     ]
-    day = day_view(machines, [Run(job=n, begin=b, end=e) for n, (b, e) in enumerate(spans)], NOW)
+    day = day_view(
+        machines, [ChargedRun(job=n, begin=b, end=e) for n, (b, e) in enumerate(spans)], NOW
+    )
 
     seconds, dollars = [0] * (int(DAY_S) + 1), [0.0] * (int(DAY_S) + 1)
     for (since, until), price in zip(spans, prices, strict=True):
@@ -136,7 +138,7 @@ def test_jobs_wait_from_their_submission_on() -> None:
 
 @pytest.mark.parametrize(("span", "rows"), [("6h", 6), ("24h", 24), ("7d", 7), ("30d", 30)])
 def test_other_spans_have_as_much_money_and_rows_of_hours_or_days(span: str, rows: int) -> None:
-    chosen = Span(span)
+    chosen = DaySpan(span)
     day = day_view([machine(NOW - 7200, NOW - 3600)], [], NOW, span=chosen)
     assert (day.begin, day.begin + (day.points - 1) * day.step) == (NOW - chosen.seconds, NOW)
     assert sum(day.dollars["spot"]) * day.step == pytest.approx(3600 * 0.5, abs=0.01)

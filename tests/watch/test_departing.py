@@ -13,11 +13,16 @@ from status_cases import NOW, config, job, node
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.directive import Departure, Directive
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step, UnsavableRun
+from slurm_elastic.state.ckptstate.facts import (
+    Migration,
+    MigrationStep,
+    RecordedNotice,
+    UnsavableRun,
+)
 from slurm_elastic.state.ledger import Machine
 from slurm_elastic.watch.view import Facts, StatusView, status_view
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
-from slurm_elastic.watch.view.rows import Level
+from slurm_elastic.watch.view.rows import AttentionLevel
 
 UNSAVABLE = UnsavableRun(
     job=42, label="42", attempt=0, method="criu", at=NOW, why="it holds a lock on a file",
@@ -58,16 +63,19 @@ def move(**fields: object) -> Migration:
         (warned(left=-5.0), "is taken away now (interruption)"),
         (warned(left=None), "is taken away (interruption)"),
         (warned(kind=NoticeKind.REBALANCE), "may be taken away (rebalance)"),
-        (warned(move(step=Step.SAVED)), "is taken away in 1m (interruption): job 42 is saved"),
         (
-            warned(move(step=Step.WAITING, at=None, note="criu refuses it")),
+            warned(move(step=MigrationStep.SAVED)),
+            "is taken away in 1m (interruption): job 42 is saved",
+        ),
+        (
+            warned(move(step=MigrationStep.WAITING, at=None, note="criu refuses it")),
             "is taken away in 1m (interruption): job 42 CANNOT BE SAVED: criu refuses it",
         ),
         (
             warned(unsavable=(UNSAVABLE,)),
             "is taken away in 1m (interruption): job 42 CANNOT BE SAVED: it holds a lock on a file",
         ),
-        (warned(move(step=Step.BACK)), "is taken away in 1m (interruption)"),
+        (warned(move(step=MigrationStep.BACK)), "is taken away in 1m (interruption)"),
     ],
 )
 def test_a_machine_that_is_taken_away_needs_attention(
@@ -77,7 +85,7 @@ def test_a_machine_that_is_taken_away_needs_attention(
     (machine,) = view.instances
     assert (machine.next, machine.calm) == (follows, False)
     said = [one for one in view.attention if "taken away" in one.text]
-    assert [(one.level, one.text) for one in said] == [(Level.BAD, f"pub1: {follows}")]
+    assert [(one.level, one.text) for one in said] == [(AttentionLevel.BAD, f"pub1: {follows}")]
 
 
 def test_what_is_down_already_is_told_as_down(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from slurm_elastic.model.causes.stops import StoppedByOrder
 from slurm_elastic.model.cluster import InstanceState, Limits
 from slurm_elastic.model.directive import Directive, LimitChange, Pause
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, Exclusion
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.exclusions import DENIED
@@ -103,7 +103,7 @@ def wrong(config: Config, slurm: FakeSlurm) -> dict[str, Finding]:
         f"{part.name}: {f.what}": f
         for part in found.parts
         for f in part.findings
-        if f.level is Level.WRONG
+        if f.level is FindingLevel.WRONG
     }
 
 
@@ -113,7 +113,7 @@ def test_a_budget_of_an_account_that_nothing_names_is_a_note(file: Path) -> None
     text = file.read_text().replace(public, "location: public\n    types") + budgets
     file.write_text(text)
     (one,) = head.budgets(configfile.load(file))
-    assert (one.what, one.level) == ("budget of account phisics", Level.NOTE)
+    assert (one.what, one.level) == ("budget of account phisics", FindingLevel.NOTE)
     assert one.expected == "one of physics"
     file.write_text(text.replace("accounts: [physics]", "groups: [users]"))
     assert list(head.budgets(configfile.load(file))) == [], "whoever is in the group"
@@ -140,7 +140,7 @@ def test_credentials_that_end_soon_are_told_once(
     ledger.health.report(health_of("near", ends, T0))
     found = doctor.diagnose(config, slurm, T0, quick=True)
     told = [(part.name, f) for part in found.parts for f in part.findings if "end in" in f.found]
-    assert [(part, f.level) for part, f in told] == [("cloud near", Level.NOTE)]
+    assert [(part, f.level) for part, f in told] == [("cloud near", FindingLevel.NOTE)]
 
 
 def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
@@ -176,7 +176,7 @@ def test_jobs_that_no_machine_helped_are_told(
     ledger.growth_guard.judge(bought, rows)
     parts = doctor.diagnose(config, slurm, T0, quick=True).parts
     (note,) = (one for part in parts for one in part.findings if one.what == "waiting jobs")
-    assert (note.level, note.cause) == (Level.NOTE, "unhelped jobs")
+    assert (note.level, note.cause) == (FindingLevel.NOTE, "unhelped jobs")
     assert note.found.startswith(
         "Jobs 11, 12, 13, 14, 15 and 2 others: machines came up and no job"
     )
@@ -237,7 +237,7 @@ def test_requests_that_nobody_takes_up(config: Config, slurm: FakeSlurm, tmp_pat
     os.utime(request, (T0 - 300, T0 - 300))
     found = doctor.diagnose(config, slurm, T0, quick=True)
     (spool,) = [f for f in found.parts[-1].findings if f.what == "requests of Slurm (spool)"]
-    assert (spool.level, spool.found) == (Level.NOTE, "1 request, the oldest waits for 5m")
+    assert (spool.level, spool.found) == (FindingLevel.NOTE, "1 request, the oldest waits for 5m")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o710])
@@ -278,7 +278,7 @@ def test_each_call_of_a_cloud_that_fails_is_a_finding(
     provider = FakeProvider(cloud, config.cluster)  # type: ignore[arg-type]
     provider.fail_next(error, 1, call)
     pools = [p for p in doctor.plan.pools_of(config) if p.cloud == "near"]
-    found = [f for f in clouds.look(provider, cloud, pools) if f.level is Level.WRONG]
+    found = [f for f in clouds.look(provider, cloud, pools) if f.level is FindingLevel.WRONG]
     assert [f.what for f in found] == [what]
 
 
@@ -306,10 +306,10 @@ def test_a_typed_price_below_the_clouds_own_is_wrong_with_both_numbers(config: C
     assert prices() is None, "the cloud tells none"
     provider.tell_price("small", 0.01)
     assert (good := prices()) is not None
-    assert good.level is Level.OK
+    assert good.level is FindingLevel.OK
     provider.tell_price("small", 32.8)
     assert (bad := prices()) is not None
-    assert bad.level is Level.WRONG
+    assert bad.level is FindingLevel.WRONG
     assert "clouds[near].types[small].price of the configuration is $0.01/h" in bad.found
     assert bad.expected == "at least $32.80/h"
 
@@ -319,7 +319,7 @@ def test_a_cloud_without_room_is_a_note(config: Config) -> None:
     provider = FakeProvider(cloud, config.cluster)  # type: ignore[arg-type]
     provider.limit("*", 0)
     pools = [p for p in doctor.plan.pools_of(config) if p.cloud == "near"]
-    (note,) = [f for f in clouds.look(provider, cloud, pools) if f.level is Level.NOTE]
+    (note,) = [f for f in clouds.look(provider, cloud, pools) if f.level is FindingLevel.NOTE]
     assert note.found == "1, none of which has room now"
 
 
@@ -350,7 +350,7 @@ def test_it_fits_the_screen(config: Config, slurm: FakeSlurm, width: int) -> Non
     assert "  ok    credentials: accepted" in text
     assert text.rstrip().endswith("to put right.")
     (conf,) = [f for f in found.parts[-1].findings if f.what.endswith("slurm.conf")]
-    assert conf.level is Level.WRONG, "there is none"
+    assert conf.level is FindingLevel.WRONG, "there is none"
 
 
 def test_a_damaged_ledger_is_told_with_what_becomes_of_it(
@@ -371,7 +371,9 @@ def test_a_service_that_cannot_write_is_told_with_the_remedy(
 ) -> None:
     why = "end-only: the disk is full"
     leave_mark(tmp_path, Mark(T0, os.getpid(), why, "make room", T0), name)
-    (found,) = [f for f in head.memory(config, T0) if f.what == what and f.level is Level.WRONG]
+    (found,) = [
+        f for f in head.memory(config, T0) if f.what == what and f.level is FindingLevel.WRONG
+    ]
     assert found.found.startswith(why)
     assert found.advice == f"make room; {goes_on} goes on by itself then"
 
@@ -421,7 +423,7 @@ def test_root_looks_at_clouds_with_the_rights_of_slurm_user(
 def test_a_group_of_an_allow_list_that_is_not_there_is_a_note(config: Config) -> None:
     config = replace(config, who=replace(config.who, accounts=(), groups=("root", "no-such")))
     (finding,) = head.allowed_groups(config)
-    assert (finding.level, finding.found) == (Level.NOTE, "this host has no group no-such")
+    assert (finding.level, finding.found) == (FindingLevel.NOTE, "this host has no group no-such")
 
 
 def test_with_the_units_configuration_it_asks_as_the_services_do(
@@ -462,7 +464,7 @@ def test_a_daemon_that_takes_nobody_from_its_queue_does_not_keep_doctor(
                 link.connect(str(config.read_socket))
         found = {f.what: f for f in head.memory(config, T0)}
     config.read_socket.unlink()
-    assert found["users"].level is Level.NOTE
+    assert found["users"].level is FindingLevel.NOTE
     assert "nobody answers them" in found["users"].found
 
 
@@ -475,23 +477,23 @@ def test_who_may_act_and_who_may_only_see_is_told(config: Config, ledger: Ledger
     ]
     may = "see everything, and may pause, limit, drain, replace, migrate and resume"
     assert found == [
-        ("users.operators", Level.OK, f"members of root {may}"),
-        ("users.viewers", Level.WRONG, "this host has no group no-such-group"),
+        ("users.operators", FindingLevel.OK, f"members of root {may}"),
+        ("users.viewers", FindingLevel.WRONG, "this host has no group no-such-group"),
         (
             "users.viewers",
-            Level.OK,
+            FindingLevel.OK,
             "members of sudo, no-such-group see everything, and change nothing",
         ),
     ]
 
 
-def notes(config: Config, slurm: FakeSlurm) -> list[tuple[Level, str, str]]:
+def notes(config: Config, slurm: FakeSlurm) -> list[tuple[FindingLevel, str, str]]:
     found = doctor.diagnose(config, slurm, T0, quick=True)
     return [
         (f.level, f.what, f.found)
         for part in found.parts
         for f in part.findings
-        if f.level is not Level.OK
+        if f.level is not FindingLevel.OK
     ]
 
 
@@ -526,7 +528,7 @@ def test_a_service_that_stopped_is_not_well(
     assert never_ran not in {what for _, what, _ in notes(config, slurm)}
     ledger.health.beat("slurm-elastic-ckptman", T0 - 500, os.getpid())
     told = "slurm-elastic-ckptman does not run: last heartbeat 8m 20s ago"
-    assert (Level.WRONG, "checkpoints", told) in notes(config, slurm)
+    assert (FindingLevel.WRONG, "checkpoints", told) in notes(config, slurm)
 
 
 def test_pools_that_start_nothing_and_why_are_told(
@@ -545,8 +547,12 @@ def test_pools_that_start_nothing_and_why_are_told(
     ]
     ledger.exclusions.add(*held, *cool)
     found = notes(config, slurm)
-    assert (Level.NOTE, "pool rack", f"2 of its 3 nodes are held: {reason}") in found
-    assert (Level.NOTE, "cool-down", "near/t/a/spot and 1 more, until 08:00:09 UTC: x: y") in found
+    assert (FindingLevel.NOTE, "pool rack", f"2 of its 3 nodes are held: {reason}") in found
+    assert (
+        FindingLevel.NOTE,
+        "cool-down",
+        "near/t/a/spot and 1 more, until 08:00:09 UTC: x: y",
+    ) in found
 
 
 def test_a_right_that_a_launch_lacked_is_wrong_and_says_what_to_do(
@@ -556,7 +562,7 @@ def test_a_right_that_a_launch_lacked_is_wrong_and_says_what_to_do(
     ledger.exclusions.add(
         Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code=DENIED, cause=Quoted(text=cause))
     )
-    told = (Level.WRONG, "cool-down", f"{scope}, until 08:00:09 UTC: Denied: {cause}")
+    told = (FindingLevel.WRONG, "cool-down", f"{scope}, until 08:00:09 UTC: Denied: {cause}")
     assert told in notes(config, slurm)
 
 
@@ -615,7 +621,7 @@ def test_room_for_files_is_asked_of_a_file_system_that_counts_them(
         pytest.skip("may not mount here")
     try:
         (found,) = head.state_directory(config)
-        assert (found.level is Level.WRONG) is few
+        assert (found.level is FindingLevel.WRONG) is few
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
@@ -676,7 +682,7 @@ def test_a_clock_that_was_set_back_is_told(
 def test_nodes_that_are_down_are_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
     for name in ("op1", "op2"):
         slurm.set_node(name, "DOWN", "NOT_RESPONDING", "CLOUD", reason="Not responding")
-    found = (Level.NOTE, "nodes", "nodes op[1-2] were given up by Slurm: Not responding")
+    found = (FindingLevel.NOTE, "nodes", "nodes op[1-2] were given up by Slurm: Not responding")
     assert found in notes(config, slurm)
 
 
@@ -701,7 +707,7 @@ pools:
     here = configfile.parse(text, "site.yaml")
     monkeypatch.setattr(services, "_ROOTS_PATH", "/nonexistent")
     (told,) = [f for f in services.checkpoints(here, T0) if f.what == "dmtcp"]
-    assert (told.level, "nftables" in told.advice) == (Level.WRONG, True)
+    assert (told.level, "nftables" in told.advice) == (FindingLevel.WRONG, True)
     criu = configfile.parse(text.replace("method: dmtcp", "method: criu"), "site.yaml")
     assert not [f for f in services.checkpoints(criu, T0) if f.what == "dmtcp"]
     (tmp_path / "nft").touch(mode=0o755)
@@ -720,7 +726,7 @@ def test_a_user_is_told_what_is_not_looked_at_and_no_fault(
         f"{part.name}: {f.what}": f
         for part in found.parts
         for f in part.findings
-        if f.level is not Level.OK
+        if f.level is not FindingLevel.OK
     }
     assert found.wrong == 0
     closed = [f for name, f in notes.items() if name.startswith("cloud ")]
@@ -735,9 +741,9 @@ def test_a_user_is_told_what_is_not_looked_at_and_no_fault(
 
 
 def test_an_address_that_all_users_read_is_a_note(config: Config) -> None:
-    def told(webhook: str | None) -> list[Level]:
+    def told(webhook: str | None) -> list[FindingLevel]:
         site = msgspec.structs.replace(config, notify=Notify(webhook=webhook))
         return [f.level for f in head.memory(site, T0) if f.what == "notify"]
 
-    assert told("https://chat.example.org/hooks/abc") == [Level.NOTE]
+    assert told("https://chat.example.org/hooks/abc") == [FindingLevel.NOTE]
     assert told("/etc/slurm-elastic/webhook") == told(None) == []

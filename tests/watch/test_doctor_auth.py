@@ -11,7 +11,7 @@ from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.watch.doctor import auth
@@ -46,21 +46,21 @@ def told(config: Config) -> dict[str, Finding]:
 def test_keys_that_end_are_told(config: Config, tmp_path: Path) -> None:
     keys(tmp_path, old=NOW - 1, soon=NOW + 3 * DAY, good=NOW + 90 * DAY, ever=None)
     found = told(config)
-    assert found["slurm.jwks: key old"].level is Level.WRONG
+    assert found["slurm.jwks: key old"].level is FindingLevel.WRONG
     assert found["slurm.jwks: key soon"].found == "it expires in 3.0 days"
     assert len(found) == 2
     assert "key rotate" in found["slurm.jwks: key soon"].advice
     keys(tmp_path, good=NOW + 90 * DAY)
-    assert told(config)["slurm.jwks"].level is Level.OK
+    assert told(config)["slurm.jwks"].level is FindingLevel.OK
 
 
 def test_a_spoilt_file_is_told(config: Config, tmp_path: Path) -> None:
     (tmp_path / "slurm.jwks").write_text("[]")
-    assert told(config)["slurm.jwks"].level is Level.WRONG
+    assert told(config)["slurm.jwks"].level is FindingLevel.WRONG
 
 
 def test_without_the_file_a_key_never_ends(config: Config) -> None:
-    assert told(config)["slurm.jwks"].level is Level.NOTE
+    assert told(config)["slurm.jwks"].level is FindingLevel.NOTE
 
 
 def test_other_sites_hear_nothing(config: Config, tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_keys_that_a_rotation_left_to_end_are_not_told(config: Config, tmp_path:
         types={"t": InstanceType(cpus=1, memory=1024, price=0.1)},
     )  # fmt: skip
     config = msgspec.structs.replace(config, clouds=(aws,))
-    assert told(config)["slurm.jwks: key slurm-elastic:aws:1"].level is Level.WRONG
+    assert told(config)["slurm.jwks: key slurm-elastic:aws:1"].level is FindingLevel.WRONG
     keys(tmp_path, **{"slurm-elastic::2": None}, **left, **{"slurm-elastic:aws:2": NOW + 90 * DAY})
-    assert told(config)["slurm.jwks"].level is Level.OK
+    assert told(config)["slurm.jwks"].level is FindingLevel.OK
     keys(tmp_path, **{"slurm-elastic::2": NOW + 90 * DAY})
     assert told(config)["slurm.jwks"].found == "no key of its own: aws"
 

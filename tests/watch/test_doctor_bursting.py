@@ -19,7 +19,7 @@ from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.exclusion import POLICY, Exclusion
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.ranking import unsold
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -111,14 +111,14 @@ def test_where_all_is_well_it_ends_with_what_sbatch_answers(
     assert diagnosis.parts[-1].name == "a job of one node"
     (probe,) = diagnosis.parts[-1].findings
     assert probe.what.startswith("sbatch --test-only in partition burst")
-    assert (probe.level, probe.found) == (Level.OK, slurm.says)
+    assert (probe.level, probe.found) == (FindingLevel.OK, slurm.says)
     assert slurm.asked == [("burst", "physics", "normal")]
 
 
 def test_a_refused_probe_is_wrong_with_sbatchs_words(config: Config, slurm: ProbingSlurm) -> None:
     slurm.says = SlurmError(("sbatch",), 1, "Invalid account or account/partition combination")
     probe = next(f for what, f in found(config, slurm).items() if what.startswith("sbatch"))
-    assert probe.level is Level.WRONG
+    assert probe.level is FindingLevel.WRONG
     assert probe.found == "Invalid account or account/partition combination"
 
 
@@ -144,12 +144,12 @@ def test_nodes_that_a_growth_policy_holds_are_no_news_and_not_probed(
     told = found(grown, slurm)
     probe = told["a job in partition burst"]
     assert (probe.level, probe.found) == (
-        Level.OK,
+        FindingLevel.OK,
         "not tried: its growth policies start a node once a job waits",
     )
     assert slurm.asked == []
     assert [f for f in told.values() if "are held" in f.found] == []
-    assert [f for f in told.values() if f.level is Level.WRONG] == []
+    assert [f for f in told.values() if f.level is FindingLevel.WRONG] == []
 
 
 def test_a_node_that_no_growth_policy_holds_is_probed(config: Config, slurm: ProbingSlurm) -> None:
@@ -165,7 +165,7 @@ def test_a_probe_of_who_may_not_burst_is_no_fault(
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     slurm.says = SlurmError(("sbatch",), 1, "Invalid account or account/partition combination")
     probe = next(f for what, f in found(config, slurm).items() if what.startswith("sbatch"))
-    assert probe.level is Level.NOTE
+    assert probe.level is FindingLevel.NOTE
     assert probe.advice == "run this as root, who can ask as somebody who is allowed there"
 
 
@@ -185,26 +185,26 @@ def test_without_an_answer_of_slurmctld_nothing_is_probed(
 
 
 def test_accounts_that_slurmdbd_lacks_are_wrong(config: Config, slurm: ProbingSlurm) -> None:
-    assert found(config, slurm)["accounts of who.accounts"].level is Level.OK
+    assert found(config, slurm)["accounts of who.accounts"].level is FindingLevel.OK
     slurm.known = frozenset({"phisics"})
     one = found(config, slurm)["accounts of who.accounts"]
-    assert (one.level, one.found) == (Level.WRONG, "slurmdbd has no account physics")
+    assert (one.level, one.found) == (FindingLevel.WRONG, "slurmdbd has no account physics")
     slurm.known = SlurmError(("sacctmgr",), 1, "no slurmdbd")
-    assert found(config, slurm)["accounts of who.accounts"].level is Level.NOTE
+    assert found(config, slurm)["accounts of who.accounts"].level is FindingLevel.NOTE
 
 
 def test_accounts_that_nobody_checks_are_told(
     config: Config, slurm: ProbingSlurm, tmp_path: Path
 ) -> None:
     conf = tmp_path / "slurm.conf"
-    assert found(config, slurm)["accounts"].level is Level.OK
+    assert found(config, slurm)["accounts"].level is FindingLevel.OK
     conf.write_text(conf.read_text().replace("AccountingStorageEnforce=associations\n", ""))
     open_ = found(config, slurm)["accounts"]
-    assert open_.level is Level.WRONG
+    assert open_.level is FindingLevel.WRONG
     assert "sbatch -A" in open_.found
     assert "the submit filter keeps jobs off" in open_.advice
     conf.write_text("ClusterName=alps\n")
-    assert found(config, slurm)["accounts"].level is Level.NOTE
+    assert found(config, slurm)["accounts"].level is FindingLevel.NOTE
 
 
 DAILY = "policies: {budget: {per_day: 10}}"
@@ -216,7 +216,7 @@ def test_a_budget_that_jobs_without_a_longest_time_may_pass_is_a_note(
     config: Config, slurm: ProbingSlurm, budget: str
 ) -> None:
     told = found(again(config, budget), slurm)["budget of far"]
-    assert (told.level, "who.max_time" in told.advice) == (Level.NOTE, True)
+    assert (told.level, "who.max_time" in told.advice) == (FindingLevel.NOTE, True)
 
 
 def test_a_budget_is_no_note_where_jobs_have_a_longest_time(
@@ -259,14 +259,14 @@ def test_without_slurmdbd_accounts_are_any_words(
 def test_a_job_submit_lua_that_does_not_call_the_filter_is_wrong(
     config: Config, slurm: ProbingSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert found(config, slurm)["submit filter"].level is Level.OK
+    assert found(config, slurm)["submit filter"].level is FindingLevel.OK
     (tmp_path / "job_submit.lua").write_text("function slurm_job_submit() return 0 end\n")
     monkeypatch.setattr(bursting, "has_plugin", lambda *_: True)
     one = found(config, slurm)["submit filter"]
-    assert one.level is Level.WRONG
+    assert one.level is FindingLevel.WRONG
     assert one.found == "the site's job_submit.lua does not call slurm_elastic_wrap"
     monkeypatch.setattr(bursting, "has_plugin", lambda *_: False)
-    assert found(config, slurm)["submit filter"].level is Level.NOTE, "this Slurm has no lua"
+    assert found(config, slurm)["submit filter"].level is FindingLevel.NOTE, "this Slurm has no lua"
 
 
 def test_a_pool_with_most_nodes_drained_is_wrong(config: Config, slurm: ProbingSlurm) -> None:
@@ -277,7 +277,7 @@ def test_a_pool_with_most_nodes_drained_is_wrong(config: Config, slurm: ProbingS
     assert "nodes of pool wide" not in found(config, slurm), "a hold of ours comes and goes"
     slurm.set_node("pub3", *DRAINED, reason="broken fan", reason_user="alice")
     one = found(config, slurm)["nodes of pool wide"]
-    assert (one.level, one.found) == (Level.WRONG, "3 of 4 take no jobs: broken fan")
+    assert (one.level, one.found) == (FindingLevel.WRONG, "3 of 4 take no jobs: broken fan")
 
 
 # what the cloud sells
@@ -301,13 +301,13 @@ def looked(config: Config, limits: Limits | None = None) -> dict[str, Finding]:
 
 def test_a_market_without_any_price_is_wrong(config: Config) -> None:
     one = looked(config)["spot offers of pool wide"]
-    assert (one.level, one.found) == (Level.WRONG, "the cloud tells no price for small")
+    assert (one.level, one.found) == (FindingLevel.WRONG, "the cloud tells no price for small")
 
 
 def test_offers_of_which_none_can_ever_be_used_are_wrong(config: Config) -> None:
-    assert looked(config)["offers of pool wide"].level is Level.OK
+    assert looked(config)["offers of pool wide"].level is FindingLevel.OK
     one = looked(config, Limits(dollars_per_hour=0.05))["offers of pool wide"]
-    assert one.level is Level.WRONG
+    assert one.level is FindingLevel.WRONG
     assert "1, none of which can ever be used: the cluster may spend $0.05/h" in one.found
 
 

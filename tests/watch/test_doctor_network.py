@@ -15,7 +15,7 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.machine.hub.wire import HubAnswer, PeerSeen
 from slurm_elastic.machine.local.listening import RootServer
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.memory import Tunnel
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -98,14 +98,14 @@ def seen(n: int, age: float = 20.0) -> PeerSeen:
 
 
 def wrong(findings: Iterator[Finding]) -> dict[str, str]:
-    return {f.what: f.found for f in findings if f.level is Level.WRONG}
+    return {f.what: f.found for f in findings if f.level is FindingLevel.WRONG}
 
 
 def test_two_nodes_at_one_address_are_behind_one_router(tmp_path: Path) -> None:
     config = site(tmp_path, SITE)
     found = list(examine(config, slurm(pub1="192.0.2.2", pub2="192.0.2.2", pub3="10.0.0.7"), T0))
     (one,) = found
-    assert (one.what, one.level) == ("NodeAddr", Level.WRONG)
+    assert (one.what, one.level) == ("NodeAddr", FindingLevel.WRONG)
     assert one.found == "Slurm has pub[1-2] all at 192.0.2.2"
     assert "join.network" in one.advice
     assert list(examine(config, slurm(pub1="10.0.0.5", pub2="10.0.0.6"), T0)) == []
@@ -126,7 +126,7 @@ def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[PeerSee
     (tmp_path / "slurm.conf").write_text("SlurmctldHost=alps(10.1.2.3)\n")
     config = site(tmp_path, SITE + NETWORK)
     found = list(examine(config, slurm(pub1="10.99.0.8", pub2="10.99.0.9"), T0, lambda *_: True))
-    assert {f.level for f in found} == {Level.OK}
+    assert {f.level for f in found} == {FindingLevel.OK}
     said = {f.what: f.found for f in found}
     assert said["tunnel"] == "2 machines, the oldest handshake 1m 30s ago"
     assert said["way to slurmctld"] == "SlurmctldHost alps is 10.1.2.3"
@@ -147,7 +147,7 @@ def test_the_largest_packet_is_found(tmp_path: Path, ledger: Ledger, hub: list[P
     config = site(tmp_path, SITE + NETWORK)
     findings = list(examine(config, slurm(), T0, lambda _, size: size <= 1320))
     told = [f for f in findings if f.what == "MTU"]
-    assert {f.level for f in told} == {Level.WRONG}
+    assert {f.level for f in told} == {FindingLevel.WRONG}
     assert all("join.network.mtu: 13" in f.advice for f in told)
     assert wrong(examine(config, slurm(), T0, lambda *_: False)) == {}, (
         "no answer to ping says nothing"

@@ -12,10 +12,10 @@ from status_cases import config
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.model.cluster import Notice, NoticeKind
-from slurm_elastic.model.finding import Level
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import RecordedNotice, Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep, RecordedNotice
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.watch.doctor.threats import examine
 
@@ -25,16 +25,20 @@ KIND = NoticeKind.INTERRUPTION
 @pytest.mark.parametrize(
     ("step", "level", "found"),
     [
-        (Step.SAVED, Level.NOTE, "is taken away in 1m (interruption): job 7 is saved"),
         (
-            Step.WAITING,
-            Level.WRONG,
+            MigrationStep.SAVED,
+            FindingLevel.NOTE,
+            "is taken away in 1m (interruption): job 7 is saved",
+        ),
+        (
+            MigrationStep.WAITING,
+            FindingLevel.WRONG,
             "is taken away in 1m (interruption): job 7 CANNOT BE SAVED: refused",
         ),
     ],
 )
 def test_a_machine_that_is_taken_away_is_a_finding(
-    tmp_path: Path, step: Step, level: Level, found: str
+    tmp_path: Path, step: MigrationStep, level: FindingLevel, found: str
 ) -> None:
     move = replace(migration_of(7, 1000), step=step, at=None, note="refused")
     notice = Notice(instance="", node="pub1", kind=KIND, seen=T0, deadline=T0 + 60)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.cli import doctor
 from slurm_elastic.config import Config, HaSettings
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
 from slurm_elastic.state.presence import Presence, tell
@@ -23,7 +23,7 @@ from slurm_elastic.watch.doctor import two_heads
 from slurm_elastic.watch.door.acting_head import read_head
 from slurm_elastic.watch.view import Facts, status_view
 from slurm_elastic.watch.view.attention import attention
-from slurm_elastic.watch.view.rows import Level as Loudness
+from slurm_elastic.watch.view.rows import AttentionLevel as Loudness
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def look(config: Config) -> list[Finding]:
 
 
 def wrong(config: Config) -> list[str]:
-    return [f"{f.what}: {f.found}" for f in look(config) if f.level is Level.WRONG]
+    return [f"{f.what}: {f.found}" for f in look(config) if f.level is FindingLevel.WRONG]
 
 
 def test_one_head_is_not_looked_at(config: Config) -> None:
@@ -73,7 +73,7 @@ def test_services_that_do_not_follow_slurm(config: Config) -> None:
     tells(config, "b")
     directory = Path(str(config.ha.directory))
     Epochs(directory).take("b")
-    (finding,) = [one for one in look(config) if one.level is Level.WRONG]
+    (finding,) = [one for one in look(config) if one.level is FindingLevel.WRONG]
     assert finding.found == "Slurm acts on a, and epoch 2 is of b"
     restart = "on a: systemctl restart slurm-elasticd slurm-elastic-ckptman"
     assert finding.advice == restart
@@ -93,7 +93,7 @@ def test_a_directory_that_others_may_write_is_reported(config: Config) -> None:
     tells(config, "b")
     directory = Path(str(config.ha.directory))
     directory.chmod(0o777)
-    (finding,) = [one for one in look(config) if one.level is Level.WRONG]
+    (finding,) = [one for one in look(config) if one.level is FindingLevel.WRONG]
     assert finding.what == f"ha.directory {directory}"
     assert finding.found == f"{directory} may be written by others (mode 0777)"
     assert finding.advice == f"chmod go-w {directory}"
@@ -127,7 +127,7 @@ def test_hubs_with_two_keys(config: Config) -> None:
 def test_a_directory_that_is_not_there(config: Config) -> None:
     ha = HaSettings(directory=f"{config.ha.directory}/none")
     (finding,) = look(replace(config, ha=ha))
-    assert finding.level is Level.WRONG
+    assert finding.level is FindingLevel.WRONG
     assert "No such file" in finding.found
 
 
@@ -142,27 +142,27 @@ def test_a_disk_that_is_slow(config: Config, monkeypatch: pytest.MonkeyPatch) ->
     tells(config, "a.site")
     tells(config, "b")
     monkeypatch.setattr(two_heads, "_write_time", lambda _: 0.2)
-    (slow,) = [f for f in look(config) if f.level is Level.NOTE]
+    (slow,) = [f for f in look(config) if f.level is FindingLevel.NOTE]
     assert slow.found == "200 ms until a write is on its disk"
 
 
 @pytest.mark.parametrize(
     ("a", "b", "found", "level"),
     [
-        ("10.0.0.1", "10.0.0.1", "10.0.0.1, the address of a, too", Level.WRONG),
-        ("10.0.0.1", "127.0.1.1", "127.0.1.1, which is each host itself", Level.NOTE),
-        ("10.0.0.1", "::1", "::1, which is each host itself", Level.NOTE),
+        ("10.0.0.1", "10.0.0.1", "10.0.0.1, the address of a, too", FindingLevel.WRONG),
+        ("10.0.0.1", "127.0.1.1", "127.0.1.1, which is each host itself", FindingLevel.NOTE),
+        ("10.0.0.1", "::1", "::1, which is each host itself", FindingLevel.NOTE),
     ],
 )
 def test_an_address_at_which_nobody_reaches_the_other_head(
-    config: Config, a: str, b: str, found: str, level: Level
+    config: Config, a: str, b: str, found: str, level: FindingLevel
 ) -> None:
     tells(config, "a.site")
     tells(config, "b")
     conf = Path(config.slurm.conf)
     text = conf.read_text().replace("Host=a", f"Host=a({a})").replace("Host=b", f"Host=b({b})")
     conf.write_text(text)
-    (finding,) = [f for f in look(config) if f.level is not Level.OK]
+    (finding,) = [f for f in look(config) if f.level is not FindingLevel.OK]
     assert (finding.what, finding.found) == (f"{conf}:2: SlurmctldHost b", found)
     assert finding.level is level
 

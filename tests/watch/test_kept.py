@@ -16,7 +16,7 @@ from slurm_elastic.watch.doctor import kept as doctor
 from slurm_elastic.watch.view import status_view
 from slurm_elastic.watch.view.attention import kept as told
 from slurm_elastic.watch.view.kept import KeptView, Waits, kept_views, when
-from slurm_elastic.watch.view.rows import Facts, Level
+from slurm_elastic.watch.view.rows import AttentionLevel, Facts
 
 OFF = ("IDLE", "CLOUD", "POWERED_DOWN")
 UP = ("IDLE", "CLOUD")
@@ -195,11 +195,14 @@ def test_status_says_it_first_and_is_calm_only_without_a_stuck_job(site: Config)
     facts = Facts(now=NOW, nodes={"pub1": node("pub1", *OFF)}, jobs=[waiting(node_count=9)])
     view = status_view(site, facts)
     (line,) = told(view)
-    assert (line.level, line.text.startswith("Job 7 can never start")) == (Level.WARN, True)
+    assert (line.level, line.text.startswith("Job 7 can never start")) == (
+        AttentionLevel.WARN,
+        True,
+    )
     assert view.queue is not None
     assert view.queue.jobs[0].stuck
     held = status_view(site, replace(facts, jobs=[waiting(reason="JobHeldUser")]))
-    assert [one.level for one in told(held)] == [Level.NOTE], "its user meant it"
+    assert [one.level for one in told(held)] == [AttentionLevel.NOTE], "its user meant it"
 
 
 def test_a_reboot_by_a_person_is_no_alarm(site: Config) -> None:
@@ -208,7 +211,7 @@ def test_a_reboot_by_a_person_is_no_alarm(site: Config) -> None:
     states = {state for one in view.clouds for state in one.states}
     assert "rebooting" in states
     assert "down" not in states
-    assert [one.level for one in told(view)] == [Level.NOTE]
+    assert [one.level for one in told(view)] == [AttentionLevel.NOTE]
 
 
 def test_doctor_says_the_same_and_counts_the_jobs_that_are_stuck(site: Config) -> None:

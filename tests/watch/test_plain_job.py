@@ -12,7 +12,7 @@ from needs import unless
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, domain_pools
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.conf import plan
@@ -87,26 +87,26 @@ def tried(config: Config) -> Finding:
 def test_a_plain_job_that_gets_the_list_is_in_order(root: Path) -> None:
     finding = tried(installed(root, None))
     assert (finding.level, finding.found) == (
-        Level.OK, "it gets site,cloud-with-a-long-name-00",
+        FindingLevel.OK, "it gets site,cloud-with-a-long-name-00",
     )  # fmt: skip
 
 
 def test_a_script_that_keeps_plain_jobs_at_home_is_wrong(root: Path) -> None:
     finding = tried(installed(root, KEEPS_AT_HOME))
-    assert finding.level is Level.WRONG
+    assert finding.level is FindingLevel.WRONG
     assert finding.found.startswith("it gets site only: the site's job_submit.lua leaves no plain")
     assert "site,cloud-with-a-long-name-00" in finding.expected
 
 
 def test_with_the_printed_lines_the_same_script_is_in_order(root: Path) -> None:
     lines = "\n".join(filter_lines(root))
-    assert tried(installed(root, f"{KEEPS_AT_HOME}{lines}\n")).level is Level.OK
+    assert tried(installed(root, f"{KEEPS_AT_HOME}{lines}\n")).level is FindingLevel.OK
 
 
 def test_a_script_that_refuses_plain_jobs_is_wrong(root: Path) -> None:
     body = "slurm.log_user('name an account') return slurm.ERROR"
     finding = tried(installed(root, SCRIPT.format(body)))
-    assert finding.level is Level.WRONG
+    assert finding.level is FindingLevel.WRONG
     assert finding.found.startswith("sbatch refuses it: ")
 
 
@@ -114,7 +114,7 @@ def test_a_script_that_refuses_plain_jobs_is_wrong(root: Path) -> None:
 def test_plain_jobs_of_a_site_with_many_clouds_are_taken(root: Path, clouds: int) -> None:
     site = installed(root, None, clouds)
     finding = tried(site)
-    assert finding.level is Level.OK
+    assert finding.level is FindingLevel.OK
     listed = finding.found.removeprefix("it gets ").split(",")
     unlisted = unlisted_partitions(site, siteconf.read(root / "slurm.conf"))
     assert ["site", *(cloud.name for cloud in site.clouds)] == [*listed, *unlisted]

@@ -32,7 +32,7 @@ from slurm_elastic.watch.view import DAY_S, Facts, StatusView, status_view
 from slurm_elastic.watch.view.attention import attention, reason_or_reference, sentence
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.next_action import Outlook, node_note, node_state
-from slurm_elastic.watch.view.rows import MAX_WAITING_ROWS, Level
+from slurm_elastic.watch.view.rows import MAX_WAITING_ROWS, AttentionLevel
 
 
 @pytest.fixture
@@ -249,12 +249,22 @@ def test_machines_that_do_not_register_have_their_price_and_the_next_step(
 @pytest.mark.parametrize(
     ("code", "level", "sentence", "remedy"),
     [
-        (REFUSED, Level.LOUD, "cannot be ended until the credentials work", "cloud's console"),
-        (UNREADABLE, Level.BAD, "may not end until the cloud answers", "look at the endpoint"),
+        (
+            REFUSED,
+            AttentionLevel.LOUD,
+            "cannot be ended until the credentials work",
+            "cloud's console",
+        ),
+        (
+            UNREADABLE,
+            AttentionLevel.BAD,
+            "may not end until the cloud answers",
+            "look at the endpoint",
+        ),
     ],
 )
 def test_paid_machines_that_cannot_be_ended_are_said_first(
-    tmp_path: Path, code: str, level: Level, sentence: str, remedy: str
+    tmp_path: Path, code: str, level: AttentionLevel, sentence: str, remedy: str
 ) -> None:
     machines = [
         Machine(instance=instance(f"i-{n}", f"pub{n}" if n > 1 else ""), pool="x")
@@ -270,7 +280,7 @@ def test_paid_machines_that_cannot_be_ended_are_said_first(
     assert f"/h) {sentence}: i-1, pub2 (i-2), " in problem.text
     assert " and 2 more; cloud aws " in problem.text
     assert remedy in problem.do
-    loudest = [one for one in view.attention if one.level is Level.LOUD]
+    loudest = [one for one in view.attention if one.level is AttentionLevel.LOUD]
     assert code == UNREADABLE or loudest[0] == problem
 
 
@@ -558,7 +568,7 @@ def test_an_operators_pause_is_no_alarm(tmp_path: Path) -> None:
     order = Directive(word=Pause(scope="cloud:aws"), who="root", since=NOW, starts=NOW)
     view = status_view(config(tmp_path), Facts(now=NOW, nodes={}, directives=[order]))
     told = next(one for one in view.attention if "is paused by root" in one.text)
-    assert told.level is Level.WARN
+    assert told.level is AttentionLevel.WARN
 
 
 def test_services_that_are_away_are_told_with_what_to_do(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from slurm_elastic_restartfile import FILE, METHOD, RestartFile
 
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.model.checkpoint import JobRun
-from slurm_elastic.testing.saving import Deadlines, Holds, Saves, Spoils
+from slurm_elastic.testing.saving import Deadlines, Holds, SaveContract, Spoils
 
 
 class Bed:
@@ -73,7 +73,7 @@ def bed(tmp_path):
     bed.programs.join()
 
 
-class TestRestartFile(Saves, Spoils, Deadlines, Holds):
+class TestRestartFile(SaveContract, Spoils, Deadlines, Holds):
     pass
 
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .site import Refused, Site
+from .site import HelperSite, RequestRefused
 
 _TITLE = re.compile(rb"slurmstepd: \[(?:StepId=)?(\d+)\.batch\]")
 _CGROUP = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
@@ -46,7 +46,7 @@ class Caller:
         return int(text) if text.isdigit() else None
 
 
-def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> Caller:
+def identify(site: HelperSite, *, asks: bool = False, proc: Path = Path("/proc")) -> Caller:
     """Return the caller. Refused unless it is the batch script of a job of the user who called
     sudo.
 
@@ -57,7 +57,7 @@ def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> C
     job = _job_of(step, proc)
     for cgroup_job in _CGROUP.findall(_text(proc / "self" / "cgroup")):
         if int(cgroup_job) != job:
-            raise Refused(f"job {job} by its step, job {cgroup_job} by our control group")
+            raise RequestRefused(f"job {job} by its step, job {cgroup_job} by our control group")
     caller = Caller(
         job=job,
         uid=user.pw_uid,
@@ -69,7 +69,7 @@ def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> C
     # While our parent lives it stays our parent. If it is the same now, no pid was reused during
     # the checks.
     if os.getppid() != parent or chain(site, proc, asks=asks) != (top, step):
-        raise Refused("the process that started us has ended")
+        raise RequestRefused("the process that started us has ended")
     return caller
 
 
@@ -81,9 +81,9 @@ def sudo_user() -> pwd.struct_passwd:
     try:
         user = pwd.getpwuid(uid)
     except KeyError as error:
-        raise Refused(f"this host has no user with uid {uid}") from error
+        raise RequestRefused(f"this host has no user with uid {uid}") from error
     if uid == 0 or sudo_number("SUDO_GID") == 0:
-        raise Refused("jobs of root, or with its group, are not checkpointed")
+        raise RequestRefused("jobs of root, or with its group, are not checkpointed")
     return user
 
 
@@ -98,11 +98,13 @@ def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]
             if os.getppid() == parent:  # otherwise its pid may have been reused meanwhile
                 return environment
     except OSError as error:
-        raise Refused(f"the environment of {sudo}, process {parent}: {error.strerror}") from error
-    raise Refused("not started by sudo")
+        raise RequestRefused(
+            f"the environment of {sudo}, process {parent}: {error.strerror}"
+        ) from error
+    raise RequestRefused("not started by sudo")
 
 
-def chain(site: Site, proc: Path, *, asks: bool) -> tuple[int, int]:
+def chain(site: HelperSite, proc: Path, *, asks: bool) -> tuple[int, int]:
     """Return the pids of sudo, the step's first process, and of the slurmstepd above it. Refused if
     there are none.
     """
@@ -110,14 +112,14 @@ def chain(site: Site, proc: Path, *, asks: bool) -> tuple[int, int]:
     while pid > 1 and program_of(pid, proc) == os.path.realpath(site.sudo):
         child, pid = pid, int(_status(pid, proc, "PPid") or 0)
     if not child:
-        raise Refused("not started by sudo")
+        raise RequestRefused("not started by sudo")
     if asks:
         child, pid = pid, int(_status(pid, proc, "PPid") or 0)
     is_roots = _status(pid, proc, "Uid").split() == ["0"] * 4
     # Check its program and its user: users can give a process of their own, or sudo, any name and
     # any arguments.
     if program_of(pid, proc) != os.path.realpath(site.slurmstepd) or not is_roots:
-        raise Refused("sudo was not started by the batch script itself")
+        raise RequestRefused("sudo was not started by the batch script itself")
     return child, pid
 
 
@@ -125,7 +127,7 @@ def _job_of(step: int, proc: Path) -> int:
     title = (proc / str(step) / "cmdline").read_bytes()
     title_match = _TITLE.match(title)
     if not title_match:
-        raise Refused("not started in a batch step")
+        raise RequestRefused("not started in a batch step")
     return int(title_match[1])
 
 
@@ -160,5 +162,5 @@ def _environment(pid: int, proc: Path) -> dict[bytes, bytes]:
 def sudo_number(name: str) -> int:
     text = os.environ.get(name, "")
     if not text.isdigit():
-        raise Refused(f"{name} is not set: start this by sudo")
+        raise RequestRefused(f"{name} is not set: start this by sudo")
     return int(text)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 
 from .proc import status_of
-from .rights import User
+from .rights import RightsUser
 
 _DAC_OVERRIDE, _DAC_READ_SEARCH, _KILL, _SETPCAP, _NET_ADMIN, _IPC_OWNER = 1, 2, 5, 8, 12, 15
 _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE, _CHECKPOINT_RESTORE = 19, 21, 24, 40
 
 
 def restorer(
-    user: User, groups: tuple[int, ...], has_sysv: bool = False, has_streams: bool = False
+    user: RightsUser, groups: tuple[int, ...], has_sysv: bool = False, has_streams: bool = False
 ) -> list[str]:
     """Return the options for a restore: CRIU becomes the job's user for good, with the user's
     rights on files.
@@ -30,7 +30,7 @@ def restorer(
     return _as_user(user, groups, {_SETPCAP, _SYS_RESOURCE, restores(), *extra})
 
 
-def own_dumper(user: User, has_sysv: bool) -> list[str]:
+def own_dumper(user: RightsUser, has_sysv: bool) -> list[str]:
     """Return the options for a save as the user.
 
     Like ``restorer``; CRIU also reads the states of sockets (net_admin), and enters and reads the
@@ -41,7 +41,7 @@ def own_dumper(user: User, has_sysv: bool) -> list[str]:
     return _as_user(user, user.groups, capabilities)
 
 
-def dumper(user: User, has_sysv: bool) -> list[str]:
+def dumper(user: RightsUser, has_sysv: bool) -> list[str]:
     """Return the options for a save as root: CRIU keeps only the capabilities that read the job's
     processes.
     """
@@ -75,7 +75,7 @@ def is_whole() -> bool:
     return _has(_CHECKPOINT_RESTORE)
 
 
-def _as_user(user: User, groups: tuple[int, ...], numbers: set[int]) -> list[str]:
+def _as_user(user: RightsUser, groups: tuple[int, ...], numbers: set[int]) -> list[str]:
     caps = _listed(numbers)
     group_options = ("--groups", ",".join(map(str, groups))) if groups else ("--clear-groups",)
     return [

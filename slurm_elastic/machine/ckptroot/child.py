@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from .payload import calm
-from .site import Refused
+from .site import RequestRefused
 
 _BLOCK_BYTES = 65536
 
@@ -71,7 +71,7 @@ def run(
         finally:
             process.kill()
     if output is None:
-        raise Refused(f"{os.path.basename(command[0])}: no answer in {timeout:.0f} s")
+        raise RequestRefused(f"{os.path.basename(command[0])}: no answer in {timeout:.0f} s")
     return process.returncode, output.decode(errors="replace")
 
 

@@ -36,13 +36,13 @@ from . import (
 )
 from .caller import CLEAN, Caller
 from .job_namespaces import JobNamespaces
-from .manifest import Manifest
+from .manifest import ImageManifest
 from .method import Method
 from .payload import Payload
 from .private_tmp import PrivateTmp
 from .rights import as_user
 from .scratch import Scratch
-from .site import Refused, Site
+from .site import HelperSite, RequestRefused
 from .tempfiles import TempFiles
 
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -71,7 +71,7 @@ class Criu(Method):
     stands_still = True
     pid = 0
 
-    def __init__(self, site: Site, caller: Caller, payload: Payload) -> None:
+    def __init__(self, site: HelperSite, caller: Caller, payload: Payload) -> None:
         self._site = site
         self._caller = caller
         self._scratch = Scratch(site.scratch, caller.job)
@@ -98,7 +98,7 @@ class Criu(Method):
         """Put the job's files back into the temporary directories."""
         self._tempfiles.unpack(image)
 
-    def restore(self, image: Path, manifest: Manifest) -> None:
+    def restore(self, image: Path, manifest: ImageManifest) -> None:
         """Restore the image's processes. If it raises Refused, it leaves none of them running."""
         groups = images.check(image, self._caller)
         image_access.show(image)
@@ -121,8 +121,8 @@ class Criu(Method):
                 pid=manifest.pid, clocks=manifest.clocks, sysv=has_sysv,
             )  # fmt: skip
             self._note_payload(answer)
-        except Refused as error:
-            raise Refused(f"{error}: {dump.last_error(log)}") from error
+        except RequestRefused as error:
+            raise RequestRefused(f"{error}: {dump.last_error(log)}") from error
         if held_locks:
             self._take_locks(held_locks, images.stopped(image))
         self._tempfiles.take_back()
@@ -138,7 +138,7 @@ class Criu(Method):
         """
         if path := locks.take(self.inside.tasks(), held, self.inside.owner):
             self._end()
-            raise Refused(f"{path}: its lock could not be taken again")
+            raise RequestRefused(f"{path}: its lock could not be taken again")
         self._continue(stopped)
 
     def _note_payload(self, answer: Mapping[str, Any]) -> None:
@@ -156,7 +156,7 @@ class Criu(Method):
         Refused if a part of the job could not be restored.
         """
         if self._clockless:
-            raise Refused(f"its node gives it no clocks of its own: {self._clockless}")
+            raise RequestRefused(f"its node gives it no clocks of its own: {self._clockless}")
         with self.inside.made_anew("ipc") as namespace:
             held = sysv.held(namespace)
         tasks = self.inside.tasks()
@@ -205,7 +205,7 @@ class Criu(Method):
         limited by an error like a full disk (``dump``).
         """
         if within <= 0:
-            raise Refused("the deadline has passed")
+            raise RequestRefused("the deadline has passed")
         self._stopped = frozenset()
         with self.inside.made_anew("ipc") as ipc, self.inside.made_anew("time") as clocks:
             sysv_objects = sysv.held(ipc)
@@ -312,10 +312,10 @@ class Criu(Method):
         self._tmp.close()
         self._scratch.close()
 
-    def _check_held(self, before: sysv.Held | None, now: sysv.Held | None) -> None:
+    def _check_held(self, before: sysv.HeldObjects | None, now: sysv.HeldObjects | None) -> None:
         """Refused if the image may lack System V objects that exist ``now``."""
         if now and not before:
-            raise Refused("it has begun to use System V IPC just now")
+            raise RequestRefused("it has begun to use System V IPC just now")
         if now and now.semaphores:
             sysv.check_undone(self.inside.tasks(), self.inside.init)
 
@@ -326,7 +326,9 @@ class Criu(Method):
         enter = ["/usr/bin/nsenter", f"--mount=/proc/self/fd/{self.inside.mounts}", "--"]
         command = [*enter, *rights, "/bin/sh", "-c", f": >>{sysv.NUMBERS}"]
         if dump.run_silently(command, self.inside.mounts) != 0:
-            raise Refused("it uses System V IPC, which this kernel lets only root bring back")
+            raise RequestRefused(
+                "it uses System V IPC, which this kernel lets only root bring back"
+            )
 
     def _check(self) -> int:
         """Refused if a save would leave out a part of the job, or if the user may not restore a
@@ -342,20 +344,20 @@ class Criu(Method):
             obstacle or sockets.stays_here(tasks) or unrestorable.why(tasks, self._caller.uid)
         )
         if obstacle := obstacle or self._tempfiles.obstacle(tasks, temp_files):
-            raise Refused(obstacle)
+            raise RequestRefused(obstacle)
         files = sum(status.st_blocks * 512 for status in temp_files.values())
         return files + task_rights.check(tasks, self._caller)
 
 
-def available(site: Site) -> None:
+def available(site: HelperSite) -> None:
     """Refused if this host cannot run the method."""
     with contextlib.suppress(FileNotFoundError):
         scope = YAMA.read_text().strip()
         if scope != "0":
-            raise Refused(
+            raise RequestRefused(
                 f"kernel.yama.ptrace_scope is {scope}, and CRIU could restore nothing as a user:"
                 " set it to 0 (sysctl -w kernel.yama.ptrace_scope=0, and in /etc/sysctl.d)"
             )
     for program in (site.criu, "/usr/bin/nsenter", "/usr/bin/setpriv"):
         if not os.access(program, os.X_OK):
-            raise Refused(f"{program} is not installed")
+            raise RequestRefused(f"{program} is not installed")

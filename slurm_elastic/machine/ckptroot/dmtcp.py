@@ -28,12 +28,12 @@ from .child import Child
 from .dmtcp_coordinator import UNGUARDED, Coordinator
 from .dmtcp_images import IMAGE, DmtcpImages
 from .dmtcp_open_files import appended_files, check_files
-from .manifest import Manifest
+from .manifest import ImageManifest
 from .method import Method
 from .payload import HANDED, Payload, become
 from .port_guard import guarded
 from .proc import family
-from .site import Refused, Site
+from .site import HelperSite, RequestRefused
 
 _POLL_EVERY_S = 0.02
 """Seconds between two checks for the end of a save."""
@@ -52,7 +52,7 @@ class Dmtcp(Method):
     name = "dmtcp"
     stands_still = False
 
-    def __init__(self, site: Site, caller: Caller, payload: Payload) -> None:
+    def __init__(self, site: HelperSite, caller: Caller, payload: Payload) -> None:
         self._site = site
         self._caller = caller
         self._payload = payload
@@ -64,7 +64,7 @@ class Dmtcp(Method):
         self._own_clocks = clock.offsets()
         self._clocks: clock.Clocks | None = None
         self._child: Child | None = None
-        self._keeper: uncut_files.Keeper | None = None
+        self._keeper: uncut_files.FileKeeper | None = None
         self._appended: list[str] = []
         self._kills = False
         self._save_is_open = False
@@ -83,11 +83,11 @@ class Dmtcp(Method):
         """Put the files beside the image to the place where dmtcp_restart looks for them."""
         self._saved.put_back_files(image)
 
-    def restore(self, image: Path, manifest: Manifest) -> None:
+    def restore(self, image: Path, manifest: ImageManifest) -> None:
         """Run dmtcp_restart on the image's files, which were verified and laid out."""
         names = [name for name in sorted(manifest.files) if name.endswith(IMAGE)]
         if not names:
-            raise Refused("the image has no file of DMTCP")
+            raise RequestRefused("the image has no file of DMTCP")
         image_access.show(image)
         # Hand the directory over open, because users cannot reach it by its path.
         with files.directory(image) as directory:
@@ -113,7 +113,7 @@ class Dmtcp(Method):
             self._coordinator.wait_restored(program, len(paths), self._status, timeout)
             if self._keeper:
                 self._keeper.restored()
-        except Refused:
+        except RequestRefused:
             self._end()
             raise
         finally:
@@ -157,12 +157,12 @@ class Dmtcp(Method):
         until = time.monotonic() + within
         self._finish_late_save()
         if self._save_is_open:
-            raise Refused("DMTCP still writes the images of the last save")
+            raise RequestRefused("DMTCP still writes the images of the last save")
         self._check_files()
         self._saved.make()
         try:
             self._coordinator.save(within, kills=self._kills)
-        except Refused:
+        except RequestRefused:
             self._save_is_open = not self._is_idle()
             self._drop()
             raise
@@ -187,7 +187,7 @@ class Dmtcp(Method):
             if time.monotonic() > until:
                 self._save_is_open = not self._is_idle()
                 self._drop()
-                raise Refused("DMTCP has not written the images in time")
+                raise RequestRefused("DMTCP has not written the images in time")
             time.sleep(_POLL_EVERY_S)
         return {} if self._kills else sizes
 
@@ -195,7 +195,7 @@ class Dmtcp(Method):
         """Return whether DMTCP writes no images now."""
         if self._status() is not None:
             return not self._saved.is_complete()
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RequestRefused):
             return self._coordinator.status(1.0)[1]
         return False
 
@@ -223,7 +223,7 @@ class Dmtcp(Method):
             self._saved.gather(image, max_bytes)
             dmtcp_images.note_appended(image, self._appended)
         except OSError as error:
-            raise Refused(f"{self._saved.path}: {error.strerror}") from error
+            raise RequestRefused(f"{self._saved.path}: {error.strerror}") from error
 
     def resume(self) -> None:
         """After a dump: the tasks run already, or are restored from the user's directory."""
@@ -251,7 +251,7 @@ class Dmtcp(Method):
 
         If a late save ended the payload, it is restored instead.
         """
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RequestRefused):
             self._finish_late_save()
         return self._status()
 
@@ -261,7 +261,7 @@ class Dmtcp(Method):
     def versions(self) -> dict[str, str]:
         """Return the versions of the programs that made the image."""
         output = ""
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RequestRefused):
             _, output = self._coordinator.ask("dmtcp_launch", 10.0, "--version")
         version = re.search(r"(\d+\.\d+\S*)", output)
         return {"dmtcp": version[1] if version else "unknown", "kernel": os.uname().release}
@@ -276,7 +276,7 @@ class Dmtcp(Method):
 
     def _quit(self, within: float) -> None:
         """Have the coordinator end all processes, also processes outside the session."""
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RequestRefused):
             self._coordinator.command(within, "--quit")
 
     def _run(
@@ -303,7 +303,7 @@ class Dmtcp(Method):
             if handover:
                 self._keeper = uncut_files.keep(handover, uncut, self._caller)
             self._coordinator.wait(argv[0], self._status)
-        except Refused:
+        except RequestRefused:
             self._end()
             raise
 
@@ -319,7 +319,9 @@ class Dmtcp(Method):
                 self._clocks = stack.enter_context(clock.begun(self._own_clocks, saved))
             except OSError as error:
                 if saved:
-                    raise Refused(f"its clocks cannot continue here: {error.strerror}") from error
+                    raise RequestRefused(
+                        f"its clocks cannot continue here: {error.strerror}"
+                    ) from error
             yield
 
     def _end(self) -> None:
@@ -355,12 +357,12 @@ def _kill_family(pid: int) -> None:
                 signal.pidfd_send_signal(pidfds[member], signal.SIGKILL)
 
 
-def available(site: Site) -> None:
+def available(site: HelperSite) -> None:
     """Refused if this host cannot run the method."""
     for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
         if not os.access(f"{site.dmtcp}/{name}", os.X_OK):
-            raise Refused(f"{site.dmtcp}/{name} is not installed")
+            raise RequestRefused(f"{site.dmtcp}/{name} is not installed")
     guard = guarded(0)
     if guard is None:
-        raise Refused(UNGUARDED)
+        raise RequestRefused(UNGUARDED)
     guard.close()

@@ -17,7 +17,7 @@ from .caller import Caller
 from .port_guard import Guard, guarded
 from .rights import as_user
 from .scratch import Scratch
-from .site import Refused, Site
+from .site import HelperSite, RequestRefused
 
 UNGUARDED = (
     "nft cannot set rules here, and anybody could end the job by DMTCP's coordinator: install "
@@ -48,7 +48,7 @@ class Coordinator:
     its temporary files there, too.
     """
 
-    def __init__(self, site: Site, caller: Caller) -> None:
+    def __init__(self, site: HelperSite, caller: Caller) -> None:
         self._programs = site.dmtcp
         self._caller = caller
         self._scratch = Scratch(site.scratch, caller.job)
@@ -61,7 +61,7 @@ class Coordinator:
         """
         self._guard = self._guard or guarded(self._caller.uid)
         if self._guard is None:
-            raise Refused(UNGUARDED)
+            raise RequestRefused(UNGUARDED)
         port, place = str(self._guard.port), self._place()
         # Twice --quiet: no notes and no warnings of DMTCP in the job's output.
         return ["--new-coordinator", "--coord-host", "127.0.0.1", "--coord-port", port,
@@ -89,7 +89,7 @@ class Coordinator:
         until = time.monotonic() + _START_TIMEOUT_S
         while self._port() is None:
             if ended() is not None or time.monotonic() > until:
-                raise Refused(f"{program}: it started no coordinator")
+                raise RequestRefused(f"{program}: it started no coordinator")
             time.sleep(_POLL_EVERY_S)
 
     def wait_restored(
@@ -106,14 +106,16 @@ class Coordinator:
             if runs or ((status := ended()) is not None and _is_own(status, most_peers >= images)):
                 return
             if status is not None:
-                raise Refused(f"{program}: it ended before the job ran ({_shown(status)})")
+                raise RequestRefused(f"{program}: it ended before the job ran ({_shown(status)})")
             if 0 < peers < most_peers:
-                raise Refused(
+                raise RequestRefused(
                     f"{program}: {most_peers - peers} of {images} processes did not come back"
                 )
             most_peers = max(most_peers, peers)
             if time.monotonic() > until:
-                raise Refused(f"{program}: {most_peers} of {images} processes in {within:.0f} s")
+                raise RequestRefused(
+                    f"{program}: {most_peers} of {images} processes in {within:.0f} s"
+                )
             time.sleep(_POLL_EVERY_S)
 
     def status(self, within: float) -> tuple[int, bool]:
@@ -159,7 +161,7 @@ class Coordinator:
     def _address(self) -> tuple[str, ...]:
         port = self._port()
         if port is None:
-            raise Refused("the coordinator's port is no number")
+            raise RequestRefused("the coordinator's port is no number")
         return ("--coord-host", "127.0.0.1", "--coord-port", port)
 
     def _place(self) -> Path:
@@ -173,11 +175,11 @@ class Coordinator:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Refused(f"the coordinator's port: {error.strerror}") from error
+            raise RequestRefused(f"the coordinator's port: {error.strerror}") from error
         return text if text.isdecimal() else None
 
 
-class CommandFailed(Refused):
+class CommandFailed(RequestRefused):
     """dmtcp_command ended with an error; ``output`` is its whole output."""
 
     def __init__(self, code: int, output: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from . import files
 from .caller import Caller
 from .rights import as_user
-from .site import Refused
+from .site import RequestRefused
 
 SCRIPT = "dmtcp_restart_script.sh"
 IMAGE = ".dmtcp"
@@ -47,12 +47,12 @@ class DmtcpImages:
             with as_user(self._caller):
                 os.mkdir(self.path, 0o700)
         except OSError as error:
-            raise Refused(f"{self.path}: {error.strerror}") from error
+            raise RequestRefused(f"{self.path}: {error.strerror}") from error
 
     def discard(self) -> None:
         """Remove the directory with the user's rights."""
         # If the user prevents that, the rest stays in the user's own directory.
-        with contextlib.suppress(OSError, Refused), as_user(self._caller):
+        with contextlib.suppress(OSError, RequestRefused), as_user(self._caller):
             files.remove(self.path, _MAX_FILES)
 
     def names(self) -> list[str]:
@@ -94,10 +94,10 @@ class DmtcpImages:
         with self._opened() as directory:
             names = files.names(directory, _MAX_FILES)
             if any(name.endswith(_UNFINISHED) for name in names):
-                raise Refused("dmtcp_command: an image is not whole")
+                raise RequestRefused("dmtcp_command: an image is not whole")
             images = [name for name in names if name.endswith(IMAGE)]
             if not images:
-                raise Refused("dmtcp_command: no image was written")
+                raise RequestRefused("dmtcp_command: no image was written")
             for name in images:
                 max_bytes -= self._copy(directory, name, image / name, max_bytes)
             self._gather_beside(directory, names, image, max_bytes)
@@ -138,7 +138,7 @@ class DmtcpImages:
                 for number, (place, name, mode) in enumerate(files.json_of(content)):
                     self._put(directory, place, name, mode, image / f"beside-{number}")
         except OSError as error:
-            raise Refused(f"{self.path}: {error.strerror}") from error
+            raise RequestRefused(f"{self.path}: {error.strerror}") from error
 
     def _put(self, directory: int, place: str, name: str, mode: int, source: Path) -> None:
         with as_user(self._caller), contextlib.suppress(FileExistsError):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from .proc import descriptors_of
-from .site import Refused
+from .site import RequestRefused
 
 _NEVER_NAMED = os.O_TMPFILE & ~os.O_DIRECTORY
 
@@ -21,7 +21,7 @@ def check_files(tasks: Iterable[int]) -> None:
             # DMTCP takes the directory for the file's path and ends the process at a restart.
             if path.endswith(" (deleted)") and flags_of(pid, number) & _NEVER_NAMED:
                 place = os.path.dirname(path)
-                raise Refused(
+                raise RequestRefused(
                     f"process {pid} has a file that never had a name open in {place} (as Python's "
                     "tempfile.TemporaryFile makes it), which DMTCP cannot bring back"
                 )

@@ -24,7 +24,7 @@ from .caller import CLEAN, Caller
 from .payload import calm
 from .proc import family
 from .quota import allocated
-from .site import Refused
+from .site import RequestRefused
 
 _MAX_LOG_CHARACTERS = 16 << 20
 """How many characters of CRIU's log we search."""
@@ -89,14 +89,17 @@ class Dump:
             full_command, (*self.inside.values(), *handed), image, max_bytes, log_file
         )
         if code != 0 and is_too_large:
-            raise Refused(f"no room: the image would have more than {max_bytes >> 20} MiB")
+            raise RequestRefused(f"no room: the image would have more than {max_bytes >> 20} MiB")
         if code != 0:
-            raise Refused(f"criu dump: exit {code}: {last_error(log)}")
+            raise RequestRefused(f"criu dump: exit {code}: {last_error(log)}")
 
 
 def last_error(log: Path) -> str:
     """Return the first error in CRIU's log, which is the cause of the later ones."""
-    with contextlib.suppress(OSError, Refused), open(files.opened(log), errors="replace") as file:
+    with (
+        contextlib.suppress(OSError, RequestRefused),
+        open(files.opened(log), errors="replace") as file,
+    ):
         for line in file.read(_MAX_LOG_CHARACTERS).splitlines():
             # The error about CRIU's own limit of open files is harmless, and comes first.
             if "Error (" in line and "RLIMIT_NOFILE" not in line:

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .site import Refused
+from .site import RequestRefused
 
 SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 """Flags for every opening of a file (open(2)). With O_NONBLOCK no pipe and no lease can block
@@ -84,11 +84,11 @@ def _check(
     path: str | Path, status: os.stat_result, owners: Collection[int], max_bytes: int | None
 ) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise Refused(f"{path}: not a regular file")
+        raise RequestRefused(f"{path}: not a regular file")
     if owners and status.st_uid not in owners:
-        raise Refused(f"{path}: belongs to uid {status.st_uid}")
+        raise RequestRefused(f"{path}: belongs to uid {status.st_uid}")
     if max_bytes is not None and status.st_size > max_bytes:
-        raise Refused(f"{path}: {status.st_size} bytes long, more than {max_bytes}")
+        raise RequestRefused(f"{path}: {status.st_size} bytes long, more than {max_bytes}")
 
 
 def read(path: str | Path, max_bytes: int, *, owners: Collection[int] = ()) -> bytes:
@@ -96,7 +96,7 @@ def read(path: str | Path, max_bytes: int, *, owners: Collection[int] = ()) -> b
     with open(opened(path, owners=owners, max_bytes=max_bytes), "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:  # it has grown since it was opened
-        raise Refused(f"{path}: more than {max_bytes} bytes long")
+        raise RequestRefused(f"{path}: more than {max_bytes} bytes long")
     return content
 
 
@@ -115,7 +115,7 @@ def names(directory: int, max_entries: int) -> list[str]:
     with os.scandir(directory) as entries:
         entry_names = [entry.name for entry in islice(entries, max_entries + 1)]
     if len(entry_names) > max_entries:
-        raise Refused(f"a directory with more than {max_entries} entries")
+        raise RequestRefused(f"a directory with more than {max_entries} entries")
     return sorted(entry_names)
 
 
@@ -185,7 +185,9 @@ def _hollow(top: int, name: str, path: Path, max_entries: int) -> int:
 
 def _counted(path: Path, remaining: int) -> int:
     if remaining <= 0:
-        raise Refused(f"{path}: more is in it than is removed at a time, the rest comes next")
+        raise RequestRefused(
+            f"{path}: more is in it than is removed at a time, the rest comes next"
+        )
     return remaining - 1
 
 
@@ -226,12 +228,12 @@ def copy(
     Refused if the file ends before ``end``, or has more than ``max_bytes`` of data.
     """
     if os.fstat(source).st_size < end:
-        raise Refused(f"a copy ends at byte {os.fstat(source).st_size} of {end}")
+        raise RequestRefused(f"a copy ends at byte {os.fstat(source).st_size} of {end}")
     copied = 0
     for offset, stop in pieces(source, start, end):
         copied += stop - offset
         if max_bytes is not None and copied > max_bytes:
-            raise Refused(f"more than {max_bytes} bytes of data to copy")
+            raise RequestRefused(f"more than {max_bytes} bytes of data to copy")
         copy_block(source, target, offset, stop, shift)
     if os.fstat(target).st_size < end - shift:
         os.ftruncate(target, end - shift)
@@ -251,5 +253,5 @@ def copy_block(source: int, target: int, offset: int, stop: int, shift: int) -> 
     while offset < stop:
         block = os.pread(source, stop - offset, offset)
         if not block:
-            raise Refused(f"a copy ends at byte {offset} of {stop}")
+            raise RequestRefused(f"a copy ends at byte {offset} of {stop}")
         offset += os.pwrite(target, block, offset - shift)

@@ -28,7 +28,7 @@ class Outcome(Enum):
     GOES_ON = auto()
 
 
-class Hold:
+class JobHold:
     """The hold of one run's job. ``until`` (monotonic) is None if the job is not held."""
 
     def __init__(self, run: Run, relay: Relay) -> None:

@@ -26,7 +26,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
 """Average seconds between two tries. Each pause is 1.5 times the last."""
 
 
-class Ended(Exception):  # noqa: N818 - the state of the run, not a failure of ours
+class RunEnded(Exception):  # noqa: N818 - the state of the run, not a failure of ours
     """The run was cancelled, or ended, while it waited. Nothing may be started."""
 
 
@@ -68,13 +68,13 @@ class ImageWait:
         pause = min(self._pause * random.uniform(0.5, 1.5), remaining)  # noqa: S311 - no secret
         self._pause = min(1.5 * self._pause, _LONGEST_PAUSE_S)
         if signal.sigtimedwait({signal.SIGTERM}, pause) is not None:
-            raise Ended("cancelled while it waited")
+            raise RunEnded("cancelled while it waited")
         return True
 
     def raise_if_cancelled(self) -> None:
         """Raise Ended if SIGTERM is pending."""
         if signal.SIGTERM in signal.sigpending():
-            raise Ended("cancelled while it waited")
+            raise RunEnded("cancelled while it waited")
 
     def finish(self) -> None:
         """End the wait after a success: log how long it took and remove its line."""

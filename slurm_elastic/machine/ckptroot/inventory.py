@@ -14,9 +14,9 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from . import tracing
-from .pinned_task import Owner, pinned
+from .pinned_task import TaskOwner, pinned
 from .proc import descriptors_of, status_of
-from .site import Refused
+from .site import RequestRefused
 
 _DELETED = " (deleted)"
 _MEMORY = ("/memfd:", "/dev/shm/", "/SYSV")  # noqa: S108 - these are found, not made
@@ -145,7 +145,7 @@ def _waits_for_children(signalfd: str) -> bool:
     return False
 
 
-def locked_files(tasks: Iterable[int], owner: Owner) -> dict[str, State]:
+def locked_files(tasks: Iterable[int], owner: TaskOwner) -> dict[str, State]:
     """Return the files that the tasks keep locked (flock(2), fcntl(2)), with their present
     states.
     """
@@ -171,7 +171,7 @@ def _has_lock(fdinfo: str) -> bool:
     return False
 
 
-def _write_out(pid: int, owner: Owner, number: int) -> None:
+def _write_out(pid: int, owner: TaskOwner, number: int) -> None:
     """Write a mapped file of a stopped task to its disk.
 
     A write to memory changes the file's time only if its page was clean (mmap(2), MAP_SHARED).
@@ -197,6 +197,8 @@ def check_locked(locked: Mapping[str, State]) -> None:
         try:
             now = state_of(path)
         except OSError as error:
-            raise Refused(f"{path}: {error.strerror}") from error
+            raise RequestRefused(f"{path}: {error.strerror}") from error
         if now != tuple(before):
-            raise Refused(f"{path} has changed since the job, which keeps it locked, was saved")
+            raise RequestRefused(
+                f"{path} has changed since the job, which keeps it locked, was saved"
+            )

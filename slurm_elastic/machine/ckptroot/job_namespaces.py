@@ -12,9 +12,9 @@ from typing import Any
 
 from . import job_init
 from .payload import Payload
-from .pinned_task import Owner, pinned
+from .pinned_task import TaskOwner, pinned
 from .proc import processes
-from .site import Refused
+from .site import RequestRefused
 
 
 class JobNamespaces:
@@ -58,12 +58,12 @@ class JobNamespaces:
             if message is None:
                 continue
             if "failed" in message:
-                raise Refused(str(message["failed"]))
+                raise RequestRefused(str(message["failed"]))
             if not self._is_end(message):
                 return message
             if "gone" in message:
-                raise Refused("the job's processes were killed")
-        raise Refused(f"no answer from the job's process 1 in {within:.0f} s")
+                raise RequestRefused("the job's processes were killed")
+        raise RequestRefused(f"no answer from the job's process 1 in {within:.0f} s")
 
     def _is_end(self, message: dict[str, Any]) -> bool:
         if "ended" in message:
@@ -88,10 +88,10 @@ class JobNamespaces:
         self._ended = None
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> TaskOwner:
         """The user and pid namespace of its processes."""
         numbers = os.fstat(self.numbers)
-        return Owner(self._uid, (numbers.st_dev, numbers.st_ino))
+        return TaskOwner(self._uid, (numbers.st_dev, numbers.st_ino))
 
     def tasks(self) -> list[int]:
         """Return the job's processes except process 1, by their numbers on the node."""
@@ -117,7 +117,7 @@ class JobNamespaces:
                 namespace = os.dup(opened)
                 break
         else:
-            raise Refused("the job has no process left")
+            raise RequestRefused("the job has no process left")
         try:
             yield namespace
         finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .caller import CLEAN
-from .site import Site
+from .site import HelperSite
 
 _PREEMPTED = re.compile(r" PreemptTime=(\S+)")
 """The first match after BatchFlag is Slurm's own: the user's texts come later in the line."""
@@ -59,7 +59,7 @@ class JobState:
 
 
 def ask(
-    site: Site, job: int, timeout: float = 10.0, look: Callable[[], None] = lambda: None
+    site: HelperSite, job: int, timeout: float = 10.0, look: Callable[[], None] = lambda: None
 ) -> JobState | None:
     """Return the job as slurmctld knows it, or None if slurmctld does not answer.
 
@@ -135,7 +135,7 @@ def _fields(text: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
 
-def is_up(site: Site) -> bool:
+def is_up(site: HelperSite) -> bool:
     """Return whether slurmctld answers. Only then is "invalid job id" credible."""
     try:
         result = subprocess.run(
@@ -147,5 +147,5 @@ def is_up(site: Site) -> bool:
     return result.returncode == 0 and b" UP" in result.stdout
 
 
-def _environment(site: Site) -> dict[str, str]:
+def _environment(site: HelperSite) -> dict[str, str]:
     return CLEAN | ({"SLURM_CONF": site.slurm_conf} if site.slurm_conf else {})

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from . import tracing
-from .pinned_task import Owner, PinnedTask, pinned
+from .pinned_task import PinnedTask, TaskOwner, pinned
 from .proc import number_inside, status_of
 from .tracing import await_stop, trace
 
@@ -59,7 +59,7 @@ def can_take() -> bool:
     return os.uname().machine == "x86_64"
 
 
-def take(tasks: Iterable[int], locks_by_number: Locks, owner: Owner) -> str:
+def take(tasks: Iterable[int], locks_by_number: Locks, owner: TaskOwner) -> str:
     """Have stopped tasks take their missing locks. Return the file of a lock that could not be
     taken, or "".
 
@@ -103,7 +103,7 @@ def _held(task: int, file: int) -> Iterator[Lock]:
                 yield Lock(file, _LOCK_TYPES[fields[4]], start, length)
 
 
-def _have_taken(pid: int, owner: Owner, locks: Iterable[Lock]) -> None:
+def _have_taken(pid: int, owner: TaskOwner, locks: Iterable[Lock]) -> None:
     """Have the task's first thread take the locks, then restore its registers and memory."""
     with contextlib.suppress(OSError), pinned(pid, owner) as task, tracing.seized(task, pid):
         await_stop(pid)

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from . import job_state, log, private_tmp, starting
-from .image_wait import Ended
+from .image_wait import RunEnded
 from .payload import become
 from .session import finish
 from .signals import block
-from .site import CONFIG, Refused, read
-from .store import Store
+from .site import CONFIG, RequestRefused, read
+from .store import JobStore
 from .sweep import sweep
 from .tempfiles import PLACES
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None, config: str = CONFIG) -> int:
     log.begin()
     try:
         return _command(list(sys.argv[1:] if argv is None else argv), config)
-    except (Refused, OSError) as refusal:
+    except (RequestRefused, OSError) as refusal:
         log.write(log.WARNING, f"refused: {refusal}")
         sys.stderr.write(f"slurm-elastic: {refusal}\n")
         return 1
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None, config: str = CONFIG) -> int:
 
 def _command(arguments: list[str], config: str) -> int:
     if os.geteuid() != 0:
-        raise Refused("this is for root: start it by sudo")
+        raise RequestRefused("this is for root: start it by sudo")
     match arguments:
         case ["ready", method]:
             _ready(method, config)
@@ -61,9 +61,9 @@ def _octal(text: str) -> int:
     try:
         value = int(text, 8)
     except ValueError as error:
-        raise Refused(f"umask {text!r} is no octal number") from error
+        raise RequestRefused(f"umask {text!r} is no octal number") from error
     if not 0 <= value <= 0o777:
-        raise Refused(f"umask {text!r} is not between 0 and 777")
+        raise RequestRefused(f"umask {text!r} is not between 0 and 777")
     return value
 
 
@@ -77,8 +77,8 @@ def _ready(method: str, config: str) -> None:
     state = job_state.ask(site, caller.job)
     if state is not None:
         starting.check_owner(state, caller)
-    elif not starting.may_have_images(Store(site, caller.job), caller):
-        raise Refused("slurmctld does not answer")
+    elif not starting.may_have_images(JobStore(site, caller.job), caller):
+        raise RequestRefused("slurmctld does not answer")
 
 
 def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
@@ -91,7 +91,7 @@ def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
     try:
         site, caller = starting.allowed(method, config)
         store, session = starting.begin(site, caller, umask, method, argv)
-    except Ended as end:
+    except RunEnded as end:
         log.write(log.NOTICE, f"a job's run is over before it began: {end}")
         return finish(int(signal.SIGTERM))
     except Exception as refusal:  # noqa: BLE001 - nothing was started yet

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from . import files as safe
-from .site import Refused
+from .site import RequestRefused
 
 NAME = "manifest.json"
 _BLOCK_BYTES = 1 << 20
@@ -29,7 +29,7 @@ UNLIMITED = sys.maxsize
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ImageManifest:
     """The contents of manifest.json.
 
     - ``files``: name to (bytes, SHA-256).
@@ -69,7 +69,7 @@ class Manifest:
         return sum(size for size, _ in self.files.values())
 
 
-def seal(manifest: Manifest, key: bytes) -> bytes:
+def seal(manifest: ImageManifest, key: bytes) -> bytes:
     """Return the manifest as text, with its seal."""
     values = asdict(manifest)
     for name, empty in (("closed", None), ("clocks", None), ("bound", {})):
@@ -78,20 +78,20 @@ def seal(manifest: Manifest, key: bytes) -> bytes:
     return json.dumps({**values, "seal": _seal(values, key)}, indent=1).encode() + b"\n"
 
 
-def unseal(content: bytes, key: bytes) -> Manifest:
+def unseal(content: bytes, key: bytes) -> ImageManifest:
     """Return the manifest in ``content``. Refused unless it was sealed with ``key``."""
     try:
         values: dict[str, Any] = safe.json_of(content)
         found_seal = str(values.pop("seal"))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise Refused("the manifest cannot be read") from error
+        raise RequestRefused("the manifest cannot be read") from error
     if not hmac.compare_digest(found_seal.encode(), _seal(values, key).encode()):
-        raise Refused("the manifest was not sealed by a node of this cluster")
+        raise RequestRefused("the manifest was not sealed by a node of this cluster")
     try:
         files = {name: (int(size), str(sha)) for name, (size, sha) in values.pop("files").items()}
-        return Manifest(**values, files=files)
+        return ImageManifest(**values, files=files)
     except (TypeError, ValueError, AttributeError) as error:
-        raise Refused("the manifest is of another version") from error
+        raise RequestRefused("the manifest is of another version") from error
 
 
 def _seal(values: dict[str, Any], key: bytes) -> str:
@@ -99,13 +99,13 @@ def _seal(values: dict[str, Any], key: bytes) -> str:
     return hmac.new(key, b"slurm-elastic checkpoint 1\n" + canonical, hashlib.sha256).hexdigest()
 
 
-def read(directory: Path, key: bytes) -> Manifest:
+def read(directory: Path, key: bytes) -> ImageManifest:
     """Return the manifest of an image's directory."""
     path = directory / NAME
     try:
         content = safe.read(path, _MAX_MANIFEST_BYTES)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from error
+        raise RequestRefused(f"{path}: {error.strerror}") from error
     return unseal(content, key)
 
 
@@ -122,18 +122,18 @@ def digests(directory: Path, max_bytes: int = UNLIMITED) -> dict[str, tuple[int,
     return digest_by_name
 
 
-def compare(directory: Path, manifest: Manifest) -> None:
+def compare(directory: Path, manifest: ImageManifest) -> None:
     """Refused unless the directory contains exactly the manifest's files, unchanged."""
     names = set(_names(directory))
     if names != set(manifest.files):
         name_in_doubt = min(names ^ set(manifest.files))
-        raise Refused(f"{directory}: {name_in_doubt}: not in the manifest, or gone")
+        raise RequestRefused(f"{directory}: {name_in_doubt}: not in the manifest, or gone")
     for name, (size, sha) in manifest.files.items():
         # The size first: it is cheap, and a longer file must not be read to its end.
         if (directory / name).lstat().st_size != size:
-            raise Refused(f"{directory}: {name}: not {size} bytes long")
+            raise RequestRefused(f"{directory}: {name}: not {size} bytes long")
         if _digest(directory / name, size)[1] != sha:
-            raise Refused(f"{directory}: {name}: changed since the checkpoint")
+            raise RequestRefused(f"{directory}: {name}: changed since the checkpoint")
 
 
 def _names(directory: Path) -> list[str]:
@@ -154,7 +154,7 @@ def _digest(path: Path, max_bytes: int) -> tuple[int, str]:
     try:
         descriptor = safe.opened(path, max_bytes=max_bytes)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from error
+        raise RequestRefused(f"{path}: {error.strerror}") from error
     sha, size = hashlib.sha256(), 0
     with open(descriptor, "rb", buffering=0) as file:
         os.fsync(descriptor)
@@ -162,5 +162,5 @@ def _digest(path: Path, max_bytes: int) -> tuple[int, str]:
             sha.update(block)
             size += len(block)
             if size > max_bytes:
-                raise Refused(f"{path}: it grows")
+                raise RequestRefused(f"{path}: it grows")
     return size, sha.hexdigest()

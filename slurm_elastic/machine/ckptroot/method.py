@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from .inventory import State
-from .manifest import Manifest
+from .manifest import ImageManifest
 
 
 class Method(Protocol):
@@ -35,7 +35,7 @@ class Method(Protocol):
         """
         return
 
-    def restore(self, image: Path, manifest: Manifest) -> None:
+    def restore(self, image: Path, manifest: ImageManifest) -> None:
         """Restore the processes of a verified image. If it raises Refused, it leaves none
         running.
         """

@@ -11,7 +11,7 @@ import contextlib
 from . import manifest as manifests
 from .quota import allocated
 from .run import Run
-from .site import Refused
+from .site import RequestRefused
 
 CHECK_EVERY_S = 60.0
 """Seconds between two checks."""
@@ -40,11 +40,11 @@ class NextSave:
             partners = run.method.outside_connections() if self.closes is False else ()
             if partners:
                 obstacle = f"it has a connected TCP socket: to {partners[0]}"
-                raise Refused(obstacle)  # noqa: TRY301 - reported below like the others
+                raise RequestRefused(obstacle)  # noqa: TRY301 - reported below like the others
             if self.hindered or abs(need - self._bytes) > need // 10:
                 run.quota.room(need)
                 self._bytes = need
-        except Refused as error:
+        except RequestRefused as error:
             before, self.hindered = self.hindered, str(error)
             # After the colon are numbers and names, which may change each minute.
             if before.partition(":")[0] == self.hindered.partition(":")[0]:
@@ -64,6 +64,6 @@ class NextSave:
         it saves.
         """
         for image in self._run.store.images()[:1]:
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RequestRefused):
                 return min(manifests.read(image, self._run.site.key).size, allocated(image))
         return 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import files
 from .scratch import Scratch
-from .site import Refused, Site
+from .site import HelperSite, RequestRefused
 
 _DIRECTORY = "slurm-elastic-stage"
 """Our own directory on the disk. The site may use the disk for other purposes, too."""
@@ -28,7 +28,7 @@ class NodeDisk:
     used.
     """
 
-    def __init__(self, site: Site, job: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, site: HelperSite, job: int, tell: Callable[[str], None]) -> None:
         self._keep_free = site.keep_free
         self._scratch = Scratch(site.stage / _DIRECTORY, job) if site.stage else None
         self._tell = tell
@@ -46,7 +46,7 @@ class NodeDisk:
             yield (new_directory, min(room, max_bytes)) if new_directory else (image, max_bytes)
         finally:
             if new_directory:
-                with contextlib.suppress(OSError, Refused):  # the job's next save removes it
+                with contextlib.suppress(OSError, RequestRefused):  # the job's next save removes it
                     files.remove(new_directory)
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class NodeDisk:
             files.remove(path)
             room = self._room(path.parent, need)
             path.mkdir(mode=0o700)
-        except (OSError, Refused) as error:
+        except (OSError, RequestRefused) as error:
             if not self._reported:
                 self._tell(f"its images go to the shared directory at once: stage: {error}")
             self._reported = True
@@ -74,7 +74,7 @@ class NodeDisk:
         free = file_system.f_frsize * file_system.f_bavail
         room = free - self._keep_free.of(file_system.f_frsize * file_system.f_blocks)
         if need > room:
-            raise Refused(f"{need >> 20} MiB needed, {max(room, 0) >> 20} MiB left")
+            raise RequestRefused(f"{need >> 20} MiB needed, {max(room, 0) >> 20} MiB left")
         return room
 
 

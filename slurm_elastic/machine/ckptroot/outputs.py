@@ -23,7 +23,7 @@ from . import files
 from .caller import Caller
 from .images import OpenFile
 from .rights import as_user
-from .site import Refused
+from .site import RequestRefused
 
 _COMPARED_BYTES = 1 << 20
 """How many bytes at a file's end we compare with the copy."""
@@ -98,7 +98,7 @@ def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
     steps = []
     for index, path in enumerate(outputs):
         copy = directory / str(index)
-        with contextlib.suppress(Refused), _opened(path, os.O_RDWR, caller) as file:
+        with contextlib.suppress(RequestRefused), _opened(path, os.O_RDWR, caller) as file:
             length = os.fstat(file).st_size
             lose = _given_back(file, copy)
             aside = _shorten(file, OpenFile(path, 0), caller, 0, lose=lose) if length else ""
@@ -111,7 +111,7 @@ def sizes(outputs: list[str], caller: Caller) -> dict[str, int]:
     """Return the outputs' present lengths (bytes)."""
     lengths = {}
     for path in outputs:
-        with contextlib.suppress(Refused), _opened(path, os.O_RDONLY, caller) as file:
+        with contextlib.suppress(RequestRefused), _opened(path, os.O_RDONLY, caller) as file:
             lengths[path] = os.fstat(file).st_size
     return lengths
 
@@ -120,7 +120,7 @@ def new(directory: Path, outputs: list[str], caller: Caller) -> int:
     """Return the bytes of the blocks that the outputs have and the copies lack."""
     blocks = 0
     for index, path in enumerate(outputs):
-        with contextlib.suppress(Refused, OSError):
+        with contextlib.suppress(RequestRefused, OSError):
             with _opened(path, os.O_RDONLY, caller) as file:
                 blocks += os.fstat(file).st_blocks
             blocks -= (directory / str(index)).lstat().st_blocks
@@ -133,7 +133,7 @@ def _opened(path: str, flags: int, caller: Caller) -> Iterator[int]:
         try:
             file = files.opened(path, flags, mode=0o644)
         except OSError as error:
-            raise Refused(f"{path}: {error.strerror}") from error
+            raise RequestRefused(f"{path}: {error.strerror}") from error
     try:
         yield file
     finally:
@@ -167,7 +167,7 @@ def _move_rest_aside(file: int, output: OpenFile, caller: Caller, number: int) -
             if path is not None:
                 os.unlink(path)
             reason = f"what others may have appended to it cannot be kept: {error.strerror}"
-            raise Refused(f"{output.path}: {reason}") from error
+            raise RequestRefused(f"{output.path}: {reason}") from error
         finally:
             if target is not None:
                 os.close(target)

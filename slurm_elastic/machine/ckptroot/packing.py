@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from . import files
-from .site import Refused
+from .site import RequestRefused
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def pack(
         size, pieces = os.fstat(source).st_size, []
         for start, stop in files.pieces(source, 0, size):
             if offset + stop - start > max_bytes:
-                raise Refused(f"its files in {path} and others are more than may travel")
+                raise RequestRefused(f"its files in {path} and others are more than may travel")
             files.copy_block(source, data, start, stop, start - offset)
             offset += stop - start
             pieces.append((start, stop))
@@ -135,7 +135,7 @@ def _is_same(item: Item, data: int, offset: int) -> bool:
     """Return whether the file exists with the same content."""
     try:
         existing = files.opened(item.path)
-    except (OSError, Refused):
+    except (OSError, RequestRefused):
         return False
     try:
         if os.fstat(existing).st_size != item.size:

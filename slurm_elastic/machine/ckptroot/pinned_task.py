@@ -22,7 +22,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Owner:
+class TaskOwner:
     """A job's user (None: any user) and its pid namespace (device and inode). Each task of the job
     has both.
     """
@@ -36,7 +36,7 @@ class PinnedTask:
     gone.
     """
 
-    def __init__(self, pid: int, directory: int, owner: Owner) -> None:
+    def __init__(self, pid: int, directory: int, owner: TaskOwner) -> None:
         self.pid = pid
         self._directory = directory
         self._owner = owner
@@ -113,7 +113,7 @@ class PinnedTask:
 
 
 @contextlib.contextmanager
-def pinned(pid: int, owner: Owner) -> Iterator[PinnedTask]:
+def pinned(pid: int, owner: TaskOwner) -> Iterator[PinnedTask]:
     """Yield the task with that number. OSError if it is gone, or is not the owner's."""
     directory = os.open(f"/proc/{pid}", _DIRECTORY)
     try:

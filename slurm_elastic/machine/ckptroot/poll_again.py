@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from . import files, protobuf, tracing
-from .pinned_task import Owner, PinnedTask, pinned
-from .site import Refused
+from .pinned_task import PinnedTask, TaskOwner, pinned
+from .site import RequestRefused
 from .tracing import await_stop, trace
 
 _HEAD_BYTES = 12
@@ -88,11 +88,11 @@ def _padded(value: int, size: int) -> bytes:
     """Return the number as a varint of ``size`` bytes, so that no enclosing length changes."""
     digits = [(value >> 7 * place) & 0x7F for place in range(size)]
     if sum(digit << 7 * place for place, digit in enumerate(digits)) != value:
-        raise Refused("a number of the image has no place")
+        raise RequestRefused("a number of the image has no place")
     return bytes([digit | 0x80 for digit in digits[:-1]] + digits[-1:])
 
 
-def go_back(tasks: Iterable[int], owner: Owner) -> None:
+def go_back(tasks: Iterable[int], owner: TaskOwner) -> None:
     """Have the threads of stopped tasks that a save has left with EINTR repeat poll when they
     continue.
     """
@@ -100,7 +100,7 @@ def go_back(tasks: Iterable[int], owner: Owner) -> None:
         tracing.by_child(_send_all_back, ((task, owner) for task in tasks))
 
 
-def _send_all_back(pid: int, owner: Owner) -> None:
+def _send_all_back(pid: int, owner: TaskOwner) -> None:
     with contextlib.suppress(OSError), pinned(pid, owner) as task:
         for thread in _in_poll(task):
             with contextlib.suppress(OSError), tracing.seized(task, thread):

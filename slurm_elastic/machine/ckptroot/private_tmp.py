@@ -29,7 +29,7 @@ from .mounts import is_local, mount_points, mount_root, mounts
 from .payload import Payload
 from .rights import as_user
 from .scratch import locked
-from .site import Refused, Site
+from .site import HelperSite, RequestRefused
 from .tempfiles import PLACES
 
 PREFIX = "slurm-elastic-own-"
@@ -45,7 +45,7 @@ _MAX_ENTRIES, _MAX_CHECKED = 200_000, 1000
 class PrivateTmp:
     """The directories of one job; none before ``take``."""
 
-    def __init__(self, site: Site, caller: Caller) -> None:
+    def __init__(self, site: HelperSite, caller: Caller) -> None:
         self._site = site
         self._caller = caller
         self._taken: list[tuple[str, Path, int]] = []
@@ -61,14 +61,14 @@ class PrivateTmp:
         for place in [] if of_slurm else self._places_to_replace(payload, local):
             try:
                 self._take(place)
-            except (OSError, Refused) as error:
+            except (OSError, RequestRefused) as error:
                 log.write(log.NOTICE, f"job {job}: it has the node's {place}: {error}")
         return of_slurm + [place for place, _, _ in self._taken]
 
     def _places_to_replace(self, payload: Payload, local: Sequence[str]) -> list[str]:
         site, environment = self._site, self._caller.environment
         script = b""
-        with contextlib.suppress(OSError, Refused):
+        with contextlib.suppress(OSError, RequestRefused):
             script = files.read(payload.argv[0], _MAX_SCRIPT_BYTES)
         # srun's steps run outside of the session's mounts and would not see files that the script
         # has written there.
@@ -115,7 +115,7 @@ class PrivateTmp:
     def close(self) -> None:
         """Remove the directories. If that fails, a later session removes them."""
         for place, path, lock in reversed(self._taken):
-            with contextlib.suppress(OSError, Refused):
+            with contextlib.suppress(OSError, RequestRefused):
                 unmount(place)
                 files.remove(path)
             os.close(lock)
@@ -124,7 +124,7 @@ class PrivateTmp:
     def _take(self, place: str) -> None:
         top = os.lstat(place)
         if not stat.S_ISDIR(top.st_mode) or top.st_uid != 0 or not top.st_mode & stat.S_ISVTX:
-            raise Refused(f"{place} is no sticky directory of root's")
+            raise RequestRefused(f"{place} is no sticky directory of root's")
         sweep(place)
         if not self._taken:
             unshare_mounts()
@@ -168,7 +168,7 @@ def sweep(place: str) -> None:
 
 
 def _sweep(path: Path) -> None:
-    with contextlib.suppress(OSError, Refused):
+    with contextlib.suppress(OSError, RequestRefused):
         # Do not open a user's directory: opening and locking takes far longer.
         lock = locked(path) if path.lstat().st_uid == 0 else None
         if lock is not None:
@@ -190,7 +190,7 @@ def _make_locked(place: str, job: int) -> tuple[Path, int]:
         lock = locked(path)
         if lock is not None:
             return path, lock
-    raise Refused(f"{place}: others remove what is made there")
+    raise RequestRefused(f"{place}: others remove what is made there")
 
 
 def _is_in(path: str, place: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .site import Refused
+from .site import RequestRefused
 
 Value = int | bytes
 _WORD = (1 << 64) - 1
@@ -29,14 +29,14 @@ class Message:
         """
         values = self.fields.get(field, [])
         if len(values) > 1:
-            raise Refused(f"an image with field {field} twice")
+            raise RequestRefused(f"an image with field {field} twice")
         return values[0] if values else None
 
     def number(self, field: int, missing: int = 0) -> int:
         """Return a number, or ``missing`` if there is no such field."""
         value = self.one(field)
         if isinstance(value, bytes):
-            raise Refused(f"an image whose field {field} is no number")
+            raise RequestRefused(f"an image whose field {field} is no number")
         return missing if value is None else value & _WORD
 
     def numbers(self, field: int) -> list[int]:
@@ -57,7 +57,7 @@ class Message:
         messages = []
         for value in self.fields.get(field, []):
             if not isinstance(value, bytes):
-                raise Refused(f"an image whose field {field} is no message")
+                raise RequestRefused(f"an image whose field {field} is no message")
             messages.append(Message(value))
         return messages
 
@@ -81,9 +81,9 @@ def fields(data: bytes, offset: int, end: int) -> Iterator[tuple[int, Value, int
             case 5:
                 size = 4
             case kind:
-                raise Refused(f"an image with a field of unknown kind {kind}")
+                raise RequestRefused(f"an image with a field of unknown kind {kind}")
         if offset + size > end:
-            raise Refused("an image with a field that is cut off")
+            raise RequestRefused("an image with a field that is cut off")
         yield key >> 3, data[offset : offset + size], offset, offset + size
         offset += size
 
@@ -93,9 +93,9 @@ def varint(data: bytes, offset: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if offset >= len(data):
-            raise Refused("an image with a number that is cut off")
+            raise RequestRefused("an image with a number that is cut off")
         value |= (data[offset] & 0x7F) << shift
         offset += 1
         if data[offset - 1] < 0x80:
             return value, offset
-    raise Refused("an image with a number that has no end")
+    raise RequestRefused("an image with a number that has no end")

@@ -16,7 +16,7 @@ import signal
 from collections.abc import Collection, Iterable, Mapping
 
 from . import tracing
-from .pinned_task import Owner, PinnedTask, pinned
+from .pinned_task import PinnedTask, TaskOwner, pinned
 from .proc import number_inside, status_of, threads_of
 from .tracing import await_stop, trace
 
@@ -28,7 +28,7 @@ _MAX_STOPS = 8
 
 
 def continue_quietly(
-    tasks: Iterable[int], stopped: Collection[int], owner: Owner
+    tasks: Iterable[int], stopped: Collection[int], owner: TaskOwner
 ) -> frozenset[int]:
     """Continue the stopped ``tasks`` that would notice SIGCONT; return their numbers in the job's
     namespace.
@@ -61,7 +61,7 @@ def _would_notice(pid: int, status: Mapping[str, str]) -> bool:
     return bool(caught) or any(int(mask, 16) & _BIT for mask in blocked)
 
 
-def _signal(pid: int, owner: Owner) -> None:
+def _signal(pid: int, owner: TaskOwner) -> None:
     with contextlib.suppress(OSError), pinned(pid, owner) as task:
         if _is_stopped(pid):
             task.signal(signal.SIGCONT)
@@ -71,7 +71,7 @@ def _is_stopped(pid: int) -> bool:
     return status_of(pid).get("State", "")[:1] == "T"
 
 
-def _make_ready(pid: int, owner: Owner) -> list[int]:
+def _make_ready(pid: int, owner: TaskOwner) -> list[int]:
     """Return the task's threads, no longer stopped by the signal but held by us."""
     with contextlib.suppress(OSError), pinned(pid, owner) as task:
         held = [thread for thread in task.threads() if _seize(task, thread)]

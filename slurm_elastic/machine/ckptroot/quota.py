@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import files
-from .site import Refused, Site
+from .site import HelperSite, RequestRefused
 
 _MAX_BYTES = 16 << 20
 _DEPTH = 3
@@ -41,21 +41,23 @@ class Room:
         """Refused if ``need`` is more."""
         if need > self.size:
             left_mib = max(self.size, 0) >> 20
-            raise Refused(f"no room: {need >> 20} MiB needed, {left_mib} MiB left by {self.limit}")
+            raise RequestRefused(
+                f"no room: {need >> 20} MiB needed, {left_mib} MiB left by {self.limit}"
+            )
 
 
 @dataclass(frozen=True)
-class Part:
+class QuotaPart:
     """The bytes that a job ``has``, and the bytes promised to its ``next`` save."""
 
     has: int = 0
     next: int = 0
 
 
-class Quota:
+class JobQuota:
     """One job's share; ``path`` is its directory."""
 
-    def __init__(self, site: Site, job: int, uid: int, path: Path) -> None:
+    def __init__(self, site: HelperSite, job: int, uid: int, path: Path) -> None:
         self.site = site
         self._job = str(job)
         self._place = site.jobs / "quota"
@@ -69,18 +71,18 @@ class Quota:
         Refused if there is less; an earlier promise then stays valid.
         """
         with self._in_turn(), self._entries() as entries:
-            before, has = entries.get(self._job, Part()), allocated(self._path)
-            entries[self._job] = Part(has, before.next)
+            before, has = entries.get(self._job, QuotaPart()), allocated(self._path)
+            entries[self._job] = QuotaPart(has, before.next)
             room = self._room(has, entries)
             room.check(need)
-            entries[self._job] = Part(has, need)
+            entries[self._job] = QuotaPart(has, need)
         return room
 
     def settle(self) -> None:
         """Count the bytes that the job has now. Refused if it has more than it may."""
         with self._entries() as entries:
-            before, has = entries.get(self._job, Part()), allocated(self._path)
-            entries[self._job] = Part(has, before.next)
+            before, has = entries.get(self._job, QuotaPart()), allocated(self._path)
+            entries[self._job] = QuotaPart(has, before.next)
             self._room(has, entries).check(0)
 
     def forget(self) -> None:
@@ -88,7 +90,7 @@ class Quota:
         with self._entries() as entries:
             entries.pop(self._job, None)
 
-    def _room(self, has: int, entries: dict[str, Part]) -> Room:
+    def _room(self, has: int, entries: dict[str, QuotaPart]) -> Room:
         site, file_system = self.site, os.statvfs(self.site.jobs)
         total = file_system.f_blocks * file_system.f_frsize
         free = file_system.f_bavail * file_system.f_frsize
@@ -118,7 +120,7 @@ class Quota:
         promised = 0
         for path in self._place.iterdir():
             if path.name.isdigit() and path != self._file:
-                with contextlib.suppress(Refused, FileNotFoundError):
+                with contextlib.suppress(RequestRefused, FileNotFoundError):
                     promised += sum(entry.next for entry in _read_parts(path).values())
         return promised
 
@@ -131,7 +133,7 @@ class Quota:
         with files.held(self._place / "lock", os.O_RDWR | os.O_CREAT, owners=(0,)) as lock:
             # A busy lock must not fail a save: continue without it. ``keep_free`` covers two
             # promises at once.
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RequestRefused):
                 _take(lock, self._place, TURN_TIMEOUT_S)
             yield
 
@@ -140,7 +142,7 @@ class Quota:
             self._place.mkdir(mode=0o700)
 
     @contextlib.contextmanager
-    def _entries(self) -> Iterator[dict[str, Part]]:
+    def _entries(self) -> Iterator[dict[str, QuotaPart]]:
         """Yield the entries of all jobs of the user for changes. They are written at the end, also
         after Refused.
         """
@@ -153,14 +155,14 @@ class Quota:
             finally:
                 self._write(entries)
 
-    def _read(self) -> dict[str, Part]:
+    def _read(self) -> dict[str, QuotaPart]:
         try:
             entries = _read_parts(self._file)
         except FileNotFoundError:
             return {}
         return {job: entry for job, entry in entries.items() if (self.site.jobs / job).is_dir()}
 
-    def _write(self, entries: dict[str, Part]) -> None:
+    def _write(self, entries: dict[str, QuotaPart]) -> None:
         # A new file, written and then renamed: after a crash there is the old file or the new one.
         new = self._file.with_suffix(".new")
         new.unlink(missing_ok=True)
@@ -172,19 +174,19 @@ class Quota:
         new.rename(self._file)
 
 
-def tidy(site: Site) -> None:
+def tidy(site: HelperSite) -> None:
     """Remove entries of jobs without a directory, so that their promises end."""
     for path in sorted((site.jobs / "quota").glob("*[0-9]")):
         if path.name.isdigit():
-            Quota(site, 0, int(path.name), site.jobs).forget()
+            JobQuota(site, 0, int(path.name), site.jobs).forget()
 
 
-def _read_parts(path: Path) -> dict[str, Part]:
+def _read_parts(path: Path) -> dict[str, QuotaPart]:
     try:
         rows = files.json_of(files.read(path, _MAX_BYTES, owners=(0,)))
-        return {str(job): Part(int(has), int(next_)) for job, (has, next_) in rows.items()}
+        return {str(job): QuotaPart(int(has), int(next_)) for job, (has, next_) in rows.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise Refused(f"{path}: cannot be read: {error}") from error
+        raise RequestRefused(f"{path}: cannot be read: {error}") from error
 
 
 def allocated(path: Path) -> int:
@@ -214,7 +216,7 @@ def _take(lock: int, path: Path, patience: float) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > until:
-                raise Refused(f"{path}: busy for {patience:.0f} s") from error
+                raise RequestRefused(f"{path}: busy for {patience:.0f} s") from error
             time.sleep(0.02)
         else:
             return

@@ -11,7 +11,7 @@ from .images import OpenFile
 from .inventory import check_locked
 from .rights import as_user
 from .run import Run
-from .site import Refused
+from .site import RequestRefused
 
 
 def restore(run: Run, image: Path) -> int:
@@ -24,7 +24,7 @@ def restore(run: Run, image: Path) -> int:
     actual = (manifest.cluster, manifest.job, manifest.uid, manifest.gid, manifest.method,
              str(manifest.number))  # fmt: skip
     if actual != expected:
-        raise Refused(f"it is of {actual}, not of {expected}")
+        raise RequestRefused(f"it is of {actual}, not of {expected}")
     manifests.compare(image, manifest)
     with as_user(caller):
         check_locked(manifest.locked)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 
-class User(Protocol):
+class RightsUser(Protocol):
     """The owner of the rights: a ``caller.Caller`` or a ``payload.Payload``."""
 
     @property
@@ -24,7 +24,7 @@ class User(Protocol):
 
 
 @contextlib.contextmanager
-def as_user(user: User) -> Iterator[None]:
+def as_user(user: RightsUser) -> Iterator[None]:
     """Act with only the user's rights on files. The real user stays root."""
     before = os.getgroups()
     # In this order: after the change of user the groups could not be set.

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from . import tracing
 from .kernel import LIBC
-from .pinned_task import Owner, PinnedTask, pinned
+from .pinned_task import PinnedTask, TaskOwner, pinned
 
 _CALLS = {"x86_64": 274, "aarch64": 100, "riscv64": 100, "ppc64le": 299, "s390x": 305}
 """The number of get_robust_list(2), which the C library does not wrap."""
@@ -26,13 +26,13 @@ taking.
 """
 
 
-def keep(tasks: Iterable[int], owner: Owner) -> None:
+def keep(tasks: Iterable[int], owner: TaskOwner) -> None:
     """Keep the mutexes of stopped tasks unchanged when these tasks are killed next."""
     # In a child: memory may be mapped from a file whose server hangs.
     tracing.by_child(_empty_lists, ((task, owner) for task in tasks))
 
 
-def _empty_lists(pid: int, owner: Owner) -> None:
+def _empty_lists(pid: int, owner: TaskOwner) -> None:
     """Empty the lists of its threads. The first entry of an empty list is its head."""
     with (
         contextlib.suppress(OSError),

@@ -9,9 +9,9 @@ from pathlib import Path
 from . import log
 from .caller import Caller
 from .method import Method
-from .quota import Quota
-from .site import Site
-from .store import Meta, Store
+from .quota import JobQuota
+from .site import HelperSite
+from .store import JobStore, Meta
 
 
 @dataclass
@@ -23,16 +23,16 @@ class Run:
     continues. Empty once the run has an image of its own.
     """
 
-    site: Site
+    site: HelperSite
     caller: Caller
     attempt: int
-    store: Store
+    store: JobStore
     meta: Meta
     method: Method
     given_back: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.quota = Quota(self.site, self.caller.job, self.caller.uid, self.store.path)
+        self.quota = JobQuota(self.site, self.caller.job, self.caller.uid, self.store.path)
         self.node = self.caller.node or os.uname().nodename
 
     @property

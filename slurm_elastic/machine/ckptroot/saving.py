@@ -9,15 +9,15 @@ from pathlib import Path
 
 from . import manifest as manifests
 from . import outputs
-from .manifest import Manifest
+from .manifest import ImageManifest
 from .node_disk import NodeDisk, move
 from .quota import allocated
 from .run import Run
-from .site import Refused
-from .store import Request
+from .site import RequestRefused
+from .store import HeadRequest
 
 
-class Saves:
+class RunSaves:
     """The saves of one run. After ``take`` call ``resume`` or ``stop``."""
 
     def __init__(self, run: Run) -> None:
@@ -25,7 +25,7 @@ class Saves:
         self._disk = NodeDisk(run.site, run.caller.job, run.report)
         self._is_still = False
 
-    def take(self, request: Request) -> tuple[Manifest, bool]:
+    def take(self, request: HeadRequest) -> tuple[ImageManifest, bool]:
         """Return the new image, and whether it was completed after the request's deadline.
 
         If it raises Refused, there is no image, and the tasks continue.
@@ -40,14 +40,14 @@ class Saves:
             self.resume()
             with contextlib.suppress(OSError):
                 run.store.drop_image(image)
-            raise Refused(f"no checkpoint: {error}") from error
+            raise RequestRefused(f"no checkpoint: {error}") from error
         finally:
             # Older images or a partial one were removed. If this fails, the next save reports it.
-            with contextlib.suppress(OSError, Refused):
+            with contextlib.suppress(OSError, RequestRefused):
                 run.quota.settle()
         return manifest, is_late
 
-    def _write_image(self, image: Path, request: Request) -> Manifest:
+    def _write_image(self, image: Path, request: HeadRequest) -> ImageManifest:
         """Write the image. The tasks continue as soon as it is on the node's disk, or stay stopped
         if the request says so.
         """
@@ -74,7 +74,7 @@ class Saves:
 
     def _complete(
         self, image: Path, number: int, writing: dict[str, int], room: int, closes: bool
-    ) -> Manifest:
+    ) -> ImageManifest:
         """Add the rest of an image of at most ``room`` bytes, while the tasks stand still.
 
         The returned manifest lacks only the digests.
@@ -89,7 +89,7 @@ class Saves:
         outputs.cut_copies(run.copies, run.meta.outputs, run.given_back)
         outputs.keep(run.copies, run.meta.outputs, sizes, caller, room)
         run.given_back = {}
-        return Manifest(
+        return ImageManifest(
             cluster=run.site.cluster,
             job=caller.job,
             label=run.meta.label,

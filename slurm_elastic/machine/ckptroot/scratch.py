@@ -16,7 +16,7 @@ from pathlib import Path
 
 from . import files
 from .kernel import mount_small, unmount, unshare_mounts
-from .site import Refused
+from .site import RequestRefused
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | files.SAFE
 _LOCK_TIMEOUT_S = 5.0
@@ -50,7 +50,9 @@ class Scratch:
                 unshare_mounts()
                 mount_small(str(path), uid, gid)
             except OSError as error:
-                raise Refused(f"{path}: no file system of its own: {error.strerror}") from error
+                raise RequestRefused(
+                    f"{path}: no file system of its own: {error.strerror}"
+                ) from error
             self._mounted = True
         return path
 
@@ -58,7 +60,7 @@ class Scratch:
         """Remove the directory. If that fails, a later session removes it."""
         if self._lock is None:
             return
-        with contextlib.suppress(OSError, Refused):
+        with contextlib.suppress(OSError, RequestRefused):
             if self._mounted:
                 unmount(str(self._path))
             files.remove(self._path)
@@ -75,14 +77,14 @@ class Scratch:
             if lock is not None:
                 return lock
             if time.monotonic() > until:
-                raise Refused(f"{self._path}: another session has it")
+                raise RequestRefused(f"{self._path}: another session has it")
             time.sleep(0.01)
 
 
 def sweep(root: Path) -> None:
     """Remove the directories of jobs whose sessions are gone."""
     for path in (path for path in root.iterdir() if path.name.isdigit()):
-        with contextlib.suppress(OSError, Refused):
+        with contextlib.suppress(OSError, RequestRefused):
             lock = locked(path)
             if lock is not None:
                 try:
@@ -95,7 +97,7 @@ def _make_own(path: Path, mode: int) -> None:
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     if path.is_symlink() or path.lstat().st_uid != 0:
-        raise Refused(f"{path}: not root's own directory")
+        raise RequestRefused(f"{path}: not root's own directory")
     path.chmod(mode)
 
 

@@ -15,13 +15,13 @@ import sys
 import time
 
 from . import job_state, log, outputs, restoring
-from .hold import Hold, Outcome
+from .hold import JobHold, Outcome
 from .next_save import CHECK_EVERY_S, NextSave
 from .run import Run
-from .saving import Saves
+from .saving import RunSaves
 from .signals import SIGNALS, Relay
-from .site import Refused
-from .store import Request
+from .site import RequestRefused
+from .store import HeadRequest
 
 _MAX_REASON_LENGTH = 500
 """The length of a reason that we send to the head, which passes it on."""
@@ -32,11 +32,11 @@ class Session:
     """Drives one run. Call ``begin``, ``run``, ``leave`` in this order."""
 
     def __init__(self, run: Run, relay: Relay) -> None:
-        self.hold = Hold(run, relay)
+        self.hold = JobHold(run, relay)
         self.next_save = NextSave(run)
         self._run = run
         self._relay = relay
-        self._saves = Saves(run)
+        self._saves = RunSaves(run)
         self._answered_id = ""
         self._answer: dict[str, object] = {}
         self._origin: tuple[int, str] = (0, "")
@@ -143,7 +143,7 @@ class Session:
         if self.next_save.check():
             self._publish()
 
-    def serve(self, request: Request | None) -> None:
+    def serve(self, request: HeadRequest | None) -> None:
         """Carry out a new request and answer it."""
         if request is None or request.id == self._answered_id:
             return
@@ -158,7 +158,7 @@ class Session:
             self._answer = {"request": request.id, "ok": True, "message": message, "image": number}
         self._publish()
 
-    def carry_out(self, request: Request) -> tuple[str, int]:
+    def carry_out(self, request: HeadRequest) -> tuple[str, int]:
         """Return what was done, and the number of a new image (else 0). Refused if the request
         fails.
         """
@@ -169,16 +169,16 @@ class Session:
                 if self.is_held:
                     self._release()
                 return "the job continues here", 0
-        raise Refused(f"unknown request {request.verb!r}")
+        raise RequestRefused(f"unknown request {request.verb!r}")
 
-    def _checkpoint(self, request: Request) -> tuple[str, int]:
+    def _checkpoint(self, request: HeadRequest) -> tuple[str, int]:
         """Save the job. If it cannot be saved in time, raise Refused; the job continues."""
         self.next_save.closes = request.closes
         if self.is_held:
             newest = self._run.store.images()
             if request.stop and newest:
                 return f"the job is held already, image {newest[0].name}", int(newest[0].name)
-            raise Refused("the job is held")
+            raise RequestRefused("the job is held")
         manifest, is_late = self._saves.take(request)
         if request.stop and not is_late:
             # Held first: the end of the tasks must not count as the job's own.
@@ -188,7 +188,7 @@ class Session:
             self._saves.resume()
         image = f"image {manifest.number}"
         if is_late:
-            raise Refused(f"{image} is good, but late by the deadline: the job goes on")
+            raise RequestRefused(f"{image} is good, but late by the deadline: the job goes on")
         return f"{image}: {manifest.size} bytes in {manifest.seconds:.3f} s", manifest.number
 
     def _release(self) -> None:
@@ -198,9 +198,9 @@ class Session:
         """
         state = self.hold.ask()
         if state is not None and state.ends(self._run.attempt):
-            raise Refused(f"slurmctld says {state.state}, restart {state.restarts}")
+            raise RequestRefused(f"slurmctld says {state.state}, restart {state.restarts}")
         if not self._restore_here():
-            raise Refused("no image could be brought back")
+            raise RequestRefused("no image could be brought back")
 
     def _restore_here(self) -> bool:
         """Restore a held job on this node; return whether that worked."""

@@ -14,7 +14,7 @@ CONFIG = "/etc/slurm-elastic/ckpt-root.conf"
 _MAX_BYTES = 1 << 20
 
 
-class Refused(Exception):  # noqa: N818 - an answer to the caller, not a failure of ours
+class RequestRefused(Exception):  # noqa: N818 - an answer to the caller, not a failure of ours
     """The request is refused; the text says why."""
 
 
@@ -35,7 +35,7 @@ class Amount:
 
 
 @dataclass(frozen=True)
-class Site:
+class HelperSite:
     """The configuration of the root part.
 
     - ``directory``: shared by all nodes and the head.
@@ -77,7 +77,7 @@ class Site:
         return self.directory / self.cluster
 
 
-def read(path: str = CONFIG) -> Site:
+def read(path: str = CONFIG) -> HelperSite:
     """Read the configuration: ``name = value`` lines.
 
     Refused if a value is wrong, or if another user than root could have written the file, the key
@@ -86,28 +86,28 @@ def read(path: str = CONFIG) -> Site:
     values = _values(_read_trusted(Path(path)).decode())
     key = _read_trusted(Path(values.pop("key", "/etc/slurm-elastic/ckpt.key")), private=True)
     if len(key) < 32:
-        raise Refused("the key has fewer than 32 bytes")
+        raise RequestRefused("the key has fewer than 32 bytes")
     directory = Path(_needed(values, "directory", path))
     cluster = _needed(values, "cluster", path)
     if not cluster.replace("-", "").replace("_", "").isalnum():
-        raise Refused(f"{path}: cluster {cluster!r} is not a name")
+        raise RequestRefused(f"{path}: cluster {cluster!r} is not a name")
     trust(directory, directory=True)
     user = values.pop("slurm_user", "slurm")
     try:
         entry = pwd.getpwnam(user)
     except KeyError as error:
-        raise Refused(f"{path}: this host has no user {user}") from error
+        raise RequestRefused(f"{path}: this host has no user {user}") from error
     settings = {
         name: parse(values.pop(name), f"{path}: {name}")
         for name, parse in _READ.items()
         if name in values
     }
     if settings.get("tmp", "own") not in ("own", "node"):
-        raise Refused(f"{path}: tmp is {settings['tmp']!r}, expected own or node")
+        raise RequestRefused(f"{path}: tmp is {settings['tmp']!r}, expected own or node")
     if values:
-        raise Refused(f"{path}: unknown key {min(values)!r}")
+        raise RequestRefused(f"{path}: unknown key {min(values)!r}")
     reader = (entry.pw_uid, entry.pw_gid)
-    return Site(cluster=cluster, directory=directory, key=key, reader=reader, **settings)
+    return HelperSite(cluster=cluster, directory=directory, key=key, reader=reader, **settings)
 
 
 def trust(path: Path, *, directory: bool = False, private: bool = False) -> None:
@@ -118,28 +118,28 @@ def trust(path: Path, *, directory: bool = False, private: bool = False) -> None
     alone.
     """
     if not path.is_absolute() or ".." in path.parts:
-        raise Refused(f"{path}: not an absolute path")
+        raise RequestRefused(f"{path}: not an absolute path")
     for place in (*reversed(path.parents), path):
         try:
             status = place.lstat()
         except OSError as error:
-            raise Refused(f"{path}: {error.strerror}") from error
+            raise RequestRefused(f"{path}: {error.strerror}") from error
         mode = stat.S_IMODE(status.st_mode)
         if stat.S_ISLNK(status.st_mode):
-            raise Refused(f"{place}: a link")
+            raise RequestRefused(f"{place}: a link")
         if place == path and directory != stat.S_ISDIR(status.st_mode):
-            raise Refused(f"{path}: not a {'directory' if directory else 'file'}")
+            raise RequestRefused(f"{path}: not a {'directory' if directory else 'file'}")
         if status.st_uid != 0:
-            raise Refused(
+            raise RequestRefused(
                 f"{place} belongs to uid {status.st_uid}, not to root; chown root {place}"
             )
         # Only root and an entry's owner can rename an entry of a sticky directory.
         if mode & 0o022 and not (stat.S_ISDIR(status.st_mode) and mode & stat.S_ISVTX):
             problem = f"may be written by others (mode {mode:04o})"
-            raise Refused(f"{place} {problem}; chmod go-w {place}")
+            raise RequestRefused(f"{place} {problem}; chmod go-w {place}")
     if private and mode & 0o077:
         problem = f"may be read by others (mode {mode:04o})"
-        raise Refused(f"{path} {problem}; chmod 600 {path}")
+        raise RequestRefused(f"{path} {problem}; chmod 600 {path}")
 
 
 def _read_trusted(path: Path, *, private: bool = False) -> bytes:
@@ -148,9 +148,9 @@ def _read_trusted(path: Path, *, private: bool = False) -> bytes:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from error
+        raise RequestRefused(f"{path}: {error.strerror}") from error
     if len(content) > _MAX_BYTES:
-        raise Refused(f"{path}: more than {_MAX_BYTES} bytes long")
+        raise RequestRefused(f"{path}: more than {_MAX_BYTES} bytes long")
     return content
 
 
@@ -165,7 +165,7 @@ def _values(text: str) -> dict[str, str]:
 
 def _needed(values: dict[str, str], name: str, path: str) -> str:
     if not values.get(name):
-        raise Refused(f"{path}: no {name!r}")
+        raise RequestRefused(f"{path}: no {name!r}")
     return values.pop(name)
 
 
@@ -173,20 +173,20 @@ def _number(text: str, name: str) -> float:
     try:
         value = float(text)
     except ValueError as error:
-        raise Refused(f"{name} is {text!r}, not a number") from error
+        raise RequestRefused(f"{name} is {text!r}, not a number") from error
     if not 0 < value < 1e9:
-        raise Refused(f"{name} is {text}, not above 0 and below 1,000,000,000")
+        raise RequestRefused(f"{name} is {text}, not above 0 and below 1,000,000,000")
     return value
 
 
 def _amount(text: str, name: str) -> Amount:
     amount = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([KMGT])|(%))", text)
     if not amount:
-        raise Refused(f"{name} is {text!r}, expected an amount such as 200G, 2T or 25%")
+        raise RequestRefused(f"{name} is {text!r}, expected an amount such as 200G, 2T or 25%")
     number, unit, percent = float(amount[1]), amount[2], amount[3]
     if percent:
         if number > 100:
-            raise Refused(f"{name} is {text}, expected at most 100%")
+            raise RequestRefused(f"{name} is {text}, expected at most 100%")
         return Amount(text, share=number / 100)
     return Amount(text, size=int(number * 1024 ** ("KMGT".index(unit) + 1)))
 

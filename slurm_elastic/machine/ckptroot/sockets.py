@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .images import Stream
-from .pinned_task import Owner, PinnedTask, pinned
+from .pinned_task import PinnedTask, TaskOwner, pinned
 from .proc import descriptors_of
-from .site import Refused
+from .site import RequestRefused
 
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
 _ESTABLISHED = 1  # include/net/tcp_states.h
@@ -130,7 +130,7 @@ def check_streams(streams: Collection[Stream]) -> None:
         other = ends.get((remote, local))
         # At a restore the kernel would send unsent data before the other end exists.
         if other is None or stream.unsent or _is_before(stream.received, other.kept):
-            raise Refused("its connections could not be saved at rest")
+            raise RequestRefused("its connections could not be saved at rest")
 
 
 def check_datagrams(tasks: Collection[int]) -> None:
@@ -143,7 +143,7 @@ def check_datagrams(tasks: Collection[int]) -> None:
         candidate.kind == "udp" and candidate.local[0].is_loopback and candidate.unread
         for candidate in sockets(tasks)
     ):
-        raise Refused("its datagrams could not be saved at rest")
+        raise RequestRefused("its datagrams could not be saved at rest")
 
 
 def _is_before(sequence: int, other: int) -> bool:
@@ -151,7 +151,7 @@ def _is_before(sequence: int, other: int) -> bool:
     return (sequence - other) & 0xFFFFFFFF >= 1 << 31
 
 
-def reused(tasks: Iterable[int], owner: Owner) -> frozenset[str]:
+def reused(tasks: Iterable[int], owner: TaskOwner) -> frozenset[str]:
     """Return the inodes of the TCP sockets with SO_REUSEADDR.
 
     Refused if we may not open them (pidfd_getfd(2)), because then ``wake`` would fail.
@@ -163,7 +163,7 @@ def reused(tasks: Iterable[int], owner: Owner) -> frozenset[str]:
     return frozenset(inodes)
 
 
-def wake(tasks: Iterable[int], reused: Collection[str], owner: Owner) -> None:
+def wake(tasks: Iterable[int], reused: Collection[str], owner: TaskOwner) -> None:
     """After a save that left the tasks stopped: let their connections carry data again.
 
     CRIU leaves them in repair mode (TCP_REPAIR) and changes SO_REUSEADDR, which we reset according
@@ -175,7 +175,7 @@ def wake(tasks: Iterable[int], reused: Collection[str], owner: Owner) -> None:
             copy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(inode in reused))
 
 
-def _opened(tasks: Iterable[int], owner: Owner) -> Iterator[tuple[str, socket.socket]]:
+def _opened(tasks: Iterable[int], owner: TaskOwner) -> Iterator[tuple[str, socket.socket]]:
     """Yield the tasks' TCP sockets with their inodes. Each is a copy, closed after its step."""
     for pid in tasks:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError), pinned(pid, owner) as task:
@@ -189,7 +189,7 @@ def _copied(task: PinnedTask, number: int, inode: str) -> Iterator[tuple[str, so
     except OSError as error:
         if error.errno in (errno.EBADF, errno.ESRCH):  # closed since we listed it
             return
-        raise Refused(f"its connections cannot be opened: {error.strerror}") from error
+        raise RequestRefused(f"its connections cannot be opened: {error.strerror}") from error
     with socket.socket(fileno=descriptor) as copy:
         if copy.type == socket.SOCK_STREAM and copy.family in (socket.AF_INET, socket.AF_INET6):
             yield inode, copy

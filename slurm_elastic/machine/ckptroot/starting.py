@@ -10,38 +10,38 @@ from collections.abc import Sequence
 from . import caller as callers
 from . import criu, dmtcp, job_state, outputs
 from .caller import Caller
-from .image_wait import Ended, ImageWait
+from .image_wait import ImageWait, RunEnded
 from .job_state import JobState
 from .payload import Payload
-from .quota import Quota
+from .quota import JobQuota
 from .run import Run
 from .session import Session
 from .signals import Relay
-from .site import Refused, Site, read
-from .store import Meta, Store, Taken, read_script
+from .site import HelperSite, RequestRefused, read
+from .store import JobStore, Meta, Taken, read_script
 
 METHODS = {"criu": criu, "dmtcp": dmtcp}
 
 
-def allowed(method: str, config: str, *, asks: bool = False) -> tuple[Site, Caller]:
+def allowed(method: str, config: str, *, asks: bool = False) -> tuple[HelperSite, Caller]:
     """Return the configuration and the caller. Refused if this node does not offer the method, or
     not to this caller.
     """
     if method not in METHODS:
-        raise Refused(f"unknown method {method!r}")
+        raise RequestRefused(f"unknown method {method!r}")
     site = read(config)
     METHODS[method].available(site)
     return site, callers.identify(site, asks=asks)
 
 
 def begin(
-    site: Site, caller: Caller, umask: int, method: str, argv: Sequence[str]
-) -> tuple[Store, Session]:
+    site: HelperSite, caller: Caller, umask: int, method: str, argv: Sequence[str]
+) -> tuple[JobStore, Session]:
     """Start or restore the job. ``argv`` is the script that Slurm started, and its arguments.
 
     After any exception, such as Ended or Refused, nothing was started.
     """
-    store, wait = Store(site, caller.job), ImageWait(caller.job)
+    store, wait = JobStore(site, caller.job), ImageWait(caller.job)
     payload = Payload(
         argv=(str(store.path / "script"), *argv[1:]),
         environment=caller.environment,
@@ -69,7 +69,7 @@ def begin(
     return store, session
 
 
-def drive(store: Store, session: Session) -> int:
+def drive(store: JobStore, session: Session) -> int:
     """Run the session to its end and return the payload's wait status."""
     try:
         status = session.run()
@@ -79,7 +79,7 @@ def drive(store: Store, session: Session) -> int:
         store.close()
 
 
-def take(site: Site, caller: Caller, store: Store, wait: ImageWait) -> JobState:
+def take(site: HelperSite, caller: Caller, store: JobStore, wait: ImageWait) -> JobState:
     """Take the job's directory. Return slurmctld's state of the job, read after any wait."""
     wait.patient = may_have_images(store, caller)
     state = _ask(site, caller, wait, caller.restarts)
@@ -94,7 +94,7 @@ def take(site: Site, caller: Caller, store: Store, wait: ImageWait) -> JobState:
     return _ask(site, caller, wait, state.restarts) if wait.waited else state
 
 
-def _ask(site: Site, caller: Caller, wait: ImageWait, restarts: int | None) -> JobState:
+def _ask(site: HelperSite, caller: Caller, wait: ImageWait, restarts: int | None) -> JobState:
     """Return slurmctld's state of the job.
 
     ``restarts``: how often the job was restarted before this run, if known. Ended if the run is
@@ -105,16 +105,16 @@ def _ask(site: Site, caller: Caller, wait: ImageWait, restarts: int | None) -> J
         if state is not None:
             break
         if not wait.retry_after_pause("slurmctld does not answer"):
-            raise Refused("slurmctld does not answer")
+            raise RequestRefused("slurmctld does not answer")
     # If our node had lost its connection, the job may already run on another node.
     if wait.waited and state.ends(state.restarts if restarts is None else restarts):
-        raise Ended(f"Slurm says {state.state}, restarted {state.restarts} times")
+        raise RunEnded(f"Slurm says {state.state}, restarted {state.restarts} times")
     check_owner(state, caller)
     return state
 
 
 def meta_of(
-    site: Site, caller: Caller, store: Store, state: JobState, method: str, script: str
+    site: HelperSite, caller: Caller, store: JobStore, state: JobState, method: str, script: str
 ) -> Meta:
     """Return how the job began, in this run or an earlier one.
 
@@ -125,7 +125,7 @@ def meta_of(
     if state.restarts and before and (before.uid, before.gid, before.method) == own_values:
         return before
     if before and before.uid != caller.uid:
-        Quota(site, caller.job, before.uid, store.path).forget()
+        JobQuota(site, caller.job, before.uid, store.path).forget()
     label = state.label(caller.job)
     meta = Meta(caller.job, label, caller.uid, caller.gid, method, outputs.of_step())
     store.begin(meta, read_script(caller, script))
@@ -135,10 +135,12 @@ def meta_of(
 def check_owner(state: JobState, caller: Caller) -> None:
     """Refused if the job does not belong to the user who called sudo."""
     if state.uid != caller.uid:
-        raise Refused(f"job {caller.job} is of uid {state.uid}, sudo was called by {caller.uid}")
+        raise RequestRefused(
+            f"job {caller.job} is of uid {state.uid}, sudo was called by {caller.uid}"
+        )
 
 
-def may_have_images(store: Store, caller: Caller) -> bool:
+def may_have_images(store: JobStore, caller: Caller) -> bool:
     """Return whether this is a restart, as far as we can tell without slurmctld.
 
     A user who fakes that only makes his own job wait.
@@ -154,8 +156,8 @@ def plain(config: str, umask: int, argv: list[str]) -> Payload:
     """
     try:
         sudo = read(config).sudo
-    except (Refused, OSError, ValueError):
-        sudo = Site.sudo
+    except (RequestRefused, OSError, ValueError):
+        sudo = HelperSite.sudo
     user, gid = callers.sudo_user(), callers.sudo_number("SUDO_GID")
     return Payload(
         argv=argv,

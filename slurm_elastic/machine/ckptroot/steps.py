@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .caller import program_of
 from .proc import processes, status_of
-from .site import Refused, Site
+from .site import HelperSite, RequestRefused
 
 _TITLE = re.compile(rb"slurmstepd: \[(?:StepId=)?(\d+)(?:\+\d+)?\.([\w+]+)\]")
 """The title in Slurm 22.05 to 26.05: 12.0, 12.batch, 12.interactive; 12+1.0 or 12.0+1 for a
@@ -24,7 +24,7 @@ _OWN = (b"batch", b"extern")
 """The script itself, and the step for logins by ssh."""
 
 
-def check(site: Site, job: int, tasks: Iterable[int], method: str) -> None:
+def check(site: HelperSite, job: int, tasks: Iterable[int], method: str) -> None:
     """Refused if a step of the job runs on this node, or if a task is srun.
 
     The step of such an srun may still wait for resources or for slurmd.
@@ -33,10 +33,10 @@ def check(site: Site, job: int, tasks: Iterable[int], method: str) -> None:
     if any(os.path.basename(program_of(pid)) == "srun" for pid in tasks):
         step = step or "one that begins or ends"
     if step:
-        raise Refused(f"it runs a step (srun), which {method} does not save: {step}")
+        raise RequestRefused(f"it runs a step (srun), which {method} does not save: {step}")
 
 
-def running(site: Site, job: int) -> Iterator[str]:
+def running(site: HelperSite, job: int) -> Iterator[str]:
     """Yield the job's steps on this node except its script, such as 12.0."""
     stepd = os.path.realpath(site.slurmstepd)
     for pid in processes():

@@ -28,9 +28,9 @@ from typing import Any, ClassVar
 from . import files
 from . import manifest as manifests
 from .caller import Caller
-from .manifest import Manifest
+from .manifest import ImageManifest
 from .rights import as_user, let_run
-from .site import Refused, Site, trust
+from .site import HelperSite, RequestRefused, trust
 
 _MAX_SCRIPT_BYTES = 64 << 20
 """Slurm's own default is 4 MiB (slurm.conf(5), max_script_size)."""
@@ -55,7 +55,7 @@ class Meta:
 
 
 @dataclass(frozen=True)
-class Request:
+class HeadRequest:
     """A request of the head.
 
     ``verb``: checkpoint, release or remove. ``stop``: stop the job afterwards. ``within``: seconds
@@ -69,18 +69,18 @@ class Request:
     closes: bool = False
 
 
-class Taken(Refused):
+class Taken(RequestRefused):
     """Another run has the directory. It releases the directory soon if it has ended."""
 
 
-class Store:
+class JobStore:
     """The directory of one job, which only this program creates. All its files except the script
     are root's.
     """
 
     guarded_by: ClassVar = {"lock": "to change the directory, of all processes"}
 
-    def __init__(self, site: Site, job: int) -> None:
+    def __init__(self, site: HelperSite, job: int) -> None:
         self.path = site.jobs / str(job)
         self.job = job
         self.site = site
@@ -98,7 +98,7 @@ class Store:
             trust(self.path, directory=True)
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except PermissionError as error:
-            raise Refused(f"{error.filename}: root may not write there ({error.strerror}):"
+            raise RequestRefused(f"{error.filename}: root may not write there ({error.strerror}):"
                           " the export squashes root (no_root_squash)") from error  # fmt: skip
         try:
             self._take(lock)
@@ -127,7 +127,7 @@ class Store:
             status = path.lstat()
             if status.st_uid != 0:
                 path.rmdir()
-                raise Refused(f"{path}: made by root, it belongs to uid {status.st_uid}:"
+                raise RequestRefused(f"{path}: made by root, it belongs to uid {status.st_uid}:"
                               " the export squashes root (no_root_squash)")  # fmt: skip
             self._set_owner(path, mode)
 
@@ -157,24 +157,24 @@ class Store:
             return Meta(
                 **files.json_of(files.read(self.path / "meta.json", _MAX_META_BYTES, owners=(0,)))
             )
-        except (FileNotFoundError, ValueError, TypeError, Refused):
+        except (FileNotFoundError, ValueError, TypeError, RequestRefused):
             return None
 
-    def request(self) -> Request | None:
+    def request(self) -> HeadRequest | None:
         """Return SlurmUser's last request, or None if there is none, or it cannot be read."""
         owners = (0, self.site.reader[0])
         try:
             values = files.json_of(
                 files.read(self.path / "request", _MAX_REQUEST_BYTES, owners=owners)
             )
-            return Request(
+            return HeadRequest(
                 id=str(values["id"]),
                 verb=str(values["verb"]),
                 stop=bool(values.get("stop", False)),
                 within=float(values.get("within", 0.0)),
                 closes=values.get("tcp") == "close",
             )
-        except (OSError, Refused, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, RequestRefused, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def add_log_line(self, line: str) -> None:
@@ -208,7 +208,7 @@ class Store:
         self._set_owner(path, 0o2750)
         return path
 
-    def accept(self, path: Path, manifest: Manifest) -> Path:
+    def accept(self, path: Path, manifest: ImageManifest) -> Path:
         """Seal the complete image, give it its name, and delete the oldest images beyond
         ``keep``.
         """
@@ -228,7 +228,7 @@ class Store:
         """Remove a useless image. If that fails, it only takes room."""
         try:
             files.remove(path)
-        except (OSError, Refused) as error:
+        except (OSError, RequestRefused) as error:
             self.add_log_line(f"image {path.name} stays: {error}")
 
     def remove(self) -> None:
@@ -257,7 +257,7 @@ class Store:
             return self._last_listed
         images = []
         for path in self.images():
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RequestRefused):
                 manifest = manifests.read(path, self.site.key)
                 values = {
                     k: v for k, v in asdict(manifest).items() if k not in ("files", "writing")
@@ -296,10 +296,10 @@ def read_script(caller: Caller, path: str) -> bytes:
         try:
             content = files.read(path, _MAX_SCRIPT_BYTES)
         except OSError as error:
-            raise Refused(f"the script cannot be read: {error.strerror}") from error
+            raise RequestRefused(f"the script cannot be read: {error.strerror}") from error
     _, marker, script = content.partition(_MARKER)
     if not marker:
-        raise Refused("the script has no mark of the launcher")
+        raise RequestRefused("the script has no mark of the launcher")
     return script
 
 

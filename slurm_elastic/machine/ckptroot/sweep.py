@@ -13,11 +13,11 @@ from pathlib import Path
 from . import files, job_state
 from .job_state import JobState
 from .quota import tidy
-from .site import Refused, Site, trust
-from .store import REMOVED, Store
+from .site import HelperSite, RequestRefused, trust
+from .store import REMOVED, JobStore
 
 
-def sweep(site: Site) -> list[str]:
+def sweep(site: HelperSite) -> list[str]:
     """Remove the directories of ended jobs; return a sentence for each."""
     if not site.jobs.exists() or not job_state.is_up(site):
         return []
@@ -25,12 +25,12 @@ def sweep(site: Site) -> list[str]:
     lines = [line for path in sorted(site.jobs.iterdir()) if (line := _sweep_safely(site, path))]
     try:
         tidy(site)
-    except (OSError, Refused) as error:
+    except (OSError, RequestRefused) as error:
         lines.append(f"quotas stay as they are: {error}")
     return lines
 
 
-def _sweep_safely(site: Site, path: Path) -> str:
+def _sweep_safely(site: HelperSite, path: Path) -> str:
     """Sweep one directory. An error must not stop the others; the next sweep retries."""
     try:
         return _sweep_job(site, path)
@@ -38,7 +38,7 @@ def _sweep_safely(site: Site, path: Path) -> str:
         return f"job {path.name}: stays: {str(error) or type(error).__name__}"
 
 
-def _sweep_job(site: Site, path: Path) -> str:
+def _sweep_job(site: HelperSite, path: Path) -> str:
     if path.name.startswith(REMOVED):
         return _remove_rest(path)
     if not path.name.isdigit() or path.is_symlink():
@@ -46,7 +46,7 @@ def _sweep_job(site: Site, path: Path) -> str:
     state = job_state.ask(site, int(path.name))
     if state is None or not state.is_over():
         return ""
-    store = Store(site, int(path.name))
+    store = JobStore(site, int(path.name))
     request = store.request()
     # The head may ask for the removal of a directory whose job it knows to be over.
     is_asked_for = request is not None and request.verb == "remove"
@@ -55,7 +55,7 @@ def _sweep_job(site: Site, path: Path) -> str:
         return ""
     try:
         store.open()
-    except Refused:
+    except RequestRefused:
         return ""
     try:
         store.remove()
@@ -73,7 +73,7 @@ def _remove_rest(path: Path) -> str:
     return f"job {path.name.removeprefix(REMOVED).partition('-')[0]}: the rest of it removed"
 
 
-def _same_user(store: Store, state: JobState) -> bool:
+def _same_user(store: JobStore, state: JobState) -> bool:
     """Return whether the directory belongs to a job of the same user."""
     try:
         meta = store.meta()

@@ -20,7 +20,7 @@ from pathlib import Path
 from .caller import CLEAN
 from .kernel import LIBC, join_ipc, mount_beside, unmount, unshare_ipc
 from .payload import calm
-from .site import Refused
+from .site import RequestRefused
 
 _SYSCTLS = Path("/proc/sys")
 _LIMITS = {
@@ -103,7 +103,7 @@ def limits_ignored() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldObjects:
     """The contents of a namespace.
 
     ``beyond``: bytes of segments that its processes do not have in memory, because CRIU saves whole
@@ -114,12 +114,12 @@ class Held:
     semaphores: bool
 
 
-def held(namespace: int) -> Held | None:
+def held(namespace: int) -> HeldObjects | None:
     """Return the contents of the namespace behind the descriptor; None if it is empty."""
     segments, semaphores, queues = (_entries(table) for table in _read(namespace))
     if not (segments or semaphores or queues):
         return None
-    return Held(sum(map(_beyond, segments)), bool(semaphores))
+    return HeldObjects(sum(map(_beyond, segments)), bool(semaphores))
 
 
 def check_undone(tasks: Iterable[int], plain: int) -> None:
@@ -133,9 +133,11 @@ def check_undone(tasks: Iterable[int], plain: int) -> None:
         compared = LIBC.syscall(_KCMP[os.uname().machine], plain, pid, _SYSVSEM, 0, 0)
         error = ctypes.get_errno() if compared < 0 else 0
         if compared > 0:
-            raise Refused("semaphores may be undone at the end of a process of it (SEM_UNDO)")
+            raise RequestRefused(
+                "semaphores may be undone at the end of a process of it (SEM_UNDO)"
+            )
         if error not in (0, errno.ESRCH):
-            raise Refused(f"its semaphores cannot be looked into: {os.strerror(error)}")
+            raise RequestRefused(f"its semaphores cannot be looked into: {os.strerror(error)}")
 
 
 def _read(namespace: int) -> list[str]:
@@ -151,9 +153,13 @@ def _read(namespace: int) -> list[str]:
             timeout=_READ_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise Refused(f"its System V IPC was not read within {_READ_TIMEOUT_S:.0f} s") from error
+        raise RequestRefused(
+            f"its System V IPC was not read within {_READ_TIMEOUT_S:.0f} s"
+        ) from error
     if result.returncode != 0:
-        raise Refused(f"its System V IPC cannot be read: {result.stderr.decode(errors='replace')}")
+        raise RequestRefused(
+            f"its System V IPC cannot be read: {result.stderr.decode(errors='replace')}"
+        )
     return result.stdout.decode("ascii").split("==> /proc/sysvipc/")[1:]
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from . import capabilities
 from .proc import is_apart, is_dead, memory_of, shared_of, status_of, threads_of
-from .rights import User
-from .site import Refused
+from .rights import RightsUser
+from .site import RequestRefused
 
 NEEDED = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _MAX_GROUPS = 128
@@ -23,7 +23,7 @@ groups_match).
 _FILTER = "2"  # proc(5), Seccomp in status: SECCOMP_MODE_FILTER
 
 
-def check(tasks: Iterable[int], user: User) -> int:
+def check(tasks: Iterable[int], user: RightsUser) -> int:
     """Return the memory of all tasks (bytes). Refused if any of them could not be restored."""
     memory = 0
     for pid in tasks:
@@ -33,12 +33,12 @@ def check(tasks: Iterable[int], user: User) -> int:
         status = status_of(pid)
         problem = obstacle(pid, owner, status, user)
         if problem:
-            raise Refused(f"process {status.get('Name', pid)} {problem}")
+            raise RequestRefused(f"process {status.get('Name', pid)} {problem}")
         memory += memory_of(status) + shared_of(pid, status)
     return memory
 
 
-def obstacle(pid: int, owner: int | None, status: dict[str, str], user: User) -> str:
+def obstacle(pid: int, owner: int | None, status: dict[str, str], user: RightsUser) -> str:
     """Return what prevents a restore of the task, or "".
 
     It is judged by the task's status (proc(5)) and the ``owner`` of its descriptors.

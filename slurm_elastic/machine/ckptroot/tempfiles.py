@@ -28,7 +28,7 @@ from .mounts import is_local
 from .packing import Item, finish, item_of, pack, unpack
 from .proc import others_of
 from .rights import as_user
-from .site import Refused
+from .site import RequestRefused
 from .walk import Seen, Walk
 
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - where programs leave files, not ours
@@ -108,7 +108,7 @@ class TempFiles:
     def discard(self) -> None:
         """Remove the TMPDIR that we gave the job, because it is no longer here."""
         for path in self._made:
-            with contextlib.suppress(OSError, Refused), as_user(self._caller):
+            with contextlib.suppress(OSError, RequestRefused), as_user(self._caller):
                 files.remove(Path(path))
 
     def own_files(self, tasks: Collection[int]) -> dict[str, os.stat_result]:
@@ -128,13 +128,13 @@ class TempFiles:
             p for p in self.places if any(path.startswith(p) for path in job_files)
         )
         if len(job_files) > MAX_ITEMS:
-            raise Refused(
+            raise RequestRefused(
                 f"it has {len(job_files)} files in {where}, {MAX_ITEMS} at most travel with it"
             )
         size = sum(status.st_blocks * 512 for status in job_files.values())
         if size > MAX_DATA_BYTES:
             limit = f"{MAX_DATA_BYTES >> 20} MiB at most travel with it"
-            raise Refused(f"it has {size >> 20} MiB of files in {where}, {limit}")
+            raise RequestRefused(f"it has {size >> 20} MiB of files in {where}, {limit}")
         return job_files
 
     def _without_others(
@@ -151,7 +151,7 @@ class TempFiles:
             if self._is_own(path) or file in used_by_job:
                 kept[path] = status
             elif file not in used_by_others and not stat.S_ISDIR(status.st_mode):
-                raise Refused(
+                raise RequestRefused(
                     f"{path} may be its own or that of another process of its user on this node"
                 )
         for path in [path for path in candidates if path not in kept]:
@@ -187,7 +187,7 @@ class TempFiles:
         for path in links:
             if not self.holds(path):
                 self.take_back()
-                raise Refused(f"link remap of a file that is not of this node alone: {path}")
+                raise RequestRefused(f"link remap of a file that is not of this node alone: {path}")
 
     def take_back(self) -> None:
         """Remove the names that CRIU gave to files in this save, or in the save that made the
@@ -229,7 +229,7 @@ class TempFiles:
         packed = {"own": self._made, "lent": self._lent, "items": [asdict(item) for item in items]}
         text = json.dumps(packed).encode()
         if len(text) > MAX_INDEX_BYTES:
-            raise Refused("the names of its files in temporary directories are too long")
+            raise RequestRefused("the names of its files in temporary directories are too long")
         with open(files.opened(image / INDEX, flags, mode=0o640), "wb") as file:
             file.write(text)
 
@@ -327,7 +327,7 @@ class TempFiles:
 
     def _check_place(self, path: str) -> None:
         if not (self.holds(path) or self._is_own(path)):
-            raise Refused(f"{path}: not in a temporary directory of this node")
+            raise RequestRefused(f"{path}: not in a temporary directory of this node")
 
     def make_way(self, path: str) -> None:
         """Free a path: remove a file if this job has left it, or has the place to itself.
@@ -345,18 +345,18 @@ class TempFiles:
             os.unlink(path)
             return
         if not is_its and (other := others_of(self._caller.uid, ())):
-            raise Refused(f"{path} is there already, and may be of process {min(other)}")
+            raise RequestRefused(f"{path} is there already, and may be of process {min(other)}")
         for name in (f"{path}.before-{self._caller.job}.{n}" for n in range(1000)):
             if not os.path.lexists(name):
                 os.rename(path, name)
                 return
-        raise Refused(f"{path} is there already")
+        raise RequestRefused(f"{path} is there already")
 
 
 def _check_is_open(path: str, status: os.stat_result) -> None:
     """Refused for a directory that the user may not list or enter: we would miss its files."""
     if stat.S_ISDIR(status.st_mode) and ~status.st_mode & (stat.S_IRUSR | stat.S_IXUSR):
-        raise Refused(f"{path} cannot be looked through with the rights of its user")
+        raise RequestRefused(f"{path} cannot be looked through with the rights of its user")
 
 
 def _remove_unchanged(path: str, state: tuple[int, int]) -> None:
@@ -383,4 +383,4 @@ def _refused_on_error(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from error
+        raise RequestRefused(f"{path}: {error.strerror}") from error

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from .kernel import LIBC
-from .rights import User, as_user
-from .site import Refused
+from .rights import RightsUser, as_user
+from .site import RequestRefused
 
 _CALLS = {"x86_64": (0xC000003E, 317, 76), "aarch64": (0xC00000B7, 277, 45)}
 """By machine: its number in linux/audit.h, and the numbers of seccomp() and truncate()."""
@@ -108,10 +108,10 @@ class Handover:
         return descriptors[0] if descriptors else None
 
 
-class Keeper:
+class FileKeeper:
     """The process ``pid`` that answers the calls. After ``restored`` it lets all calls pass."""
 
-    def __init__(self, calls: int, paths: Collection[str], user: User) -> None:
+    def __init__(self, calls: int, paths: Collection[str], user: RightsUser) -> None:
         restored_end, self._tell = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -133,16 +133,18 @@ class Keeper:
             os.waitpid(self.pid, 0)
 
 
-def keep(handover: Handover, paths: Collection[str], user: User) -> Keeper:
+def keep(handover: Handover, paths: Collection[str], user: RightsUser) -> FileKeeper:
     """Return the keeper of a forked child. Refused if the child could not have the filter."""
     calls = handover.take()
     if calls is None:
-        raise Refused(f"DMTCP would cut {min(paths)}, to which other jobs may append: this node "
-                      "cannot filter system calls (seccomp user notification)")  # fmt: skip
-    return Keeper(calls, paths, user)
+        raise RequestRefused(
+            f"DMTCP would cut {min(paths)}, to which other jobs may append: this node "
+            "cannot filter system calls (seccomp user notification)"
+        )
+    return FileKeeper(calls, paths, user)
 
 
-def _run_keeper(calls: int, restored_end: int, paths: frozenset[str], user: User) -> NoReturn:
+def _run_keeper(calls: int, restored_end: int, paths: frozenset[str], user: RightsUser) -> NoReturn:
     """Answer calls until the last process with the filter has ended."""
     try:
         os.setsid()
@@ -159,7 +161,7 @@ def _run_keeper(calls: int, restored_end: int, paths: frozenset[str], user: User
         os._exit(0)
 
 
-def _answer_all(calls: int, restored_end: int, paths: frozenset[str], user: User) -> None:
+def _answer_all(calls: int, restored_end: int, paths: frozenset[str], user: RightsUser) -> None:
     poll = select.poll()
     poll.register(calls, select.POLLIN)
     poll.register(restored_end, select.POLLIN)
@@ -175,7 +177,7 @@ def _answer_all(calls: int, restored_end: int, paths: frozenset[str], user: User
                 _answer_one(calls, paths, user)
 
 
-def _answer_one(calls: int, paths: frozenset[str], user: User) -> None:
+def _answer_one(calls: int, paths: frozenset[str], user: RightsUser) -> None:
     call = bytearray(_CALL.size)
     # ENOENT: the call was interrupted since.
     with contextlib.suppress(OSError):
@@ -186,7 +188,7 @@ def _answer_one(calls: int, paths: frozenset[str], user: User) -> None:
 
 
 def _is_kept(
-    calls: int, number: int, pid: int, address: int, paths: frozenset[str], user: User
+    calls: int, number: int, pid: int, address: int, paths: frozenset[str], user: RightsUser
 ) -> bool:
     """Return whether the call is for a file in ``paths``. Used only during the restore."""
     with contextlib.suppress(OSError):
@@ -220,7 +222,7 @@ def _is_same(path: str, other: str) -> bool:
 def check_possible(paths: Collection[str]) -> None:
     """Refused if DMTCP would truncate these files at a restart and this node cannot prevent it."""
     if paths and not is_possible():
-        raise Refused(
+        raise RequestRefused(
             f"it appends to {min(paths)}, as other jobs may, and DMTCP would cut the file at a "
             "restart: this node cannot filter system calls (seccomp user notification)"
         )

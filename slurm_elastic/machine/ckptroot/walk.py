@@ -11,7 +11,7 @@ import stat
 from collections.abc import Collection, Iterator
 
 from .mounts import mount_points, mounts
-from .site import Refused
+from .site import RequestRefused
 
 MAX_ENTRIES = 200_000
 """How many files and directories we visit in the directories of one user."""
@@ -70,7 +70,7 @@ class Walk:
         if self._counts[owner] <= MAX_ENTRIES:
             return True
         if owner == self._uid or owner in self.used:
-            raise Refused(
+            raise RequestRefused(
                 f"more than {MAX_ENTRIES} files are in directories of uid {owner} in {place}"
             )
         return False

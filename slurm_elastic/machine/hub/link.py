@@ -15,7 +15,7 @@ from pathlib import Path
 from slurm_elastic.base import writing
 from slurm_elastic.config.joining import Network
 from slurm_elastic.machine.hub.wire import HubError, PeerSeen
-from slurm_elastic.policies.repair.peers import Peer, head_address
+from slurm_elastic.policies.repair.peers import TunnelPeer, head_address
 
 KERNEL, USERSPACE = "kernel", "wireguard-go"
 _OUR_KINDS = ("wireguard", "tun")
@@ -111,7 +111,7 @@ class Link:
                 return str(interface.get("linkinfo", {}).get("info_kind", "unknown"))
         return ""
 
-    def set_peers(self, peers: Sequence[Peer]) -> None:
+    def set_peers(self, peers: Sequence[TunnelPeer]) -> None:
         """Give the interface exactly these peers. Peers without a key are left out: they use no
         tunnel.
         """

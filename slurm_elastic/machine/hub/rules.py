@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 
 from slurm_elastic.config.joining import Network
-from slurm_elastic.policies.repair.peers import ENROL_PORT, Peer, head_address
+from slurm_elastic.policies.repair.peers import ENROL_PORT, TunnelPeer, head_address
 
 TABLE = "slurm_elastic_hub"
 
 
-def table(network: Network, peers: Sequence[Peer], slurm: Sequence[str]) -> str:
+def table(network: Network, peers: Sequence[TunnelPeer], slurm: Sequence[str]) -> str:
     """Return the nft commands that replace the table. ``slurm``: Slurm's ports on the head
     (``6817``, ``60001-63000``).
     """

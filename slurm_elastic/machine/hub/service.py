@@ -26,7 +26,7 @@ from slurm_elastic.machine.hub.link import Link, make_key, run
 from slurm_elastic.machine.hub.ports import slurm_ports
 from slurm_elastic.machine.hub.rules import table
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message
-from slurm_elastic.policies.repair.peers import Peer, head_address
+from slurm_elastic.policies.repair.peers import TunnelPeer, head_address
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Hub:
         if self._link is not None:
             make_key(self._network)
         try:
-            peers = msgspec.json.decode(self._peers_file.read_bytes(), type=tuple[Peer, ...])
+            peers = msgspec.json.decode(self._peers_file.read_bytes(), type=tuple[TunnelPeer, ...])
             check(self._network, peers)  # the configuration may have changed since
         except (FileNotFoundError, msgspec.DecodeError, ValueError) as error:
             log.info("no peers from an earlier run, none is admitted: %s", error)
@@ -80,7 +80,7 @@ class Hub:
         peers = (replace(p, live=p.key not in self._enrolling) for p in self._link.peers())
         return HubAnswer(ok=True, peers=tuple(peers), how=self._link.how, plain=self._plain)
 
-    def _apply(self, peers: Sequence[Peer]) -> None:
+    def _apply(self, peers: Sequence[TunnelPeer]) -> None:
         """Admit these peers and no others."""
         if self._link is not None:
             self._link.require_ours()
@@ -94,7 +94,7 @@ class Hub:
         writing.replace(self._peers_file, msgspec.json.encode(list(peers)), 0o600)
 
 
-def check(network: Network, peers: Sequence[Peer]) -> None:
+def check(network: Network, peers: Sequence[TunnelPeer]) -> None:
     """ValueError if a peer has an address or key that it may not have, or if two have the same."""
     subnet, head = IPv4Network(network.subnet), head_address(network.subnet)
     for peer in peers:

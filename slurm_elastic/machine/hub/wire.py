@@ -11,9 +11,9 @@ import socket
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.base.bounded import Budget, exchange
+from slurm_elastic.base.bounded import ReadBudget, exchange
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.policies.repair.peers import Peer
+from slurm_elastic.policies.repair.peers import TunnelPeer
 
 MAX_ANSWER_BYTES = 16 << 20
 """A peer takes a few hundred bytes."""
@@ -27,7 +27,7 @@ class HubError(SlurmElasticError):
 class Apply(Struct, frozen=True, kw_only=True, tag_field="op", tag="apply"):
     """Admit exactly these peers."""
 
-    peers: tuple[Peer, ...]
+    peers: tuple[TunnelPeer, ...]
 
 
 class Show(Struct, frozen=True, kw_only=True, tag_field="op", tag="show"):
@@ -74,7 +74,7 @@ def ask(path: str, message: Message, timeout: float = TIMEOUT_S) -> HubAnswer:
             connection.settimeout(timeout)
             connection.connect(path)
             line = exchange(
-                connection, msgspec.json.encode(message), Budget(MAX_ANSWER_BYTES, timeout)
+                connection, msgspec.json.encode(message), ReadBudget(MAX_ANSWER_BYTES, timeout)
             )
         answer = msgspec.json.decode(line, type=HubAnswer)
     except (OSError, msgspec.DecodeError) as error:

@@ -21,14 +21,14 @@ import msgspec
 
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.driver import AgentSettings, Driver
-from slurm_elastic.machine.local.records import Register
+from slurm_elastic.machine.local.records import LocalRegister
 from slurm_elastic.machine.local.wire import (
     AgentAnswer,
     LaunchOrder,
     List,
+    MachineRecord,
     Message,
     Ping,
-    Record,
     Terminate,
 )
 from slurm_elastic.model.cluster import STANDING, InstanceState
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a failure of the agent
+class AgentRefusal(Exception):  # noqa: N818 - an answer, not a failure of the agent
     """The agent's answer to a request that it refuses. The request has started nothing."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -47,13 +47,13 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure of the agent
         self.message = message
 
 
-class Agent:
+class LocalAgent:
     """The machines of one ``local`` cloud. Only one agent at a time may use a directory."""
 
     def __init__(self, settings: AgentSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._clock = clock
-        self._register = Register(settings.directory)
+        self._register = LocalRegister(settings.directory)
         self._driver = Driver(settings, self._register, clock)
 
     def close(self) -> None:
@@ -85,14 +85,14 @@ class Agent:
                 case Terminate():
                     self.terminate(message)
                     return AgentAnswer(ok=True)
-        except Refusal as refusal:
+        except AgentRefusal as refusal:
             log.info("refused code=%s message=%s", refusal.code, refusal.message)
             return AgentAnswer(ok=False, code=refusal.code, message=refusal.message)
         except OSError as error:
             log.exception("request failed")
             return AgentAnswer(ok=False, code="InternalError", message=str(error))
 
-    def launch(self, message: LaunchOrder) -> tuple[Record, ...]:
+    def launch(self, message: LaunchOrder) -> tuple[MachineRecord, ...]:
         """Start machines for the message's nodes and return them.
 
         A repeated launch of a generation returns its machines and starts no new ones. Refusal.
@@ -108,7 +108,7 @@ class Agent:
         log.info("launch generation=%s machines=%d", message.generation, len(records))
         return records
 
-    def _earlier_machines(self, message: LaunchOrder) -> tuple[Record, ...]:
+    def _earlier_machines(self, message: LaunchOrder) -> tuple[MachineRecord, ...]:
         """Return the remaining machines of an earlier launch of this generation.
 
         Refusal if all of them have ended: a repeated launch must not replace them.
@@ -117,7 +117,7 @@ class Agent:
         launched = [r for r in self._register.all() if (r.cluster, r.generation) == launch_key]
         standing = [r for r in launched if r.state in STANDING]
         if launched and not standing:
-            raise Refusal("Gone", f"all machines of launch {message.generation} have ended")
+            raise AgentRefusal("Gone", f"all machines of launch {message.generation} have ended")
         return tuple(sorted(standing, key=lambda r: r.index))
 
     def terminate(self, message: Terminate) -> None:
@@ -130,7 +130,7 @@ class Agent:
                     self._begin_stop(record)
         self._driver.wake()
 
-    def _begin_stop(self, record: Record) -> None:
+    def _begin_stop(self, record: MachineRecord) -> None:
         if record.state not in STANDING:
             return
         log.info("terminate machine=%s node=%s", record.id, record.node)
@@ -142,32 +142,34 @@ class Agent:
     def _validate(self, message: LaunchOrder) -> None:
         for name in (message.generation, message.cluster):
             if not _NAME.fullmatch(name):
-                raise Refusal("InvalidRequest", f"{name!r} is not a name")
+                raise AgentRefusal("InvalidRequest", f"{name!r} is not a name")
         if unknown_nodes := sorted(set(message.nodes) - self._settings.nodes):
-            raise Refusal("UnknownNode", f"not a node of this cloud: {', '.join(unknown_nodes)}")
+            raise AgentRefusal(
+                "UnknownNode", f"not a node of this cloud: {', '.join(unknown_nodes)}"
+            )
         if not message.nodes or len(set(message.nodes)) < len(message.nodes):
-            raise Refusal("InvalidRequest", "nodes must be named, and each once")
+            raise AgentRefusal("InvalidRequest", "nodes must be named, and each once")
 
     def _room(self, message: LaunchOrder) -> int:
         standing = self._register.standing()
         if busy := sorted({r.node for r in standing} & set(message.nodes)):
-            raise Refusal("NodeBusy", f"there is a machine already for: {', '.join(busy)}")
+            raise AgentRefusal("NodeBusy", f"there is a machine already for: {', '.join(busy)}")
         room = min(self._settings.room - len(standing), len(message.nodes))
         if room < 1:
             occupancy = f"{len(standing)} of {self._settings.room} machines are in use"
-            raise Refusal(
+            raise AgentRefusal(
                 "InsufficientCapacity", f"{occupancy}, {len(message.nodes)} more requested"
             )
         return room
 
-    def _new_records(self, message: LaunchOrder, room: int) -> tuple[Record, ...]:
+    def _new_records(self, message: LaunchOrder, room: int) -> tuple[MachineRecord, ...]:
         now = self._clock()
         # Hash the cluster, too: generations are unique only within a cluster. Ids are file names
         # and are read by people, so keep them short.
         launch = f"{message.cluster} {message.generation}"
         name = hashlib.sha256(launch.encode()).hexdigest()[:10]
         return tuple(
-            Record(
+            MachineRecord(
                 id=f"m-{name}-{index}",
                 cluster=message.cluster,
                 node=node,

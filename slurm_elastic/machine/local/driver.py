@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.machine.local import local_processes
-from slurm_elastic.machine.local.records import Register
-from slurm_elastic.machine.local.wire import Record
+from slurm_elastic.machine.local.records import LocalRegister
+from slurm_elastic.machine.local.wire import MachineRecord
 from slurm_elastic.model.cluster import InstanceState
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Driver:
     """
 
     def __init__(
-        self, settings: AgentSettings, register: Register, clock: Callable[[], float]
+        self, settings: AgentSettings, register: LocalRegister, clock: Callable[[], float]
     ) -> None:
         self._settings = settings
         self._register = register
@@ -85,7 +85,7 @@ class Driver:
         for record in self._register.all():
             self._step(record)
 
-    def _step(self, record: Record) -> None:
+    def _step(self, record: MachineRecord) -> None:
         try:
             if record.state == InstanceState.PENDING:
                 self._boot(record)
@@ -97,7 +97,7 @@ class Driver:
             # One machine's error must not stop the others. The next round retries this machine.
             log.exception("machine failed id=%s node=%s", record.id, record.node)
 
-    def _boot(self, record: Record) -> None:
+    def _boot(self, record: MachineRecord) -> None:
         must_wait = self._clock() < record.due or record.node in self._settings.never_boot
         if must_wait or self._must_wait_for_others(record):
             return
@@ -107,7 +107,7 @@ class Driver:
             if current is not None and current.state == InstanceState.PENDING:
                 self._start(current)
 
-    def _start(self, record: Record) -> None:
+    def _start(self, record: MachineRecord) -> None:
         try:
             process = local_processes.start(
                 local_processes.SlurmdSettings(
@@ -125,7 +125,7 @@ class Driver:
         self._register.save(record, state=InstanceState.RUNNING, process=process)
         log.info("started node=%s machine=%s pid=%d", record.node, record.id, process.pid)
 
-    def _must_wait_for_others(self, record: Record) -> bool:
+    def _must_wait_for_others(self, record: MachineRecord) -> bool:
         """Return whether the node, or all room on the host, is occupied by other machines."""
         live = self._register.live()
         # An ending slurmd still holds its node's port and its share of the host.
@@ -133,12 +133,12 @@ class Driver:
         started = [r for r in live if r.process is not None]
         return record.node in ending or len(started) >= self._settings.room
 
-    def _is_sound(self, record: Record) -> bool:
+    def _is_sound(self, record: MachineRecord) -> bool:
         if record.process is None or not local_processes.alive(record.process):
             return False
         return record.stop_by is None or self._clock() < record.stop_by
 
-    def _end(self, record: Record) -> None:
+    def _end(self, record: MachineRecord) -> None:
         local_processes.power_off(self._register.workdir(record), slurmd=record.process)
         was_asked = record.state == InstanceState.STOPPING
         reason = "terminated as asked" if was_asked else "slurmd ended by itself"
@@ -147,7 +147,7 @@ class Driver:
             ended = self._clock()
             self._register.save(record, state=InstanceState.TERMINATED, ended=ended, why=reason)
 
-    def _forget(self, record: Record) -> None:
+    def _forget(self, record: MachineRecord) -> None:
         """Remove the record of a machine that ended long ago.
 
         Until then a repeated launch of its generation starts no new machine.
@@ -156,7 +156,7 @@ class Driver:
             with self._register.changing:
                 self._register.forget(record)
 
-    def _recover(self, record: Record) -> None:
+    def _recover(self, record: MachineRecord) -> None:
         """Find and record the slurmd of a machine whose record has none."""
         # The last agent was killed after it started slurmd and before it saved the record.
         if record.process is None and (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Set
 from pathlib import Path
 
 from slurm_elastic.base.bounded import Exceeded
-from slurm_elastic.base.server import Bounds, Client, Server
+from slurm_elastic.base.server import Server, ServerBounds, ServerClient
 from slurm_elastic.base.unixsocket import Peer
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class RootServer(Server):
         path.parent.mkdir(parents=True, exist_ok=True)
         other_uids = sorted(uids - {0, os.getuid()})
         owner = other_uids[0] if len(other_uids) == 1 and os.getuid() == 0 else -1
-        bounds = Bounds(clients=MAX_CLIENTS, line=MAX_LINE_BYTES, backlog=64)
+        bounds = ServerBounds(clients=MAX_CLIENTS, line=MAX_LINE_BYTES, backlog=64)
         super().__init__(str(path), path, bounds, owner=owner)
         self._answering = self.hands("answer", MAX_CLIENTS)
 
@@ -52,7 +52,7 @@ class RootServer(Server):
             self._refused_uids.add(peer.uid)
         return _REFUSED
 
-    async def attend(self, client: Client) -> None:
+    async def attend(self, client: ServerClient) -> None:
         """Answer the client's lines until it closes the connection."""
         while True:
             try:

@@ -18,13 +18,13 @@ import msgspec
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.guards import Guarded, GuardedBy
-from slurm_elastic.machine.local.wire import Record
+from slurm_elastic.machine.local.wire import MachineRecord
 from slurm_elastic.model.cluster import STANDING, InstanceState
 
 log = logging.getLogger(__name__)
 
 
-class Register:
+class LocalRegister:
     """The machines by id. Hold ``changing`` from reading a record until its change is saved."""
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -49,22 +49,22 @@ class Register:
         with self.changing:
             self._guard.close()
 
-    def get(self, name: str) -> Record | None:
+    def get(self, name: str) -> MachineRecord | None:
         return self._records.get(name)
 
-    def all(self) -> Sequence[Record]:
+    def all(self) -> Sequence[MachineRecord]:
         """Return all machines, including recently ended ones."""
         return tuple(self._records.values())
 
-    def live(self) -> Sequence[Record]:
+    def live(self) -> Sequence[MachineRecord]:
         """Return all machines except ended ones."""
         return tuple(r for r in self.all() if r.state != InstanceState.TERMINATED)
 
-    def standing(self) -> Sequence[Record]:
+    def standing(self) -> Sequence[MachineRecord]:
         """Return all machines except stopping and ended ones."""
         return tuple(r for r in self.all() if r.state in STANDING)
 
-    def save(self, record: Record, **changes: object) -> Record:
+    def save(self, record: MachineRecord, **changes: object) -> MachineRecord:
         """Write the record with these changes and return the changed record.
 
         OSError after ``close``, because the directory may belong to another agent.
@@ -77,34 +77,34 @@ class Register:
         self._records = {**self._records, record.id: changed}
         return changed
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: MachineRecord) -> None:
         """Remove an ended machine's file, and its working directory if no file is left in it."""
         self._records = {name: kept for name, kept in self._records.items() if name != record.id}
         self._file(record).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             os.rmdir(self.workdir(record))
 
-    def workdir(self, record: Record) -> str:
+    def workdir(self, record: MachineRecord) -> str:
         """Return the working directory of the machine's slurmd."""
         return workdir(self._directory, record)
 
-    def _file(self, record: Record) -> Path:
+    def _file(self, record: MachineRecord) -> Path:
         return self._directory / f"{record.id}.json"
 
 
-def workdir(directory: Path, record: Record) -> str:
+def workdir(directory: Path, record: MachineRecord) -> str:
     """Return the working directory of a machine's slurmd. We find its processes by it."""
     return str((directory / record.id).resolve())
 
 
-def read_records(directory: Path) -> Sequence[Record]:
+def read_records(directory: Path) -> Sequence[MachineRecord]:
     """Return the machines of all files in the directory. Log unreadable files and leave them in
     place.
     """
     records = []
     for path in sorted(directory.glob("*.json")):
         try:
-            records.append(msgspec.json.decode(path.read_bytes(), type=Record))
+            records.append(msgspec.json.decode(path.read_bytes(), type=MachineRecord))
         except (OSError, msgspec.DecodeError) as error:
             log.error("machine file unreadable file=%s reason=%s", path, error)  # noqa: TRY400
     return records

@@ -18,7 +18,7 @@ from slurm_elastic.machine.local.local_processes import Process
 from slurm_elastic.model.cluster import InstanceState, Market
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class MachineRecord(Struct, frozen=True, kw_only=True):
     """One machine, as stored in its file.
 
     ``process`` is its slurmd. ``due``: start slurmd from then on. ``stop_by``: power the machine
@@ -83,6 +83,6 @@ class AgentAnswer(Struct, frozen=True, kw_only=True):
     ok: bool
     code: str = ""
     message: str = ""
-    machines: tuple[Record, ...] = ()
+    machines: tuple[MachineRecord, ...] = ()
     capacity: int | None = None
     used: int | None = None

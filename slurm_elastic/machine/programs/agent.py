@@ -84,7 +84,7 @@ class Switch:
         return ""
 
 
-class Slurm:
+class NodeInSlurm:
     """The machine's node in Slurm, by ``scontrol``."""
 
     def __init__(self, node: str, scontrol: str) -> None:
@@ -176,7 +176,7 @@ def real_user(pid: str) -> int:
 class Gate:
     """The site's check of this machine: ``check`` exits 0 if jobs may run here."""
 
-    def __init__(self, settings: Dict[str, str], slurm: Slurm) -> None:  # noqa: UP006
+    def __init__(self, settings: Dict[str, str], slurm: NodeInSlurm) -> None:  # noqa: UP006
         self.command = settings.get("check") or ""
         self.timeout = float(settings.get("check_timeout") or 60)
         self.generation = settings.get("generation") or ""
@@ -301,7 +301,7 @@ class Agent:
         self.timeout = float(settings["heartbeat_timeout"])
         # Often enough to get some answers within a short timeout.
         self.period = min(PERIOD_S, self.timeout / 5)
-        self.slurm = Slurm(settings["node"], settings.get("scontrol") or "scontrol")
+        self.slurm = NodeInSlurm(settings["node"], settings.get("scontrol") or "scontrol")
         max_age = float(settings.get("max_age") or 0)
         gap = max(4 * self.period, COMMAND_S + self.period)
         self.switch = Switch(self.timeout, max_age, time.monotonic(), gap)
@@ -419,7 +419,7 @@ def main(argv: List[str]) -> int:  # noqa: UP006
         say("%s lacks %s" % (argv[1], ", ".join(sorted(missing))))  # noqa: UP031
         return 2
     if argv[2:] == ["check"]:
-        slurm = Slurm(settings["node"], settings.get("scontrol") or "scontrol")
+        slurm = NodeInSlurm(settings["node"], settings.get("scontrol") or "scontrol")
         return Gate(settings, slurm).enter()
     agent = Agent(argv[1], settings)
     threading.Thread(target=agent.watch, daemon=True).start()

@@ -83,7 +83,7 @@ def enrolment_key(secret: str, node: str) -> str:
     return base64.b64encode(bytes(key)).decode()
 
 
-class Tunnel:
+class TunnelInterface:
     """The interface and its one peer, the head."""
 
     def __init__(self, settings: Dict[str, Any], facts: Dict[str, str]) -> None:  # noqa: UP006
@@ -256,7 +256,7 @@ def main(argv: List[str]) -> int:  # noqa: UP006
     """Runs until the machine ends."""
     with open(argv[1], encoding="utf-8") as file:
         settings = json.load(file)
-    tunnel = Tunnel(settings, read(argv[2]))
+    tunnel = TunnelInterface(settings, read(argv[2]))
     while True:
         up = False
         try:

@@ -112,71 +112,77 @@ class Race(Struct, frozen=True, kw_only=True):
         return self.past.ups.expected(self.up, self.restart) >= least
 
 
-class Choice(NamedTuple):
+class DeadlineChoice(NamedTuple):
     """Where to run until the next look, and why."""
 
     where: Where
     reason: str
 
 
-def choose(race: Race) -> Choice:
+def choose(race: Race) -> DeadlineChoice:
     """Return where the job costs least. It is never late if the slack at the beginning is two
     restarts and a look.
     """
     if race.price >= 1:
-        return Choice(Where.ON_DEMAND, "spot machines are no cheaper")
+        return DeadlineChoice(Where.ON_DEMAND, "spot machines are no cheaper")
     if race.spot:
         return _with_spot(race)
     if race.where is Where.ON_DEMAND:
         # Stay: to wait now would cost a restart later.
-        return Choice(Where.ON_DEMAND, "no spot machine is to be had")
+        return DeadlineChoice(Where.ON_DEMAND, "no spot machine is to be had")
     if race.slack < race.restart + 2 * race.look:
-        return Choice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
+        return DeadlineChoice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
     if race.patient:
-        return Choice(Where.WAITING, "no spot machine is to be had, and there is slack to wait")
-    return Choice(Where.ON_DEMAND, "no spot machine is to be had, and none is expected soon enough")
+        return DeadlineChoice(
+            Where.WAITING, "no spot machine is to be had, and there is slack to wait"
+        )
+    return DeadlineChoice(
+        Where.ON_DEMAND, "no spot machine is to be had, and none is expected soon enough"
+    )
 
 
-def uniform(race: Race) -> Choice:
+def uniform(race: Race) -> DeadlineChoice:
     """Uniform progress as the paper prints it; it ignores prices."""
     way = race.restart + race.look
     if race.spot and race.where is Where.SPOT and race.slack >= way:
-        return Choice(Where.SPOT, "the spot machine is there")
+        return DeadlineChoice(Where.SPOT, "the spot machine is there")
     if race.slack < way + race.restart + race.look:
-        return Choice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
+        return DeadlineChoice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
     if race.where is Where.ON_DEMAND:
         later = replace(race, now=race.now + 2 * race.restart)
         if race.spot and later.ahead:
-            return Choice(Where.SPOT, "a spot machine is to be had, and the job is ahead")
+            return DeadlineChoice(Where.SPOT, "a spot machine is to be had, and the job is ahead")
         reason = "the job is behind its line" if race.spot else "no spot machine is to be had"
-        return Choice(Where.ON_DEMAND, reason)
+        return DeadlineChoice(Where.ON_DEMAND, reason)
     if race.spot:
-        return Choice(Where.SPOT, "a spot machine is to be had")
+        return DeadlineChoice(Where.SPOT, "a spot machine is to be had")
     if race.ahead:
-        return Choice(
+        return DeadlineChoice(
             Where.WAITING, "no spot machine is to be had, and the job is ahead of its line"
         )
-    return Choice(Where.ON_DEMAND, "no spot machine is to be had, and the job is behind its line")
+    return DeadlineChoice(
+        Where.ON_DEMAND, "no spot machine is to be had, and the job is behind its line"
+    )
 
 
-def greedy(race: Race) -> Choice:
+def greedy(race: Race) -> DeadlineChoice:
     """Spot or nothing, until the time just suffices to do the remaining work on demand (section
     4.1).
     """
     remaining_slack = race.slack + race.starting
     if remaining_slack < 2 * race.restart + race.look:
-        return Choice(Where.ON_DEMAND, f"only {brief(remaining_slack)} may still be lost")
+        return DeadlineChoice(Where.ON_DEMAND, f"only {brief(remaining_slack)} may still be lost")
     if race.spot:
-        return Choice(Where.SPOT, "a spot machine is to be had")
-    return Choice(Where.WAITING, "no spot machine is to be had, and there is time")
+        return DeadlineChoice(Where.SPOT, "a spot machine is to be had")
+    return DeadlineChoice(Where.WAITING, "no spot machine is to be had, and there is time")
 
 
-def pay(race: Race) -> Choice:  # noqa: ARG001
+def pay(race: Race) -> DeadlineChoice:  # noqa: ARG001
     """On demand from the first second: the baseline for comparisons."""
-    return Choice(Where.ON_DEMAND, "nothing else is wanted")
+    return DeadlineChoice(Where.ON_DEMAND, "nothing else is wanted")
 
 
-def _with_spot(race: Race) -> Choice:
+def _with_spot(race: Race) -> DeadlineChoice:
     # The slack needed on a spot machine: a look until its loss is noticed, and the restart
     # elsewhere.
     needed = race.restart + race.look
@@ -188,10 +194,12 @@ def _with_spot(race: Race) -> Choice:
             cause = (
                 f"spot machines, there for {brief(race.up)}, are not expected to stay long enough"
             )
-            return Choice(Where.ON_DEMAND, cause)
+            return DeadlineChoice(Where.ON_DEMAND, cause)
         ways = 1 if race.where is Where.WAITING else 2
         kept = race.slack >= needed + ways * race.restart
         reason = "a spot machine is to be had"
     if kept:
-        return Choice(Where.SPOT, reason)
-    return Choice(Where.ON_DEMAND, f"its loss could not be made up: {brief(race.slack)} of slack")
+        return DeadlineChoice(Where.SPOT, reason)
+    return DeadlineChoice(
+        Where.ON_DEMAND, f"its loss could not be made up: {brief(race.slack)} of slack"
+    )

@@ -47,7 +47,7 @@ if that is longer.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?(?:Z|[+-]\d\d:\d\d)?")
 
 
-class Cause(StrEnum):
+class ThreatCause(StrEnum):
     """Who or what takes the job's place."""
 
     RECLAIM = "reclaim"
@@ -63,16 +63,18 @@ class Cause(StrEnum):
     UNSAVABLE = "unsavable"
 
 
-PLANNED = frozenset({Cause.PLANNED_END, Cause.MAINTENANCE, Cause.DRAIN, Cause.LIMIT})
-CERTAIN = PLANNED | {Cause.PREEMPTION}
+PLANNED = frozenset(
+    {ThreatCause.PLANNED_END, ThreatCause.MAINTENANCE, ThreatCause.DRAIN, ThreatCause.LIMIT}
+)
+CERTAIN = PLANNED | {ThreatCause.PREEMPTION}
 """The run certainly ends at that time, so the checkpoint policy has no say in the save."""
-OF_JOBS = frozenset({Cause.LIMIT, Cause.PREEMPTION})
+OF_JOBS = frozenset({ThreatCause.LIMIT, ThreatCause.PREEMPTION})
 """They end the job and concern none of its nodes."""
-OF_SLURM = frozenset({Cause.MAINTENANCE, Cause.DRAIN, Cause.HEALTH})
+OF_SLURM = frozenset({ThreatCause.MAINTENANCE, ThreatCause.DRAIN, ThreatCause.HEALTH})
 """The causes that Slurm's own nodes and reservations report."""
-LEAVING = frozenset({Cause.RECLAIM, Cause.DEPARTURE})
+LEAVING = frozenset({ThreatCause.RECLAIM, ThreatCause.DEPARTURE})
 """The machine goes, whether or not its jobs are saved in time."""
-OF_MACHINES = LEAVING | {Cause.REBALANCE, Cause.PLANNED_END}
+OF_MACHINES = LEAVING | {ThreatCause.REBALANCE, ThreatCause.PLANNED_END}
 """The causes for which we may drain and power down nodes: other drains belong to others."""
 
 
@@ -96,7 +98,7 @@ class Threat(Struct, frozen=True, kw_only=True):
     """
 
     what: str
-    cause: Cause
+    cause: ThreatCause
     answer: Response
     why: str
     since: float
@@ -112,13 +114,15 @@ class Threat(Struct, frozen=True, kw_only=True):
         # As late as the save allows, because the job may end by itself first.
         latest = self.until - dump - slack - LEAD
         # A job with a new limit works for at least half of it; else it would do nothing but save.
-        return max(latest, (job.start + self.until) / 2) if self.cause is Cause.LIMIT else latest
+        return (
+            max(latest, (job.start + self.until) / 2) if self.cause is ThreatCause.LIMIT else latest
+        )
 
     def concerns(self, job: SlurmJob) -> bool:
         """Whether the job may still run when the threat comes true."""
-        if self.cause not in PLANNED or self.until is None or self.cause is Cause.LIMIT:
+        if self.cause not in PLANNED or self.until is None or self.cause is ThreatCause.LIMIT:
             return True
-        if self.cause is Cause.MAINTENANCE and job.reservation:
+        if self.cause is ThreatCause.MAINTENANCE and job.reservation:
             return False  # the job belongs to the maintenance
         ends = end_of(job)
         return ends is None or ends > self.until
@@ -137,9 +141,9 @@ def end_of(job: SlurmJob) -> float | None:
 
 
 _CAUSES = {
-    NoticeKind.INTERRUPTION: Cause.RECLAIM,
-    NoticeKind.REBALANCE: Cause.REBALANCE,
-    NoticeKind.DEPARTURE: Cause.DEPARTURE,
+    NoticeKind.INTERRUPTION: ThreatCause.RECLAIM,
+    NoticeKind.REBALANCE: ThreatCause.REBALANCE,
+    NoticeKind.DEPARTURE: ThreatCause.DEPARTURE,
 }
 
 
@@ -171,7 +175,7 @@ def of_age(node: str, launched: float, max_age: float | None, now: float) -> Thr
     ends = launched + max_age
     # No rule ends a machine with jobs, so one over its age has no deadline.
     return Threat(
-        what=node, cause=Cause.PLANNED_END, answer=Response.MOVE, since=now,
+        what=node, cause=ThreatCause.PLANNED_END, answer=Response.MOVE, since=now,
         why=f"its machine reaches the pool's maximum age of {_span(max_age)}",
         until=ends if ends > now else None,
     )  # fmt: skip
@@ -181,7 +185,7 @@ def of_reservations(reservations: Iterable[Reservation], now: float) -> list[Thr
     """Return one threat per node of each maintenance that will begin."""
     return [
         Threat(
-            what=node, cause=Cause.MAINTENANCE, answer=Response.MOVE, since=now,
+            what=node, cause=ThreatCause.MAINTENANCE, answer=Response.MOVE, since=now,
             until=reservation.start, why=f"maintenance {reservation.name} begins",
         )
         for reservation in reservations
@@ -200,7 +204,11 @@ def of_node(node: SlurmNode, now: float, our_mark: str) -> Threat | None:
     if node.states & {"FAIL", "FAILING"}:
         cause_text = f"Slurm has its node as failing: {node.reason or 'no reason is given'}"
         return Threat(
-            what=node.name, cause=Cause.HEALTH, answer=Response.MOVE, why=cause_text, since=now
+            what=node.name,
+            cause=ThreatCause.HEALTH,
+            answer=Response.MOVE,
+            why=cause_text,
+            since=now,
         )
     if "DRAIN" not in node.states or has_mark(node, our_mark):
         return None
@@ -210,7 +218,7 @@ def of_node(node: SlurmNode, now: float, our_mark: str) -> Threat | None:
     cause_text = f"its node is drained: {node.reason}"
     return Threat(
         what=node.name,
-        cause=Cause.DRAIN,
+        cause=ThreatCause.DRAIN,
         answer=Response.MOVE,
         why=cause_text,
         since=now,
@@ -228,7 +236,9 @@ def of_price(
         return None
     since = next(changed_at for changed_at, _ in reversed(_last_over(prices, bid)))
     cause_text = f"price {money(prices[-1][1])} is over the bid of {money(bid)}"
-    return Threat(what=node, cause=Cause.PRICE, answer=Response.SAVE, why=cause_text, since=since)
+    return Threat(
+        what=node, cause=ThreatCause.PRICE, answer=Response.SAVE, why=cause_text, since=since
+    )
 
 
 def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -> Threat | None:
@@ -242,13 +252,14 @@ def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -
     if renewed >= times:
         cause_text = f"its time limit of {limit} ends, and it was requeued for that {renewed} times"
         return Threat(
-            what=f"job:{job.id}", cause=Cause.LIMIT, answer=Response.END, why=cause_text, since=now,
+            what=f"job:{job.id}", cause=ThreatCause.LIMIT, answer=Response.END, why=cause_text,
+            since=now,
             until=until,
         )  # fmt: skip
     cause_text = f"its time limit of {limit} ends ({renewed + 1} of {times} times)"
     return Threat(
         what=f"job:{job.id}",
-        cause=Cause.LIMIT,
+        cause=ThreatCause.LIMIT,
         answer=Response.MOVE,
         why=cause_text,
         since=now,
@@ -263,7 +274,7 @@ def of_preemption(job: SlurmJob, now: float) -> Threat | None:
     if not job.preempted:
         return None
     return Threat(
-        what=f"job:{job.id}", cause=Cause.PREEMPTION, answer=Response.MOVE, since=now,
+        what=f"job:{job.id}", cause=ThreatCause.PREEMPTION, answer=Response.MOVE, since=now,
         why="a job of higher priority is to have its place", until=job.preempted,
     )  # fmt: skip
 

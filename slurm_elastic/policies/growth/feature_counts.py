@@ -34,7 +34,7 @@ class Term(NamedTuple):
         return judge(term.holds(features) for term in self.terms)
 
 
-class Part(NamedTuple):
+class FeatureCount(NamedTuple):
     """A number of nodes of a job that must each have the features of ``term``."""
 
     nodes: int
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def alternatives(expression: str, nodes: int) -> tuple[tuple[Part, ...], ...]:
+def alternatives(expression: str, nodes: int) -> tuple[tuple[FeatureCount, ...], ...]:
     """Return the ways to serve a job of ``nodes`` nodes, the first choice first. Empty if the
     expression is a plain list of features, or has a form that only Slurm understands.
     """
@@ -57,18 +57,23 @@ def alternatives(expression: str, nodes: int) -> tuple[tuple[Part, ...], ...]:
     return (_parts(term, nodes),)
 
 
-def _parts(term: Term, nodes: int) -> tuple[Part, ...]:
+def _parts(term: Term, nodes: int) -> tuple[FeatureCount, ...]:
     terms = tuple(_joined_by_and(term))
     counted = [term_of_all for term_of_all in terms if term_of_all.nodes]
     if not counted:
-        return (Part(nodes, term),)
+        return (FeatureCount(nodes, term),)
     # A term without a count holds for all nodes, so each part must fulfil it.
     common = Term(terms=tuple(term_of_all for term_of_all in terms if not term_of_all.nodes))
     counted_parts = [
-        Part(term_of_all.nodes, Term(terms=(term_of_all, *common.terms))) for term_of_all in counted
+        FeatureCount(term_of_all.nodes, Term(terms=(term_of_all, *common.terms)))
+        for term_of_all in counted
     ]
     other_nodes = nodes - sum(counted_part.nodes for counted_part in counted_parts)
-    return (*counted_parts, Part(other_nodes, common)) if other_nodes > 0 else tuple(counted_parts)
+    return (
+        (*counted_parts, FeatureCount(other_nodes, common))
+        if other_nodes > 0
+        else tuple(counted_parts)
+    )
 
 
 def _joined_by_and(term: Term) -> Iterator[Term]:

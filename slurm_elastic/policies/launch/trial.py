@@ -22,7 +22,7 @@ from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 
 
-class Step(StrEnum):
+class TrialStep(StrEnum):
     """The steps in their order; each is shown with its duration."""
 
     ASKED = "asked"
@@ -36,18 +36,18 @@ class Step(StrEnum):
 
 
 MEANING = {
-    Step.ASKED: "slurmctld has called ResumeProgram for the node",
-    Step.LAUNCHED: "the cloud took the order",
-    Step.RUNNING: "the cloud says that the machine runs",
-    Step.ADDRESS: "it has an address",
-    Step.REACHED: "somebody answers at its port",
-    Step.REGISTERED: "slurmd has registered with slurmctld",
-    Step.JOB: "a job of one node has run on it",
-    Step.ENDED: "the machine is ended",
+    TrialStep.ASKED: "slurmctld has called ResumeProgram for the node",
+    TrialStep.LAUNCHED: "the cloud took the order",
+    TrialStep.RUNNING: "the cloud says that the machine runs",
+    TrialStep.ADDRESS: "it has an address",
+    TrialStep.REACHED: "somebody answers at its port",
+    TrialStep.REGISTERED: "slurmd has registered with slurmctld",
+    TrialStep.JOB: "a job of one node has run on it",
+    TrialStep.ENDED: "the machine is ended",
 }
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class TrialLook(Struct, frozen=True, kw_only=True):
     """One observation. ``machine``: the ledger's machine, launched since the start. ``refused``:
     why the daemon gave the node back. ``answers``: whether the machine accepted a connection (None:
     not tried).
@@ -59,7 +59,7 @@ class Look(Struct, frozen=True, kw_only=True):
     answers: bool | None = None
 
 
-def reached(look: Look, before: Sequence[Step]) -> tuple[Step, ...]:
+def reached(look: TrialLook, before: Sequence[TrialStep]) -> tuple[TrialStep, ...]:
     """Return the steps up to the registration that the machine has reached, in their order.
     ``before``: the steps of earlier looks; a reached step stays reached.
     """
@@ -70,12 +70,12 @@ def reached(look: Look, before: Sequence[Step]) -> tuple[Step, ...]:
     runs = machine is not None and machine.instance.state is InstanceState.RUNNING
     has_address = machine is not None and bool(machine.instance.address)
     is_reached = {
-        Step.ASKED: asked or up,
-        Step.LAUNCHED: machine is not None,
-        Step.RUNNING: runs or bool(look.answers),
-        Step.ADDRESS: has_address,
-        Step.REACHED: bool(look.answers),
-        Step.REGISTERED: up and machine is not None,
+        TrialStep.ASKED: asked or up,
+        TrialStep.LAUNCHED: machine is not None,
+        TrialStep.RUNNING: runs or bool(look.answers),
+        TrialStep.ADDRESS: has_address,
+        TrialStep.REACHED: bool(look.answers),
+        TrialStep.REGISTERED: up and machine is not None,
     }
     # A step proves all earlier steps, which the looks may have missed.
     last_index = max(
@@ -231,44 +231,44 @@ CAUSES: tuple[FirstMistake, ...] = (
 )  # fmt: skip
 """Tried in this order: a special pattern comes before a general one that matches the same text."""
 
-USUAL: dict[Step, tuple[str, ...]] = {
-    Step.ASKED: (
+USUAL: dict[TrialStep, tuple[str, ...]] = {
+    TrialStep.ASKED: (
         "the include line is not in slurm.conf, or slurmctld was not restarted since (conf check)",
         "ResumeProgram cannot be run by SlurmUser (slurmctld's log)",
     ),
-    Step.LAUNCHED: (
+    TrialStep.LAUNCHED: (
         "slurm-elasticd does not run or cannot reach the cloud (doctor)",
         "credentials, quota, image, or no offer within the caps (offers)",
     ),
-    Step.RUNNING: ("the cloud is slow or has stopped it: its console says more",),
-    Step.ADDRESS: ("the subnet or network gives no address",),
-    Step.REACHED: (
+    TrialStep.RUNNING: ("the cloud is slow or has stopped it: its console says more",),
+    TrialStep.ADDRESS: ("the subnet or network gives no address",),
+    TrialStep.REACHED: (
         "no route or a firewall between head and machine",
         "slurmd does not start: no slurmd or munge in the image, wrong join.head",
     ),
-    Step.REGISTERED: (
+    TrialStep.REGISTERED: (
         "another munge key, another Slurm release, or a clock that is off (slurmctld's log)",
         "the machine cannot reach SlurmctldPort of join.head",
         "less memory or CPUs than the pool promises",
     ),
-    Step.JOB: ("the user or the home directory is not on the machine", "a Prolog fails there"),
-    Step.ENDED: ("the cloud does not answer: slurm-elasticd tries again until it does",),
+    TrialStep.JOB: ("the user or the home directory is not on the machine", "a Prolog fails there"),
+    TrialStep.ENDED: ("the cloud does not answer: slurm-elasticd tries again until it does",),
 }
 
 
-class Diagnosis(Struct, frozen=True, kw_only=True):
+class TrialDiagnosis(Struct, frozen=True, kw_only=True):
     """The step at which it stopped, the cause's ``name`` ("": unknown), its ``words`` and remedy;
     ``usual``: the usual causes of that step if the cause is unknown.
     """
 
-    step: Step
+    step: TrialStep
     name: str = ""
     words: str = ""
     remedy: str = ""
     usual: tuple[str, ...] = ()
 
 
-def diagnosis(step: Step, evidence: Iterable[str]) -> Diagnosis:
+def diagnosis(step: TrialStep, evidence: Iterable[str]) -> TrialDiagnosis:
     """Return the cause of the first piece of ``evidence`` that matches a pattern. The caller puts
     the best evidence first.
     """
@@ -277,8 +277,8 @@ def diagnosis(step: Step, evidence: Iterable[str]) -> Diagnosis:
         for piece, cause in product(pieces, CAUSES):
             if cause.weak is weak and re.search(cause.words, piece):
                 text = with_release(piece)
-                return Diagnosis(step=step, name=cause.name, words=text, remedy=cause.remedy)
-    return Diagnosis(step=step, words=pieces[0] if pieces else "", usual=USUAL[step])
+                return TrialDiagnosis(step=step, name=cause.name, words=text, remedy=cause.remedy)
+    return TrialDiagnosis(step=step, words=pieces[0] if pieces else "", usual=USUAL[step])
 
 
 RELEASES = {

@@ -33,9 +33,7 @@ _EXPRESSION = frozenset("|[]()*!")
 
 
 class ReservedNodes(Struct, frozen=True, kw_only=True):
-    """A Slurm reservation of ``nodes`` from ``start`` to ``end`` (Unix s), and ``text``, a sentence
-    about it.
-    """
+    """A reservation of ``nodes`` from ``start`` to ``end`` (Unix s); ``text`` describes it."""
 
     name: str
     nodes: frozenset[str]
@@ -397,8 +395,7 @@ def _health(question: _Question) -> str:
 
 def _nodes_needed_here(question: _Question) -> int:
     """Return how many nodes of this pool the job needs; other nodes may come from other pools."""
-    pool = question.case.pool
-    return min(need(question.job, pool), len(pool.nodes))
+    return min(need(question.job, question.case.pool), len(question.case.pool.nodes))
 
 
 def out_of_service(nodes: Iterable[SlurmNode], terms: DrainTerms) -> tuple[int, NodeIll | Quoted]:
@@ -406,18 +403,16 @@ def out_of_service(nodes: Iterable[SlurmNode], terms: DrainTerms) -> tuple[int, 
     reasons: Counter[NodeIll | Quoted] = Counter()
     for node in nodes:
         if is_down(node) or is_drained(node):
-            ails = ill(node, terms)
-            node_reason = without_mark(node, HOLD_MARK)
+            ails, node_reason = ill(node, terms), without_mark(node, HOLD_MARK)
             reasons[ails.cause if ails else Quoted(text=node_reason or "without a reason")] += 1
     return reasons.total(), reasons.most_common(1)[0][0] if reasons else Quoted(text="")
 
 
 def _in_use(question: _Question) -> str:
     nodes = question.case.nodes
-    busy = [node for node in (nodes or {}).values() if is_busy(node)]
-    if not nodes or len(nodes) - len(busy) >= _nodes_needed_here(question):
-        return ""
-    return f"{len(busy)} of its {len(nodes)} nodes are in use"
+    busy = sum(map(is_busy, (nodes or {}).values()))
+    is_short = nodes and len(nodes) - busy < _nodes_needed_here(question)
+    return f"{busy} of its {len(nodes or ())} nodes are in use" if is_short else ""
 
 
 _Predicate = Callable[[_Question], str]

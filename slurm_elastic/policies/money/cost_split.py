@@ -8,9 +8,9 @@ reason: ``boot`` until the node has registered, ``drain`` while it takes no jobs
 the decision to end it until the end of the paid time, ``stopped`` while it is stopped, else
 ``idle``.
 
-Money is in whole micro-dollars. Hours add up to the charge (``Lease.between``), and the parts of an
-hour add up to the hour, because its micro-dollars are distributed by the largest remainder. Points
-in time are milliseconds of Unix time.
+Money is in whole micro-dollars. Hours add up to the charge (``PaidTime.between``), and the parts of
+an hour add up to the hour, because its micro-dollars are distributed by the largest remainder.
+Points in time are milliseconds of Unix time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Unused(StrEnum):
     STOPPED = "stopped"
 
 
-class Lease(NamedTuple):
+class PaidTime(NamedTuple):
     """The paid time of a machine, from ``begin`` to ``end``, at ``price`` ($/h). ``up``: when its
     node registered (``end``: never). ``over``: when its end was decided, or when it ended.
     ``stopped``: it was stopped all the time.
@@ -66,7 +66,7 @@ class Lease(NamedTuple):
         return self.charged(until) - self.charged(since)
 
 
-class Use(NamedTuple):
+class RunUse(NamedTuple):
     """Run number ``run`` has ``share`` of the machine from ``begin`` to ``end``."""
 
     run: int
@@ -82,7 +82,7 @@ class Drain(NamedTuple):
     end: int
 
 
-class Hour(NamedTuple):
+class CostHour(NamedTuple):
     """A span within one hour of UTC: its cost (``micro``), divided over runs (by number) and
     reasons for no use (``parts``). ``weights``: the same keys, in milliseconds times millionths of
     the machine.
@@ -144,13 +144,13 @@ def apportion(total: int, weights: Mapping[Key, int]) -> dict[Key, int]:
 
 
 def split(
-    lease: Lease, uses: Sequence[Use], drains: Sequence[Drain], since: int, until: int
-) -> Iterator[Hour]:
+    lease: PaidTime, uses: Sequence[RunUse], drains: Sequence[Drain], since: int, until: int
+) -> Iterator[CostHour]:
     """Yield the charge of the span from ``since`` to ``until``, hour by hour."""
     begin, end = max(lease.begin, since), min(lease.end, until)
     cuts = _cuts(lease, uses, drains, begin, end)
     to_come = sorted(uses, key=lambda use: -use.begin)
-    current_uses: list[Use] = []
+    current_uses: list[RunUse] = []
     weights: dict[int | Unused, int] = {}
     hour = begin
     for start, stop in pairwise(cuts):
@@ -161,12 +161,12 @@ def split(
             weights[key] = weights.get(key, 0) + weight * (stop - start)
         if stop % HOUR == 0 or stop == end:
             micro = lease.between(hour, stop)
-            yield Hour(hour, stop, micro, apportion(micro, weights), weights)
+            yield CostHour(hour, stop, micro, apportion(micro, weights), weights)
             hour, weights = stop, {}
 
 
 def _cuts(
-    lease: Lease, uses: Iterable[Use], drains: Iterable[Drain], begin: int, end: int
+    lease: PaidTime, uses: Iterable[RunUse], drains: Iterable[Drain], begin: int, end: int
 ) -> list[int]:
     """Return the times at which something begins or ends, in order."""
     if begin >= end:
@@ -180,7 +180,7 @@ def _cuts(
 
 
 def _weights(
-    lease: Lease, current_uses: Iterable[Use], drains: Iterable[Drain], start: int
+    lease: PaidTime, current_uses: Iterable[RunUse], drains: Iterable[Drain], start: int
 ) -> dict[int | Unused, int]:
     """Return the millionths of the machine from that time on, by run and by reason for no use."""
     weights: dict[int | Unused, int] = {use.run: use.share for use in current_uses}
@@ -192,7 +192,7 @@ def _weights(
     return weights
 
 
-def _reason(lease: Lease, drains: Iterable[Drain], time: int) -> Unused:
+def _reason(lease: PaidTime, drains: Iterable[Drain], time: int) -> Unused:
     if lease.stopped:
         return Unused.STOPPED
     if time >= lease.over:

@@ -38,7 +38,7 @@ def enrolment_key(secret: str, node: str) -> str:
     return base64.b64encode(bytes(key_bytes)).decode()
 
 
-class Peer(Struct, frozen=True, kw_only=True):
+class TunnelPeer(Struct, frozen=True, kw_only=True):
     """A machine that may reach the head from ``address``, through the tunnel with the public key
     ``key`` ("": without a tunnel). Not ``live``: it may only hand in its key.
     """
@@ -61,7 +61,7 @@ class Admission(Struct, frozen=True, kw_only=True):
     machine.
     """
 
-    peers: tuple[Peer, ...]
+    peers: tuple[TunnelPeer, ...]
     enrolling: tuple[Enrolling, ...]
     over: tuple[Tunnel, ...]
 
@@ -93,12 +93,12 @@ def admission(
     return Admission(
         peers=(
             *(
-                Peer(address=t.address, key=t.key)
+                TunnelPeer(address=t.address, key=t.key)
                 for key, t in tunnel_by_key.items()
                 if key in possible_keys
             ),
             *(
-                Peer(address=address)
+                TunnelPeer(address=address)
                 for address in dict.fromkeys(plain_addresses)
                 if _is_outside(address, subnet)
             ),

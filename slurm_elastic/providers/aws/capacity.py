@@ -64,7 +64,7 @@ _OWN_QUOTA_SPOT = re.compile(r"p([5-9]|\d\d)")
 _SERVICE = "ec2"
 
 
-class Demand(Struct, frozen=True, kw_only=True):
+class QuotaDemand(Struct, frozen=True, kw_only=True):
     """The largest demand of pools on one quota, and their smallest machine, both in vCPUs."""
 
     family: str
@@ -92,7 +92,7 @@ def family_of(instance_type: str, market: Market) -> str:
     return _FAMILIES.get(family_letters, family_letters.upper() or instance_type)
 
 
-def demands(settings: AwsCloud, pools: Sequence[Pool]) -> Sequence[Demand]:
+def demands(settings: AwsCloud, pools: Sequence[Pool]) -> Sequence[QuotaDemand]:
     """The largest demand of the pools on each quota, within their sizes and limits. Quotas that the
     limits leave no machine for are omitted.
     """
@@ -111,14 +111,14 @@ def demands(settings: AwsCloud, pools: Sequence[Pool]) -> Sequence[Demand]:
 
 def _demand(
     settings: AwsCloud, key: tuple[str, Market], by_pool: Mapping[str, tuple[int, list[str]]]
-) -> Demand:
+) -> QuotaDemand:
     family, market = key
     limits, shapes = settings.limits, settings.types
     types = {t for _, names in by_pool.values() for t in names}
     sizes = [(max(shapes[t].cpus for t in names), n) for n, names in by_pool.values()]
     # Limits count the worst price, which is the on-demand price.
     paid = affordable(limits.dollars_per_hour, ((shapes[t].cpus, shapes[t].price) for t in types))
-    return Demand(
+    return QuotaDemand(
         family=family,
         market=market,
         max_vcpus=math.floor(min(sum_of_largest(sizes, _machines(limits, market)), paid)),
@@ -172,7 +172,7 @@ def _value(client: Any, code: str) -> float:  # noqa: ANN401 - made by boto3 at 
     return float(answer["Quota"]["Value"])
 
 
-def _compared(demand: Demand, code: str, quota: float) -> Finding:
+def _compared(demand: QuotaDemand, code: str, quota: float) -> Finding:
     finding, pools = f"{quota:g} vCPUs ({code})", ", ".join(demand.pools)
     raise_command = (
         f"aws service-quotas request-service-quota-increase --service-code {_SERVICE} "

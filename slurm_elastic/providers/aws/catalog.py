@@ -16,8 +16,8 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Market, Offer, Pool
 from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.aws import client
-from slurm_elastic.providers.aws.client import Api
-from slurm_elastic.providers.aws.images import Images
+from slurm_elastic.providers.aws.client import AwsApi
+from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.offers import typed_offer
 
@@ -31,16 +31,16 @@ on-demand machines cost more.
 """
 
 
-class Offers:
+class AwsOffers:
     """The types and prices of one cloud. ``clock`` is Unix time; ``monotonic`` measures the age of
     prices. ``trouble``: why the last reading of spot prices failed, or None. Thread-safe.
     """
 
     def __init__(
         self,
-        api: Api,
+        api: AwsApi,
         settings: AwsCloud,
-        images: Images,
+        images: AwsImages,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:

@@ -28,7 +28,7 @@ from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.providers.aws.convert import READ, READ_OF_PLACEMENT
 from slurm_elastic.providers.aws.errors import THROTTLES, translated
-from slurm_elastic.providers.aws.rate_limit import Busy, Pace
+from slurm_elastic.providers.aws.rate_limit import Busy, RateLimits
 from slurm_elastic.providers.aws.settings import AwsCloud
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ _TURN_FRACTION = 1 / 3
 """The fraction of the time-out for which a call waits for its turn before it is sent."""
 
 
-class Api:
+class AwsApi:
     """Sends requests. Thread-safe. ``pace`` is None if the limits of the service are not known
     beforehand.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_ec2")}
 
-    def __init__(self, settings: AwsCloud, pace: Pace | None) -> None:
+    def __init__(self, settings: AwsCloud, pace: RateLimits | None) -> None:
         self.pace = pace
         self.max_wait_s = settings.timeout * _TURN_FRACTION
         self._settings = settings

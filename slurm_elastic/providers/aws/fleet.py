@@ -29,7 +29,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Offer
 from slurm_elastic.providers.aws import client, convert
 from slurm_elastic.providers.aws import tags as machine_tags
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.errors import NO_TEMPLATE, THROTTLES, blamed_ids, refusal, sentence
 from slurm_elastic.providers.aws.instances import Ec2Instances, earlier
@@ -61,12 +61,12 @@ says why.
 """
 
 
-class Fleet:
+class FleetStrategy:
     """Launches by the strategy ``fleet`` of one cloud."""
 
     def __init__(
         self,
-        api: Api,
+        api: AwsApi,
         settings: AwsCloud,
         cluster: Cluster,
         templates: Templates,

@@ -15,7 +15,7 @@ from msgspec import structs
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.known_types import known_types
 from slurm_elastic.providers.aws.settings import AwsCloud
 
@@ -81,7 +81,7 @@ def _complete(cloud: Found, profile: str | None, region: str, endpoint: str | No
     settings = AwsCloud(
         name=cloud.name, location=cloud.location, image="ami-0", timeout=TIMEOUT_S, **base
     )
-    api = Api(settings, None)
+    api = AwsApi(settings, None)
     image = _image(api.send("describe_images", {"Owners": ["self"]}))
     if image is None:
         return unusable(cloud, "make an image in this account (docs/images.md)")
@@ -101,14 +101,14 @@ def _image(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return (slurm or images)[-1] if images else None
 
 
-def _subnets(api: Api) -> dict[str, str]:
+def _subnets(api: AwsApi) -> dict[str, str]:
     """The subnets of the default network by zone."""
     request = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
     records = api.send("describe_subnets", request).get("Subnets", ())
     return {str(r["AvailabilityZone"]): str(r["SubnetId"]) for r in records}
 
 
-def _groups(api: Api) -> list[str]:
+def _groups(api: AwsApi) -> list[str]:
     """Security groups with Slurm in their names. EC2 uses the default group if there is none."""
     request = {"Filters": [{"Name": "group-name", "Values": ["*slurm*"]}]}
     records = api.send("describe_security_groups", request).get("SecurityGroups", ())

@@ -16,9 +16,9 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.model.boot_image import CloudImage, ImageFile
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.aws import imports
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.convert import tags
-from slurm_elastic.providers.aws.images import OS, SOFTWARE, VERSION, Images, candidate
+from slurm_elastic.providers.aws.images import OS, SOFTWARE, VERSION, AwsImages, candidate
 from slurm_elastic.providers.aws.requests import tag_list
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.image_marks import DIGEST, image_marks
@@ -40,9 +40,9 @@ class AmiImages:
     def __init__(self, settings: AwsCloud, cluster: Cluster) -> None:
         self._settings = settings
         self._cluster = cluster
-        self._api = Api(settings, None)
+        self._api = AwsApi(settings, None)
         self._snapshots = imports.Snapshots(self._api, settings, cluster)
-        self._images = Images(self._api, settings, time.monotonic)
+        self._images = AwsImages(self._api, settings, time.monotonic)
 
     def images(self) -> Sequence[CloudImage]:
         """The account's own images. EC2 shows no tags of other accounts' images."""

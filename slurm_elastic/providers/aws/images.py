@@ -18,7 +18,7 @@ from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.images import Candidate, newest, none_fits, software_of
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.convert import tags
 from slurm_elastic.providers.aws.settings import AwsCloud
 
@@ -36,10 +36,10 @@ OS, VERSION, SOFTWARE = (f"slurm-elastic:{word}" for word in ("os", "version", "
 """The tags of an AMI that its maker sets."""
 
 
-class Images:
+class AwsImages:
     """Finds the images of one cloud. Thread-safe."""
 
-    def __init__(self, api: Api, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
+    def __init__(self, api: AwsApi, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._settings = settings
         self._cache = TtlCache[Hashable, Any](monotonic)

@@ -18,7 +18,7 @@ from botocore.config import Config
 from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.boot_image import ImageFile
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.convert import tags
 from slurm_elastic.providers.aws.errors import translated
 from slurm_elastic.providers.aws.requests import tag_list
@@ -36,7 +36,7 @@ _ACTIVE, _DONE = "active", "completed"
 class Snapshots:
     """The snapshots of image files in one account and region."""
 
-    def __init__(self, api: Api, settings: AwsCloud, cluster: Cluster) -> None:
+    def __init__(self, api: AwsApi, settings: AwsCloud, cluster: Cluster) -> None:
         self._api = api
         self._settings = settings
         self._cluster = cluster

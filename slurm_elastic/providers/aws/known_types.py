@@ -16,7 +16,7 @@ import msgspec
 from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.policies.repair.list_plausibility import price_in
-from slurm_elastic.providers.aws.client import Api, other_service
+from slurm_elastic.providers.aws.client import AwsApi, other_service
 from slurm_elastic.providers.aws.errors import translated
 from slurm_elastic.providers.aws.rate_limit import pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -37,7 +37,7 @@ _LINUX_ON_SHARED_HOSTS = {
 def known_types(settings: AwsCloud) -> tuple[KnownType, ...]:
     """All types except bare metal. Takes about twenty calls and may raise any ProviderError."""
     prices = _prices(settings)
-    api = Api(settings, pace_of(settings))
+    api = AwsApi(settings, pace_of(settings))
     request = {"Filters": [{"Name": "bare-metal", "Values": ["false"]}], "MaxResults": PAGE}
     records = api.pages("describe_instance_types", "InstanceTypes", request)
     with translated(settings.name):

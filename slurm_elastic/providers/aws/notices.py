@@ -15,7 +15,7 @@ from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.providers.aws import client
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.instances import Ec2Instances
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -41,14 +41,14 @@ _EVENTS = (
 _OVER = ("[Completed]", "[Canceled]")
 
 
-class Notices:
+class AwsNotices:
     """The notices of one cloud's machines. ``learn`` lists the machines if an id is not
     known yet.
     """
 
     def __init__(
         self,
-        api: Api,
+        api: AwsApi,
         settings: AwsCloud,
         cluster: Cluster,
         machines: Ec2Instances,

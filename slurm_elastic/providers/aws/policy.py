@@ -14,7 +14,7 @@ import boto3
 from botocore.exceptions import UnknownRegionError
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.grants import Grant, Holder, Use
+from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.providers.aws import capacity
 from slurm_elastic.providers.aws.imports import FOLDER
@@ -30,7 +30,7 @@ _IMPORT_ROLE = (
 )
 
 
-def grant(settings: AwsCloud, use: Use, holder: Holder) -> Grant:
+def grant(settings: AwsCloud, use: GrantUse, holder: Holder) -> Grant:
     """An IAM policy as JSON. See ``CloudKind.grant``."""
     cluster, pools = use.cluster, use.pools
     arns = _Arns(settings)

@@ -13,8 +13,8 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.launch.images import wanted
-from slurm_elastic.providers.aws.client import Api
-from slurm_elastic.providers.aws.images import Images
+from slurm_elastic.providers.aws.client import AwsApi
+from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.preflight import Look
 
@@ -30,10 +30,10 @@ _SPARED = "launches do not need it; allow ec2:{} to see them here"
 
 
 def examine(
-    api: Api,
+    api: AwsApi,
     settings: AwsCloud,
     pools: Sequence[Pool],
-    images: Images,
+    images: AwsImages,
     clock: Callable[[], float],
 ) -> Iterator[Finding]:
     """All findings. A call that EC2 refuses is a finding, too."""
@@ -63,7 +63,7 @@ def examine(
             )
 
 
-def _image(api: Api, settings: AwsCloud, clock: Callable[[], float]) -> Iterator[Finding]:
+def _image(api: AwsApi, settings: AwsCloud, clock: Callable[[], float]) -> Iterator[Finding]:
     subject = f"image {settings.image}"
     answer = api.send("describe_images", {"ImageIds": [settings.image]})
     records = answer.get("Images", [])
@@ -91,7 +91,7 @@ def _clock_skew(answer: Mapping[str, Any], now: float) -> Iterator[Finding]:
         yield Finding.wrong("clock", finding, expected, "set the head's clock by NTP")
 
 
-def _subnets(api: Api, settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
+def _subnets(api: AwsApi, settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
     answer = api.send("describe_subnets", {"SubnetIds": list(settings.subnets.values())})
     subnet_by_id = {subnet["SubnetId"]: subnet for subnet in answer.get("Subnets", ())}
     for zone, id_ in settings.subnets.items():

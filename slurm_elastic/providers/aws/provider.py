@@ -29,20 +29,20 @@ from slurm_elastic.model.cluster import (
 )
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.aws import capacity, client, preflight, requests, rights, site_template
-from slurm_elastic.providers.aws.catalog import Offers
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.catalog import AwsOffers
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.expiry import credentials_end
-from slurm_elastic.providers.aws.fleet import ALTERNATIVES, Fleet
-from slurm_elastic.providers.aws.images import Images
+from slurm_elastic.providers.aws.fleet import ALTERNATIVES, FleetStrategy
+from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.instances import Ec2Instances, earlier
-from slurm_elastic.providers.aws.notices import Notices
-from slurm_elastic.providers.aws.rate_limit import Pace, pace_of
+from slurm_elastic.providers.aws.notices import AwsNotices
+from slurm_elastic.providers.aws.rate_limit import RateLimits, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.providers.aws.site_template import SiteTemplate
-from slurm_elastic.providers.aws.stops import Stopping
+from slurm_elastic.providers.aws.stops import AwsStops
 from slurm_elastic.providers.aws.templates import Templates
-from slurm_elastic.providers.aws.termination import Ending
+from slurm_elastic.providers.aws.termination import AwsTermination
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
@@ -62,7 +62,7 @@ class AwsProvider:
         clock: Callable[[], float] = time.time,
         ownership: Ownership | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        pace: Pace | None = None,
+        pace: RateLimits | None = None,
         joining: str = "",
     ) -> None:
         self.name = settings.name
@@ -70,14 +70,14 @@ class AwsProvider:
         self._cluster = cluster
         self._clock = clock
         self._parts = read_parts(settings.user_data, settings.name, joining, requests.USER_DATA)
-        self._api = Api(settings, pace or pace_of(settings))
-        self._ending = Ending(self._api, settings.name)
-        self._stopping = Stopping(self._api, settings.name)
+        self._api = AwsApi(settings, pace or pace_of(settings))
+        self._ending = AwsTermination(self._api, settings.name)
+        self._stopping = AwsStops(self._api, settings.name)
         self._machines = Ec2Instances(settings, ownership or ownership_of(settings, cluster, None))
-        self._images = Images(self._api, settings, monotonic)
+        self._images = AwsImages(self._api, settings, monotonic)
         self._site = SiteTemplate(self._api, settings, monotonic)
-        self._offers = Offers(self._api, settings, self._images, clock, monotonic)
-        self._fleet = Fleet(
+        self._offers = AwsOffers(self._api, settings, self._images, clock, monotonic)
+        self._fleet = FleetStrategy(
             self._api,
             settings,
             cluster,
@@ -85,7 +85,7 @@ class AwsProvider:
             self._machines,
             clock,
         )
-        self._notices = Notices(
+        self._notices = AwsNotices(
             self._api, settings, cluster, self._machines, self._listed, monotonic
         )
         self.alternatives = ALTERNATIVES if settings.strategy is Strategy.FLEET else 0

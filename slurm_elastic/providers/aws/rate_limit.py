@@ -4,8 +4,8 @@
 and refill rates" and "Resource token bucket sizes and refill rates"): each action has a bucket of
 requests; launches and terminations have a second bucket of machines. The buckets belong to an
 account in a region, so all clouds and threads of this process that use the account share one
-``Pace``. Other programs use the account too. Therefore a rejection empties our copy of the bucket
-and halves its refill rate, and each success restores a twentieth of the rate.
+``RateLimits``. Other programs use the account too. Therefore a rejection empties our copy of the
+bucket and halves its refill rate, and each success restores a twentieth of the rate.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Bucket:
         self._share = min(self._share + _SHARE_PER_SUCCESS, 1.0)
 
 
-class Pace:
+class RateLimits:
     """All buckets of one account and region. Thread-safe."""
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -224,21 +224,21 @@ class SharedPaces:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._paces: dict[tuple[str, str | None], Pace] = {}
+        self._paces: dict[tuple[str, str | None], RateLimits] = {}
 
-    def get(self, key: tuple[str, str | None], rate: Rate) -> Pace:
+    def get(self, key: tuple[str, str | None], rate: Rate) -> RateLimits:
         """The pace of the account and region. A new one if its rate has changed."""
         with self._lock:
             pace = self._paces.get(key)
             if pace is None or pace.launches != rate:
-                pace = self._paces[key] = Pace(rate)
+                pace = self._paces[key] = RateLimits(rate)
             return pace
 
 
 _shared = SharedPaces()
 
 
-def pace_of(settings: AwsCloud) -> Pace | None:
+def pace_of(settings: AwsCloud) -> RateLimits | None:
     """The buckets of the account in the cloud's region. None for a service with its own endpoint,
     which has no limits unless the settings name them.
     """

@@ -15,7 +15,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Market, Offer, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.aws import requests
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.errors import NO_TEMPLATE
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.providers.aws.tags import PLACE
@@ -53,7 +53,7 @@ class DryLaunch(Struct, frozen=True, kw_only=True):
     image: str
 
 
-def examine(api: Api, attempts: Iterable[Attempt]) -> Iterator[Finding]:
+def examine(api: AwsApi, attempts: Iterable[Attempt]) -> Iterator[Finding]:
     """A finding for each refused call, and one for all granted calls."""
     granted = []
     for attempt in attempts:
@@ -73,7 +73,7 @@ def examine(api: Api, attempts: Iterable[Attempt]) -> Iterator[Finding]:
         yield Finding.ok("rights", f"granted: {', '.join(granted)}")
 
 
-def _try(api: Api, attempt: Attempt) -> Finding | None:
+def _try(api: AwsApi, attempt: Attempt) -> Finding | None:
     """The finding about one call, or None if the right is granted."""
     subject = f"right to {attempt.shown}"
     try:

@@ -11,7 +11,7 @@ from typing import Any
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.requests import site_template
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import SITE_TAGS
@@ -28,7 +28,7 @@ TEMPLATE_TTL_S = 300.0
 class SiteTemplate:
     """The default version of the template that the settings name. Thread-safe."""
 
-    def __init__(self, api: Api, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
+    def __init__(self, api: AwsApi, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._settings = settings
         self._cache = TtlCache[str | None, Data](monotonic)

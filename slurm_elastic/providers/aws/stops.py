@@ -12,16 +12,16 @@ from collections.abc import Sequence
 
 from slurm_elastic.base.errors import InstanceNotFound, UnsettledError
 from slurm_elastic.providers.aws import client
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 
 WRONG_STATE = "IncorrectInstanceState"
 _GONE = ("shutting-down", "terminated")
 
 
-class Stopping:
+class AwsStops:
     """Stops and starts machines of one cloud. All ids must be of our own machines."""
 
-    def __init__(self, api: Api, cloud: str) -> None:
+    def __init__(self, api: AwsApi, cloud: str) -> None:
         self._api = api
         self._cloud = cloud
 

@@ -21,9 +21,9 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Market
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.errors import TEMPLATE_EXISTS
-from slurm_elastic.providers.aws.images import Images
+from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.requests import (
     METADATA,
     USER_DATA,
@@ -49,11 +49,11 @@ class Templates:
 
     def __init__(
         self,
-        api: Api,
+        api: AwsApi,
         settings: AwsCloud,
         cluster: Cluster,
         parts: tuple[str, ...],
-        images: Images,
+        images: AwsImages,
         site: SiteTemplate,
     ) -> None:
         self._api = api

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.providers.aws import client
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.errors import blamed_ids
 
 log = logging.getLogger(__name__)
@@ -27,10 +27,10 @@ _OF_A_MACHINE = "UnauthorizedOperation"
 """The only AuthError that may be about a single machine."""
 
 
-class Ending:
+class AwsTermination:
     """Ends machines in few calls. It remembers the refused ones, to end the others first."""
 
-    def __init__(self, api: Api, cloud: str) -> None:
+    def __init__(self, api: AwsApi, cloud: str) -> None:
         self._api = api
         self._cloud = cloud
         self._refused: dict[str, None] = {}  # in the order of their last refusals

@@ -9,7 +9,7 @@ from slurm_elastic.base.errors import AuthError
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Pool
 
 
-class Refused:
+class RefusedProvider:
     """Each call raises AuthError with the reason. The cloud is skipped and reported, and its
     machines do not count as lost.
     """

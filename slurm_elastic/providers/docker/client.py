@@ -20,7 +20,7 @@ import requests
 from docker.tls import TLSConfig
 
 from slurm_elastic.base import trust
-from slurm_elastic.base.bounded import ANSWER, Budget, pieces
+from slurm_elastic.base.bounded import ANSWER, ReadBudget, pieces
 from slurm_elastic.providers.base.errors import NoCredentials, causes
 from slurm_elastic.providers.base.hosts import deadline, seconds_left, until
 from slurm_elastic.providers.docker.settings import DockerHost
@@ -29,7 +29,7 @@ REFUSAL_WAIT_S = 10.0
 """For so long we wait for an engine to report that it refuses our certificate."""
 
 
-class Client(docker.APIClient):
+class DockerClient(docker.APIClient):
     """A client of one engine. It ignores the proxies and the ``~/.netrc`` of the environment."""
 
     @property
@@ -45,7 +45,7 @@ class Client(docker.APIClient):
         """Send a request within the remaining time. The answer is complete on return, because the
         session's own time-out limits only one read.
         """
-        budget = Budget(ANSWER, seconds_left())
+        budget = ReadBudget(ANSWER, seconds_left())
         is_complete = not kwargs.get("stream")
         response = super().send(request, **kwargs | {"timeout": seconds_left(), "stream": True})
         if is_complete:
@@ -57,7 +57,7 @@ class Client(docker.APIClient):
         return response
 
 
-def open_client(host: DockerHost) -> Client:
+def open_client(host: DockerHost) -> DockerClient:
     """A client connected to its engine before this thread's deadline."""
     tls = _tls(host)
     if host.url.startswith("unix://"):
@@ -71,7 +71,7 @@ def open_client(host: DockerHost) -> Client:
             _hear_refusal(host)
         raise failure
     # The SDK has no time limit at all for making an SSH connection, so a thread makes it.
-    result: Future[Client] = Future()
+    result: Future[DockerClient] = Future()
     threading.Thread(target=_open_into, args=(result, host.url, deadline()), daemon=True).start()
     return result.result(timeout=seconds_left())
 
@@ -85,7 +85,7 @@ def _knock(path: str) -> None:
         probe.connect(path)
 
 
-def _open_into(result: Future[Client], url: str, limit: float | None) -> None:
+def _open_into(result: Future[DockerClient], url: str, limit: float | None) -> None:
     try:
         with until(limit):
             client = _opened(url, None)
@@ -95,10 +95,10 @@ def _open_into(result: Future[Client], url: str, limit: float | None) -> None:
     result.set_result(client)
 
 
-def _opened(url: str, tls: TLSConfig | None) -> Client:
+def _opened(url: str, tls: TLSConfig | None) -> DockerClient:
     # The SDK's limit applies to one wait. It is the only limit on an SSH channel.
     seconds = max(1, math.ceil(seconds_left()))
-    return Client(base_url=url, version="auto", timeout=seconds, tls=tls or False)
+    return DockerClient(base_url=url, version="auto", timeout=seconds, tls=tls or False)
 
 
 def _tls(host: DockerHost) -> TLSConfig | None:

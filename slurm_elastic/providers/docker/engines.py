@@ -9,14 +9,14 @@ from typing import TypeVar
 import docker.errors
 
 from slurm_elastic.providers.base.hosts import Hosts
-from slurm_elastic.providers.docker.client import Client, open_client
+from slurm_elastic.providers.docker.client import DockerClient, open_client
 from slurm_elastic.providers.docker.errors import translated
 from slurm_elastic.providers.docker.settings import DockerCloud
 
 Result = TypeVar("Result")
 
 
-class Engines(Hosts[Client]):
+class Engines(Hosts[DockerClient]):
     """All calls to a cloud's hosts go through this class. Thread-safe."""
 
     def __init__(self, settings: DockerCloud) -> None:
@@ -26,7 +26,7 @@ class Engines(Hosts[Client]):
         # The callback refers to the dictionary and not to ``self``, which it would keep alive.
         weakref.finalize(self, _close_all, self._open)
 
-    def call(self, host: str, do: Callable[[Client], Result]) -> Result:
+    def call(self, host: str, do: Callable[[DockerClient], Result]) -> Result:
         """Call ``do`` with the client of ``host``. Errors are translated."""
         with translated(self.cloud, host):
             try:
@@ -39,13 +39,13 @@ class Engines(Hosts[Client]):
                 self.forget(host)
                 raise
 
-    def _opened(self, host: str) -> Client:
+    def _opened(self, host: str) -> DockerClient:
         return open_client(self._settings.hosts[host])
 
-    def _close(self, connection: Client) -> None:
+    def _close(self, connection: DockerClient) -> None:
         connection.close()
 
 
-def _close_all(clients: dict[str, Client]) -> None:
+def _close_all(clients: dict[str, DockerClient]) -> None:
     for client in clients.values():
         client.close()

@@ -12,7 +12,7 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.providers.docker.client import Client
+from slurm_elastic.providers.docker.client import DockerClient
 from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost
 
@@ -45,7 +45,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
         yield unanswered(cloud, "the engine (journalctl -u docker)", error)
 
 
-def _complete(cloud: Found, client: Client) -> Found:
+def _complete(cloud: Found, client: DockerClient) -> Found:
     tags = [tag for row in client.images() for tag in row.get("RepoTags") or ()]
     image = next((tag for tag in tags if "slurm" in tag.lower()), None)
     network = _network(client.networks())

@@ -17,7 +17,7 @@ from slurm_elastic.policies.launch.images import software_of
 from slurm_elastic.providers.base.hosts import until
 from slurm_elastic.providers.base.image_marks import image_marks, upload_limit
 from slurm_elastic.providers.base.tags import PREFIX as TAGS
-from slurm_elastic.providers.docker.client import Client
+from slurm_elastic.providers.docker.client import DockerClient
 from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.requests import PREFIX
 from slurm_elastic.providers.docker.settings import DockerCloud
@@ -85,7 +85,7 @@ class EngineImages:
         """The image name in the settings."""
         return _with_tag(self._settings.image)
 
-    def _import(self, client: Client, file: ImageFile) -> str:
+    def _import(self, client: DockerClient, file: ImageFile) -> str:
         name, _, tag = _with_tag(file.name).rpartition(":")
         marks = image_marks(file, self._cluster).items()
         labels = {key.replace(TAGS, LABELS): value for key, value in marks}

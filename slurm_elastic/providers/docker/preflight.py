@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.providers.base.preflight import ANSWER, Look
-from slurm_elastic.providers.docker.client import Client
+from slurm_elastic.providers.docker.client import DockerClient
 from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.settings import DockerCloud
 
@@ -26,9 +26,9 @@ def _host(settings: DockerCloud, engines: Engines, host: str) -> Iterator[Findin
         return f"engine {info.get('ServerVersion')}, {info.get('NCPU')} cpus"
 
     yield (version_finding := next(reach.at(f"host {host}", ANSWER, ask_version)))
-    if version_finding.level is not Level.OK:
+    if version_finding.level is not FindingLevel.OK:
         return
-    things: tuple[tuple[str, str, Callable[[Client], object]], ...] = (
+    things: tuple[tuple[str, str, Callable[[DockerClient], object]], ...] = (
         (
             f"image {settings.image}", "containers/build, or docker pull, on that host",
             lambda client: client.inspect_image(settings.image),  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ from slurm_elastic.providers.base.hosted import HostedProvider, Room, Tagged, ro
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.tags import GENERATION
 from slurm_elastic.providers.docker import convert, preflight, requests
-from slurm_elastic.providers.docker.client import Client
+from slurm_elastic.providers.docker.client import DockerClient
 from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.errors import NAME_TAKEN, NOT_RUNNING
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
@@ -137,7 +137,7 @@ class DockerProvider(HostedProvider[DockerType]):
         """All containers with the label of any cluster of ours, including ended ones."""
         label_filter = {"label": requests.CLUSTER}
 
-        def read(client: Client) -> Sequence[Tagged]:
+        def read(client: DockerClient) -> Sequence[Tagged]:
             return convert.containers(
                 client.containers(all=True, filters=label_filter), host, self._settings
             )
@@ -194,7 +194,7 @@ class DockerProvider(HostedProvider[DockerType]):
             log.debug("already removed cloud=%s id=%s", self.name, container_id)
 
 
-def _create(client: Client, machine: requests.ContainerToBe) -> Mapping[str, Any]:
+def _create(client: DockerClient, machine: requests.ContainerToBe) -> Mapping[str, Any]:
     settings = machine.settings
     # Docker's DNS then finds the container by its node's name.
     endpoint = client.create_endpoint_config(aliases=[machine.node])

@@ -44,7 +44,7 @@ from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.fake.settings import FakeCloud
 
 
-class Call(Struct, frozen=True):
+class FakeCall(Struct, frozen=True):
     """One call that reached the cloud: its name, and the number of its nodes or ids."""
 
     name: str
@@ -152,7 +152,7 @@ class FakeProvider:
         self.tells_free = True
         self.tells_losses = False
         self.image = "image-1"
-        self.calls: list[Call] = []
+        self.calls: list[FakeCall] = []
         self._settings = settings
         self._uuid = cluster.uuid or ""
         self._clock = clock
@@ -325,7 +325,7 @@ class FakeProvider:
         """Wraps each call: it is recorded and delayed, and fails if that was requested. ``exempt``:
         errors that this call cannot raise.
         """
-        self.calls.append(Call(name, size))
+        self.calls.append(FakeCall(name, size))
         if self.latency:
             self._sleep(min(self.latency, self._settings.timeout))
         if self.latency > self._settings.timeout:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.providers.base.preflight import ANSWER, Look
 from slurm_elastic.providers.libvirt import domains
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts
@@ -28,7 +28,7 @@ def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Fi
         return next(findings)
 
     yield (version_finding := look("libvirt", _version, ANSWER, settings.reach_advice))
-    if version_finding.level is not Level.OK:
+    if version_finding.level is not FindingLevel.OK:
         return
     kind, advice = settings.virtualization, "look at /dev/kvm there, and at the BIOS"
     yield look("virtualization", partial(_kind, kind), f"domains of type {kind}", advice)

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slurm_elastic.base.bounded import Budget, exchange
+from slurm_elastic.base.bounded import ReadBudget, exchange
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.machine.local.wire import (
     AgentAnswer,
     LaunchOrder,
     List,
+    MachineRecord,
     Message,
     Ping,
-    Record,
     Terminate,
 )
 from slurm_elastic.model.cluster import (
@@ -114,7 +114,7 @@ class LocalProvider:
         """Prove that the agent runs and accepts our calls."""
         self._ask(Ping())
 
-    def _instance(self, record: Record) -> Instance:
+    def _instance(self, record: MachineRecord) -> Instance:
         return Instance(
             id=record.id,
             cloud=self.name,
@@ -154,6 +154,6 @@ class LocalProvider:
     def _exchange(self, line: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(self._settings.timeout)
-            budget = Budget(MAX_ANSWER_BYTES, self._settings.timeout)
+            budget = ReadBudget(MAX_ANSWER_BYTES, self._settings.timeout)
             connection.connect(self._settings.socket)
             return exchange(connection, line, budget)

@@ -93,7 +93,7 @@ class Need(Struct, frozen=True):
     memory: float
 
 
-class Quota(Struct, frozen=True):
+class OneBound(Struct, frozen=True):
     """A limit of an account or its group. ``key``: oned's name (VMS, MEMORY in MiB, LEASES ...).
     ``about``: the number of the network (LEASES) or image (RVMS).
     """
@@ -143,7 +143,7 @@ Part = tuple[str, int | None]
 
 def parts(
     call: Callable[..., Any], template: Mapping[str, Any], per_machine: Need
-) -> Callable[[Quota], float]:
+) -> Callable[[OneBound], float]:
     """A function that returns how much of a quota one machine uses.
 
     oned is asked for images and networks only if a quota counts them. Anything that it does not
@@ -151,7 +151,7 @@ def parts(
     """
     plain_shares = plain_parts(per_machine)
 
-    def share_of(quota: Quota) -> float:
+    def share_of(quota: OneBound) -> float:
         match quota.key:
             case "LEASES":
                 return float(sum(n == quota.about for n in _networks(call, template)))
@@ -172,27 +172,29 @@ def plain_parts(per_machine: Need) -> Mapping[str, float]:
     return shares | {f"RUNNING_{key}": value for key, value in shares.items()}
 
 
-def quota_bounds(quotas_found: Iterable[Quota], part: Callable[[Quota], float]) -> list[Bound]:
+def quota_bounds(
+    quotas_found: Iterable[OneBound], part: Callable[[OneBound], float]
+) -> list[Bound]:
     """The number of machines for which each quota has room, and its text."""
     pairs = ((quota, part(quota)) for quota in quotas_found)
     return [(_fit((q.limit - q.used) / each), q.text) for q, each in pairs if each > 0]
 
 
-def quotas(user: Any) -> list[Quota]:  # noqa: ANN401 - a pyone object
+def quotas(user: Any) -> list[OneBound]:  # noqa: ANN401 - a pyone object
     """The account's quotas that limit something. A default quota applies if the account has none of
     its own.
     """
     return _quotas_of(user, getattr(user, "DEFAULT_USER_QUOTAS", None), ACCOUNT)
 
 
-def group_quotas(group: Any) -> list[Quota]:  # noqa: ANN401 - a pyone object
+def group_quotas(group: Any) -> list[OneBound]:  # noqa: ANN401 - a pyone object
     """The quotas of a group; none if the group could not be read."""
     if group is None:
         return []
     return _quotas_of(group, getattr(group, "DEFAULT_GROUP_QUOTAS", None), GROUP)
 
 
-def _quotas_of(holder: Any, defaults: Any, whose: str) -> list[Quota]:  # noqa: ANN401
+def _quotas_of(holder: Any, defaults: Any, whose: str) -> list[OneBound]:  # noqa: ANN401
     rows = [
         ("VM_QUOTA", "VM", _OF_MACHINES),
         ("NETWORK_QUOTA", "NETWORK", ("LEASES",)),
@@ -213,11 +215,11 @@ def _quota(
     default_row: Mapping[str, Any],
     about: int | None,
     whose: str,
-) -> Quota:
+) -> OneBound:
     limit = _number(own_row.get(key), _BY_DEFAULT)
     if limit == _BY_DEFAULT:
         limit = _number(default_row.get(key), _UNLIMITED)
-    return Quota(key, limit, _number(own_row.get(f"{key}_USED"), 0.0), about, whose)
+    return OneBound(key, limit, _number(own_row.get(f"{key}_USED"), 0.0), about, whose)
 
 
 def _rows(holder: Any, section: str, item: str) -> Mapping[int | None, Mapping[str, Any]]:  # noqa: ANN401

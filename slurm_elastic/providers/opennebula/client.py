@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_elastic.base import trust
-from slurm_elastic.base.bounded import ANSWER, Budget
+from slurm_elastic.base.bounded import ANSWER, ReadBudget
 from slurm_elastic.providers.base.errors import NoCredentials
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
@@ -34,7 +34,7 @@ _CONNECT_FRACTION = 0.3
 _CHUNK = 1 << 16
 
 
-class Refused(Exception):  # noqa: N818 - the cloud's answer, not a failure of ours
+class OneRefused(Exception):  # noqa: N818 - the cloud's answer, not a failure of ours
     """oned's answer ``[false, message, code, ...]``. ``code`` is from oned's table of errors."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -73,11 +73,11 @@ class Transport(xmlrpc.client.Transport):
         answer, _ = xmlrpc.client.loads(self._post(str(host), handler, request_body))
         head: Any = answer[0]
         if not head[0]:
-            raise Refused(int(head[2]), str(head[1]))
+            raise OneRefused(int(head[2]), str(head[1]))
         return answer
 
     def _post(self, host: str, handler: str, body: bytes) -> bytes:
-        budget = Budget(ANSWER, self._timeout)
+        budget = ReadBudget(ANSWER, self._timeout)
         connection = self._opened(host)
         try:
             _connect(connection)

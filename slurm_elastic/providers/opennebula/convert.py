@@ -30,7 +30,7 @@ _NEVER_UP = frozenset({36, 39})  # BOOT_FAILURE PROLOG_FAILURE
 _ADDRESS_KEYS = ("IP", "EXTERNAL_IP", "IP6_GLOBAL", "IP6_ULA", "IP6")
 
 
-class Vm(Struct, frozen=True, kw_only=True):
+class VmFields(Struct, frozen=True, kw_only=True):
     """The fields that we read of a virtual machine. ``started``: by oned's clock (Unix time).
     ``host``: the number of its current or last host. ``placed``: when we first saw it on a host.
     ``deployed``: when oned assigned the host, by oned's clock.
@@ -88,12 +88,12 @@ class Vm(Struct, frozen=True, kw_only=True):
         return self.state == CLONING_FAILURE or (self.state == ACTIVE and self.lcm in _NEVER_UP)
 
 
-def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
+def vm(record: Any) -> VmFields:  # noqa: ANN401 - a pyone object
     """One machine of an extended answer."""
     attributes = {key: str(value or "") for key, value in (record.USER_TEMPLATE or {}).items()}
     history = getattr(record.HISTORY_RECORDS, "HISTORY", None) or []
     last_host = (history[-1] if isinstance(history, list) and history else history) or None
-    return Vm(
+    return VmFields(
         id=int(record.ID),
         state=int(record.STATE),
         lcm=int(record.LCM_STATE),
@@ -105,7 +105,7 @@ def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
     )
 
 
-def state_of(machine: Vm) -> InstanceState:
+def state_of(machine: VmFields) -> InstanceState:
     """The machine's state in our terms. A suspended or undeployed machine is lost to Slurm, so it
     counts as stopping.
     """
@@ -120,7 +120,7 @@ def state_of(machine: Vm) -> InstanceState:
     return InstanceState.PENDING if machine.lcm in _STARTING else InstanceState.RUNNING
 
 
-def instance(machine: Vm, settings: OpenNebulaCloud) -> Instance:
+def instance(machine: VmFields, settings: OpenNebulaCloud) -> Instance:
     """The machine in our terms. Its id contains the cloud's name, because oned only counts
     machines.
     """

@@ -25,7 +25,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.providers.base.errors import NoCredentials, translating
 from slurm_elastic.providers.base.statuses import kind_of
-from slurm_elastic.providers.opennebula.client import NotConnected, Refused
+from slurm_elastic.providers.opennebula.client import NotConnected, OneRefused
 
 AUTHENTICATION = 0x0100
 AUTHORIZATION = 0x0200
@@ -117,7 +117,7 @@ def translated(cloud: str) -> AbstractContextManager[None]:
 
 def _translate(cloud: str, error: Exception) -> ProviderError | None:
     match error:
-        case Refused():
+        case OneRefused():
             kind, code = classify(error.code, error.message)
             return kind(cloud, code, _METHOD.sub("", error.message))
         case NoCredentials():

@@ -24,7 +24,7 @@ from slurm_elastic.providers.opennebula.images import (
     READY,
     SOFTWARE,
     VERSION,
-    Images,
+    OneImageList,
     image,
 )
 from slurm_elastic.providers.opennebula.requests import SPELLING
@@ -47,7 +47,7 @@ class OneImages:
         self._settings = settings
         self._cluster = cluster
         self._call = FrontEnd(settings).call
-        self._images = Images(self._call, settings)
+        self._images = OneImageList(self._call, settings)
 
     def images(self) -> Sequence[CloudImage]:
         """Images of type OS, from all owners whose images the account may use."""

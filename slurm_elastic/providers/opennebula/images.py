@@ -66,7 +66,7 @@ class OneImage(Struct, frozen=True, kw_only=True):
         return f"{self.candidate.id} ({self.candidate.name} of {self.owner})"
 
 
-class Images:
+class OneImageList:
     """Finds the images of one cloud. ``call`` asks oned. Thread-safe."""
 
     def __init__(

@@ -16,7 +16,7 @@ from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.parallel import each, failures, raise_first_error
 from slurm_elastic.providers.base.tags import CLOUD
 from slurm_elastic.providers.opennebula import convert, requests
-from slurm_elastic.providers.opennebula.convert import Vm
+from slurm_elastic.providers.opennebula.convert import VmFields
 from slurm_elastic.providers.opennebula.errors import WRONG_STATE
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class OneMachines:
         self._lock = threading.Lock()
         self._end_asked_at: dict[int, float] = {}
 
-    def live(self) -> list[Vm]:
+    def live(self) -> list[VmFields]:
         """Our machines in all states except DONE."""
         # Only the extended answer contains the tags.
         pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
@@ -60,7 +60,7 @@ class OneMachines:
         self.ours.remember(convert.instance_id(self.name, v.id) for v in machines)
         return machines
 
-    def ended(self, generation: str, since: float) -> Iterator[Vm]:
+    def ended(self, generation: str, since: float) -> Iterator[VmFields]:
         """The ended machines of a launch, newest first. Reads page by page, back to ``since`` (Unix
         time).
         """
@@ -76,9 +76,9 @@ class OneMachines:
                 return
             start += PAGE
 
-    def by_number(self, numbers: Sequence[int]) -> dict[int, Vm]:
+    def by_number(self, numbers: Sequence[int]) -> dict[int, VmFields]:
         """The machines with these numbers that exist."""
-        machines: dict[int, Vm] = {}
+        machines: dict[int, VmFields] = {}
         for start in range(0, len(numbers), READ_AT_ONCE):
             ids = ",".join(str(n) for n in numbers[start : start + READ_AT_ONCE])
             machines |= {v.id: v for v in self._read(self._call("vmpool.infoset", ids, True))}
@@ -141,13 +141,13 @@ class OneMachines:
         done = zip(numbers, results, strict=True)
         return frozenset(number for number, result in done if not result.exception())
 
-    def is_ending(self, vm: Vm) -> bool:
+    def is_ending(self, vm: VmFields) -> bool:
         """Whether the machine is ending. oned accepts an end before its listing shows it."""
         with self._lock:
             was_asked = vm.id in self._end_asked_at
         return was_asked or convert.state_of(vm) is InstanceState.STOPPING
 
-    def ask_again(self, machines: Sequence[Vm]) -> None:
+    def ask_again(self, machines: Sequence[VmFields]) -> None:
         """Ask again for machines of a complete list that were asked to end and still exist.
 
         A restarted oned waits for an answer that its driver gave to the old process. If a
@@ -189,7 +189,7 @@ class OneMachines:
             # Also for a machine that oned does not know: a listing may still show it.
             self._end_asked_at[number] = time.monotonic()
 
-    def _read(self, pool: Any) -> list[Vm]:  # noqa: ANN401 - a pyone object
+    def _read(self, pool: Any) -> list[VmFields]:  # noqa: ANN401 - a pyone object
         """The machines of an answer that belong to this cloud by their tags."""
         machines = map(convert.vm, pool.VM)
         return self.ours.among(machines, lambda v: v.tags, lambda v: str(v.id))

@@ -13,12 +13,12 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.model.cluster import InstanceState, Notice, NoticeKind
-from slurm_elastic.providers.opennebula.convert import Vm, instance_id, state_of
+from slurm_elastic.providers.opennebula.convert import VmFields, instance_id, state_of
 
 DISABLED, MONITORING_DISABLED, OFFLINE = 4, 7, 8
 
 
-class OutOfService(Struct, frozen=True):
+class OneOutOfService(Struct, frozen=True):
     """The meaning of a host's state for its machines."""
 
     kind: NoticeKind
@@ -26,19 +26,19 @@ class OutOfService(Struct, frozen=True):
 
 
 _MEANING_BY_STATE = {
-    DISABLED: OutOfService(NoticeKind.REBALANCE, "disabled"),
-    MONITORING_DISABLED: OutOfService(NoticeKind.REBALANCE, "disabled"),
-    OFFLINE: OutOfService(NoticeKind.INTERRUPTION, "offline"),
+    DISABLED: OneOutOfService(NoticeKind.REBALANCE, "disabled"),
+    MONITORING_DISABLED: OneOutOfService(NoticeKind.REBALANCE, "disabled"),
+    OFFLINE: OneOutOfService(NoticeKind.INTERRUPTION, "offline"),
 }
 
 
 def standing(
-    cloud: str, call: Callable[..., Any], live: Callable[[], Iterable[Vm]], now: float
+    cloud: str, call: Callable[..., Any], live: Callable[[], Iterable[VmFields]], now: float
 ) -> Sequence[Notice]:
     """One notice for each machine on such a host. Machines are listed only if there is such
     a host.
     """
-    hosts: Mapping[int, tuple[str, OutOfService]] = {
+    hosts: Mapping[int, tuple[str, OneOutOfService]] = {
         int(host.ID): (str(host.NAME), _MEANING_BY_STATE[int(host.STATE)])
         for host in call("hostpool.info").HOST
         if int(host.STATE) in _MEANING_BY_STATE

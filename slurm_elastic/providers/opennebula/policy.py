@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slurm_elastic.config.grants import Grant, Holder, Use
+from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.base.preflight import demand_bounds
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
@@ -45,7 +45,7 @@ _OWNER = (
 )
 
 
-def grant(settings: OpenNebulaCloud, use: Use, holder: Holder) -> Grant:
+def grant(settings: OpenNebulaCloud, use: GrantUse, holder: Holder) -> Grant:
     """A shell script. See ``CloudKind.grant``. Only the owner of machines can end them."""
     if holder is Holder.WATCHDOG:
         text = "OpenNebula lets nobody but their owner end machines: the watchdog needs the account"

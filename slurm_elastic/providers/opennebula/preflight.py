@@ -16,7 +16,7 @@ from slurm_elastic.policies.launch.images import wanted
 from slurm_elastic.providers.base.machine_tags import TYPE
 from slurm_elastic.providers.base.preflight import Look, demand_bounds, quota
 from slurm_elastic.providers.opennebula import capacity, images, requests
-from slurm_elastic.providers.opennebula.convert import Vm
+from slurm_elastic.providers.opennebula.convert import VmFields
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 
 Call = Callable[..., Any]
@@ -38,9 +38,9 @@ LOOK = Look(
 def examine(
     call: Call,
     settings: OpenNebulaCloud,
-    chosen: images.Images,
+    chosen: images.OneImageList,
     pools: Sequence[Pool],
-    machines: Callable[[], Sequence[Vm]],
+    machines: Callable[[], Sequence[VmFields]],
     now: float,
 ) -> Iterator[Finding]:
     """All findings. A refused call is a finding, too. ``machines`` lists our machines."""
@@ -132,7 +132,7 @@ def _image(call: Call, subject: str, number: int) -> Iterator[Finding]:
     yield from LOOK.at(subject, "an image that the account may use", look)
 
 
-def _chosen(call: Call, chosen: images.Images, subject: str, pool: Pool) -> Iterator[Finding]:
+def _chosen(call: Call, chosen: images.OneImageList, subject: str, pool: Pool) -> Iterator[Finding]:
     number = chosen.of(pool)
     if number is not None:
         yield from _image(call, subject, number)
@@ -143,7 +143,7 @@ def _quotas(
     settings: OpenNebulaCloud,
     pools: Sequence[Pool],
     needs: Mapping[str, capacity.Need],
-    machines: Callable[[], Sequence[Vm]],
+    machines: Callable[[], Sequence[VmFields]],
 ) -> Iterator[Finding]:
     """The account's own quotas, compared with the demand of the pools. The use of the account's
     other machines counts. A group's quota shows only when a launch meets it.
@@ -196,7 +196,7 @@ def _stale_quotas(call: Call) -> Iterator[Finding]:
             )
 
 
-def _stuck(machines: Sequence[Vm], now: float) -> Iterator[Finding]:
+def _stuck(machines: Sequence[VmFields], now: float) -> Iterator[Finding]:
     """Machines that stay in BOOT, for example because oned was killed during a deployment. oned
     refuses to end them.
     """

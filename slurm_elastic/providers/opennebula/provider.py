@@ -39,10 +39,10 @@ from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.opennebula import client, convert, preflight, requests
 from slurm_elastic.providers.opennebula import notices as opennebula_notices
 from slurm_elastic.providers.opennebula.capacity import ACCOUNT, GROUP, bounds
-from slurm_elastic.providers.opennebula.convert import Vm
+from slurm_elastic.providers.opennebula.convert import VmFields
 from slurm_elastic.providers.opennebula.errors import is_refusal
 from slurm_elastic.providers.opennebula.front_end import FrontEnd
-from slurm_elastic.providers.opennebula.images import Images
+from slurm_elastic.providers.opennebula.images import OneImageList
 from slurm_elastic.providers.opennebula.instances import OneMachines
 from slurm_elastic.providers.opennebula.requests import read_parts
 from slurm_elastic.providers.opennebula.scheduling import Placements, given_up, in_line
@@ -76,7 +76,7 @@ class OpenNebulaProvider:
         self._clock = clock
         self._parts = read_parts(settings.user_data, settings.name, joining)
         self._call = FrontEnd(settings).call
-        self._images = Images(self._call, settings)
+        self._images = OneImageList(self._call, settings)
         self._machines = OneMachines(
             settings.name,
             ownership or ownership_of(settings, cluster, None),
@@ -240,12 +240,12 @@ class OpenNebulaProvider:
 
     # launching
 
-    def _find_earlier(self, generation: str) -> tuple[dict[str, Vm], set[str]]:
+    def _find_earlier(self, generation: str) -> tuple[dict[str, VmFields], set[str]]:
         """The machines of a launch by node, and the nodes whose machine has ended or is ending."""
         launch_machines = [v for v in self._machines.live() if v.generation == generation]
         ending = {v.node for v in launch_machines if self._machines.is_ending(v)}
-        standing: dict[str, Vm] = {}
-        duplicates: list[Vm] = []
+        standing: dict[str, VmFields] = {}
+        duplicates: list[VmFields] = []
         for machine in sorted(
             (v for v in launch_machines if v.node not in ending), key=lambda v: v.id
         ):
@@ -315,12 +315,14 @@ class OpenNebulaProvider:
 
     def _read_started(self, spec: LaunchSpec, numbers: Mapping[str, int]) -> list[Instance]:
         """The machines that were just started, with their addresses, which oned assigns at once."""
-        machines: Mapping[int, Vm] = {}
+        machines: Mapping[int, VmFields] = {}
 
-        def unread(node: str, number: int) -> Vm:
+        def unread(node: str, number: int) -> VmFields:
             tags = bought(spec, [node], self._cluster, self.name)
             now = self._clock()
-            return Vm(id=number, state=convert.PENDING, lcm=0, started=now, tags=tags, address=None)
+            return VmFields(
+                id=number, state=convert.PENDING, lcm=0, started=now, tags=tags, address=None
+            )
 
         try:
             machines = self._machines.by_number(list(numbers.values()))
@@ -333,7 +335,7 @@ class OpenNebulaProvider:
 
     # ending
 
-    def _end_failed(self, failed: Sequence[Vm]) -> frozenset[int]:
+    def _end_failed(self, failed: Sequence[VmFields]) -> frozenset[int]:
         """End these machines and remember the failure of their types. Returns the numbers that were
         ended.
         """

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.guards import Guarded, GuardedBy
-from slurm_elastic.providers.opennebula.convert import Vm
+from slurm_elastic.providers.opennebula.convert import VmFields
 
 MAX_PAUSES = 2.0
 """A further placement of a launch may take so many times its longest pause between two
@@ -29,13 +29,13 @@ placements.
 """
 
 
-class Waiting(Struct, frozen=True):
+class WaitingMachine(Struct, frozen=True):
     """A machine without a place. ``since``: when a machine of its line was last placed (Unix time).
     ``moving``: whether the scheduler has placed any of its line since its launch began. ``pause``:
     the launch's longest pause (s).
     """
 
-    vm: Vm
+    vm: VmFields
     since: float
     moving: bool
     pause: float
@@ -50,7 +50,7 @@ class Placements:
         self._lock = threading.Lock()
         self._placed_at: dict[int, float] = {}
 
-    def dated(self, machines: Sequence[Vm], now: float) -> Sequence[Vm]:
+    def dated(self, machines: Sequence[VmFields], now: float) -> Sequence[VmFields]:
         """The machines with their ``placed``. Must be called with all machines of the account."""
         with self._lock:
             self._placed_at = {
@@ -59,9 +59,9 @@ class Placements:
             return [replace(v, placed=self._placed_at.get(v.id)) for v in machines]
 
 
-def waiting(machines: Sequence[Vm]) -> Iterator[Waiting]:
+def waiting(machines: Sequence[VmFields]) -> Iterator[WaitingMachine]:
     """The machines of the account for which the scheduler has found no place yet."""
-    launches: dict[str, list[Vm]] = {}
+    launches: dict[str, list[VmFields]] = {}
     for machine in machines:
         launches.setdefault(machine.generation, []).append(machine)
     latest = {
@@ -79,13 +79,13 @@ def waiting(machines: Sequence[Vm]) -> Iterator[Waiting]:
         if machine.waits:
             moved = max(ahead, latest[machine.generation])
             since = max(machine.started, moved)
-            yield Waiting(
+            yield WaitingMachine(
                 machine, since, moved >= began[machine.generation], pauses[machine.generation]
             )
         ahead = max(ahead, machine.placed or 0.0)
 
 
-def given_up(machines: Sequence[Vm], now: float, limit: float) -> Mapping[int, Vm]:
+def given_up(machines: Sequence[VmFields], now: float, limit: float) -> Mapping[int, VmFields]:
     """The machines with a message in whose line nothing has moved for ``limit`` seconds, or longer
     if the scheduler took longer pauses with their launch. By number.
     """
@@ -96,17 +96,17 @@ def given_up(machines: Sequence[Vm], now: float, limit: float) -> Mapping[int, V
     }
 
 
-def in_line(machines: Sequence[Vm]) -> frozenset[int]:
+def in_line(machines: Sequence[VmFields]) -> frozenset[int]:
     """The numbers of machines whose message means nothing, or is still missing: the scheduler is
     working on their line.
     """
     return frozenset(w.vm.id for w in waiting(machines) if w.moving)
 
 
-def _placed(machines: Iterable[Vm]) -> list[float]:
+def _placed(machines: Iterable[VmFields]) -> list[float]:
     return sorted(v.placed for v in machines if v.placed is not None)
 
 
-def _longest_pause(machines: Sequence[Vm]) -> float:
+def _longest_pause(machines: Sequence[VmFields]) -> float:
     times = [min(v.started for v in machines), *_placed(machines)]
     return max((b - a for a, b in pairwise(times)), default=0.0)

@@ -29,7 +29,7 @@ from openstack.config.loader import CONFIG_FILES, SECURE_FILES
 from requests.adapters import HTTPAdapter
 
 from slurm_elastic.base import trust
-from slurm_elastic.base.bounded import ANSWER, Budget, pieces
+from slurm_elastic.base.bounded import ANSWER, ReadBudget, pieces
 from slurm_elastic.providers.base.errors import NoCredentials
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
@@ -56,7 +56,7 @@ _CONNECT_FRACTION = 0.3
 """The fraction of the time-out that connecting may take."""
 
 
-class Refused(Exception):  # noqa: N818 - the cloud's answer, not a failure of ours
+class HttpRefused(Exception):  # noqa: N818 - the cloud's answer, not a failure of ours
     """An HTTP answer of 400 or more. ``message`` is the cloud's own."""
 
     def __init__(self, method: str, path: str, status: int, message: str) -> None:
@@ -95,7 +95,7 @@ class BoundedSession(requests.Session):
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:  # noqa: ANN401
         """Send a request. The answer is complete on return."""
         seconds = self._seconds_left()
-        budget = Budget(ANSWER, seconds)
+        budget = ReadBudget(ANSWER, seconds)
         kwargs |= {
             "timeout": (min(seconds, self._thread.whole * _CONNECT_FRACTION), seconds),
             "stream": True,
@@ -135,7 +135,7 @@ def _is_unconnected(error: requests.exceptions.ConnectionError) -> bool:
     return is_refused or isinstance(error, requests.exceptions.ConnectTimeout)
 
 
-class Api:
+class OpenStackApi:
     """One project in one region, by plain requests. Thread-safe."""
 
     def __init__(self, settings: OpenStackCloud) -> None:
@@ -185,7 +185,7 @@ class Api:
                 path, method, raise_exc=False, log=False, connect_retries=0, **options
             )
         if answer.status_code >= 400:
-            raise Refused(method, path.partition("?")[0], answer.status_code, _message(answer))
+            raise HttpRefused(method, path.partition("?")[0], answer.status_code, _message(answer))
         return answer.json() if answer.content else None
 
     def credentials_end(self) -> float | None:

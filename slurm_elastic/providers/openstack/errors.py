@@ -25,7 +25,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.providers.base.errors import NoCredentials, translating
 from slurm_elastic.providers.base.statuses import kind_of
-from slurm_elastic.providers.openstack.client import NotConnected, Refused
+from slurm_elastic.providers.openstack.client import HttpRefused, NotConnected
 
 NO_HOST = "NoValidHost"
 """The code of a start for which no host had room."""
@@ -82,7 +82,7 @@ def translated(cloud: str) -> AbstractContextManager[None]:
 
 def _translate(cloud: str, error: Exception) -> ProviderError | None:
     match error:
-        case Refused():
+        case HttpRefused():
             kind, code = classify(error.status, error.message, error.method, error.path)
             return kind(cloud, code, sentence(error.message))
         case NoCredentials():

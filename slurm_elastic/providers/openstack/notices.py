@@ -21,7 +21,7 @@ RETRY_HIDDEN_S = 3600.0
 MAINTENANCE = "MAINTENANCE"
 
 
-class Notices:
+class OpenStackNotices:
     """``live`` lists our servers. ``clock`` is Unix time; ``monotonic`` measures the pauses."""
 
     def __init__(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from slurm_elastic.config.grants import Grant, Holder, Use
+from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.base.preflight import demand_bounds
 from slurm_elastic.providers.openstack.catalog import is_uuid
@@ -22,7 +22,7 @@ Rule = tuple[str, str, str]
 """Service type, method, and path below the version."""
 
 
-def grant(settings: OpenStackCloud, use: Use, holder: Holder) -> Grant:
+def grant(settings: OpenStackCloud, use: GrantUse, holder: Holder) -> Grant:
     """Access rules as JSON. See ``CloudKind.grant``."""
     rules = _images() if holder is Holder.IMAGES else _watchdog()
     if holder is Holder.SERVICES:
@@ -66,7 +66,7 @@ def _images() -> Iterator[Rule]:
     yield IMAGE, "PUT", "/images/*/file"
 
 
-def _services(settings: OpenStackCloud, use: Use) -> Iterator[Rule]:
+def _services(settings: OpenStackCloud, use: GrantUse) -> Iterator[Rule]:
     yield from _watchdog()
     for path in ("/flavors/detail", "/limits", "/servers"):
         yield COMPUTE, "GET", path

@@ -5,31 +5,31 @@ from __future__ import annotations
 from typing import Any, BinaryIO
 
 from slurm_elastic.providers.base.reopened import Reopened
-from slurm_elastic.providers.openstack.client import Api
+from slurm_elastic.providers.openstack.client import OpenStackApi
 from slurm_elastic.providers.openstack.errors import translated
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 
 class Project:
-    """The calls of ``client.Api``, raising ProviderErrors. Thread-safe."""
+    """The calls of ``client.AwsApi``, raising ProviderErrors. Thread-safe."""
 
     def __init__(self, settings: OpenStackCloud) -> None:
         name = settings.name
-        self._api = Reopened(lambda: Api(settings), lambda: translated(name))
+        self._api = Reopened(lambda: OpenStackApi(settings), lambda: translated(name))
 
     def call(
         self, service: str, method: str, path: str, body: object = None, content: str = ""
     ) -> Any:  # noqa: ANN401
-        """See ``Api.call``."""
+        """See ``OpenStackApi.call``."""
         with self._api.used() as api:
             return api.call(service, method, path, body, content)
 
     def send(self, service: str, path: str, file: BinaryIO, seconds: float) -> None:
-        """See ``Api.send``."""
+        """See ``OpenStackApi.send``."""
         with self._api.used() as api:
             api.send(service, path, file, seconds)
 
     def credentials_end(self) -> float | None:
-        """See ``Api.credentials_end``."""
+        """See ``OpenStackApi.credentials_end``."""
         with self._api.used() as api:
             return api.credentials_end()

@@ -37,7 +37,7 @@ from slurm_elastic.providers.openstack.convert import ServerFields
 from slurm_elastic.providers.openstack.errors import is_refusal, translated
 from slurm_elastic.providers.openstack.instances import Servers
 from slurm_elastic.providers.openstack.launch import ServerLaunch
-from slurm_elastic.providers.openstack.notices import Notices
+from slurm_elastic.providers.openstack.notices import OpenStackNotices
 from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
@@ -75,7 +75,7 @@ class OpenStackProvider:
         owners = ownership or ownership_of(settings, cluster, None)
         self._servers = Servers(settings.name, owners, self._call, settings.threads)
         self._catalog = Catalog(settings, self._call)
-        self._notices = Notices(self._servers.live, clock, time.monotonic)
+        self._notices = OpenStackNotices(self._servers.live, clock, time.monotonic)
         self._unconfirmed = UnconfirmedOrders(
             settings.name, settings.listing_lag or LISTING_LAG, monotonic
         )

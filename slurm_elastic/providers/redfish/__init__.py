@@ -24,9 +24,9 @@ def _open(settings: RedfishCloud, cluster: Cluster, config: Config | None) -> Pr
 
     claims = claims_of(settings, settings.claims, config)
     if settings.command:
-        from slurm_elastic.providers.redfish.command import Command
+        from slurm_elastic.providers.redfish.command import RedfishCommand
 
-        return SwitchedHosts(settings, cluster, Command(settings), claims)
+        return SwitchedHosts(settings, cluster, RedfishCommand(settings), claims)
     from slurm_elastic.providers.redfish.bmc import redfish_of
 
     return SwitchedHosts(settings, cluster, redfish_of(settings), claims)

@@ -10,7 +10,7 @@ from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 
 
-class Command:
+class RedfishCommand:
     """Runs ``COMMAND on|shutdown|off|state HOST``. It must exit with 0, and ``state`` must print
     ``on`` or ``off``.
     """

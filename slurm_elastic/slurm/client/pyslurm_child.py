@@ -41,7 +41,7 @@ class ChildAnswer(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class Child:
+class PyslurmChild:
     """The process. The first request starts it, and after a failure the next. Not thread-safe."""
 
     def __init__(self, settings: SlurmSettings, timeout: CallTimeout) -> None:

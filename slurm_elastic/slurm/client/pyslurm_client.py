@@ -20,7 +20,7 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.slurm.client import answers
 from slurm_elastic.slurm.client.cli import SlurmCli
-from slurm_elastic.slurm.client.pyslurm_child import Child, ChildAnswer, ChildRequest
+from slurm_elastic.slurm.client.pyslurm_child import ChildAnswer, ChildRequest, PyslurmChild
 from slurm_elastic.slurm.client.shared_reading import SharedReading
 
 _IMPORT = "import pyslurm; print(pyslurm.__version__)"
@@ -69,7 +69,7 @@ class PyslurmClient(SlurmCli):
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
         super().__init__(settings, stop)
         self._lock = threading.Lock()
-        self._child = Child(settings, self._timeout)
+        self._child = PyslurmChild(settings, self._timeout)
         self._all_nodes = SharedReading(self._load)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         return f"{self.file}:{self.line}"
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class ConfLine(Struct, frozen=True, kw_only=True):
     """One logical line: continuations joined, the comment cut off, and its pairs."""
 
     text: str
@@ -60,7 +60,7 @@ class Line(Struct, frozen=True, kw_only=True):
         return bool(self.entries) and self.entries[0].key in RECORDS
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class ConfRecord(Struct, frozen=True, kw_only=True):
     """A NodeName, PartitionName or NodeSet. ``names`` are expanded. ``values`` include DEFAULTs."""
 
     names: tuple[str, ...]
@@ -77,10 +77,10 @@ class SiteConf(Struct, frozen=True, kw_only=True):
     """The file with Includes in place. ``*_defaults``: the DEFAULT values after the last line."""
 
     path: str
-    lines: tuple[Line, ...]
-    nodes: tuple[Record, ...] = ()
-    partitions: tuple[Record, ...] = ()
-    nodesets: tuple[Record, ...] = ()
+    lines: tuple[ConfLine, ...]
+    nodes: tuple[ConfRecord, ...] = ()
+    partitions: tuple[ConfRecord, ...] = ()
+    nodesets: tuple[ConfRecord, ...] = ()
     node_defaults: Mapping[str, Entry] = field(default_factory=dict)
     partition_defaults: Mapping[str, Entry] = field(default_factory=dict)
 
@@ -116,7 +116,7 @@ class SiteConf(Struct, frozen=True, kw_only=True):
         return {name: record.where for record in self.nodes for name in record.names}
 
     @property
-    def default_partition(self) -> Record | None:
+    def default_partition(self) -> ConfRecord | None:
         """The partition of jobs that name none: the last one with Default=YES."""
         chosen = [p for p in self.partitions if confvalues.is_true(p.get("default"))]
         return chosen[-1] if chosen else None
@@ -132,7 +132,7 @@ class SiteConf(Struct, frozen=True, kw_only=True):
         return priority(self.default_partition, "priorityjobfactor")
 
 
-def priority(partition: Record | None, key: str) -> int:
+def priority(partition: ConfRecord | None, key: str) -> int:
     """PriorityTier or PriorityJobFactor (``key`` in lower case) of a partition."""
     # ``Priority`` sets both numbers and wins over them, even as a DEFAULT (measured).
     text = partition.get("priority", partition.get(key)) if partition else ""
@@ -154,7 +154,7 @@ def read(
     return _assemble(str(path), tuple(reader.lines(Path(path))))
 
 
-def read_lines(path: Path, *, ignore: str | None = None) -> tuple[Line, ...]:
+def read_lines(path: Path, *, ignore: str | None = None) -> tuple[ConfLine, ...]:
     """The logical lines of another file in this form, without includes named ``ignore``."""
     return tuple(_Reader(path, ignore, installed_release).lines(path))
 
@@ -234,13 +234,13 @@ class _Reader:
         self._root, self._ignore, self._release = root, ignore, release
         self._cluster = ""
 
-    def lines(self, path: Path, depth: int = 0, where: str = "") -> Iterator[Line]:
+    def lines(self, path: Path, depth: int = 0, where: str = "") -> Iterator[ConfLine]:
         """The lines of ``path``; the lines of an included file replace its Include."""
         for number, text in logical_lines(_text(path, where)):
             here = f"{path}:{number}: "
             include = self._included(text, here)
             if include is None:
-                line = Line(text=text.strip(), entries=pairs(text, str(path), number))
+                line = ConfLine(text=text.strip(), entries=pairs(text, str(path), number))
                 self._remember_cluster(line)
                 yield line
             elif include != self._ignore:
@@ -267,7 +267,7 @@ class _Reader:
         # Slurm writes cluster names in lower case everywhere.
         return match[1].replace("%c", self._cluster)
 
-    def _remember_cluster(self, line: Line) -> None:
+    def _remember_cluster(self, line: ConfLine) -> None:
         for entry in line.entries:
             if entry.key == "clustername":
                 self._cluster = entry.value.lower()
@@ -286,19 +286,19 @@ class _Defaults:
     def __init__(self) -> None:
         self.values: dict[str, Entry] = {}
 
-    def record(self, line: Line) -> Record | None:
+    def record(self, line: ConfLine) -> ConfRecord | None:
         """The record of a line. None for a DEFAULT line, whose values are kept."""
         head, values = line.entries[0], {e.key: e for e in line.entries[1:]}
         if head.value.upper() == "DEFAULT":
             self.values.update(values)
             return None
         expanded = names(head) if head.key == "nodename" else (head.value,)
-        return Record(names=expanded, where=head.where, values={**self.values, **values})
+        return ConfRecord(names=expanded, where=head.where, values={**self.values, **values})
 
 
-def _assemble(path: str, lines: tuple[Line, ...]) -> SiteConf:
+def _assemble(path: str, lines: tuple[ConfLine, ...]) -> SiteConf:
     kinds = {kind: _Defaults() for kind in ("nodename", "partitionname", "nodeset")}
-    records: dict[str, list[Record]] = {kind: [] for kind in kinds}
+    records: dict[str, list[ConfRecord]] = {kind: [] for kind in kinds}
     for line in lines:
         kind = line.entries[0].key
         if kind not in kinds:
@@ -319,7 +319,7 @@ def _assemble(path: str, lines: tuple[Line, ...]) -> SiteConf:
     )
 
 
-def _unique(records: list[Record], noun: str) -> None:
+def _unique(records: list[ConfRecord], noun: str) -> None:
     """ConfigError for a duplicate node or partition, which is fatal to slurmctld."""
     places: dict[str, str] = {}
     for record in records:

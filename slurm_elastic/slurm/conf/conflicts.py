@@ -14,7 +14,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.slurm.client import confvalues
-from slurm_elastic.slurm.client.siteconf import Entry, Record, SiteConf
+from slurm_elastic.slurm.client.siteconf import ConfRecord, Entry, SiteConf
 
 NODE_RESETS = {
     "boards": "1",
@@ -150,7 +150,7 @@ def _suspends_static(site: SiteConf) -> Iterator[str]:
             yield _suspend_sentence(f"SuspendTime of node {node.names[0]}", entry)
 
 
-def _suspends_partition(partition: Record) -> Iterator[str]:
+def _suspends_partition(partition: ConfRecord) -> Iterator[str]:
     entry = partition.values.get("suspendtime")
     if entry is not None and not confvalues.never_suspends(entry.value, of_partition=True):
         yield _suspend_sentence(f"SuspendTime of partition {partition.names[0]}", entry)

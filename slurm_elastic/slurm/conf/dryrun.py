@@ -26,7 +26,7 @@ from slurm_elastic.base.account import account
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.client.siteconf import Entry, Line, SiteConf
+from slurm_elastic.slurm.client.siteconf import ConfLine, Entry, SiteConf
 from slurm_elastic.slurm.conf import gresconf, topology_yaml
 from slurm_elastic.slurm.conf.isolated import ADDRESS, QUESTIONS, namespaces
 from slurm_elastic.slurm.conf.plugins import has_plugin
@@ -69,7 +69,7 @@ class DryRun(Struct, frozen=True, kw_only=True):
     failure: str | None = None
 
 
-class Submission(Struct, frozen=True, kw_only=True):
+class DryRunSubmission(Struct, frozen=True, kw_only=True):
     """The partitions of a plain job, or sbatch's refusal, or why nothing was tried."""
 
     partitions: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ def submit_job(
     gres: str = "",
     options: Sequence[str] = (),
     user: str | None = None,
-) -> Submission:
+) -> DryRunSubmission:
     """Submit a plain job to one throw-away slurmctld, which calls the job_submit.lua in ``scripts``
     (name -> text), if there is any. ``options`` are sbatch's.
     """
@@ -141,10 +141,12 @@ def submit_job(
         command = _command(settings, site, directory, wrapper)
         command += ["--submit", *options, *([f"--user={user}"] if user else [])]
         if failure := _failure_of(command, directory, site):
-            return Submission(failure=failure)
+            return DryRunSubmission(failure=failure)
         answer_files = (directory / "partitions", directory / "refusal")
         partitions, refusal = (a.read_text() if a.exists() else "" for a in answer_files)
-    return Submission(partitions=tuple(partitions.strip().split(",")), refusal=refusal.strip())
+    return DryRunSubmission(
+        partitions=tuple(partitions.strip().split(",")), refusal=refusal.strip()
+    )
 
 
 def _write_script(path: Path, text: str, user: str) -> None:
@@ -198,7 +200,7 @@ def records(text: str, key: str) -> dict[str, dict[str, str]]:
     return records
 
 
-def copy_text(lines: Sequence[Line]) -> str:
+def copy_text(lines: Sequence[ConfLine]) -> str:
     """The lines without the options of ``_REPLACED``, otherwise as they were written.
 
     An empty line replaces a line that is left out, so that slurmctld counts lines as we do.
@@ -206,7 +208,7 @@ def copy_text(lines: Sequence[Line]) -> str:
     return "".join(f"{_kept_text(line)}\n" for line in lines)
 
 
-def _kept_text(line: Line) -> str:
+def _kept_text(line: ConfLine) -> str:
     if line.entries[0].key == "poweraction":  # a program of the site (26.05)
         return ""
     is_option = not line.is_record
@@ -299,7 +301,7 @@ def _free_port() -> int:
     return port
 
 
-def _hosts(lines: Sequence[Line]) -> Iterator[str]:
+def _hosts(lines: Sequence[ConfLine]) -> Iterator[str]:
     """An /etc/hosts in which every name of a node line resolves. Addresses stay addresses."""
     yield "127.0.0.1 localhost"
     names = {

@@ -16,7 +16,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.devices import Device, devices
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.slurm.client.siteconf import Line, SiteConf, names, read_lines
+from slurm_elastic.slurm.client.siteconf import ConfLine, SiteConf, names, read_lines
 
 SITE_FILE = "gres.conf"
 FILE_NAME = "slurm-elastic-gres.conf"
@@ -26,18 +26,18 @@ _HEAD = """\
 """
 
 
-def site_lines(site: SiteConf) -> tuple[Line, ...]:
+def site_lines(site: SiteConf) -> tuple[ConfLine, ...]:
     """The lines of the site's gres.conf with its Includes in place. Empty without such a file."""
     path = path_of(site)
     return read_lines(path, ignore=FILE_NAME) if path.is_file() else ()
 
 
-def flattened(lines: Sequence[Line], our_text: str) -> str:
+def flattened(lines: Sequence[ConfLine], our_text: str) -> str:
     """The site's lines and ours as one file."""
     return "".join(f"{line.text}\n" for line in lines) + our_text
 
 
-def render(config: Config, pools: Sequence[Pool], lines: Sequence[Line]) -> str:
+def render(config: Config, pools: Sequence[Pool], lines: Sequence[ConfLine]) -> str:
     """Our file beside the site's lines. Empty if we need none.
 
     Raises ConfigError with every line of the site's that conflicts with ours, and every pool whose
@@ -56,19 +56,19 @@ def render(config: Config, pools: Sequence[Pool], lines: Sequence[Line]) -> str:
     return _HEAD + "".join(f"{line}\n" for line in text) if text else ""
 
 
-def named_nodes(lines: Sequence[Line]) -> Set[str]:
+def named_nodes(lines: Sequence[ConfLine]) -> Set[str]:
     """The nodes that gres.conf names. Their devices are as the site says."""
     heads = [line.entries[0] for line in lines if line.is_record]
     return {name for head in heads for name in names(head)}
 
 
-def _detects(lines: Sequence[Line]) -> bool:
+def _detects(lines: Sequence[ConfLine]) -> bool:
     """Whether the site lets Slurm detect the GPUs of all nodes."""
     entries = [entry for line in lines if not line.is_record for entry in line.entries]
     return any(e.key == "autodetect" and e.value.lower() != "off" for e in entries)
 
 
-def lines_for_all(lines: Sequence[Line]) -> Iterator[str]:
+def lines_for_all(lines: Sequence[ConfLine]) -> Iterator[str]:
     """A remedy for each line without nodes, because such a line also holds for cloud nodes."""
     for entry in (line.entries[0] for line in lines if not line.is_record):
         if entry.key == "name":
@@ -78,7 +78,7 @@ def lines_for_all(lines: Sequence[Line]) -> Iterator[str]:
             )
 
 
-def _for_all(pool: PoolSettings, lines: Sequence[Line]) -> Iterator[str]:
+def _for_all(pool: PoolSettings, lines: Sequence[ConfLine]) -> Iterator[str]:
     """Lines without nodes also hold for cloud nodes, and would double their devices."""
     kinds = {name.partition(":")[0] for name in pool.gres}
     for entry in (line.entries[0] for line in lines if not line.is_record):

@@ -40,7 +40,7 @@ REREAD = (
 )
 
 
-class Manifest(Struct, frozen=True, kw_only=True):
+class InstallManifest(Struct, frozen=True, kw_only=True):
     """The record of an install. ``files``: by path, the SHA-256 of the written content."""
 
     slurm_conf: str
@@ -140,7 +140,7 @@ def _make_changes(
         if planned.site.directory / submit_filter.FILTER in {file.path for file in changes}:
             touch_lua(planned.site.directory)
         # A second time, for jobs that were submitted before the new filter was in place.
-        _prepare_jobs(planned, departing, leaving.Costs(), force=True)
+        _prepare_jobs(planned, departing, leaving.LeavingCosts(), force=True)
         return _apply(planned, changes, restart, files)
 
 
@@ -160,11 +160,11 @@ def manifest_path(config_path: Path) -> Path:
     return config_path.parent / MANIFEST
 
 
-def read_manifest(config_path: Path) -> Manifest | None:
+def read_manifest(config_path: Path) -> InstallManifest | None:
     """The record of the install, or None if this host has none."""
     path = manifest_path(config_path)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+        return msgspec.json.decode(path.read_bytes(), type=InstallManifest)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
@@ -186,7 +186,7 @@ def _write_state(config: Config, config_path: Path, planned: ConfPlan, files: Tr
     statedir.close_to_others(config.state, owner[0] if owner else os.geteuid())
     if config.cluster.uuid is None:
         configfile.ensure_uuid(config_path)
-    manifest = Manifest(
+    manifest = InstallManifest(
         slurm_conf=config.slurm.conf,
         backup=config.slurm.conf + BACKUP_SUFFIX,
         programs_dir=config.slurm.programs_dir,
@@ -233,7 +233,11 @@ def _departing(planned: ConfPlan) -> leaving.NodesAndPartitions:
 
 
 def _prepare_jobs(
-    planned: ConfPlan, departing: leaving.NodesAndPartitions, costs: leaving.Costs, *, force: bool
+    planned: ConfPlan,
+    departing: leaving.NodesAndPartitions,
+    costs: leaving.LeavingCosts,
+    *,
+    force: bool,
 ) -> None:
     if departing or costs:
         settings = planned.config.slurm

@@ -31,7 +31,7 @@ _MIN_KEY_BYTES = 16  # Slurm accepts no shorter key
 _MAX_FILE_BYTES = 1 << 20
 
 
-class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AuthKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One key. ``exp``: the Unix time after which no daemon accepts a message signed with it."""
 
     alg: str
@@ -60,10 +60,10 @@ class Key(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class KeySet(Struct, frozen=True):
     """A file's keys, in order."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[AuthKey, ...]
 
     @property
-    def default(self) -> Key:
+    def default(self) -> AuthKey:
         """The key that its daemon signs with: the one marked as default, otherwise the first."""
         return next((key for key in self.keys if key.use == DEFAULT), self.keys[0])
 
@@ -107,14 +107,14 @@ class KeySet(Struct, frozen=True):
         ]
         number = max([int(now), *(_number(key) + 1 for key in self.keys)])
         fresh = [
-            Key(alg="HS256", kty="oct", kid=kid, k=_text(random(SIZE)), exp=int(ends))
+            AuthKey(alg="HS256", kty="oct", kid=kid, k=_text(random(SIZE)), exp=int(ends))
             for kid in (f"{_OURS}:{cloud}:{number}" for cloud in ("", *clouds))
         ]
         return KeySet((*earlier_keys, *fresh)).signing(fresh[0].kid)
 
 
 class _File(Struct):
-    keys: list[Key]
+    keys: list[AuthKey]
 
 
 def parse(text: bytes) -> KeySet:
@@ -150,14 +150,14 @@ def read(path: str | Path) -> KeySet:
 
 def of_slurm_key(text: bytes) -> KeySet:
     """A file for daemons that have this ``slurm.key``, with the same key as default."""
-    return KeySet((Key(alg="HS256", kty="oct", kid="slurm.key", k=_text(text), use=DEFAULT),))
+    return KeySet((AuthKey(alg="HS256", kty="oct", kid="slurm.key", k=_text(text), use=DEFAULT),))
 
 
 def _text(key: bytes) -> str:
     return base64.urlsafe_b64encode(key).decode().rstrip("=")
 
 
-def _bytes(key: Key) -> bytes:
+def _bytes(key: AuthKey) -> bytes:
     # The key is base64url without padding (RFC 7515), which b64decode does not take.
     plain = key.k.translate(str.maketrans("-_", "+/")).rstrip("=")
     try:
@@ -166,6 +166,6 @@ def _bytes(key: Key) -> bytes:
         raise ValueError(f"key {key.kid}: k is no base64") from None
 
 
-def _number(key: Key) -> int:
+def _number(key: AuthKey) -> int:
     number = key.kid.rpartition(":")[2]
     return int(number) if key.ours and number.isdecimal() else 0

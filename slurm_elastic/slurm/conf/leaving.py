@@ -22,7 +22,7 @@ from slurm_elastic.config import Config, SlurmSettings
 from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob
 from slurm_elastic.slurm.client.cli import SlurmCli
-from slurm_elastic.slurm.client.siteconf import Line, names, read_lines
+from slurm_elastic.slurm.client.siteconf import ConfLine, names, read_lines
 from slurm_elastic.slurm.conf import fragment
 from slurm_elastic.state.ledger import Launch, Ledger, Machine
 from slurm_elastic.state.store.shared_journal import is_there
@@ -48,7 +48,7 @@ class NodesAndPartitions(Struct, frozen=True, kw_only=True):
         return bool(self.nodes or self.partitions)
 
 
-class Costs(Struct, frozen=True, kw_only=True):
+class LeavingCosts(Struct, frozen=True, kw_only=True):
     """Machines, and launches without an answer, that cost money on nodes that leave.
 
     ``unread``: why the ledger could not be read, so that there may be more.
@@ -84,18 +84,18 @@ class Costs(Struct, frozen=True, kw_only=True):
             )
 
 
-def find_costs(config: Config, departing: NodesAndPartitions, clouds: Set[str]) -> Costs:
+def find_costs(config: Config, departing: NodesAndPartitions, clouds: Set[str]) -> LeavingCosts:
     """Machines and launches on nodes of ``departing``, or in a cloud that is not in ``clouds``."""
     path = config.state / "ledger.db"
     try:
         with config.sharing():
             if not is_there(path):
-                return Costs()
+                return LeavingCosts()
             with contextlib.closing(Ledger(path, read_only=True)) as ledger:
                 state = ledger.state()
     except (sqlite3.Error, SlurmElasticError) as error:
-        return Costs(unread=f"{path}: {error}")
-    return Costs(
+        return LeavingCosts(unread=f"{path}: {error}")
+    return LeavingCosts(
         machines=tuple(
             m
             for m in state.machines
@@ -134,7 +134,7 @@ def installed(directory: Path) -> NodesAndPartitions:
     return defined_in(read_lines(path) if path.exists() else ())
 
 
-def defined_in(lines: Sequence[Line]) -> NodesAndPartitions:
+def defined_in(lines: Sequence[ConfLine]) -> NodesAndPartitions:
     """The nodes and partitions that these lines define."""
     nodes = [n for li in lines if li.entries[0].key == "nodename" for n in names(li.entries[0])]
     partitions = [li.entries[0].value for li in lines if li.entries[0].key == "partitionname"]
@@ -146,7 +146,7 @@ def prepare_jobs(
     departing: NodesAndPartitions,
     *,
     up: bool,
-    costs: Costs,
+    costs: LeavingCosts,
     force: bool = False,
 ) -> None:
     """Take ``departing`` partitions out of pending jobs' lists. ``up``: slurmctld answers.

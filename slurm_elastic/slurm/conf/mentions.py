@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.model.slurm import Reservation
-from slurm_elastic.slurm.client.siteconf import Entry, Record, SiteConf
+from slurm_elastic.slurm.client.siteconf import ConfRecord, Entry, SiteConf
 from slurm_elastic.slurm.conf.leaving import NodesAndPartitions
 
 _COUNT = re.compile(r":\d+(?=,|$)")
@@ -40,7 +40,7 @@ class Mention(Struct, frozen=True, kw_only=True):
 
 def mentions(
     site: SiteConf,
-    switches: Sequence[Record],
+    switches: Sequence[ConfRecord],
     reservations: Iterable[Reservation],
     things: NodesAndPartitions,
 ) -> tuple[Mention, ...]:
@@ -93,7 +93,7 @@ def _down_nodes(site: SiteConf, things: NodesAndPartitions) -> Iterator[Mention]
             yield Mention(where=head.where, holder="DownNodes", names=names)
 
 
-def _switches(switches: Sequence[Record], things: NodesAndPartitions) -> Iterator[Mention]:
+def _switches(switches: Sequence[ConfRecord], things: NodesAndPartitions) -> Iterator[Mention]:
     for switch in switches:
         names = _cloud_names(switch.get("nodes"), things.nodes)
         if names:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.slurm.client import confvalues, siteconf
-from slurm_elastic.slurm.client.siteconf import Entry, Record, SiteConf
+from slurm_elastic.slurm.client.siteconf import ConfRecord, Entry, SiteConf
 from slurm_elastic.slurm.conf.dryrun import DryRun
 
 Value = str | int | bool | None
@@ -74,7 +74,7 @@ def _hidden(site: SiteConf) -> Set[str]:
 
 
 def _partition(
-    site: SiteConf, name: str, record: Record, shown: Mapping[str, str]
+    site: SiteConf, name: str, record: ConfRecord, shown: Mapping[str, str]
 ) -> Iterator[str]:
     default = site.default_partition
     pairs: dict[str, tuple[Value, Value]] = {
@@ -109,11 +109,11 @@ def _where(entry: Entry | None, otherwise: str) -> str:
     return entry.where if entry else otherwise
 
 
-def _minutes(record: Record, key: str) -> int | None:
+def _minutes(record: ConfRecord, key: str) -> int | None:
     return confvalues.minutes(record.get(key))
 
 
-def _partition_nodes(site: SiteConf, record: Record) -> str | None:
+def _partition_nodes(site: SiteConf, record: ConfRecord) -> str | None:
     """The partition's nodes as one text; None if a node set by feature has to be resolved."""
     sets = {name: nodeset for nodeset in site.nodesets for name in nodeset.names}
     names: set[str] = set()

@@ -14,7 +14,7 @@ from msgspec import Struct
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.slurm.client.siteconf import Line, Record, SiteConf, read_lines
+from slurm_elastic.slurm.client.siteconf import ConfLine, ConfRecord, SiteConf, read_lines
 from slurm_elastic.slurm.conf import topology_yaml
 
 FILE_NAME = "topology.conf"
@@ -26,10 +26,10 @@ def is_tree(site: SiteConf) -> bool:
     return plugin is not None and plugin.value.lower().removeprefix("topology/") == "tree"
 
 
-def switches(lines: Sequence[Line]) -> list[Record]:
+def switches(lines: Sequence[ConfLine]) -> list[ConfRecord]:
     """The switches of a topology.conf."""
     return [
-        Record(
+        ConfRecord(
             names=(line.entries[0].value,),
             where=line.entries[0].where,
             values={entry.key: entry for entry in line.entries[1:]},
@@ -39,7 +39,7 @@ def switches(lines: Sequence[Line]) -> list[Record]:
     ]
 
 
-def switches_of(site: SiteConf, version: tuple[int, int]) -> list[Record]:
+def switches_of(site: SiteConf, version: tuple[int, int]) -> list[ConfRecord]:
     """The switches of the file that this release reads. None if the site has no such file."""
     by_yaml = site.directory / topology_yaml.FILE_NAME
     if has_yaml(site, version):
@@ -76,7 +76,7 @@ def problems(
     return ["\n".join((head, *(f"    {line}" for line in lines)))]
 
 
-class Switch(Struct, frozen=True, kw_only=True):
+class TopologySwitch(Struct, frozen=True, kw_only=True):
     """A switch to add, over ``nodes`` or over ``children``. ``replaces``: the line to replace."""
 
     name: str
@@ -85,7 +85,7 @@ class Switch(Struct, frozen=True, kw_only=True):
     replaces: str = ""
 
 
-def missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> list[str]:
+def missing(config: Config, pools: Sequence[Pool], tree: Sequence[ConfRecord]) -> list[str]:
     """The exact lines for topology.conf. Empty if no node of ours is missing."""
     lines = []
     for switch in _missing(config, pools, tree):
@@ -95,7 +95,7 @@ def missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> li
     return lines
 
 
-def _as_yaml(added: Sequence[Switch]) -> list[str]:
+def _as_yaml(added: Sequence[TopologySwitch]) -> list[str]:
     """The same as items of topology.yaml's list of switches."""
     lines = []
     for switch in added:
@@ -105,7 +105,9 @@ def _as_yaml(added: Sequence[Switch]) -> list[str]:
     return lines
 
 
-def _missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> list[Switch]:
+def _missing(
+    config: Config, pools: Sequence[Pool], tree: Sequence[ConfRecord]
+) -> list[TopologySwitch]:
     """A switch for each cloud, because no job spans clouds. It goes under the site's root if there
     is one. If the site has several islands, it becomes another island.
     """
@@ -114,11 +116,11 @@ def _missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> l
     for cloud in config.clouds:
         nodes = [node for pool in pools if pool.cloud == cloud.name for node in pool.nodes]
         if not set(nodes) <= known_nodes:
-            added.append(Switch(name=f"elastic-{cloud.name}", nodes=compress(nodes)))
+            added.append(TopologySwitch(name=f"elastic-{cloud.name}", nodes=compress(nodes)))
     return [*added, *_root(tree, [switch.name for switch in added])] if added else []
 
 
-def _root(tree: Sequence[Record], added: Sequence[str]) -> Iterator[Switch]:
+def _root(tree: Sequence[ConfRecord], added: Sequence[str]) -> Iterator[TopologySwitch]:
     children = {child for switch in tree for child in _expand(switch.get("switches"))}
     tops = [switch for switch in tree if switch.names[0] not in children]
     new = [name for name in added if name not in children]
@@ -127,9 +129,9 @@ def _root(tree: Sequence[Record], added: Sequence[str]) -> Iterator[Switch]:
     top = tops[0]
     if top.get("switches"):
         value = f"{top.get('switches')},{','.join(new)}"
-        yield Switch(name=top.names[0], children=value, replaces=top.where)
+        yield TopologySwitch(name=top.names[0], children=value, replaces=top.where)
     else:
-        yield Switch(name="elastic-root", children=",".join((top.names[0], *new)))
+        yield TopologySwitch(name="elastic-root", children=",".join((top.names[0], *new)))
 
 
 def _expand(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.slurm.client.siteconf import Entry, Record
+from slurm_elastic.slurm.client.siteconf import ConfRecord, Entry
 
 FILE_NAME = "topology.yaml"
 SINCE = (25, 5)
@@ -20,7 +20,7 @@ _KEYS = {"nodes": "nodes", "children": "switches"}
 """A switch's keys here, and their names in topology.conf."""
 
 
-def tree(path: Path, name: str = "") -> list[Record] | None:
+def tree(path: Path, name: str = "") -> list[ConfRecord] | None:
     """The switches of that topology, or of the default. None if it is no tree."""
     for topology in _topologies(path):
         is_chosen = _text(topology, "topology") == name if name else _is_default(topology)
@@ -29,7 +29,7 @@ def tree(path: Path, name: str = "") -> list[Record] | None:
     return None
 
 
-def all_switches(path: Path) -> list[Record]:
+def all_switches(path: Path) -> list[ConfRecord]:
     """The switches of every tree in the file."""
     return [switch for topology in _topologies(path) for switch in _switches(path, topology)]
 
@@ -48,7 +48,7 @@ def _topologies(path: Path) -> list[Mapping[str, yaml.Node]]:
     return [_mapping(item) for item in _sequence(root)]
 
 
-def _switches(path: Path, topology: Mapping[str, yaml.Node]) -> Iterator[Record]:
+def _switches(path: Path, topology: Mapping[str, yaml.Node]) -> Iterator[ConfRecord]:
     switches = _mapping(topology.get("tree")).get("switches")
     for item in _sequence(switches):
         switch = _mapping(item)
@@ -56,7 +56,7 @@ def _switches(path: Path, topology: Mapping[str, yaml.Node]) -> Iterator[Record]
         values = {
             name: _entry(path, key, switch[key]) for key, name in _KEYS.items() if key in switch
         }
-        yield Record(names=(_text(switch, "switch"),), where=where, values=values)
+        yield ConfRecord(names=(_text(switch, "switch"),), where=where, values=values)
 
 
 def _entry(path: Path, key: str, node: yaml.Node) -> Entry:

@@ -20,8 +20,8 @@ from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import fragment, gresconf, leaving, our_lines, plan, removal
 from slurm_elastic.slurm.conf.install import (
     BACKUP_SUFFIX,
+    InstallManifest,
     InstallResult,
-    Manifest,
     all_or_nothing,
     digest,
     manifest_path,
@@ -128,7 +128,7 @@ def _remove_lines(
     text: bytes,
     version: tuple[int, int],
     restart: str | None,
-    costs: leaving.Costs,
+    costs: leaving.LeavingCosts,
     *,
     force: bool,
 ) -> tuple[str, bool]:
@@ -181,7 +181,7 @@ def _still_used(config: Config) -> bool:
 
 
 def _remove_files(
-    config: Config, config_path: Path, manifest: Manifest | None
+    config: Config, config_path: Path, manifest: InstallManifest | None
 ) -> tuple[list[Path], list[str]]:
     """Remove our files. Return their paths, and a sentence for each file that stays."""
     removed: list[Path] = []

@@ -33,8 +33,8 @@ from slurm_elastic.state.store.counters import COUNT
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.endurance import Endurance, Refuge
 from slurm_elastic.state.store.journal import Fact
-from slurm_elastic.state.store.store import Keyed, Reader, Store
-from slurm_elastic.state.store.trouble import Kind
+from slurm_elastic.state.store.store import KeyedTable, Reader, Store
+from slurm_elastic.state.store.trouble import TroubleKind
 from slurm_elastic.state.store.view import to_json
 
 IN_MEMORY = "in memory only"
@@ -101,7 +101,7 @@ class CheckpointState(Store):
     @property
     def is_disk_full(self) -> bool:
         """Whether nothing is written because the disk is full."""
-        return self.trouble is not None and self.trouble.kind is Kind.FULL
+        return self.trouble is not None and self.trouble.kind is TroubleKind.FULL
 
     def check(self) -> None:
         """Change to memory if the files cannot be used, and back once they can."""
@@ -351,14 +351,14 @@ def _body_of(kind: type[Any]) -> Callable[[_Row], Any]:
 
 
 _KEYED = {
-    "notices": Keyed("notices", _notice_of),
-    "migrations": Keyed(
+    "notices": KeyedTable("notices", _notice_of),
+    "migrations": KeyedTable(
         "migrations", lambda row: None if row["over"] else _migration_of(row), "where over = 0"
     ),
-    "runs": Keyed("migrations", _past_move_of),
-    "images": Keyed("images", _body_of(Image)),
-    "unsavable": Keyed("unsavable", _body_of(UnsavableRun)),
-    "suspensions": Keyed("suspensions", _body_of(Suspension)),
-    "releases": Keyed("releases", lambda row: row["node"]),
+    "runs": KeyedTable("migrations", _past_move_of),
+    "images": KeyedTable("images", _body_of(Image)),
+    "unsavable": KeyedTable("unsavable", _body_of(UnsavableRun)),
+    "suspensions": KeyedTable("suspensions", _body_of(Suspension)),
+    "releases": KeyedTable("releases", lambda row: row["node"]),
 }
 """Of the migrations: the open ones in full, and of each run what its next move needs to know."""

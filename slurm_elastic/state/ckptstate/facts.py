@@ -8,10 +8,10 @@ from msgspec import Struct, field
 
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
-from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Cause
+from slurm_elastic.policies.checkpoint.threat import OF_JOBS, ThreatCause
 
 
-class Step(StrEnum):
+class MigrationStep(StrEnum):
     """How far the move of a job has come. The last three are its ends."""
 
     PLANNED = "planned"
@@ -25,7 +25,7 @@ class Step(StrEnum):
     ENDED = "ended"
 
 
-ENDS = frozenset({Step.BACK, Step.STAYED, Step.ENDED})
+ENDS = frozenset({MigrationStep.BACK, MigrationStep.STAYED, MigrationStep.ENDED})
 
 
 class FailedRelease(Struct, frozen=True, kw_only=True):
@@ -60,10 +60,10 @@ class Migration(Struct, frozen=True, kw_only=True):
     method: str
     threatened: tuple[str, ...]
     reason: str
-    step: Step
+    step: MigrationStep
     began: float
     changed: float
-    cause: Cause = Cause.RECLAIM
+    cause: ThreatCause = ThreatCause.RECLAIM
     deadline: float | None = None
     dump: float = 60.0
     saves: bool = True
@@ -89,12 +89,12 @@ class Migration(Struct, frozen=True, kw_only=True):
     @property
     def renewed(self) -> bool:
         """Whether the job was requeued to continue with a new time limit."""
-        return self.cause is Cause.LIMIT and Step.REQUEUED in self.reached
+        return self.cause is ThreatCause.LIMIT and MigrationStep.REQUEUED in self.reached
 
     @property
     def was_stopped(self) -> bool:
         """Whether the run was stopped for a save, for this move or an earlier one."""
-        return self.stopped or Step.SAVED in self.reached
+        return self.stopped or MigrationStep.SAVED in self.reached
 
     @property
     def over(self) -> bool:
@@ -104,7 +104,7 @@ class Migration(Struct, frozen=True, kw_only=True):
     @property
     def hopeless(self) -> bool:
         """Whether the run cannot be saved and is left where it is."""
-        return self.step is Step.WAITING and self.at is None and not self.again
+        return self.step is MigrationStep.WAITING and self.at is None and not self.again
 
 
 class UnsavableRun(Struct, frozen=True, kw_only=True):

@@ -69,7 +69,7 @@ from slurm_elastic.state.ledger import (
     tunnels,
     usage,
 )
-from slurm_elastic.state.ledger.books import Books
+from slurm_elastic.state.ledger.books import BookRows
 from slurm_elastic.state.ledger.decisions import Decisions
 from slurm_elastic.state.ledger.deferred import DeferredJobs
 from slurm_elastic.state.ledger.directives import Directives
@@ -78,14 +78,14 @@ from slurm_elastic.state.ledger.growth_guard import GrowthGuard
 from slurm_elastic.state.ledger.health import ServiceHealth
 from slurm_elastic.state.ledger.launches import Launches
 from slurm_elastic.state.ledger.machines import Machines
-from slurm_elastic.state.ledger.requeues import Requeues
-from slurm_elastic.state.ledger.stops import Stops
-from slurm_elastic.state.ledger.tunnels import Tunnels
-from slurm_elastic.state.ledger.usage import Usage
+from slurm_elastic.state.ledger.requeues import LiftedRequeues
+from slurm_elastic.state.ledger.stops import StopRows
+from slurm_elastic.state.ledger.tunnels import TunnelRows
+from slurm_elastic.state.ledger.usage import UsageRows
 from slurm_elastic.state.store.disk import Disk, Elsewhere
 from slurm_elastic.state.store.endurance import Endurance, Refuge
 from slurm_elastic.state.store.store import Reader, Store
-from slurm_elastic.state.store.trouble import Kind
+from slurm_elastic.state.store.trouble import TroubleKind
 
 __all__ = ["Decision", "Health", "Launch", "Ledger", "LedgerState", "Machine"]
 
@@ -150,22 +150,22 @@ class Ledger:
 
     def _begin(self, home: Disk | Elsewhere | Refuge | Reader) -> None:
         self.store = store = Store(home, schema.LEDGER, tables=_TABLES)
-        self.usage = Usage(store)
-        self.books = Books(store)
+        self.usage = UsageRows(store)
+        self.books = BookRows(store)
         self.deferred = DeferredJobs(store)
         self.growth_guard = GrowthGuard(store)
         self.decisions = Decisions(store)
         self.exclusions = Exclusions(store, self.usage)
         self.directives = Directives(store)
-        self.requeues = Requeues(store)
-        self.tunnels = Tunnels(store)
+        self.requeues = LiftedRequeues(store)
+        self.tunnels = TunnelRows(store)
         self.health = ServiceHealth(store)
         self.launches = Launches(store, self.books, lambda: self.condition.end_only)
         # The rows in memory may lack machines that the files have. So after a start without files
         # only a cloud that this process has listed counts as read: see ``enduring``.
         clouds_read = () if isinstance(home, Refuge) else None
         self.machines = Machines(store, self.launches, clouds_read)
-        self.stops = Stops(store, self.machines, self.books, lambda: self.end_only)
+        self.stops = StopRows(store, self.machines, self.books, lambda: self.end_only)
 
     @classmethod
     def enduring(
@@ -209,7 +209,7 @@ class Ledger:
             end_only=reason,
             remedy=trouble.remedy,
             since=self.store.trouble_since,
-            is_disk_full=trouble.kind is Kind.FULL,
+            is_disk_full=trouble.kind is TroubleKind.FULL,
         )
 
     @property

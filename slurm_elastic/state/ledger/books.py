@@ -36,7 +36,7 @@ its part after ``since`` counts. All machines with the same payers and parts mak
 """
 
 
-class Books:
+class BookRows:
     """Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:

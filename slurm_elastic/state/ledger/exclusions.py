@@ -19,7 +19,7 @@ from slurm_elastic.model.exclusion import (
     offer_scope,
 )
 from slurm_elastic.state.ledger.histograms import series
-from slurm_elastic.state.ledger.usage import Usage
+from slurm_elastic.state.ledger.usage import UsageRows
 from slurm_elastic.state.store.store import Store, Table
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
@@ -84,7 +84,7 @@ TABLES: Mapping[str, Table] = {
 class Exclusions:
     """Each method is one transaction."""
 
-    def __init__(self, store: Store, usage: Usage) -> None:
+    def __init__(self, store: Store, usage: UsageRows) -> None:
         self._store, self._usage = store, usage
 
     def add(self, *exclusions: Exclusion) -> None:

@@ -23,7 +23,7 @@ from slurm_elastic.model.launch_states import (
     launch_state_of,
 )
 from slurm_elastic.model.memory import Launch
-from slurm_elastic.state.ledger.books import Books
+from slurm_elastic.state.ledger.books import BookRows
 from slurm_elastic.state.store.store import Store, Table
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
@@ -155,7 +155,7 @@ TABLES: Mapping[str, Table] = {"launches": (OPEN, launch_from)}
 class Launches:
     """Each method is one transaction."""
 
-    def __init__(self, store: Store, books: Books, end_only: Callable[[], str]) -> None:
+    def __init__(self, store: Store, books: BookRows, end_only: Callable[[], str]) -> None:
         self._store, self._books, self._end_only = store, books, end_only
 
     def intend(self, spec: LaunchSpec, request: str, now: float) -> None:

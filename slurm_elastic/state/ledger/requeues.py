@@ -12,7 +12,7 @@ TABLES: Mapping[str, Table] = {
 }
 
 
-class Requeues:
+class LiftedRequeues:
     """Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:

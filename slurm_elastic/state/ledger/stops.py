@@ -34,7 +34,7 @@ from slurm_elastic.model.memory import (
     generation_time,
     part_id,
 )
-from slurm_elastic.state.ledger.books import Books
+from slurm_elastic.state.ledger.books import BookRows
 from slurm_elastic.state.ledger.launches import LAUNCH_COLUMNS, launch_row
 from slurm_elastic.state.ledger.machine_transitions import LedgerCall, where_allowed
 from slurm_elastic.state.ledger.machines import (
@@ -51,11 +51,11 @@ from slurm_elastic.state.store.view import to_json
 _PAID_PART = f"{NOT_ENDED} and cloud = ? and id = ?"
 
 
-class Stops:
+class StopRows:
     """Each method is one transaction."""
 
     def __init__(
-        self, store: Store, machines: Machines, books: Books, end_only: Callable[[], str]
+        self, store: Store, machines: Machines, books: BookRows, end_only: Callable[[], str]
     ) -> None:
         self._store, self._machines, self._books = store, machines, books
         self._end_only = end_only

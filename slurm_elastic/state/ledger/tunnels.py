@@ -21,7 +21,7 @@ TABLES: Mapping[str, Table] = {
 }
 
 
-class Tunnels:
+class TunnelRows:
     """Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import astuple
 
-from slurm_elastic.model.memory import Drained, Run
+from slurm_elastic.model.memory import ChargedRun, Drained
 from slurm_elastic.state.store.counters import COUNT
 from slurm_elastic.state.store.store import Store, Table
 from slurm_elastic.state.store.view import to_json
@@ -16,11 +16,11 @@ from slurm_elastic.state.store.view import to_json
 RUN_COLUMNS = "job, begin, end, label, user, uid, account, partition, shares"
 
 
-def run_from(row: sqlite3.Row) -> Run:
+def run_from(row: sqlite3.Row) -> ChargedRun:
     """A row of RUN_COLUMNS as a value."""
     shares = msgspec.json.decode(row["shares"], type=tuple[tuple[str, int], ...])
     names = ("job", "begin", "end", "label", "user", "uid", "account", "partition")
-    return Run(shares=shares, **{name: row[name] for name in names})
+    return ChargedRun(shares=shares, **{name: row[name] for name in names})
 
 
 def drained_from(row: sqlite3.Row) -> Drained:
@@ -39,13 +39,13 @@ TABLES: Mapping[str, Table] = {
 }
 
 
-class Usage:
+class UsageRows:
     """Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def write(self, runs: Sequence[Run], drains: Sequence[Drained] = ()) -> None:
+    def write(self, runs: Sequence[ChargedRun], drains: Sequence[Drained] = ()) -> None:
         """Insert runs and drains; each replaces an earlier row of its key."""
         if not runs and not drains:
             return
@@ -60,7 +60,7 @@ class Usage:
                 f"{statement} drains", "node, begin, end", [astuple(drain) for drain in drains]
             )
 
-    def runs(self, since: float, until: float) -> tuple[Run, ...]:
+    def runs(self, since: float, until: float) -> tuple[ChargedRun, ...]:
         """The runs that overlap that span of time (Unix seconds), by begin and job."""
         sql = (
             f"select {RUN_COLUMNS} from runs where (end is null or end > ?) and begin < ? "
@@ -68,12 +68,12 @@ class Usage:
         )
         return tuple(run_from(row) for row in self._store.select(sql, since, until))
 
-    def runs_of(self, job: int) -> tuple[Run, ...]:
+    def runs_of(self, job: int) -> tuple[ChargedRun, ...]:
         """All known runs of one job, by begin."""
         sql = f"select {RUN_COLUMNS} from runs where job = ? order by begin"
         return tuple(run_from(row) for row in self._store.select(sql, job))
 
-    def open_runs(self) -> tuple[Run, ...]:
+    def open_runs(self) -> tuple[ChargedRun, ...]:
         """The runs without an end, by begin and job."""
         return self._store.tables("runs")[0]
 

@@ -33,7 +33,7 @@ from slurm_elastic.state.store.journal import (
     Applied,
     Damage,
     Journal,
-    Line,
+    JournalLine,
     is_whole,
     line_of,
     read_line,
@@ -59,7 +59,7 @@ Rights = Callable[[], AbstractContextManager[None]]
 """``Config.sharing``: SlurmUser's rights for as long as its files are used."""
 
 
-class Health(Struct, frozen=True, kw_only=True):
+class JournalHealth(Struct, frozen=True, kw_only=True):
     """The result of reading a journal: its segments, lines and facts, the last line, and its
     faults. ``missing``: the number of lost lines, also at the end if the view had them.
     ``lacking``: the number of rows that the begin of the newest segment lacks.
@@ -80,7 +80,7 @@ class Health(Struct, frozen=True, kw_only=True):
         return not (self.missing or self.lacking or any(not one.torn for one in self.damages))
 
 
-def verify(memory: Memory) -> Health:
+def verify(memory: Memory) -> JournalHealth:
     """Read every line."""
     journal = journal_of(memory[0])
     applied_number = journal.applied().position.number  # before the lines, as more may be written
@@ -100,7 +100,7 @@ def verify(memory: Memory) -> Health:
                 missing += max(line.n - last_number - 1, 0)
             lines, facts, last_number = lines + 1, facts + rows, line.n
     missing += max(applied_number - last_number, 0)
-    return Health(
+    return JournalHealth(
         name=journal.name, segments=len(journal.segments()), lines=lines, facts=facts,
         last=last_number, damages=tuple(damages), missing=missing, lacking=lacking,
     )  # fmt: skip
@@ -183,7 +183,7 @@ class _Part(Struct, kw_only=True):
 
     path: Path
     schema: Schema
-    first: Line
+    first: JournalLine
     last: int
     begin: int
     lines: int = 0
@@ -225,7 +225,7 @@ def _rereadable(source: Path) -> Iterator[BinaryIO]:
             yield copy
 
 
-def _lines_of(file: BinaryIO, part: _Part) -> Iterator[Line]:
+def _lines_of(file: BinaryIO, part: _Part) -> Iterator[JournalLine]:
     file.seek(0)
     for content in itertools.islice(file, part.begin, part.begin + part.lines):
         if (line := read_line(content)) is not None:

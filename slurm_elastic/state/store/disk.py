@@ -29,7 +29,13 @@ from slurm_elastic.state.store.journal import (
     identity,
 )
 from slurm_elastic.state.store.shared_journal import is_there, journal_of
-from slurm_elastic.state.store.trouble import JournalError, Kind, LostFileError, kind_of, set_aside
+from slurm_elastic.state.store.trouble import (
+    JournalError,
+    LostFileError,
+    TroubleKind,
+    kind_of,
+    set_aside,
+)
 from slurm_elastic.state.store.view import Filler, Schema, transaction
 
 log = logging.getLogger(__name__)
@@ -92,7 +98,7 @@ class Disk:
                 self._anew(taken=begins)
             self._take(view.open_writer(self.path, self.patience))
         except sqlite3.DatabaseError as error:
-            if kind_of(error) is Kind.CORRUPT:
+            if kind_of(error) is TroubleKind.CORRUPT:
                 aside = set_aside(self.path, time.time())
                 log.error(  # noqa: TRY400 - what is wrong is the file, not the code
                     "the damaged %s was set aside as %s", self.schema.name, aside

@@ -20,14 +20,14 @@ from slurm_elastic.state.heads import SupersededError
 from slurm_elastic.state.store import view
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import NOWHERE, Fact, Identity, Position, identity
-from slurm_elastic.state.store.merging import Merge, Waiting
+from slurm_elastic.state.store.merging import MemoryMerge, WaitingFacts
 from slurm_elastic.state.store.shared_journal import journal_of
 from slurm_elastic.state.store.trouble import (
     ENOUGH,
     LEAST,
     JournalError,
-    Kind,
     Trouble,
+    TroubleKind,
     kind_of,
     require_room,
     set_aside,
@@ -48,7 +48,7 @@ SHORT = 1.0
 KEPT = 40 * 86400.0
 """Seconds after which a cost counts in no budget."""
 TROUBLES = (sqlite3.Error, OSError)
-_MENDED = (Kind.CORRUPT, Kind.LOST)
+_MENDED = (TroubleKind.CORRUPT, TroubleKind.LOST)
 
 
 class Endurance(Struct, frozen=True):
@@ -66,7 +66,7 @@ class Memory:
     def __init__(self, db: sqlite3.Connection, schema: Schema, number: int = 0) -> None:
         self.db, self._number, self._schema = db, number, schema
         self.filler = Filler(db, schema)
-        self.waiting = Waiting(schema)
+        self.waiting = WaitingFacts(schema)
         self.changed = True
         self.damage: BaseException | None = None
 
@@ -85,7 +85,7 @@ class Memory:
 
     def appended(self, number: int) -> None:
         """The waiting facts are on the disk, up to the line of that number."""
-        self.waiting = Waiting(self._schema)
+        self.waiting = WaitingFacts(self._schema)
         self._number = number
 
     @contextlib.contextmanager
@@ -203,7 +203,7 @@ class Refuge:
         """Rebuild the view from the journal, or the journal from the view."""
         trouble = trouble_of(error, self._path)
         log.error("%s", trouble.what)
-        if trouble.kind is Kind.LOST:
+        if trouble.kind is TroubleKind.LOST:
             disk.begin_anew(self._how.now())
             return
         self._without_damage(disk.identity)
@@ -222,7 +222,7 @@ class Refuge:
         try:
             disk = Disk(self._path, self._schema, patience=patience)
         except sqlite3.DatabaseError as error:
-            if kind_of(error) is not Kind.CORRUPT:
+            if kind_of(error) is not TroubleKind.CORRUPT:
                 raise
             self._without_damage(earlier)
             disk = Disk(self._path, self._schema, patience=patience)
@@ -294,7 +294,7 @@ class Refuge:
     def _trouble_of(self, error: BaseException) -> Trouble:
         """The trouble of the error. sqlite reports some full disks as an I/O error."""
         trouble = trouble_of(error, self._path)
-        if trouble.kind is Kind.UNUSABLE:
+        if trouble.kind is TroubleKind.UNUSABLE:
             try:
                 self._require_room(LEAST)
             except OSError as closer:
@@ -338,7 +338,7 @@ class Refuge:
         try:
             if lines := memory.waiting.lines():
                 with disk.turn():  # no other process may write between the merge and the append
-                    merge = Merge(disk.db, self._base, self._schema)
+                    merge = MemoryMerge(disk.db, self._base, self._schema)
                     merged = [
                         merged_facts for facts in lines if (merged_facts := merge.facts(facts))
                     ]
@@ -348,7 +348,7 @@ class Refuge:
             view.begin_counts_anew(disk.db, self._schema)
         except BaseException as error:
             disk.close()
-            if isinstance(error, sqlite3.Error) and kind_of(error) is Kind.CORRUPT:
+            if isinstance(error, sqlite3.Error) and kind_of(error) is TroubleKind.CORRUPT:
                 self._without_damage(disk.identity)  # the next try makes it anew of its journal
             raise
         self._found = disk
@@ -367,7 +367,9 @@ def _is_grave(error: sqlite3.Error) -> bool:
         return True
     is_lost_head = isinstance(error.__cause__, SupersededError)
     return (
-        isinstance(error, JournalError) and kind_of(error) is not Kind.LOCKED and not is_lost_head
+        isinstance(error, JournalError)
+        and kind_of(error) is not TroubleKind.LOCKED
+        and not is_lost_head
     )
 
 

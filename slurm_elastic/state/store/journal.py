@@ -67,7 +67,7 @@ class Begin(Struct, frozen=True):
     until: int = 0
 
 
-class Line(Struct, frozen=True, omit_defaults=True):
+class JournalLine(Struct, frozen=True, omit_defaults=True):
     """The rows that a segment begins with are lines with the number of the last one before."""
 
     n: int
@@ -121,17 +121,17 @@ class Applied(Struct, frozen=True, kw_only=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Line).decode
+_decode = msgspec.json.Decoder(JournalLine).decode
 _decode_applied = msgspec.json.Decoder(Applied).decode
 
 
-def line_of(line: Line) -> bytes:
+def line_of(line: JournalLine) -> bytes:
     """The bytes of the line, with its checksum."""
     content = b"," + _encode(line)[1:]
     return b'%s%08x"%s\n' % (_CRC, zlib.crc32(content), content)
 
 
-def read_line(raw: bytes) -> Line | None:
+def read_line(raw: bytes) -> JournalLine | None:
     """The line; None if it is damaged."""
     if not is_whole(raw):
         return None
@@ -280,7 +280,7 @@ class Journal:
     def append(self, end: Position, batches: Sequence[Sequence[Fact]], now: float) -> Position:
         """Append a line per batch at ``end``; on the disk on return. An error leaves none."""
         lines = [
-            line_of(Line(n=number, at=now, epoch=self.epoch, facts=tuple(facts)))
+            line_of(JournalLine(n=number, at=now, epoch=self.epoch, facts=tuple(facts)))
             for number, facts in enumerate(batches, end.number + 1)
         ]
         content = b"".join(lines)
@@ -311,7 +311,7 @@ class Journal:
 
     def lines(
         self, since: Position, damages: list[Damage] | None = None
-    ) -> Iterator[tuple[Line | None, Position]]:
+    ) -> Iterator[tuple[JournalLine | None, Position]]:
         """All lines after that place, each with the place after it: None in later segments for one
         that has been there before it. What is no line is told in ``damages``.
         """
@@ -406,9 +406,9 @@ class Journal:
         """The first lines of a segment."""
         origin = self.origin() or secrets.token_hex(8)
         head = msgspec.structs.replace(begin, origin=origin)
-        yield line_of(Line(n=number, at=now, epoch=self.epoch, begin=head))
+        yield line_of(JournalLine(n=number, at=now, epoch=self.epoch, begin=head))
         for fact in facts:
-            yield line_of(Line(n=number, facts=(fact,)))
+            yield line_of(JournalLine(n=number, facts=(fact,)))
 
     def segment_of(self, written: Callable[[IO[bytes]], int]) -> Position:
         """A new segment of what is ``written`` to it, which says the last line's number. From its

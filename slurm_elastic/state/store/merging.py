@@ -18,7 +18,7 @@ _LINE = 1000
 """Facts without keys in one line."""
 
 
-class Waiting:
+class WaitingFacts:
     """The facts to append: for each row only its last state, and before it the deletion if there
     was one; and all rows of tables that are ``numbered``.
     """
@@ -57,7 +57,7 @@ class Waiting:
         return [*([keyed] if keyed else []), *numbered_lines]
 
 
-class Merge:
+class MemoryMerge:
     """``base`` has the rows with which the memory began (none if no row could be read), ``disk``
     the rows on the disk now. For a row in both, the columns that changed in memory win. If others
     changed the same column, or the memory did not have the row, only the columns ``newer`` win. A

@@ -53,7 +53,7 @@ AT_ONCE = 100
 _STATEMENT = re.compile(r"\s*(?:insert(?: or \w+)? into|update|(delete) from)\s+(\w+)")
 
 
-class Keyed(Struct, frozen=True):
+class KeyedTable(Struct, frozen=True):
     """Rows of ``table`` that are cached by key. ``value`` makes the cached value of a row, None for
     a row that is left out. ``where``: a condition for the rows to read.
     """
@@ -107,7 +107,7 @@ class Store:
         schema: Schema,
         now: Callable[[], float] = time.time,
         tables: Mapping[str, Table] | None = None,
-        keyed: Mapping[str, Keyed] | None = None,
+        keyed: Mapping[str, KeyedTable] | None = None,
     ) -> None:
         self._home, self._schema, self._now = home, schema, now
         self._read, self._keyed = tables or {}, keyed or {}

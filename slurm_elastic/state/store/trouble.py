@@ -27,7 +27,7 @@ ENOUGH = 4 * 2**20
 """Free bytes that the disk must have before a file that was given up is used again."""
 
 
-class Kind(StrEnum):
+class TroubleKind(StrEnum):
     """The kinds of faults of a file that callers handle differently."""
 
     FULL = "full"
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 class Trouble(Struct, frozen=True, kw_only=True):
     """``what``: the fault, as a phrase after a colon. ``remedy``: a sentence."""
 
-    kind: Kind
+    kind: TroubleKind
     what: str
     remedy: str
 
@@ -56,22 +56,22 @@ def locked_error(path: Path) -> OSError:
 
 
 _BY_CODE = {
-    sqlite3.SQLITE_FULL: Kind.FULL,
-    sqlite3.SQLITE_BUSY: Kind.LOCKED,
-    sqlite3.SQLITE_LOCKED: Kind.LOCKED,
-    sqlite3.SQLITE_PROTOCOL: Kind.LOCKED,
-    sqlite3.SQLITE_CORRUPT: Kind.CORRUPT,
-    sqlite3.SQLITE_NOTADB: Kind.CORRUPT,
-    sqlite3.SQLITE_READONLY: Kind.READ_ONLY,
+    sqlite3.SQLITE_FULL: TroubleKind.FULL,
+    sqlite3.SQLITE_BUSY: TroubleKind.LOCKED,
+    sqlite3.SQLITE_LOCKED: TroubleKind.LOCKED,
+    sqlite3.SQLITE_PROTOCOL: TroubleKind.LOCKED,
+    sqlite3.SQLITE_CORRUPT: TroubleKind.CORRUPT,
+    sqlite3.SQLITE_NOTADB: TroubleKind.CORRUPT,
+    sqlite3.SQLITE_READONLY: TroubleKind.READ_ONLY,
 }
 _BY_NUMBER = {
-    errno.ENOSPC: Kind.FULL,
-    errno.EDQUOT: Kind.FULL,
-    errno.EFBIG: Kind.FULL,
-    errno.EROFS: Kind.READ_ONLY,
-    errno.EWOULDBLOCK: Kind.LOCKED,
+    errno.ENOSPC: TroubleKind.FULL,
+    errno.EDQUOT: TroubleKind.FULL,
+    errno.EFBIG: TroubleKind.FULL,
+    errno.EROFS: TroubleKind.READ_ONLY,
+    errno.EWOULDBLOCK: TroubleKind.LOCKED,
 }
-_NAMED = (Kind.FULL, Kind.LOCKED, Kind.LOST, Kind.READ_ONLY)
+_NAMED = (TroubleKind.FULL, TroubleKind.LOCKED, TroubleKind.LOST, TroubleKind.READ_ONLY)
 """Troubles of the file or directory that the system's error names, which may be another one."""
 _LASTING = frozenset(
     {
@@ -104,18 +104,18 @@ class JournalError(sqlite3.OperationalError):
             raise JournalError(str(error)) from error
 
 
-def kind_of(error: BaseException) -> Kind:
+def kind_of(error: BaseException) -> TroubleKind:
     """The kind by sqlite's or the system's error code; UNUSABLE for any other code."""
     if isinstance(error, JournalError) and isinstance(error.__cause__, OSError):
         error = error.__cause__
     if isinstance(error, LostFileError):
-        return Kind.LOST
+        return TroubleKind.LOST
     if isinstance(error, OSError):
-        return _BY_NUMBER.get(error.errno or 0, Kind.UNUSABLE)
+        return _BY_NUMBER.get(error.errno or 0, TroubleKind.UNUSABLE)
     code: int | None = getattr(error, "sqlite_errorcode", None)
     if code is not None:
-        return _BY_CODE.get(code & 0xFF, Kind.UNUSABLE)
-    return Kind.FULL if "disk is full" in str(error) else Kind.UNUSABLE
+        return _BY_CODE.get(code & 0xFF, TroubleKind.UNUSABLE)
+    return TroubleKind.FULL if "disk is full" in str(error) else TroubleKind.UNUSABLE
 
 
 def trouble_of(error: BaseException, path: Path) -> Trouble:
@@ -126,27 +126,27 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
         path = Path(cause.filename)
     place = path if path.is_dir() else path.parent
     what, remedy = {
-        Kind.FULL: (
+        TroubleKind.FULL: (
             f"the disk of {place} {FULL}",
             f"make room on it (df {place})",
         ),
-        Kind.LOCKED: (
+        TroubleKind.LOCKED: (
             f"another process has locked {path}",
             f"`fuser -v {path}*` names it: have it let go of the file",
         ),
-        Kind.CORRUPT: (
+        TroubleKind.CORRUPT: (
             f"{path} is damaged",
             "nothing while its service runs: it sets the file aside and makes a new one",
         ),
-        Kind.LOST: (
+        TroubleKind.LOST: (
             f"{path} was removed or replaced",
             "nothing while its service runs: it makes it again of what it knows",
         ),
-        Kind.READ_ONLY: (
+        TroubleKind.READ_ONLY: (
             f"{path} cannot be written",
             f"mount its disk writable, or give the file back to its owner (ls -l {path})",
         ),
-        Kind.UNUSABLE: (
+        TroubleKind.UNUSABLE: (
             f"{path} cannot be used",
             f"look at its disk and at the owner and mode of {path.parent}",
         ),

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from slurm_elastic.base.errors import ConfigError, why
 from slurm_elastic.base.units import counted
 from slurm_elastic.config import Config
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import authentication, keyset
-from slurm_elastic.slurm.conf.keyset import Key, KeySet
+from slurm_elastic.slurm.conf.keyset import AuthKey, KeySet
 
 EXPIRY_NOTICE_S = 7 * 86400.0  # a key that expires within this time is reported
 FILE = "slurm.jwks"
@@ -69,7 +69,7 @@ def _keys(config: Config, keys: KeySet, now: float) -> Iterator[Finding]:
         yield Finding.ok(FILE, f"{counted(len(keys.keys), 'key')}, none in use ends in a week")
 
 
-def _used(keys: KeySet, clouds: list[str]) -> list[Key]:
+def _used(keys: KeySet, clouds: list[str]) -> list[AuthKey]:
     """Return the keys in use and the site's own keys; not those that a rotation lets expire."""
     used_kids = {keys.default.kid}
     for cloud in clouds:
@@ -79,11 +79,11 @@ def _used(keys: KeySet, clouds: list[str]) -> list[Key]:
     return [key for key in keys.keys if key.kid in used_kids or not key.ours]
 
 
-def _expiry(key: Key, now: float) -> Finding:
+def _expiry(key: AuthKey, now: float) -> Finding:
     left_s = (key.exp or 0) - now
     return Finding(
         what=f"{FILE}: key {key.kid}",
-        level=Level.WRONG if left_s <= 0 else Level.NOTE,
+        level=FindingLevel.WRONG if left_s <= 0 else FindingLevel.NOTE,
         found="it has expired" if left_s <= 0 else f"it expires in {left_s / 86400:.1f} days",
         expected="keys that hold for longer than a week",
         advice="slurm-elastic key rotate: nodes whose key has ended are lost (docs/keys.md)",

@@ -15,7 +15,7 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.launch.verdict import out_of_service
@@ -66,7 +66,7 @@ def filter_called(config: Config) -> Iterator[Finding]:
     has_lua_plugin = has_plugin(config.slurm, site, "job_submit_lua")
     yield Finding(
         what="submit filter",
-        level=Level.WRONG if has_lua_plugin else Level.NOTE,
+        level=FindingLevel.WRONG if has_lua_plugin else FindingLevel.NOTE,
         found=filter_flaw,
         expected="a filter that gives our partitions to jobs that name none: no other bursts",
         advice="slurm-elastic conf check says which lines to put where (docs/submission.md)",
@@ -93,7 +93,7 @@ def accounts_held(config: Config) -> Iterator[Finding]:
     filter_note += "than their user's default one"
     yield Finding(
         what="accounts",
-        level=Level.WRONG if is_curable else Level.NOTE,
+        level=FindingLevel.WRONG if is_curable else FindingLevel.NOTE,
         found="users may name any account (sbatch -A), so they can pass by allow lists and "
         "budgets of accounts",
         expected="AccountingStorageEnforce with associations, limits or safe",
@@ -248,7 +248,7 @@ def _probe(
     except SlurmError as error:
         return Finding(
             what=subject,
-            level=Level.NOTE if error.unanswered or may_be_refused else Level.WRONG,
+            level=FindingLevel.NOTE if error.unanswered or may_be_refused else FindingLevel.WRONG,
             found=str(error) if error.unanswered else error.stderr,
             expected="a time at which a job of one node would start",
             advice=_probe_advice(error, may_be_refused=may_be_refused),

@@ -9,7 +9,7 @@ from slurm_elastic.base.units import format_duration, money
 from slurm_elastic.config.catalogue import FRESH, OLDEST, Catalogue
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.cluster import Location, Pool
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 
 WHAT = "catalogue"
 TOLERANCE = 0.01  # a typed price may differ by this fraction
@@ -58,7 +58,7 @@ def _age(cloud: CloudSettings, catalogue: Catalogue, now: float) -> Finding:
     is_expired = age > OLDEST and cloud.location is Location.PUBLIC
     return Finding(
         what=WHAT,
-        level=Level.WRONG if is_expired else Level.NOTE,
+        level=FindingLevel.WRONG if is_expired else FindingLevel.NOTE,
         found=f"{text}{': its prices no longer count' if is_expired else ''}",
         expected=f"at most {format_duration(FRESH)}, after which slurm-elasticd refreshes it",
         advice="slurm-elasticd's log says why the cloud gave no newer one",
@@ -74,7 +74,7 @@ def _typed(cloud: CloudSettings, catalogue: Catalogue) -> Iterator[Finding]:
         low = shape.price < price
         yield Finding(
             what=f"price of {name}",
-            level=Level.WRONG if low else Level.NOTE,
+            level=FindingLevel.WRONG if low else FindingLevel.NOTE,
             found=f"{money(shape.price)}/h is typed, the catalogue has {money(price)}/h",
             expected="the cloud's own price: the spending cap counts with it" if low else "",
             advice="leave the type out of clouds[].types, then the catalogue's counts",

@@ -19,7 +19,7 @@ from slurm_elastic.config.pool_rules import types_of
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import OFF, STANDING, Limits, NodeRequest, Offer, Pool
 from slurm_elastic.model.directive import scope_of_cloud
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Examinable, Expiring, Provider
 from slurm_elastic.policies.launch.ranking import Scope, ceiling, mispriced, unsold
 from slurm_elastic.providers import open_provider
@@ -86,7 +86,7 @@ def look(
     """Yield what an open provider shows; ``limits`` are the cluster's."""
     credentials = _credentials(provider, cloud)
     yield credentials
-    if credentials.level is Level.WRONG:
+    if credentials.level is FindingLevel.WRONG:
         return  # the other checks would fail for the same reason
     if isinstance(provider, Expiring):
         yield from _expiry(provider, cloud.name, time.time())
@@ -132,7 +132,7 @@ def _expiry(provider: Expiring, cloud: str, now: float) -> Iterator[Finding]:
         is_soon = soon(ends, now)
         yield Finding(
             what="credentials' end",
-            level=Level.NOTE if is_soon else Level.OK,
+            level=FindingLevel.NOTE if is_soon else FindingLevel.OK,
             found=ending(ends, now),
             advice="renew them before: then nothing there can be started or ended"
             if is_soon
@@ -203,7 +203,7 @@ def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Itera
         types = ", ".join(sorted(name for name, offer_market in missing if offer_market is market))
         yield Finding(
             what=f"{market} offers of pool {pool.name}",
-            level=Level.NOTE if market in sold else Level.WRONG,
+            level=FindingLevel.NOTE if market in sold else FindingLevel.WRONG,
             found=f"the cloud tells no price for {types}",
             expected="a price of each type on each market of the pool (markets, instance_types)",
             advice="does the cloud sell it there? Else take it out of the pool",
@@ -270,7 +270,7 @@ def _clock(url: str, timeout: float) -> Iterator[Finding]:
     good = abs(skew) <= MAX_SKEW_S
     yield Finding(
         what="clock",
-        level=Level.OK if good else Level.NOTE,
+        level=FindingLevel.OK if good else FindingLevel.NOTE,
         found=f"{brief(abs(skew))} {'ahead of' if skew > 0 else 'behind'} the cloud's",
         advice="" if good else "set both by NTP",
     )

@@ -17,7 +17,7 @@ from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.model.finding import SLURMCTLD, Finding, Level
+from slurm_elastic.model.finding import SLURMCTLD, Finding, FindingLevel
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.out_of_service import ill
@@ -305,7 +305,8 @@ def _answer(config: Config, client: Slurm) -> tuple[Finding, Mapping[str, SlurmN
         advice = f"run this as {config.slurm.user} or root; is it the right slurm.conf?"
         hidden = os.geteuid() not in trusted(config.slurm.user)  # PrivateData=nodes hides all
         no_nodes = Finding(
-            what="slurmctld", level=Level.NOTE if hidden else Level.WRONG, found=NO_NODE,
+            what="slurmctld", level=FindingLevel.NOTE if hidden else FindingLevel.WRONG,
+            found=NO_NODE,
             expected="the nodes of the cluster", advice=advice,
         )  # fmt: skip
         return no_nodes, {}

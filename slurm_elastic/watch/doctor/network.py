@@ -19,7 +19,7 @@ from slurm_elastic.config.joining import Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.machine.hub.link import by_address
 from slurm_elastic.machine.hub.wire import HubError, PeerSeen, Show, ask
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
@@ -153,7 +153,7 @@ def _hub(
         denied = "Permission denied" in str(error) or "only root" in str(error)
         yield Finding(
             what="slurm-elastic-hub",
-            level=Level.NOTE if denied else Level.WRONG,
+            level=FindingLevel.NOTE if denied else FindingLevel.WRONG,
             found=str(error),
             expected="an answer: without it no machine is let in or out",
             advice=f"run this as root or {config.slurm.user}" if denied

@@ -15,7 +15,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.slurm.conf import dryrun, plan
-from slurm_elastic.slurm.conf.dryrun import Submission
+from slurm_elastic.slurm.conf.dryrun import DryRunSubmission
 from slurm_elastic.slurm.conf.plan import ConfPlan
 from slurm_elastic.slurm.hooks import submit_filter
 
@@ -35,7 +35,7 @@ def examine(config: Config, planned: ConfPlan, account: str, user: str) -> Itera
         yield Finding.note(WHAT, "not tried: unshare may not make a network namespace here")
         return
 
-    def submit_with(lua_files: Scripts) -> Submission:
+    def submit_with(lua_files: Scripts) -> DryRunSubmission:
         return dryrun.submit_job(
             config.slurm, planned.site, planned.fragment, isolation, lua_files,
             gres=planned.gres, options=[f"--account={account}"] if account else [],
@@ -65,7 +65,7 @@ def _scripts(directory: Path) -> Scripts:
 
 
 def _comparison(
-    site_result: Submission, filter_result: Submission, own_partitions: list[str]
+    site_result: DryRunSubmission, filter_result: DryRunSubmission, own_partitions: list[str]
 ) -> Iterator[Finding]:
     """Compare the result of the site's script with that of the filter alone."""
     expected = ",".join(filter_result.partitions)

@@ -17,7 +17,7 @@ from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.directive import Directive, clock, scope_of_pool, stop_reason
 from slurm_elastic.model.exclusion import Exclusion
-from slurm_elastic.model.finding import Finding, Level, try_pool
+from slurm_elastic.model.finding import Finding, FindingLevel, try_pool
 from slurm_elastic.policies.clock_guard import CLOCK_REMEDY, set_back
 from slurm_elastic.policies.launch.exclusions import DENIED, sickly
 from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
@@ -36,7 +36,7 @@ from slurm_elastic.state.heartbeat import (
 )
 from slurm_elastic.state.heartbeat import trouble_of as trouble_of_service
 from slurm_elastic.state.ledger import Ledger, Machine
-from slurm_elastic.state.store.trouble import Kind, trouble_of
+from slurm_elastic.state.store.trouble import TroubleKind, trouble_of
 from slurm_elastic.watch import causes
 from slurm_elastic.watch.causes import DISK, LEDGER
 from slurm_elastic.watch.out_of_reach import unendable
@@ -70,7 +70,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             trouble.what,
             expected="a ledger that can be read",
             advice=f"{trouble.remedy}; until then slurm-elasticd, if it runs, only ends machines",
-            cause=DISK if trouble.kind is Kind.FULL else LEDGER,
+            cause=DISK if trouble.kind is TroubleKind.FULL else LEDGER,
         )
     except SlurmElasticError as error:
         yield Finding.wrong(
@@ -231,7 +231,7 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
         denied = exclusions[0].code == DENIED
         yield Finding(
             what="cool-down",
-            level=Level.WRONG if denied else Level.NOTE,
+            level=FindingLevel.WRONG if denied else FindingLevel.NOTE,
             found=f"{offers}, {until}: {code}: {cause}",
             advice="grant the right (slurm-elastic iam render has all), or take the offer out of "
             "the pool"

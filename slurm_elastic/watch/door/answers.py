@@ -61,7 +61,7 @@ from slurm_elastic.watch.door.visibility import (
     seen_facts,
 )
 from slurm_elastic.watch.view import Facts
-from slurm_elastic.watch.view.day import DayView, Span
+from slurm_elastic.watch.view.day import DaySpan, DayView
 
 log = logging.getLogger(__name__)
 
@@ -161,9 +161,9 @@ class DoorAnswers:
             return self._whole.get()
         return msgspec.json.encode(DoorAnswer(facts=seen_facts(self._facts.get(), viewer)))
 
-    def _seen_day(self, span: Span, viewer: Viewer | None) -> DayView:
+    def _seen_day(self, span: DaySpan, viewer: Viewer | None) -> DayView:
         """A day's rows are cached for DAY_FRESH seconds, rows of longer spans are not."""
-        if span is not Span.DAY:
+        if span is not DaySpan.DAY:
             return run_bounded(read_days, self._config, self._now(), span, viewer)
         now, rows = self._day.get()
         return day_seen(*rows, now, span, viewer)

@@ -35,7 +35,7 @@ from slurm_elastic.watch.door.questions import (
 )
 from slurm_elastic.watch.door.records import may_read, read_chain, read_costs, read_days, read_facts
 from slurm_elastic.watch.view import Facts
-from slurm_elastic.watch.view.day import DayView, Span
+from slurm_elastic.watch.view.day import DaySpan, DayView
 
 ANSWER_TIMEOUT_S = 40.0
 """Time-out of the whole conversation: a little longer than the daemon's own limit."""
@@ -60,7 +60,7 @@ def chain_of(config: Config, ask: ChainAsk, now: float) -> Chain:
     return _ask(config, ask, lambda answer: answer.chain)
 
 
-def day_of(config: Config, now: float, span: Span = Span.DAY) -> DayView:
+def day_of(config: Config, now: float, span: DaySpan = DaySpan.DAY) -> DayView:
     """The last hours or days, without Slurm's part. SlurmElasticError if nothing can be read."""
     if may_read(config):
         return read_days(config, now, span)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from slurm_elastic.base.unixsocket import Peer
 
 
-class Question(Struct, eq=False):
+class WaitingQuestion(Struct, eq=False):
     """A question that waits in a lane; its client waits for ``answer``.
 
     ``user``: the user that the peer counts as (``CountedUsers``).
@@ -23,24 +23,24 @@ class Question(Struct, eq=False):
     answer: asyncio.Future[bytes]
 
 
-class Turns:
+class FairTurns:
     """The questions that wait in a lane: one of each user in turn, trusted users first.
 
     ``_served``: the other questions of the user who was answered last. New users go before them.
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[int | None, deque[Question]] = {}
-        self._served: dict[int | None, deque[Question]] = {}
+        self._waiting: dict[int | None, deque[WaitingQuestion]] = {}
+        self._served: dict[int | None, deque[WaitingQuestion]] = {}
         self._news = asyncio.Event()
 
-    def add(self, question: Question) -> None:
+    def add(self, question: WaitingQuestion) -> None:
         """Put the question after its user's others."""
         users = self._served if question.user in self._served else self._waiting
         users.setdefault(question.user, deque()).append(question)
         self._news.set()
 
-    def withdraw(self, withdrawn: Question) -> None:
+    def withdraw(self, withdrawn: WaitingQuestion) -> None:
         """Remove a question whose client has gone."""
         user = withdrawn.user
         for users in (self._waiting, self._served):
@@ -51,7 +51,7 @@ class Turns:
         if not self._waiting.get(user, True):
             del self._waiting[user]
 
-    def take(self) -> Question | None:
+    def take(self) -> WaitingQuestion | None:
         """Take the next question out, or None."""
         # The user who was served last moves behind all users who wait now.
         self._waiting |= {user: queue for user, queue in self._served.items() if queue}
@@ -63,7 +63,7 @@ class Turns:
             return queue.popleft()
         return None
 
-    async def next(self) -> Question:
+    async def next(self) -> WaitingQuestion:
         """Wait for the next question and take it out."""
         while (question := self.take()) is None:
             self._news.clear()

@@ -77,7 +77,7 @@ def own_name() -> str:
 # what is refused
 
 
-class Rule(NamedTuple):
+class OrderRule(NamedTuple):
     """How a kind of order is treated.
 
     ``check`` raises ConfigError for an impossible order. ``after_end``: the state after its end.
@@ -123,10 +123,10 @@ def _check_departure(config: Config, word: Departure) -> None:
         raise ConfigError(f"unavailable is {word.unavailable}, expected a number from 1 on")
 
 
-RULES: Mapping[type, Rule] = {
-    Pause: Rule(lambda _, word: _check_scope(word.scope)),
-    LimitChange: Rule(_check_limit, _after_limit),
-    Departure: Rule(_check_departure),
+RULES: Mapping[type, OrderRule] = {
+    Pause: OrderRule(lambda _, word: _check_scope(word.scope)),
+    LimitChange: OrderRule(_check_limit, _after_limit),
+    Departure: OrderRule(_check_departure),
 }
 
 

@@ -30,8 +30,8 @@ from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.money.cost_split import paid_until
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
 from slurm_elastic.simulate import start_forecast
-from slurm_elastic.simulate.habits import Asked, Habits
-from slurm_elastic.simulate.start_forecast import Present, Running, quantile
+from slurm_elastic.simulate.habits import Habits, RequestedJob
+from slurm_elastic.simulate.start_forecast import Present, RunningJob, quantile
 from slurm_elastic.slurm.hooks.submit_filter import most_of, most_of_cloud
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.schema import FILE
@@ -83,7 +83,7 @@ def habits_of(rows: Iterable[tuple[str, str, int, int, int]]) -> Habits:
     habits = Habits()
     for user, account, cpus, limit, run in rows:
         if limit > 0 and run > 0:
-            habits.add(Asked(size=cpus, limit=limit, user=user, account=account), run)
+            habits.add(RequestedJob(size=cpus, limit=limit, user=user, account=account), run)
     return habits
 
 
@@ -201,7 +201,7 @@ def present_of(
         if nodes_here:
             size = max(_cpus_of(job) * nodes_here // len(job.nodes), 1)
             elapsed = max(int(moment.now - job.start), 0) if job.start else 0
-            running.append(Running(job=_asked(job, size, job.limit), elapsed=elapsed))
+            running.append(RunningJob(job=_asked(job, size, job.limit), elapsed=elapsed))
     waiting = [
         job
         for job in moment.jobs
@@ -230,8 +230,10 @@ def _limit_in(ask: PriceAsk, partition: str, job: SlurmJob) -> int | None:
     return job.limit or ask.limits.get(partition) or None
 
 
-def _asked(job: SlurmJob, size: int, limit: int | None) -> Asked:
-    return Asked(size=max(size, 1), limit=limit or NO_LIMIT_S, user=job.user, account=job.account)
+def _asked(job: SlurmJob, size: int, limit: int | None) -> RequestedJob:
+    return RequestedJob(
+        size=max(size, 1), limit=limit or NO_LIMIT_S, user=job.user, account=job.account
+    )
 
 
 def _started(

@@ -33,7 +33,7 @@ from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ledger import Decision, Machine
 from slurm_elastic.watch.view import Facts
-from slurm_elastic.watch.view.day import DayView, Span
+from slurm_elastic.watch.view.day import DaySpan, DayView
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class CostAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="cost"):
 class DayAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="day"):
     """The last hours or days of machines and jobs."""
 
-    span: Span = Span.DAY
+    span: DaySpan = DaySpan.DAY
 
 
 class PriceAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="price"):
@@ -166,7 +166,7 @@ def lane_of(line: bytes, *, trusted: bool) -> Lane:
         ask = understood(line)
         if isinstance(ask, Order) and trusted:
             return Lane.ORDERS
-        if isinstance(ask, DayAsk) and ask.span is not Span.DAY:
+        if isinstance(ask, DayAsk) and ask.span is not DaySpan.DAY:
             return Lane.APART
         return _LANES.get(type(ask), Lane.QUICK)
     return Lane.QUICK

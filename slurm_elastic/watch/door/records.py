@@ -22,7 +22,7 @@ from slurm_elastic.controller.budget import (
 )
 from slurm_elastic.features.books import Costs, read_books, report
 from slurm_elastic.model.exclusion import CAPACITY
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.state.audit_trail import (
     Stay,
@@ -52,7 +52,7 @@ from slurm_elastic.watch.door.questions import Chain, ChainAsk, CostAsk
 from slurm_elastic.watch.door.visibility import Viewer, day_seen
 from slurm_elastic.watch.view import DAY_S, Facts
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
-from slurm_elastic.watch.view.day import DayView, Span
+from slurm_elastic.watch.view.day import DaySpan, DayView
 
 LAST = 253402300799  # the last second of the year 9999: Python's dates end there
 
@@ -166,15 +166,15 @@ def read_costs(config: Config, ask: CostAsk, now: float, uid: int | None = None)
 
 
 def read_day(
-    config: Config, now: float, span: Span = Span.DAY
-) -> tuple[tuple[Machine, ...], tuple[Run, ...]]:
+    config: Config, now: float, span: DaySpan = DaySpan.DAY
+) -> tuple[tuple[Machine, ...], tuple[ChargedRun, ...]]:
     """The machines and runs of that span. SlurmElasticError for an unreadable ledger."""
     since = now - span.seconds
     with opened(config) as ledger:
         return ledger.machines.live(ended_since=since), ledger.usage.runs(since, now)
 
 
-def read_days(config: Config, now: float, span: Span, viewer: Viewer | None = None) -> DayView:
+def read_days(config: Config, now: float, span: DaySpan, viewer: Viewer | None = None) -> DayView:
     """The last hours or days, as far as ``viewer`` may see them (None: all)."""
     return day_seen(*read_day(config, now, span), now, span, viewer)
 

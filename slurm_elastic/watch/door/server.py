@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.base.server import Bounds, Client, Server
+from slurm_elastic.base.server import Server, ServerBounds, ServerClient
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.watch.door.answers import refused
-from slurm_elastic.watch.door.fair_turns import Question, Turns
+from slurm_elastic.watch.door.fair_turns import FairTurns, WaitingQuestion
 from slurm_elastic.watch.door.questions import Lane, lane_of
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,8 @@ _BUSY = refused("slurm-elasticd answers as many as it can at once; ask again in 
 _BROKEN = refused("slurm-elasticd could not answer this; its log has the error")
 
 
-class Limits(Bounds, frozen=True, kw_only=True):
-    """Limits of the door, besides those of ``Bounds``.
+class DoorLimits(ServerBounds, frozen=True, kw_only=True):
+    """Limits of the door, besides those of ``ServerBounds``.
 
     ``held``: bytes of answers that clients have not read yet; one user may have half of them.
     ``request``, ``answer``, ``taking``: seconds until the request is complete, until its answer is
@@ -57,15 +57,15 @@ class Door(Server):
         path: Path,
         answer: Callable[[Peer, bytes], bytes],
         trusts: Callable[[Peer], bool],
-        limits: Limits | None = None,
+        limits: DoorLimits | None = None,
         died: Callable[[], object] = lambda: None,
     ) -> None:
         self._died = died
-        self._limits = limits or Limits()
+        self._limits = limits or DoorLimits()
         # Mode 0666: the kernel's word about the peer (SO_PEERCRED) decides who may ask what.
         super().__init__("door", path, self._limits, mode=0o666)
         self._answer, self._trusts = answer, trusts
-        self._lanes = {lane: Turns() for lane in Lane}
+        self._lanes = {lane: FairTurns() for lane in Lane}
         self._failures = ReportOnce[str]()
 
     def trusts(self, peer: Peer) -> bool:
@@ -75,11 +75,11 @@ class Door(Server):
         super().fail()
         self._died()
 
-    async def attend(self, client: Client) -> None:
+    async def attend(self, client: ServerClient) -> None:
         """Answer one question per connection."""
         line = await client.line(self._limits.request)
         answer = asyncio.get_running_loop().create_future()
-        question = Question(client.peer, client.user, client.trusted, line, answer)
+        question = WaitingQuestion(client.peer, client.user, client.trusted, line, answer)
         lane = self._lanes[lane_of(line, trusted=client.trusted)]
         lane.add(question)
         try:
@@ -98,7 +98,7 @@ class Door(Server):
         """Answer questions in all lanes."""
         await asyncio.gather(*(self._work(lane, turns) for lane, turns in self._lanes.items()))
 
-    async def _work(self, lane: Lane, turns: Turns) -> None:
+    async def _work(self, lane: Lane, turns: FairTurns) -> None:
         hands = self.hands(f"door-{lane}")
         while True:
             question = await turns.next()
@@ -108,7 +108,7 @@ class Door(Server):
             # Pause, so that a flood of questions cannot take the daemon's processor.
             await asyncio.sleep(min(self._limits.rest * took, 2.0))
 
-    def _timed_answer(self, question: Question) -> tuple[bytes, float]:
+    def _timed_answer(self, question: WaitingQuestion) -> tuple[bytes, float]:
         """The answer, and its duration (s)."""
         began, document = time.monotonic(), _BROKEN
         try:

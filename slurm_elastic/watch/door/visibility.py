@@ -12,14 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.model.directive import LIMITS
-from slurm_elastic.model.memory import Launch, Run, UnhelpedJob
+from slurm_elastic.model.memory import ChargedRun, Launch, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.audit_trail import job_subject, jobs_of, nodes_of
 from slurm_elastic.state.ledger import Decision, Machine
 from slurm_elastic.watch.door.questions import Bar, Chain, ChainAsk, PriceAsk
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
-from slurm_elastic.watch.view.day import DayView, Span, day_view
+from slurm_elastic.watch.view.day import DaySpan, DayView, day_view
 
 JOBS, NODES = "jobs", "nodes"
 MONEY = frozenset({"usage", "accounts"})
@@ -79,7 +79,11 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
 
 
 def day_seen(
-    machines: Sequence[Machine], runs: Iterable[Run], now: float, span: Span, viewer: Viewer | None
+    machines: Sequence[Machine],
+    runs: Iterable[ChargedRun],
+    now: float,
+    span: DaySpan,
+    viewer: Viewer | None,
 ) -> DayView:
     """The view of a day, or of a few, that ``viewer`` may see (None: all)."""
     if viewer is None or not viewer.hidden:

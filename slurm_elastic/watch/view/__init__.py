@@ -12,7 +12,6 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
-from slurm_elastic.config.pool_rules import bounds_of
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, limit_changes, told
@@ -21,15 +20,14 @@ from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.launch.waiting import is_counted
-from slurm_elastic.policies.money.account_budgets import overdrawn
 from slurm_elastic.policies.money.accounting import usage
-from slurm_elastic.policies.money.bounds import Spent, stopped
 from slurm_elastic.policies.repair.strays import stray, unending
 from slurm_elastic.state.heartbeat import alive, latest
 from slurm_elastic.watch.causes import SLURM, service_errors
 from slurm_elastic.watch.out_of_reach import advice, unendable
 from slurm_elastic.watch.view import not_now
 from slurm_elastic.watch.view.attention import attention
+from slurm_elastic.watch.view.budgets import budget_view, payer_budget_view
 from slurm_elastic.watch.view.checkpoints import checkpoints_view
 from slurm_elastic.watch.view.departing import departure_phrase, taken_phrases
 from slurm_elastic.watch.view.kept import Waits, kept_views, suspend_keys
@@ -47,8 +45,7 @@ from slurm_elastic.watch.view.next_action import (
 )
 from slurm_elastic.watch.view.rows import (
     MAX_WAITING_ROWS,
-    BudgetView,
-    CloudView,
+    CloudRow,
     DaemonView,
     DirectiveView,
     Facts,
@@ -195,8 +192,8 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         directives=tuple(_directive(d, facts.now) for d in facts.directives),
         clock=_clock(facts, join.live),
         budgets=(
-            *(_budget(config, facts.now, *item) for item in facts.spent.items()),
-            *(_payer_budget(config, facts.now, *item) for item in facts.payers.items()),
+            *(budget_view(config, facts.now, *item) for item in facts.spent.items()),
+            *(payer_budget_view(config, facts.now, *item) for item in facts.payers.items()),
         ),
         queue=_queue(join),
         head=facts.head,
@@ -256,35 +253,6 @@ def _clock(facts: Facts, machines: Iterable[Machine]) -> str | None:
     return str(behind) if behind else None
 
 
-def _budget(config: Config, now: float, cloud: str, spent: Spent) -> BudgetView:
-    budget = config.cloud(cloud).policies.budget if cloud else config.policies.budget
-    stop = stopped(int(now), bounds_of(budget), spent)
-    return BudgetView(
-        cloud=cloud,
-        day=spent.day,
-        per_day=budget.per_day,
-        month=spent.month,
-        per_month=budget.per_month,
-        stop=str(stop) if stop else None,
-    )
-
-
-def _payer_budget(config: Config, now: float, scope: str, spent: Spent) -> BudgetView:
-    budget = config.policies.payer_budgets[scope]
-    over = overdrawn(scope, bounds_of(budget), spent, now)
-    kind, _, name = scope.partition(":")
-    return BudgetView(
-        cloud="",
-        account=name if kind == "account" else "",
-        user=name if kind == "user" else "",
-        day=spent.day,
-        per_day=budget.per_day,
-        month=spent.month,
-        per_month=budget.per_month,
-        stop=over.reason if over else None,
-    )
-
-
 def _daemon(config: Config, facts: Facts) -> DaemonView:
     beat = latest(facts.heartbeat, facts.mark.beat if facts.mark else None)
     beat_at, pid = beat or (None, None)
@@ -308,13 +276,13 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
     )
 
 
-def _cloud(join: _Join, cloud: CloudSettings, blocked: CloudBlocked | None) -> CloudView:
+def _cloud(join: _Join, cloud: CloudSettings, blocked: CloudBlocked | None) -> CloudRow:
     pools = [p for p in join.pools if p.cloud == cloud.name]
     health = next((h for h in join.facts.health if h.name == cloud.name), None)
     scope = f"cloud:{cloud.name}"
     limits = [n for n in (cloud.limits.nodes, cloud.room) if n is not None]
     machines = [m for m in join.live if m.instance.cloud == cloud.name]
-    return CloudView(
+    return CloudRow(
         name=cloud.name,
         location=str(cloud.location),
         provider=cloud.provider,

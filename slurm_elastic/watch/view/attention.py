@@ -18,23 +18,23 @@ from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.departing import TAKEN, taken_phrase
 from slurm_elastic.watch.view.kept import GIVEN_UP, REPLACED
 from slurm_elastic.watch.view.rows import (
+    AttentionLevel,
     BreakerView,
     BudgetView,
-    CloudView,
+    CloudRow,
     CoolDownView,
     DaemonView,
     DirectiveView,
     HeadView,
     HoldView,
     InstanceView,
-    Level,
     StatusNotice,
     StatusView,
 )
 
 START = "systemctl start slurm-elasticd"
 NO_PROCESS = "there is no such process on this host"
-_ORDER = tuple(Level)
+_ORDER = tuple(AttentionLevel)
 _MAX_NAMES = 3  # machines that a notice names
 _MAX_STEPS = 4  # next steps that get a notice of their own
 
@@ -68,7 +68,7 @@ def attention(view: StatusView) -> tuple[StatusNotice, ...]:
         *_jobs_in_danger(view),
     ]
     if view.private:
-        notices.append(StatusNotice(level=Level.NOTE, text=private_note(view.private)))
+        notices.append(StatusNotice(level=AttentionLevel.NOTE, text=private_note(view.private)))
     unique_notices = once_per_cause(notices, set())
     return tuple(sorted(unique_notices, key=lambda notice: _ORDER.index(notice.level)))
 
@@ -84,12 +84,12 @@ def unhelped_jobs(rows: Sequence[UnhelpedJob]) -> Iterable[StatusNotice]:
     """Report jobs that still wait although machines came up for them."""
     if rows:
         text, do = unhelped_sentence(rows)
-        yield StatusNotice(level=Level.WARN, text=text, do=do, cause=UNHELPED)
+        yield StatusNotice(level=AttentionLevel.WARN, text=text, do=do, cause=UNHELPED)
 
 
 def directive_notice(directive: DirectiveView) -> StatusNotice:
     """Report an operator's order that holds now or will hold. It is intended: nothing is broken."""
-    level = Level.WARN if directive.holds else Level.NOTE
+    level = AttentionLevel.WARN if directive.holds else AttentionLevel.NOTE
     return StatusNotice(
         level=level, text=sentence(directive.told), cause=cause_of_order(directive.number)
     )
@@ -99,48 +99,50 @@ def without_services(head: HeadView | None) -> Iterable[StatusNotice]:
     """Report that Slurm acts on a head to which our services did not follow."""
     if head is not None and head.do:
         text = sentence(head.told)
-        yield StatusNotice(level=Level.LOUD, text=text, do=head.do)
+        yield StatusNotice(level=AttentionLevel.LOUD, text=text, do=head.do)
 
 
 def end_only(daemon: DaemonView) -> Iterable[StatusNotice]:
     """Report that the daemon only ends machines."""
     if trouble := daemon.trouble:
         text = sentence(trouble.finding)
-        yield StatusNotice(level=Level.LOUD, text=text, do=trouble.remedy, cause=LEDGER)
+        yield StatusNotice(level=AttentionLevel.LOUD, text=text, do=trouble.remedy, cause=LEDGER)
 
 
 def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[StatusNotice]:
     """Report that the daemon has never run, does not run, or that this is unknown."""
     if daemon.age is None and ledger_error:
         text = "Daemon: unknown, as its records (the ledger) cannot be read"
-        yield StatusNotice(level=Level.LOUD, text=text, cause=LEDGER)
+        yield StatusNotice(level=AttentionLevel.LOUD, text=text, cause=LEDGER)
     elif daemon.age is None:
-        yield StatusNotice(level=Level.LOUD, text="Daemon: has never run", do=START)
+        yield StatusNotice(level=AttentionLevel.LOUD, text="Daemon: has never run", do=START)
     elif not daemon.alive:
         beat = f"heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
         if daemon.process_found is False:
             beat += f", and {NO_PROCESS}"
         text = f"Daemon: NOT RUNNING ({beat}); nothing is launched or suspended"
-        yield StatusNotice(level=Level.LOUD, text=text, do=START)
+        yield StatusNotice(level=AttentionLevel.LOUD, text=text, do=START)
 
 
 def silent_ckptman(view: CheckpointsView) -> Iterable[StatusNotice]:
     """Report that no job is saved, or that saves are not recorded."""
     if view.alive and view.trouble:
-        yield StatusNotice(level=Level.BAD, text=f"Checkpoints: {view.trouble}")
+        yield StatusNotice(level=AttentionLevel.BAD, text=f"Checkpoints: {view.trouble}")
     elif not view.alive:
         age = "never" if view.age is None else f"{brief(view.age)} ago"
         if view.process_found is False:
             age += f", and {NO_PROCESS}"
         service_state = "slurm-elastic-ckptman is NOT RUNNING"
         text = f"Checkpoints: {service_state} (heartbeat {age}); no job is saved"
-        yield StatusNotice(level=Level.BAD, text=text, do="systemctl start slurm-elastic-ckptman")
+        yield StatusNotice(
+            level=AttentionLevel.BAD, text=text, do="systemctl start slurm-elastic-ckptman"
+        )
 
 
 def problems(view: StatusView) -> Iterable[StatusNotice]:
     """Report the last errors of Slurm and of other services."""
     for problem in view.daemon.problems:
-        yield StatusNotice(level=Level.BAD, text=f"last error of {problem}")
+        yield StatusNotice(level=AttentionLevel.BAD, text=f"last error of {problem}")
 
 
 def unread(view: StatusView) -> Iterable[StatusNotice]:
@@ -148,14 +150,14 @@ def unread(view: StatusView) -> Iterable[StatusNotice]:
     if view.ledger_error:
         text = f"The records of slurm-elasticd (the ledger) cannot be read: {view.ledger_error}"
         do = START if view.daemon.pid is None else ""
-        yield StatusNotice(level=Level.LOUD, text=text, do=do, cause=LEDGER)
+        yield StatusNotice(level=AttentionLevel.LOUD, text=text, do=do, cause=LEDGER)
     if view.slurm_error:
         text = f"Slurm does not answer: {view.slurm_error}"
         yield StatusNotice(
-            level=Level.LOUD, text=text, do=SLURMCTLD * (view.slurm_error != NO_NODE)
+            level=AttentionLevel.LOUD, text=text, do=SLURMCTLD * (view.slurm_error != NO_NODE)
         )
     if view.clock:
-        yield StatusNotice(level=Level.LOUD, text=view.clock)
+        yield StatusNotice(level=AttentionLevel.LOUD, text=view.clock)
 
 
 def unendable(view: StatusView) -> Iterable[StatusNotice]:
@@ -167,23 +169,23 @@ def other_clouds(view: StatusView) -> Iterable[StatusNotice]:
     """Report the other clouds that are not in use or answer with errors."""
     for cloud in view.clouds:
         if cloud.blocked:
-            yield StatusNotice(level=Level.WARN, text=f"Not in use: {cloud.blocked}")
+            yield StatusNotice(level=AttentionLevel.WARN, text=f"Not in use: {cloud.blocked}")
         if cloud.problem and not _is_unendable(cloud):
             yield _problem(cloud, view.at)
 
 
-def _is_unendable(cloud: CloudView) -> bool:
+def _is_unendable(cloud: CloudRow) -> bool:
     return cloud.refused and bool(cloud.unendable)
 
 
-def _problem(cloud: CloudView, now: float) -> StatusNotice:
+def _problem(cloud: CloudRow, now: float) -> StatusNotice:
     """Report the error of a cloud; machines that cannot be ended come first in the text."""
     ago = f" ({brief(now - cloud.checked)} ago)" if cloud.checked else ""
     how = "refuses the credentials" if cloud.refused else "answers with an error"
     text = f"cloud {cloud.name} {how}{ago}: {cloud.problem}"
     unendable = f"{cloud.unendable}; " if cloud.unendable else ""
     return StatusNotice(
-        level=Level.LOUD if _is_unendable(cloud) else Level.BAD,
+        level=AttentionLevel.LOUD if _is_unendable(cloud) else AttentionLevel.BAD,
         text=sentence(f"{unendable}{text}"),
         do=cloud.do,
         cause=scope_of_cloud(cloud.name),
@@ -203,14 +205,14 @@ def paused(breaker: BreakerView) -> StatusNotice:
     if breaker.left is None:
         text = f"Pool {breaker.pool}: {failed}; it is paused at {breaker.limit} in a row"
         do = breaker.remedy or try_pool(breaker.pool)
-        return StatusNotice(level=Level.WARN, text=text, do=do, cause=cause)
+        return StatusNotice(level=AttentionLevel.WARN, text=text, do=do, cause=cause)
     if breaker.left > 0:
         end_of_pause = f"{brief(breaker.left)} more, or until `slurm-elastic clear {breaker.pool}`"
         text = f"Pool {breaker.pool} IS PAUSED: {failed}; {end_of_pause}"
         do = breaker.remedy or try_pool(breaker.pool)
-        return StatusNotice(level=Level.LOUD, text=text, do=do, cause=cause)
+        return StatusNotice(level=AttentionLevel.LOUD, text=text, do=do, cause=cause)
     text = f"Pool {breaker.pool} is on trial with one machine: {failed}"
-    return StatusNotice(level=Level.WARN, text=text, do=breaker.remedy, cause=cause)
+    return StatusNotice(level=AttentionLevel.WARN, text=text, do=breaker.remedy, cause=cause)
 
 
 def stopped(budgets: Iterable[BudgetView]) -> Iterable[StatusNotice]:
@@ -218,7 +220,7 @@ def stopped(budgets: Iterable[BudgetView]) -> Iterable[StatusNotice]:
     for budget in budgets:
         if budget.stop:
             text = f"No machine is started for {payer(budget)}: {budget.stop}"
-            yield StatusNotice(level=Level.WARN, text=text)
+            yield StatusNotice(level=AttentionLevel.WARN, text=text)
 
 
 def _out_of_machines(view: StatusView) -> Iterable[StatusNotice]:
@@ -232,7 +234,7 @@ def _out_of_machines(view: StatusView) -> Iterable[StatusNotice]:
         if count and (hold := capacity_hold_of.get(pool.name)):
             waits = "1 job waits" if count == 1 else f"{count} jobs wait"
             text = f"Pool {pool.name} gets no machine, and {waits} for it: {pool.shut}"
-            yield StatusNotice(level=Level.WARN, text=text, cause=hold.cause)
+            yield StatusNotice(level=AttentionLevel.WARN, text=text, cause=hold.cause)
 
 
 def kept(view: StatusView) -> Iterable[StatusNotice]:
@@ -240,7 +242,7 @@ def kept(view: StatusView) -> Iterable[StatusNotice]:
     for row in view.kept:
         if row.kind in (REPLACED, GIVEN_UP):
             continue  # their machines' rows report them
-        level = Level.WARN if row.stuck else Level.NOTE
+        level = AttentionLevel.WARN if row.stuck else AttentionLevel.NOTE
         yield StatusNotice(level=level, text=sentence(row.text), do=row.do)
 
 
@@ -259,11 +261,12 @@ def _jobs_in_danger(view: StatusView) -> Iterable[StatusNotice]:
         if threat.node not in reported_nodes:
             reason_text = threat.reason or f"told by {threat.source}"
             yield StatusNotice(
-                level=Level.BAD, text=f"{threat.node}: {taken_phrase(threat)}, {reason_text}"
+                level=AttentionLevel.BAD,
+                text=f"{threat.node}: {taken_phrase(threat)}, {reason_text}",
             )
     for job in view.checkpoints.unsavable if view.checkpoints else ():
         text = f"Job {job.label} cannot be saved by {job.method}: {job.why}"
-        yield StatusNotice(level=Level.WARN, text=text)
+        yield StatusNotice(level=AttentionLevel.WARN, text=text)
 
 
 def machines(instances: Iterable[InstanceView]) -> Iterable[StatusNotice]:
@@ -274,14 +277,14 @@ def machines(instances: Iterable[InstanceView]) -> Iterable[StatusNotice]:
             groups.setdefault(machine.next, []).append(machine.node or machine.id)
     steps = sorted(groups.items(), key=lambda step: not step[0].startswith(TAKEN))
     for next_step, names in steps[:_MAX_STEPS]:
-        level = Level.BAD if next_step.startswith(TAKEN) else Level.WARN
+        level = AttentionLevel.BAD if next_step.startswith(TAKEN) else AttentionLevel.WARN
         text = ", ".join(names[:_MAX_NAMES])
         if len(names) > _MAX_NAMES:
             text = f"{len(names)} machines ({text} and {len(names) - _MAX_NAMES} more)"
         yield StatusNotice(level=level, text=f"{text}: {next_step}")
     if other_steps := steps[_MAX_STEPS:]:
         count = sum(len(names) for _, names in other_steps)
-        yield StatusNotice(level=Level.WARN, text=f"{count} more machines need attention")
+        yield StatusNotice(level=AttentionLevel.WARN, text=f"{count} more machines need attention")
 
 
 def sentence(text: str) -> str:

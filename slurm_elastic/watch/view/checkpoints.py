@@ -9,7 +9,12 @@ from msgspec import Struct
 from slurm_elastic.ckptman.recorder import lost_seconds
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.memory import Machine
-from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step, UnsavableRun
+from slurm_elastic.state.ckptstate.facts import (
+    Migration,
+    MigrationStep,
+    RecordedNotice,
+    UnsavableRun,
+)
 from slurm_elastic.state.heartbeat import alive
 
 
@@ -179,12 +184,12 @@ def _move(move: Migration, now: float) -> MoveView:
         over=move.over,
         waits_for=_waits_for(move),
         hopeless=move.hopeless,
-        started_over=move.step is Step.BACK and move.image is None,
-        work_lost=lost_seconds(move) if move.step is Step.BACK else None,
+        started_over=move.step is MigrationStep.BACK and move.image is None,
+        work_lost=lost_seconds(move) if move.step is MigrationStep.BACK else None,
     )
 
 
 def _waits_for(move: Migration) -> str:
-    if move.step is not Step.WAITING:
+    if move.step is not MigrationStep.WAITING:
         return ""
     return "another save" if move.again else "the end of its node"

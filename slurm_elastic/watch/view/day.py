@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from slurm_elastic.model.memory import Machine, Run
+from slurm_elastic.model.memory import ChargedRun, Machine
 from slurm_elastic.model.slurm import SlurmJob
 
 DAY_S = 86400.0
@@ -20,7 +20,7 @@ DAY_STEP_S = 300.0  # between two points of a day
 HOUR_S = 3600.0
 
 
-class Span(StrEnum):
+class DaySpan(StrEnum):
     """How far back the series go."""
 
     HOURS = "6h"
@@ -43,7 +43,12 @@ class Span(StrEnum):
         """Seconds between two points. An hour, and for long spans a day, is a whole number of
         steps.
         """
-        return {Span.HOURS: 60.0, Span.DAY: DAY_STEP_S, Span.WEEK: 1800.0, Span.MONTH: 7200.0}[self]
+        return {
+            DaySpan.HOURS: 60.0,
+            DaySpan.DAY: DAY_STEP_S,
+            DaySpan.WEEK: 1800.0,
+            DaySpan.MONTH: 7200.0,
+        }[self]
 
 
 class Peak(Struct, frozen=True, kw_only=True):
@@ -104,7 +109,7 @@ class _Level(NamedTuple):
 class _Series:
     """A value over time, added up from things that each have a begin and an end."""
 
-    def __init__(self, now: float, span: Span) -> None:
+    def __init__(self, now: float, span: DaySpan) -> None:
         self._begin, self._now, self._step = now - span.seconds, now, span.step
         self._bins = int(span.seconds / span.step)
         self._changes: list[tuple[float, float]] = []
@@ -162,8 +167,9 @@ class _Series:
 
 
 def day_view(
-    machines: Sequence[Machine], runs: Iterable[Run], now: float, private: tuple[str, ...] = (),
-    span: Span = Span.DAY,
+    machines: Sequence[Machine], runs: Iterable[ChargedRun], now: float,
+    private: tuple[str, ...] = (),
+    span: DaySpan = DaySpan.DAY,
 ) -> DayView:  # fmt: skip
     """Return the series of the machines and runs that fall, at least partly, within the span."""
     markets = sorted({str(machine.instance.market) for machine in machines})
@@ -196,7 +202,7 @@ def day_view(
     )
 
 
-def still_waiting(jobs: Iterable[SlurmJob], now: float, span: Span = Span.DAY) -> list[int]:
+def still_waiting(jobs: Iterable[SlurmJob], now: float, span: DaySpan = DaySpan.DAY) -> list[int]:
     """Return for each point how many of the jobs that wait now had been submitted by its end."""
     waiting = _Series(now, span)
     for job in jobs:

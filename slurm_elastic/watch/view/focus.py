@@ -16,8 +16,8 @@ from decimal import Decimal
 
 from slurm_elastic.features.books import Charge
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.model.memory import Run, whole_id
-from slurm_elastic.policies.money.cost_split import HOUR, METHOD, WHOLE, Hour, Unused
+from slurm_elastic.model.memory import ChargedRun, whole_id
+from slurm_elastic.policies.money.cost_split import HOUR, METHOD, WHOLE, CostHour, Unused
 from slurm_elastic.state.ledger import Machine
 
 _CATEGORY = {
@@ -39,7 +39,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def rows(charges: Iterator[Charge], runs: Sequence[Run], cluster: str) -> Iterator[dict[str, str]]:
+def rows(
+    charges: Iterator[Charge], runs: Sequence[ChargedRun], cluster: str
+) -> Iterator[dict[str, str]]:
     """Yield a row for each part of each hour, ordered by machine and time; empty texts are null."""
     for charge in charges:
         machine_columns = _machine_columns(charge.machine, cluster)
@@ -83,7 +85,7 @@ def _machine_columns(machine: Machine, cluster: str) -> dict[str, str]:
     }
 
 
-def _hour_columns(hour: Hour) -> dict[str, str]:
+def _hour_columns(hour: CostHour) -> dict[str, str]:
     begin = datetime.fromtimestamp(hour.begin / 1000, UTC)
     month = begin.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     next_month = (month + timedelta(days=32)).replace(day=1)
@@ -96,7 +98,7 @@ def _hour_columns(hour: Hour) -> dict[str, str]:
 
 
 def _part_columns(
-    machine: Machine, hour: Hour, key: int | Unused, runs: Sequence[Run]
+    machine: Machine, hour: CostHour, key: int | Unused, runs: Sequence[ChargedRun]
 ) -> dict[str, str]:
     cost = _plain(Decimal(hour.parts[key]) / 1_000_000)
     quantity = Decimal(hour.weights[key]) / (WHOLE * HOUR)
@@ -111,7 +113,9 @@ def _part_columns(
     return columns | _allocation_columns(machine, key, runs)
 
 
-def _allocation_columns(machine: Machine, key: int | Unused, runs: Sequence[Run]) -> dict[str, str]:
+def _allocation_columns(
+    machine: Machine, key: int | Unused, runs: Sequence[ChargedRun]
+) -> dict[str, str]:
     """Return the columns that say which job, or which unused time, a part is charged to."""
     instance = machine.instance
     if isinstance(key, Unused):

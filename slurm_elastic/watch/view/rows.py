@@ -85,7 +85,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     unhelped: Sequence[UnhelpedJob] = ()
 
 
-class Level(StrEnum):
+class AttentionLevel(StrEnum):
     """How urgent a notice is: nothing works; something is broken; check it; for information."""
 
     LOUD = "loud"
@@ -101,7 +101,7 @@ class StatusNotice(Struct, frozen=True, kw_only=True):
     (``watch.causes``); other rows with the same key refer to this notice.
     """
 
-    level: Level
+    level: AttentionLevel
     text: str
     do: str = ""
     cause: str = ""
@@ -148,7 +148,7 @@ class DaemonView(Struct, frozen=True, kw_only=True):
     trouble: ServiceTrouble | None = None
 
 
-class CloudView(Struct, frozen=True, kw_only=True):
+class CloudRow(Struct, frozen=True, kw_only=True):
     """A cloud.
 
     ``states`` counts its nodes by state. ``machines``: how many are paid now, including open
@@ -179,7 +179,7 @@ class CloudView(Struct, frozen=True, kw_only=True):
 
 class SiteView(Struct, frozen=True, kw_only=True):
     """All clouds together: ``machines`` that are paid now and their ``limit``; dollars as in
-    ``CloudView``.
+    ``CloudRow``.
     """
 
     machines: int
@@ -409,7 +409,7 @@ class StatusView(Struct, frozen=True, kw_only=True):
     daemon: DaemonView
     slurm_error: str | None
     ledger_error: str | None
-    clouds: tuple[CloudView, ...]
+    clouds: tuple[CloudRow, ...]
     pools: tuple[PoolView, ...]
     nodes: tuple[NodesView, ...]
     instances: tuple[InstanceView, ...]

@@ -25,7 +25,7 @@ MAX_DOCUMENTS = 64  # cached documents of all names and queries
 _MIN_PACKED_BYTES = 1400  # shorter documents are not compressed
 
 
-class Source(Struct, frozen=True, kw_only=True):
+class DocumentSource(Struct, frozen=True, kw_only=True):
     """How one document is made.
 
     ``make`` raises SlurmElasticError with a sentence for the user. It gets only the parameters of
@@ -37,7 +37,7 @@ class Source(Struct, frozen=True, kw_only=True):
     takes: tuple[str, ...] = ()
 
 
-class Reading(Struct, frozen=True, kw_only=True):
+class CachedDocument(Struct, frozen=True, kw_only=True):
     """A document, used ``until`` this time (monotonic). ``packed``: gzip of ``body``, or empty."""
 
     until: float
@@ -53,16 +53,16 @@ class Documents:
         "_lock": Guarded("_readings"),
     }
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, DocumentSource]) -> None:
         self._sources = sources
         self._making = {name: threading.Lock() for name in sources}
         self._lock = threading.Lock()
-        self._readings: dict[tuple[str, tuple[tuple[str, str], ...]], Reading] = {}
+        self._readings: dict[tuple[str, tuple[tuple[str, str], ...]], CachedDocument] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._sources
 
-    def get(self, name: str, query: Query) -> Reading:
+    def get(self, name: str, query: Query) -> CachedDocument:
         """The document. SlurmElasticError if it cannot be made; errors are not cached."""
         source = self._sources[name]
         query = {field: query[field] for field in source.takes if field in query}
@@ -77,7 +77,7 @@ class Documents:
             now = time.monotonic()
             lifetime_s = max(source.fresh, min(AGE_PER_DURATION * (now - began), MAX_AGE_S))
             packed = gzip.compress(text, 1, mtime=0) if len(text) >= _MIN_PACKED_BYTES else b""
-            reading = Reading(until=now + lifetime_s, body=text, packed=packed)
+            reading = CachedDocument(until=now + lifetime_s, body=text, packed=packed)
             with self._lock:
                 # Re-insert at the end: the loop below drops the oldest entries.
                 self._readings.pop(key, None)

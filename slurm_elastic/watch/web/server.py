@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.watch.web.connection import Connection
-from slurm_elastic.watch.web.documents import Documents, Query, Reading
+from slurm_elastic.watch.web.documents import CachedDocument, Documents, Query
 from slurm_elastic.watch.web.policy import HEADERS, JSON, STATIC
 
 OWN_NAMES = ("localhost", "127.0.0.1")
@@ -59,7 +59,7 @@ def application(
     ]
     # Also with a unix socket: through `ssh -L` a browser uses a host name and a port.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=list(names), www_redirect=False)
-    guards = [Middleware(Keyed, key=key)] if key else []
+    guards = [Middleware(KeyedAccess, key=key)] if key else []
     app = Starlette(routes=routes, middleware=[Middleware(Headed), hosts, *guards])
     app.state.ending = answers.ending
     return app
@@ -122,7 +122,7 @@ class PageAnswers:
             return Response(reading.packed, headers=headers, media_type=JSON)
         return Response(reading.body, headers=headers, media_type=JSON)
 
-    async def _reading(self, name: str, query: Query) -> Reading:
+    async def _reading(self, name: str, query: Query) -> CachedDocument:
         """Make a document, one thread per name, so that a slow document delays no other."""
         async with self._turns[name]:
             return await to_thread.run_sync(self._documents.get, name, query)
@@ -136,7 +136,7 @@ class PageAnswers:
 
     async def _news(self, request: Request) -> AsyncIterator[str]:
         self._open += 1
-        last_reading: Reading | None = None
+        last_reading: CachedDocument | None = None
         try:
             yield f"retry: {self._period * 1000:.0f}\n\n"
             while not (self.ending.is_set() or await request.is_disconnected()):
@@ -187,7 +187,7 @@ class Headed:
         await self._app(scope, receive, headed)
 
 
-class Keyed:
+class KeyedAccess:
     """Admits visitors with the key: in the address the first time, in a cookie afterwards."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.pinned_task import Owner
+from slurm_elastic.machine.ckptroot.pinned_task import TaskOwner
 from slurm_elastic.machine.ckptroot.proc import numbers_of
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
@@ -79,11 +79,11 @@ def with_own_numbers(test: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def owner(uid: int = 0) -> Owner:
+def owner(uid: int = 0) -> TaskOwner:
     """The owner of a user's tasks that have their numbers in our own namespace."""
     numbers = numbers_of(os.getpid())
     assert numbers is not None
-    return Owner(uid, numbers)
+    return TaskOwner(uid, numbers)
 
 
 def reuse_number(

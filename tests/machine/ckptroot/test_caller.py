@@ -9,7 +9,7 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import caller as callers
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
 # what the environment says of the job
 
@@ -38,7 +38,7 @@ def test_nobody_is_served_as_root(
 ) -> None:
     monkeypatch.setenv("SUDO_UID", uid)
     monkeypatch.setenv("SUDO_GID", gid)
-    with pytest.raises(Refused, match=f"^{why}$"):
+    with pytest.raises(RequestRefused, match=f"^{why}$"):
         callers.sudo_user()
 
 
@@ -55,10 +55,12 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_environment_is_that_of_sudo_an_upgraded_one_too(proc: Path) -> None:
     assert callers.own_environment(f"{proc}/sudo", proc) == {b"A": b"1", b"C": b""}
-    with pytest.raises(Refused, match=r"^not started by sudo$"):
+    with pytest.raises(RequestRefused, match=r"^not started by sudo$"):
         callers.own_environment(f"{proc}/bash", proc)
     (proc / "30" / "environ").unlink()
-    with pytest.raises(Refused, match=f"the environment of {proc}/sudo, process 30: No such file"):
+    with pytest.raises(
+        RequestRefused, match=f"the environment of {proc}/sudo, process 30: No such file"
+    ):
         callers.own_environment(f"{proc}/sudo", proc)
 
 
@@ -70,7 +72,7 @@ class Tree:
 
     def __init__(self, proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.proc = proc
-        self.site = Site(
+        self.site = HelperSite(
             cluster="t", directory=proc, key=b"", reader=(0, 0), sudo=f"{proc}/{SUDO}",
             slurmstepd=f"{proc}/{STEPD}",
         )  # fmt: skip
@@ -101,14 +103,14 @@ def tree(proc: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 
 def test_whose_script_asks_has_called_sudo_as_a_child(tree: Tree) -> None:
     assert tree.identify(asks=True).job == 7
-    with pytest.raises(Refused, match="batch script itself"):
+    with pytest.raises(RequestRefused, match="batch script itself"):
         tree.identify()
     tree.runs(29, 20, SUDO)
     assert tree.identify().environment == {b"A": b"1"}
     for parent, uids in ((1, "0 0 0 0"), (20, "0 65534 0 0")):
         tree.runs(29, parent, SUDO)
         tree.runs(20, 1, STEPD, uids)
-        with pytest.raises(Refused, match="batch script itself"):
+        with pytest.raises(RequestRefused, match="batch script itself"):
             tree.identify()
 
 
@@ -116,10 +118,10 @@ def test_who_was_not_started_by_sudo_in_a_batch_step_is_nobody(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tree.proc / "20" / "cmdline").write_bytes(b"slurmstepd: [7.0]")
-    with pytest.raises(Refused, match="not started in a batch step"):
+    with pytest.raises(RequestRefused, match="not started in a batch step"):
         tree.identify(asks=True)
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    with pytest.raises(Refused, match="not started by sudo"):
+    with pytest.raises(RequestRefused, match="not started by sudo"):
         tree.identify()
     assert callers.program_of(99, tree.proc) == ""
 
@@ -134,9 +136,9 @@ def test_a_parent_that_changed_while_it_was_asked_about_is_believed_nothing(
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(os, "getgrouplist", another)
-        with pytest.raises(Refused, match="the process that started us has ended"):
+        with pytest.raises(RequestRefused, match="the process that started us has ended"):
             tree.identify(asks=True)
     parents = iter([30, 30, 1])
     monkeypatch.setattr(os, "getppid", lambda: next(parents))
-    with pytest.raises(Refused, match="the process that started us has ended"):
+    with pytest.raises(RequestRefused, match="the process that started us has ended"):
         tree.identify(asks=True)

@@ -12,7 +12,7 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import child
 from slurm_elastic.machine.ckptroot.child import Child
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from .helpers import ROOT
 
@@ -47,7 +47,7 @@ def test_only_its_first_words_are_kept_and_all_are_read() -> None:
 
 
 def test_one_that_says_nothing_in_time_is_refused_and_ended() -> None:
-    with pytest.raises(Refused, match=r"^sh: no answer in 0 s$"):
+    with pytest.raises(RequestRefused, match=r"^sh: no answer in 0 s$"):
         run("exec sleep 600", timeout=0.2)
 
 
@@ -60,7 +60,7 @@ def test_who_else_holds_its_output_is_not_waited_for() -> None:
 def test_nothing_is_left_open() -> None:
     before = len(os.listdir("/proc/self/fd"))
     run("true")
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         run("exec sleep 600", timeout=0.1)
     one = Child(_forked())
     one.end()

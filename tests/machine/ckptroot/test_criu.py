@@ -18,8 +18,8 @@ from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.images import OpenFile
 from slurm_elastic.machine.ckptroot.locks import Lock
 from slurm_elastic.machine.ckptroot.payload import Payload
-from slurm_elastic.machine.ckptroot.pinned_task import Owner
-from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.pinned_task import TaskOwner
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
 from .helpers import ROOT
 
@@ -35,11 +35,11 @@ class Inside:
     or why it refuses.
     """
 
-    init, mounts, numbers, owner = 12, 3, 4, Owner(2000, (0, 4))
+    init, mounts, numbers, owner = 12, 3, 4, TaskOwner(2000, (0, 4))
 
     def __init__(self, done: list[object]) -> None:
         self.done = done
-        self.told: dict[str, Any] | Refused = {"pid": 1001}
+        self.told: dict[str, Any] | RequestRefused = {"pid": 1001}
         self.running = [21, 22]
         self.waits: list[float] = []
 
@@ -49,7 +49,7 @@ class Inside:
     def ask(self, what: str, within: float, **more: object) -> dict[str, Any]:
         self.send_order(what, **more)
         self.waits.append(within)
-        if isinstance(self.told, Refused):
+        if isinstance(self.told, RequestRefused):
             raise self.told
         return self.told
 
@@ -109,7 +109,7 @@ class Bed:
         self.renamed = False
         self.not_found = ""
         self.work = place
-        self.site = Site(
+        self.site = HelperSite(
             cluster="t", directory=place, key=b"", reader=(0, 0), criu=str(place / "criu"),
             slurmstepd="/none",
         )  # fmt: skip
@@ -205,7 +205,9 @@ def test_its_clocks_are_told_by_those_of_the_node(
 def test_a_job_whose_clocks_cannot_go_on_is_not_saved(bed: Bed, saved: Saved) -> None:
     bed.inside.told = {"pid": 1001, "clockless": "Operation not permitted"}
     bed.method.start()
-    with pytest.raises(Refused, match=r"^its node gives it no clocks of its own: Operation not"):
+    with pytest.raises(
+        RequestRefused, match=r"^its node gives it no clocks of its own: Operation not"
+    ):
         bed.method.estimate_size()
     assert saved.ran == []
 
@@ -226,10 +228,10 @@ def test_in_the_end_nothing_of_it_stays(bed: Bed) -> None:
 
 def test_what_process_1_refuses_leaves_no_places(monkeypatch: pytest.MonkeyPatch, bed: Bed) -> None:
     def refuses(payload: Payload) -> None:
-        raise Refused("unshare")
+        raise RequestRefused("unshare")
 
     monkeypatch.setattr(criu, "JobNamespaces", refuses)
-    with pytest.raises(Refused, match="unshare"):
+    with pytest.raises(RequestRefused, match="unshare"):
         criu.Criu(bed.site, CALLER, PAYLOAD)
     assert bed.done == ["places"]
 
@@ -263,8 +265,10 @@ def test_a_restore_is_of_what_was_checked_and_shown(
     (tmp_path / "restore.log").write_text(
         "Error (x): RLIMIT_NOFILE is low\n(00.1) Error (files-reg.c:9): Can't open\nError (y): after\n"
     )
-    bed.inside.told = Refused("criu restore: exit 1")
-    with pytest.raises(Refused, match=r"^criu restore: exit 1: \(files-reg.c:9\): Can't open$"):
+    bed.inside.told = RequestRefused("criu restore: exit 1")
+    with pytest.raises(
+        RequestRefused, match=r"^criu restore: exit 1: \(files-reg.c:9\): Can't open$"
+    ):
         bed.method.restore(tmp_path / "1", manifest(None))
 
 
@@ -316,7 +320,11 @@ def test_what_comes_back_stands_still_until_it_has_its_locks(
     take = lambda *how: asked.append(how) or ("" if taken else "/shared/file")  # noqa: E731
     monkeypatch.setattr(criu.locks, "can_take", lambda: True)
     monkeypatch.setattr(criu.locks, "take", take)
-    with contextlib.nullcontext() if taken else pytest.raises(Refused, match=r"^/shared/file: its"):
+    with (
+        contextlib.nullcontext()
+        if taken
+        else pytest.raises(RequestRefused, match=r"^/shared/file: its")
+    ):
         bed.method.restore(tmp_path / "1", manifest(None))
     order, *after = bed.done
     assert isinstance(order, dict)
@@ -420,7 +428,7 @@ def test_system_v_ipc_is_saved_from_outside_of_it(
     assert len(bed.undone) == 2, "there is nothing to be undone"
     saved.ran.pop()
     monkeypatch.setattr(dump, "run_silently", lambda *_: 2)
-    with pytest.raises(Refused, match="which this kernel lets only root bring back"):
+    with pytest.raises(RequestRefused, match="which this kernel lets only root bring back"):
         bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     assert len(saved.ran) == 1, "nothing was stopped for it"
 
@@ -430,7 +438,7 @@ def test_what_began_to_use_it_meanwhile_is_not_saved(
 ) -> None:
     held = iter([None, criu.sysv.Held(0, semaphores=False)])
     monkeypatch.setattr(criu.sysv, "held", lambda namespace: next(held))
-    with pytest.raises(Refused, match="has begun to use System V IPC just now"):
+    with pytest.raises(RequestRefused, match="has begun to use System V IPC just now"):
         bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     assert bed.done[-2:] == [{"do": "continue", "but": []}, "take back"]
 
@@ -516,12 +524,12 @@ def test_connections_that_cannot_be_woken_let_them_go_on(
     bed: Bed, saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
-        raise Refused("its connections cannot be opened")
+        raise RequestRefused("its connections cannot be opened")
 
     bed.streams = True
     bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     monkeypatch.setattr(criu.sockets, "wake", fails)
-    with pytest.raises(Refused, match="cannot be opened"):
+    with pytest.raises(RequestRefused, match="cannot be opened"):
         bed.method.resume()
     assert bed.done[-2:] == [{"do": "continue", "but": []}, "take back"]
 
@@ -530,7 +538,7 @@ def test_connections_that_cannot_be_woken_let_them_go_on(
 def test_after_the_deadline_nothing_is_stopped(
     bed: Bed, saved: Saved, tmp_path: Path, within: float
 ) -> None:
-    with pytest.raises(Refused, match="the deadline has passed"):
+    with pytest.raises(RequestRefused, match="the deadline has passed"):
         bed.method.dump(tmp_path, within, MIB)
     assert saved.ran == []
 
@@ -546,7 +554,7 @@ def test_a_dump_that_fails_let_them_go_on_itself(
     bed: Bed, saved: Saved, tmp_path: Path, how: tuple[int, bool], why: str
 ) -> None:
     saved.ends = how
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(RequestRefused, match=why):
         bed.method.dump(tmp_path, 60.0, 5 * MIB)
     assert bed.done == []
 
@@ -563,11 +571,11 @@ def test_what_became_so_while_it_was_saved_lets_them_go_on(
     bed: Bed, saved: Saved, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, check: str
 ) -> None:
     def refuses(*_: object) -> int:
-        raise Refused("process x has left")
+        raise RequestRefused("process x has left")
 
     module, name = check.split(".")
     monkeypatch.setattr(getattr(criu, module), name, refuses)
-    with pytest.raises(Refused, match="process x has left"):
+    with pytest.raises(RequestRefused, match="process x has left"):
         bed.method.dump(tmp_path, 60.0, MIB)
     assert bed.done == [
         ("lend", "/tmp/link_remap.1"),
@@ -585,14 +593,14 @@ def test_a_step_is_looked_for_before_a_save_and_once_all_stand_still(
 
     def check(*how: object) -> None:
         looks.append(how)
-        raise Refused("it runs a step")
+        raise RequestRefused("it runs a step")
 
     monkeypatch.setattr(criu.steps, "check", check)
     bed.inside.running = [41]
-    with pytest.raises(Refused, match="it runs a step"):
+    with pytest.raises(RequestRefused, match="it runs a step"):
         bed.method.estimate_size()
     assert bed.done == [], "nothing was stopped"
-    with pytest.raises(Refused, match="it runs a step"):
+    with pytest.raises(RequestRefused, match="it runs a step"):
         bed.method.dump(tmp_path, 60.0, MIB, True)
     assert looks == [(bed.site, 7, [41], "criu")] * 2
     assert {"do": "continue", "but": []} in bed.done
@@ -603,10 +611,10 @@ def test_each_reason_not_to_save_it_counts(
     bed: Bed, saved: Saved, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     bed.not_found = "why: a file"
-    with pytest.raises(Refused, match=r"^why: a file$"):
+    with pytest.raises(RequestRefused, match=r"^why: a file$"):
         bed.method.estimate_size()
     monkeypatch.setattr(criu.inventory, name, lambda *_: f"why: {name}")
-    with pytest.raises(Refused, match=f"^why: {name}$"):
+    with pytest.raises(RequestRefused, match=f"^why: {name}$"):
         bed.method.estimate_size()
 
 
@@ -639,7 +647,7 @@ def test_a_host_without_one_of_the_programs_is_refused(
     site: Any = SimpleNamespace(criu="criu")
     monkeypatch.setattr(criu, "YAMA", tmp_path / "none")
     monkeypatch.setattr(criu.os, "access", lambda path, how: path != missing and how == os.X_OK)
-    with pytest.raises(Refused, match=f"^{missing} is not installed$"):
+    with pytest.raises(RequestRefused, match=f"^{missing} is not installed$"):
         criu.available(site)
 
 
@@ -654,5 +662,5 @@ def test_a_kernel_that_lets_users_trace_only_descendants_is_refused(
     yama.write_text("0\n")
     criu.available(site)
     yama.write_text(f"{scope}\n")
-    with pytest.raises(Refused, match=f"ptrace_scope is {scope}.* set it to 0"):
+    with pytest.raises(RequestRefused, match=f"ptrace_scope is {scope}.* set it to 0"):
         criu.available(site)

@@ -19,7 +19,7 @@ from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.dmtcp import Dmtcp
 from slurm_elastic.machine.ckptroot.dmtcp_coordinator import Coordinator
 from slurm_elastic.machine.ckptroot.payload import Payload
-from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
 from .helpers import ROOT, eventually
 
@@ -44,7 +44,7 @@ class Beside:
     def wait(self, program: str, ended: Callable[[], int | None]) -> None:
         eventually(lambda: self.said.exists() or ended() is not None)
         if not self.said.exists():
-            raise Refused(f"{program}: it started no coordinator")
+            raise RequestRefused(f"{program}: it started no coordinator")
 
     def wait_restored(
         self, program: str, images: int, ended: Callable[[], int | None], within: float
@@ -68,7 +68,7 @@ class Bed:
         monkeypatch.setattr(dmtcp, "become", self.become)
         monkeypatch.setattr(dmtcp.clock, "begun", self.begun)
         monkeypatch.setattr(dmtcp.clock, "offsets", lambda: {"monotonic": 5})
-        site = Site(cluster="t", directory=place, key=b"", reader=(0, 0), dmtcp="/opt")
+        site = HelperSite(cluster="t", directory=place, key=b"", reader=(0, 0), dmtcp="/opt")
         us = Caller(7, os.geteuid(), os.getegid(), "us", tuple(os.getgroups()), {})
         self.method = Dmtcp(site, us, replace(PAYLOAD, directory=str(place)))
         self.given: list[object] = []
@@ -119,7 +119,7 @@ def test_what_an_earlier_run_said_is_not_taken_for_this_ones(bed: Bed) -> None:
 
 def test_one_that_ends_before_it_has_a_coordinator_is_refused_and_gone(bed: Bed) -> None:
     bed.does = "end"
-    with pytest.raises(Refused, match="dmtcp_launch: it started no coordinator"):
+    with pytest.raises(RequestRefused, match="dmtcp_launch: it started no coordinator"):
         bed.method.start()
     assert bed.method.pid == 0
 
@@ -133,7 +133,7 @@ def test_a_restore_is_of_the_images_files_behind_an_open_directory(bed: Bed) -> 
     words = ["/opt/dmtcp_restart", "--new-coordinator", "--no-strict-checking", *saved]
     assert bed.said.read_text() == f"{words} {{'bound': True}} True"
     assert (bed.image / "b.dmtcp").stat().st_mode & 0o777 == 0o644
-    with pytest.raises(Refused, match="no file of DMTCP"):
+    with pytest.raises(RequestRefused, match="no file of DMTCP"):
         bed.restore("notes")
 
 
@@ -150,7 +150,7 @@ def test_it_has_clocks_of_its_own_where_its_node_can_give_it_any(
     assert bed.method.clocks() is None
     bed.method.stop()
     with pytest.raises(
-        Refused, match=r"^its clocks cannot continue here: Operation not permitted$"
+        RequestRefused, match=r"^its clocks cannot continue here: Operation not permitted$"
     ):
         bed.restore("a.dmtcp")
     assert bed.method.pid == 0, "nothing was brought back with other clocks"
@@ -171,11 +171,11 @@ class Commands:
         self.status: int | None = None
         self.saves = True
         self.asked: list[tuple[float, list[str]]] = []
-        self.answer: tuple[int, str] | Refused = (0, "")
+        self.answer: tuple[int, str] | RequestRefused = (0, "")
         self.user.mkdir()
         os.chown(self.user, USER, USER)
         monkeypatch.setattr(dmtcp_coordinator.child, "run", self.run)
-        site = Site(
+        site = HelperSite(
             cluster="t", directory=home, key=b"k" * 64, reader=(0, 0), dmtcp="/opt",
             slurmstepd="/none",
         )  # fmt: skip
@@ -213,7 +213,7 @@ class Commands:
         assert user == (USER, USER, (USER,))
         assert variables == {"DMTCP_TMPDIR": str(self.user)}
         self.asked.append((timeout, list(command)))
-        if isinstance(self.answer, Refused):
+        if isinstance(self.answer, RequestRefused):
             raise self.answer
         if command[-1].endswith("checkpoint") and self.saves:
             self.save("dmtcp_restart_script.sh")
@@ -256,9 +256,11 @@ class TestCommands:
 
     def test_a_save_that_fails_says_so_and_leaves_nothing(self, commands: Commands) -> None:
         commands.answer, commands.saves = (2, "NUM_PEERS=1\n no " + "x" * 300), False
-        with pytest.raises(Refused, match=r"^dmtcp_command: exit 2: NUM_PEERS=1\n no x{184}$"):
+        with pytest.raises(
+            RequestRefused, match=r"^dmtcp_command: exit 2: NUM_PEERS=1\n no x{184}$"
+        ):
             commands.method.dump(commands.home, 60.0, 1, False)
-        with pytest.raises(Refused, match="DMTCP still writes the images of the last save"):
+        with pytest.raises(RequestRefused, match="DMTCP still writes the images of the last save"):
             commands.method.dump(commands.home, 60.0, 1, False)
         commands.answer = (0, "NUM_PEERS=1\n  RUNNING=yes\n")
         assert commands.method.wait_status() is None
@@ -272,7 +274,7 @@ class TestCommands:
         assert commands.method.dump(commands.home, 60.0, 1, False) == {}
         assert commands.asked == [(60.0, [*TO_IT, "--kcheckpoint"])]
         commands.answer = (2, "Coordinator not found. Please check port and host.\n")
-        with pytest.raises(Refused, match="Coordinator not found"):
+        with pytest.raises(RequestRefused, match="Coordinator not found"):
             commands.method.dump(commands.home, 60.0, 1, False)
 
     @pytest.mark.parametrize("kills", [False, True])
@@ -284,7 +286,7 @@ class TestCommands:
         monkeypatch.setattr(Coordinator, "wait_restored", lambda *args: restarts.append(args[2:3]))
         commands.method.expect_stop(kills)
         commands.answer, commands.saves = (0, "NUM_PEERS=1\n  RUNNING=no\n"), False
-        with pytest.raises(Refused, match="DMTCP has not written the images in time"):
+        with pytest.raises(RequestRefused, match="DMTCP has not written the images in time"):
             commands.method.dump(commands.home, 0.05, 1, False)
         assert commands.method.wait_status() is None
         saved = commands.save("a.dmtcp", "dmtcp_restart_script.sh")
@@ -315,7 +317,7 @@ class TestCommands:
 
     def test_where_no_directory_can_be_made_is_refused(self, commands: Commands) -> None:
         commands.user.chmod(0o555)
-        with pytest.raises(Refused, match=r"slurm-elastic-7.ckpt: Permission denied"):
+        with pytest.raises(RequestRefused, match=r"slurm-elastic-7.ckpt: Permission denied"):
             commands.method.dump(commands.home, 60.0, 1, False)
 
     def test_all_that_was_saved_becomes_roots_and_is_gone_there(self, commands: Commands) -> None:
@@ -370,7 +372,7 @@ class TestCommands:
             os.chown(path, USER, USER, follow_symlinks=False)
         image = commands.home / "image"
         image.mkdir()
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             commands.method.gather(image, 20)
 
     @pytest.mark.parametrize(
@@ -387,7 +389,7 @@ class TestCommands:
         commands.save(*names)
         image = commands.home / "image"
         image.mkdir()
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(RequestRefused, match=why):
             commands.method.gather(image, most)
 
     def test_going_on_leaves_nothing_of_the_save(self, commands: Commands) -> None:
@@ -395,7 +397,7 @@ class TestCommands:
         commands.method.resume()
         assert not saved.exists()
 
-    @pytest.mark.parametrize("answer", [(0, ""), (1, ""), Refused("no answer in 30 s")])
+    @pytest.mark.parametrize("answer", [(0, ""), (1, ""), RequestRefused("no answer in 30 s")])
     @pytest.mark.parametrize(("how", "within"), [("stop", 30.0), ("close", 10.0)])
     def test_an_end_is_asked_for_and_then_made(
         self,
@@ -430,7 +432,7 @@ class TestCommands:
 
     @pytest.mark.parametrize(
         ("answer", "version"),
-        [((0, "dmtcp_launch (DMTCP) 4.2.0\n"), "4.2.0"), ((0, "?"), "unknown"), (Refused("x"), "unknown")],
+        [((0, "dmtcp_launch (DMTCP) 4.2.0\n"), "4.2.0"), ((0, "?"), "unknown"), (RequestRefused("x"), "unknown")],
     )  # fmt: skip
     def test_its_version_is_told(self, commands: Commands, answer: Any, version: str) -> None:
         commands.answer = answer
@@ -445,23 +447,23 @@ class TestCommands:
             commands.coordinator.command(1.0)
             assert commands.asked[0][1][-1] == said.strip()
             commands.port.unlink()
-        with pytest.raises(Refused, match="the coordinator's port is no number"):
+        with pytest.raises(RequestRefused, match="the coordinator's port is no number"):
             commands.coordinator.command(1.0)
 
     def test_more_than_a_port_is_not_read(self, commands: Commands) -> None:
         commands.say("1" * 33)
-        with pytest.raises(Refused, match="33 bytes long, more than 32"):
+        with pytest.raises(RequestRefused, match="33 bytes long, more than 32"):
             commands.coordinator.command(1.0)
 
     def test_a_link_in_its_place_is_refused(self, commands: Commands) -> None:
         commands.port.unlink()
         commands.port.symlink_to("/etc/hostname")
-        with pytest.raises(Refused, match=r"^the coordinator's port: Too many"):
+        with pytest.raises(RequestRefused, match=r"^the coordinator's port: Too many"):
             commands.coordinator.command(1.0)
 
     def test_its_coordinator_has_one_guarded_port_or_none(self, commands: Commands) -> None:
         guard, commands.guard = commands.guard, None
-        with pytest.raises(Refused, match="nft cannot set rules here"):
+        with pytest.raises(RequestRefused, match="nft cannot set rules here"):
             commands.coordinator.words(Path("/images"))
         commands.guard = guard
         assert commands.coordinator.words(Path("/images")) == [
@@ -500,7 +502,7 @@ class TestCommands:
             return 0, f"Status...\n  NUM_PEERS={peers}\n  RUNNING={runs}\n"
 
         monkeypatch.setattr(dmtcp_coordinator.child, "run", status_text)
-        refused = pytest.raises(Refused, match=why) if why else nullcontext()
+        refused = pytest.raises(RequestRefused, match=why) if why else nullcontext()
         with refused:
             commands.coordinator.wait_restored("dmtcp_restart", 3, lambda: status, 60.0)
 
@@ -522,7 +524,7 @@ class TestCommands:
             dmtcp_coordinator.time, "sleep", lambda _: clock.append(clock.pop() + 15.0)
         )
         commands.coordinator.forget()
-        with pytest.raises(Refused, match="dmtcp_launch: it started no coordinator"):
+        with pytest.raises(RequestRefused, match="dmtcp_launch: it started no coordinator"):
             commands.coordinator.wait("dmtcp_launch", lambda: None)
         assert clock == [1075.0], "the first look after it"
 
@@ -539,7 +541,7 @@ class TestCommands:
     ) -> None:
         monkeypatch.setattr(dmtcp.steps, "running", lambda site, job: iter(["7.0"]))
         said = r"^it runs a step \(srun\), which dmtcp does not save: 7\.0$"
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(RequestRefused, match=said):
             commands.method.estimate_size()
 
 
@@ -549,12 +551,12 @@ def test_a_host_without_one_of_its_commands_or_nft_is_refused(
     closed: list[str] = []
     guards = iter([None, SimpleNamespace(close=lambda: closed.append("guard"))])
     monkeypatch.setattr(dmtcp, "guarded", lambda uid: next(guards))
-    site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0), dmtcp=str(tmp_path))
+    site = HelperSite(cluster="t", directory=tmp_path, key=b"", reader=(0, 0), dmtcp=str(tmp_path))
     for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
-        with pytest.raises(Refused, match=f"{name} is not installed"):
+        with pytest.raises(RequestRefused, match=f"{name} is not installed"):
             dmtcp.available(site)
         (tmp_path / name).touch(mode=0o755)
-    with pytest.raises(Refused, match="nft cannot set rules here"):
+    with pytest.raises(RequestRefused, match="nft cannot set rules here"):
         dmtcp.available(site)
     dmtcp.available(site)
     assert closed == ["guard"]

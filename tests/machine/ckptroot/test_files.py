@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.ckptroot import files
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 
 def nest(path: Path, depth: int, name: str = "d") -> None:
@@ -38,7 +38,7 @@ def test_only_regular_files_are_opened_and_nothing_is_waited_for(tmp_path: Path,
             path.symlink_to(tmp_path / "target")
         case _:
             path.mkdir()
-    with pytest.raises((Refused, OSError)):
+    with pytest.raises((RequestRefused, OSError)):
         files.read(path, 100)
 
 
@@ -47,14 +47,14 @@ def test_what_is_longer_than_the_bound_is_not_read(tmp_path: Path) -> None:
     path.write_bytes(b"12345")
     assert files.read(path, 5) == b"12345"
     os.truncate(path, 1 << 40)
-    with pytest.raises(Refused, match="more than 5"):
+    with pytest.raises(RequestRefused, match="more than 5"):
         files.read(path, 5)
 
 
 def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "it"
     path.touch()
-    with pytest.raises(Refused, match=f"belongs to uid {os.getuid()}"):
+    with pytest.raises(RequestRefused, match=f"belongs to uid {os.getuid()}"):
         files.opened(path, owners=(os.getuid() + 1,))
 
 
@@ -85,10 +85,10 @@ def test_a_link_is_removed_and_not_what_it_points_to(tmp_path: Path) -> None:
 
 def test_a_removal_ends_and_the_next_one_goes_on(tmp_path: Path) -> None:
     nest(tmp_path / "deep", 100)
-    with pytest.raises(Refused, match="the rest comes next"):
+    with pytest.raises(RequestRefused, match="the rest comes next"):
         files.remove(tmp_path / "deep", max_entries=50)
     for _ in range(20):
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(RequestRefused):
             files.remove(tmp_path / "deep", max_entries=50)
     assert not (tmp_path / "deep").exists()
 
@@ -99,7 +99,7 @@ def test_a_directory_with_too_many_names_is_refused(tmp_path: Path) -> None:
     at = os.open(tmp_path, os.O_DIRECTORY)
     try:
         assert files.names(at, 3) == ["a", "b", "c"]
-        with pytest.raises(Refused, match="more than 2"):
+        with pytest.raises(RequestRefused, match="more than 2"):
             files.names(at, 2)
     finally:
         os.close(at)
@@ -132,7 +132,7 @@ def descriptors() -> Callable[[], int]:
 def test_nothing_is_left_open(tmp_path: Path, descriptors: Callable[[], int]) -> None:
     (tmp_path / "file").write_bytes(b"123")
     for _ in range(3):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             files.opened(tmp_path / "file", max_bytes=2)
     nest(tmp_path / "deep", 3)
     files.remove(tmp_path / "deep")
@@ -152,7 +152,7 @@ def test_what_grows_while_it_is_read_is_refused(
 ) -> None:
     (tmp_path / "it").write_bytes(b"123456")
     monkeypatch.setattr(files, "_check", lambda *_: None)  # it was shorter then
-    with pytest.raises(Refused, match="it: more than 5 bytes long"):
+    with pytest.raises(RequestRefused, match="it: more than 5 bytes long"):
         files.read(tmp_path / "it", 5)
 
 
@@ -168,7 +168,7 @@ def test_a_removal_takes_as_many_as_it_may_and_no_more(tmp_path: Path, below: bo
         if fits:
             files.remove(path, most)
         else:
-            with pytest.raises(Refused, match="more is in it than is removed at a time"):
+            with pytest.raises(RequestRefused, match="more is in it than is removed at a time"):
                 files.remove(path, most)
         assert path.exists() is not fits
 
@@ -222,11 +222,11 @@ class TestCopy:
 
     def test_takes_as_much_as_it_may(self, copy: Callable[..., tuple[int, bytes]]) -> None:
         assert copy(0, 10, max_bytes=10)[0] == 10
-        with pytest.raises(Refused, match="more than 9 bytes of data to copy"):
+        with pytest.raises(RequestRefused, match="more than 9 bytes of data to copy"):
             copy(0, 10, max_bytes=9)
 
     def test_of_more_than_there_is_is_refused(self, copy: Callable[..., tuple[int, bytes]]) -> None:
-        with pytest.raises(Refused, match=r"^a copy ends at byte 10 of 11$"):
+        with pytest.raises(RequestRefused, match=r"^a copy ends at byte 10 of 11$"):
             copy(0, 11)
 
     def test_keeps_a_hole_at_the_end(
@@ -246,5 +246,5 @@ class TestCopy:
         self, copy: Callable[..., tuple[int, bytes]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(files.os, "pread", lambda *_: b"")
-        with pytest.raises(Refused, match=r"^a copy ends at byte 0 of 10$"):
+        with pytest.raises(RequestRefused, match=r"^a copy ends at byte 0 of 10$"):
             copy(0, 10)

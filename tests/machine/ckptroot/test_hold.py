@@ -17,8 +17,8 @@ from slurm_elastic.machine.ckptroot.hold import Outcome
 from slurm_elastic.machine.ckptroot.job_state import JobState
 from slurm_elastic.machine.ckptroot.run import Run
 from slurm_elastic.machine.ckptroot.session import Session
-from slurm_elastic.machine.ckptroot.site import Refused, Site
-from slurm_elastic.machine.ckptroot.store import Meta, Request, Store
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
+from slurm_elastic.machine.ckptroot.store import HeadRequest, JobStore, Meta
 
 CALLER = Caller(job=7, uid=2000, gid=2000, user="alice", groups=(2000,), environment={})
 META = Meta(7, "7", 2000, 2000, "criu", [])
@@ -26,7 +26,7 @@ HOLD = 600.0
 
 
 def refused() -> int:
-    raise Refused("/tmp/a\udcff\n7: not its own")
+    raise RequestRefused("/tmp/a\udcff\n7: not its own")
 
 
 class Held:
@@ -41,8 +41,8 @@ class Held:
         monkeypatch.setattr(sessions.job_state, "ask", self.ask)
         monkeypatch.setattr(sessions.restoring, "restore", self.restore)
         monkeypatch.setattr(sessions.log.syslog, "syslog", lambda *_: None)
-        site = Site(cluster="t", directory=directory, key=b"k" * 64, reader=(0, 0), hold=HOLD)
-        self.store = Store(site, 7)
+        site = HelperSite(cluster="t", directory=directory, key=b"k" * 64, reader=(0, 0), hold=HOLD)
+        self.store = JobStore(site, 7)
         (self.store.path / "images" / "1").mkdir(parents=True)
         self.method: Any = SimpleNamespace(name="criu", pid=0, close=lambda: None)
         self.run = Run(site, CALLER, 1, self.store, META, self.method)
@@ -58,7 +58,7 @@ class Held:
     def restore(self, run: Run, image: Path) -> int:
         self.restored.append(image.name)
         if self.fails:
-            raise Refused("criu restore: exit 1")
+            raise RequestRefused("criu restore: exit 1")
         return int(image.name)
 
     def late(self, *answers: JobState | None) -> Outcome:
@@ -87,7 +87,7 @@ def says(state: str, restarts: int = 1) -> JobState:
 def test_a_save_that_is_refused_for_a_file_whose_name_is_no_text_harms_nobody(held: Held) -> None:
     held.session.hold.end()
     held.method.estimate_size = refused
-    held.session.serve(Request("9", "checkpoint", within=60.0))
+    held.session.serve(HeadRequest("9", "checkpoint", within=60.0))
     held.session.look_ahead()
     said = (held.store.path / "status.json").read_text()
     assert "no checkpoint: /tmp/a\\\\udcff\\\\n7: not its own" in said
@@ -145,19 +145,19 @@ def test_a_sigterm_ends_it_only_with_slurmctlds_word(
 
 def test_the_head_cannot_release_what_has_another_run(held: Held) -> None:
     held.answers = [says("RUNNING", 2)]
-    with pytest.raises(Refused, match="restart 2"):
-        held.session.carry_out(Request("a", "release"))
+    with pytest.raises(RequestRefused, match="restart 2"):
+        held.session.carry_out(HeadRequest("a", "release"))
     assert held.restored == []
     held.answers = [None]
-    held.session.carry_out(Request("b", "release"))
+    held.session.carry_out(HeadRequest("b", "release"))
     assert (held.restored, held.session.is_held) == (["1"], False)
 
 
 def test_one_that_cannot_be_brought_back_stays_held_for_another_while(held: Held) -> None:
     (held.store.path / "images" / "2").mkdir()
     held.fails, held.answers = True, [says("RUNNING")]
-    with pytest.raises(Refused, match="no image could be brought back"):
-        held.session.carry_out(Request("a", "release"))
+    with pytest.raises(RequestRefused, match="no image could be brought back"):
+        held.session.carry_out(HeadRequest("a", "release"))
     assert held.restored == ["2", "1"], "an older image is better than none"
     assert held.session.hold.until == held.now + HOLD
     assert sum("could not be brought back: criu restore" in line for line in held.store.lines) == 2

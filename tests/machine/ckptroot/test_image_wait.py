@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.ckptroot import image_wait as patiences
-from slurm_elastic.machine.ckptroot.image_wait import Ended, ImageWait
+from slurm_elastic.machine.ckptroot.image_wait import ImageWait, RunEnded
 
 WHY = "slurmctld does not answer"
 
@@ -124,7 +124,7 @@ def test_what_is_no_file_gets_it(wait: Wait) -> None:
 
 def test_a_cancelled_job_waits_no_longer(wait: Wait) -> None:
     wait.cancelled = True
-    with pytest.raises(Ended, match="cancelled while it waited"):
+    with pytest.raises(RunEnded, match="cancelled while it waited"):
         wait.patience.retry_after_pause(WHY)
 
 
@@ -135,7 +135,7 @@ def test_a_cancellation_is_seen_while_an_answer_is_waited_for(
     came = {signal.SIGTERM, signal.SIGHUP} if pending else {signal.SIGHUP}
     monkeypatch.setattr(patiences.signal, "sigpending", lambda: came)
     if pending:
-        with pytest.raises(Ended):
+        with pytest.raises(RunEnded):
             wait.patience.raise_if_cancelled()
     else:
         wait.patience.raise_if_cancelled()

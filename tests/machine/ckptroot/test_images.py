@@ -15,7 +15,7 @@ from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.image_access import show
 from slurm_elastic.machine.ckptroot.images import OpenFile, check, stopped, writing
 from slurm_elastic.machine.ckptroot.protobuf import Message
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from . import forged
 from .helpers import ROOT
@@ -32,7 +32,7 @@ def test_the_users_own_tasks_pass(tmp_path: Path) -> None:
 def test_tasks_with_different_groups_are_refused(tmp_path: Path) -> None:
     """The process that restores them has the rights of one user, and cannot change its groups."""
     more = forged.core(forged.creds(groups=[2000, 2005]))
-    with pytest.raises(Refused, match="different groups"):
+    with pytest.raises(RequestRefused, match="different groups"):
         check(forged.write(tmp_path / "image", forged.core(forged.creds()), more), ALICE)
 
 
@@ -70,13 +70,13 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize(("creds", "why"), REFUSED.values(), ids=REFUSED)
 def test_tasks_of_others_are_refused(tmp_path: Path, creds: bytes, why: str) -> None:
     good = forged.core(forged.creds())
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(RequestRefused, match=why):
         check(forged.write(tmp_path / "image", good, forged.core(creds)), ALICE)
 
 
 def test_a_second_set_of_credentials_is_refused(tmp_path: Path) -> None:
     two = forged.core(forged.creds(), forged.creds(uid=0))
-    with pytest.raises(Refused, match="not one set"):
+    with pytest.raises(RequestRefused, match="not one set"):
         check(forged.write(tmp_path / "image", two), ALICE)
 
 
@@ -90,7 +90,7 @@ def test_a_zombie_has_no_credentials_and_needs_none(tmp_path: Path) -> None:
 )
 def test_who_lives_or_may_live_needs_them(tmp_path: Path, state: bytes) -> None:
     task = forged.image(forged.CORE, forged.field(1, 1) + forged.field(3, state))
-    with pytest.raises(Refused, match=r"not one set|twice"):
+    with pytest.raises(RequestRefused, match=r"not one set|twice"):
         check(forged.write(tmp_path / "image", forged.core(forged.creds()), task), ALICE)
 
 
@@ -104,7 +104,7 @@ def test_tasks_that_somebody_had_stopped_are_told(tmp_path: Path) -> None:
 
 def test_a_second_entry_is_refused(tmp_path: Path) -> None:
     entry = forged.core(forged.creds(uid=0))[8:]
-    with pytest.raises(Refused, match="2 entries"):
+    with pytest.raises(RequestRefused, match="2 entries"):
         check(forged.write(tmp_path / "image", forged.core(forged.creds()) + entry), ALICE)
 
 
@@ -112,12 +112,12 @@ def test_a_second_entry_is_refused(tmp_path: Path) -> None:
 def test_namespaces_and_mounts_are_refused(tmp_path: Path, name: str) -> None:
     image = forged.write(tmp_path / "image", forged.core(forged.creds()))
     (image / name).write_bytes(b"x")
-    with pytest.raises(Refused, match="namespaces"):
+    with pytest.raises(RequestRefused, match="namespaces"):
         check(image, ALICE)
 
 
 def test_an_image_without_tasks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no task"):
+    with pytest.raises(RequestRefused, match="no task"):
         check(forged.write(tmp_path / "image"), ALICE)
 
 
@@ -126,7 +126,7 @@ def test_rubbish_is_refused(tmp_path_factory: pytest.TempPathFactory, content: b
     image = tmp_path_factory.mktemp("image")
     header = forged.image(forged.CORE)
     forged.write(image, header + content)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         check(image, ALICE)
 
 
@@ -214,7 +214,7 @@ MORE_REFUSED: dict[str, tuple[bytes, str]] = {
 def test_what_is_not_as_expected_is_refused_with_the_reason(
     tmp_path: Path, core: bytes, why: str
 ) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(RequestRefused, match=why):
         check(forged.write(tmp_path / "image", forged.core(forged.creds()), core), ALICE)
 
 
@@ -230,19 +230,19 @@ def test_all_fields_that_criu_knows_pass(tmp_path: Path) -> None:
 def test_without_inventory_or_process_tree_it_is_no_image(tmp_path: Path, missing: str) -> None:
     image = forged.write(tmp_path / "image", forged.core(forged.creds()))
     (image / missing).unlink()
-    with pytest.raises(Refused, match="inventory or process tree are missing"):
+    with pytest.raises(RequestRefused, match="inventory or process tree are missing"):
         check(image, ALICE)
     (image / missing).touch()
     for other in ("files.img", "core-1001.img"):
         (image / other).unlink()
-    with pytest.raises(Refused, match="the image has no task"):
+    with pytest.raises(RequestRefused, match="the image has no task"):
         check(image, ALICE)
 
 
 def test_more_than_256_mib_are_not_read(tmp_path: Path) -> None:
     image = forged.write(tmp_path / "image", forged.core(forged.creds()))
     os.truncate(image / "core-1001.img", (256 << 20) + 1)
-    with pytest.raises(Refused, match="more than 268435456"):
+    with pytest.raises(RequestRefused, match="more than 268435456"):
         check(image, ALICE)
 
 
@@ -274,12 +274,12 @@ def test_fields_of_all_kinds_are_read(data: bytes, found: dict[int, list[int | b
     ],
 )
 def test_fields_that_cannot_be_read_are_refused(data: bytes, why: str) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(RequestRefused, match=why):
         Message(data)
 
 
 def test_a_message_for_a_number_is_refused() -> None:
-    with pytest.raises(Refused, match="field 1 is no number"):
+    with pytest.raises(RequestRefused, match="field 1 is no number"):
         Message(forged.field(1, b"x")).number(1)
     assert Message(b"").number(1) == 0
 
@@ -345,7 +345,7 @@ def test_system_v_ipc_is_the_one_namespace_of_an_image(tmp_path: Path, kind: str
     assert images.has_sysv(image)
     assert images.check(image, ALICE) == (2000,)
     (image / "ipcns-other-9.img").touch()
-    with pytest.raises(Refused, match="namespaces or mounts"):
+    with pytest.raises(RequestRefused, match="namespaces or mounts"):
         images.check(image, ALICE)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.ckptroot import inventory, sockets
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from .helpers import ROOT, owner
 
@@ -165,7 +165,7 @@ def test_a_locked_file_that_is_written_in_memory_has_changed(tmp_path: Path) -> 
             process.stdin.write(b"\n")
             process.stdin.flush()
     assert sorted({at for _, _, at in found}) == [at for _, _, at in found]
-    with pytest.raises(Refused, match="has changed since the job, which keeps it locked"):
+    with pytest.raises(RequestRefused, match="has changed since the job, which keeps it locked"):
         inventory.check_locked({str(path): found[1]})
     inventory.check_locked({str(path): found[2]})
 

@@ -14,7 +14,7 @@ import pytest
 from slurm_elastic.machine.ckptroot import job_namespaces
 from slurm_elastic.machine.ckptroot.job_namespaces import JobNamespaces
 from slurm_elastic.machine.ckptroot.payload import Payload
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from .helpers import ROOT
 
@@ -62,7 +62,7 @@ def test_an_answer_is_waited_for_as_long_as_there_is_time(bed: Bed) -> None:
     assert bed.inside.ask("start", 30.0, so="much") == {"pid": 1}
     assert (bed.done, bed.waits) == ([{"do": "start", "so": "much"}], [30.0, 29.0, 28.0, 27.0])
     assert bed.inside.wait_status() == 256, "which came meanwhile"
-    with pytest.raises(Refused, match=r"^no answer from the job's process 1 in 3 s$"):
+    with pytest.raises(RequestRefused, match=r"^no answer from the job's process 1 in 3 s$"):
         bed.inside.ask("start", 3.0)
     assert bed.waits[-3:] == [3.0, 2.0, 1.0]
 
@@ -75,7 +75,7 @@ def test_what_process_1_cannot_do_is_refused(
     bed: Bed, answer: dict[str, Any], why: str, ended: int | None
 ) -> None:
     bed.says = [answer]
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(RequestRefused, match=why):
         bed.inside.ask("start", 30.0)
     assert bed.inside.wait_status() == ended
 

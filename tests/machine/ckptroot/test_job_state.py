@@ -10,7 +10,7 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import job_state
 from slurm_elastic.machine.ckptroot.job_state import JobState, parse
-from slurm_elastic.machine.ckptroot.site import Site
+from slurm_elastic.machine.ckptroot.site import HelperSite
 
 LINE = (
     "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobName={name} UserId=ann(1001) GroupId=ann(1001)"
@@ -81,18 +81,18 @@ SHORT = "JobId=7 UserId=ann(1001) JobState=RUNNING Restarts=2 BatchFlag=1"
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(
+def site(tmp_path: Path) -> HelperSite:
+    return HelperSite(
         cluster="t", directory=tmp_path, key=b"", reader=(0, 0), scontrol=str(tmp_path / "scontrol")
     )
 
 
-def answer(site: Site, script: str) -> None:
+def answer(site: HelperSite, script: str) -> None:
     Path(site.scontrol).write_text(f"#!/bin/sh\n{script}\n")
     Path(site.scontrol).chmod(0o755)
 
 
-def test_slurmctld_is_asked_for_one_job_in_one_line(site: Site, tmp_path: Path) -> None:
+def test_slurmctld_is_asked_for_one_job_in_one_line(site: HelperSite, tmp_path: Path) -> None:
     answer(
         site, f'echo "$*" "$PATH" "$LC_ALL" "$HOME" "$SLURM_CONF" >{tmp_path}/asked; echo "{SHORT}"'
     )
@@ -116,12 +116,12 @@ def test_slurmctld_is_asked_for_one_job_in_one_line(site: Site, tmp_path: Path) 
         ("echo JobId=7 Restarts= ArrayJobId= BatchFlag=1", JobState(state="", uid=-1, restarts=0)),
     ],
 )
-def test_its_word_is_taken_as_it_is(site: Site, script: str, found: JobState | None) -> None:
+def test_its_word_is_taken_as_it_is(site: HelperSite, script: str, found: JobState | None) -> None:
     answer(site, script)
     assert job_state.ask(site, 7) == found
 
 
-def test_without_a_scontrol_it_does_not_answer(site: Site) -> None:
+def test_without_a_scontrol_it_does_not_answer(site: HelperSite) -> None:
     assert job_state.ask(site, 7) is None
 
 

@@ -14,10 +14,10 @@ import pytest
 from slurm_elastic.machine.ckptroot import bundle, log, starting
 from slurm_elastic.machine.ckptroot import main as way_in
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.image_wait import Ended
+from slurm_elastic.machine.ckptroot.image_wait import RunEnded
 from slurm_elastic.machine.ckptroot.job_state import JobState
 from slurm_elastic.machine.ckptroot.payload import Payload
-from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 from slurm_elastic.machine.ckptroot.store import Meta, Taken
 
 from .helpers import ROOT
@@ -101,7 +101,7 @@ def test_a_ready_is_asked_of_the_method_the_caller_and_slurmctld(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[object] = []
-    site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
+    site = HelperSite(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
     monkeypatch.setattr(starting, "read", lambda config: site)
     method = SimpleNamespace(available=lambda site: asked.append("available"))
     monkeypatch.setitem(starting.METHODS, "criu", method)
@@ -125,8 +125,8 @@ class BecameError(Exception):
 @pytest.mark.parametrize(
     ("failure", "said"),
     [
-        (Ended("cancelled"), "a job's run is over before it began: cancelled"),
-        (Refused("no room"), "a job runs without checkpoints: no room"),
+        (RunEnded("cancelled"), "a job's run is over before it began: cancelled"),
+        (RequestRefused("no room"), "a job runs without checkpoints: no room"),
         (KeyError(), "a job runs without checkpoints: KeyError"),
     ],
 )
@@ -138,7 +138,7 @@ def test_how_a_run_began_is_told(
 ) -> None:
     done: list[object] = []
 
-    def fails(*_: object) -> tuple[Site, Caller]:
+    def fails(*_: object) -> tuple[HelperSite, Caller]:
         raise failure
 
     def becomes(payload: object) -> None:
@@ -150,14 +150,14 @@ def test_how_a_run_began_is_told(
     monkeypatch.setattr(way_in, "block", lambda: done.append("block"))
     monkeypatch.setattr(way_in, "finish", lambda status: done.append(status) or 143)
     monkeypatch.setattr(way_in.os, "umask", lambda mask: done.append(mask))
-    if isinstance(failure, Ended):
+    if isinstance(failure, RunEnded):
         assert way_in.main(["run", "criu", "022", "script"], "/x") == 143
         assert done == [0o027, "block", 15]
     else:
         with pytest.raises(BecameError):
             way_in.main(["run", "criu", "022", "script"], "/x")
         assert done == [0o027, "block"]
-    level = log.NOTICE if isinstance(failure, Ended) else log.WARNING
+    level = log.NOTICE if isinstance(failure, RunEnded) else log.WARNING
     assert told == [(level, said)]
 
 
@@ -172,7 +172,7 @@ class Bed:
         self.taken = 0
         self.images: list[Path] = []
         self.waits: list[str] = []
-        self.site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
+        self.site = HelperSite(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
         self.store: Any = SimpleNamespace(open=self.open, images=lambda: self.images)
         self.patience: Any = SimpleNamespace(
             patient=None,
@@ -221,14 +221,16 @@ def test_who_did_not_wait_asks_once(bed: Bed) -> None:
 def test_a_first_run_waits_for_neither(bed: Bed, what: str) -> None:
     bed.taken = 1
     bed.answers = [None if what == "slurmctld" else JobState("RUNNING", 2000, 0)]
-    with pytest.raises(Refused, match="does not answer" if what == "slurmctld" else "by another"):
+    with pytest.raises(
+        RequestRefused, match="does not answer" if what == "slurmctld" else "by another"
+    ):
         bed.take()
 
 
 def test_a_run_that_slurm_has_given_up_while_it_waited_is_none(bed: Bed) -> None:
     gone = JobState(state="RUNNING", uid=2000, restarts=2)
     bed.answers = [None, gone]
-    with pytest.raises(Ended, match="Slurm says RUNNING, restarted 2 times"):
+    with pytest.raises(RunEnded, match="Slurm says RUNNING, restarted 2 times"):
         bed.take(RESTARTED)
     bed.answers, bed.images = [None, gone, gone], [Path("1")]
     bed.patience.waited = False
@@ -237,7 +239,7 @@ def test_a_run_that_slurm_has_given_up_while_it_waited_is_none(bed: Bed) -> None
 
 def test_another_users_job_is_refused(bed: Bed) -> None:
     bed.answers = [JobState("RUNNING", 1, 1)]
-    with pytest.raises(Refused, match="is of uid 1"):
+    with pytest.raises(RequestRefused, match="is of uid 1"):
         bed.take()
 
 
@@ -272,10 +274,10 @@ def test_an_earlier_jobs_directory_is_no_run_of_this_one(
     bed.store.meta, bed.store.path = lambda: meta, Path("/x")
     bed.store.begin = lambda meta, script: begun.append(meta)
 
-    def quota(site: Site, job: int, uid: int, path: Path) -> SimpleNamespace:
+    def quota(site: HelperSite, job: int, uid: int, path: Path) -> SimpleNamespace:
         return SimpleNamespace(forget=lambda: forgot.append(uid))
 
-    monkeypatch.setattr(starting, "Quota", quota)
+    monkeypatch.setattr(starting, "JobQuota", quota)
     monkeypatch.setattr(starting, "read_script", lambda caller, path: b"")
     monkeypatch.setattr(starting.outputs, "of_step", lambda: ["/out"])
     state = JobState("RUNNING", 2000, restarts)
@@ -292,7 +294,7 @@ def test_what_fails_as_it_begins_is_abandoned_and_lets_the_directory_go(
     begun: list[tuple[str, Payload]] = []
 
     def fails() -> None:
-        raise Refused("criu restore: exit 1")
+        raise RequestRefused("criu restore: exit 1")
 
     close = lambda: done.append("close")  # noqa: E731
     store = SimpleNamespace(close=close, path=tmp_path / "t" / "7")
@@ -305,9 +307,9 @@ def test_what_fails_as_it_begins_is_abandoned_and_lets_the_directory_go(
     for name in ("Criu", "Dmtcp"):
         module = starting.METHODS[name.lower()]
         monkeypatch.setattr(module, name, lambda *given, name=name: begun.append((name, given[2])))
-    site = Site(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
+    site = HelperSite(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
     for method in ("criu", "dmtcp"):
-        with pytest.raises(Refused, match="exit 1"):
+        with pytest.raises(RequestRefused, match="exit 1"):
             starting.begin(site, CALLER, 0o27, method, ["/spool/script", "a", "b c"])
     assert done == ["rewarded", "abandon", "close"] * 2
     (criu, made), (dmtcp, _) = begun

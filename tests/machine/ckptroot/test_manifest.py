@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.ckptroot import manifest as manifests
-from slurm_elastic.machine.ckptroot.manifest import Manifest
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.manifest import ImageManifest
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 KEY = b"k" * 64
 
@@ -26,8 +26,8 @@ def image(tmp_path: Path) -> Path:
     return directory
 
 
-def of(directory: Path) -> Manifest:
-    return Manifest(
+def of(directory: Path) -> ImageManifest:
+    return ImageManifest(
         cluster="t", job=7, label="7", attempt=0, number=1, method="criu", uid=2000, gid=2000,
         node="n1", taken=1.5, seconds=0.1, pid=1001, versions={"criu": "4.1.1"},
         files=manifests.digests(directory), writing={"/shared/out": 80},
@@ -91,33 +91,33 @@ def change(image: Path, **values: object) -> None:
                                     {"seal": "0" * 64}, {"more": 1}])  # fmt: skip
 def test_a_changed_manifest_is_refused(image: Path, values: dict[str, object]) -> None:
     change(image, **values)
-    with pytest.raises(Refused, match="sealed"):
+    with pytest.raises(RequestRefused, match="sealed"):
         manifests.read(image, KEY)
 
 
 def test_another_clusters_key_is_refused(image: Path) -> None:
-    with pytest.raises(Refused, match="sealed"):
+    with pytest.raises(RequestRefused, match="sealed"):
         manifests.read(image, b"x" * 64)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"seal": 1}', b"\xff\xfe"])
 def test_a_manifest_that_is_none_is_refused(image: Path, content: bytes) -> None:
     (image / manifests.NAME).write_bytes(content)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         manifests.read(image, KEY)
 
 
 def test_a_link_in_place_of_the_manifest_is_refused(image: Path, tmp_path: Path) -> None:
     (image / manifests.NAME).rename(tmp_path / "manifest")
     (image / manifests.NAME).symlink_to(tmp_path / "manifest")
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         manifests.read(image, KEY)
 
 
 def test_changed_content_is_refused(image: Path) -> None:
     path = image / "pages-1.img"
     path.write_bytes(path.read_bytes()[:-1] + b"X")
-    with pytest.raises(Refused, match="changed"):
+    with pytest.raises(RequestRefused, match="changed"):
         manifests.compare(image, manifests.read(image, KEY))
 
 
@@ -130,7 +130,7 @@ def test_an_incomplete_image_is_refused(image: Path, damage: str) -> None:
             (image / "pages-1.img").unlink()
         case _:
             (image / "core-1002.img").write_bytes(b"smuggled in")
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         manifests.compare(image, manifests.read(image, KEY))
 
 
@@ -142,7 +142,7 @@ def test_what_is_no_plain_file_is_refused(image: Path, kind: str) -> None:
         path.symlink_to("/etc/shadow")
     else:
         os.mkfifo(path)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         manifests.digests(image)
 
 
@@ -168,7 +168,7 @@ def test_as_much_as_there_is_room_for_is_taken(image: Path, most: int, fits: boo
     if fits:
         assert len(manifests.digests(image, most)) == 2
     else:
-        with pytest.raises(Refused, match="1100 bytes long, more than 1099"):
+        with pytest.raises(RequestRefused, match="1100 bytes long, more than 1099"):
             manifests.digests(image, most)
 
 
@@ -179,7 +179,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(
     monkeypatch.setattr(manifests.safe, "opened", lambda path, max_bytes: opened(path))
     (image / "core-1001.img").unlink()
     assert manifests.digests(image, 1100)["pages-1.img"][0] == 1100
-    with pytest.raises(Refused, match=r"pages-1.img: it grows"):
+    with pytest.raises(RequestRefused, match=r"pages-1.img: it grows"):
         manifests.digests(image, 1099)
 
 
@@ -187,12 +187,12 @@ def test_what_is_odd_is_said_by_its_name(image: Path) -> None:
     found = manifests.read(image, KEY)
     for name in ("zzz", "aaa"):
         (image / name).touch()
-    with pytest.raises(Refused, match="aaa: not in the manifest, or gone"):
+    with pytest.raises(RequestRefused, match="aaa: not in the manifest, or gone"):
         manifests.compare(image, found)
     for name in ("zzz", "aaa"):
         (image / name).unlink()
     os.truncate(image / "pages-1.img", 1101)
-    with pytest.raises(Refused, match=r"pages-1.img: not 1100 bytes long"):
+    with pytest.raises(RequestRefused, match=r"pages-1.img: not 1100 bytes long"):
         manifests.compare(image, found)
 
 
@@ -201,14 +201,14 @@ def test_of_another_version_it_is_refused(image: Path) -> None:
     values.pop("seal")
     for changed in ({**values, "more": 1}, {**values, "files": {"a": 1}}):
         content = json.dumps({**changed, "seal": manifests._seal(changed, KEY)}).encode()
-        with pytest.raises(Refused, match="the manifest is of another version"):
+        with pytest.raises(RequestRefused, match="the manifest is of another version"):
             manifests.unseal(content, KEY)
 
 
 def test_a_manifest_is_no_longer_than_16_mib(image: Path) -> None:
     os.truncate(image / manifests.NAME, (16 << 20) + 1)
-    with pytest.raises(Refused, match="more than 16777216"):
+    with pytest.raises(RequestRefused, match="more than 16777216"):
         manifests.read(image, KEY)
     (image / manifests.NAME).unlink()
-    with pytest.raises(Refused, match=r"manifest.json: No such file"):
+    with pytest.raises(RequestRefused, match=r"manifest.json: No such file"):
         manifests.read(image, KEY)

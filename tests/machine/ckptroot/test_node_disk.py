@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.ckptroot.node_disk import NodeDisk, move
-from slurm_elastic.machine.ckptroot.site import Amount, Refused, Site
+from slurm_elastic.machine.ckptroot.site import Amount, HelperSite, RequestRefused
 
 from .helpers import ROOT
 
@@ -19,9 +19,9 @@ OWN = "slurm-elastic-stage"
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> HelperSite:
     (tmp_path / "stage" / OWN).mkdir(parents=True)
-    return Site(
+    return HelperSite(
         cluster="t", directory=tmp_path, key=b"k" * 64, reader=(0, 0), stage=tmp_path / "stage",
         keep_free=Amount("1K", size=1024),
     )  # fmt: skip
@@ -32,7 +32,7 @@ def told() -> list[str]:
     return []
 
 
-def test_it_is_roots_own_and_nothing_of_it_stays(site: Site, told: list[str]) -> None:
+def test_it_is_roots_own_and_nothing_of_it_stays(site: HelperSite, told: list[str]) -> None:
     stage = NodeDisk(site, 7, told.append)
     with stage.directory(site.directory, 100, PLENTY) as (made, _):
         assert made.stat().st_mode & 0o777 == 0o700
@@ -43,7 +43,7 @@ def test_it_is_roots_own_and_nothing_of_it_stays(site: Site, told: list[str]) ->
     assert told == []
 
 
-def test_what_others_have_there_stays(site: Site, told: list[str]) -> None:
+def test_what_others_have_there_stays(site: HelperSite, told: list[str]) -> None:
     others = [site.directory / "stage" / name for name in ("8", "alice", "lost+found")]
     others.append(site.directory / "stage" / OWN / "alice")
     for other in others:
@@ -55,7 +55,9 @@ def test_what_others_have_there_stays(site: Site, told: list[str]) -> None:
     assert (site.directory / "stage").stat().st_mode & 0o7777 == 0o1777
 
 
-def test_an_image_has_no_more_than_either_place_has_room_for(site: Site, told: list[str]) -> None:
+def test_an_image_has_no_more_than_either_place_has_room_for(
+    site: HelperSite, told: list[str]
+) -> None:
     stage = NodeDisk(site, 7, told.append)
     with stage.directory(site.directory, 100, 4096) as (_, most):
         assert most == 4096
@@ -63,14 +65,18 @@ def test_an_image_has_no_more_than_either_place_has_room_for(site: Site, told: l
         assert most < PLENTY << 20
 
 
-def test_what_a_killed_session_left_is_not_in_the_next_image(site: Site, told: list[str]) -> None:
+def test_what_a_killed_session_left_is_not_in_the_next_image(
+    site: HelperSite, told: list[str]
+) -> None:
     (site.directory / "stage" / OWN / "7" / "image").mkdir(parents=True)
     (site.directory / "stage" / OWN / "7" / "image" / "pages").touch()
     with NodeDisk(site, 7, told.append).directory(site.directory, 100, PLENTY) as (made, _):
         assert list(made.iterdir()) == []
 
 
-def test_without_one_images_are_written_where_they_belong(site: Site, told: list[str]) -> None:
+def test_without_one_images_are_written_where_they_belong(
+    site: HelperSite, told: list[str]
+) -> None:
     with NodeDisk(replace(site, stage=None), 7, told.append).directory(
         site.directory, 1, 7
     ) as found:
@@ -87,7 +93,7 @@ def test_without_one_images_are_written_where_they_belong(site: Site, told: list
     ],
 )
 def test_where_it_cannot_be_used_that_is_said_once(
-    site: Site, told: list[str], change: dict[str, object], why: str
+    site: HelperSite, told: list[str], change: dict[str, object], why: str
 ) -> None:
     stage = NodeDisk(replace(site, **change), 7, told.append)  # type: ignore[arg-type]
     for _ in range(2):
@@ -98,14 +104,14 @@ def test_where_it_cannot_be_used_that_is_said_once(
     assert why in line
 
 
-def test_a_directory_that_is_not_roots_is_not_used(site: Site, told: list[str]) -> None:
+def test_a_directory_that_is_not_roots_is_not_used(site: HelperSite, told: list[str]) -> None:
     os.chown(site.directory / "stage" / OWN, 65534, 65534)
     with NodeDisk(site, 7, told.append).directory(site.directory, 100, PLENTY) as (made, _):
         assert made == site.directory
     assert "not root's own directory" in told[0]
 
 
-def test_an_image_comes_whole_with_its_holes_and_rights(site: Site, tmp_path: Path) -> None:
+def test_an_image_comes_whole_with_its_holes_and_rights(site: HelperSite, tmp_path: Path) -> None:
     made, image = tmp_path / "made", tmp_path / "image"
     made.mkdir()
     image.mkdir()
@@ -129,7 +135,7 @@ def test_no_more_comes_than_may(tmp_path: Path) -> None:
     image.mkdir()
     for name in ("a", "b"):
         (made / name).write_bytes(b"x" * 8192)
-    with pytest.raises(Refused, match="bytes of data to copy"):
+    with pytest.raises(RequestRefused, match="bytes of data to copy"):
         move(made, image, 12_000)
 
 

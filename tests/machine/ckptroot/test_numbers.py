@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.ckptroot import caller as callers
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from .helpers import ROOT, node_home
 
@@ -129,5 +129,5 @@ def test_a_parent_that_ends_meanwhile_is_believed_nothing(monkeypatch: pytest.Mo
     parents = iter([os.getppid(), 1])
     monkeypatch.setattr(os, "getppid", lambda: next(parents))
     monkeypatch.setattr(callers, "program_of", lambda pid, proc: os.path.realpath("/usr/bin/sudo"))
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         callers.own_environment("/usr/bin/sudo")

@@ -15,7 +15,7 @@ import pytest
 from slurm_elastic.machine.ckptroot import files, outputs
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.images import OpenFile
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from .helpers import ROOT
 
@@ -108,9 +108,9 @@ def test_nothing_but_the_users_own_file_is_touched(place: Path, kind: str) -> No
             os.mkfifo(out)
         case _:
             out = secret
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         outputs.keep(place / "keep", [str(out)], {str(out): 4}, CALLER, PLENTY)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         back(place, [str(out)], {str(out): 4})
     outputs.clear(place / "keep", [str(out)], CALLER)
     assert secret.read_bytes() == b"root's own"
@@ -123,9 +123,9 @@ def test_an_output_that_became_a_link_is_not_followed_even_to_what_its_user_may_
     other = write(place / "home" / "other", b"not the job's")
     out = place / "home" / "out"
     out.symlink_to(other)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         outputs.keep(place / "keep", [str(out)], {str(out): 4}, CALLER, PLENTY)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         back(place, [str(out)], {str(out): 4})
     outputs.clear(place / "keep", [str(out)], CALLER)
     assert outputs.sizes([str(out)], CALLER) == {}
@@ -137,7 +137,7 @@ def test_a_refused_copy_takes_no_room_and_the_one_before_stays(place: Path) -> N
     out = write(place / "home" / "out", b"one\n")
     outputs.keep(place / "keep", [out], {out: 4}, CALLER, 4)
     write(place / "home" / "out", b"one\ntwo\n")
-    with pytest.raises(Refused, match="more than 3 bytes"):
+    with pytest.raises(RequestRefused, match="more than 3 bytes"):
         outputs.keep(place / "keep", [out], {out: 8}, CALLER, 3)
     assert (place / "keep" / "0").read_bytes() == b"one\n"
 
@@ -203,7 +203,7 @@ def test_a_copy_that_is_too_short_is_refused(place: Path) -> None:
     out = write(place / "home" / "out", b"one\n")
     outputs.keep(place / "keep", [out], {out: 4}, CALLER, PLENTY)
     write(place / "home" / "out", b"")
-    with pytest.raises(Refused, match="byte 4 of 9"):
+    with pytest.raises(RequestRefused, match="byte 4 of 9"):
         back(place, [out], {out: 9})
 
 
@@ -243,7 +243,7 @@ def test_what_cannot_be_kept_is_not_cut(place: Path, owner: int) -> None:
     file = write(place / "home" / "log", b"one\ntwo\n")
     os.chown(place / "home", owner, owner)
     (place / "home").chmod(0o555)
-    with pytest.raises(Refused, match="what others may have appended to it cannot be kept"):
+    with pytest.raises(RequestRefused, match="what others may have appended to it cannot be kept"):
         back(place, [], {file: 4})
     assert Path(file).read_bytes() == b"one\ntwo\n"
     assert [path.name for path in (place / "home").iterdir()] == ["log"]
@@ -394,7 +394,7 @@ def test_all_outputs_together_take_no_more_than_they_may(place: Path) -> None:
     out, err = (write(place / "home" / name, b"12345") for name in ("out", "err"))
     before = descriptors()
     kept = place / "keep"
-    with pytest.raises(Refused, match="more than 4 bytes of data"):
+    with pytest.raises(RequestRefused, match="more than 4 bytes of data"):
         outputs.keep(kept, ["/not/saved", out, err], {out: 5, err: 5}, CALLER, 9)
     outputs.keep(kept, ["/not/saved", out, err], {out: 5, err: 5}, CALLER, 5)
     assert sorted(path.name for path in kept.iterdir()) == ["1", "2"]
@@ -420,7 +420,7 @@ def test_what_was_done_is_said(place: Path) -> None:
 
 def test_a_file_of_its_own_that_is_gone_is_not_made_and_an_output_is(place: Path) -> None:
     data, out = str(place / "home" / "data"), str(place / "home" / "out")
-    with pytest.raises(Refused, match=f"^{data}: No such file"):
+    with pytest.raises(RequestRefused, match=f"^{data}: No such file"):
         back(place, [], {data: 3})
     (place / "keep" / "0").write_bytes(b"one")
     before = os.umask(0)
@@ -452,7 +452,7 @@ def test_a_thousand_such_files_are_enough(place: Path) -> None:
     assert said.endswith(f"what was there is in {file}.cut-7-3.999")
     assert Path(f"{file}.cut-7-3.999").stat().st_mode & 0o777 == 0o666, "it is no program"
     write(place / "home" / "log", b"one\ntwo\n")
-    with pytest.raises(Refused, match="cannot be kept"):
+    with pytest.raises(RequestRefused, match="cannot be kept"):
         back(place, [], {file: 4})
     assert Path(file).read_bytes() == b"one\ntwo\n"
 
@@ -468,7 +468,7 @@ def test_what_could_not_be_kept_whole_does_not_stay(
 
     with monkeypatch.context() as disk:
         disk.setattr(outputs.os, "fsync", full)
-        with pytest.raises(Refused, match="cannot be kept: No space left on device"):
+        with pytest.raises(RequestRefused, match="cannot be kept: No space left on device"):
             back(place, [], {file: 4})
     assert [path.name for path in (place / "home").iterdir()] == ["log"]
     assert Path(file).read_bytes() == b"one\ntwo\n"

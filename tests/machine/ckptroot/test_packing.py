@@ -13,7 +13,7 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import packing
 from slurm_elastic.machine.ckptroot.packing import Item, finish, item_of, pack, unpack
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 MIB = 1 << 20
 
@@ -88,7 +88,7 @@ def test_as_much_as_may_travel_travels(image: Image, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"12345")
     image.pack("a", 5)
     before = descriptors()
-    with pytest.raises(Refused, match="b and others are more than may travel"):
+    with pytest.raises(RequestRefused, match="b and others are more than may travel"):
         image.pack("b", 9)
     image.pack("b", 10)
     assert descriptors() == before
@@ -222,5 +222,5 @@ def test_a_copy_that_is_cut_off_is_refused(image: Image, tmp_path: Path) -> None
     item = image.pack("a")
     (tmp_path / "a").unlink()
     os.truncate(tmp_path / "data", 3)
-    with pytest.raises(Refused, match=r"^a copy ends at byte 3 of 5$"):
+    with pytest.raises(RequestRefused, match=r"^a copy ends at byte 3 of 5$"):
         image.unpack(item)

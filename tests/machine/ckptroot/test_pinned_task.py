@@ -22,7 +22,7 @@ from slurm_elastic.machine.ckptroot import (
     tracing,
 )
 from slurm_elastic.machine.ckptroot.locks import Lock
-from slurm_elastic.machine.ckptroot.pinned_task import Owner, PinnedTask, pinned
+from slurm_elastic.machine.ckptroot.pinned_task import PinnedTask, TaskOwner, pinned
 from slurm_elastic.machine.ckptroot.proc import status_of
 
 from .helpers import ROOT, eventually, owner, reuse_number, with_own_numbers
@@ -78,10 +78,10 @@ def test_a_pinned_task_is_never_another_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "stranger",
-    [Owner(USER + 1, owner().numbers), Owner(USER, (0, 0))],
+    [TaskOwner(USER + 1, owner().numbers), TaskOwner(USER, (0, 0))],
     ids=["another user's", "another job's"],
 )
-def test_one_that_is_not_the_jobs_is_not_pinned(stranger: Owner) -> None:
+def test_one_that_is_not_the_jobs_is_not_pinned(stranger: TaskOwner) -> None:
     with sleeping(USER) as process:
         with pytest.raises(ProcessLookupError), pinned(process.pid, stranger):
             pass
@@ -115,7 +115,7 @@ def test_a_thread_that_is_traced_is_one_of_the_tasks_or_is_let_go() -> None:
         assert other.poll() is None
 
 
-def _touches_none(strange: Owner, pid: int) -> None:
+def _touches_none(strange: TaskOwner, pid: int) -> None:
     tasks = [pid]
     assert sockets.reused(tasks, strange) == frozenset()
     sockets.wake(tasks, frozenset(), strange)

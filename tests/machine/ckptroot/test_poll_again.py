@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.ckptroot.poll_again import wait_again
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from . import forged
 
@@ -88,5 +88,5 @@ def test_others_stay_as_they_are(tmp_path: Path, other: bytes) -> None:
 
 def test_what_is_cut_off_is_refused(tmp_path: Path) -> None:
     image = forged.write(tmp_path / "image", core()[:-1])
-    with pytest.raises(Refused, match="cut off"):
+    with pytest.raises(RequestRefused, match="cut off"):
         wait_again(image)

@@ -18,7 +18,7 @@ from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.payload import Payload
 from slurm_elastic.machine.ckptroot.private_tmp import PREFIX, PrivateTmp, sweep
 from slurm_elastic.machine.ckptroot.rights import as_user
-from slurm_elastic.machine.ckptroot.site import Site
+from slurm_elastic.machine.ckptroot.site import HelperSite
 from slurm_elastic.machine.ckptroot.tempfiles import TempFiles
 
 from .helpers import ROOT, aside, user_of
@@ -36,7 +36,7 @@ class Node:
         self.place.mkdir()
         self.place.chmod(0o1777)
         (top / "script").write_text("#!/bin/sh\n")
-        self.site = Site(cluster="t", directory=top / "shared", key=b"", reader=(0, 0))
+        self.site = HelperSite(cluster="t", directory=top / "shared", key=b"", reader=(0, 0))
         self.caller, self.payload = CALLER, Payload((str(top / "script"),), {}, "/", 0o22, 0, 0, ())
 
     def given(self, **environment: str) -> None:

@@ -17,13 +17,13 @@ import pytest
 from slurm_elastic.machine.ckptroot import log
 from slurm_elastic.machine.ckptroot import manifest as manifests
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.manifest import Manifest
+from slurm_elastic.machine.ckptroot.manifest import ImageManifest
 from slurm_elastic.machine.ckptroot.method import Method
-from slurm_elastic.machine.ckptroot.quota import Quota
+from slurm_elastic.machine.ckptroot.quota import JobQuota
 from slurm_elastic.machine.ckptroot.run import Run
 from slurm_elastic.machine.ckptroot.session import Session
-from slurm_elastic.machine.ckptroot.site import Amount, Refused, Site
-from slurm_elastic.machine.ckptroot.store import Meta, Request, Store
+from slurm_elastic.machine.ckptroot.site import Amount, HelperSite, RequestRefused
+from slurm_elastic.machine.ckptroot.store import HeadRequest, JobStore, Meta
 
 from .helpers import ROOT
 
@@ -43,9 +43,9 @@ class Node(Method):
     def start(self) -> None:
         self.done = "anew"
 
-    def restore(self, image: Path, manifest: Manifest) -> None:
+    def restore(self, image: Path, manifest: ImageManifest) -> None:
         if manifest.number in self.bad:
-            raise Refused("criu restore: exit 1")
+            raise RequestRefused("criu restore: exit 1")
         self.done = f"from {manifest.number}"
 
     def estimate_size(self) -> int:
@@ -72,8 +72,10 @@ class Job:
         (directory / "shared").mkdir(mode=0o755)
         (directory / "home").mkdir()
         os.chown(directory / "home", USER, USER)
-        self.site = Site(cluster="t", directory=directory / "shared", key=b"k" * 64, reader=(0, 0))
-        self.store = Store(self.site, 7)
+        self.site = HelperSite(
+            cluster="t", directory=directory / "shared", key=b"k" * 64, reader=(0, 0)
+        )
+        self.store = JobStore(self.site, 7)
         self.store.open()
         self.out = directory / "home" / "out"
         self.meta = Meta(7, "7", USER, USER, "criu", [str(self.out)])
@@ -97,7 +99,7 @@ class Job:
             file.write(text)
 
     def save(self) -> None:
-        self.session.carry_out(Request("a", "checkpoint", within=60.0))
+        self.session.carry_out(HeadRequest("a", "checkpoint", within=60.0))
 
     def promised(self) -> int:
         """Bytes, to its next save."""
@@ -165,7 +167,7 @@ def test_nor_after_a_save_that_failed_half_way(job: Job, monkeypatch: pytest.Mon
     job.writes(b"new 2\n")
     with monkeypatch.context() as full:
         full.setattr(manifests, "digests", refuse)
-        with pytest.raises(Refused, match="no space"):
+        with pytest.raises(RequestRefused, match="no space"):
             job.save()
     job.writes(b"new 3\n")
     job.save()
@@ -230,7 +232,7 @@ def test_an_image_that_became_larger_than_there_is_room_for_does_not_stay(
     job.run()
     monkeypatch.setattr(Node, "dump", dump)
     site = replace(job.site, job_quota=Amount("512K", size=1 << 19))
-    job.of.quota = Quota(site, 7, USER, job.store.path)
-    with pytest.raises(Refused, match="job_quota = 512K"):
+    job.of.quota = JobQuota(site, 7, USER, job.store.path)
+    with pytest.raises(RequestRefused, match="job_quota = 512K"):
         job.save()
     assert list((job.store.path / "images").iterdir()) == []

@@ -16,7 +16,7 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import inventory, tempfiles
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 from slurm_elastic.machine.ckptroot.tempfiles import TempFiles
 
 from .helpers import owner
@@ -460,10 +460,10 @@ def test_a_locked_file_that_changed_meanwhile_is_not_gone_on_with(
     inventory.check_locked(found)
     with open(path, "a") as file:
         file.write("another job's")
-    with pytest.raises(Refused, match="has changed since the job"):
+    with pytest.raises(RequestRefused, match="has changed since the job"):
         inventory.check_locked(found)
     os.unlink(path)
-    with pytest.raises(Refused, match="No such file"):
+    with pytest.raises(RequestRefused, match="No such file"):
         inventory.check_locked(found)
 
 

@@ -16,7 +16,7 @@ import pytest
 from slurm_elastic.machine.ckptroot import scratch
 from slurm_elastic.machine.ckptroot.rights import as_user
 from slurm_elastic.machine.ckptroot.scratch import Scratch
-from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
 from .helpers import ROOT, aside, user_of
 
@@ -25,16 +25,16 @@ USER = 65534
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def site() -> Iterator[HelperSite]:
     home = Path(tempfile.mkdtemp(prefix="se-scratch-", dir="/tmp"))
     home.chmod(0o755)
-    yield Site(
+    yield HelperSite(
         cluster="t", directory=home, key=b"k" * 64, reader=(USER, USER), scratch=home / "run"
     )
     shutil.rmtree(home)
 
 
-def test_what_is_roots_is_closed_and_users_find_their_way_past_it(site: Site) -> None:
+def test_what_is_roots_is_closed_and_users_find_their_way_past_it(site: HelperSite) -> None:
     path = Scratch(site.scratch, 1).path()
     assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (0, 0o700)
     assert site.scratch.stat().st_mode & 0o777 == 0o711
@@ -43,7 +43,7 @@ def test_what_is_roots_is_closed_and_users_find_their_way_past_it(site: Site) ->
     assert site.scratch.stat().st_mode & 0o777 == 0o711
 
 
-def test_the_users_part_is_his_and_cannot_be_filled(site: Site) -> None:
+def test_the_users_part_is_his_and_cannot_be_filled(site: HelperSite) -> None:
     def fills() -> list[object]:
         path = Scratch(site.scratch, 1).of_user(USER, USER)
         with as_user(user_of(USER, USER)):
@@ -58,7 +58,7 @@ def test_the_users_part_is_his_and_cannot_be_filled(site: Site) -> None:
     assert list((site.scratch / "1").iterdir()) == []
 
 
-def test_what_a_killed_session_left_goes_with_the_next_one(site: Site) -> None:
+def test_what_a_killed_session_left_goes_with_the_next_one(site: HelperSite) -> None:
     Scratch(
         site.scratch, 1
     ).path()  # its lock goes with the object's process; here it is still held
@@ -72,15 +72,15 @@ def test_what_a_killed_session_left_goes_with_the_next_one(site: Site) -> None:
     assert [path.name for path in site.scratch.iterdir()] == ["1"]
 
 
-def test_one_session_has_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_session_has_it(site: HelperSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "_LOCK_TIMEOUT_S", 0.1)
     Scratch(site.scratch, 1).path()
-    with pytest.raises(Refused, match="another session"):
+    with pytest.raises(RequestRefused, match="another session"):
         Scratch(site.scratch, 1).path()
 
 
 def test_a_session_that_removes_it_as_it_is_made_costs_no_job_its_checkpoints(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: HelperSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when many tasks of an array start on a node at once: each removes what is nobody's yet."""
     chmod, removed = os.chmod, []
@@ -97,7 +97,7 @@ def test_a_session_that_removes_it_as_it_is_made_costs_no_job_its_checkpoints(
 
 
 def test_a_session_that_is_removing_it_is_waited_for(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: HelperSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = site.scratch / "1"
     path.mkdir(parents=True)
@@ -117,7 +117,7 @@ def test_a_session_that_is_removing_it_is_waited_for(
 
 
 def test_what_was_made_anew_meanwhile_is_not_swept(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: HelperSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its session has the lock of the new directory, the sweeper that of one which is gone."""
     path = site.scratch / "1"
@@ -136,7 +136,7 @@ def test_what_was_made_anew_meanwhile_is_not_swept(
 
 
 @pytest.mark.parametrize("kind", ["link", "directory"])
-def test_somebody_elses_is_refused(site: Site, kind: str) -> None:
+def test_somebody_elses_is_refused(site: HelperSite, kind: str) -> None:
     site.scratch.mkdir(mode=0o711)
     path = site.scratch / "1"
     if kind == "link":
@@ -147,14 +147,14 @@ def test_somebody_elses_is_refused(site: Site, kind: str) -> None:
         (path / "file").touch()
     other = Scratch(site.scratch, 1)
     if kind == "link":
-        with pytest.raises(Refused, match="not root's own"):
+        with pytest.raises(RequestRefused, match="not root's own"):
             other.path()
         assert Path("/tmp").is_dir()
     else:  # of an earlier release, whose session is gone
         assert other.path().stat().st_uid == 0
 
 
-def test_it_goes_with_its_session_and_nothing_is_left_open(site: Site) -> None:
+def test_it_goes_with_its_session_and_nothing_is_left_open(site: HelperSite) -> None:
     before = len(os.listdir("/proc/self/fd"))
     one = Scratch(site.scratch, 1)
     one.close()
@@ -172,7 +172,7 @@ def test_it_goes_with_its_session_and_nothing_is_left_open(site: Site) -> None:
 
 
 def test_a_file_system_of_the_users_is_made_once_and_goes_first(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: HelperSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[object] = []
     monkeypatch.setattr(scratch, "unshare_mounts", lambda: done.append("unshare"))
@@ -189,19 +189,23 @@ def test_a_file_system_of_the_users_is_made_once_and_goes_first(
     assert len(done) == 3, "what is root's alone is not mounted"
 
 
-def test_one_that_cannot_be_bounded_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_be_bounded_is_refused(
+    site: HelperSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def denied() -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(scratch, "unshare_mounts", denied)
     one = Scratch(site.scratch, 1)
-    with pytest.raises(Refused, match="1: no file system of its own: Operation not permitted"):
+    with pytest.raises(
+        RequestRefused, match="1: no file system of its own: Operation not permitted"
+    ):
         one.of_user(USER, USER)
     one.close()
 
 
 def test_another_session_is_waited_for_five_seconds(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: HelperSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
     sleep = SimpleNamespace(
@@ -211,7 +215,7 @@ def test_another_session_is_waited_for_five_seconds(
     first = Scratch(site.scratch, 1)
     first.path()
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(Refused, match="another session has it"):
+    with pytest.raises(RequestRefused, match="another session has it"):
         Scratch(site.scratch, 1).path()
     assert clock == [6.0], "the first look after it"
     assert len(os.listdir("/proc/self/fd")) == before

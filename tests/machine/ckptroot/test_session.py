@@ -19,13 +19,13 @@ from slurm_elastic.machine.ckptroot import session as sessions
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.hold import Outcome
 from slurm_elastic.machine.ckptroot.job_state import JobState
-from slurm_elastic.machine.ckptroot.manifest import Manifest
+from slurm_elastic.machine.ckptroot.manifest import ImageManifest
 from slurm_elastic.machine.ckptroot.method import Method
 from slurm_elastic.machine.ckptroot.quota import Room
 from slurm_elastic.machine.ckptroot.run import Run
 from slurm_elastic.machine.ckptroot.session import Session, finish
-from slurm_elastic.machine.ckptroot.site import Refused, Site
-from slurm_elastic.machine.ckptroot.store import Meta, Request, Store
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
+from slurm_elastic.machine.ckptroot.store import HeadRequest, JobStore, Meta
 
 from .helpers import ROOT
 
@@ -59,12 +59,12 @@ class Node(Method):
         self.did.append(what)
         self.clock.now += self.takes
         if self.fails == what:
-            raise Refused(f"{what}: exit 1")
+            raise RequestRefused(f"{what}: exit 1")
 
     def start(self) -> None:
         self._may_fail("start")
 
-    def restore(self, image: Path, manifest: Manifest) -> None:
+    def restore(self, image: Path, manifest: ImageManifest) -> None:
         self._may_fail("restore")
 
     def put_back_files(self, image: Path, /) -> None:
@@ -134,8 +134,8 @@ class Bed:
         monkeypatch.setattr(sessions.job_state, "ask", lambda *_: self.answers.pop(0))
         self.told: list[str] = []
         monkeypatch.setattr(sessions.log, "write", lambda level, line: self.told.append(line))
-        self.site = Site(cluster="t", directory=directory / "shared", key=KEY, reader=(0, 0))
-        self.store = Store(self.site, 7)
+        self.site = HelperSite(cluster="t", directory=directory / "shared", key=KEY, reader=(0, 0))
+        self.store = JobStore(self.site, 7)
         for name in ("images", "keep"):
             (self.store.path / name).mkdir(parents=True)
         self.out = directory / "out"
@@ -182,7 +182,7 @@ class Bed:
     def save(
         self, *, stop: bool = False, within: float = 60.0, closes: bool = False
     ) -> tuple[str, int]:
-        return self.session.carry_out(Request("a", "checkpoint", stop, within, closes))
+        return self.session.carry_out(HeadRequest("a", "checkpoint", stop, within, closes))
 
 
 @pytest.fixture
@@ -345,10 +345,10 @@ def test_a_job_goes_on_once_where_its_image_cannot_be_read_again(
     run: Bed, monkeypatch: pytest.MonkeyPatch, stop: bool
 ) -> None:
     def read(image: Path, most: int) -> dict[str, tuple[int, str]]:
-        raise Refused("pages: input/output error")
+        raise RequestRefused("pages: input/output error")
 
     monkeypatch.setattr(manifests, "digests", read)
-    with pytest.raises(Refused, match="no checkpoint: pages: input/output error"):
+    with pytest.raises(RequestRefused, match="no checkpoint: pages: input/output error"):
         run.save(stop=stop)
     assert run.node.did.count("go on") == 1
     assert "stop" not in run.node.did
@@ -375,7 +375,7 @@ def test_requests_are_looked_for_as_often_as_configured(
     object.__setattr__(run.site, "poll", poll)
     looked: list[float] = []
 
-    def served(request: Request | None) -> None:
+    def served(request: HeadRequest | None) -> None:
         looked.append(run.clock.now)
         run.node.status = 0 if len(looked) == 4 else None
 
@@ -446,7 +446,7 @@ def test_one_that_nobody_requeued_says_so_and_goes_on(run: Bed) -> None:
 def test_a_request_is_carried_out_once_and_answered(run: Bed) -> None:
     run.session.serve(None)
     assert not (run.store.path / "status.json").exists()
-    one = Request("a", "checkpoint", within=60.0)
+    one = HeadRequest("a", "checkpoint", within=60.0)
     for _ in range(2):
         run.session.serve(one)
     assert run.node.did.count("dump") == 1
@@ -458,7 +458,7 @@ def test_a_request_is_carried_out_once_and_answered(run: Bed) -> None:
 
 
 def test_a_save_that_stops_the_job_is_answered_as_held(run: Bed) -> None:
-    run.session.serve(Request("a", "checkpoint", stop=True, within=60.0))
+    run.session.serve(HeadRequest("a", "checkpoint", stop=True, within=60.0))
     found = run.status()
     assert (found["state"], found["answer"]["ok"]) == ("held", True)
 
@@ -466,7 +466,7 @@ def test_a_save_that_stops_the_job_is_answered_as_held(run: Bed) -> None:
 def test_a_request_that_fails_is_answered_with_the_reason(
     run: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.session.serve(Request("a", "explode"))
+    run.session.serve(HeadRequest("a", "explode"))
     assert run.said() == ["explode: unknown request 'explode'"]
     wanted = {"request": "a", "ok": False, "message": "unknown request 'explode'"}
     assert run.status()["answer"] == wanted
@@ -475,19 +475,19 @@ def test_a_request_that_fails_is_answered_with_the_reason(
         raise MemoryError
 
     monkeypatch.setattr(run.store, "new_image", fails)
-    run.session.serve(Request("b", "checkpoint"))
+    run.session.serve(HeadRequest("b", "checkpoint"))
     assert run.said()[1] == "checkpoint: MemoryError"
 
 
 def test_a_release_of_what_is_not_held_changes_nothing(run: Bed) -> None:
-    assert run.session.carry_out(Request("a", "release")) == ("the job continues here", 0)
+    assert run.session.carry_out(HeadRequest("a", "release")) == ("the job continues here", 0)
     assert run.node.did == []
 
 
 def test_a_release_where_no_image_comes_back_is_refused(run: Bed) -> None:
     run.session.hold.until, run.answers = 2000.0, [RUNS]
-    with pytest.raises(Refused, match="no image could be brought back"):
-        run.session.carry_out(Request("a", "release"))
+    with pytest.raises(RequestRefused, match="no image could be brought back"):
+        run.session.carry_out(HeadRequest("a", "release"))
 
 
 # a save
@@ -510,10 +510,10 @@ def test_one_that_does_not_lets_it_go_on(run: Bed) -> None:
 def test_a_held_job_has_its_image_already(run: Bed) -> None:
     run.save(stop=True)
     assert run.save(stop=True) == ("the job is held already, image 1", 1)
-    with pytest.raises(Refused, match=r"^the job is held$"):
+    with pytest.raises(RequestRefused, match=r"^the job is held$"):
         run.save()
     (run.store.path / "images" / "1").rename(run.store.path / "images" / "1.new")
-    with pytest.raises(Refused, match=r"^the job is held$"):
+    with pytest.raises(RequestRefused, match=r"^the job is held$"):
         run.save(stop=True)
 
 
@@ -524,7 +524,9 @@ def test_an_image_that_is_late_counts_and_stops_nobody(run: Bed, takes: float, l
         text, number = run.save(stop=True)
         assert (text, number) == ("image 1: 6 bytes in 60.000 s", 1)
         return
-    with pytest.raises(Refused, match="image 1 is good, but late by the deadline: the job goes on"):
+    with pytest.raises(
+        RequestRefused, match="image 1 is good, but late by the deadline: the job goes on"
+    ):
         run.save(stop=True)
     assert run.node.did[-1] == "go on"
     assert "stop" not in run.node.did
@@ -543,7 +545,7 @@ def test_a_save_that_fails_leaves_no_image_and_the_job_runs(run: Bed, dumped: bo
         run.node.gathers = fails
     else:
         run.node.fails = "dump"
-    with pytest.raises(Refused, match=r"^no checkpoint: (dump: exit 1|\[Errno 28\])"):
+    with pytest.raises(RequestRefused, match=r"^no checkpoint: (dump: exit 1|\[Errno 28\])"):
         run.save(stop=True)
     assert ("go on" in run.node.did) is dumped
     assert "stop" not in run.node.did
@@ -570,11 +572,11 @@ def test_all_of_an_image_takes_no_more_than_the_room(run: Bed) -> None:
     run.node.gathers = lambda image: (image / "more").write_bytes(b"y" * 4096)
     run.out.write_bytes(b"z")
     run.room = (1 << 20) + 4096
-    with pytest.raises(Refused, match="more than 0 bytes of data to copy"):
+    with pytest.raises(RequestRefused, match="more than 0 bytes of data to copy"):
         run.save()
     run.room = (1 << 20) - 4096
     run.out.write_bytes(b"")
-    with pytest.raises(Refused, match="more than"):
+    with pytest.raises(RequestRefused, match="more than"):
         run.save()
     took = [what[1] for what in run.node.did if isinstance(what, tuple)]
     assert took[2] == 0, "never less than nothing"
@@ -596,7 +598,7 @@ def test_what_an_image_is_of_stands_in_its_manifest(run: Bed) -> None:
 
 
 def refused() -> int:
-    raise Refused("it has a terminal: x")
+    raise RequestRefused("it has a terminal: x")
 
 
 def test_a_promise_is_changed_where_the_job_has_grown_or_shrunk_by_a_tenth(run: Bed) -> None:
@@ -610,8 +612,8 @@ def test_no_room_is_said_once_for_each_kind_of_reason(
     run: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons = iter([
-        Refused("no room: 5 MiB needed"), Refused("no room: 6 MiB needed"),
-        OSError(116, "Stale file handle"), KeyError("riscv64"), Refused("it has a terminal: x"),
+        RequestRefused("no room: 5 MiB needed"), RequestRefused("no room: 6 MiB needed"),
+        OSError(116, "Stale file handle"), KeyError("riscv64"), RequestRefused("it has a terminal: x"),
     ])  # fmt: skip
 
     def need() -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.ckptroot import site as sites
-from slurm_elastic.machine.ckptroot.site import Amount, Refused, Site
+from slurm_elastic.machine.ckptroot.site import Amount, HelperSite, RequestRefused
 
 from .helpers import ROOT
 
@@ -23,7 +23,7 @@ def test_the_defaults_are_those_of_the_example() -> None:
         name, equals, value = line.removeprefix("# ").partition(" = ")
         if line.startswith("# ") and equals:
             said[name] = value.split()[0]
-    site = Site(cluster="t", directory=Path("/"), key=b"", reader=(0, 0))
+    site = HelperSite(cluster="t", directory=Path("/"), key=b"", reader=(0, 0))
     texts = {name: str(getattr(site, name, "")).removesuffix(".0") for name in said}
     known = {"key": "/etc/slurm-elastic/ckpt.key", "slurm_user": "slurm", "slurm_conf": "none",
              "stage": "none"}  # fmt: skip
@@ -60,17 +60,17 @@ def test_it_is_read(config: Path, tmp_path: Path) -> None:
 def test_what_is_not_roots_alone_is_refused(config: Path, tmp_path: Path, name: str) -> None:
     place, mode = tmp_path / name, (tmp_path / name).stat().st_mode
     place.chmod(0o777)
-    with pytest.raises(Refused, match="may be written by others"):
+    with pytest.raises(RequestRefused, match="may be written by others"):
         sites.read(str(config))
     place.chmod(mode & 0o7777)
     os.chown(place, 65534, 65534)
-    with pytest.raises(Refused, match="not to root"):
+    with pytest.raises(RequestRefused, match="not to root"):
         sites.read(str(config))
     os.chown(place, 0, 0)
     if name != ".":
         place.rename(tmp_path / "elsewhere")
         place.symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(Refused, match="a link"):
+        with pytest.raises(RequestRefused, match="a link"):
             sites.read(str(config))
 
 
@@ -78,14 +78,14 @@ def test_a_key_has_at_least_32_bytes(config: Path, tmp_path: Path) -> None:
     assert sites.read(str(config)).key == b"k" * 32
     (tmp_path / "key").chmod(0o600)
     (tmp_path / "key").write_bytes(b"k" * 31)
-    with pytest.raises(Refused, match="the key has fewer than 32 bytes"):
+    with pytest.raises(RequestRefused, match="the key has fewer than 32 bytes"):
         sites.read(str(config))
 
 
 @pytest.mark.parametrize("mode", [0o410, 0o404, 0o440, 0o401])
 def test_a_key_is_for_root_alone(config: Path, tmp_path: Path, mode: int) -> None:
     (tmp_path / "key").chmod(mode)
-    with pytest.raises(Refused, match="key may be read by others"):
+    with pytest.raises(RequestRefused, match="key may be read by others"):
         sites.read(str(config))
 
 
@@ -113,7 +113,7 @@ BAD = [*(("keep_free", text, "keep_free is") for text in ("", "all", "-1G", "5",
 @pytest.mark.parametrize(("name", "text", "why"), BAD)
 def test_others_are_refused_with_the_reason(config: Path, name: str, text: str, why: str) -> None:
     config.write_text(f"{config.read_text()}{name} = {text}\n")
-    with pytest.raises(Refused, match=f"{config}: .*{why}"):
+    with pytest.raises(RequestRefused, match=f"{config}: .*{why}"):
         sites.read(str(config))
 
 
@@ -128,7 +128,7 @@ def test_no_more_than_a_mebibyte_is_read(config: Path) -> None:
     config.write_text(text + "#" * ((1 << 20) - len(text)))
     sites.read(str(config))
     config.write_text(text + "#" * ((1 << 20) + 1 - len(text)))
-    with pytest.raises(Refused, match="more than 1048576 bytes long"):
+    with pytest.raises(RequestRefused, match="more than 1048576 bytes long"):
         sites.read(str(config))
 
 
@@ -144,25 +144,25 @@ def test_a_place_that_others_write_is_roots_only_where_it_is_sticky(
     if fine:
         sites.trust(tmp_path / "it", directory=True)
         return
-    with pytest.raises(Refused, match="it may be written by others"):
+    with pytest.raises(RequestRefused, match="it may be written by others"):
         sites.trust(tmp_path / "it", directory=True)
 
 
 @pytest.mark.parametrize("path", ["a/b", "/a/../b"])
 def test_only_whole_paths_are_trusted(path: str) -> None:
-    with pytest.raises(Refused, match="not an absolute path"):
+    with pytest.raises(RequestRefused, match="not an absolute path"):
         sites.trust(Path(path))
 
 
 def test_what_is_no_file_or_no_directory_is_told(config: Path, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=f"^{tmp_path}: not a file$"):
+    with pytest.raises(RequestRefused, match=f"^{tmp_path}: not a file$"):
         sites.trust(tmp_path)
-    with pytest.raises(Refused, match=f"^{config}: not a directory$"):
+    with pytest.raises(RequestRefused, match=f"^{config}: not a directory$"):
         sites.trust(config, directory=True)
     below = config / "file"
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "file").touch()
     config.unlink()
     config.symlink_to(tmp_path / "real")
-    with pytest.raises(Refused, match=f"^{config}: a link$"):
+    with pytest.raises(RequestRefused, match=f"^{config}: a link$"):
         sites.trust(below)

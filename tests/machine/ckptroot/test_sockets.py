@@ -13,7 +13,7 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import kernel, sockets
 from slurm_elastic.machine.ckptroot.images import Stream
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from .helpers import ROOT, owner
 
@@ -116,7 +116,7 @@ def test_sockets_that_nobody_could_wake_are_not_put_to_rest(
 ) -> None:
     pair(only)
     monkeypatch.setattr(kernel, "PIDFD_GETFD", -1)
-    with pytest.raises(Refused, match="cannot be opened: Function not implemented"):
+    with pytest.raises(RequestRefused, match="cannot be opened: Function not implemented"):
         sockets.reused([os.getpid()], owner(os.geteuid()))
     monkeypatch.setattr(kernel.ctypes, "get_errno", lambda: errno.EBADF)
     assert sockets.reused([1 << 30, os.getpid()], owner(os.geteuid())) == frozenset(), (
@@ -148,7 +148,7 @@ def test_ends_that_agree_are_at_rest() -> None:
 def test_ends_of_which_one_lacks_what_the_other_has_no_longer_are_refused(
     found: list[Stream],
 ) -> None:
-    with pytest.raises(Refused, match="could not be saved at rest"):
+    with pytest.raises(RequestRefused, match="could not be saved at rest"):
         sockets.check_streams(found)
 
 
@@ -165,7 +165,7 @@ def test_a_datagram_that_is_not_read_yet_is_in_no_image(
     sockets.check_datagrams(HERE)
     one.sendto(b"datagram", one.getsockname())
     if refused:
-        with pytest.raises(Refused, match="datagrams could not be saved at rest"):
+        with pytest.raises(RequestRefused, match="datagrams could not be saved at rest"):
             sockets.check_datagrams(HERE)
     else:
         sockets.check_datagrams(HERE)

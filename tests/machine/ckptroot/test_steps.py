@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.ckptroot import steps
-from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
 from .helpers import ROOT
 
@@ -23,7 +23,7 @@ Start = Callable[..., int]
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def site() -> Iterator[HelperSite]:
     """Its programs may be run by any user."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
@@ -32,11 +32,11 @@ def site() -> Iterator[Site]:
             shutil.copy("/bin/sleep", place / program)
         (place / "slurmstepd").symlink_to("slurmstepd-wlm")
         stepd = str(place / "slurmstepd")
-        yield Site(cluster="t", directory=place, key=b"", reader=(0, 0), slurmstepd=stepd)
+        yield HelperSite(cluster="t", directory=place, key=b"", reader=(0, 0), slurmstepd=stepd)
 
 
 @pytest.fixture
-def start(site: Site) -> Iterator[Start]:
+def start(site: HelperSite) -> Iterator[Start]:
     """Start a program of the site's directory with that title; its number."""
     begun: list[subprocess.Popen[bytes]] = []
 
@@ -63,10 +63,10 @@ def start(site: Site) -> Iterator[Start]:
     ],
 )
 def test_a_job_with_a_step_on_its_node_is_not_saved(
-    site: Site, start: Start, title: str, step: str
+    site: HelperSite, start: Start, title: str, step: str
 ) -> None:
     start("slurmstepd-wlm", f"slurmstepd: {title}")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         steps.check(site, JOB, (), "criu")
     said = f"it runs a step (srun), which criu does not save: {JOB}.{step}"
     assert str(refused.value) == said
@@ -86,23 +86,23 @@ def test_a_job_with_a_step_on_its_node_is_not_saved(
     ],
 )
 def test_what_is_no_step_of_this_job_does_not_keep_it(
-    site: Site, start: Start, program: str, title: str, uid: int
+    site: HelperSite, start: Start, program: str, title: str, uid: int
 ) -> None:
     """Its script, another job's steps, and what a user has given that name."""
     pid = start(program, title, uid)
     steps.check(site, JOB, (pid,), "criu")
 
 
-def test_an_srun_that_has_no_step_yet_keeps_its_job(site: Site, start: Start) -> None:
+def test_an_srun_that_has_no_step_yet_keeps_its_job(site: HelperSite, start: Start) -> None:
     pid, other = start("srun", "anything", 65534), start("python3", "srun", 65534)
     steps.check(site, JOB, (other,), "criu")
     with pytest.raises(
-        Refused, match=r"a step \(srun\), which dmtcp does not save: one that begins"
+        RequestRefused, match=r"a step \(srun\), which dmtcp does not save: one that begins"
     ):
         steps.check(site, JOB, (other, pid), "dmtcp")
 
 
-def test_a_process_that_has_ended_is_no_step(site: Site, start: Start) -> None:
+def test_a_process_that_has_ended_is_no_step(site: HelperSite, start: Start) -> None:
     pid = start("srun", "srun")
     os.kill(pid, 9)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

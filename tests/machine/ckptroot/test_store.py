@@ -16,9 +16,9 @@ from slurm_elastic.machine.ckptroot import files
 from slurm_elastic.machine.ckptroot import manifest as manifests
 from slurm_elastic.machine.ckptroot import store as stores
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.manifest import Manifest
-from slurm_elastic.machine.ckptroot.site import Refused, Site
-from slurm_elastic.machine.ckptroot.store import Meta, Request, Store, Taken
+from slurm_elastic.machine.ckptroot.manifest import ImageManifest
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
+from slurm_elastic.machine.ckptroot.store import HeadRequest, JobStore, Meta, Taken
 
 from .helpers import ROOT
 
@@ -26,24 +26,24 @@ pytestmark = ROOT
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(Site(cluster="t", directory=tmp_path, key=b"k" * 64, reader=(0, 1234)), 7)
+def store(tmp_path: Path) -> JobStore:
+    made = JobStore(HelperSite(cluster="t", directory=tmp_path, key=b"k" * 64, reader=(0, 1234)), 7)
     (made.path / "images").mkdir(parents=True)
     return made
 
 
-def names(store: Store) -> list[str]:
+def names(store: JobStore) -> list[str]:
     return sorted(os.listdir(store.path / "images"))
 
 
-def image(store: Store, name: str) -> Path:
+def image(store: JobStore, name: str) -> Path:
     path = store.path / "images" / name
     path.mkdir()
     (path / "pages").write_bytes(b"memory")
     return path
 
 
-def test_images_are_those_that_are_whole_the_newest_first(store: Store) -> None:
+def test_images_are_those_that_are_whole_the_newest_first(store: JobStore) -> None:
     for name in ("9", "10", "2", "11.new", "x"):
         image(store, name)
     assert [path.name for path in store.images()] == ["10", "9", "2"]
@@ -51,7 +51,7 @@ def test_images_are_those_that_are_whole_the_newest_first(store: Store) -> None:
     assert store.images() == []
 
 
-def test_a_new_one_has_the_next_number_and_what_was_half_done_is_gone(store: Store) -> None:
+def test_a_new_one_has_the_next_number_and_what_was_half_done_is_gone(store: JobStore) -> None:
     assert store.new_image().name == "1.new"
     for name in ("2", "9", "10.new"):
         image(store, name)
@@ -64,14 +64,14 @@ def test_a_new_one_has_the_next_number_and_what_was_half_done_is_gone(store: Sto
 
 
 def test_one_that_cannot_be_dropped_costs_no_other(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = image(store, "1"), image(store, "2")
     real = files.remove
 
     def busy(path: Path) -> None:
         if path == one:
-            raise Refused("it is in use")
+            raise RequestRefused("it is in use")
         real(path)
 
     monkeypatch.setattr(files, "remove", busy)
@@ -81,7 +81,7 @@ def test_one_that_cannot_be_dropped_costs_no_other(
     assert store.lines[-1].endswith("image 1 stays: it is in use")
 
 
-def test_a_file_of_roots_is_replaced_in_one_step(store: Store) -> None:
+def test_a_file_of_roots_is_replaced_in_one_step(store: JobStore) -> None:
     (store.path / "status.json.new").write_text("left by one that was killed")
     for content in (b"one", b"other"):
         store.replace("status.json", content, 0o640)
@@ -92,7 +92,7 @@ def test_a_file_of_roots_is_replaced_in_one_step(store: Store) -> None:
     assert sorted(os.listdir(store.path)) == ["images", "status.json"]
 
 
-def test_the_last_fifty_sentences_are_kept(store: Store) -> None:
+def test_the_last_fifty_sentences_are_kept(store: JobStore) -> None:
     for number in range(60):
         store.add_log_line(f"line {number}")
     assert [line.split(" ", 1)[1] for line in store.lines] == [f"line {n}" for n in range(10, 60)]
@@ -104,7 +104,7 @@ def test_the_last_fifty_sentences_are_kept(store: Store) -> None:
 BEGUN = Meta(7, "7", 1, 1, "criu", ["/out"])
 
 
-def test_what_an_earlier_run_said_of_the_job_is_read(store: Store) -> None:
+def test_what_an_earlier_run_said_of_the_job_is_read(store: JobStore) -> None:
     store.replace("meta.json", json.dumps(asdict(BEGUN)).encode(), 0o600)
     assert store.meta() == BEGUN
     os.chown(store.path / "meta.json", 1, 1)
@@ -112,14 +112,14 @@ def test_what_an_earlier_run_said_of_the_job_is_read(store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"job": 7, "more": 1}'])
-def test_what_makes_no_sense_is_nothing(store: Store, content: bytes) -> None:
+def test_what_makes_no_sense_is_nothing(store: JobStore, content: bytes) -> None:
     assert store.meta() is None
     store.replace("meta.json", content, 0o600)
     assert store.meta() is None
 
 
 @pytest.mark.parametrize(("name", "most"), [("meta.json", 1 << 20), ("request", 4096)])
-def test_no_more_is_read_than_is_written_there(store: Store, name: str, most: int) -> None:
+def test_no_more_is_read_than_is_written_there(store: JobStore, name: str, most: int) -> None:
     values = asdict(BEGUN) if name == "meta.json" else {"id": "1", "verb": "release"}
     read = store.meta if name == "meta.json" else store.request
     text = json.dumps(values)
@@ -129,24 +129,26 @@ def test_no_more_is_read_than_is_written_there(store: Store, name: str, most: in
     assert read() is None
 
 
-def test_a_request_says_what_it_wants_and_for_how_long(store: Store) -> None:
-    def request(**values: object) -> Request | None:
+def test_a_request_says_what_it_wants_and_for_how_long(store: JobStore) -> None:
+    def request(**values: object) -> HeadRequest | None:
         store.replace("request", json.dumps(values).encode(), 0o600)
         return store.request()
 
-    assert request(id=1, verb="release") == Request("1", "release", stop=False, within=0.0)
+    assert request(id=1, verb="release") == HeadRequest("1", "release", stop=False, within=0.0)
     closing = request(id=1, verb="checkpoint", tcp="close")
-    assert closing == Request("1", "checkpoint", closes=True)
-    assert request(id=1, verb="checkpoint", tcp=True) == Request("1", "checkpoint", closes=False)
-    wanted = Request("2", "checkpoint", stop=True, within=5.0)
+    assert closing == HeadRequest("1", "checkpoint", closes=True)
+    assert request(id=1, verb="checkpoint", tcp=True) == HeadRequest(
+        "1", "checkpoint", closes=False
+    )
+    wanted = HeadRequest("2", "checkpoint", stop=True, within=5.0)
     assert request(id="2", verb="checkpoint", stop=True, within=5) == wanted
-    assert Request("1", "release") == Request("1", "release", stop=False, within=0.0)
+    assert HeadRequest("1", "release") == HeadRequest("1", "release", stop=False, within=0.0)
 
 
 @pytest.mark.parametrize(("owner", "taken"), [(1233, True), (0, True), (1234, False), (7, False)])
 def test_a_request_is_slurmusers_or_roots(tmp_path: Path, owner: int, *, taken: bool) -> None:
-    site = Site(cluster="t", directory=tmp_path, key=b"k" * 64, reader=(1233, 1234))
-    store = Store(site, 7)
+    site = HelperSite(cluster="t", directory=tmp_path, key=b"k" * 64, reader=(1233, 1234))
+    store = JobStore(site, 7)
     store.path.mkdir(parents=True)
     store.replace("request", json.dumps({"id": 1, "verb": "release"}).encode(), 0o600)
     os.chown(store.path / "request", owner, 0)
@@ -157,14 +159,14 @@ def test_a_request_is_slurmusers_or_roots(tmp_path: Path, owner: int, *, taken: 
 
 
 @pytest.fixture
-def sealed(store: Store) -> Callable[[], Path]:
+def sealed(store: JobStore) -> Callable[[], Path]:
     """One more image, complete."""
 
     def accept() -> Path:
         path = store.new_image()
         (path / "pages").write_bytes(b"memory")
         number = int(path.name.partition(".")[0])
-        made = Manifest(
+        made = ImageManifest(
             cluster="t", job=7, label="7", attempt=0, number=number, method="criu", uid=1, gid=1,
             node="n1", taken=1.5, seconds=0.1, pid=1001, versions={},
             files=manifests.digests(path), writing={"/out": 3},
@@ -175,7 +177,7 @@ def sealed(store: Store) -> Callable[[], Path]:
 
 
 def test_two_images_are_kept_and_the_head_is_told_of_the_good_ones(
-    store: Store, sealed: Callable[[], Path]
+    store: JobStore, sealed: Callable[[], Path]
 ) -> None:
     paths = [sealed() for _ in range(3)]
     assert names(store) == ["2", "3"]
@@ -196,7 +198,7 @@ def test_two_images_are_kept_and_the_head_is_told_of_the_good_ones(
 
 
 def test_images_that_cannot_be_listed_now_are_the_last_known(
-    store: Store, sealed: Callable[[], Path]
+    store: JobStore, sealed: Callable[[], Path]
 ) -> None:
     sealed()
     store.publish("running")
@@ -207,7 +209,7 @@ def test_images_that_cannot_be_listed_now_are_the_last_known(
 
 
 def test_a_job_that_is_removed_is_none_from_the_first_moment(
-    store: Store, sealed: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+    store: JobStore, sealed: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sealed()
     left: list[str] = []
@@ -219,7 +221,7 @@ def test_a_job_that_is_removed_is_none_from_the_first_moment(
 
 
 def test_nothing_is_deleted_that_is_open_as_nfs_would_keep_it_and_its_directory(
-    store: Store, sealed: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+    store: JobStore, sealed: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unlink(name: str, *, dir_fd: int) -> None:
         found = os.stat(name, dir_fd=dir_fd)
@@ -238,10 +240,10 @@ def test_nothing_is_deleted_that_is_open_as_nfs_would_keep_it_and_its_directory(
 
 
 def test_a_run_that_waits_for_the_lock_of_a_directory_that_goes_makes_its_own(
-    store: Store,
+    store: JobStore,
 ) -> None:
     store.open()
-    other = Store(store.site, 7)
+    other = JobStore(store.site, 7)
     with pytest.raises(Taken):
         other.open()
     store.remove()
@@ -250,11 +252,11 @@ def test_a_run_that_waits_for_the_lock_of_a_directory_that_goes_makes_its_own(
     other.close()
 
 
-def test_a_lock_that_was_not_got_is_not_kept_open(store: Store) -> None:
+def test_a_lock_that_was_not_got_is_not_kept_open(store: JobStore) -> None:
     store.open()
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Taken, match="job 7 is driven by another process already"):
-        Store(store.site, 7).open()
+        JobStore(store.site, 7).open()
     assert len(os.listdir("/proc/self/fd")) == before
     store.close()
     store.close()
@@ -262,7 +264,7 @@ def test_a_lock_that_was_not_got_is_not_kept_open(store: Store) -> None:
 
 
 def test_where_a_file_system_has_no_such_rights_the_script_is_its_users(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "let_run", lambda descriptor, uid: False)
     before = len(os.listdir("/proc/self/fd"))
@@ -279,11 +281,11 @@ def test_the_jobs_own_script_is_what_follows_the_launcher(tmp_path: Path) -> Non
     script.write_bytes(b"launcher\n#__SLURM_ELASTIC_SCRIPT__\n#!/bin/sh\nits own\n")
     assert stores.read_script(caller, str(script)) == b"#!/bin/sh\nits own\n"
     script.write_bytes(b"#!/bin/sh\n")
-    with pytest.raises(Refused, match="the script has no mark of the launcher"):
+    with pytest.raises(RequestRefused, match="the script has no mark of the launcher"):
         stores.read_script(caller, str(script))
     os.truncate(script, (64 << 20) + 1)
-    with pytest.raises(Refused, match="more than 67108864"):
+    with pytest.raises(RequestRefused, match="more than 67108864"):
         stores.read_script(caller, str(script))
     script.unlink()
-    with pytest.raises(Refused, match="the script cannot be read: No such file"):
+    with pytest.raises(RequestRefused, match="the script cannot be read: No such file"):
         stores.read_script(caller, str(script))

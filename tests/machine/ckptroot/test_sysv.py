@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.ckptroot import sysv
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from .helpers import ROOT
 
@@ -26,7 +26,7 @@ sys.stdin.readline()
 """
 
 
-def held(code: str) -> sysv.Held | None:
+def held(code: str) -> sysv.HeldObjects | None:
     """The report on the IPC namespace of a process that has run ``code``."""
     words = ["unshare", "--ipc", "/usr/bin/python3", "-c", HOLDS, code]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
@@ -58,11 +58,14 @@ def held(code: str) -> sysv.Held | None:
 def test_what_is_there_is_found_with_what_is_in_nobodys_memory(
     code: str, found: tuple[int, bool] | None
 ) -> None:
-    assert held(code) == (sysv.Held(*found) if found else None)
+    assert held(code) == (sysv.HeldObjects(*found) if found else None)
 
 
 def test_a_namespace_that_cannot_be_entered_is_told() -> None:
-    with open("/dev/null") as file, pytest.raises(Refused, match="System V IPC cannot be read"):
+    with (
+        open("/dev/null") as file,
+        pytest.raises(RequestRefused, match="System V IPC cannot be read"),
+    ):
         sysv.held(file.fileno())
 
 
@@ -72,7 +75,7 @@ def test_a_look_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
         raise subprocess.TimeoutExpired("head", timeout)
 
     monkeypatch.setattr(sysv.subprocess, "run", hangs)
-    with pytest.raises(Refused, match="not read within 30 s"):
+    with pytest.raises(RequestRefused, match="not read within 30 s"):
         sysv.held(3)
 
 
@@ -85,7 +88,7 @@ def test_what_is_to_be_undone_is_known() -> None:
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
             assert one.stdout is not None
             assert one.stdout.readline() == b"up\n"
-            expected = pytest.raises(Refused, match="SEM_UNDO") if refused else nullcontext()
+            expected = pytest.raises(RequestRefused, match="SEM_UNDO") if refused else nullcontext()
             with expected, subprocess.Popen(["sleep", "600"]) as plain:
                 try:
                     sysv.check_undone([1 << 30, one.pid], plain.pid)
@@ -96,7 +99,7 @@ def test_what_is_to_be_undone_is_known() -> None:
 
 def test_a_kernel_that_does_not_tell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysv, "_KCMP", dict.fromkeys(sysv._KCMP, -1))
-    with pytest.raises(Refused, match="cannot be looked into: Function not implemented"):
+    with pytest.raises(RequestRefused, match="cannot be looked into: Function not implemented"):
         sysv.check_undone([os.getpid()], os.getpid())
 
 

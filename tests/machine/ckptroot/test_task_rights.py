@@ -12,7 +12,7 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import capabilities, task_rights
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from .helpers import ROOT
 
@@ -168,7 +168,7 @@ def test_what_cannot_come_back_is_not_saved(
         pytest.skip("all that is started here has a seccomp filter")
     tasks = start(kind)
     if why:
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(RequestRefused, match=why):
             task_rights.check(tasks, NOBODY)
     else:
         assert task_rights.check(tasks, NOBODY) > 0

@@ -19,7 +19,7 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import inventory, mounts, proc, tempfiles, walk
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 from slurm_elastic.machine.ckptroot.tempfiles import TempFiles
 
 from .helpers import ROOT
@@ -104,7 +104,9 @@ def test_what_is_in_a_directory_that_its_owner_may_not_write_is_there_again(
 def test_a_directory_whose_files_cannot_be_seen_is_a_reason_to_refuse(place: Path) -> None:
     one = new(place)
     as_user("os.mkdir('a'); open('a/in', 'w').write('1'); os.chmod('a', 0o300)", place)
-    with pytest.raises(Refused, match="/a cannot be looked through with the rights of its user"):
+    with pytest.raises(
+        RequestRefused, match="/a cannot be looked through with the rights of its user"
+    ):
         one.own_files(())
 
 
@@ -230,7 +232,7 @@ def test_beside_other_processes_of_its_user_only_its_own_travels(
     as_user(f"open('{own}/closed', 'w').write('mine')", place)
     assert set(one.own_files(())) == {str(own), f"{own}/closed"}
     as_user("open('whose', 'w').write('?')", place)
-    with pytest.raises(Refused, match="may be its own or that of another process"):
+    with pytest.raises(RequestRefused, match="may be its own or that of another process"):
         one.own_files(())
     assert str(place / "whose") in one.own_files((other.pid,)), "no other process is left"
     one.discard()
@@ -265,7 +267,7 @@ def test_what_the_job_has_begun_a_moment_ago_is_no_other_process(place: Path) ->
             assert outer.stdout.readline() == b"up\n"
             children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text()
             assert str(place / "closed") in one.own_files((outer.pid, int(children)))
-            with pytest.raises(Refused, match="may be its own or that of another process"):
+            with pytest.raises(RequestRefused, match="may be its own or that of another process"):
                 one.own_files((int(children),))
         finally:
             outer.kill()
@@ -295,7 +297,9 @@ def test_too_much_is_refused_with_the_amount(place: Path, monkeypatch: pytest.Mo
     one = new(place)
     as_user("open('big', 'wb').write(b'x' * (3 << 20))", place)
     monkeypatch.setattr(tempfiles, "MAX_DATA_BYTES", 2 << 20)
-    with pytest.raises(Refused, match=r"it has 3 MiB of files in .*, 2 MiB at most travel with it"):
+    with pytest.raises(
+        RequestRefused, match=r"it has 3 MiB of files in .*, 2 MiB at most travel with it"
+    ):
         one.own_files(())
 
 
@@ -313,7 +317,7 @@ def test_nothing_of_another_user_is_touched_on_the_way_back(place: Path) -> None
     (place / "file").symlink_to(secret / "in")
     subprocess.run(["rm", "-r", place / "dir"], check=True)
     (place / "dir").symlink_to(secret)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         new(place).unpack(image)
     assert (secret / "in").read_text() == "root's"
 
@@ -359,7 +363,9 @@ def test_too_many_files_where_it_has_its_own_are_a_reason_to_refuse(
     assert str(place / "shared" / f"{USER}.0") in one.own_files(())
     fill(place / "shared" / "deep", owner, 20)  # seen after its own, in whatever order names come
     os.chown(place / "shared" / "deep", owner, owner)
-    with pytest.raises(Refused, match=f"more than 10 files are in directories of uid {owner} in"):
+    with pytest.raises(
+        RequestRefused, match=f"more than 10 files are in directories of uid {owner} in"
+    ):
         one.own_files(())
 
 
@@ -430,7 +436,7 @@ def test_ten_thousand_files_travel_and_no_more(
     assert len(one.own_files(())) == 10_000
     walked.append((f"{place}/more", seen_as(10_000)))
     said = f"^it has 10001 files in {place}, 10000 at most travel with it$"
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(RequestRefused, match=said):
         one.own_files(())
 
 
@@ -441,7 +447,7 @@ def test_all_places_of_what_is_too_much_are_named_and_no_others(
     one.places = (str(place), "/dev/shm", "/var/tmp")
     blocks = (256 << 20) // 512
     walked += [(f"{place}/big", seen_as(1, blocks)), ("/dev/shm/more", seen_as(2, 1))]
-    with pytest.raises(Refused, match=f"of files in {place} and /dev/shm, 256 MiB"):
+    with pytest.raises(RequestRefused, match=f"of files in {place} and /dev/shm, 256 MiB"):
         one.own_files(())
 
 
@@ -451,7 +457,9 @@ def test_256_mib_travel_and_no_more(place: Path, walked: list[tuple[str, os.stat
     walked.append((f"{place}/big", seen_as(1, blocks)))
     one.own_files(())
     walked.append((f"{place}/more", seen_as(2, 1)))
-    with pytest.raises(Refused, match=f"256 MiB of files in {place}, 256 MiB at most travel"):
+    with pytest.raises(
+        RequestRefused, match=f"256 MiB of files in {place}, 256 MiB at most travel"
+    ):
         one.own_files(())
 
 
@@ -463,7 +471,7 @@ def test_a_directory_that_its_user_may_not_list_or_enter_is_told(
     if fine:
         assert len(new(place).own_files(())) == 1
     else:
-        with pytest.raises(Refused, match="dir cannot be looked through"):
+        with pytest.raises(RequestRefused, match="dir cannot be looked through"):
             new(place).own_files(())
 
 
@@ -495,7 +503,7 @@ def test_names_that_are_too_long_together_are_refused(
         if fits:
             one.pack(other, 1 << 20, ())
         else:
-            with pytest.raises(Refused, match=r"the names of its files .* are too long"):
+            with pytest.raises(RequestRefused, match=r"the names of its files .* are too long"):
                 one.pack(other, 1 << 20, ())
 
 
@@ -569,7 +577,9 @@ def test_another_process_may_be_at_work_on_what_is_in_the_way(
     place: Path, other: subprocess.Popen[bytes]
 ) -> None:
     as_user("open('file', 'w').write('1')", place)
-    with pytest.raises(Refused, match=f"file is there already, and may be of process {other.pid}$"):
+    with pytest.raises(
+        RequestRefused, match=f"file is there already, and may be of process {other.pid}$"
+    ):
         new(place).make_way(str(place / "file"))
     assert other.pid in proc.others_of(USER, ())
     assert other.pid not in proc.others_of(USER, (other.pid,))
@@ -584,7 +594,7 @@ def test_what_is_set_aside_has_the_next_free_name_of_a_thousand(place: Path) -> 
     new(place).make_way(str(place / "file"))
     assert (place / "file.before-7.999").read_text() == "new"
     (place / "file").touch()
-    with pytest.raises(Refused, match=r"file is there already$"):
+    with pytest.raises(RequestRefused, match=r"file is there already$"):
         new(place).make_way(str(place / "file"))
 
 
@@ -616,11 +626,13 @@ def test_the_places_of_a_look_have_no_bound_and_others_200000(
     look = walk.Walk(USER)
     assert [look.has_turn(ANOTHER, "/tmp") for _ in range(3)] == [True, True, False]
     look.used.add(ANOTHER)
-    with pytest.raises(Refused, match=f"more than 2 files are in directories of uid {ANOTHER}"):
+    with pytest.raises(
+        RequestRefused, match=f"more than 2 files are in directories of uid {ANOTHER}"
+    ):
         look.has_turn(ANOTHER, "/tmp")
     assert [look.has_turn(0, "/tmp") for _ in range(3)] == [True] * 3
     assert [look.has_turn(USER, "/tmp") for _ in range(2)] == [True, True]
-    with pytest.raises(Refused, match=f"of uid {USER} in /tmp"):
+    with pytest.raises(RequestRefused, match=f"of uid {USER} in /tmp"):
         look.has_turn(USER, "/tmp")
 
 
@@ -657,6 +669,6 @@ def test_lent_names_travel_and_go_here_and_there(place: Path) -> None:
 def test_a_name_outside_of_this_node_is_not_lent(place: Path) -> None:
     one = new(place)
     as_user("open('sem.kept', 'w').write('x'); os.link('sem.kept', 'link_remap.7')", place)
-    with pytest.raises(Refused, match=r"link remap .*: /shared/link_remap.8$"):
+    with pytest.raises(RequestRefused, match=r"link remap .*: /shared/link_remap.8$"):
         one.lend([f"{place}/link_remap.7", "/shared/link_remap.8"])
     assert [path.name for path in place.iterdir()] == ["sem.kept"]

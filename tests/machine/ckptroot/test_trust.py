@@ -14,8 +14,8 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import caller as callers
 from slurm_elastic.machine.ckptroot import job_state
-from slurm_elastic.machine.ckptroot.site import Refused, Site
-from slurm_elastic.machine.ckptroot.store import Meta, Store
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
+from slurm_elastic.machine.ckptroot.store import JobStore, Meta
 from slurm_elastic.machine.ckptroot.sweep import sweep
 
 from .helpers import ROOT
@@ -35,9 +35,11 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def site(home: Path) -> Site:
+def site(home: Path) -> HelperSite:
     (home / "shared").mkdir(mode=0o755)
-    return Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(NOBODY, NOBODY))
+    return HelperSite(
+        cluster="t", directory=home / "shared", key=b"k" * 64, reader=(NOBODY, NOBODY)
+    )
 
 
 def meta(**changes: object) -> Meta:
@@ -45,8 +47,8 @@ def meta(**changes: object) -> Meta:
 
 
 class TestJobDirectory:
-    def test_is_roots_and_closed(self, site: Site) -> None:
-        store = Store(site, 7)
+    def test_is_roots_and_closed(self, site: HelperSite) -> None:
+        store = JobStore(site, 7)
         store.open()
         store.begin(meta(), b"#!/bin/sh\n")
         modes = {p.name: (p.stat().st_uid, p.stat().st_mode & 0o7777) for p in store.path.iterdir()}
@@ -61,7 +63,9 @@ class TestJobDirectory:
         store.close()
 
     @pytest.mark.parametrize("squat", ["directory", "link", "file"])
-    def test_that_somebody_else_made_is_refused(self, site: Site, home: Path, squat: str) -> None:
+    def test_that_somebody_else_made_is_refused(
+        self, site: HelperSite, home: Path, squat: str
+    ) -> None:
         site.jobs.mkdir()
         path = site.jobs / "7"
         match squat:
@@ -73,11 +77,11 @@ class TestJobDirectory:
                 path.symlink_to(home / "target")
             case _:
                 path.touch()
-        with pytest.raises(Refused):
-            Store(site, 7).open()
+        with pytest.raises(RequestRefused):
+            JobStore(site, 7).open()
 
     def test_on_an_export_that_squashes_root_is_refused(
-        self, site: Site, monkeypatch: pytest.MonkeyPatch
+        self, site: HelperSite, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A directory that root makes there belongs to the user nobody."""
         made = os.mkdir
@@ -87,33 +91,33 @@ class TestJobDirectory:
             os.chown(path, NOBODY, NOBODY)
 
         monkeypatch.setattr(os, "mkdir", squashed)
-        with pytest.raises(Refused, match="no_root_squash"):
-            Store(site, 7).open()
+        with pytest.raises(RequestRefused, match="no_root_squash"):
+            JobStore(site, 7).open()
         assert not site.jobs.exists()
 
     def test_where_root_may_not_write_is_refused_with_the_likely_cause(
-        self, site: Site, monkeypatch: pytest.MonkeyPatch
+        self, site: HelperSite, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def squashed(path: str | os.PathLike[str], mode: int = 0o777) -> None:
             raise PermissionError(13, "Permission denied", str(path))
 
         monkeypatch.setattr(os, "mkdir", squashed)
         said = "root may not write there .Permission denied.: the export squashes root"
-        with pytest.raises(Refused, match=f"^{site.jobs}: {said}"):
-            Store(site, 7).open()
+        with pytest.raises(RequestRefused, match=f"^{site.jobs}: {said}"):
+            JobStore(site, 7).open()
 
-    def test_has_one_driver(self, site: Site) -> None:
-        first = Store(site, 7)
+    def test_has_one_driver(self, site: HelperSite) -> None:
+        first = JobStore(site, 7)
         first.open()
-        with pytest.raises(Refused, match="another process"):
-            Store(site, 7).open()
+        with pytest.raises(RequestRefused, match="another process"):
+            JobStore(site, 7).open()
         first.close()
-        second = Store(site, 7)
+        second = JobStore(site, 7)
         second.open()
         second.close()
 
-    def test_is_emptied_for_a_number_that_was_given_out_again(self, site: Site) -> None:
-        store = Store(site, 7)
+    def test_is_emptied_for_a_number_that_was_given_out_again(self, site: HelperSite) -> None:
+        store = JobStore(site, 7)
         store.open()
         store.begin(meta(), b"#!/bin/sh\n")
         (store.path / "images" / "1").mkdir()
@@ -136,16 +140,16 @@ class TestJobDirectory:
             "\0" * 99,
         ],
     )
-    def test_takes_no_request_that_cannot_be_read(self, site: Site, content: str) -> None:
-        store = Store(site, 7)
+    def test_takes_no_request_that_cannot_be_read(self, site: HelperSite, content: str) -> None:
+        store = JobStore(site, 7)
         store.open()
         store.begin(meta(), b"#!/bin/sh\n")
         (store.path / "request").write_text(content)
         assert store.request() is None
         store.close()
 
-    def test_takes_no_request_of_others_and_no_link(self, site: Site, home: Path) -> None:
-        store = Store(site, 7)
+    def test_takes_no_request_of_others_and_no_link(self, site: HelperSite, home: Path) -> None:
+        store = JobStore(site, 7)
         store.open()
         store.begin(meta(), b"#!/bin/sh\n")
         path = store.path / "request"
@@ -170,7 +174,7 @@ class TestCaller:
         monkeypatch.setattr(os, "getppid", lambda: 30)
 
     @pytest.fixture
-    def made(self, home: Path, site: Site) -> tuple[Site, Path]:
+    def made(self, home: Path, site: HelperSite) -> tuple[HelperSite, Path]:
         for name in ("sudo", "slurmstepd", "bash"):
             (home / name).touch()
         site = replace(site, sudo=f"{home}/sudo", slurmstepd=f"{home}/slurmstepd")
@@ -180,65 +184,65 @@ class TestCaller:
         (proc / "self").mkdir()
         return site, proc
 
-    def test_is_the_job_of_the_step(self, made: tuple[Site, Path], user: None) -> None:
+    def test_is_the_job_of_the_step(self, made: tuple[HelperSite, Path], user: None) -> None:
         found = callers.identify(made[0], proc=made[1])
         assert (found.job, found.uid, found.user) == (123, NOBODY, "nobody")
         assert found.environment == {b"A": b"1", b"B": b"x=y"}
 
     def test_titles_of_a_users_own_are_not_believed(
-        self, made: tuple[Site, Path], user: None, home: Path
+        self, made: tuple[HelperSite, Path], user: None, home: Path
     ) -> None:
         """``ln -s /usr/bin/sudo slurmstepd; exec -a 'slurmstepd: [99.batch]' ./slurmstepd ...``"""
         title = b"slurmstepd: [99.batch]\0"
         process(made[1], 30, f"{home}/sudo", 25, title=title)
         process(made[1], 25, f"{home}/bash", 20, title=title)
-        with pytest.raises(Refused, match="batch script itself"):
+        with pytest.raises(RequestRefused, match="batch script itself"):
             callers.identify(made[0], proc=made[1])
 
     def test_a_slurmstepd_that_is_not_root_is_not_believed(
-        self, made: tuple[Site, Path], user: None, home: Path
+        self, made: tuple[HelperSite, Path], user: None, home: Path
     ) -> None:
         title = b"slurmstepd: [99.batch]\0"
         process(made[1], 20, f"{home}/slurmstepd", 1, title=title, uids="1000 0 0 0")
-        with pytest.raises(Refused, match="batch script itself"):
+        with pytest.raises(RequestRefused, match="batch script itself"):
             callers.identify(made[0], proc=made[1])
 
     @pytest.mark.parametrize(
         "title", [b"slurmstepd: [123.0]\0", b"slurmstepd: [123.extern]\0", b""]
     )
     def test_other_steps_are_refused(
-        self, made: tuple[Site, Path], user: None, home: Path, title: bytes
+        self, made: tuple[HelperSite, Path], user: None, home: Path, title: bytes
     ) -> None:
         process(made[1], 20, f"{home}/slurmstepd", 1, title=title)
-        with pytest.raises(Refused, match="batch step"):
+        with pytest.raises(RequestRefused, match="batch step"):
             callers.identify(made[0], proc=made[1])
 
     def test_another_jobs_control_group_is_refused(
-        self, made: tuple[Site, Path], user: None
+        self, made: tuple[HelperSite, Path], user: None
     ) -> None:
         (made[1] / "self" / "cgroup").write_text(
             "0::/system.slice/slurmstepd.scope/job_77/step_batch\n"
         )
-        with pytest.raises(Refused, match="job 77"):
+        with pytest.raises(RequestRefused, match="job 77"):
             callers.identify(made[0], proc=made[1])
 
-    def test_its_own_control_group_is_fine(self, made: tuple[Site, Path], user: None) -> None:
+    def test_its_own_control_group_is_fine(self, made: tuple[HelperSite, Path], user: None) -> None:
         (made[1] / "self" / "cgroup").write_text("0::/x/job_123/step_batch/user/task_0\n")
         assert callers.identify(made[0], proc=made[1]).job == 123
 
     def test_without_sudo_nobody_is_believed(
-        self, made: tuple[Site, Path], user: None, home: Path
+        self, made: tuple[HelperSite, Path], user: None, home: Path
     ) -> None:
         process(made[1], 30, f"{home}/bash", 20)
-        with pytest.raises(Refused, match="sudo"):
+        with pytest.raises(RequestRefused, match="sudo"):
             callers.identify(made[0], proc=made[1])
 
     @pytest.mark.parametrize("uid", ["0", "", "-1", "99999999", "65534x"])
     def test_strange_users_are_refused(
-        self, made: tuple[Site, Path], user: None, monkeypatch: pytest.MonkeyPatch, uid: str
+        self, made: tuple[HelperSite, Path], user: None, monkeypatch: pytest.MonkeyPatch, uid: str
     ) -> None:
         monkeypatch.setenv("SUDO_UID", uid)
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             callers.identify(made[0], proc=made[1])
 
 
@@ -257,7 +261,7 @@ def process(
 
 class TestSweeper:
     @pytest.fixture
-    def swept(self, site: Site, home: Path) -> Site:
+    def swept(self, site: HelperSite, home: Path) -> HelperSite:
         """A site whose scontrol says what the file ``answer`` has."""
         script = home / "scontrol"
         script.write_text(
@@ -266,7 +270,7 @@ class TestSweeper:
         )
         script.chmod(0o755)
         site = replace(site, scontrol=str(script))
-        store = Store(site, 7)
+        store = JobStore(site, 7)
         store.open()
         store.begin(meta(), b"#!/bin/sh\n")
         store.close()
@@ -276,42 +280,44 @@ class TestSweeper:
         (home / "answer").write_text(f"JobId=7 UserId=x({uid}) JobState={state} Restarts=0\n")
 
     @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "REQUEUED", "SUSPENDED"])
-    def test_leaves_what_may_go_on(self, swept: Site, home: Path, state: str) -> None:
+    def test_leaves_what_may_go_on(self, swept: HelperSite, home: Path, state: str) -> None:
         self.say(home, state)
         assert sweep(swept) == []
         assert (swept.jobs / "7").exists()
 
     @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED", "TIMEOUT"])
-    def test_removes_what_is_over(self, swept: Site, home: Path, state: str) -> None:
+    def test_removes_what_is_over(self, swept: HelperSite, home: Path, state: str) -> None:
         self.say(home, state)
         assert len(sweep(swept)) == 1
         assert not (swept.jobs / "7").exists()
 
-    def test_removes_what_slurm_forgot(self, swept: Site, home: Path) -> None:
+    def test_removes_what_slurm_forgot(self, swept: HelperSite, home: Path) -> None:
         (home / "answer").write_text("slurm_load_jobs error: Invalid job id specified\n")
         assert len(sweep(swept)) == 1
 
-    def test_removes_nothing_on_doubt(self, swept: Site, home: Path) -> None:
+    def test_removes_nothing_on_doubt(self, swept: HelperSite, home: Path) -> None:
         (home / "answer").write_text("slurm_load_jobs error: Unable to contact slurm controller\n")
         assert sweep(swept) == []
         assert (swept.jobs / "7").exists()
 
-    def test_leaves_what_is_driven(self, swept: Site, home: Path) -> None:
+    def test_leaves_what_is_driven(self, swept: HelperSite, home: Path) -> None:
         self.say(home, "CANCELLED")
-        store = Store(swept, 7)
+        store = JobStore(swept, 7)
         store.open()
         assert sweep(swept) == []
         store.close()
 
-    @pytest.mark.parametrize("failure", [RecursionError(), MemoryError(), Refused("too much")])
+    @pytest.mark.parametrize(
+        "failure", [RecursionError(), MemoryError(), RequestRefused("too much")]
+    )
     def test_whatever_one_job_brings_about_keeps_no_other(
-        self, swept: Site, home: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+        self, swept: HelperSite, home: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
     ) -> None:
         (swept.jobs / "6").mkdir()
         self.say(home, "COMPLETED")
         asks = job_state.ask
 
-        def ask(site: Site, job: int) -> job_state.JobState | None:
+        def ask(site: HelperSite, job: int) -> job_state.JobState | None:
             if job == 6:
                 raise failure
             return asks(site, job)
@@ -322,14 +328,16 @@ class TestSweeper:
         assert not stays.endswith(": ")
         assert removed.startswith("job 7: removed")
 
-    def test_removes_directories_in_directories_however_deep(self, swept: Site, home: Path) -> None:
+    def test_removes_directories_in_directories_however_deep(
+        self, swept: HelperSite, home: Path
+    ) -> None:
         """As a user can make them in his own image's directory while it is written."""
         nest(swept.jobs / "7" / "images" / "1.new", 1100)
         self.say(home, "COMPLETED")
         assert len(sweep(swept)) == 1
         assert list(swept.jobs.iterdir()) == []
 
-    def test_leaves_strangers_alone(self, swept: Site, home: Path) -> None:
+    def test_leaves_strangers_alone(self, swept: HelperSite, home: Path) -> None:
         self.say(home, "COMPLETED")
         (swept.jobs / "blcr").mkdir()
         (swept.jobs / "8").symlink_to("/etc")

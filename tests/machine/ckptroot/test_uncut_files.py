@@ -12,7 +12,7 @@ import pytest
 
 from slurm_elastic.machine.ckptroot import uncut_files
 from slurm_elastic.machine.ckptroot.dmtcp_open_files import appended_files, check_files
-from slurm_elastic.machine.ckptroot.site import Refused
+from slurm_elastic.machine.ckptroot.site import RequestRefused
 
 from .helpers import ROOT, aside, eventually, user_of
 
@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def cut(place: Path, restored: Callable[[uncut_files.Keeper], None]) -> list[int]:
+def cut(place: Path, restored: Callable[[uncut_files.FileKeeper], None]) -> list[int]:
     """The sizes of both files after a child of the user's has cut them to 10 bytes."""
     handover = uncut_files.Handover.made()
     pid = os.fork()
@@ -59,11 +59,11 @@ def test_only_a_file_that_the_job_appends_to_is_left_uncut(place: Path) -> None:
 
 @ROOT
 def test_once_the_job_runs_its_own_calls_do_what_they_say(place: Path) -> None:
-    def restored(keeper: uncut_files.Keeper) -> None:
+    def restored(keeper: uncut_files.FileKeeper) -> None:
         keeper.restored()
         eventually(lambda: not pending(keeper))
 
-    def pending(keeper: uncut_files.Keeper) -> bool:
+    def pending(keeper: uncut_files.FileKeeper) -> bool:
         """Whether the keeper still has the end of our pipe open to read."""
         return "pipe" in "".join(
             os.readlink(f"/proc/{keeper.pid}/fd/{number}")
@@ -87,14 +87,14 @@ def test_where_calls_cannot_be_filtered_a_job_that_appends_is_refused(
 ) -> None:
     monkeypatch.setattr(uncut_files.platform, "machine", lambda: "riscv64")
     uncut_files.check_possible([])
-    with pytest.raises(Refused, match=r"^it appends to /a, as other jobs may"):
+    with pytest.raises(RequestRefused, match=r"^it appends to /a, as other jobs may"):
         uncut_files.check_possible(["/b", "/a"])
     handover = uncut_files.Handover.made()
     pid = os.fork()
     if pid == 0:
         handover.give()
         os._exit(0)
-    with pytest.raises(Refused, match=r"^DMTCP would cut /a"):
+    with pytest.raises(RequestRefused, match=r"^DMTCP would cut /a"):
         uncut_files.keep(handover, ["/a"], user_of(USER, USER))
     os.waitpid(pid, 0)
 
@@ -130,7 +130,7 @@ def test_what_a_job_appends_to_is_seen_and_what_never_had_a_name_is_refused(
         assert seen == [str(tmp_path / "append"), str(tmp_path / "both")]
         if kind == "temporary":
             with pytest.raises(
-                Refused, match=f"process {job.pid} has a file that never had a name"
+                RequestRefused, match=f"process {job.pid} has a file that never had a name"
             ):
                 check_files([job.pid])
         else:

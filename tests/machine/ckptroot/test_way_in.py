@@ -21,8 +21,8 @@ from slurm_elastic.machine.ckptroot import main as way_in
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.image_wait import ImageWait
 from slurm_elastic.machine.ckptroot.session import Session
-from slurm_elastic.machine.ckptroot.site import Site
-from slurm_elastic.machine.ckptroot.store import Meta, Store, Taken
+from slurm_elastic.machine.ckptroot.site import HelperSite
+from slurm_elastic.machine.ckptroot.store import JobStore, Meta, Taken
 
 from .helpers import ROOT
 
@@ -71,8 +71,8 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def site(home: Path) -> Site:
-    return Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(USER, USER))
+def site(home: Path) -> HelperSite:
+    return HelperSite(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(USER, USER))
 
 
 @pytest.fixture
@@ -120,9 +120,9 @@ def test_a_job_whose_environment_cannot_be_known_does_not_run_with_another(
     assert done.stderr == "slurm-elastic: not started by sudo\n"
 
 
-def test_what_fails_in_a_job_that_has_started_does_not_start_it_again(site: Site) -> None:
+def test_what_fails_in_a_job_that_has_started_does_not_start_it_again(site: HelperSite) -> None:
     """Its processes end with ours; two of them at a time would spoil each other's files."""
-    store = Store(site, 7)
+    store = JobStore(site, 7)
     store.open()
 
     def fails() -> int:
@@ -152,14 +152,14 @@ class TestReady:
         identified[b"SLURM_RESTART_COUNT"] = b"1"
         assert way_in.main(["ready", "criu"], str(config)) == 0
 
-    def test_a_job_with_images(self, config: Path, site: Site) -> None:
+    def test_a_job_with_images(self, config: Path, site: HelperSite) -> None:
         begun(site)
         assert way_in.main(["ready", "criu"], str(config)) == 0
 
 
-def begun(site: Site) -> Store:
+def begun(site: HelperSite) -> JobStore:
     """The directory of a job with one image, which nobody drives."""
-    store = Store(site, 7)
+    store = JobStore(site, 7)
     store.open()
     store.begin(Meta(7, "7", USER, USER, "criu", []), b"#!/bin/sh\n")
     (store.path / "images" / "1").mkdir()
@@ -168,7 +168,7 @@ def begun(site: Site) -> Store:
 
 
 class TestTheLock:
-    def test_of_another_run_is_never_overridden(self, site: Site) -> None:
+    def test_of_another_run_is_never_overridden(self, site: HelperSite) -> None:
         first = begun(site)
         first.open()
         patience = ImageWait(7, limit=1.5)
@@ -176,7 +176,7 @@ class TestTheLock:
         tries = 0
         while True:
             with pytest.raises(Taken, match="driven by another process"):
-                Store(site, 7).open()
+                JobStore(site, 7).open()
             tries += 1
             if not patience.retry_after_pause("it is taken"):
                 break
@@ -191,26 +191,26 @@ class TestTheLock:
         assert not patience.waited
 
     def test_of_a_directory_that_was_just_removed_means_nothing(
-        self, site: Site, monkeypatch: pytest.MonkeyPatch
+        self, site: HelperSite, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its last run, or the sweeper, was a moment faster."""
-        last, new = begun(site), Store(site, 7)
-        takes = Store._take
+        last, new = begun(site), JobStore(site, 7)
+        takes = JobStore._take
 
-        def late(store: Store, lock: int) -> None:
+        def late(store: JobStore, lock: int) -> None:
             last.remove()
             takes(store, lock)
 
-        monkeypatch.setattr(Store, "_take", late)
+        monkeypatch.setattr(JobStore, "_take", late)
         with pytest.raises(Taken):
             new.open()
-        monkeypatch.setattr(Store, "_take", takes)
+        monkeypatch.setattr(JobStore, "_take", takes)
         new.open()
         new.close()
 
 
 def test_images_stay_where_it_cannot_be_read_whose_they_are(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: HelperSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = begun(site)
 

@@ -15,7 +15,7 @@ from slurm_elastic.machine.hub.link import seen_peers
 from slurm_elastic.machine.hub.ports import slurm_ports
 from slurm_elastic.machine.hub.rules import table
 from slurm_elastic.machine.hub.service import check
-from slurm_elastic.policies.repair.peers import Peer
+from slurm_elastic.policies.repair.peers import TunnelPeer
 from tests import netns
 
 SLURM = ("6817", "32768-60999")
@@ -24,8 +24,8 @@ TUNNEL = Network(endpoint="h:51820", routes=("10.1.2.0/24",))
 SHUT = Network(
     kind=NetworkKind.NONE, firewall=Firewall.NFTABLES, trusted=("10.1.0.0/16", "2001:db8::/32")
 )
-LIVE = Peer(address="10.99.0.9", key=KEY)
-COMING = Peer(address="10.99.0.10", key=OTHER, live=False)
+LIVE = TunnelPeer(address="10.99.0.9", key=KEY)
+COMING = TunnelPeer(address="10.99.0.10", key=OTHER, live=False)
 
 
 @pytest.mark.skipif(netns.why_not() is not None, reason=netns.why_not() or "")
@@ -36,7 +36,7 @@ COMING = Peer(address="10.99.0.10", key=OTHER, live=False)
     ids=["tunnel", "firewall", "both"],
 )  # fmt: skip
 def test_nft_takes_the_table_and_takes_it_again(network: Network, tmp_path: Path) -> None:
-    peers = (Peer(address="192.0.2.7"),) if not network.tunnels else (LIVE, COMING)
+    peers = (TunnelPeer(address="192.0.2.7"),) if not network.tunnels else (LIVE, COMING)
     (tmp_path / "rules").write_text(table(network, peers, SLURM))
     nft = f"nft -f {tmp_path}/rules"
     done = subprocess.run(
@@ -68,23 +68,27 @@ def test_ports_are_closed_only_where_that_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("network", "peers", "why"),
     [
-        (TUNNEL, [Peer(address="10.98.0.9", key=KEY)], "no address of a machine in 10.99.0.0/16"),
-        (TUNNEL, [Peer(address="10.99.0.1", key=KEY)], "no address of a machine"),
-        (TUNNEL, [Peer(address="10.99.0.9", key="0" * 44)], "no public key"),
-        (TUNNEL, [Peer(address="10.99.0.9; flush", key=KEY)], "decimal digits"),
-        (TUNNEL, [Peer(address="10.99.0.9")], "has no key"),
-        (TUNNEL, [LIVE, Peer(address="10.99.0.11", key=KEY)], "twice"),
-        (TUNNEL, [LIVE, Peer(address="10.99.0.9", key=OTHER)], "twice"),
+        (
+            TUNNEL,
+            [TunnelPeer(address="10.98.0.9", key=KEY)],
+            "no address of a machine in 10.99.0.0/16",
+        ),
+        (TUNNEL, [TunnelPeer(address="10.99.0.1", key=KEY)], "no address of a machine"),
+        (TUNNEL, [TunnelPeer(address="10.99.0.9", key="0" * 44)], "no public key"),
+        (TUNNEL, [TunnelPeer(address="10.99.0.9; flush", key=KEY)], "decimal digits"),
+        (TUNNEL, [TunnelPeer(address="10.99.0.9")], "has no key"),
+        (TUNNEL, [LIVE, TunnelPeer(address="10.99.0.11", key=KEY)], "twice"),
+        (TUNNEL, [LIVE, TunnelPeer(address="10.99.0.9", key=OTHER)], "twice"),
         (SHUT, [LIVE], "no address of a machine"),
     ],
 )
-def test_nothing_else_can_be_asked_for(network: Network, peers: list[Peer], why: str) -> None:
+def test_nothing_else_can_be_asked_for(network: Network, peers: list[TunnelPeer], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         check(network, peers)
 
 
 def test_without_a_tunnel_no_address_is_one_of_it() -> None:
-    check(SHUT, [Peer(address="10.99.0.9")])
+    check(SHUT, [TunnelPeer(address="10.99.0.9")])
 
 
 def test_what_wg_shows() -> None:

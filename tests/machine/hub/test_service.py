@@ -15,22 +15,22 @@ from slurm_elastic.config.joining import Firewall, Network, NetworkKind
 from slurm_elastic.machine.hub import link, service
 from slurm_elastic.machine.hub.service import PEERS, Hub
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, PeerSeen, Show
-from slurm_elastic.policies.repair.peers import Peer
+from slurm_elastic.policies.repair.peers import TunnelPeer
 
 KEY, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
-LIVE = Peer(address="10.99.0.9", key=KEY)
-COMING = Peer(address="10.99.0.10", key=OTHER, live=False)
+LIVE = TunnelPeer(address="10.99.0.9", key=KEY)
+COMING = TunnelPeer(address="10.99.0.10", key=OTHER, live=False)
 
 
 class Link(link.Link):
     """Has the peers that it was told to have, and is of the kind that the test says."""
 
     kind = "wireguard"
-    has: Sequence[Peer] = ()
+    has: Sequence[TunnelPeer] = ()
 
     def ensure(self) -> None: ...
 
-    def set_peers(self, peers: Sequence[Peer]) -> None:
+    def set_peers(self, peers: Sequence[TunnelPeer]) -> None:
         self.has = peers
 
     def peers(self) -> tuple[PeerSeen, ...]:
@@ -84,7 +84,7 @@ def test_peers_of_an_earlier_configuration_are_not_let_in_at_a_start(network: Ne
 @pytest.mark.parametrize("kind", NetworkKind)
 def test_who_is_let_in_without_a_tunnel_is_shown(network: Network, kind: NetworkKind) -> None:
     hub = Hub(replace(network, kind=kind, firewall=Firewall.NFTABLES), "/nonexistent")
-    assert asked(hub, Apply(peers=(Peer(address="192.0.2.7"),))).ok
+    assert asked(hub, Apply(peers=(TunnelPeer(address="192.0.2.7"),))).ok
     assert asked(hub, Show()).plain == ("192.0.2.7",)
 
 

@@ -16,7 +16,7 @@ import pytest
 from patience import eventually, patience
 
 from slurm_elastic.machine.local import local_processes
-from slurm_elastic.machine.local.agent import Agent
+from slurm_elastic.machine.local.agent import LocalAgent
 from slurm_elastic.machine.local.driver import AgentSettings
 from slurm_elastic.machine.local.records import read_records
 from slurm_elastic.model.cluster import InstanceState
@@ -53,11 +53,11 @@ def settings(tmp_path):
 @pytest.fixture
 def run(settings):
     """Start agents on the same directory; whatever they leave is powered off at the end."""
-    running: list[Agent] = []
+    running: list[LocalAgent] = []
 
     def start(**changes):
         fields = {f: getattr(settings, f) for f in settings.__struct_fields__}
-        agent = Agent(AgentSettings(**(fields | changes)))
+        agent = LocalAgent(AgentSettings(**(fields | changes)))
         running.append(agent)
         return agent
 

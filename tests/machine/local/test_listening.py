@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from patience import eventually
 
-from slurm_elastic.base.bounded import Budget, exchange
+from slurm_elastic.base.bounded import ReadBudget, exchange
 from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.machine.local.listening import MAX_CLIENTS, MAX_LINE_BYTES, RootServer
@@ -63,9 +63,9 @@ def test_clients_are_bounded_and_a_place_is_given_back(tmp_path: Path) -> None:
     with serving(tmp_path / "s", {os.getuid()}):
         links = [client(tmp_path / "s") for _ in range(MAX_CLIENTS)]
         for link in links:
-            assert exchange(link, b"hello", Budget(100, 60)) == b"hello"
+            assert exchange(link, b"hello", ReadBudget(100, 60)) == b"hello"
         with client(tmp_path / "s") as late:
-            assert b"too many clients" in exchange(late, b"hello", Budget(1000, 60))
+            assert b"too many clients" in exchange(late, b"hello", ReadBudget(1000, 60))
         with pytest.raises(TransientError, match="too many clients"):
             provider(tmp_path / "s").check()
         for link in links:
@@ -75,12 +75,12 @@ def test_clients_are_bounded_and_a_place_is_given_back(tmp_path: Path) -> None:
 
 def is_served(path: Path) -> bool:
     with client(path) as link:
-        return exchange(link, b"hello", Budget(1000, 60)) == b"hello"
+        return exchange(link, b"hello", ReadBudget(1000, 60)) == b"hello"
 
 
 def test_a_request_that_is_too_long_is_told_so(tmp_path: Path) -> None:
     with serving(tmp_path / "s", {os.getuid()}), client(tmp_path / "s") as link:
-        assert b"4 MiB at most" in exchange(link, b"x" * (MAX_LINE_BYTES + 9), Budget(1000, 60))
+        assert b"4 MiB at most" in exchange(link, b"x" * (MAX_LINE_BYTES + 9), ReadBudget(1000, 60))
 
 
 @pytest.mark.parametrize("piece", [b"x", b"x" * 65536], ids=["slowly", "fast"])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from patience import eventually, patience
 
 import slurm_elastic
-from slurm_elastic.image.imds import Metadata, serving
+from slurm_elastic.image.imds import MetadataAnswers, serving
 from slurm_elastic.machine.programs import agent
 
 PROGRAM = Path(slurm_elastic.__file__).parent / "machine" / "programs" / "agent.py"
@@ -107,8 +107,8 @@ class Scontrol:
         self.answer.write_text(text)
         self.code.write_text(str(code))
 
-    def slurm(self) -> agent.Slurm:
-        return agent.Slurm("pub1", str(self.command))
+    def slurm(self) -> agent.NodeInSlurm:
+        return agent.NodeInSlurm("pub1", str(self.command))
 
     def ran(self) -> list[str]:
         return self.log.read_text().splitlines() if self.log.exists() else []
@@ -146,12 +146,12 @@ def test_slurm_says_whether_the_machine_is_needed(
 def test_a_missing_or_hanging_scontrol_is_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "No such file" in agent.Slurm("n", str(tmp_path / "none")).unneeded()
+    assert "No such file" in agent.NodeInSlurm("n", str(tmp_path / "none")).unneeded()
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setattr(agent, "COMMAND_S", 0.2)
-    assert "no answer" in agent.Slurm("n", str(slow)).unneeded()
+    assert "no answer" in agent.NodeInSlurm("n", str(slow)).unneeded()
 
 
 @pytest.fixture
@@ -231,13 +231,13 @@ def _below(path: str) -> str:
 def test_warnings_of_ec2_are_read_by_a_token(metadata: str) -> None:
     source = agent.Metadata(metadata)
     assert source.warning(0) == ""
-    Metadata.answers[_below(agent.REBALANCE)] = '{"noticeTime": "2026-11-20T08:00:00Z"}'
+    MetadataAnswers.answers[_below(agent.REBALANCE)] = '{"noticeTime": "2026-11-20T08:00:00Z"}'
     assert source.warning(1) == "rebalance:1795161600:i-7"
-    Metadata.answers[_below(agent.INTERRUPTION)] = (
+    MetadataAnswers.answers[_below(agent.INTERRUPTION)] = (
         '{"action": "terminate", "time": "2026-11-20T08:22:00Z"}'
     )
     assert source.warning(2) == "interruption:1795162920:i-7"
-    Metadata.answers[_below(agent.INTERRUPTION)] = "not json"
+    MetadataAnswers.answers[_below(agent.INTERRUPTION)] = "not json"
     assert source.warning(3) == "rebalance:1795161600:i-7"
 
 
@@ -388,7 +388,7 @@ def test_a_warning_is_told_once_to_slurm(
     scontrol: Scontrol, metadata: str, running: Callable[..., Running]
 ) -> None:
     running(metadata=metadata)
-    Metadata.answers[_below(agent.INTERRUPTION)] = json.dumps(
+    MetadataAnswers.answers[_below(agent.INTERRUPTION)] = json.dumps(
         {"action": "terminate", "time": "2026-11-20T08:22:00Z"}
     )
     told = "update nodename=pub1 comment=slurm-elastic:notice:interruption:1795162920:i-7"

@@ -35,10 +35,10 @@ def test_what_broke_off_half_way_is_done_again(
         return "HEAD\t9999999999\n" if line.startswith("wg show") else ""
 
     monkeypatch.setattr(tunnel, "run", run)
-    one = tunnel.Tunnel(settings, FACTS)
+    one = tunnel.TunnelInterface(settings, FACTS)
     with pytest.raises(OSError, match="no memory"):
         one.look()
-    assert (tunnel.Tunnel(settings, FACTS) if anew else one).look()
+    assert (tunnel.TunnelInterface(settings, FACTS) if anew else one).look()
     assert "ip address replace 10.99.0.9/32 dev wg-se" in done
     assert "ip route replace 10.99.0.0/16 dev wg-se src 10.99.0.9" in done
     assert done.count("ip link add dev wg-se type wireguard") == 1
@@ -63,14 +63,14 @@ class Head:
             return f"HEAD\t{9999999999 if self._key in self.knows else 0}\n"
         return "own" if command[:2] == ("wg", "pubkey") else ""
 
-    def tunnel(self, **facts: str) -> tunnel.Tunnel:
+    def tunnel(self, **facts: str) -> tunnel.TunnelInterface:
         console = self.path / "console"
         settings = {
             "public_key": "HEAD", "endpoint": "h:1", "interface": "wg-se", "mtu": 1380,
             "networks": ["10.99.0.0/16"], "key": str(self.path / "key"), "console": str(console),
             "pools": {"pub": {"first": "10.99.0.8", "nodes": "pub[1-2]"}},
         }  # fmt: skip
-        return tunnel.Tunnel(settings, {**FACTS, **facts})
+        return tunnel.TunnelInterface(settings, {**FACTS, **facts})
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_machine_hands_in_by_its_own_key_or_by_the_one_that_it_makes_of_its_la
 ) -> None:
     used: list[str] = []
     monkeypatch.setattr(
-        tunnel.Tunnel, "connect", lambda _, path: used.append(Path(path).read_text())
+        tunnel.TunnelInterface, "connect", lambda _, path: used.append(Path(path).read_text())
     )
     for facts in ({"enrol_key": "its own"}, {"enrol": "word"}):
         one = head.tunnel(**facts)

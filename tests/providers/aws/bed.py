@@ -21,7 +21,7 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -136,9 +136,9 @@ def between(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[[Callable[[], Any], str, Any], Any]
 ) -> None:
     """Requests of ours are answered by ``answer``, whose first argument asks EC2 indeed."""
-    real = Api.send
+    real = AwsApi.send
 
-    def send(api: Api, operation: str, request: Mapping[str, object], machines: int = 1) -> Any:
+    def send(api: AwsApi, operation: str, request: Mapping[str, object], machines: int = 1) -> Any:
         return answer(lambda: real(api, operation, request, machines), operation, request)
 
-    monkeypatch.setattr(Api, "send", send)
+    monkeypatch.setattr(AwsApi, "send", send)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import patience as stretched
 
-from slurm_elastic.image.imds import Metadata, serving
+from slurm_elastic.image.imds import MetadataAnswers, serving
 from slurm_elastic.providers.aws import boothook
 from slurm_elastic.providers.aws.requests import USER_DATA
 from slurm_elastic.providers.base.tags import in_order
@@ -40,7 +40,7 @@ def boot(
 
 
 def test_a_machine_takes_the_place_of_its_launch_index(metadata: str, tmp_path: Path) -> None:
-    Metadata.answers = {"ami-launch-index": "3"}
+    MetadataAnswers.answers = {"ami-launch-index": "3"}
     facts = {"cluster": "site", "pool": "it's a pool", "nodes": "pub[08-10],gpu[2,1],head"}
     assert boot(facts, metadata, tmp_path / "run") == 0
     assert (tmp_path / "run" / "node").read_text() == "gpu2\n"
@@ -50,7 +50,7 @@ def test_a_machine_takes_the_place_of_its_launch_index(metadata: str, tmp_path: 
 
 
 def test_a_list_too_long_for_user_data_comes_from_the_tags(metadata: str, tmp_path: Path) -> None:
-    Metadata.answers = {
+    MetadataAnswers.answers = {
         "ami-launch-index": "2",
         "tags/instance/slurm-elastic:nodes": "a[1-2]",
         "tags/instance/slurm-elastic:nodes-1": "a7",
@@ -60,7 +60,7 @@ def test_a_list_too_long_for_user_data_comes_from_the_tags(metadata: str, tmp_pa
 
 
 def test_in_a_subnet_without_ipv4_it_asks_by_ipv6(metadata: str, tmp_path: Path) -> None:
-    Metadata.answers = {"ami-launch-index": "1"}
+    MetadataAnswers.answers = {"ami-launch-index": "1"}
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         silent = f"http://127.0.0.1:{nobody.getsockname()[1]}/latest/"
@@ -81,9 +81,9 @@ FLEET = {
 def test_a_machine_of_a_fleet_waits_until_its_tags_tell_its_place(
     metadata: str, tmp_path: Path
 ) -> None:
-    Metadata.answers = dict(FLEET)
+    MetadataAnswers.answers = dict(FLEET)
     later = threading.Timer(
-        1.0, lambda: Metadata.answers.update({"tags/instance/slurm-elastic:place-2": "8"})
+        1.0, lambda: MetadataAnswers.answers.update({"tags/instance/slurm-elastic:place-2": "8"})
     )
     later.start()
     assert boot({"cluster": "site", "nodes": ""}, metadata, tmp_path) == 0
@@ -93,7 +93,7 @@ def test_a_machine_of_a_fleet_waits_until_its_tags_tell_its_place(
 
 
 def test_a_machine_that_nobody_gives_a_place_ends_itself(metadata: str, tmp_path: Path) -> None:
-    Metadata.answers = dict(FLEET)
+    MetadataAnswers.answers = dict(FLEET)
     assert boot({"cluster": "site"}, metadata, tmp_path, patience=0.1) != 0
     assert (tmp_path / "ended").exists()
     assert not (tmp_path / "node").exists()

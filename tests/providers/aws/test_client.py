@@ -16,7 +16,7 @@ from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.providers.aws import convert
-from slurm_elastic.providers.aws.client import Api, _parse_time, open_client
+from slurm_elastic.providers.aws.client import AwsApi, _parse_time, open_client
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.testing.contract import spec_for
 
@@ -55,7 +55,7 @@ def test_times_in_any_form(text: object) -> None:
 
 
 def test_an_answer_whose_pages_never_end_is_none(bed: AwsBed) -> None:
-    api = Api(bed.settings(), None)
+    api = AwsApi(bed.settings(), None)
     api.send = lambda *_: {"Reservations": [], "NextToken": "more"}  # type: ignore[method-assign, assignment]
     with pytest.raises(TransientError, match="no end after 1000 pages"):
         list(api.pages("describe_instances", "Reservations", {}))

@@ -22,7 +22,7 @@ from providers.aws.judge import S3, Known, actions, asks, granted
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.grants import Holder, Use
+from slurm_elastic.config.grants import GrantUse, Holder
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Market
@@ -51,7 +51,7 @@ class Gate:
         monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
 
     def open(self, settings, cluster: Cluster, pools) -> Provider:
-        use = Use(cluster=cluster, pools=tuple(pools), console=True)
+        use = GrantUse(cluster=cluster, pools=tuple(pools), console=True)
         found = CLOUD.grant(settings, use, self.holder)
         self.policy["Statement"] += json.loads(found.text)["Statement"]
         return open_provider(settings, cluster)

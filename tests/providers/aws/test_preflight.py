@@ -14,7 +14,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Limits, Market
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.aws import rights as aws_rights
 from slurm_elastic.providers.aws.capacity import family_of
@@ -39,11 +39,11 @@ def image(bed: AwsBed) -> str:
 def test_an_image_that_is_there_and_one_that_is_not(bed: AwsBed) -> None:
     number = image(bed)
     good = examined(bed, image=number)
-    assert good[f"image {number}"].level is Level.OK
-    assert good["clock"].level is Level.OK
-    assert examined(bed, image=IMAGE)[f"image {IMAGE}"].level is Level.OK
+    assert good[f"image {number}"].level is FindingLevel.OK
+    assert good["clock"].level is FindingLevel.OK
+    assert examined(bed, image=IMAGE)[f"image {IMAGE}"].level is FindingLevel.OK
     bad = examined(bed, image="ami-00000000")["image ami-00000000"]
-    assert bad.level is Level.WRONG
+    assert bad.level is FindingLevel.WRONG
     assert bad.advice
 
 
@@ -53,11 +53,11 @@ def test_subnets_are_there_in_their_zones_with_room(bed: AwsBed) -> None:
     }
     right, other = subnets["us-east-1a"], subnets["us-east-1b"]
     found = examined(bed, subnets={"us-east-1a": right})[f"subnet {right}"]
-    assert found.level in (Level.OK, Level.NOTE)
+    assert found.level in (FindingLevel.OK, FindingLevel.NOTE)
     assert "addresses free" in found.found
     swapped = examined(bed, subnets={"us-east-1a": other})[f"subnet {other}"]
-    assert (swapped.level, swapped.found) == (Level.WRONG, "in zone us-east-1b")
-    assert examined(bed, subnets={"us-east-1a": "subnet-0"})["subnets"].level is Level.WRONG
+    assert (swapped.level, swapped.found) == (FindingLevel.WRONG, "in zone us-east-1b")
+    assert examined(bed, subnets={"us-east-1a": "subnet-0"})["subnets"].level is FindingLevel.WRONG
 
 
 def test_a_subnet_of_ipv6_alone_lacks_no_addresses(
@@ -74,43 +74,48 @@ def test_a_subnet_of_ipv6_alone_lacks_no_addresses(
 
     between(monkeypatch, answer)
     found = examined(bed, subnets={"us-east-1a": "subnet-6"})["subnet subnet-6"]
-    assert (found.level, found.found) == (Level.OK, "in zone us-east-1a, of IPv6 alone")
+    assert (found.level, found.found) == (FindingLevel.OK, "in zone us-east-1a, of IPv6 alone")
 
 
-@pytest.mark.parametrize(("own", "level"), [(16, Level.OK), (17, Level.WRONG)])
-def test_the_sites_own_tags_must_leave_room_for_ours(bed: AwsBed, own: int, level: Level) -> None:
+@pytest.mark.parametrize(("own", "level"), [(16, FindingLevel.OK), (17, FindingLevel.WRONG)])
+def test_the_sites_own_tags_must_leave_room_for_ours(
+    bed: AwsBed, own: int, level: FindingLevel
+) -> None:
     tags = [{"Key": f"site-{n}", "Value": "x"} for n in range(own)]
     data = {"TagSpecifications": [{"ResourceType": "instance", "Tags": tags}]}
     bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=data)
     found = examined(bed, launch_template="site")["launch template site"]
     assert (found.level, f"{own} tags of its own" in found.found) == (level, True)
     missing = examined(bed, launch_template="nobodys")["launch template nobodys"]
-    assert (missing.level, missing.advice) == (Level.WRONG, "correct clouds[].launch_template")
+    assert (missing.level, missing.advice) == (
+        FindingLevel.WRONG,
+        "correct clouds[].launch_template",
+    )
     refuse(bed, "DescribeLaunchTemplateVersions")
     unseen = examined(bed, launch_template="site")["launch template site"]
-    assert unseen.level is Level.NOTE
+    assert unseen.level is FindingLevel.NOTE
 
 
 def test_groups(bed: AwsBed) -> None:
     group = bed.client.describe_security_groups()["SecurityGroups"][0]["GroupId"]
-    assert examined(bed, security_groups=(group,))["security groups"].level is Level.OK
-    assert examined(bed, security_groups=("sg-0",))["security groups"].level is Level.WRONG
+    assert examined(bed, security_groups=(group,))["security groups"].level is FindingLevel.OK
+    assert examined(bed, security_groups=("sg-0",))["security groups"].level is FindingLevel.WRONG
 
 
 def test_a_cloud_that_refuses_everything_is_findings_and_no_error(bed: AwsBed) -> None:
     bed.control.fail(Fault(kind=FaultKind.AUTH))
     found = examined(bed, subnets={"us-east-1a": "subnet-1"}, security_groups=("sg-1",))
     refused = {what: f.level for what, f in found.items() if "AuthFailure" in f.found}
-    assert refused["image ami-12345678"] is Level.WRONG
-    assert {refused["subnets"], refused["security groups"]} == {Level.NOTE}
-    assert refused["right to DescribeInstances"] is Level.WRONG
-    assert refused["vCPU quotas"] is Level.NOTE
-    assert found["rights"].level is Level.NOTE
+    assert refused["image ami-12345678"] is FindingLevel.WRONG
+    assert {refused["subnets"], refused["security groups"]} == {FindingLevel.NOTE}
+    assert refused["right to DescribeInstances"] is FindingLevel.WRONG
+    assert refused["vCPU quotas"] is FindingLevel.NOTE
+    assert found["rights"].level is FindingLevel.NOTE
     bed.heal()
 
 
 def wrong(found: dict[str, Finding]) -> set[str]:
-    return {what for what, finding in found.items() if finding.level is Level.WRONG}
+    return {what for what, finding in found.items() if finding.level is FindingLevel.WRONG}
 
 
 class TestRights:
@@ -118,7 +123,7 @@ class TestRights:
         found = examined(bed, image=IMAGE)
         assert wrong(found) == set()
         rights = found["rights"]
-        assert rights.level is Level.OK
+        assert rights.level is FindingLevel.OK
         for action in (
             "DescribeInstances", "DescribeSpotPriceHistory", "RunInstances (spot)",
             "RunInstances (on-demand)", "TerminateInstances",
@@ -130,7 +135,7 @@ class TestRights:
         machine = bed.open().launch(spec_for(bed, bed.open(), 1))[0]
         refuse(bed, "TerminateInstances")
         finding = examined(bed, image=IMAGE)["right to TerminateInstances"]
-        assert finding.level is Level.WRONG
+        assert finding.level is FindingLevel.WRONG
         assert "UnauthorizedOperation" in finding.found
         assert "allow ec2:TerminateInstances" in finding.advice
         assert bed.alive() == {machine.id}
@@ -138,7 +143,7 @@ class TestRights:
     def test_without_a_machine_a_policy_by_tags_may_be_right(self, bed: AwsBed) -> None:
         refuse(bed, "TerminateInstances")
         finding = examined(bed, image=IMAGE)["right to TerminateInstances"]
-        assert finding.level is Level.NOTE
+        assert finding.level is FindingLevel.NOTE
         assert "look again when a machine runs" in finding.advice
 
     @pytest.mark.parametrize("markets", [(Market.SPOT,), (Market.SPOT, Market.ON_DEMAND)])
@@ -154,19 +159,19 @@ class TestRights:
     def test_what_is_optional_is_a_note(self, bed: AwsBed) -> None:
         refuse(bed, "DescribeInstanceStatus")
         finding = examined(bed, image=IMAGE)["right to DescribeInstanceStatus"]
-        assert finding.level is Level.NOTE
+        assert finding.level is FindingLevel.NOTE
         assert "maintenance" in finding.advice
 
     def test_a_launch_that_would_be_refused_for_its_settings(self, bed: AwsBed) -> None:
         kind = Fault(kind=FaultKind.AUTH, action="RunInstances", code="InvalidKeyPair.NotFound")
         bed.control.fail(kind)
         finding = examined(bed, image=IMAGE)["right to RunInstances (spot)"]
-        assert finding.level is Level.WRONG
+        assert finding.level is FindingLevel.WRONG
         assert "InvalidKeyPair.NotFound" in finding.found
 
     def test_a_cloud_that_is_busy_says_nothing_of_rights(self, bed: AwsBed) -> None:
         bed.control.fail(Fault(kind=FaultKind.THROTTLE, action="RunInstances"))
-        assert examined(bed, image=IMAGE)["right to RunInstances (spot)"].level is Level.NOTE
+        assert examined(bed, image=IMAGE)["right to RunInstances (spot)"].level is FindingLevel.NOTE
 
     def test_fleets_take_more(self, ec2: Ec2Control) -> None:
         bed = FleetBed(ec2)
@@ -196,14 +201,14 @@ class TestRights:
         )
         found = list(aws_rights.examine(Ignorant(), tried))
         assert asked == ["describe_instances"]
-        assert [f.level for f in found] == [Level.NOTE, Level.NOTE]
+        assert [f.level for f in found] == [FindingLevel.NOTE, FindingLevel.NOTE]
 
     def test_a_right_that_is_not_proven_is_not_called_granted(self, ec2: Ec2Control) -> None:
         bed = FleetBed(ec2)
         code = "InvalidLaunchTemplateName.NotFoundException"
         bed.control.fail(Fault(kind=FaultKind.AUTH, action="CreateFleet", code=code))
         found = examined(bed, image=IMAGE)
-        assert found["right to CreateFleet (spot)"].level is Level.NOTE
+        assert found["right to CreateFleet (spot)"].level is FindingLevel.NOTE
         assert "CreateFleet (spot)" not in found["rights"].found
 
 
@@ -214,27 +219,27 @@ def refuse(bed: AwsBed, action: str) -> None:
 class TestQuotas:
     def test_enough_is_said_with_what_the_pools_could_ask_for(self, bed: AwsBed) -> None:
         found = examined(bed, image=IMAGE)
-        assert found["vCPU quota, spot Standard"].level is Level.OK
+        assert found["vCPU quota, spot Standard"].level is FindingLevel.OK
         finding = found["vCPU quota, on-demand Standard"]
         assert finding.found == "100000 vCPUs (L-1216C47A); pool pub could ask for 2400 at most"
 
     def test_less_than_the_pools_could_ask_for_is_a_note(self, bed: AwsBed) -> None:
         bed.control.quota("L-1216C47A", 32)
         finding = examined(bed, image=IMAGE)["vCPU quota, on-demand Standard"]
-        assert (finding.level, finding.found) == (Level.NOTE, "32 vCPUs (L-1216C47A)")
+        assert (finding.level, finding.found) == (FindingLevel.NOTE, "32 vCPUs (L-1216C47A)")
         assert "2400" in finding.expected
         assert "--quota-code L-1216C47A --desired-value 2400" in finding.advice
 
     def test_a_quota_in_which_not_one_machine_fits_is_wrong(self, bed: AwsBed) -> None:
         bed.control.quota("L-34B43A08", 0)
         finding = examined(bed, image=IMAGE)["vCPU quota, spot Standard"]
-        assert finding.level is Level.WRONG
+        assert finding.level is FindingLevel.WRONG
         assert "not one machine" in finding.found
 
     def test_the_cloud_s_limits_bound_what_is_asked_for(self, bed: AwsBed) -> None:
         bed.control.quota("L-1216C47A", 32)
         few = examined(bed, image=IMAGE, limits=Limits(on_demand=16))
-        assert few["vCPU quota, on-demand Standard"].level is Level.OK
+        assert few["vCPU quota, on-demand Standard"].level is FindingLevel.OK
         cheap = examined(bed, image=IMAGE, limits=Limits(dollars_per_hour=1.0))
         found = cheap["vCPU quota, on-demand Standard"]
         assert "could ask for 23 at most" in found.found  # 1 / 0.085 machines of 2
@@ -249,12 +254,12 @@ class TestQuotas:
         kind = Fault(kind=FaultKind.AUTH, action="GetServiceQuota", code="AccessDeniedException")
         bed.control.fail(kind)
         finding = examined(bed, image=IMAGE)["vCPU quotas"]
-        assert finding.level is Level.NOTE
+        assert finding.level is FindingLevel.NOTE
         assert "servicequotas:GetServiceQuota" in finding.advice
 
     def test_a_service_that_does_not_know_them_is_a_note(self, bed: AwsBed) -> None:
         bed.control.quota("L-1216C47A", None)
-        assert examined(bed, image=IMAGE)["vCPU quotas"].level is Level.NOTE
+        assert examined(bed, image=IMAGE)["vCPU quotas"].level is FindingLevel.NOTE
 
     @pytest.mark.parametrize(
         ("instance_type", "family"),
@@ -298,5 +303,5 @@ def test_an_image_that_a_pool_looks_for(bed: AwsBed) -> None:
     assert isinstance(provider, Examinable)
     pool = replace(bed.pool, image=ImageChoice(name="nobody-has-it-*"))
     found = {f.what: f for f in provider.examine([pool])}["image of pool pub"]
-    assert found.level is Level.WRONG
+    assert found.level is FindingLevel.WRONG
     assert "NoImage" in found.found

@@ -18,9 +18,9 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
 from slurm_elastic.providers.aws.provider import AwsProvider
-from slurm_elastic.providers.aws.rate_limit import LAUNCHES, Bucket, Busy, Pace, Rate, pace_of
+from slurm_elastic.providers.aws.rate_limit import LAUNCHES, Bucket, Busy, Rate, RateLimits, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.sandbox.ec2_api import Call
+from slurm_elastic.sandbox.ec2_api import Ec2Call
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -39,9 +39,9 @@ class Clock:
         self.now += seconds
 
 
-def paced(**more: Rate) -> tuple[Pace, Clock]:
+def paced(**more: Rate) -> tuple[RateLimits, Clock]:
     clock = Clock()
-    return Pace(clock=lambda: clock.now, sleep=clock.sleep, **more), clock
+    return RateLimits(clock=lambda: clock.now, sleep=clock.sleep, **more), clock
 
 
 def test_a_full_bucket_lets_a_burst_through_and_then_its_refill() -> None:
@@ -112,7 +112,7 @@ def test_a_rejected_request_gives_the_machines_tokens_back() -> None:
 
 
 def test_threads_share_the_tokens() -> None:
-    pace = Pace(launches=Rate(201, 1), clock=lambda: 0.0, sleep=lambda _: None)
+    pace = RateLimits(launches=Rate(201, 1), clock=lambda: 0.0, sleep=lambda _: None)
     done: list[bool] = []
 
     def work() -> None:
@@ -147,7 +147,7 @@ def test_a_bucket_that_fills_once_a_second_rejects_none_of_the_machines(
         clock.now += pause + wait
         theirs.advance(pause + wait)
         bucket.take(count, clock.now)
-        call = Call(action="RunInstances", params={"MaxCount": str(count)})
+        call = Ec2Call(action="RunInstances", params={"MaxCount": str(count)})
         refused = theirs.refuse(call)
         assert refused is None or "request rate" in refused.message
 
@@ -218,7 +218,7 @@ def test_the_emulated_limits_are_those_of_the_guide(ec2: Ec2Control) -> None:
     buckets.begin(frozen=True)
 
     def refused(action: str, **params: str) -> str:
-        error = buckets.refuse(Call(action=action, params=params))
+        error = buckets.refuse(Ec2Call(action=action, params=params))
         return error.message if error else ""
 
     assert [refused("RunInstances", MaxCount="200") for _ in range(5)] == [""] * 5

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
-from slurm_elastic.providers.aws.termination import MAX_REFUSALS, Ending
+from slurm_elastic.providers.aws.termination import MAX_REFUSALS, AwsTermination
 
 IDS = [f"i-{n:017x}" for n in range(1000)]
 
@@ -46,7 +46,7 @@ def test_one_of_a_thousand_is_found_in_one_go(
     place: int, error: type[ProviderError], names: bool
 ) -> None:
     api = StubApi([IDS[place]], error, names=names)
-    ending = Ending(api, "aws")  # type: ignore[arg-type]
+    ending = AwsTermination(api, "aws")  # type: ignore[arg-type]
     with pytest.raises(error):
         ending.end(IDS)
     assert api.ended == set(IDS) - api.bad
@@ -55,7 +55,7 @@ def test_one_of_a_thousand_is_found_in_one_go(
 
 def test_one_that_was_refused_is_asked_for_after_the_others() -> None:
     api = StubApi([IDS[3]], ProviderError, names=False)
-    ending = Ending(api, "aws")  # type: ignore[arg-type]
+    ending = AwsTermination(api, "aws")  # type: ignore[arg-type]
     for _ in range(2):
         api.calls.clear()
         with pytest.raises(ProviderError):
@@ -71,13 +71,13 @@ def test_one_that_was_refused_is_asked_for_after_the_others() -> None:
 def test_an_account_that_may_end_nothing_is_asked_a_few_times_only() -> None:
     api = StubApi(IDS, AuthError, names=False)
     with pytest.raises(AuthError):
-        Ending(api, "aws").end(IDS)  # type: ignore[arg-type]
+        AwsTermination(api, "aws").end(IDS)  # type: ignore[arg-type]
     assert len(api.calls) == MAX_REFUSALS
 
 
 def test_many_that_are_refused_do_not_keep_the_others_for_ever() -> None:
     api = StubApi(IDS[:100], ProviderError, names=True)
-    ending = Ending(api, "aws")  # type: ignore[arg-type]
+    ending = AwsTermination(api, "aws")  # type: ignore[arg-type]
     for _ in range(100 // MAX_REFUSALS + 1):
         with pytest.raises(ProviderError):
             ending.end(IDS[:101])
@@ -89,7 +89,7 @@ def test_many_that_are_refused_do_not_keep_the_others_for_ever() -> None:
 
 def test_a_thousand_of_which_ec2_knows_none_are_no_error() -> None:
     api = StubApi(IDS, InstanceNotFound, names=False)
-    Ending(api, "aws").end(IDS[:4])  # type: ignore[arg-type]
+    AwsTermination(api, "aws").end(IDS[:4])  # type: ignore[arg-type]
     assert [len(c) for c in api.calls] == [4, 2, 1, 1, 2, 1, 1]
 
 
@@ -98,14 +98,14 @@ def test_credentials_that_do_not_work_are_told_at_once(code: str) -> None:
     api = StubApi(IDS[:1], AuthError, names=True)
     api.code = code
     with pytest.raises(AuthError):
-        Ending(api, "aws").end(IDS)  # type: ignore[arg-type]
+        AwsTermination(api, "aws").end(IDS)  # type: ignore[arg-type]
     assert len(api.calls) == 1
 
 
 def test_a_throttle_is_told_at_once() -> None:
     api = StubApi(IDS[:1], TransientError, names=True)
     with pytest.raises(TransientError):
-        Ending(api, "aws").end(IDS)  # type: ignore[arg-type]
+        AwsTermination(api, "aws").end(IDS)  # type: ignore[arg-type]
     assert len(api.calls) == 1
 
 
@@ -130,7 +130,7 @@ def test_a_call_has_no_more_machines_than_the_account_may_end_in_time(
     api = StubApi([], ProviderError, names=False)
     api.pace = Pace(most)  # type: ignore[assignment]
     api.max_wait_s = 7.0
-    Ending(api, "aws").end(IDS[:3])  # type: ignore[arg-type]
+    AwsTermination(api, "aws").end(IDS[:3])  # type: ignore[arg-type]
     assert [len(call) for call in api.calls] == sizes
     assert set(api.pace.asked) == {7.0}  # type: ignore[attr-defined]
 
@@ -139,13 +139,13 @@ def test_a_call_has_no_more_machines_than_the_account_may_end_in_time(
 def test_nor_more_than_one_call_takes(pace: Pace | None) -> None:
     api = StubApi([], ProviderError, names=False)
     api.pace = pace  # type: ignore[assignment]
-    Ending(api, "aws").end([f"i-{n}" for n in range(1001)])  # type: ignore[arg-type]
+    AwsTermination(api, "aws").end([f"i-{n}" for n in range(1001)])  # type: ignore[arg-type]
     assert [len(call) for call in api.calls] == [1000, 1]
 
 
 def test_what_was_refused_last_is_asked_for_last() -> None:
     api = StubApi(IDS[:3], ProviderError, names=True)
-    ending = Ending(api, "aws")  # type: ignore[arg-type]
+    ending = AwsTermination(api, "aws")  # type: ignore[arg-type]
     for some in (IDS[:3], IDS[:1]):
         with pytest.raises(ProviderError):
             ending.end(some)
@@ -160,7 +160,7 @@ def test_machines_that_ec2_does_not_know_are_told_and_forgotten(
 ) -> None:
     caplog.set_level("INFO")
     api = StubApi(IDS[:1], ProviderError, names=True)
-    ending = Ending(api, "aws")  # type: ignore[arg-type]
+    ending = AwsTermination(api, "aws")  # type: ignore[arg-type]
     with pytest.raises(ProviderError):
         ending.end(IDS[:2])
     api.error = InstanceNotFound

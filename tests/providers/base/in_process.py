@@ -26,12 +26,12 @@ from slurm_elastic.providers.opennebula import provider as opennebula
 from slurm_elastic.providers.opennebula.client import OneServer, Transport
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack import convert, launch, project
-from slurm_elastic.providers.openstack.client import Refused
+from slurm_elastic.providers.openstack.client import HttpRefused
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_world import Pace
-from slurm_elastic.sandbox.opennebula import Front
+from slurm_elastic.sandbox.one_world import OnePace
+from slurm_elastic.sandbox.opennebula import OneFront
 from slurm_elastic.testing.contract import UUID
 
 CLUSTER = Cluster(name="site", uuid=UUID)
@@ -89,8 +89,8 @@ class OneInProcess:
     def __init__(self, lag: float) -> None:
         self.clock = Clock()
         world = one_bed.world()
-        world.pace = Pace(schedule=1.0, boot=1.0, shutdown=1.0, visible_after=lag)
-        self.front = Front(world, self.clock)
+        world.pace = OnePace(schedule=1.0, boot=1.0, shutdown=1.0, visible_after=lag)
+        self.front = OneFront(world, self.clock)
 
     @classmethod
     @contextmanager
@@ -127,7 +127,7 @@ class OneInProcess:
 
 
 class _OneTransport(Transport):
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: OneFront) -> None:
         super().__init__(20.0, None)
         self._front = front
 
@@ -156,7 +156,7 @@ class StackInProcess:
         with (
             mock.patch.object(nova_stand_in, "time", cloud.clock),
             mock.patch.object(launch, "time", cloud.clock),
-            mock.patch.object(project, "Api", return_value=cloud),
+            mock.patch.object(project, "OpenStackApi", return_value=cloud),
         ):
             yield cloud
 
@@ -183,7 +183,7 @@ class StackInProcess:
             words = json.loads(json.dumps(body))
             status, answer = nova_stand_in._route(self, method, target, words)  # type: ignore[arg-type]
         if status >= 400:
-            raise Refused(method, urlsplit(path).path, status, json.dumps(answer))
+            raise HttpRefused(method, urlsplit(path).path, status, json.dumps(answer))
         if fault:
             self._fail(fault)
         return answer
@@ -194,7 +194,7 @@ class StackInProcess:
         if fault == "page":
             raise json.JSONDecodeError("Expecting value", "<html>", 0)
         status = 503 if fault == "unavailable" else 500
-        raise Refused("POST", "/servers", status, "Unexpected API Error.")
+        raise HttpRefused("POST", "/servers", status, "Unexpected API Error.")
 
     def fail_next(self, fault: str, count: int) -> None:
         self.faults += [fault] * count

@@ -23,10 +23,10 @@ from slurm_elastic.config import (
     domain_pools,
 )
 from slurm_elastic.config.cloud_kinds import CloudTable, table
-from slurm_elastic.model.finding import Level
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.providers import open_provider, open_providers
 from slurm_elastic.simulate import site as scenarios
-from slurm_elastic.simulate.availability import Span
+from slurm_elastic.simulate.availability import HistorySpan
 from slurm_elastic.watch.doctor import clouds as doctor
 from tests.outside import announce, imported_from, site_text
 
@@ -100,12 +100,12 @@ def test_it_has_offers_and_doctor_looks_at_it() -> None:
     assert [offer.price for offer in provider.offers(pools[0])] == [0.1]
     findings = doctor.examine(config, config.clouds[0], pools)
     assert findings
-    assert all(finding.level is Level.OK for finding in findings)
+    assert all(finding.level is FindingLevel.OK for finding in findings)
 
 
 @pytest.mark.usefixtures("outside")
 def test_it_is_simulated() -> None:
-    models, _ = scenarios.pools_of(site(), scenarios.World(span=Span(0, 0, 86400)))
+    models, _ = scenarios.pools_of(site(), scenarios.World(span=HistorySpan(0, 0, 86400)))
     assert [(m.name, m.machines, m.procs, m.price) for m in models] == [("p", 4, 2, 0.1)]
 
 
@@ -232,7 +232,7 @@ def test_a_kind_that_cannot_be_used_is_a_mistake_of_its_clouds_alone(
             call()
         assert why in str(caught.value)
     findings = doctor.examine(config, config.clouds[0], [pools["rehearsal"]])
-    assert [f.level for f in findings] == [Level.WRONG]
+    assert [f.level for f in findings] == [FindingLevel.WRONG]
     assert why in findings[0].found
 
 

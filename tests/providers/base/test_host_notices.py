@@ -13,9 +13,13 @@ from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.model.cluster import NoticeKind
 from slurm_elastic.providers.openstack.instances import Servers
-from slurm_elastic.providers.openstack.notices import NOTICES_TTL_S, RETRY_HIDDEN_S, Notices
+from slurm_elastic.providers.openstack.notices import (
+    NOTICES_TTL_S,
+    RETRY_HIDDEN_S,
+    OpenStackNotices,
+)
 from slurm_elastic.sandbox.one_control import OneControl
-from slurm_elastic.sandbox.one_world import Host
+from slurm_elastic.sandbox.one_world import OneHost
 from slurm_elastic.testing.contract import spec_for
 
 ROOM = {"cpu": 10**6, "memory": 10**10}
@@ -45,11 +49,11 @@ class TestOpenNebula:
         bed.add_foreign()
         bed.running(2)
         assert list(provider.notices()) == []
-        bed.control.hosts([Host(id=0, name="rack7", state=state, **ROOM)])
+        bed.control.hosts([OneHost(id=0, name="rack7", state=state, **ROOM)])
         (notice,) = provider.notices()
         assert (notice.instance, notice.kind, notice.deadline) == (machine.id, kind, None)
         assert notice.reason == f"OpenNebula: host rack7 is {word}"
-        bed.control.hosts([Host(id=0, name="rack7", **ROOM)])
+        bed.control.hosts([OneHost(id=0, name="rack7", **ROOM)])
         assert list(provider.notices()) == []
 
     def test_machines_on_other_hosts_are_not_meant(
@@ -59,7 +63,7 @@ class TestOpenNebula:
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 1))
         bed.running(1)
-        bed.control.hosts([Host(id=0, name="up", **ROOM), Host(id=1, name="off", state=8)])
+        bed.control.hosts([OneHost(id=0, name="up", **ROOM), OneHost(id=1, name="off", state=8)])
         assert list(provider.notices()) == []
 
     def test_an_account_that_sees_no_hosts_hears_nothing(
@@ -69,7 +73,7 @@ class TestOpenNebula:
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 1))
         bed.running(1)
-        bed.control.hosts([Host(id=0, name="big", state=8, **ROOM)])
+        bed.control.hosts([OneHost(id=0, name="big", state=8, **ROOM)])
         asked = bed.calls("one.vmpool.infoextended")
         assert list(provider.notices()) == []
         assert bed.calls("one.vmpool.infoextended") == asked, "machines are not even listed"
@@ -106,7 +110,7 @@ class TestOpenStack:
         servers = provider._servers  # type: ignore[attr-defined]
         assert isinstance(servers, Servers)
         clock = [0.0]
-        notices = Notices(servers.live, lambda: 5.0, lambda: clock[0])
+        notices = OpenStackNotices(servers.live, lambda: 5.0, lambda: clock[0])
         asked = stand_in.calls(LIST)
         for clock[0] in (0.0, NOTICES_TTL_S + 1, RETRY_HIDDEN_S - 1):
             assert list(notices.standing()) == []

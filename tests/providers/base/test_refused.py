@@ -8,7 +8,7 @@ import pytest
 
 from slurm_elastic.base.errors import AuthError
 from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer, Pool
-from slurm_elastic.providers.base.refused import Refused
+from slurm_elastic.providers.base.refused import RefusedProvider
 
 POOL = Pool(name="p", cloud="aws", nodes=("n1",), cpus=2, real_memory=3000)
 OFFER = Offer(
@@ -30,8 +30,8 @@ SPEC = LaunchSpec(generation="g1", pool=POOL, nodes=("n1",), offer=OFFER)
     ],
     ids=["offers", "launch", "instances", "terminate", "notices", "check"],
 )
-def test_no_call_takes_its_machines_for_lost(call: Callable[[Refused], object]) -> None:
-    cloud = Refused("aws", "its SDK is missing")
+def test_no_call_takes_its_machines_for_lost(call: Callable[[RefusedProvider], object]) -> None:
+    cloud = RefusedProvider("aws", "its SDK is missing")
     assert cloud.name == "aws"
     with pytest.raises(AuthError, match=r"^aws: Unusable: its SDK is missing$"):
         call(cloud)

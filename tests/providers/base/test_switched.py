@@ -23,7 +23,7 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Pool
-from slurm_elastic.model.finding import Level
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.providers.base.claims import Claim, Claims, claims_of
 from slurm_elastic.providers.base.host_settings import HostsCloud
 from slurm_elastic.providers.base.switched import SwitchedHosts
@@ -294,20 +294,20 @@ def test_each_host_is_told_of(bed: Bed) -> None:
     bed.launch("h1")
     bed.power.on, bed.power.silent = {"h1", "h2"}, {"h3"}
     found = {one.what: one for one in bed.provider.examine([POOL])}
-    assert (found["host h1"].level, found["host h1"].found) == (Level.OK, "on, ours")
-    assert found["host h2"].level is Level.NOTE
+    assert (found["host h1"].level, found["host h1"].found) == (FindingLevel.OK, "on, ours")
+    assert found["host h2"].level is FindingLevel.NOTE
     assert "on, and not by us" in found["host h2"].found
-    assert found["host h3"].level is Level.WRONG
+    assert found["host h3"].level is FindingLevel.WRONG
     assert "Timeout: h3 does not answer" in found["host h3"].found
     bed.power.on, bed.power.silent = set(), set()
     found = {one.what: one for one in bed.provider.examine([POOL])}
-    assert {(one.level, one.found) for one in found.values()} == {(Level.OK, "off")}
+    assert {(one.level, one.found) for one in found.values()} == {(FindingLevel.OK, "off")}
 
 
 def test_and_of_claims_that_cannot_be_read(bed: Bed) -> None:
     bed.file.write_text("no database" * 100)
     (one,) = bed.provider.examine([POOL])
-    assert (one.what, one.level) == ("claims", Level.WRONG)
+    assert (one.what, one.level) == ("claims", FindingLevel.WRONG)
     assert "NoClaims" in one.found
 
 

@@ -40,7 +40,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Offer, Pool
-from slurm_elastic.model.finding import Level
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker import requests as request
 from slurm_elastic.providers.docker.errors import classify, translated
@@ -711,10 +711,10 @@ def test_doctor_hears_of_each_host(proxy: EngineProxy, tmp_path: Path) -> None:
     provider = opened(proxy.url, f"unix://{tmp_path}/none")
     found = provider.examine(())
     assert [(f.what, f.level, f.found) for f in found] == [
-        ("host h0", Level.OK, "engine 26.1.5, 8 cpus"),
-        ("image node:1 on h0", Level.WRONG, "NoImage: h0: No such image: node:1"),
-        ("network slurm on h0", Level.OK, "there"),
-        ("host h1", Level.WRONG, "Unreachable: h1: no engine listens there"),
+        ("host h0", FindingLevel.OK, "engine 26.1.5, 8 cpus"),
+        ("image node:1 on h0", FindingLevel.WRONG, "NoImage: h0: No such image: node:1"),
+        ("network slurm on h0", FindingLevel.OK, "there"),
+        ("host h1", FindingLevel.WRONG, "Unreachable: h1: no engine listens there"),
     ]
     assert "nothing of this cloud is repaired" in found[-1].expected
 

@@ -13,7 +13,7 @@ from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.fake.provider import Call, FakeAccount, FakeProvider
+from slurm_elastic.providers.fake.provider import FakeAccount, FakeCall, FakeProvider
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.testing.contract import (
     UUID,
@@ -172,7 +172,7 @@ def test_a_fault_strikes_only_the_calls_it_is_for(bed: FakeBed) -> None:
     with pytest.raises(CapacityError):
         provider.launch(spec)
     assert len(provider.launch(spec)) == 2
-    assert [c for c in provider.calls if c.name == "launch"] == [Call("launch", 2)] * 2
+    assert [c for c in provider.calls if c.name == "launch"] == [FakeCall("launch", 2)] * 2
 
 
 def test_stock_is_by_offer_and_prices_can_be_set(bed: FakeBed) -> None:

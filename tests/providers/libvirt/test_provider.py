@@ -15,7 +15,7 @@ from libvirt_hosts import Fault
 from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError, TransientError
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
-from slurm_elastic.model.finding import Level
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.providers.base.hosted import ENDED_KEPT_S
 from slurm_elastic.providers.libvirt import machine
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider
@@ -253,7 +253,7 @@ class TestDomains:
 class TestDoctor:
     def test_all_is_well(self, bed: LibvirtBed) -> None:
         found = opened(bed, domain=None).examine([])
-        assert {f.level for f in found} == {Level.OK}
+        assert {f.level for f in found} == {FindingLevel.OK}
         assert [f.what.partition(" ")[0] for f in found] == [
             "libvirt",
             "virtualization",
@@ -266,7 +266,7 @@ class TestDoctor:
         found = opened(
             bed, domain=None, image="no.qcow2", network="no", virtualization=Virtualization.KVM
         ).examine([])
-        wrong = [f.what for f in found if f.level is Level.WRONG]
+        wrong = [f.what for f in found if f.level is FindingLevel.WRONG]
         assert wrong == [
             "virtualization on kvm1", "image no.qcow2 of default-pool on kvm1", "network no on kvm1",
         ]  # fmt: skip
@@ -274,7 +274,7 @@ class TestDoctor:
     def test_a_host_that_does_not_answer_is_one_finding(self, bed: LibvirtBed) -> None:
         bed.proxy.fail(Fault(drop=True))
         (found,) = opened(bed).examine([])
-        assert found.level is Level.WRONG
+        assert found.level is FindingLevel.WRONG
         assert "virsh" in found.advice
 
 

@@ -13,11 +13,11 @@ from patience import eventually
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.machine.local import local_processes
-from slurm_elastic.machine.local.agent import Agent
+from slurm_elastic.machine.local.agent import LocalAgent
 from slurm_elastic.machine.local.driver import AgentSettings
 from slurm_elastic.machine.local.listening import RootServer
 from slurm_elastic.machine.local.records import read_records
-from slurm_elastic.machine.local.wire import AgentAnswer, LaunchOrder, Record
+from slurm_elastic.machine.local.wire import AgentAnswer, LaunchOrder, MachineRecord
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
@@ -61,7 +61,7 @@ class LocalBed:
 
     def limit(self, count: int | None) -> None:
         self._stop_agent()
-        self.agent = Agent(
+        self.agent = LocalAgent(
             AgentSettings(
                 nodes=frozenset({*POOL.nodes, "pet"}),
                 directory=self._place / "machines",
@@ -89,7 +89,7 @@ class LocalBed:
     def fail_late(self, node: str) -> Callable[[], None]:
         """Its slurmd dies."""
 
-        def record() -> Record:
+        def record() -> MachineRecord:
             (found,) = [r for r in read_records(self._place / "machines") if r.node == node]
             return found
 

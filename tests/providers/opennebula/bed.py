@@ -23,7 +23,7 @@ from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
-from slurm_elastic.sandbox.one_world import Host, Net, Pace, User, World, vm_template
+from slurm_elastic.sandbox.one_world import Net, OneHost, OnePace, OneUser, OneWorld, vm_template
 from slurm_elastic.testing.contract import UUID
 
 NAME = "one"
@@ -35,18 +35,18 @@ KINDS = {
     AuthError: Fault(kind=FaultKind.AUTH),
     TransientError: Fault(kind=FaultKind.THROTTLE),
 }
-FAST = Pace(schedule=0.2, boot=0.2, shutdown=0.1)
+FAST = OnePace(schedule=0.2, boot=0.2, shutdown=0.1)
 
 
-def world() -> World:
+def world() -> OneWorld:
     """Plenty of room; the administrator sees the hosts, elastic does not."""
-    return World(
+    return OneWorld(
         users=[
-            User(id=0, name="oneadmin", password="adminpw", gid=0, group="oneadmin"),
-            User(id=2, name="elastic", password="secretpw"),
+            OneUser(id=0, name="oneadmin", password="adminpw", gid=0, group="oneadmin"),
+            OneUser(id=2, name="elastic", password="secretpw"),
         ],
         templates=[vm_template(0, "worker", 2, 4096), vm_template(1, "huge", 900, 64, net=None)],
-        hosts=[Host(id=0, name="big", cpu=10**6, memory=10**10)],
+        hosts=[OneHost(id=0, name="big", cpu=10**6, memory=10**10)],
         nets=[Net(id=0, name="lan", size=5000)],
         pace=FAST,
     )
@@ -103,10 +103,10 @@ class OneBed:
         return {f"{NAME}-{answer[1]}"}
 
     def limit(self, count: int) -> None:
-        self.control.hosts([Host(id=0, name="small", cpu=200 * count, memory=10**10)])
+        self.control.hosts([OneHost(id=0, name="small", cpu=200 * count, memory=10**10)])
 
     def fail_late(self, node: str) -> Callable[[], None]:
-        self.control.pace(Pace(schedule=0.1, boot=0.2, shutdown=0.1, broken=f"{node}-*"))
+        self.control.pace(OnePace(schedule=0.1, boot=0.2, shutdown=0.1, broken=f"{node}-*"))
         return lambda: eventually(self._has_broken)
 
     def _has_broken(self) -> bool:
@@ -125,7 +125,7 @@ class OneBed:
         self.control.fail(Fault(kind=FaultKind.TIMEOUT_BEFORE, seconds=15))
 
     def hide_fresh(self, seconds: float) -> None:
-        self.control.pace(Pace(schedule=0.2, boot=0.2, shutdown=0.1, visible_after=seconds))
+        self.control.pace(OnePace(schedule=0.2, boot=0.2, shutdown=0.1, visible_after=seconds))
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)

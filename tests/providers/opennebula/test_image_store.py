@@ -20,7 +20,7 @@ from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.providers.opennebula import image_store
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
-from slurm_elastic.sandbox.one_world import Pace
+from slurm_elastic.sandbox.one_world import OnePace
 from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -106,7 +106,7 @@ def test_whatever_breaks_off_the_next_upload_goes_on_with(
 
 def test_again_removes_what_the_front_end_has_not_read_yet(bed: OneBed, tmp_path: Path) -> None:
     path = qcow2_at(tmp_path)
-    bed.control.pace(Pace(schedule=0.2, boot=1e6, shutdown=0.1))
+    bed.control.pace(OnePace(schedule=0.2, boot=1e6, shutdown=0.1))
     bed.control.fail(Fault(kind=FaultKind.RESET_BEFORE, action="one.image.info"))
     with pytest.raises(TransientError):
         sent(bed, path)

@@ -14,7 +14,7 @@ from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.requests import disks
-from slurm_elastic.sandbox.one_world import EmulatedImage, User
+from slurm_elastic.sandbox.one_world import EmulatedImage, OneUser
 from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -26,7 +26,7 @@ OF_DEBIAN = {"SLURM_ELASTIC_OS": "debian", "SLURM_ELASTIC_VERSION": "12.5"}
 def stocked(bed: OneBed, *images: EmulatedImage) -> None:
     made = world()
     made.images += images
-    made.users.append(User(id=STRANGER, name="stranger", password="x"))
+    made.users.append(OneUser(id=STRANGER, name="stranger", password="x"))
     bed.control.reset(made)
 
 

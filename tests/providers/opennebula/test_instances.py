@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, GENERATION
 from slurm_elastic.providers.opennebula import convert, instances
-from slurm_elastic.providers.opennebula.convert import Vm
+from slurm_elastic.providers.opennebula.convert import VmFields
 from slurm_elastic.providers.opennebula.errors import WRONG_STATE
 from slurm_elastic.providers.opennebula.instances import (
     ASK_AGAIN_AFTER_S,
@@ -33,8 +33,8 @@ class Oned:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.there: list[Vm] = []
-        self.done: list[Vm] = []
+        self.there: list[VmFields] = []
+        self.done: list[VmFields] = []
         self.wrong: dict[int, list[ProviderError]] = {}
         self.ended: list[int] = []
         self.asked: list[tuple[Any, ...]] = []
@@ -62,15 +62,17 @@ class Oned:
         return self.now
 
 
-def pool(found: list[Vm]) -> Any:
+def pool(found: list[VmFields]) -> Any:
     return SimpleNamespace(VM=[SimpleNamespace(vm=v, STIME=str(int(v.started))) for v in found])
 
 
 def vm(
     number: int, tags: dict[str, str] | None = None, *, lcm: int = RUNNING, started: float = 0
-) -> Vm:
+) -> VmFields:
     marks = OURS if tags is None else tags
-    return Vm(id=number, state=convert.ACTIVE, lcm=lcm, started=started, tags=marks, address=None)
+    return VmFields(
+        id=number, state=convert.ACTIVE, lcm=lcm, started=started, tags=marks, address=None
+    )
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from providers.opennebula.bed import OneBed
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.grants import Holder, Use
+from slurm_elastic.config.grants import GrantUse, Holder
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
@@ -89,7 +89,7 @@ class GatedBed(OneBed):
 
     def open(self, uuid: str = UUID, timeout: float = 60.0, **more: object) -> Provider:
         settings, cluster = self.settings(timeout=timeout, **more), Cluster(name="site", uuid=uuid)
-        use = Use(cluster=cluster, pools=(self.pool,))
+        use = GrantUse(cluster=cluster, pools=(self.pool,))
         script = CLOUD.grant(settings, use, Holder.SERVICES).text
         for line in carried_out(script, self.directory):
             if line.startswith("create #5 "):
@@ -119,7 +119,7 @@ def test_whatever_is_let_through_is_used(bed: GatedBed) -> None:
 
 def test_the_quota_is_what_the_pools_could_have(bed: GatedBed, tmp_path: Path) -> None:
     pool = bed.pool
-    use = Use(cluster=Cluster(name="site", uuid=UUID), pools=(pool,))
+    use = GrantUse(cluster=Cluster(name="site", uuid=UUID), pools=(pool,))
     grant = CLOUD.grant(bed.settings(), use, Holder.SERVICES)
     told = carried_out(grant.text, tmp_path)
     at = told.index("quota 5")
@@ -130,7 +130,7 @@ def test_the_quota_is_what_the_pools_could_have(bed: GatedBed, tmp_path: Path) -
 
 
 def test_a_named_image_gets_a_rule_of_its_own(bed: GatedBed) -> None:
-    use = Use(
+    use = GrantUse(
         cluster=Cluster(name="site", uuid=UUID),
         pools=(replace(bed.pool, image=ImageChoice(id="9")),),
     )
@@ -139,7 +139,7 @@ def test_a_named_image_gets_a_rule_of_its_own(bed: GatedBed) -> None:
 
 
 def test_the_watchdog_has_no_account_of_its_own(bed: GatedBed) -> None:
-    use = Use(cluster=Cluster(name="site", uuid=UUID), pools=(bed.pool,))
+    use = GrantUse(cluster=Cluster(name="site", uuid=UUID), pools=(bed.pool,))
     grant = CLOUD.grant(bed.settings(), use, Holder.WATCHDOG)
     assert grant.text == ""
     assert "nobody but their owner" in grant.notes[0]

@@ -14,15 +14,15 @@ from providers.opennebula.bed import OneBed, world
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Limits
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.opennebula import capacity
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import OneControl, Quota
+from slurm_elastic.sandbox.one_control import OneControl, OneQuota
 from slurm_elastic.sandbox.one_place import Place
-from slurm_elastic.sandbox.one_world import EmulatedImage, Host, vm_template
+from slurm_elastic.sandbox.one_world import EmulatedImage, OneHost, vm_template
 from slurm_elastic.testing.contract import UUID, spec_for
 
 ELASTIC = 2
@@ -42,7 +42,7 @@ def examined(bed: OneBed, image: ImageChoice | None = None, **settings: Any) -> 
 
 def test_a_cloud_where_all_is_well(bed: OneBed) -> None:
     found = examined(bed)
-    assert {f.level for f in found.values()} == {Level.OK}
+    assert {f.level for f in found.values()} == {FindingLevel.OK}
     assert found["OpenNebula"].found == "version 6.10.5"
     assert found["template 0 of type small"].found == "worker"
     assert found["image 0 of type small"].found == "debian12"
@@ -54,13 +54,13 @@ def test_an_old_release_is_a_note(bed: OneBed) -> None:
     made = world()
     made.version = "5.12.0"
     bed.control.reset(made)
-    assert examined(bed)["OpenNebula"].level is Level.NOTE
+    assert examined(bed)["OpenNebula"].level is FindingLevel.NOTE
 
 
 def test_a_template_that_is_not_there(bed: OneBed) -> None:
     found = examined(bed, types={"small": OneTemplate(cpus=2, memory=4096, template=99)})
     missing = found["template 99 of type small"]
-    assert missing.level is Level.WRONG
+    assert missing.level is FindingLevel.WRONG
     assert "NoExists" in missing.found
 
 
@@ -69,23 +69,26 @@ def test_a_template_that_the_account_may_not_use(bed: OneBed) -> None:
     made.templates[0].everybody = False
     bed.control.reset(made)
     finding = examined(bed)["template 0 of type small"]
-    assert finding.level is Level.WRONG
+    assert finding.level is FindingLevel.WRONG
     assert "rights" in finding.advice
 
 
 def test_a_template_that_is_smaller_than_the_settings_say(bed: OneBed) -> None:
     types = {"large": OneTemplate(cpus=16, memory=65536, template=0)}
     finding = examined(bed, types=types)["template 0 of type large"]
-    assert (finding.level, finding.found) == (Level.WRONG, "worker, with 2 vcpus and 4096 MiB")
+    assert (finding.level, finding.found) == (
+        FindingLevel.WRONG,
+        "worker, with 2 vcpus and 4096 MiB",
+    )
     resized = {"large": OneTemplate(cpus=16, memory=65536, template=0, resize=True)}
-    assert examined(bed, types=resized)["template 0 of type large"].level is Level.OK
+    assert examined(bed, types=resized)["template 0 of type large"].level is FindingLevel.OK
 
 
 def test_a_template_without_plain_numbers_is_a_note(bed: OneBed) -> None:
     made = world()
     del made.templates[0].template["MEMORY"]
     bed.control.reset(made)
-    assert examined(bed)["template 0 of type small"].level is Level.NOTE
+    assert examined(bed)["template 0 of type small"].level is FindingLevel.NOTE
 
 
 @pytest.mark.parametrize(
@@ -104,43 +107,43 @@ def test_the_image_of_a_template_that_cannot_serve(
     made.images[:] = [image] if image else []
     bed.control.reset(made)
     finding = examined(bed)["image 0 of type small"]
-    assert finding.level is Level.WRONG
+    assert finding.level is FindingLevel.WRONG
     assert words in finding.found
     assert finding.advice
 
 
 def test_images_that_pools_look_for(bed: OneBed) -> None:
     good = examined(bed, image=ImageChoice(name="debian*"))["image of pool op"]
-    assert (good.level, good.found) == (Level.OK, "debian12")
+    assert (good.level, good.found) == (FindingLevel.OK, "debian12")
     bad = examined(bed, image=ImageChoice(name="plan9"))["image of pool op"]
-    assert bad.level is Level.WRONG
+    assert bad.level is FindingLevel.WRONG
     assert "no image has the name plan9" in bad.found
 
 
 class TestQuotas:
     def test_enough_and_too_little(self, bed: OneBed) -> None:
-        bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 10, "CPU": 10000, "MEMORY": 1000}))
+        bed.control.quota(OneQuota(user=ELASTIC, vm={"VMS": 10, "CPU": 10000, "MEMORY": 1000}))
         found = examined(bed)
         few = found["quota of VMS"]
-        assert few.level is Level.NOTE
+        assert few.level is FindingLevel.NOTE
         assert few.found.startswith("10 machines, of which others use 0;")
         assert few.found.endswith("the pools could ask for 1200")
-        assert found["quota of CPU"].level is Level.OK
-        assert found["quota of MEMORY"].level is Level.WRONG
+        assert found["quota of CPU"].level is FindingLevel.OK
+        assert found["quota of MEMORY"].level is FindingLevel.WRONG
         assert "not one machine can start" in found["quota of MEMORY"].expected
 
     def test_the_cloud_s_own_limit_bounds_what_is_asked_for(self, bed: OneBed) -> None:
-        bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 10}))
-        assert examined(bed, limits=Limits(nodes=10))["quota of VMS"].level is Level.OK
+        bed.control.quota(OneQuota(user=ELASTIC, vm={"VMS": 10}))
+        assert examined(bed, limits=Limits(nodes=10))["quota of VMS"].level is FindingLevel.OK
 
     def test_our_machines_are_the_pools_own(self, bed: OneBed) -> None:
-        bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 4}))
+        bed.control.quota(OneQuota(user=ELASTIC, vm={"VMS": 4}))
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 2))
         bed.add_foreign()
         finding = examined(bed, limits=Limits(nodes=3))["quota of VMS"]
         assert "use 1; the pools could ask for 3" in finding.found
-        assert finding.level is Level.OK
+        assert finding.level is FindingLevel.OK
 
     @pytest.mark.parametrize("shape", ["one object", "a list"])
     def test_both_shapes_of_the_answer(self, shape: str) -> None:
@@ -149,7 +152,7 @@ class TestQuotas:
         part = SimpleNamespace(VMS="1", VMS_USED="1", CLUSTER_IDS="0")
         answer = whole if shape == "one object" else [part, whole]
         user = SimpleNamespace(VM_QUOTA=SimpleNamespace(VM=answer), DEFAULT_USER_QUOTAS=None)
-        assert capacity.quotas(user) == [capacity.Quota("VMS", 8.0, 3.0)]
+        assert capacity.quotas(user) == [capacity.OneBound("VMS", 8.0, 3.0)]
 
 
 class TestHosts:
@@ -160,32 +163,32 @@ class TestHosts:
         return OneBed(control, tmp_path)
 
     def test_room(self, bed: OneBed) -> None:
-        bed.control.hosts([Host(id=0, name="a", cpu=800, memory=16 << 20)])
+        bed.control.hosts([OneHost(id=0, name="a", cpu=800, memory=16 << 20)])
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 1))
         bed.running(1)
         finding = examined(bed)["hosts for type small"]
         assert (finding.level, finding.found) == (
-            Level.OK,
+            FindingLevel.OK,
             "room for 3 now, for 4 if nothing else were there",
         )
 
     def test_full_is_a_note(self, bed: OneBed) -> None:
-        bed.control.hosts([Host(id=0, name="a", cpu=200, memory=16 << 20)])
+        bed.control.hosts([OneHost(id=0, name="a", cpu=200, memory=16 << 20)])
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 1))
         bed.running(1)
-        assert examined(bed)["hosts for type small"].level is Level.NOTE
+        assert examined(bed)["hosts for type small"].level is FindingLevel.NOTE
 
     def test_none_large_enough_is_wrong(self, bed: OneBed) -> None:
-        bed.control.hosts([Host(id=n, name=f"h{n}", cpu=100, memory=1 << 20) for n in range(9)])
-        assert examined(bed)["hosts for type small"].level is Level.WRONG
+        bed.control.hosts([OneHost(id=n, name=f"h{n}", cpu=100, memory=1 << 20) for n in range(9)])
+        assert examined(bed)["hosts for type small"].level is FindingLevel.WRONG
 
 
 def test_a_cloud_that_refuses_everything_is_findings_and_no_error(bed: OneBed) -> None:
     bed.control.fail(Fault(kind=FaultKind.AUTH))
     found = examined(bed)
-    assert {f.level for f in found.values()} == {Level.WRONG}
+    assert {f.level for f in found.values()} == {FindingLevel.WRONG}
     assert all("Authentication" in f.found for f in found.values())
     bed.heal()
 
@@ -196,19 +199,19 @@ def test_several_disks_are_all_looked_at(bed: OneBed) -> None:
     template.template["DISK"] = [{"IMAGE_ID": "0"}, {"IMAGE_ID": "5"}, {"TYPE": "swap"}]
     made.templates[0] = template
     bed.control.reset(made)
-    assert examined(bed)["image 5 of type small"].level is Level.WRONG
+    assert examined(bed)["image 5 of type small"].level is FindingLevel.WRONG
 
 
 def test_a_quota_that_counts_machines_that_are_gone_is_named(bed: OneBed) -> None:
     """oned kept 18 machines in it after it was killed, and refused more."""
-    bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 20, "MEMORY": 10**6}, stale={"VMS": 18}))
+    bed.control.quota(OneQuota(user=ELASTIC, vm={"VMS": 20, "MEMORY": 10**6}, stale={"VMS": 18}))
     found = examined(bed)
     assert "use of quota MEMORY" not in found
     finding = found["use of quota VMS"]
-    assert finding.level is Level.WRONG
+    assert finding.level is FindingLevel.WRONG
     assert finding.found == "oned counts 18 machines, the account's machines take 0"
     assert "onedb fsck" in finding.advice
-    bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 20}))
+    bed.control.quota(OneQuota(user=ELASTIC, vm={"VMS": 20}))
     provider = bed.open()
     provider.launch(spec_for(bed, provider, 2))
     assert "use of quota VMS" not in examined(bed)
@@ -226,6 +229,6 @@ def test_a_machine_that_stays_in_boot_is_named(bed: OneBed) -> None:
     assert f"machine {number}" not in {f.what for f in provider.examine([bed.pool])}
     now[0] += 1000
     finding = {f.what: f for f in provider.examine([bed.pool])}[f"machine {number}"]
-    assert finding.level is Level.WRONG
+    assert finding.level is FindingLevel.WRONG
     assert finding.found.startswith("in BOOT for 16m")
     assert f"onevm recover --failure {number}" in finding.advice

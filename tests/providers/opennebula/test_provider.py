@@ -34,15 +34,15 @@ from slurm_elastic.providers.opennebula.instances import PAGE
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.one_control import OneControl, Place, Quota
-from slurm_elastic.sandbox.one_world import Host, Net, Pace
+from slurm_elastic.sandbox.one_control import OneControl, OneQuota, Place
+from slurm_elastic.sandbox.one_world import Net, OneHost, OnePace
 from slurm_elastic.testing.contract import UUID, spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
 ELASTIC, USERS = 2, 1
 NO_HOST = "Cannot dispatch VM: No host with enough capacity to deploy the VM"
-FULL = [Host(id=0, name="tiny", cpu=0, memory=0)]
+FULL = [OneHost(id=0, name="tiny", cpu=0, memory=0)]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_launch_whose_machine_still_shuts_down_is_not_answered_with_it(bed: On
     spec = spec_for(bed, provider, 1)
     machine = provider.launch(spec)[0]
     eventually(lambda: provider.instances()[0].state is InstanceState.RUNNING)
-    bed.control.pace(Pace(schedule=0.1, boot=0.1, shutdown=1e6))
+    bed.control.pace(OnePace(schedule=0.1, boot=0.1, shutdown=1e6))
     provider.terminate([machine.id])
     with pytest.raises(CapacityError):
         provider.launch(spec)
@@ -78,7 +78,7 @@ def test_a_launch_whose_machine_still_shuts_down_is_not_answered_with_it(bed: On
 
 class TestQuota:
     def test_the_groups_is_a_quota_error_when_it_is_met(self, bed: OneBed) -> None:
-        bed.control.quota(Quota(group=USERS, vm={"VMS": 0}, hidden=True))
+        bed.control.quota(OneQuota(group=USERS, vm={"VMS": 0}, hidden=True))
         with pytest.raises(QuotaError) as caught:
             launch(bed)
         assert caught.value.code == "VMS-quota"
@@ -87,13 +87,13 @@ class TestQuota:
         )
 
     def test_the_groups_met_on_the_way_is_a_partial_launch(self, bed: OneBed) -> None:
-        bed.control.quota(Quota(group=USERS, vm={"VMS": 2}, hidden=True))
+        bed.control.quota(OneQuota(group=USERS, vm={"VMS": 2}, hidden=True))
         provider = bed.open()
         assert len(provider.launch(spec_for(bed, provider, 4))) == 2
         assert len(bed.alive()) == 2
 
     def test_leases_are_a_quota_too(self, bed: OneBed) -> None:
-        bed.control.quota(Quota(user=ELASTIC, leases={0: 0}))
+        bed.control.quota(OneQuota(user=ELASTIC, leases={0: 0}))
         with pytest.raises(QuotaError, match="LEASES"):
             launch(bed)
 
@@ -122,23 +122,23 @@ class TestQuota:
     def test_the_accounts_own_is_read_beforehand(
         self, bed: OneBed, quota: dict[str, float], free: int | None, words: str
     ) -> None:
-        bed.control.quota(Quota(user=ELASTIC, vm=quota))
+        bed.control.quota(OneQuota(user=ELASTIC, vm=quota))
         (offer,) = bed.open().offers(bed.pool)
         assert (offer.free, offer.free_reason) == (free, words)
 
     @pytest.mark.parametrize(
         ("quota", "free", "words"),
         [
-            (Quota(user=ELASTIC, leases={0: 3}), 3, "LEASES in network 0 quota is 3 and 0 are"),
-            (Quota(user=ELASTIC, runs={0: 2}), 2, "RVMS of image 0 quota is 2 and 0 are used"),
-            (Quota(user=ELASTIC, leases={7: 0}, runs={9: 0}), None, ""),
-            (Quota(group=USERS, vm={"VMS": 4}), 4, "the group's VMS quota is 4 and 0 are used"),
-            (Quota(group=USERS, vm={"RUNNING_CPU": 4}), 2, "the group's RUNNING_CPU quota is 4"),
-            (Quota(group=USERS, vm={"VMS": 4}, hidden=True), None, ""),
+            (OneQuota(user=ELASTIC, leases={0: 3}), 3, "LEASES in network 0 quota is 3 and 0 are"),
+            (OneQuota(user=ELASTIC, runs={0: 2}), 2, "RVMS of image 0 quota is 2 and 0 are used"),
+            (OneQuota(user=ELASTIC, leases={7: 0}, runs={9: 0}), None, ""),
+            (OneQuota(group=USERS, vm={"VMS": 4}), 4, "the group's VMS quota is 4 and 0 are used"),
+            (OneQuota(group=USERS, vm={"RUNNING_CPU": 4}), 2, "the group's RUNNING_CPU quota is 4"),
+            (OneQuota(group=USERS, vm={"VMS": 4}, hidden=True), None, ""),
         ],
     )
     def test_networks_images_and_the_group_bound_the_offer(
-        self, bed: OneBed, quota: Quota, free: int | None, words: str
+        self, bed: OneBed, quota: OneQuota, free: int | None, words: str
     ) -> None:
         bed.control.quota(quota)
         (offer,) = bed.open().offers(bed.pool)
@@ -148,14 +148,16 @@ class TestQuota:
     @pytest.mark.parametrize(
         "quota",
         [
-            Quota(user=ELASTIC, vm={"RUNNING_VMS": 2}),
-            Quota(user=ELASTIC, vm={"SYSTEM_DISK_SIZE": 2048}),
-            Quota(user=ELASTIC, leases={0: 2}),
-            Quota(user=ELASTIC, runs={0: 2}),
-            Quota(group=USERS, vm={"VMS": 2}),
+            OneQuota(user=ELASTIC, vm={"RUNNING_VMS": 2}),
+            OneQuota(user=ELASTIC, vm={"SYSTEM_DISK_SIZE": 2048}),
+            OneQuota(user=ELASTIC, leases={0: 2}),
+            OneQuota(user=ELASTIC, runs={0: 2}),
+            OneQuota(group=USERS, vm={"VMS": 2}),
         ],
     )
-    def test_what_a_quota_leaves_is_asked_for_and_no_more(self, bed: OneBed, quota: Quota) -> None:
+    def test_what_a_quota_leaves_is_asked_for_and_no_more(
+        self, bed: OneBed, quota: OneQuota
+    ) -> None:
         bed.control.quota(quota)
         provider = bed.open()
         assert len(provider.launch(spec_for(bed, provider, 4))) == 2
@@ -163,7 +165,7 @@ class TestQuota:
         assert provider.offers(bed.pool)[0].free == 0
 
     def test_with_the_accounts_own_used_up_nothing_is_started(self, bed: OneBed) -> None:
-        bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 1}))
+        bed.control.quota(OneQuota(user=ELASTIC, vm={"VMS": 1}))
         launch(bed)
         with pytest.raises(QuotaError, match="VMS quota is 1 and 1 are used"):
             launch(bed, generation="g2")
@@ -182,7 +184,7 @@ class TestCapacity:
         self, control: OneControl, tmp_path: Path
     ) -> None:
         bed = OneBed(control, tmp_path)
-        control.hosts([Host(id=0, name="a", cpu=500), Host(id=1, name="b", cpu=300)])
+        control.hosts([OneHost(id=0, name="a", cpu=500), OneHost(id=1, name="b", cpu=300)])
         (offer,) = bed.open().offers(bed.pool)
         assert offer.free == 3
         launch(bed, 3)
@@ -197,7 +199,7 @@ class TestCapacity:
         self, control: OneControl, tmp_path: Path
     ) -> None:
         bed = OneBed(control, tmp_path)
-        control.hosts([Host(id=0, name="a", cpu=400)])
+        control.hosts([OneHost(id=0, name="a", cpu=400)])
         message = {"SCHED_MESSAGE": f"Fri Nov 20 03:35:07 2026: {NO_HOST}"}
         for number, tags in ((50, message), (51, {})):
             control.place(Place(id=number, uid=2, state=1, lcm=0, template=1, user_template=tags))
@@ -213,7 +215,7 @@ class TestCapacity:
         eventually(lambda: {m.state for m in provider.instances()} == {InstanceState.TERMINATED})
         assert bed.alive() == set()
         assert provider.instances() == ()
-        bed.control.hosts([Host(id=0, name="big", cpu=10**6, memory=10**9)])
+        bed.control.hosts([OneHost(id=0, name="big", cpu=10**6, memory=10**9)])
         with pytest.raises(CapacityError, match="No host with enough capacity"):
             provider.launch(spec_for(bed, provider, 1, generation="g2"))
         assert bed.calls(INSTANTIATE) == 2
@@ -221,7 +223,7 @@ class TestCapacity:
 
     def test_a_launch_that_the_scheduler_places_in_parts_is_placed_whole(self, bed: OneBed) -> None:
         """It takes several times the limit; each machine but the first ones has a message."""
-        bed.control.pace(Pace(schedule=0.5, boot=0.1, dispatch=2))
+        bed.control.pace(OnePace(schedule=0.5, boot=0.1, dispatch=2))
         provider = bed.open(pending_limit=2.0)
         provider.launch(spec_for(bed, provider, 16))
         eventually(lambda: {m.state for m in provider.instances()} == {InstanceState.RUNNING})
@@ -230,7 +232,7 @@ class TestCapacity:
     def test_machines_that_the_scheduler_comes_to_do_not_look_like_a_full_cloud(
         self, bed: OneBed
     ) -> None:
-        bed.control.pace(Pace(schedule=0.5, boot=0.1, dispatch=2))
+        bed.control.pace(OnePace(schedule=0.5, boot=0.1, dispatch=2))
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 40))
         eventually(lambda: any(m.state is InstanceState.RUNNING for m in provider.instances()))
@@ -239,7 +241,7 @@ class TestCapacity:
         assert provider.launch(spec_for(bed, provider, 1, generation="g2"))
 
     def test_waiting_without_a_message_is_only_waiting(self, bed: OneBed) -> None:
-        bed.control.pace(Pace(schedule=1000.0))
+        bed.control.pace(OnePace(schedule=1000.0))
         provider = bed.open(pending_limit=0.2)
         provider.launch(spec_for(bed, provider, 1))
         time.sleep(0.3)
@@ -266,7 +268,7 @@ class TestCapacity:
         launch(bed)
 
     def test_a_failed_boot_is_ended_and_remembered(self, bed: OneBed) -> None:
-        bed.control.pace(Pace(schedule=0.1, boot=0.1, broken="op1-*"))
+        bed.control.pace(OnePace(schedule=0.1, boot=0.1, broken="op1-*"))
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 2))
         seen: set[tuple[str, InstanceState]] = set()
@@ -289,7 +291,7 @@ class TestRestartOfOned:
         self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(instances, "ASK_AGAIN_AFTER_S", 0.2)
-        bed.control.pace(Pace(schedule=0.1, boot=0.1, shutdown=1000.0))
+        bed.control.pace(OnePace(schedule=0.1, boot=0.1, shutdown=1000.0))
         provider = bed.open()
         (machine,) = provider.launch(spec_for(bed, provider, 1))
         bed.running(1)
@@ -302,7 +304,7 @@ class TestRestartOfOned:
         self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(instances, "ASK_AGAIN_AFTER_S", 0.2)
-        bed.control.pace(Pace(schedule=0.1, boot=0.1, shutdown=1000.0))
+        bed.control.pace(OnePace(schedule=0.1, boot=0.1, shutdown=1000.0))
         provider = bed.open()
         (machine,) = provider.launch(spec_for(bed, provider, 1))
         bed.running(1)
@@ -313,7 +315,7 @@ class TestRestartOfOned:
         eventually(lambda: not successor.instances())
 
     def test_a_machine_that_boots_is_asked_until_the_driver_answers(self, bed: OneBed) -> None:
-        bed.control.pace(Pace(schedule=0.1, boot=1000.0))
+        bed.control.pace(OnePace(schedule=0.1, boot=1000.0))
         provider = bed.open()
         (machine,) = provider.launch(spec_for(bed, provider, 1))
         eventually(lambda: any(m.lcm for m in machines(bed)))
@@ -399,7 +401,7 @@ class TestRetries:
 
 class TestTerminate:
     def test_a_booting_machine_is_asked_again_until_it_may_end(self, bed: OneBed) -> None:
-        bed.control.pace(Pace(schedule=0.0, boot=1000.0, shutdown=0.1))
+        bed.control.pace(OnePace(schedule=0.0, boot=1000.0, shutdown=0.1))
         launch(bed)
         eventually(lambda: any(m.state == 3 for m in machines(bed)))
         provider = bed.open()
@@ -415,7 +417,7 @@ class TestTerminate:
         assert bed.alive() == set()
 
     def test_one_that_boots_for_ever_is_a_transient_error(self, bed: OneBed) -> None:
-        bed.control.pace(Pace(schedule=0.0, boot=1000.0))
+        bed.control.pace(OnePace(schedule=0.0, boot=1000.0))
         launch(bed, 2)
         eventually(lambda: all(m.state == 3 for m in machines(bed)))
         provider, ids = bed.open(timeout=1.5), [m.id for m in bed.open().instances()]

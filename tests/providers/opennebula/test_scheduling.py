@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.providers.base.tags import GENERATION
-from slurm_elastic.providers.opennebula.convert import ACTIVE, PENDING, Vm
+from slurm_elastic.providers.opennebula.convert import ACTIVE, PENDING, VmFields
 from slurm_elastic.providers.opennebula.scheduling import given_up, in_line
 
 T0 = 1_800_000_000.0
@@ -17,15 +17,15 @@ LIMIT = 60.0
 NOT_NOW = "Sat Nov 21 03:35:07 2026: Cannot dispatch VM to any Host. Possible reasons: ..."
 
 
-def vm(number: int, placed: float | None, launch: str = "g1", started: float = T0) -> Vm:
+def vm(number: int, placed: float | None, launch: str = "g1", started: float = T0) -> VmFields:
     waits = placed is None
     tags = {GENERATION: launch} | ({"SCHED_MESSAGE": NOT_NOW} if waits else {})
     state, lcm = (PENDING, 0) if waits else (ACTIVE, 3)
-    return Vm(id=number, state=state, lcm=lcm, started=started, tags=tags, address=None,
+    return VmFields(id=number, state=state, lcm=lcm, started=started, tags=tags, address=None,
               placed=placed)  # fmt: skip
 
 
-def at(now: float, size: int, each: int, cycle: float) -> Sequence[Vm]:
+def at(now: float, size: int, each: int, cycle: float) -> Sequence[VmFields]:
     """A launch of which the scheduler places so many each cycle."""
     times = [T0 + cycle * (n // each + 1) for n in range(size)]
     return [vm(n, t if t <= now else None) for n, t in enumerate(times)]

@@ -30,7 +30,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.model.protocols import Provider
-from slurm_elastic.providers.openstack.client import Api, NotConnected
+from slurm_elastic.providers.openstack.client import NotConnected, OpenStackApi
 from slurm_elastic.providers.openstack.errors import is_refusal, translated
 from slurm_elastic.testing.contract import spec_for
 from tests.ports import free_ports
@@ -364,7 +364,7 @@ def test_a_deletion_that_nova_has_taken_counts_before_it_shows(bed: StackBed) ->
 def ordered(bed: StackBed) -> ProviderError:
     """The error of an order without a look-up before it."""
     with pytest.raises(ProviderError) as caught, translated("stack"):
-        Api(bed.settings(timeout=TIMEOUT)).call("compute", "POST", "/servers", {})
+        OpenStackApi(bed.settings(timeout=TIMEOUT)).call("compute", "POST", "/servers", {})
     return caught.value
 
 

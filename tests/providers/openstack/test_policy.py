@@ -18,7 +18,7 @@ from providers.openstack.stand_in import GROUPS, StandIn
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.grants import Holder, Use
+from slurm_elastic.config.grants import GrantUse, Holder
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.protocols import Examinable, Provider
@@ -39,13 +39,13 @@ class GatedBed(StackBed):
         super().__init__(stand_in, directory)
         self.rules: set[tuple[str, str, str]] = set()
         self.used: set[tuple[str, str, str]] = set()
-        real = client.Api._answered
+        real = client.OpenStackApi._answered
 
         def answered(api, service: str, method: str, path: str, *more: object):
             self.used |= self.matching(service, method, path)
             return real(api, service, method, path, *more)
 
-        patch.setattr(client.Api, "_answered", answered)
+        patch.setattr(client.OpenStackApi, "_answered", answered)
 
     def matching(self, service: str, method: str, path: str) -> set[tuple[str, str, str]]:
         whole = ROOTS[service] + path.partition("?")[0]
@@ -61,7 +61,7 @@ class GatedBed(StackBed):
 
     def open(self, uuid: str = UUID, timeout: float = 60.0, **more: object) -> Provider:
         settings, cluster = self.settings(timeout=timeout, **more), Cluster(name="site", uuid=uuid)
-        use = Use(cluster=cluster, pools=(self.pool,), console=self.console)
+        use = GrantUse(cluster=cluster, pools=(self.pool,), console=self.console)
         for rule in json.loads(CLOUD.grant(settings, use, self.holder).text):
             self.rules.add((rule["service"], rule["method"], rule["path"]))
         return open_provider(settings, cluster)

@@ -9,7 +9,7 @@ from providers.openstack.stand_in import GROUPS
 
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Limits
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.openstack.settings import Flavor
 from slurm_elastic.testing.contract import spec_for
@@ -23,7 +23,7 @@ def examined(bed: StackBed, **settings: object) -> dict[str, Finding]:
     return {f.what: f for f in provider.examine([bed.pool])}
 
 
-def level(bed: StackBed, what: str, **settings: object) -> Level:
+def level(bed: StackBed, what: str, **settings: object) -> FindingLevel:
     return examined(bed, **settings)[what].level
 
 
@@ -32,7 +32,7 @@ def test_a_cloud_where_all_is_well(bed: StackBed) -> None:
         bed, key_name="admin", security_groups=("web", GROUPS[0][0]), networks=("lan",),
         zones=("nova",),
     )  # fmt: skip
-    assert {f.level for f in found.values()} == {Level.OK}
+    assert {f.level for f in found.values()} == {FindingLevel.OK}
     assert {"flavors", "image worker", "network lan", "key pair admin", "zone nova"} <= found.keys()
 
 
@@ -46,19 +46,19 @@ def test_flavors_that_are_missing_or_too_small(bed: StackBed) -> None:
     assert found["flavors"].found == "as configured: small"
     assert found["flavor none"].found == "the cloud has no such flavor"
     assert "64 cpus and 262144 MiB" in found["flavor big"].found
-    assert {found["flavor none"].level, found["flavor big"].level} == {Level.WRONG}
+    assert {found["flavor none"].level, found["flavor big"].level} == {FindingLevel.WRONG}
 
 
 def test_images(bed: StackBed) -> None:
-    assert level(bed, "image nothing", image="nothing") is Level.WRONG
+    assert level(bed, "image nothing", image="nothing") is FindingLevel.WRONG
     bed.world.images = [LOCKED]
     found = examined(bed, image=LOCKED["id"])[f"image {LOCKED['id']}"]
-    assert (found.level, found.found) == (Level.WRONG, "deactivated")
+    assert (found.level, found.found) == (FindingLevel.WRONG, "deactivated")
     provider = bed.open()
     assert isinstance(provider, Examinable)
     pool = replace(bed.pool, image=ImageChoice(os="plan9"))
     missing = {f.what: f for f in provider.examine([pool])}["image of pool os"]
-    assert missing.level is Level.WRONG
+    assert missing.level is FindingLevel.WRONG
     assert missing.expected == "an image with os plan9"
 
 
@@ -66,7 +66,7 @@ def test_an_image_that_asks_for_more_than_a_flavor_has(bed: StackBed) -> None:
     bed.world.images = [LOCKED | {"status": "active", "min_ram": 8192, "min_disk": 1}]
     found = examined(bed, image=LOCKED["id"])[f"image {LOCKED['id']}"]
     assert (found.level, found.found) == (
-        Level.WRONG, "it asks for 8192 MiB of memory and 1 GiB of disk",
+        FindingLevel.WRONG, "it asks for 8192 MiB of memory and 1 GiB of disk",
     )  # fmt: skip
     assert "flavor small" in found.expected
 
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_said_with_what_to_do(
     bed: StackBed, what: str, settings: dict[str, object], word: str
 ) -> None:
     found = examined(bed, **settings)[what]
-    assert found.level is Level.WRONG
+    assert found.level is FindingLevel.WRONG
     assert word in found.found
     assert found.advice
 
@@ -96,11 +96,11 @@ def test_the_quota_is_compared_with_what_the_pools_could_ask_for(bed: StackBed) 
     bed.world.quota = 10
     found = examined(bed)["quota of instances"]
     assert (found.level, found.found) == (
-        Level.NOTE, "10 servers, of which others use 0; the pools could ask for 1200",
+        FindingLevel.NOTE, "10 servers, of which others use 0; the pools could ask for 1200",
     )  # fmt: skip
-    assert level(bed, "quota of instances", limits=Limits(nodes=10)) is Level.OK
+    assert level(bed, "quota of instances", limits=Limits(nodes=10)) is FindingLevel.OK
     bed.world.quota = 0
-    assert level(bed, "quota of instances") is Level.WRONG
+    assert level(bed, "quota of instances") is FindingLevel.WRONG
 
 
 def test_our_machines_are_the_pools_own(bed: StackBed) -> None:
@@ -110,13 +110,13 @@ def test_our_machines_are_the_pools_own(bed: StackBed) -> None:
     bed.add_foreign()
     found = examined(bed, limits=Limits(nodes=2))["quota of instances"]
     assert found.found == "3 servers, of which others use 1; the pools could ask for 2"
-    assert found.level is Level.OK
+    assert found.level is FindingLevel.OK
 
 
 def test_a_right_that_is_missing_is_a_finding_and_no_error(bed: StackBed) -> None:
     bed.stand_in.refuse(403, POLICY, "GET /compute/v2.1/*")
     found = examined(bed, key_name="admin", zones=("nova",))
-    assert {found[w].level for w in ("flavors", "key pair admin", "zones")} == {Level.WRONG}
+    assert {found[w].level for w in ("flavors", "key pair admin", "zones")} == {FindingLevel.WRONG}
     assert "rights" in found["flavors"].advice
-    assert found["quota"].level is Level.NOTE
+    assert found["quota"].level is FindingLevel.NOTE
     bed.heal()

@@ -24,7 +24,7 @@ from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider, redfish
 from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.redfish.bmc import redfish_of
-from slurm_elastic.providers.redfish.command import Command
+from slurm_elastic.providers.redfish.command import RedfishCommand
 from slurm_elastic.testing.contract import (
     CLUSTER,
     FaultContract,
@@ -149,7 +149,9 @@ def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(tmp_path:
     file.write_text(PROGRAM)
     file.chmod(0o755)
     (tmp_path / "hang").touch()
-    power = Command(rack(tmp_path, command=(str(file),), hosts={"h1": "x"}, timeout=patience(2)))
+    power = RedfishCommand(
+        rack(tmp_path, command=(str(file),), hosts={"h1": "x"}, timeout=patience(2))
+    )
     with pytest.raises(TransientError, match="shutdown did not end in"):
         power.switch("h1", "shutdown")
     child = Path("/proc") / (tmp_path / "child").read_text().strip()

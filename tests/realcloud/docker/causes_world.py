@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.state.ckptstate.orders import DROPS, NoticeOrder, WithdrawOrder, drop
 
 from .engine import Engine
@@ -184,7 +184,7 @@ class Lane:
         if not moves or not moves[-1].over:
             return False
         since = back.setdefault(job, len(self.world.steps(job)))
-        if moves[-1].step is not Step.BACK:
+        if moves[-1].step is not MigrationStep.BACK:
             return True
         end = self.world.shared / "jobs" / f"end-{job}"
         if not end.exists() and self._goes_on(job, since):
@@ -219,7 +219,7 @@ class Lane:
             cause=self.cause,
             job=job,
             struck=[str(m.cause) for m in moves] == [self.cause],
-            image=image is not None and last is not None and last.step is Step.BACK,
+            image=image is not None and last is not None and last.step is MigrationStep.BACK,
             begun=begun,
             missing=_missing(world.steps(job)),
             lost=again * float(self.paces[job]),
@@ -333,7 +333,7 @@ def _at(seconds: float) -> str:
 
 def _away(move: Migration | None) -> float:
     """Seconds in which the job did not work: from its save's begin to its running again."""
-    if move is None or move.step is not Step.BACK:
+    if move is None or move.step is not MigrationStep.BACK:
         return 0.0
     return move.changed - move.began
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_elastic.slurm.conf import keyset
-from slurm_elastic.slurm.conf.keyset import Key, KeySet
+from slurm_elastic.slurm.conf.keyset import AuthKey, KeySet
 
 from .ec2_world import Ec2World
 from .engine import Engine
@@ -22,7 +22,7 @@ def first_keys() -> KeySet:
     """The first keys of a site: one of its own, and one for each of two clouds."""
     site = keyset.of_slurm_key(b"the site's own key, of 32 bytes.").default
     clouds = [
-        Key(alg="HS256", kty="oct", kid=f"slurm-elastic:{cloud}:1", k=letter * 64)
+        AuthKey(alg="HS256", kty="oct", kid=f"slurm-elastic:{cloud}:1", k=letter * 64)
         for cloud, letter in (("aws", "A"), ("other", "B"))
     ]
     return KeySet((site, *clouds))

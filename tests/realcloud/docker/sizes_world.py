@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from slurm_elastic.model.checkpoint import Image
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from slurm_elastic.state.ckptstate.orders import (
     DROPS,
     AnyOrder,
@@ -178,7 +178,7 @@ class SizesWorld(ServedWorld):
 
         self.wait_for(over, f"job {job} ends", LONG)
         move, output = self.migrations(job)[-1], self.output(job)
-        back = move.image if move.step is Step.BACK else None
+        back = move.image if move.step is MigrationStep.BACK else None
         is_new = back is not None and back.number > last.number
         return Held(
             case=case,

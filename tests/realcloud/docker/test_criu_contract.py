@@ -18,7 +18,7 @@ from slurm_elastic.testing.saving import (
     SHORT_S,
     Deadlines,
     Holds,
-    Saves,
+    SaveContract,
     Spoils,
     save,
 )
@@ -116,7 +116,7 @@ def bed(world: CriuWorld) -> Iterator[CriuBed]:
     made.close()
 
 
-class TestCriu(Saves, Spoils, Deadlines, Holds):
+class TestCriu(SaveContract, Spoils, Deadlines, Holds):
     pass
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.policies.checkpoint.threat import ThreatCause
 
 from .criu_world import UNSAVABLE, needed, started
 from .engine import Engine
@@ -53,7 +53,7 @@ def test_a_job_that_can_be_saved_is_once_though_nothing_threatens_it(world: Serv
 def test_each_step_is_done_once_beyond_the_time_limit(world: ServedWorld) -> None:
     job = started(world, "--time=1", "--comment=ckpt=criu,limit=3")
     move = world.moved(job, patience=300.0)
-    assert move.cause is Cause.LIMIT
+    assert move.cause is ThreatCause.LIMIT
     assert move.image is not None
     world.standing(job)
     world.wait_more(job)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Location, Market, Pool
-from slurm_elastic.model.finding import Level
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
@@ -144,7 +144,7 @@ class TestTwoHosts:
 
     def test_doctor_sees_both(self, two: TwoHosts) -> None:
         found = two.open().examine(())
-        assert {f.level for f in found} == {Level.OK}
+        assert {f.level for f in found} == {FindingLevel.OK}
         assert {f.what for f in found} >= {"host near", "host far", f"network {two.id} on far"}
 
 
@@ -164,7 +164,7 @@ class TestCertificates:
         (machine,) = provider.launch(spec(provider, NEAR, "bx1", generation="g2"))
         assert two.running() == {FAR: set(), NEAR: {machine.id}}
         said = next(f for f in provider.examine(()) if f.what == "host far")
-        assert said.level is Level.WRONG
+        assert said.level is FindingLevel.WRONG
         assert "Certificate: far: " in said.found
 
     def test_a_client_of_another_authority(self, two: TwoHosts, other: Authority) -> None:

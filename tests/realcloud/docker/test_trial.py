@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from patience import stretched
 
-from slurm_elastic.policies.launch.trial import Step
+from slurm_elastic.policies.launch.trial import TrialStep
 
 from .elastic_world import ElasticWorld
 from .engine import Engine
@@ -83,7 +83,7 @@ def test_a_container_is_followed_from_its_order_to_its_end(world: FirstDay) -> N
     code, said = world.try_("boxes")
     assert code == 0, said
     told = [line.split()[1] for line in said.splitlines() if line.strip()[:1].isdigit()]
-    assert told == [str(step) for step in Step]
+    assert told == [str(step) for step in TrialStep]
     assert f"a job of one node has run on it, by {USER}" in said
     world.back_to_zero()
 

@@ -31,7 +31,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.grants import use_of
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
-from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Examinable, Provider
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.openstack.settings import Flavor
@@ -316,7 +316,7 @@ class TestDoctor:
 
     def test_a_cloud_where_all_is_well(self, bed: PlaneBed) -> None:
         found = self.examined(bed, zones=("nova",))
-        assert {f.level for f in found.values()} == {Level.OK}
+        assert {f.level for f in found.values()} == {FindingLevel.OK}
         assert found["flavors"].found == "as configured: small"
         assert found["image worker"].found.startswith("active, worker (")
         assert "'none'" in found["networks"].found
@@ -334,7 +334,7 @@ class TestDoctor:
             networks=("lan",),
             zones=("no-such-zone",),
         )
-        wrong = {what for what, f in found.items() if f.level is Level.WRONG}
+        wrong = {what for what, f in found.items() if f.level is FindingLevel.WRONG}
         assert wrong == {
             "flavor big", "image nobody-has-it", "key pair no-such-key", "security group web",
             "network lan", "zone no-such-zone",
@@ -351,7 +351,7 @@ class TestDoctor:
         )  # fmt: skip
         try:
             found = self.examined(bed, image="large")["image large"]
-            assert found.level is Level.WRONG
+            assert found.level is FindingLevel.WRONG
             provider = bed.open(image="large")
             with pytest.raises(ProviderError, match="too small"):
                 provider.launch(spec_for(bed, provider, 1))
@@ -364,7 +364,7 @@ class TestDoctor:
         try:
             cloud.compute.create_keypair(name="doctor", public_key=PUBLIC_KEY)
             found = self.examined(bed, key_name="doctor")["key pair doctor"]
-            assert (found.level, found.found) == (Level.OK, "there")
+            assert (found.level, found.found) == (FindingLevel.OK, "there")
         finally:
             cloud.compute.delete_keypair("doctor")
             cloud.close()
@@ -378,24 +378,24 @@ class TestDoctor:
             bed.admin.quota(cores=-1)
         few = found["quota of instances"]
         assert (few.level, few.found) == (
-            Level.NOTE, "5 servers, of which others use 0; the pools could ask for 100",
+            FindingLevel.NOTE, "5 servers, of which others use 0; the pools could ask for 100",
         )  # fmt: skip
-        assert found["quota of cores"].level is Level.WRONG
-        assert found["quota of ram"].level is Level.OK
+        assert found["quota of cores"].level is FindingLevel.WRONG
+        assert found["quota of ram"].level is FindingLevel.OK
 
     @pytest.mark.release
     def test_our_own_machines_are_not_others(self, bed: PlaneBed) -> None:
         bed.admin.quota(instances=100)
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 2))
-        assert self.examined(bed)["quota of instances"].level is Level.OK
+        assert self.examined(bed)["quota of instances"].level is FindingLevel.OK
         bed.add_foreign()
 
         def noted() -> bool:
             """nova counts a fresh server when it has been scheduled."""
             found = self.examined(bed)["quota of instances"]
             words = "100 servers, of which others use 1; the pools could ask for 100"
-            return (found.level, found.found) == (Level.NOTE, words)
+            return (found.level, found.found) == (FindingLevel.NOTE, words)
 
         bed.admin.wait(noted, "the other server counts")
 

@@ -41,7 +41,7 @@ from slurm_elastic.state.ledger.machine_transitions import (
     Transition,
 )
 from slurm_elastic.state.ledger.machines import MACHINE_COLUMNS, Machines, machine_from, machine_row
-from slurm_elastic.state.ledger.stops import Stops
+from slurm_elastic.state.ledger.stops import StopRows
 
 IDS = tuple(f"i-{n}" for n in range(4))
 DISK = 0.01
@@ -345,7 +345,7 @@ def test_each_row_of_the_table_happens(
 
 def test_each_call_is_a_method_of_the_ledger() -> None:
     assert {row.call for row in TRANSITIONS} == set(LedgerCall)
-    assert all(hasattr(Machines, call) or hasattr(Stops, call) for call in LedgerCall)
+    assert all(hasattr(Machines, call) or hasattr(StopRows, call) for call in LedgerCall)
 
 
 def test_the_page_has_the_same_table() -> None:

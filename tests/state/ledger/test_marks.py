@@ -21,7 +21,7 @@ from slurm_elastic.model.exclusion import (
     POLICY,
     Exclusion,
 )
-from slurm_elastic.model.memory import Drained, Run
+from slurm_elastic.model.memory import ChargedRun, Drained
 from slurm_elastic.state.ledger import Decision, Health, Ledger
 from slurm_elastic.state.ledger.histograms import BUCKETS, Counts, observe, series
 
@@ -157,8 +157,8 @@ def test_no_two_words_ever_have_one_number(ledger: Ledger) -> None:
 
 
 def test_runs_of_a_span_are_those_of_which_some_part_is_in_it(ledger: Ledger) -> None:
-    early = Run(job=1, begin=T0, end=T0 + 10, user="ann", shares=(("n[1-2]", 500_000),))
-    late, open_ = Run(job=2, begin=T0 + 20, end=T0 + 30), Run(job=3, begin=T0 + 5)
+    early = ChargedRun(job=1, begin=T0, end=T0 + 10, user="ann", shares=(("n[1-2]", 500_000),))
+    late, open_ = ChargedRun(job=2, begin=T0 + 20, end=T0 + 30), ChargedRun(job=3, begin=T0 + 5)
     ledger.usage.write([late, early, open_])
     assert ledger.usage.open_runs() == (open_,)
     for since, until, found in (

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, LaunchSpec
-from slurm_elastic.model.memory import MACHINE_JOBS, Drained, Run
+from slurm_elastic.model.memory import MACHINE_JOBS, ChargedRun, Drained
 from slurm_elastic.state.ledger import Decision, Ledger, retention
 from slurm_elastic.state.store import disk
 
@@ -115,15 +115,15 @@ def test_of_runs_of_jobs_the_latest_are_kept(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "MOST_RUNS", 2)
-    ledger.usage.write([Run(job=n, begin=T0, end=T0 + n) for n in (3, 1, 2, 4)])
-    ledger.usage.write([Run(job=5, begin=T0)])
+    ledger.usage.write([ChargedRun(job=n, begin=T0, end=T0 + n) for n in (3, 1, 2, 4)])
+    ledger.usage.write([ChargedRun(job=5, begin=T0)])
     ledger.compact(T0 + 60)
     assert [r.job for r in ledger.usage.runs(0, T0 + 60)] == [3, 4, 5]
 
 
 def test_runs_and_drains_are_forgotten_with_the_machines_of_their_time(ledger: Ledger) -> None:
     over = Drained(node="n1", begin=T0, end=T0 + 5)
-    ledger.usage.write([Run(job=1, begin=T0, end=T0 + 5)], [over])
+    ledger.usage.write([ChargedRun(job=1, begin=T0, end=T0 + 5)], [over])
     ledger.compact(T0 + 5 + retention.MACHINES_KEPT)
     assert (len(ledger.usage.runs(0, T0 + 60)), ledger.usage.drains(0, T0 + 60)) == (1, (over,))
     ledger.compact(T0 + 6 + retention.MACHINES_KEPT)

@@ -13,7 +13,7 @@ import pytest
 
 from slurm_elastic.state.store import endurance
 from slurm_elastic.state.store.journal import Journal
-from slurm_elastic.state.store.merging import Merge
+from slurm_elastic.state.store.merging import MemoryMerge
 from slurm_elastic.state.store.shared_journal import journal_of
 
 _WITHOUT_REST = 5
@@ -42,7 +42,7 @@ def _by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return asked
 
-    def of_view(_: Merge, db: sqlite3.Connection, *rest: object) -> Journal:
+    def of_view(_: MemoryMerge, db: sqlite3.Connection, *rest: object) -> Journal:
         return journal_of(Path(db.execute("pragma database_list").fetchone()["file"]))
 
     begin = Journal.begin
@@ -51,4 +51,4 @@ def _by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Journal, name, asks(real, lambda journal, *_: journal))
     aside = asks(endurance.set_aside, lambda path, _: journal_of(path))
     monkeypatch.setattr(endurance, "set_aside", aside)
-    monkeypatch.setattr(Merge, "__init__", asks(Merge.__init__, of_view))
+    monkeypatch.setattr(MemoryMerge, "__init__", asks(MemoryMerge.__init__, of_view))

@@ -46,7 +46,7 @@ def jobs(path: Path) -> list[int]:
         return [job for job, _ in ledger.requeues.lifted()]
 
 
-SOUND = backup.Health(
+SOUND = backup.JournalHealth(
     name="ledger", segments=1, lines=4, facts=3, last=3, damages=(), missing=0, lacking=0
 )
 

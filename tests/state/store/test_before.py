@@ -17,7 +17,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.exclusion import DOUBT
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.facts import MigrationStep
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.store import view
 
@@ -71,7 +71,7 @@ def test_a_ledger_with_machines_an_open_launch_and_operators_words_goes_on(path:
 def test_a_job_that_was_saved_goes_on_from_its_image(tmp_path: Path) -> None:
     with closing(CheckpointState(before(tmp_path / "checkpoints.db"))) as state:
         (move,) = state.migrations()
-        assert (move.run.job, move.step, move.image) == (7, Step.SAVED, state.images(7)[0])
+        assert (move.run.job, move.step, move.image) == (7, MigrationStep.SAVED, state.images(7)[0])
         assert [one.key for one in state.notices()] == ["k1"]
         assert (list(state.suspensions()), list(state.unsavable())) == ([8], [9])
         assert state.interruptions(0.0) == {"aws/c6i.xlarge/eu-west-1a/spot": 1}
@@ -84,7 +84,11 @@ def test_a_file_of_checkpoints_of_before_suspended_jobs_is_taken_over(tmp_path: 
         db.execute("pragma user_version = 3")
     with closing(CheckpointState(path)) as state:
         (move,) = state.migrations()
-        assert (move.step, move.image, state.suspensions()) == (Step.SAVED, state.images(7)[0], {})
+        assert (move.step, move.image, state.suspensions()) == (
+            MigrationStep.SAVED,
+            state.images(7)[0],
+            {},
+        )
 
 
 def test_one_without_the_later_columns_and_tables(path: Path) -> None:

@@ -28,7 +28,7 @@ from slurm_elastic.state.store.journal import (
     Damage,
     Fact,
     Journal,
-    Line,
+    JournalLine,
     Position,
     is_whole,
     line_of,
@@ -122,7 +122,7 @@ class Disks(RuleBasedStateMachine):
                 one.close()
         self.disks = [None, None]
         number = Journal(self.place / "journal", "notes").applied().position.number + 1
-        line = line_of(Line(n=number, facts=(put(name, value), put("z", value))))
+        line = line_of(JournalLine(n=number, facts=(put(name, value), put("z", value))))
         with self.segment().open("ab") as file:
             file.write(line[: round(len(line) * part)])
         self.maybe = self.sure | {name: value, "z": value}
@@ -216,14 +216,14 @@ def rows(path: Path) -> dict[str, int]:
 
 
 def test_a_line_is_read_by_a_person_and_its_checksum_by_us() -> None:
-    line = Line(n=7, at=5.0, facts=(put("a", 1),))
+    line = JournalLine(n=7, at=5.0, facts=(put("a", 1),))
     raw = line_of(line)
     assert raw.endswith(
         b',"n":7,"at":5.0,"facts":[{"rows":[{"name":"a","value":1,"at":1.0}],"put":"notes"}]}\n'
     )
     assert read_line(raw) == line
     assert line.epoch == 0, "that of the only head"
-    assert b'"epoch":1' in line_of(Line(n=7, epoch=1))
+    assert b'"epoch":1' in line_of(JournalLine(n=7, epoch=1))
     for place in range(len(raw)):
         assert read_line(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]) is None
         assert read_line(raw[:place]) is None

@@ -28,12 +28,12 @@ from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import Decision
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Migration, Step, Suspension
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep, Suspension
 from slurm_elastic.state.ckptstate.schema import SCHEMA
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup, disk, view
-from slurm_elastic.state.store.journal import Begin, Fact, Journal, Line, line_of
+from slurm_elastic.state.store.journal import Begin, Fact, Journal, JournalLine, line_of
 from slurm_elastic.state.store.shared_journal import journal_of
 
 DATA = Path(__file__).parents[2] / "data"
@@ -804,7 +804,7 @@ def test_a_step_that_was_taken_while_nothing_could_be_read_stands(
         method="m",
         threatened=("n1",),
         reason="r",
-        step=Step.SAVING,
+        step=MigrationStep.SAVING,
         began=1.0,
         changed=1.0,
     )
@@ -820,10 +820,10 @@ def test_a_step_that_was_taken_while_nothing_could_be_read_stands(
         patched.setattr(Journal, "segments", broken)
         state = CheckpointState.enduring(path, monotonic=lambda: clock[0])
         assert state.migrations() == ()
-        state.put(msgspec.structs.replace(move, step=Step.REQUEUED, changed=200.0))
+        state.put(msgspec.structs.replace(move, step=MigrationStep.REQUEUED, changed=200.0))
     clock[0] += 11
     state.check()
-    assert [one.step for one in state.migrations()] == [Step.REQUEUED]
+    assert [one.step for one in state.migrations()] == [MigrationStep.REQUEUED]
     state.close()
 
 
@@ -857,7 +857,7 @@ def test_who_shares_a_sync_hears_of_any_error(tmp_path: Path) -> None:
 # what is put back
 
 
-def export_of(tmp_path: Path, *lines: Line) -> Path:
+def export_of(tmp_path: Path, *lines: JournalLine) -> Path:
     export = tmp_path / "export"
     export.write_bytes(b"".join(map(line_of, lines)))
     return export
@@ -866,11 +866,11 @@ def export_of(tmp_path: Path, *lines: Line) -> Path:
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        ([Line(n=9, begin=Begin(memory="ledger", schema=99, rows=0))], "has schema 99"),
+        ([JournalLine(n=9, begin=Begin(memory="ledger", schema=99, rows=0))], "has schema 99"),
         (
             [
-                Line(n=9, begin=Begin(memory="ledger", schema=17, rows=1)),
-                Line(n=9, facts=(Fact(put="machines", rows=[{"id": "i-1"}]),)),
+                JournalLine(n=9, begin=Begin(memory="ledger", schema=17, rows=1)),
+                JournalLine(n=9, facts=(Fact(put="machines", rows=[{"id": "i-1"}]),)),
             ],
             "cannot be taken",
         ),
@@ -878,7 +878,7 @@ def export_of(tmp_path: Path, *lines: Line) -> Path:
     ids=["of a later release", "no row of ours"],
 )
 def test_what_no_start_could_take_is_not_put_back(
-    path: Path, tmp_path: Path, lines: list[Line], why: str
+    path: Path, tmp_path: Path, lines: list[JournalLine], why: str
 ) -> None:
     with closing(Ledger(path)) as ledger:
         ledger.launches.intend(spec("g1"), "r", T0)
@@ -1002,7 +1002,9 @@ def test_an_export_of_a_damaged_journal_has_nothing_of_what_was_copied_before_th
 def test_an_export_that_lacks_rows_of_its_beginning_is_not_put_back(
     path: Path, tmp_path: Path, lacking: int
 ) -> None:
-    export = export_of(tmp_path, Line(n=9, begin=Begin(memory="ledger", schema=17, rows=lacking)))
+    export = export_of(
+        tmp_path, JournalLine(n=9, begin=Begin(memory="ledger", schema=17, rows=lacking))
+    )
     with pytest.raises(SlurmElasticError, match=f"lacks {lacking} rows of the ledger"):
         backup.put_back(export, [(path, LEDGER)], older=False)
 

@@ -23,7 +23,7 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import Fact
-from slurm_elastic.state.store.store import Keyed, Reader, Store, Table
+from slurm_elastic.state.store.store import KeyedTable, Reader, Store, Table
 from slurm_elastic.state.store.view import Schema, transaction
 
 NOTES = Schema(
@@ -227,7 +227,7 @@ def test_after_a_write_that_failed_the_file_is_read_anew(one: Remembering, other
 
 
 def test_what_was_read_in_a_transaction_that_failed_is_not_remembered(path: Path) -> None:
-    keyed = {"notes": Keyed(table="notes", value=lambda row: row["text"])}
+    keyed = {"notes": KeyedTable(table="notes", value=lambda row: row["text"])}
     with closing(Store(Disk(path, NOTES), NOTES, keyed=keyed)) as store:
         store.refresh()
 

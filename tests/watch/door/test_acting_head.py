@@ -16,7 +16,7 @@ from status_cases import NOW, busy_ledger, busy_slurm, config
 from slurm_elastic.cli import status
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import Config, HaSettings
-from slurm_elastic.model.finding import Level as Worse
+from slurm_elastic.model.finding import FindingLevel as Worse
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.heads import Epochs

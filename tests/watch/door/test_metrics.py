@@ -34,7 +34,7 @@ from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
-from slurm_elastic.model.memory import Health, Run
+from slurm_elastic.model.memory import ChargedRun, Health
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.credentials import health_of
@@ -162,7 +162,7 @@ def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_pat
     book = busy_ledger(tmp_path / "ledger.db")
     book.machines.registered("aws", ["i-0aaaaaaaaaaaaaaa1"], T0 + 190)
     book.usage.write([
-        Run(job=42, begin=T0 + 195, end=T0 + 1195, label="42", account="physics",
+        ChargedRun(job=42, begin=T0 + 195, end=T0 + 1195, label="42", account="physics",
             shares=(("pub1", 500_000),)),
     ])  # fmt: skip
     settle(site, book, T0 + LAG_S)

@@ -30,7 +30,7 @@ from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.cli.main import GROUPS
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.directive import Directive, LimitChange
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state import statedir
@@ -140,8 +140,8 @@ def test_a_user_sees_status_without_opening_a_file_of_the_state_directory(host: 
 @needs.ROOT
 def test_a_users_day_has_the_own_machines_and_jobs(host: Host) -> None:
     host.ledger.usage.write([
-        Run(job=42, begin=NOW - 3000, uid=NOBODY, shares=(("pub1", 1),)),
-        Run(job=44, begin=NOW - 3000, uid=1001, shares=(("pub2", 1),)),
+        ChargedRun(job=42, begin=NOW - 3000, uid=NOBODY, shares=(("pub1", 1),)),
+        ChargedRun(job=44, begin=NOW - 3000, uid=1001, shares=(("pub2", 1),)),
     ])  # fmt: skip
     found = {}
     for hidden in ((), ("jobs",), ("nodes", "jobs")):

@@ -11,7 +11,7 @@ from ledger_cases import T0
 from status_cases import NOW, busy_ledger, config
 
 from slurm_elastic.model.causes import Quoted
-from slurm_elastic.model.memory import Run, UnhelpedJob
+from slurm_elastic.model.memory import ChargedRun, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.ledger import Decision
@@ -21,7 +21,7 @@ from slurm_elastic.watch.door.visibility import Viewer, day_seen, refusal, seen_
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.attention import private_note
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
-from slurm_elastic.watch.view.day import Span
+from slurm_elastic.watch.view.day import DaySpan
 
 ALICE, BOB = 1001, 1002
 JOBS = (
@@ -144,9 +144,12 @@ def test_private_nodes_are_refused_but_for_those_of_own_jobs() -> None:
     )
 
 
-@pytest.mark.parametrize("span", list(Span))
-def test_hours_and_days_hide_what_a_day_hides(facts: Facts, span: Span) -> None:
-    runs = [Run(job=42, begin=NOW - 60, uid=BOB), Run(job=44, begin=NOW - 60, uid=ALICE)]
+@pytest.mark.parametrize("span", list(DaySpan))
+def test_hours_and_days_hide_what_a_day_hides(facts: Facts, span: DaySpan) -> None:
+    runs = [
+        ChargedRun(job=42, begin=NOW - 60, uid=BOB),
+        ChargedRun(job=44, begin=NOW - 60, uid=ALICE),
+    ]
     for who, machines, running in (
         (None, 6, 2), (viewer(BOB), 6, 2), (viewer(BOB, "jobs"), 6, 1),
         (viewer(BOB, "jobs", "nodes"), 1, 1),

@@ -19,7 +19,7 @@ from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.support.ui import WebDriverWait
 
-from slurm_elastic.watch.web.documents import Documents, Query, Source
+from slurm_elastic.watch.web.documents import Documents, DocumentSource, Query
 from slurm_elastic.watch.web.server import OWN_NAMES, PageServer, application
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -53,7 +53,7 @@ def served(
 ) -> Iterator[str]:
     """The address of the page with these documents."""
     documents = Documents({
-        name: Source(make=make, fresh=fresh, takes=TAKES.get(name, ()))
+        name: DocumentSource(make=make, fresh=fresh, takes=TAKES.get(name, ()))
         for name, make in sources.items()
     })  # fmt: skip
     app = application(documents, names=names, key=key, period=period)

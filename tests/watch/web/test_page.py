@@ -17,7 +17,7 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import cost, explain, web
 from slurm_elastic.watch.web import server
-from slurm_elastic.watch.web.documents import Query, Source
+from slurm_elastic.watch.web.documents import DocumentSource, Query
 from tests.watch.web.stage import Page, served
 
 HOSTILE = "<img src=x onerror=pwned=1><script>pwned=1</script>"
@@ -47,7 +47,7 @@ class Frozen:
 class Site:
     """The documents of the page, any of which may be changed."""
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, DocumentSource]) -> None:
         self._sources = sources
         self.changes: dict[str, Any] = {}
 

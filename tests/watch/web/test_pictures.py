@@ -24,7 +24,7 @@ from selenium.webdriver import Chrome
 from slurm_elastic.cli import cost
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.door.records import read_costs
 from slurm_elastic.watch.view.day import DAY_S, day_view
@@ -100,7 +100,7 @@ def day() -> str:
         machines.append(
             machine_with(instance=made, pool="burst", registered=begin + 300, ended=ended)
         )
-        runs.append(Run(job=n, begin=begin + 320, end=ended))
+        runs.append(ChargedRun(job=n, begin=begin + 320, end=ended))
     found = day_view(machines, runs, LATER)
     waiting = [max(0, n - 250) // 6 for n in range(found.points)]
     return msgspec.json.encode(msgspec.structs.replace(found, waiting=waiting)).decode()

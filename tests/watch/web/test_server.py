@@ -26,7 +26,7 @@ from status_cases import busy_ledger, config_file
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli.main import main
 from slurm_elastic.watch.web import connection
-from slurm_elastic.watch.web.documents import MAX_DOCUMENTS, Documents, Source
+from slurm_elastic.watch.web.documents import MAX_DOCUMENTS, Documents, DocumentSource
 from slurm_elastic.watch.web.listening import ListenAddress, listening, own_place, place
 from slurm_elastic.watch.web.server import PageServer, application
 from tests.watch.web.stage import served
@@ -220,7 +220,7 @@ def test_a_document_is_made_once_for_all_who_ask_meanwhile() -> None:
         made.append(query)
         return f"{len(made)}"
 
-    documents = Documents({"cost": Source(make=slow, fresh=1000.0, takes=("by",))})
+    documents = Documents({"cost": DocumentSource(make=slow, fresh=1000.0, takes=("by",))})
     got: list[bytes] = []
     asking = [
         threading.Thread(target=lambda: got.append(documents.get("cost", {"by": "user"}).body))
@@ -246,7 +246,7 @@ def test_a_document_is_good_for_longer_where_it_takes_long_and_errors_are_not_ke
         time.sleep(0.02)
         return word
 
-    documents = Documents({"status": Source(make=source, fresh=0.0, takes=("n",))})
+    documents = Documents({"status": DocumentSource(make=source, fresh=0.0, takes=("n",))})
     with pytest.raises(SlurmElasticError):
         documents.get("status", {})
     began = time.monotonic()
@@ -386,7 +386,7 @@ def test_a_socket_asks_the_kernel_who_connects(open_path: Path) -> None:
 def test_the_socket_is_looked_at_from_a_desk_by_ssh(open_path: Path) -> None:
     """As docs/web.md says."""
     sshd, (port,) = Sshd(open_path / "sshd"), free_ports(1)
-    documents = Documents({"status": Source(make=lambda _: BIG, fresh=60.0)})
+    documents = Documents({"status": DocumentSource(make=lambda _: BIG, fresh=60.0)})
     with sshd.running(), listening(ListenAddress(path=open_path / "page.sock")) as link:
         running = PageServer(application(documents))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [link]})
