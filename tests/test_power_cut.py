@@ -69,9 +69,9 @@ def test_a_launchs_intent_survives(tmp_path: Path, ledger: str, names: Names) ->
 
 SAVE = """
 from pathlib import Path
-from slurm_elastic.machine.local.records import Register
+from slurm_elastic.machine.local.records import LocalRegister
 from test_power_cut import RECORD
-Register(Path(sys.argv[1])).save(RECORD, why="new")
+LocalRegister(Path(sys.argv[1])).save(RECORD, why="new")
 """
 RECORD = MachineRecord(
     id="m-1", cluster="c", node="n1", generation="g1", index=0, pool="p", instance_type="slurmd",

@@ -28,13 +28,13 @@ import sys
 from pathlib import Path
 from slurm_elastic.machine.ckptroot import starting
 from slurm_elastic.machine.ckptroot.caller import Caller
-from slurm_elastic.machine.ckptroot.image_wait import Ended
+from slurm_elastic.machine.ckptroot.image_wait import RunEnded
 from slurm_elastic.machine.ckptroot.session import finish
 from slurm_elastic.machine.ckptroot.signals import block
-from slurm_elastic.machine.ckptroot.site import Site
+from slurm_elastic.machine.ckptroot.site import HelperSite
 import os, signal
 home, job = Path(sys.argv[1]), int(sys.argv[2])
-site = Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0), poll=0.05,
+site = HelperSite(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0), poll=0.05,
             hold=float(sys.argv[3]), dmtcp=sys.argv[4], scontrol=str(home / "bin" / "scontrol"),
             scratch=home / "run", slurmstepd="/none")
 block()
@@ -44,7 +44,7 @@ argv = [str(home / "slurm_script"), "a", "b c"]
 os.chdir(home / "user")
 try:
     status = starting.drive(*starting.begin(site, caller, 0o22, "dmtcp", argv))
-except Ended:
+except RunEnded:
     status = int(signal.SIGTERM)
 sys.exit(finish(status))
 """

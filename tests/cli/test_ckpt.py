@@ -76,12 +76,12 @@ def service(path: Path) -> Path:
     now, state = time.time(), path.parent / "state"
     memory = CheckpointState(state / "checkpoints.db")
     image = FakeCheckpointer(lambda: now - 90).checkpoint(RUN, deadline=now, stop=False)
-    memory.saved(image)
+    memory.add_image(image)
     notice = Notice(
         instance="", node="op1", kind=NoticeKind.INTERRUPTION, seen=now, deadline=now + 100,
         reason="fan broken",
     )  # fmt: skip
-    memory.warn(RecordedNotice(key="k", notice=notice, source="a person"), now=0.0)
+    memory.add_notices(RecordedNotice(key="k", notice=notice, source="a person"), now=0.0)
     memory.put(
         Migration(
             run=RUN,
@@ -220,7 +220,7 @@ def test_list_says_which_jobs_cannot_be_saved_and_what_would_help(
     monkeypatch.setenv("COLUMNS", "80")
     service(config)
     with contextlib.closing(CheckpointState(config.parent / "state" / "checkpoints.db")) as memory:
-        memory.judge(
+        memory.put_verdict(
             UnsavableRun(
                 job=8, label="8_3", attempt=0, method="criu", at=time.time(),
                 why="it holds a lock on a file", remedy="run it without the lock",

@@ -105,7 +105,7 @@ class Bed:
         )
         monkeypatch.setattr(criu.sockets, "check_streams", self.done.append)
         self.streams = False
-        self.held: dict[int, criu.sysv.Held | None] = {5: None}
+        self.held: dict[int, criu.sysv.HeldObjects | None] = {5: None}
         self.renamed = False
         self.not_found = ""
         self.work = place
@@ -413,7 +413,7 @@ def test_a_dump_is_of_its_own_process_numbers_and_leaves_them_stopped(
 def test_system_v_ipc_is_saved_from_outside_of_it(
     bed: Bed, saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bed.held = {5: criu.sysv.Held(4096, semaphores=True)}
+    bed.held = {5: criu.sysv.HeldObjects(4096, semaphores=True)}
     asked: list[list[str]] = []
     monkeypatch.setattr(dump, "run_silently", lambda words, *_: asked.append(words) or 0)
     assert bed.method.estimate_size() == 2 * 8 * 512 + 243 + 7 + 4096
@@ -423,7 +423,7 @@ def test_system_v_ipc_is_saved_from_outside_of_it(
     assert not [word for word in command if word.startswith("--ipc")]
     assert asked[0][-1] == ": >>/proc/sys/kernel/shm_next_id"
     assert bed.undone == [([21, 22], 12)] * 2, "before and after"
-    bed.held = {5: criu.sysv.Held(4096, semaphores=False)}
+    bed.held = {5: criu.sysv.HeldObjects(4096, semaphores=False)}
     bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     assert len(bed.undone) == 2, "there is nothing to be undone"
     saved.ran.pop()
@@ -436,7 +436,7 @@ def test_system_v_ipc_is_saved_from_outside_of_it(
 def test_what_began_to_use_it_meanwhile_is_not_saved(
     bed: Bed, saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = iter([None, criu.sysv.Held(0, semaphores=False)])
+    held = iter([None, criu.sysv.HeldObjects(0, semaphores=False)])
     monkeypatch.setattr(criu.sysv, "held", lambda namespace: next(held))
     with pytest.raises(RequestRefused, match="has begun to use System V IPC just now"):
         bed.method.dump(tmp_path / "1.new", 60.0, MIB)

@@ -98,11 +98,11 @@ from slurm_elastic.machine.ckptroot import criu, manifest
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.payload import Payload
 from slurm_elastic.machine.ckptroot.proc import status_of
-from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.site import RequestRefused, HelperSite
 home, program, kind, swap = Path(sys.argv[1]), *sys.argv[2:5]
 for own in ("/run", "/dev/shm"):  # as on a host: CRIU's cache, and nobody else's semaphores
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", own], check=True)
-site = Site(cluster="t", directory=home, key=b"k" * 64, reader=(0, 0), criu=program, scratch=home / "run",
+site = HelperSite(cluster="t", directory=home, key=b"k" * 64, reader=(0, 0), criu=program, scratch=home / "run",
             slurmstepd="/none")
 environment = {b"PATH": b"/usr/bin:/bin"}
 caller = Caller(7, 2000, 2000, "alice", (2000,), environment)
@@ -135,7 +135,7 @@ def dump_at_rest(place=image):
     for left in reversed(range(20)):  # as a service tries again what passes by itself
         try:
             return method.dump(place, 60.0, 1 << 30)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if not left or "at rest" not in str(refusal):
                 raise
         more()
@@ -152,7 +152,7 @@ pid = method.pid
 method.close()
 last = len(lines())
 subprocess.run(["/bin/sh", "-c", swap], check=True, cwd=home / "user", user=2000, group=2000, extra_groups=[])
-sealed = manifest.Manifest(cluster="t", job=7, label="7", attempt=0, number=1, method="criu", uid=2000,
+sealed = manifest.ImageManifest(cluster="t", job=7, label="7", attempt=0, number=1, method="criu", uid=2000,
     gid=2000, node="", taken=0.0, seconds=0.0, pid=pid, versions={}, files=manifest.digests(image), writing={})
 method = criu.Criu(site, caller, payload)
 told = {"last": last}
@@ -167,7 +167,7 @@ try:
     fields = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapAmb")
     told |= {"held": held, "rights": [[status_of(task)[name] for name in fields] for task in tasks]}
     told["inside"] = method.pid
-except Refused as refusal:
+except RequestRefused as refusal:
     told["refused"] = str(refusal)
 told["lines"] = lines()
 method.close()
@@ -181,7 +181,7 @@ NO_ROOM = (
 told = {}
 try:
     method.dump(image, 60.0, 65536)
-except Refused as refusal:
+except RequestRefused as refusal:
     told["refused"] = str(refusal)
 more()
 told |= {"lines": lines(), "longest": max(path.stat().st_size for path in image.iterdir())}
@@ -215,7 +215,7 @@ dump.CHECK_EVERY_S = 0.02
 told = {}
 try:
     method.dump(image, 60.0, 64 << 20)
-except Refused as refusal:
+except RequestRefused as refusal:
     told["refused"] = str(refusal)
 more()
 told |= {"lines": lines(), "taken": allocated(image), "tasks": len(method.inside.tasks())}

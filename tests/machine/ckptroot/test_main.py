@@ -300,7 +300,7 @@ def test_what_fails_as_it_begins_is_abandoned_and_lets_the_directory_go(
     store = SimpleNamespace(close=close, path=tmp_path / "t" / "7")
     session = SimpleNamespace(begin=fails, abandon=lambda _: done.append("abandon"))
     wait = SimpleNamespace(finish=lambda: done.append("rewarded"))
-    for name, made in (("Store", store), ("Session", session), ("ImageWait", wait), ("Run", None), ("Relay", None)):  # fmt: skip
+    for name, made in (("JobStore", store), ("Session", session), ("ImageWait", wait), ("Run", None), ("Relay", None)):  # fmt: skip
         monkeypatch.setattr(starting, name, lambda *_, made=made: made)
     for name, said in (("take", RUNS), ("meta_of", META)):
         monkeypatch.setattr(starting, name, lambda *_, said=said: said)

@@ -27,9 +27,9 @@ from pathlib import Path
 from slurm_elastic.machine.ckptroot import criu, dmtcp
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.payload import Payload
-from slurm_elastic.machine.ckptroot.site import Refused, Site
+from slurm_elastic.machine.ckptroot.site import RequestRefused, HelperSite
 home = Path(sys.argv[1])
-site = Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0), tmp="node", dmtcp=str(home / "bin"),
+site = HelperSite(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0), tmp="node", dmtcp=str(home / "bin"),
             criu=str(home / "bin" / "criu"), scratch=home / "run")
 environment = {b"PROGRESS": os.fsencode(home / "user" / "progress"), b"PATH": b"/usr/bin:/bin"}
 caller = Caller(job=7, uid=65534, gid=65534, user="nobody", groups=(65534,), environment=environment)
@@ -88,7 +88,7 @@ assert found is not None
 (home / "image").mkdir()
 try:
     method.dump(home / "image", 60.0, 1 << 30)
-except Refused:
+except RequestRefused:
     pass
 entered = (home / "entered").read_text().split() if (home / "entered").exists() else []
 print("taken" if os.readlink("/proc/self/ns/pid") in entered else "left alone", method.inside.tasks())

@@ -52,7 +52,7 @@ if how == "the directory is gone":
 if how == "a surprise":
     starting.begin = fails
 if how == "not by sudo":
-    starting.Site.sudo = "/usr/bin/true"
+    starting.HelperSite.sudo = "/usr/bin/true"
 sys.exit(main.main(["run", "criu", "027", script, "a", "b c"], config=config))
 """
 SCRIPT = """#!/bin/bash

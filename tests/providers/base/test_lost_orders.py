@@ -78,7 +78,7 @@ class Caller:
             self.spec = replace(self.spec, again=True)
         if step.fault:
             self.cloud.fail_next(step.fault, step.orders)
-        self.launch(is_repetition=again)
+        self.launch(again=again)
         self.cloud.heal()
 
     def launch(self, *, again: bool) -> None:
@@ -106,7 +106,7 @@ def test_no_node_ever_has_two_machines_and_each_gets_one(
             caller.take(step, again=number > 1)
         for _ in range(3):  # what is to show, the order, and what came of it
             cloud.clock.sleep(LISTING_LAG)
-            caller.launch(is_repetition=True)
+            caller.launch(again=True)
         assert tuple(i.node for i in caller.answer) == caller.spec.nodes
         assert sorted(cloud.made()) == sorted(caller.spec.nodes)
 
