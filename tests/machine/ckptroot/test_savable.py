@@ -412,7 +412,7 @@ TRIED = (
 told = {}
 try:
     method.dump(image, 60.0, 1 << 30)
-except Refused as refusal:
+except RequestRefused as refusal:
     told["refused"] = str(refusal)
 more()
 told["lines"] = lines()
