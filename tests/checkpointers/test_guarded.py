@@ -293,7 +293,7 @@ def test_one_that_cannot_be_used_is_a_mistake_of_the_file_and_keeps_no_service_a
         assert why in str(caught.value)
     config = configfile.parse(SITE, "site.yaml", whole=False)
     with caplog.at_level(logging.ERROR):
-        found = wiring._open_methods(config, None, SimpleNamespace(look=None))  # type: ignore[arg-type]
+        found = wiring._open_methods(config, None, SimpleNamespace(find=None))  # type: ignore[arg-type]
     assert "mine" not in found
     assert "signal" in found
     assert why in caplog.text
