@@ -121,7 +121,7 @@ def test_prices_and_failures_are_set_and_healed(cluster):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("fail", "meteorite"), "there are: capacity, quota"),
+        (("fail", "meteorite"), "expected one of: capacity, quota"),
         (("interrupt", "pub77"), "no emulated machine 'pub77'"),
         (("price", "c5.*", "*", "cheap"), "'cheap'"),
         (("up",), "already up"),

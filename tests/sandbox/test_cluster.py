@@ -193,9 +193,9 @@ def test_a_failed_up_tells_the_logs_and_leaves_nothing(spec):
     ("owner", "mode", "message"),
     [
         ("nobody", 0o755, "belongs to another user and is not changed"),
-        ("root", 0o777, "no directory in which only its owner may write"),
-        ("root", 0o1777, "no directory in which only its owner may write"),
-        ("root", 0o775, "no directory in which only its owner may write"),
+        ("root", 0o777, "must be a directory in which only its owner may write"),
+        ("root", 0o1777, "must be a directory in which only its owner may write"),
+        ("root", 0o775, "must be a directory in which only its owner may write"),
     ],
 )
 def test_an_empty_directory_that_others_can_write_in_is_not_taken(

@@ -720,5 +720,5 @@ def test_doctor_hears_of_each_host(proxy: EngineProxy, tmp_path: Path) -> None:
 
 
 def test_a_sandbox_refuses_real_engines() -> None:
-    with pytest.raises(SandboxError, match="real engines"):
+    with pytest.raises(SandboxError, match="real container engines"):
         require_emulated([settings("unix:///var/run/docker.sock")])
