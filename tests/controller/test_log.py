@@ -357,7 +357,9 @@ def test_a_suspend_of_a_node_that_is_up(world: World, said: Callable[[str], list
     world.advance(60)
     name = world.program("suspend", ["pub1"], {}, received=world.now)
     world.advance(10)
-    assert said(f"dropped request={name} nodes=pub1 reason=Slurm does not power the node") == ["INFO"]
+    assert said(f"dropped request={name} nodes=pub1 reason=Slurm does not power the node") == [
+        "INFO"
+    ]
 
 
 # requests
@@ -368,7 +370,9 @@ def test_a_request_and_its_nodes_of_no_pool(world: World, said: Callable[[str], 
     world.tick()
     assert said(f"resume request={name} nodes=pub1,who1 jobs=[3]") == ["INFO"]
     assert said(f"nodes of no pool request={name} nodes=who1") == ["ERROR"]
-    assert said(f"dropped request={name} nodes=pub1 reason=Slurm does not power the node") == ["INFO"]
+    assert said(f"dropped request={name} nodes=pub1 reason=Slurm does not power the node") == [
+        "INFO"
+    ]
 
 
 def test_a_request_that_fails(
