@@ -177,12 +177,8 @@ class SnapshotReader:
         migrations = {(move.run.job, move.run.attempt): move for move in site.state.migrations()}
         jobs = self._read_jobs()
         last_jobs = site.jobs.last if jobs is None else jobs
-        images: defaultdict[int, list[Image]] = defaultdict(list)
-        for image in site.state.images():
-            images[image.job].append(image)
+        images = self._read_images()
         now = site.now()  # after the images, so that no image is from the future
-        # Ascending, so that the newer of two machines of one node wins in ``machine_of``.
-        machines_by_age = sorted(machines.values(), key=lambda machine: machine.instance.launched)
         settings = site.config.checkpoint
         prices = self._prices.prices() if self._prices else {}
         node_threats = [
@@ -205,11 +201,7 @@ class SnapshotReader:
             jobs=last_jobs,
             answered=jobs is not None,
             machines=machines,
-            machine_of={
-                machine.instance.node: machine
-                for machine in machines_by_age
-                if machine.instance.node
-            },
+            machine_of=_newest_by_node(machines.values()),
             notices=notices,
             blind=is_blind,
             threats=threats,
@@ -230,6 +222,13 @@ class SnapshotReader:
             bid=settings.prices.bid,
             leases=site.leases,
         )
+
+    def _read_images(self) -> Mapping[int, Sequence[Image]]:
+        """The images of each job, by job number."""
+        images: defaultdict[int, list[Image]] = defaultdict(list)
+        for image in self._site.state.images():
+            images[image.job].append(image)
+        return images
 
     def _threats_of_machines(
         self, machines: Mapping[str, Machine], prices: Prices, now: float
@@ -436,3 +435,9 @@ def mean_times_to_interruption(
         offer: observed_mtti(seconds, interruptions.get(offer, 0))
         for offer, seconds in uptime_s.items()
     }
+
+
+def _newest_by_node(machines: Iterable[Machine]) -> dict[str, Machine]:
+    """The machine of each node. If a node has two, the newer one wins."""
+    by_age = sorted(machines, key=lambda machine: machine.instance.launched)
+    return {machine.instance.node: machine for machine in by_age if machine.instance.node}

@@ -8,7 +8,7 @@ from slurm_elastic.config.numbers import SlurmTime
 
 
 class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may run jobs in a cloud, and for how long. With empty lists, nobody in a paid cloud."""
+    """Who may run jobs in a cloud, and for how long. Empty lists close a paid cloud to all."""
 
     accounts: tuple[str, ...] = ()
     """Change it when other Slurm accounts may spend money, or no longer may."""

@@ -129,15 +129,15 @@ def choose(race: Race) -> DeadlineChoice:
         return _with_spot(race)
     if race.where is Where.ON_DEMAND:
         # Stay: to wait now would cost a restart later.
-        return DeadlineChoice(Where.ON_DEMAND, "no spot machine is to be had")
+        return DeadlineChoice(Where.ON_DEMAND, "no spot machine is available")
     if race.slack < race.restart + 2 * race.look:
         return DeadlineChoice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
     if race.patient:
         return DeadlineChoice(
-            Where.WAITING, "no spot machine is to be had, and there is slack to wait"
+            Where.WAITING, "no spot machine is available, and there is slack to wait"
         )
     return DeadlineChoice(
-        Where.ON_DEMAND, "no spot machine is to be had, and none is expected soon enough"
+        Where.ON_DEMAND, "no spot machine is available, and none is expected soon enough"
     )
 
 
@@ -151,17 +151,17 @@ def uniform(race: Race) -> DeadlineChoice:
     if race.where is Where.ON_DEMAND:
         later = replace(race, now=race.now + 2 * race.restart)
         if race.spot and later.ahead:
-            return DeadlineChoice(Where.SPOT, "a spot machine is to be had, and the job is ahead")
-        reason = "the job is behind its line" if race.spot else "no spot machine is to be had"
+            return DeadlineChoice(Where.SPOT, "a spot machine is available, and the job is ahead")
+        reason = "the job is behind its line" if race.spot else "no spot machine is available"
         return DeadlineChoice(Where.ON_DEMAND, reason)
     if race.spot:
-        return DeadlineChoice(Where.SPOT, "a spot machine is to be had")
+        return DeadlineChoice(Where.SPOT, "a spot machine is available")
     if race.ahead:
         return DeadlineChoice(
-            Where.WAITING, "no spot machine is to be had, and the job is ahead of its line"
+            Where.WAITING, "no spot machine is available, and the job is ahead of its line"
         )
     return DeadlineChoice(
-        Where.ON_DEMAND, "no spot machine is to be had, and the job is behind its line"
+        Where.ON_DEMAND, "no spot machine is available, and the job is behind its line"
     )
 
 
@@ -173,8 +173,8 @@ def greedy(race: Race) -> DeadlineChoice:
     if remaining_slack < 2 * race.restart + race.look:
         return DeadlineChoice(Where.ON_DEMAND, f"only {brief(remaining_slack)} may still be lost")
     if race.spot:
-        return DeadlineChoice(Where.SPOT, "a spot machine is to be had")
-    return DeadlineChoice(Where.WAITING, "no spot machine is to be had, and there is time")
+        return DeadlineChoice(Where.SPOT, "a spot machine is available")
+    return DeadlineChoice(Where.WAITING, "no spot machine is available, and there is time")
 
 
 def pay(race: Race) -> DeadlineChoice:  # noqa: ARG001
@@ -197,7 +197,7 @@ def _with_spot(race: Race) -> DeadlineChoice:
             return DeadlineChoice(Where.ON_DEMAND, cause)
         ways = 1 if race.where is Where.WAITING else 2
         kept = race.slack >= needed + ways * race.restart
-        reason = "a spot machine is to be had"
+        reason = "a spot machine is available"
     if kept:
         return DeadlineChoice(Where.SPOT, reason)
     return DeadlineChoice(

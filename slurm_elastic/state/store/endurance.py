@@ -336,6 +336,10 @@ class Refuge:
             memory.db.backup(self._base)
         disk = self._opened(SHORT)
         try:
+            # The view still has its counts from before. Lists that were read while the rows were in
+            # memory changed them there, and such changes are not in the journal. Before the append:
+            # an error after it would have the next try append the same facts, and counters twice.
+            view.begin_counts_anew(disk.db, self._schema)
             if lines := memory.waiting.lines():
                 with disk.turn():  # no other process may write between the merge and the append
                     merge = MemoryMerge(disk.db, self._base, self._schema)
@@ -343,9 +347,6 @@ class Refuge:
                         merged_facts for facts in lines if (merged_facts := merge.facts(facts))
                     ]
                     disk.put(merged, self._how.now)
-            # The view still has its counts from before. Lists that were read while the rows were in
-            # memory changed them there, and such changes are not in the journal.
-            view.begin_counts_anew(disk.db, self._schema)
         except BaseException as error:
             disk.close()
             if isinstance(error, sqlite3.Error) and kind_of(error) is TroubleKind.CORRUPT:

@@ -112,6 +112,28 @@ def test_lists_before_a_full_disk_do_not_count_after_it(
     assert [m.misses for m in ledger.machines.live()] == [1]
 
 
+def test_an_error_before_the_append_appends_nothing(
+    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next try would append the same facts, and add to counters, a second time."""
+    ledger.give_up(OSError(errno.EIO, "x"))
+    ledger.requeues.lift(7, 0, T0)
+    puts: list[object] = []
+
+    def locked(*_: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(view, "begin_counts_anew", locked)
+        patched.setattr(Disk, "put", lambda *given: puts.append(given))
+        clock.up += endurance.AGAIN
+        assert ledger.check().end_only
+    assert puts == []
+    clock.up += endurance.AGAIN
+    assert ledger.check() is SOUND
+    assert ledger.requeues.lifted() == ((7, 0),)
+
+
 def test_a_file_that_is_found_damaged_as_it_comes_back_is_made_anew(
     ledger: Ledger, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
