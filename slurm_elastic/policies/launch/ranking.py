@@ -48,7 +48,9 @@ ROUNDED = 1.01
 """A reference price may exceed the typed price by this factor, because people round prices."""
 NO_LIMITS = Limits()
 MEBIBYTES = "MiB"
-_MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
+MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
+SPOT_NOT_CHEAPER = MARKET_ORDER[Market.ON_DEMAND] + 0.5
+"""The place of spot offers that save nothing: the cloud may still take the machine."""
 
 
 class Scope(Struct, frozen=True, kw_only=True):
@@ -77,9 +79,8 @@ def location(_request: NodeRequest, offer: Offer) -> float:
 def market(_request: NodeRequest, offer: Offer) -> float:
     """Reserved, then spot, then on-demand, then spot that costs no less than on-demand."""
     if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
-        # Spot at this price saves nothing, and the cloud may still take the machine.
-        return float(_MARKET_ORDER[Market.ON_DEMAND]) + 0.5
-    return float(_MARKET_ORDER[offer.market])
+        return SPOT_NOT_CHEAPER
+    return float(MARKET_ORDER[offer.market])
 
 
 def price(_request: NodeRequest, offer: Offer) -> float:
@@ -97,10 +98,13 @@ def risk(request: NodeRequest, offer: Offer) -> float:
     EC2's price-capacity-optimized and from SpotOn (SoCC 2015): the market with the least expected
     cost.
     """
-    if offer.market is not Market.SPOT:
-        return offer.price
-    lost_share = offer.interruption_rate * request.pool.interruption_loss / 3600
-    return offer.price * (1 + lost_share)
+    return offer.price * (1 + lost_share(request, offer))
+
+
+def lost_share(request: NodeRequest, offer: Offer) -> float:
+    """The share of the work that interruptions of a spot machine are expected to destroy."""
+    is_spot = offer.market is Market.SPOT
+    return offer.interruption_rate * request.pool.interruption_loss / 3600 if is_spot else 0.0
 
 
 def waste(request: NodeRequest, offer: Offer) -> float:

@@ -406,6 +406,8 @@ local function sound(default, job)
   return admits_host(default, job) and (least <= 1 or (asked ~= nil and asked >= least))
 end
 
+-- Here comes job_order.lua.
+
 -- The clouds that may be listed for the job, best first.
 local function fitting_clouds(job, part_list, need, first)
   local names = {}
@@ -416,7 +418,7 @@ local function fitting_clouds(job, part_list, need, first)
       names[#names + 1] = data.name
     end
   end
-  return names
+  return by_cost(names, part_list, need)
 end
 
 -- The first partitions that fit into the list: Slurm refuses a job with a longer one

@@ -22,15 +22,18 @@ from slurm_elastic.config.pool_rules import cheapest
 from slurm_elastic.config.validate_checkpoint import NO_DIRECTORY, SHARED
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.policies.checkpoint.unsavable import BY_SBATCH, ON_ONE_NODE, ONE_NODE, STEPS
+from slurm_elastic.policies.launch.pool_order import DEFAULT_RUN_S
+from slurm_elastic.policies.launch.ranking import MARKET_ORDER, SPOT_NOT_CHEAPER
 from slurm_elastic.policies.launch.verdict import features, most_nodes
 from slurm_elastic.slurm.client import confvalues, siteconf
 from slurm_elastic.slurm.client.siteconf import SiteConf
+from slurm_elastic.slurm.hooks import order_file
 from slurm_elastic.slurm.hooks.launcher import launchers
 
 FILTER = "slurm_elastic.lua"
 PLUGIN_SCRIPT = "job_submit.lua"
 _DATA_LINE = "local SITE = {}\n"
-_PARTS = ("job_time.lua", "job_never.lua", "job_saving.lua")
+_PARTS = ("job_time.lua", "job_order.lua", "job_never.lua", "job_saving.lua")
 MAX_LIST_LENGTH = 1024
 """Characters of a job's list of partitions. Slurm refuses a job with a longer list."""
 _MAX_SCRIPT_LENGTH = 4 * 1024 * 1024
@@ -61,6 +64,7 @@ def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) 
     data["held_accounts"] = site is not None and accounts_enforced(site)
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0
     data["saving"] = _saving(config)
+    data["order"] = _order(config)
     data["longest_list"] = MAX_LIST_LENGTH
     data["longest_script"] = _max_script_length(site)
     data |= _default_memory(site)
@@ -229,6 +233,17 @@ def _partitions(config: Config, pools: Sequence[Pool], boot_timeout_s: int) -> l
     return partitions
 
 
+def _order(config: Config) -> dict[str, LuaValue]:
+    """The data by which the filter orders the clouds of a job (``policies.launch.pool_order``)."""
+    return {
+        "path": str(config.state / order_file.FILE),
+        "max_age": order_file.MAX_AGE_S,
+        "default_run": DEFAULT_RUN_S,
+        "markets": {str(market): place for market, place in MARKET_ORDER.items()},
+        "spot_not_cheaper": SPOT_NOT_CHEAPER,
+    }
+
+
 def _method(config: Config, cloud: str) -> str:
     """The method for jobs in that cloud that name none: of the first pool that has a method."""
     own_methods = (pool.checkpoint.method for pool in config.pools if pool.cloud == cloud)
@@ -238,6 +253,7 @@ def _method(config: Config, cloud: str) -> str:
 
 def _pool(config: Config, pool: Pool) -> LuaValue:
     return {
+        "name": pool.name,
         "count": most_of(config, pool),
         "cpus": pool.cpus,
         "memory": pool.real_memory,

@@ -1,0 +1,256 @@
+"""The order in which one job uses the pools of all clouds. Pure.
+
+Slurm tries the partitions of a job in the order of its list, and each cloud has one partition. So
+this order decides which cloud sells the job's machines. The keys are the site's (``ranking``), as
+for the offers of one cloud; here the key ``price`` is the cost of the whole job.
+
+The submit filter calculates the same in Lua (``slurm/hooks/job_order.lua``), from the numbers that
+slurm-elasticd publishes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.misfits import Misfit
+from slurm_elastic.model.causes.refusals import NoOffers
+from slurm_elastic.model.cluster import Location, Market, NodeRequest, Offer, Placement
+from slurm_elastic.policies.launch.ranking import (
+    KEYS,
+    MARKET_ORDER,
+    SPOT_NOT_CHEAPER,
+    Scope,
+    lost_share,
+    rank,
+    serving,
+)
+
+AVAILABLE = "available"
+"""The key that puts pools whose cloud cannot sell now behind the others."""
+MARKET, PRICE, RISK = "market", "price", "risk"
+COSTS = (PRICE, RISK)
+"""The keys that depend on the job. The numbers of the others are the pool's."""
+DEFAULT_RUN_S = 86400.0
+"""The assumed run time (s) of a job without a time limit."""
+
+
+class PricedRoom(Struct, frozen=True, kw_only=True):
+    """Up to ``room`` machines of one offer at ``price`` ($/h). ``lost_share``: the share of the
+    work that interruptions are expected to destroy.
+    """
+
+    room: int
+    market: Market
+    price: float
+    lost_share: float = 0.0
+
+
+class PoolTerms(Struct, frozen=True, kw_only=True):
+    """The terms on which a pool would serve a job now.
+
+    ``offers``: best first. ``on_demand``: the lowest on-demand price ($/h) of a public offer that
+    can serve the pool, infinite if there is none. ``boot_s``: seconds of a boot, which are paid.
+    ``keys``: the numbers of the ranking keys that do not depend on the job. ``unavailable``: why
+    the cloud cannot sell now.
+    """
+
+    pool: str
+    cloud: str
+    partition: str
+    offers: tuple[PricedRoom, ...] = ()
+    on_demand: float = math.inf
+    boot_s: float = 0.0
+    keys: Mapping[str, float] = field(default_factory=dict)
+    unavailable: AnyCause | None = None
+
+    @property
+    def is_spot(self) -> bool:
+        """Whether the best offer is a spot offer."""
+        return bool(self.offers) and self.offers[0].market is Market.SPOT
+
+
+class JobShape(Struct, frozen=True, kw_only=True):
+    """What of a job decides its cost: by pool that can hold it, the number of machines that it
+    takes there, and how long it runs (seconds: its time limit).
+    """
+
+    machines: Mapping[str, int]
+    seconds: float
+
+
+class RankedPool(Struct, frozen=True, kw_only=True):
+    """A pool in the order of a job: its ``cost`` there ($) and the numbers that were compared."""
+
+    terms: PoolTerms
+    machines: int
+    cost: float
+    keys: tuple[float, ...]
+
+
+def keys_of(ranking: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys of the order: the site's, with ``available`` in its place.
+
+    Whether a cloud can sell now counts before everything but a leading location. An on-premises
+    cloud that is busy comes first all the same: a machine of its own may become free at any time.
+    """
+    lead = 1 if ranking[0] == "location" else 0
+    return (*ranking[:lead], AVAILABLE, *ranking[lead:])
+
+
+def terms_of(
+    request: NodeRequest,
+    partition: str,
+    offers: Sequence[Offer],
+    scope: Scope,
+    now: float,
+    ranking: Sequence[str],
+    *,
+    boot_s: float,
+    has_idle: bool = False,
+    unavailable: AnyCause | None = None,
+) -> PoolTerms:
+    """Return the terms of the request's pool.
+
+    ``request.nodes``: the nodes that could get a machine, or all nodes of the pool if each has one.
+    ``has_idle``: a machine of the pool waits for jobs, so that the pool can serve even if its cloud
+    sells nothing. ``unavailable``: why the cloud gave no offers.
+    """
+    placement = rank(request, offers, scope, now, ranking)
+    launches = serving(request, offers, scope, now, ranking, full_ranking=placement)
+    priced = [(launch.offer, launch.room) for launch in launches] or _unsold(placement, ranking)
+    first = priced[0][0] if priced else None
+    if unavailable is None and not launches:
+        unavailable = next((row.cause for row in placement.rejected), NoOffers())
+    if has_idle and first is not None:
+        unavailable = None
+    return PoolTerms(
+        pool=request.pool.name,
+        cloud=request.pool.cloud,
+        partition=partition,
+        offers=tuple(_priced_room(request, offer, room) for offer, room in priced),
+        on_demand=min(map(_on_demand, (row.offer for row in placement.ranked)), default=math.inf),
+        boot_s=boot_s,
+        keys=_own_numbers(request, first, ranking),
+        unavailable=unavailable,
+    )
+
+
+def job_order(
+    job: JobShape, table: Iterable[PoolTerms], ranking: Sequence[str]
+) -> list[RankedPool]:
+    """Return the pools that can hold the job, best first. ``table``: in the order of the file,
+    which decides between equal pools.
+    """
+    rows = [terms for terms in table if terms.pool in job.machines]
+    on_demand = min(
+        (
+            _hours(job, terms) * terms.on_demand * job.machines[terms.pool]
+            for terms in rows
+            if terms.on_demand < math.inf
+        ),
+        default=math.inf,
+    )
+    ranked = [
+        RankedPool(
+            terms=terms,
+            machines=job.machines[terms.pool],
+            cost=cost(job, terms),
+            keys=tuple(_key(name, job, terms, on_demand) for name in keys_of(ranking)),
+        )
+        for terms in rows
+    ]
+    # Sorting is stable, so the file's order decides between equal keys.
+    return sorted(ranked, key=lambda row: row.keys)
+
+
+def partition_order(
+    job: JobShape, table: Sequence[PoolTerms], ranking: Sequence[str]
+) -> list[RankedPool]:
+    """Return the pool that would serve the job in each partition, best partition first.
+
+    Within a partition the nodes' weights decide and not this order: Slurm takes the first pool of
+    the file that can serve.
+    """
+    serving_pools: dict[str, PoolTerms] = {}
+    for terms in table:
+        earlier = serving_pools.get(terms.partition)
+        if terms.pool in job.machines and (
+            earlier is None or (earlier.unavailable and not terms.unavailable)
+        ):
+            serving_pools[terms.partition] = terms
+    chosen = {terms.pool for terms in serving_pools.values()}
+    return [row for row in job_order(job, table, ranking) if row.terms.pool in chosen]
+
+
+def cost(job: JobShape, terms: PoolTerms, *, with_risk: bool = False) -> float:
+    """Return what the job costs in the pool ($): its machines from their boot to the job's end.
+
+    ``with_risk``: also the work that interruptions are expected to destroy (``ranking.risk``).
+    Machines beyond the room of all offers cost as much as the last. Infinite without an offer.
+    """
+    if not terms.offers:
+        return math.inf
+    lacking, dollars = job.machines[terms.pool], 0.0
+    for offer in terms.offers:
+        count = lacking if offer is terms.offers[-1] else min(offer.room, lacking)
+        lost = offer.lost_share if with_risk else 0.0
+        hours = (terms.boot_s + job.seconds * (1 + lost)) / 3600
+        dollars += count * offer.price * hours
+        lacking -= count
+    return dollars
+
+
+def _unsold(placement: Placement, ranking: Sequence[str]) -> list[tuple[Offer, int]]:
+    """Return the best offer that the cloud has for the pool, without room, if none can serve."""
+    order = [KEYS[name] for name in ranking]
+    offers = [row.offer for row in placement.rejected if not isinstance(row.cause, Misfit)]
+    offers.sort(key=lambda o: (*(key(placement.request, o) for key in order), o.key))
+    return [(offer, 0) for offer in offers[:1]]
+
+
+def _priced_room(request: NodeRequest, offer: Offer, room: int) -> PricedRoom:
+    return PricedRoom(
+        room=room,
+        market=offer.market,
+        price=offer.price,
+        lost_share=lost_share(request, offer),
+    )
+
+
+def _on_demand(offer: Offer) -> float:
+    """Return the price ($/h) of a public on-demand offer; infinite for any other offer."""
+    is_meant = offer.market is Market.ON_DEMAND and offer.location is Location.PUBLIC
+    return offer.price if is_meant else math.inf
+
+
+def _own_numbers(
+    request: NodeRequest, offer: Offer | None, ranking: Sequence[str]
+) -> dict[str, float]:
+    names = [name for name in ranking if name not in (*COSTS, MARKET)]
+    return {} if offer is None else {name: KEYS[name](request, offer) for name in names}
+
+
+def _hours(job: JobShape, terms: PoolTerms) -> float:
+    return (terms.boot_s + job.seconds) / 3600
+
+
+def _key(name: str, job: JobShape, terms: PoolTerms, on_demand: float) -> float:
+    """Return the number of one key. ``on_demand``: the lowest cost of the job ($) on demand in any
+    public cloud that can hold it.
+    """
+    if name == AVAILABLE:
+        return 0.0 if terms.unavailable is None else 1.0
+    if name in COSTS:
+        return cost(job, terms, with_risk=name == RISK)
+    if name != MARKET:
+        return terms.keys.get(name, math.inf)
+    if not terms.offers:
+        return math.inf
+    # Spot that costs as much as on demand in another cloud saves nothing, and may be taken away.
+    market = terms.offers[0].market
+    is_spot_dear = market is Market.SPOT and cost(job, terms) >= on_demand
+    return SPOT_NOT_CHEAPER if is_spot_dear else float(MARKET_ORDER[market])

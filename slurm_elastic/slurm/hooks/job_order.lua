@@ -1,0 +1,164 @@
+-- In which order a job uses the clouds. A part of slurm_elastic.lua.
+--
+-- slurm-elasticd publishes the prices and the room of all pools (slurm/hooks/order_file.py). The cost
+-- of a job and the order are calculated here as in policies/launch/pool_order.py; a property test
+-- compares the two.
+
+local ORDER = SITE.order or {}
+local FUTURE_S = 60 -- a clock that was set back by less does not matter
+local MARKET_ORDER = ORDER.markets or {}
+
+local function read_pool(line)
+  local name, partition, boot, on_demand, rest =
+    string.match(line, "^pool (%S+) (%S+) (%S+) (%S+) ?(.*)$")
+  local pool = { partition = partition, boot = tonumber(boot),
+    on_demand = tonumber(on_demand) or math.huge, keys = {}, offers = {} }
+  for key, value in string.gmatch(rest or "", "(%S+)=(%S+)") do
+    pool.keys[key] = value == "inf" and math.huge or tonumber(value)
+  end
+  return name, pool
+end
+
+-- The published keys and pools; nil without a file that is new enough.
+local function read_order(path, now)
+  local file = path and io.open(path, "r")
+  if not file then
+    return nil
+  end
+  local text = file:read("*a")
+  file:close()
+  local at, keys = string.match(text, "^slurm%-elastic%-order 1\nat (%d+)\nkeys ([^\n]*)\n.*\nend\n$")
+  local age = at and now - tonumber(at)
+  if not age or age > ORDER.max_age or age < -FUTURE_S then
+    return nil
+  end
+  local published, pool = { keys = {}, pools = {} }, nil
+  for key in string.gmatch(keys, "%S+") do
+    published.keys[#published.keys + 1] = key
+  end
+  for line in string.gmatch(text, "[^\n]+") do
+    if string.sub(line, 1, 5) == "pool " then
+      local name
+      name, pool = read_pool(line)
+      published.pools[name] = pool
+    elseif string.sub(line, 1, 6) == "offer " and pool then
+      local room, market, price, lost = string.match(line, "^offer (%S+) (%S+) (%S+) (%S+)$")
+      pool.offers[#pool.offers + 1] =
+        { room = tonumber(room), market = market, price = tonumber(price), lost = tonumber(lost) }
+    end
+  end
+  return published
+end
+
+-- What the job costs ($) on so many machines of the pool for so many seconds.
+local function job_cost(pool, machines, seconds, with_risk)
+  local lacking, dollars = machines, 0
+  if #pool.offers == 0 then
+    return math.huge
+  end
+  for i, offer in ipairs(pool.offers) do
+    local count = i == #pool.offers and lacking or math.min(offer.room, lacking)
+    local lost = with_risk and offer.lost or 0
+    dollars = dollars + count * offer.price * ((pool.boot + seconds * (1 + lost)) / 3600)
+    lacking = lacking - count
+  end
+  return dollars
+end
+
+local function key_of(name, pool, machines, seconds, on_demand)
+  if name == "price" or name == "risk" then
+    return job_cost(pool, machines, seconds, name == "risk")
+  elseif name ~= "market" then
+    return pool.keys[name] or math.huge
+  elseif #pool.offers == 0 then
+    return math.huge
+  end
+  local market = pool.offers[1].market
+  local dear = market == "spot" and job_cost(pool, machines, seconds, false) >= on_demand
+  return dear and ORDER.spot_not_cheaper or MARKET_ORDER[market]
+end
+
+-- Whether the numbers of `a` come before those of `b`.
+local function before(a, b)
+  for i = 1, #a do
+    if a[i] ~= b[i] then
+      return a[i] < b[i]
+    end
+  end
+  return false
+end
+
+-- The partitions in the order of the job, of `rows` in the order of the file. A row is a partition
+-- with the `pools` that can hold the job: their published terms and the `machines` that it takes.
+local function order_partitions(rows, keys, seconds)
+  local on_demand = math.huge
+  for _, row in ipairs(rows) do
+    for _, one in ipairs(row.pools) do
+      on_demand = math.min(on_demand, (one.terms.boot + seconds) / 3600 * one.terms.on_demand * one.machines)
+    end
+  end
+  local sorted = {}
+  for _, row in ipairs(rows) do
+    local chosen = row.pools[1]
+    for _, one in ipairs(row.pools) do
+      if chosen.terms.keys.available ~= 0 and one.terms.keys.available == 0 then
+        chosen = one
+      end
+    end
+    local item = { name = row.name, keys = {} }
+    for i, key in ipairs(keys) do
+      item.keys[i] = key_of(key, chosen.terms, chosen.machines, seconds, on_demand)
+    end
+    local place = #sorted + 1
+    -- Equal rows keep the order of the file; table.sort would not keep it.
+    while place > 1 and before(item.keys, sorted[place - 1].keys) do
+      place = place - 1
+    end
+    table.insert(sorted, place, item)
+  end
+  return sorted
+end
+
+-- How many nodes of a pool the job takes, as verdict.need says it.
+local function machines_of(pool, need)
+  local count = math.max(need.nodes or 1, math.ceil(need.cpus / pool.cpus))
+  for name, asked in pairs(need.job_gres) do
+    local has = gres_of(pool.gres, name)
+    count = has > 0 and math.max(count, math.ceil(asked / has)) or count
+  end
+  return count
+end
+
+-- The names of partitions in the order of the job's cost; as they come without published prices.
+local function by_cost(names, part_list, need)
+  if #names < 2 then
+    return names
+  end
+  local is_read, published = pcall(read_order, ORDER.path, os.time())
+  if not is_read or not published then
+    return names
+  end
+  local rows = {}
+  for _, name in ipairs(names) do
+    local row = { name = name, pools = {} }
+    for _, data in ipairs(SITE.partitions) do
+      for _, pool in ipairs(data.name == name and data.pools or {}) do
+        local terms = published.pools[pool.name]
+        if terms and room(pool, need, part_list[name]) > 0 then
+          row.pools[#row.pools + 1] = { terms = terms, machines = machines_of(pool, need) }
+        end
+      end
+    end
+    if #row.pools == 0 then
+      return names -- a pool that slurm-elasticd does not know yet: the file is of another configuration
+    end
+    rows[#rows + 1] = row
+  end
+  local minutes_asked = need.time and need.time < math.huge and need.time
+  local seconds = minutes_asked and minutes_asked * 60 or ORDER.default_run
+  local sorted = {}
+  for i, item in ipairs(order_partitions(rows, published.keys, seconds)) do
+    sorted[i] = item.name
+  end
+  return sorted
+end
