@@ -33,6 +33,7 @@ from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.growth.scaling import PoolRules
+from slurm_elastic.policies.launch.pool_order import PoolTerms
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.slurm.client.site import read_site
@@ -71,7 +72,8 @@ class Site:
     are being requeued. If an entry is lost, the job is tried once more and rejected again.
     ``unreadable``: by cloud, why its last list could not be read. A cloud that was never read has
     no entry. ``unadopted``: by cloud and id, listed machines that have no row in the ledger yet.
-    ``suspends``: by id, the suspend requests that still wait to be carried out.
+    ``suspends``: by id, the suspend requests that still wait to be carried out. ``pool_terms``: by
+    pool, what a job would pay there (``features.cloud_order``), empty with one cloud.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -101,6 +103,7 @@ class Site:
     unreadable: SharedDict[str, str] = field(default_factory=SharedDict)
     unadopted: SharedDict[tuple[str, str], Instance] = field(default_factory=SharedDict)
     suspends: SharedDict[str, Request] = field(default_factory=SharedDict)
+    pool_terms: SharedDict[str, PoolTerms] = field(default_factory=SharedDict)
     extensions: Extensions = field(default_factory=Extensions)
     slurm_absence: SlurmAbsence = field(default_factory=SlurmAbsence)
     job_starts: JobStarts = field(default_factory=JobStarts)

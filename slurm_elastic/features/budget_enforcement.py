@@ -17,8 +17,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
+from slurm_elastic.features.job_changes import change_pending
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.memory import Deferral
 from slurm_elastic.model.slurm import SlurmJob
@@ -97,7 +97,7 @@ def _defer(
         if other_partitions:
             _narrow(site, same_list_jobs, rows, other_partitions, limit, now)
         else:
-            _change(site, same_list_jobs, begin_in=limit.until - now)
+            change_pending(site, same_list_jobs, begin_in=limit.until - now)
 
 
 def _deferral(
@@ -133,16 +133,16 @@ def _narrow(
     limits of the partitions), delay its begin time instead. ``rows``: the values from before
     earlier changes.
     """
-    refused = _change(site, jobs, partitions=other_partitions)
+    refused = change_pending(site, jobs, partitions=other_partitions)
     for job in jobs:
         if job.id in refused:
-            _change(site, [job], begin_in=limit.until - now)
+            change_pending(site, [job], begin_in=limit.until - now)
             site.ledger.deferred.defer([_deferral(rows.get(job.id), job, (), limit, now)])
     # The jobs start in other partitions now, so they need not wait for the end of a requeue's
     # delay.
     held = [job for job in jobs if job.is_requeue_hold(now) and job.id not in refused]
     if held:
-        _change(site, held, begin_in=0.0)
+        change_pending(site, held, begin_in=0.0)
 
 
 def _restore(site: Site, queued_rows: Sequence[tuple[Deferral, SlurmJob]], now: float) -> None:
@@ -167,38 +167,12 @@ def _restore(site: Site, queued_rows: Sequence[tuple[Deferral, SlurmJob]], now: 
             begins.setdefault(max(row.begin - now, 0.0), []).append(job)
     refused: set[int] = set()
     for names, same_value_jobs in lists.items():
-        refused |= _change(site, same_value_jobs, partitions=names)
+        refused |= change_pending(site, same_value_jobs, partitions=names)
     for seconds, same_value_jobs in begins.items():
-        refused |= _change(site, same_value_jobs, begin_in=seconds)
+        refused |= change_pending(site, same_value_jobs, begin_in=seconds)
     jobs = [job for _, job in pending if job.id not in refused]
     if jobs:
         site.ledger.deferred.let_back([job.id for job in jobs])
         reason = "its account and user may start new machines again"
         site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], reason)
         log.info("let back jobs=%s reason=%s", [job.label for job in jobs], reason)
-
-
-def _change(
-    site: Site,
-    jobs: Sequence[SlurmJob],
-    *,
-    partitions: Sequence[str] = (),
-    begin_in: float | None = None,
-) -> set[int]:
-    """Change the jobs in one command, or one by one if the command fails. Return the jobs that
-    Slurm refuses to change. SlurmError if Slurm does not answer.
-    """
-    ids = [job.id for job in jobs]
-    try:
-        site.slurm.change_pending(ids, partitions=partitions, begin_in=begin_in)
-    except SlurmError as error:
-        if error.unanswered:
-            raise
-        if len(jobs) > 1:
-            refused_sets = (
-                _change(site, [j], partitions=partitions, begin_in=begin_in) for j in jobs
-            )
-            return set().union(*refused_sets)
-        log.warning("job not changed job=%s error=%s", jobs[0].label, error)
-        return set(ids)
-    return set()

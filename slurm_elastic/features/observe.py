@@ -24,16 +24,19 @@ from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES
 from slurm_elastic.policies.growth.capacity import AnyGrowth
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, IdleInstance
+from slurm_elastic.policies.launch.pool_order import typical_order
 
 
 class PoolGroup(Struct, frozen=True, kw_only=True):
     """The pools with the same growth policy. ``now``: the snapshot that the policy decides by.
 
-    By pool, in the site's order: ``startable``: nodes that may be started. ``unheld``: nodes that
-    are powered down or powering down, and that no policy holds yet. ``held``: held nodes that are
-    powered down or powering down, with the cause of the hold. ``needless_holds``: nodes that are
-    held although they are up or coming. ``idle``: the idle machines, including machines that
-    slurmctld is about to allocate, because it picks them by their weights.
+    ``name``: of the group's first pool in the configuration.
+
+    By pool: ``startable``: nodes that may be started. ``unheld``: nodes that are powered down or
+    powering down, and that no policy holds yet. ``held``: held nodes that are powered down or
+    powering down, with the cause of the hold. ``needless_holds``: nodes that are held although they
+    are up or coming. ``idle``: the idle machines, including machines that slurmctld is about to
+    allocate, because it picks them by their weights.
     """
 
     name: str
@@ -95,6 +98,7 @@ def _pool_group(
     pools: Sequence[Pool],
     covered: Sequence[int],
 ) -> PoolGroup:
+    name, pools = pools[0].name, _in_use_order(site, pools)
     pool_nodes = [PoolNodes(site, view, pool) for pool in pools]
     # Copy the idle machines first: `waiting` removes those that slurmctld is about to allocate.
     idle = {group_pool.pool.name: group_pool.idle for group_pool in pool_nodes}
@@ -112,7 +116,7 @@ def _pool_group(
         if job.states & ON_NODES and job.id not in boots and not node_names.isdisjoint(job.nodes)
     ]
     return PoolGroup(
-        name=pools[0].name,
+        name=name,
         now=GroupSnapshot(
             now=view.at,
             growth=growth,
@@ -128,3 +132,14 @@ def _pool_group(
         ),
         idle=idle,
     )
+
+
+def _in_use_order(site: Site, pools: Sequence[Pool]) -> Sequence[Pool]:
+    """Return the pools in the order in which machines are started: by the terms of their clouds,
+    or as configured while these are not known.
+    """
+    terms = site.pool_terms.snapshot()
+    if not all(pool.name in terms for pool in pools):
+        return pools
+    order = typical_order([terms[pool.name] for pool in pools], site.config.ranking)
+    return sorted(pools, key=lambda pool: order.index(pool.name))

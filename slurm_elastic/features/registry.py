@@ -12,6 +12,7 @@ from slurm_elastic.features import (
     addresses,
     admission,
     autoscaler,
+    cloud_order,
     directives,
     expiry,
     owners,
@@ -39,6 +40,7 @@ def munge_keys(site: Site) -> Extensions | None:
 
 FEATURES: tuple[Feature, ...] = (
     directives.join,
+    cloud_order.join,
     autoscaler.join,
     usage_record.join,
     expiry.join,

@@ -333,6 +333,10 @@ class Slurm(Protocol):
         """By partition: UP, DOWN, DRAIN or INACTIVE. One command."""
         ...
 
+    def default_partition(self) -> str:
+        """The partition of jobs that name none; "" if there is no such partition. One command."""
+        ...
+
     def slurmctld_started(self) -> float:
         """When the answering slurmctld was started (Unix time). One command."""
         ...

@@ -311,6 +311,11 @@ def test_states_of_partitions() -> None:
     assert answers.partition_states(PARTITIONS) == {"batch": "UP", "aws": "INACTIVE"}
 
 
+def test_the_default_partition() -> None:
+    assert answers.default_partition(PARTITIONS) == "batch"
+    assert answers.default_partition(PARTITIONS.replace("Default=YES", "Default=NO")) == ""
+
+
 def test_when_slurmctld_was_started() -> None:
     text = "Configuration data as of 2026-11-28T09:21:20\nBOOT_TIME               = 2026-11-28T09:21:12\n"
     assert (

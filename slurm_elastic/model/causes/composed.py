@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from slurm_elastic.base.units import counted
+from slurm_elastic.base.units import counted, money
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.holds import NodeHold
@@ -246,8 +246,30 @@ class TagsNotBelieved(Cause, frozen=True, kw_only=True):
         return f"{self.cause}; its tags are not believed: {self.doubt}"
 
 
+class CloudsReordered(Cause, frozen=True, kw_only=True):
+    """A waiting job tries ``cloud`` before ``instead_of``, where it would cost ``instead_cost``
+    instead of ``cost`` ($; None: that cloud offers nothing). ``unavailable``: why that cloud cannot
+    sell now.
+    """
+
+    cloud: str
+    cost: float
+    instead_of: str
+    instead_cost: float | None = None
+    unavailable: AnyCause | None = None
+
+    @property
+    def words(self) -> str:
+        order = f"the job now tries cloud {self.cloud} before {self.instead_of}"
+        if self.unavailable is not None:
+            return f"{order}: {self.instead_of} cannot sell now: {self.unavailable}"
+        instead = money(self.instead_cost or 0.0)
+        return f"{order}: it costs about {money(self.cost)} instead of {instead}"
+
+
 Composed = (
-    RepetitionFailed
+    CloudsReordered
+    | RepetitionFailed
     | TagsNotBelieved
     | CoolsDown
     | PoolPaused

@@ -357,6 +357,12 @@ def partition_states(text: str) -> dict[str, str]:
     return {row["PartitionName"]: row["State"] for row in rows if "PartitionName" in row}
 
 
+def default_partition(text: str) -> str:
+    """The default partition in ``scontrol --oneliner show partition``; "" if there is none."""
+    rows = (dict(_PAIR.findall(line)) for line in text.splitlines())
+    return next((row["PartitionName"] for row in rows if row.get("Default") == "YES"), "")
+
+
 def slurmctld_started(text: str) -> float:
     """BOOT_TIME in ``scontrol show config`` (Unix time). ValueError for another form."""
     match = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)

@@ -286,6 +286,9 @@ class SlurmCli:
     def partition_states(self) -> Mapping[str, str]:
         return self._table(answers.partition_states, *_PARTITIONS)
 
+    def default_partition(self) -> str:
+        return self._table(answers.default_partition, *_PARTITIONS)
+
     def slurmctld_started(self) -> float:
         return self._table(answers.slurmctld_started, "scontrol", "show", "config")
 

@@ -47,6 +47,7 @@ class FakeSlurm:
         self.partition_max_times: dict[str, float | None] = {}
         self.licenses: dict[str, int] = {}
         self.partitions: dict[str, str] = {}
+        self.site_default = ""
         self.never_suspended = SuspendExclusions()
         self.accounted: dict[int, str] = {}
         self.timeout = 300.0
@@ -293,6 +294,12 @@ class FakeSlurm:
         with self._lock:
             self._command("partition_states")
             return dict(self.partitions)
+
+    def default_partition(self) -> str:
+        """The partition that a test has put into ``site_default``."""
+        with self._lock:
+            self._command("default_partition")
+            return self.site_default
 
     def slurmctld_started(self) -> float:
         """The time that a test has put into ``started``."""

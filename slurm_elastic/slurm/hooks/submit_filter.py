@@ -214,6 +214,7 @@ def _partitions(config: Config, pools: Sequence[Pool], boot_timeout_s: int) -> l
         if cloud.name in blocked:
             continue
         cloud_pools = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
+        cloud_pools.sort(key=lambda pool: pool.weight)
         if cloud_pools:
             data: list[LuaValue] = [_pool(config, pool) for pool in cloud_pools]
             partition: dict[str, LuaValue] = {

@@ -1,0 +1,160 @@
+"""Keeps the order of the clouds up to date with their prices and stock.
+
+Each look asks all clouds for their offers and publishes the terms of all pools, by which the submit
+filter orders the partitions of a new job. Then it changes the order of jobs that still wait, if
+another cloud has become much better for them. A site with one public cloud has no such look.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ProviderError, bounded
+from slurm_elastic.base.report_once import ReportOnce
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Part
+from slurm_elastic.controller.periodic import SiteTask
+from slurm_elastic.controller.snapshot import read_all_nodes
+from slurm_elastic.features.job_changes import change_pending
+from slurm_elastic.features.waiting_jobs import in_order
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.refusals import CloudSilent
+from slurm_elastic.model.cluster import NodeRequest, Offer, Pool
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.pool_order import PoolTerms, terms_of
+from slurm_elastic.policies.launch.reorder import Reorder, order_in_force, reorders
+from slurm_elastic.policies.launch.waiting import is_counted
+from slurm_elastic.policies.nodes.node_state import is_answering, is_busy, is_drained
+from slurm_elastic.slurm.conf.fragment import ranked
+from slurm_elastic.slurm.hooks import order_file
+from slurm_elastic.state.audit_trail import job_subject
+
+log = logging.getLogger(__name__)
+
+CORRELATION = "cloud-order"
+PERIOD_S = 30.0
+PAUSE_PER_DURATION = 20.0
+"""After a look the task pauses at least this many times as long as the look took."""
+
+
+def join(site: Site) -> Extensions | None:
+    """Only a site in which prices can change the order of two clouds needs it."""
+    clouds = [site.clouds[name] for name in {pool.cloud for pool in site.pools.values()}]
+    # Where the location counts first, clouds of different locations never change their order.
+    leads = site.config.ranking[0] == "location"
+    rivals = Counter(str(cloud.location) if leads else "" for cloud in clouds)
+    if max(rivals.values(), default=0) < 2:
+        return None
+    return Extensions(parts=[("cloud order", lambda worker: CloudOrder(site, worker))])
+
+
+class CloudOrder(Part):
+    """``looks``: the periodic task that the daemon runs."""
+
+    def __init__(self, site: Site, worker: Executor) -> None:
+        self._site = site
+        self.looks = SiteTask(
+            site, worker, self.look, "cloud order", period=PERIOD_S, pace=PAUSE_PER_DURATION
+        )
+        self._orders: dict[int, tuple[str, ...]] = {}
+        self._refused: dict[int, tuple[str, ...]] = {}
+        self._silent = ReportOnce[str]()
+
+    def look(self) -> None:
+        """Publish the terms of all pools, then change the order of waiting jobs."""
+        site = self._site
+        table = self._read_terms()
+        text = order_file.text_of(table, site.config.ranking, site.now())
+        writing.replace(site.config.state / order_file.FILE, text.encode())
+        site.pool_terms.update({terms.pool: terms for terms in table})
+        self._reorder(table)
+
+    def _read_terms(self) -> list[PoolTerms]:
+        """Return the terms of all pools, in the order in which Slurm uses the pools."""
+        site, nodes = self._site, read_all_nodes(self._site)
+        served, table = site.served_nodes(), []
+        for pool in ranked(site.config, tuple(site.pools.values())):
+            offers, silence = self._ask(pool)
+            free = tuple(name for name in pool.nodes if name not in served)
+            idle = any(_takes_jobs(nodes[name]) for name in pool.nodes if name in nodes)
+            table.append(
+                terms_of(
+                    NodeRequest(id=CORRELATION, pool=pool, nodes=free or pool.nodes),
+                    site.clouds[pool.cloud].partition_name,
+                    offers,
+                    site.scope(pool),
+                    site.now(),
+                    site.config.ranking,
+                    boot_s=site.rules[pool.name].boot,
+                    has_idle=idle,
+                    unavailable=silence,
+                )
+            )
+        return table
+
+    def _ask(self, pool: Pool) -> tuple[Sequence[Offer], AnyCause | None]:
+        """Return the cloud's offers for the pool; or none and why it gave no answer."""
+        provider = self._site.providers[pool.cloud]
+        try:
+            offers = provider.offers(pool)
+        except ProviderError as error:
+            error_text = str(error)
+        # A provider may raise errors of its SDK. The other clouds still get their place.
+        except Exception as error:  # noqa: BLE001
+            error_text = bounded(f"{provider.name}: {type(error).__name__}: {error}")
+        else:
+            self._silent.over(pool.name)
+            return offers, None
+        if self._silent.is_news(pool.name, error_text):
+            log.warning("no offers pool=%s error=%s", pool.name, error_text)
+        return (), CloudSilent(cloud=provider.name, error=error_text)
+
+    def _reorder(self, table: Sequence[PoolTerms]) -> None:
+        """Change the partition lists of waiting jobs for which another order is much better."""
+        site = self._site
+        jobs = [job for job in in_order(site.slurm.jobs()) if self._may_change(job)]
+        if not jobs:
+            self._orders.clear()
+            return
+        default = site.slurm.default_partition()
+        ours = {terms.partition for terms in table}
+        orders = {job.id: order_in_force(job, default, ours, self._orders) for job in jobs}
+        self._orders = {job: order for job, order in orders.items() if order is not None}
+        changes = reorders(jobs, self._orders, default, table, site.pools, site.config.ranking)
+        by_list: dict[tuple[str, ...], list[Reorder]] = {}
+        for change in changes:
+            # The site's own job_submit may refuse a change, and would refuse it again.
+            if self._refused.get(change.job) != change.partitions:
+                by_list.setdefault(change.partitions, []).append(change)
+        for partitions, same_list_changes in by_list.items():
+            self._change(jobs, partitions, same_list_changes)
+        self._refused = {job: lists for job, lists in self._refused.items() if job in orders}
+
+    def _may_change(self, job: SlurmJob) -> bool:
+        """Whether the job waits for machines and is not about to start."""
+        site = self._site
+        is_waiting = "PENDING" in job.states and "COMPLETING" not in job.states
+        return is_waiting and len(job.partitions) > 2 and is_counted(job, site.now())
+
+    def _change(
+        self, jobs: Sequence[SlurmJob], partitions: tuple[str, ...], changes: Sequence[Reorder]
+    ) -> None:
+        site, cause_of = self._site, {change.job: change.cause for change in changes}
+        changed_jobs = [job for job in jobs if job.id in cause_of]
+        refused = change_pending(site, changed_jobs, partitions=partitions)
+        self._refused |= dict.fromkeys(refused, partitions)
+        ids = [job.id for job in changed_jobs if job.id not in refused]
+        self._orders |= dict.fromkeys(ids, partitions[1:])
+        for job in ids:
+            site.record(CORRELATION, "reordered", (job_subject(job),), cause_of[job])
+        if ids:
+            log.info("order changed jobs=%s partitions=%s", ids, ",".join(partitions))
+
+
+def _takes_jobs(node: SlurmNode) -> bool:
+    """Whether a machine of the node waits for jobs."""
+    return is_answering(node) and not is_busy(node) and not is_drained(node)

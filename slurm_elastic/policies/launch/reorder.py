@@ -1,0 +1,131 @@
+"""Which waiting jobs get another order of their partitions, because prices or stock have changed
+since they were submitted. Pure.
+
+Only a list that the submit filter has made is changed: the site's default partition, then several
+of ours. All other lists are a user's choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.model.causes.composed import CloudsReordered
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.pool_order import (
+    COSTS,
+    DEFAULT_RUN_S,
+    JobShape,
+    PoolTerms,
+    RankedPool,
+    keys_of,
+    partition_order,
+)
+from slurm_elastic.policies.launch.verdict import could_run, need
+
+REORDER_THRESHOLD = 0.05
+"""A job keeps its order unless another cloud costs at least this share less: prices change all the
+time, and each change of a job is work for slurmctld.
+"""
+MAX_REORDERED_JOBS = 100
+"""At most this many jobs change in one look."""
+
+
+class Reorder(Struct, frozen=True, kw_only=True):
+    """A new partition list of a job, and why."""
+
+    job: int
+    partitions: tuple[str, ...]
+    cause: CloudsReordered
+
+
+def shape_of(job: SlurmJob, pools: Sequence[Pool]) -> JobShape:
+    """Return what of a job decides its cost. ``pools``: those whose partitions the job lists."""
+    return JobShape(
+        machines={pool.name: need(job, pool) for pool in pools if could_run(job, pool)},
+        seconds=float(job.limit or DEFAULT_RUN_S),
+    )
+
+
+def order_in_force(
+    job: SlurmJob, default: str, ours: Collection[str], earlier: Mapping[int, tuple[str, ...]]
+) -> tuple[str, ...] | None:
+    """Return the order in which slurmctld tries our partitions for a waiting job; None if its list
+    is not the filter's or the order is not known.
+
+    ``default``: the site's default partition. ``earlier``: by job, the order at an earlier look.
+    """
+    lead, others = job.partitions[:1], job.partitions[1:]
+    if lead == (default,) and len(others) > 1 and set(others) <= set(ours):
+        return others
+    # slurmctld shows the partition that it tried last at the front, and the others in their order.
+    known = earlier.get(job.id)
+    return known if known and {default, *known} == set(job.partitions) else None
+
+
+def reorders(
+    jobs: Sequence[SlurmJob],
+    in_force: Mapping[int, tuple[str, ...]],
+    default: str,
+    table: Sequence[PoolTerms],
+    pools: Mapping[str, Pool],
+    ranking: Sequence[str],
+) -> list[Reorder]:
+    """Return the changes of this look, for at most ``MAX_REORDERED_JOBS`` of the ``jobs``.
+
+    ``jobs``: pending jobs, the most urgent first. ``in_force``: by job, the order of our partitions
+    (``order_in_force``). ``table``: the terms of all pools in the order of the file.
+    """
+    changes: list[Reorder] = []
+    pools_by_partition: dict[str, list[Pool]] = {}
+    for terms in table:
+        pools_by_partition.setdefault(terms.partition, []).append(pools[terms.pool])
+    for job in jobs:
+        present = in_force.get(job.id)
+        if present is None:
+            continue
+        job_pools = [pool for name in present for pool in pools_by_partition.get(name, ())]
+        ranked = partition_order(shape_of(job, job_pools), table, ranking)
+        cause = _why(present, ranked, ranking)
+        if cause is not None:
+            order = tuple(row.terms.partition for row in ranked)
+            changes.append(Reorder(job=job.id, partitions=(default, *order), cause=cause))
+        if len(changes) == MAX_REORDERED_JOBS:
+            break
+    return changes
+
+
+def _why(
+    present: tuple[str, ...], ranked: Sequence[RankedPool], ranking: Sequence[str]
+) -> CloudsReordered | None:
+    """Return why the job gets another order; None if it keeps its order."""
+    rows = {row.terms.partition: row for row in ranked}
+    # Without a complete ranking the job would lose a partition.
+    if set(rows) != set(present):
+        return None
+    # The first place that differs decides: Slurm tries the later ones only if this one is full.
+    pairs = zip(present, ranked, strict=True)
+    place = next(((rows[name], best) for name, best in pairs if rows[name] is not best), None)
+    if place is None:
+        return None
+    was, best = place
+    if best.cost == math.inf or not _is_much_better(was, best, ranking):
+        return None
+    return CloudsReordered(
+        cloud=best.terms.cloud,
+        cost=best.cost,
+        instead_of=was.terms.cloud,
+        instead_cost=was.cost if was.cost < math.inf else None,
+        unavailable=was.terms.unavailable,
+    )
+
+
+def _is_much_better(was: RankedPool, best: RankedPool, ranking: Sequence[str]) -> bool:
+    """Whether the first key that differs is no cost, or costs differ by more than the threshold."""
+    for name, old, new in zip(keys_of(ranking), was.keys, best.keys, strict=True):
+        if old != new:
+            return name not in COSTS or new < old * (1 - REORDER_THRESHOLD)
+    return False
