@@ -25,8 +25,9 @@ from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.refusals import CloudSilent
 from slurm_elastic.model.cluster import NodeRequest, Offer, Pool
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.order_note import noted_order, with_order
 from slurm_elastic.policies.launch.pool_order import PoolTerms, terms_of
-from slurm_elastic.policies.launch.reorder import Reorder, order_in_force, reorders
+from slurm_elastic.policies.launch.reorder import Reorder, may_be_ours, reorders
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.nodes.node_state import is_answering, is_busy, is_drained
 from slurm_elastic.slurm.conf.fragment import ranked
@@ -122,8 +123,8 @@ class CloudOrder(Part):
             return
         default = site.slurm.default_partition()
         ours = {terms.partition for terms in table}
-        orders = {job.id: order_in_force(job, default, ours, self._orders) for job in jobs}
-        self._orders = {job: order for job, order in orders.items() if order is not None}
+        jobs = [job for job in jobs if may_be_ours(job, default, ours)]
+        self._learn(jobs)
         changes = reorders(jobs, self._orders, default, table, site.pools, site.config.ranking)
         by_list: dict[tuple[str, ...], list[Reorder]] = {}
         for change in changes:
@@ -132,7 +133,15 @@ class CloudOrder(Part):
                 by_list.setdefault(change.partitions, []).append(change)
         for partitions, same_list_changes in by_list.items():
             self._change(jobs, partitions, same_list_changes)
-        self._refused = {job: lists for job, lists in self._refused.items() if job in orders}
+
+    def _learn(self, jobs: Sequence[SlurmJob]) -> None:
+        """Read the orders of jobs that are new, and forget the jobs that no longer wait."""
+        known = {job.id: self._orders[job.id] for job in jobs if job.id in self._orders}
+        if len(known) < len(jobs):
+            comments = self._site.slurm.admin_comments()
+            known = {j.id: noted_order(comments.get(j.id, "")) for j in jobs} | known
+        self._orders = known
+        self._refused = {job: lists for job, lists in self._refused.items() if job in known}
 
     def _may_change(self, job: SlurmJob) -> bool:
         """Whether the job waits for machines and is not about to start."""
@@ -149,10 +158,15 @@ class CloudOrder(Part):
         self._refused |= dict.fromkeys(refused, partitions)
         ids = [job.id for job in changed_jobs if job.id not in refused]
         self._orders |= dict.fromkeys(ids, partitions[1:])
+        if not ids:
+            return
+        comments = site.slurm.admin_comments()
         for job in ids:
+            # The note tells the next slurm-elasticd which order is in force.
+            comment = with_order(comments.get(job, ""), partitions[1:])
+            site.slurm.set_admin_comment(job, comment)
             site.record(CORRELATION, "reordered", (job_subject(job),), cause_of[job])
-        if ids:
-            log.info("order changed jobs=%s partitions=%s", ids, ",".join(partitions))
+        log.info("order changed jobs=%s partitions=%s", ids, ",".join(partitions))
 
 
 def _takes_jobs(node: SlurmNode) -> bool:

@@ -363,6 +363,10 @@ class Slurm(Protocol):
         """Replace the job's AdminComment in slurmdbd. This needs administrator rights there."""
         ...
 
+    def admin_comments(self) -> Mapping[int, str]:
+        """The AdminComments of all jobs that have one. One command, which reads all jobs."""
+        ...
+
     def set_admin_comment(self, job: int, text: str) -> None:
         """Replace the job's AdminComment. Its user can see but not change it."""
         ...

@@ -53,6 +53,7 @@ def job(world: World, number: int, *partitions: str, **fields: Any) -> None:
         number, "PENDING", partitions=partitions, reason="Resources", submit=world.now - 60,
         limit=3600, cpus=2, **fields,
     )  # fmt: skip
+    world.slurm.comments[number] = f"by hand [slurm-elastic clouds={','.join(partitions[1:])}]"
 
 
 def partitions(world: World, number: int) -> tuple[str, ...]:
@@ -135,35 +136,45 @@ def test_a_cloud_that_does_not_answer_sinks_and_is_reported_once(
     assert caplog.text.count("no offers pool=apool") == 1
 
 
+@pytest.mark.parametrize("note", [True, False])
 @pytest.mark.parametrize(
     "list_of_job",
-    [
-        ("a", "b"),
-        ("a", "batch", "b"),
-        ("batch", "a"),
-        ("batch", "a", "theirs"),
-        ("other", "a", "b"),
-        ("a",),
-    ],
+    [("a", "b"), ("batch", "a"), ("batch", "a", "theirs"), ("other", "a", "b"), ("a",)],
 )
-def test_a_list_that_a_user_wrote_stays(site: World, list_of_job: tuple[str, ...]) -> None:
+def test_a_list_that_the_filter_never_makes_stays(
+    site: World, list_of_job: tuple[str, ...], note: bool
+) -> None:
     job(site, 7, *list_of_job)
+    if not note:
+        site.slurm.comments.clear()
     set_price(site, "a", 0.90)
     look(site)
     assert partitions(site, 7) == list_of_job
     assert changes(site) == []
 
 
-def test_the_order_is_remembered_where_slurm_shows_another(site: World) -> None:
+def test_a_users_own_list_has_no_note_and_stays(site: World) -> None:
+    for number, text in enumerate(("", "their text", "clouds=own,a,b"), 7):
+        job(site, number, *ALL)
+        site.slurm.comments[number] = text
+    set_price(site, "a", 0.90)
+    look(site)
+    assert changes(site) == []
+
+
+def test_the_note_says_the_order_where_slurm_shows_another(site: World) -> None:
     """slurmctld shows the partition that it tried last at the front."""
     job(site, 7, *ALL)
-    part = look(site)
     site.slurm.set_job(7, "PENDING", partitions=("b", "batch", "own", "a"))
-    part.look()
+    look(site)
     assert changes(site) == [], "the order in force is still the filter's"
     set_price(site, "a", 0.90)
-    part.look()
+    look(site)
     assert partitions(site, 7) == ("batch", "own", "b", "a")
+    assert site.slurm.comments[7] == "by hand [slurm-elastic clouds=own,b,a]"
+    site.slurm.set_job(7, "PENDING", partitions=("a", "batch", "own", "b"))
+    look(site)
+    assert len(changes(site)) == 1, "a new slurm-elasticd reads the order from the note"
 
 
 def test_few_jobs_change_in_one_look_the_most_urgent_first(site: World) -> None:

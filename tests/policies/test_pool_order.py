@@ -11,6 +11,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.misfits import TypeNotUsed
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Usage
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
+from slurm_elastic.policies.launch.order_note import noted_order, with_order
 from slurm_elastic.policies.launch.pool_order import (
     JobShape,
     PoolTerms,
@@ -180,3 +181,13 @@ def test_a_cloud_without_a_fitting_offer_is_unavailable() -> None:
     assert found.offers == ()
     assert not isinstance(found.unavailable, TypeNotUsed)
     assert found.unavailable is not None
+
+
+def test_the_note_of_an_order_stands_beside_other_text() -> None:
+    assert noted_order("") == noted_order("clouds=a,b") == ()
+    assert noted_order("x [slurm-elastic clouds=a,b] y") == ("a", "b")
+    assert with_order("", ("a", "b")) == "[slurm-elastic clouds=a,b]"
+    text = with_order("theirs [slurm-elastic cost=$1.0 market=spot]", ("a", "b"))
+    assert text == "theirs [slurm-elastic cost=$1.0 market=spot] [slurm-elastic clouds=a,b]"
+    assert with_order(text, ("b", "a")) == text.replace("a,b", "b,a")
+    assert noted_order(with_order(text, ("b", "a"))) == ("b", "a")

@@ -183,11 +183,22 @@ class Contract:
         assert found.end > found.start
         assert not found.is_partial
 
+    def test_an_admin_comment_is_set_and_read(self, bed: Bed) -> None:
+        job, text = bed.run(), "their text, a=b [slurm-elastic clouds=a,b]"
+        try:
+            bed.slurm.set_admin_comment(job, text)
+            assert bed.slurm.admin_comments()[job] == text
+            bed.slurm.set_admin_comment(job, "")
+            assert bed.slurm.admin_comments().get(job, "") == ""
+        finally:
+            bed.end(job)
+
     def test_limits_of_partitions_and_free_licences_are_read(self, bed: Bed) -> None:
         limits = bed.slurm.max_times()
         assert (limits["batch"], limits["onprem"]) == (None, 3600.0)
         assert dict(bed.slurm.default_times()) == {"batch": 600.0, "onprem": 600.0}
         assert bed.slurm.free_licenses() == {}
+        assert bed.slurm.default_partition() == "batch"
 
     def test_a_pending_job_avoids_the_nodes_that_it_is_told_to(self, bed: Bed) -> None:
         job = bed.run()

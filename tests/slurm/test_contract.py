@@ -38,6 +38,7 @@ class FakeBed:
                 partitions=("onprem" if cloud else "batch",),
             )  # fmt: skip
         self.fake.partition_default_times = {"batch": 600.0, "onprem": 600.0}
+        self.fake.site_default = "batch"
         self.fake.partition_max_times = {"batch": None, "onprem": 3600.0}
         self.slurm: Slurm = self.fake
 

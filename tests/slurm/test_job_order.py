@@ -237,6 +237,25 @@ def test_a_cloud_that_cannot_sell_sinks(lua: Callable[[str], str], tmp_path: Pat
     assert filtered(lua, site) == "static,dear,cheap"
 
 
+def test_a_list_of_several_clouds_has_a_note(lua: Callable[[str], str], tmp_path: Path) -> None:
+    site = two_clouds(tmp_path)
+    text = render(site, domain_pools(site, expand))[FILTER]
+    show = """
+local submit = slurm_elastic_submit
+function slurm_elastic_submit(job, ...)
+  local code = submit(job, ...)
+  job.partition = tostring(job.admin_comment)
+  return code
+end
+"""
+    note = "[slurm-elastic clouds=dear,cheap]"
+    assert listed(lua, {}, PARTS, text + show) == note
+    assert listed(lua, {"admin_comment": "theirs"}, PARTS, text + show) == f"theirs {note}"
+    assert listed(lua, {"partition": "static"}, PARTS, text + show) == "nil"
+    one = {name: part for name, part in PARTS.items() if name != "cheap"}
+    assert listed(lua, {}, one, text + show) == "nil"
+
+
 def test_a_job_without_a_limit_counts_as_a_day(lua: Callable[[str], str], tmp_path: Path) -> None:
     site = two_clouds(tmp_path)
     slow = replace(terms("cheap", (9, 0.1)), boot_s=DEFAULT_RUN_S / 5)

@@ -1,8 +1,8 @@
 """Which waiting jobs get another order of their partitions, because prices or stock have changed
 since they were submitted. Pure.
 
-Only a list that the submit filter has made is changed: the site's default partition, then several
-of ours. All other lists are a user's choice.
+Only a list that the submit filter has made is changed (``order_note``): the site's default
+partition, then several of ours. All other lists are a user's choice.
 """
 
 from __future__ import annotations
@@ -50,20 +50,14 @@ def shape_of(job: SlurmJob, pools: Sequence[Pool]) -> JobShape:
     )
 
 
-def order_in_force(
-    job: SlurmJob, default: str, ours: Collection[str], earlier: Mapping[int, tuple[str, ...]]
-) -> tuple[str, ...] | None:
-    """Return the order in which slurmctld tries our partitions for a waiting job; None if its list
-    is not the filter's or the order is not known.
+def may_be_ours(job: SlurmJob, default: str, ours: Collection[str]) -> bool:
+    """Whether the job's list has the partitions of a list of the submit filter: ``default``, the
+    site's default partition, and several of ``ours``.
 
-    ``default``: the site's default partition. ``earlier``: by job, the order at an earlier look.
+    Their order says nothing: slurmctld shows the partition that it tried last at the front.
     """
-    lead, others = job.partitions[:1], job.partitions[1:]
-    if lead == (default,) and len(others) > 1 and set(others) <= set(ours):
-        return others
-    # slurmctld shows the partition that it tried last at the front, and the others in their order.
-    known = earlier.get(job.id)
-    return known if known and {default, *known} == set(job.partitions) else None
+    clouds = {*job.partitions} - {default}
+    return default in job.partitions and len(clouds) > 1 and clouds <= {*ours}
 
 
 def reorders(
@@ -74,10 +68,11 @@ def reorders(
     pools: Mapping[str, Pool],
     ranking: Sequence[str],
 ) -> list[Reorder]:
-    """Return the changes of this look, for at most ``MAX_REORDERED_JOBS`` of the ``jobs``.
+    """Return the changes of this look, for at most ``MAX_REORDERED_JOBS`` jobs.
 
     ``jobs``: pending jobs, the most urgent first. ``in_force``: by job, the order of our partitions
-    (``order_in_force``). ``table``: the terms of all pools in the order of the file.
+    in its list; jobs without an order keep their list. ``table``: the terms of all pools in the
+    order of the file.
     """
     changes: list[Reorder] = []
     pools_by_partition: dict[str, list[Pool]] = {}
@@ -85,7 +80,7 @@ def reorders(
         pools_by_partition.setdefault(terms.partition, []).append(pools[terms.pool])
     for job in jobs:
         present = in_force.get(job.id)
-        if present is None:
+        if not present:
             continue
         job_pools = [pool for name in present for pool in pools_by_partition.get(name, ())]
         ranked = partition_order(shape_of(job, job_pools), table, ranking)

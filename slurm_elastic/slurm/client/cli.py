@@ -323,6 +323,10 @@ class SlurmCli:
             f"cluster={cluster}", f"jobid={self._label(job)}", "set", f"admincomment={text}",
         )  # fmt: skip
 
+    def admin_comments(self) -> Mapping[int, str]:
+        """By ``scontrol show job``, because 22.05's squeue cannot print the field."""
+        return self._table(answers.admin_comments, "scontrol", "--oneliner", "show", "job")
+
     def set_admin_comment(self, job: int, text: str) -> None:
         self._update_job(self._label(job), f"admincomment={text}")
 

@@ -48,6 +48,7 @@ class FakeSlurm:
         self.licenses: dict[str, int] = {}
         self.partitions: dict[str, str] = {}
         self.site_default = ""
+        self.comments: dict[int, str] = {}
         self.never_suspended = SuspendExclusions()
         self.accounted: dict[int, str] = {}
         self.timeout = 300.0
@@ -336,10 +337,17 @@ class FakeSlurm:
             self._command("set_accounted_comment", cluster=cluster, job=job, text=text)
             self.accounted[job] = text
 
+    def admin_comments(self) -> Mapping[int, str]:
+        """The texts of ``set_admin_comment``, and those that a test has put in."""
+        with self._lock:
+            self._command("admin_comments")
+            return dict(self.comments)
+
     def set_admin_comment(self, job: int, text: str) -> None:
         """Record the comment in ``updates``."""
         with self._lock:
             self._command("set_admin_comment", job=job, text=text)
+            self.comments[job] = text
             self._existing_job(job)
 
     def output(self, job: int) -> str:

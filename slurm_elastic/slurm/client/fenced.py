@@ -11,7 +11,7 @@ from slurm_elastic.model.protocols import Slurm
 READS = frozenset({
     "version", "slurmd_timeout", "nodes", "jobs", "owners", "excluded_nodes", "reservations",
     "excluded_by_job", "default_times", "max_times", "free_licenses", "partition_states",
-    "default_partition",
+    "default_partition", "admin_comments",
     "suspend_exclusions", "slurmctld_started", "finished", "accounted_comment", "output",
 })  # fmt: skip
 """Commands that change nothing. A head that no longer acts may still read."""

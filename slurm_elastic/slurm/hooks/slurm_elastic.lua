@@ -437,7 +437,7 @@ local function joined(names)
 end
 
 -- The partition list for the job, or nil: leave it alone. Then what its user reads about its limit,
--- and the limit to set.
+-- the limit to set, and the note about the order of the clouds.
 local function partition_list(job, part_list)
   if chosen(job) then
     return nil
@@ -458,7 +458,7 @@ local function partition_list(job, part_list)
   if kept[1] == first and #kept == 1 then
     return nil, message
   end
-  return joined(kept), message, length
+  return joined(kept), message, length, order_note(kept, first)
 end
 
 -- Here comes job_never.lua.
@@ -524,9 +524,13 @@ function slurm_elastic_submit(job_desc, part_list, submit_uid, asked)
     return slurm and slurm.ERROR or -1
   end
   try(function()
-    local list, message, length = partition_list(as_asked(job_desc, part_list, asked), part_list)
+    local list, message, length, note = partition_list(as_asked(job_desc, part_list, asked), part_list)
     if list then
       job_desc.partition = list
+      if note then
+        local comment = job_desc.admin_comment
+        job_desc.admin_comment = blank(comment) and note or comment .. " " .. note
+      end
       if length then
         job_desc.time_limit = length
       end
