@@ -38,15 +38,15 @@ def test_the_services_environment_lasts_for_the_look_and_no_longer(tmp_path: Pat
         assert os.geteuid() != 0 or os.environ["HOME"] == home
     assert os.environ["AWS_PROFILE"] == "mine"
     assert os.environ["HOME"] != home
-    assert (finding.level, finding.found) == (FindingLevel.OK, f"{file} sets AWS_PROFILE")
-    assert "cluster" not in finding.found, "its values may be secrets"
+    assert (finding.level, finding.observed) == (FindingLevel.OK, f"{file} sets AWS_PROFILE")
+    assert "cluster" not in finding.observed, "its values may be secrets"
 
 
 def test_without_the_file_the_home_is_named_where_credentials_are_looked_for(tmp_path: Path):
     with of_the_services("root", tmp_path / "none") as finding:
         pass
     assert finding.level is FindingLevel.OK
-    assert pwd.getpwnam("root").pw_dir in finding.found
+    assert pwd.getpwnam("root").pw_dir in finding.observed
 
 
 def test_a_home_that_is_not_there_is_told_with_the_remedy(tmp_path: Path, monkeypatch):
@@ -56,7 +56,7 @@ def test_a_home_that_is_not_there_is_told_with_the_remedy(tmp_path: Path, monkey
     with of_the_services("slurm", file) as finding:
         assert os.environ["HOME"] == "/nonexistent" or os.geteuid() != 0
     assert finding.level is FindingLevel.NOTE
-    assert finding.found.endswith("home of slurm (/nonexistent), which is not there")
+    assert finding.observed.endswith("home of slurm (/nonexistent), which is not there")
     assert finding.advice.startswith(f"say in {file} where they are")
 
 

@@ -259,7 +259,7 @@ def _is_closed(config: Config) -> bool:
 
 def _answers(findings: Sequence[Finding]) -> bool:
     """Whether slurmctld answers: if not, every probe would fail for the same reason."""
-    return any(f.what == "slurmctld" and f.level is FindingLevel.OK for f in findings)
+    return any(f.subject == "slurmctld" and f.level is FindingLevel.OK for f in findings)
 
 
 def _blocked(reason: CloudBlocked | None) -> Sequence[Finding]:
@@ -276,7 +276,8 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
             row.add_column(width=5)
             row.add_column(overflow="fold")
             row.add_row(
-                Text(finding.level.value, style=style), words(f"{finding.what}: {finding.found}")
+                Text(finding.level.value, style=style),
+                words(f"{finding.subject}: {finding.observed}"),
             )
             for word, text in (("expected", finding.expected), ("do", finding.advice)):
                 if text:

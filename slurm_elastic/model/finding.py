@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 SLURMCTLD = "systemctl status slurmctld; its log says why it stopped or hangs"
 
@@ -28,32 +28,32 @@ class FindingLevel(StrEnum):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One check of ``doctor``. ``what``: the checked thing. ``found``: its state. ``expected``: the
-    expected state if it differs. ``advice``: the remedy. ``cause``: the key of the fault, by which
-    ``watch.causes`` joins findings with the same fault.
+    """One check of ``doctor``. ``subject``: the checked thing. ``observed``: its state.
+    ``expected``: the expected state if it differs. ``advice``: the remedy. ``cause``: the key of
+    the fault, by which ``watch.causes`` joins findings with the same fault.
     """
 
-    what: str
+    subject: str = field(name="what")
     level: FindingLevel
-    found: str
+    observed: str = field(name="found")
     expected: str = ""
     advice: str = ""
     cause: str = ""
 
     @staticmethod
-    def ok(what: str, found: str) -> Finding:
+    def ok(subject: str, observed: str) -> Finding:
         """A finding of a thing that is as it should be."""
-        return Finding(what=what, level=FindingLevel.OK, found=found)
+        return Finding(subject=subject, level=FindingLevel.OK, observed=observed)
 
     @staticmethod
     def note(
-        what: str, found: str, expected: str = "", advice: str = "", cause: str = ""
+        subject: str, observed: str, expected: str = "", advice: str = "", cause: str = ""
     ) -> Finding:
         """A finding that is worth knowing."""
         return Finding(
-            what=what,
+            subject=subject,
             level=FindingLevel.NOTE,
-            found=found,
+            observed=observed,
             expected=expected,
             advice=advice,
             cause=cause,
@@ -61,13 +61,13 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def wrong(
-        what: str, found: str, expected: str = "", advice: str = "", cause: str = ""
+        subject: str, observed: str, expected: str = "", advice: str = "", cause: str = ""
     ) -> Finding:
         """A finding that must be corrected."""
         return Finding(
-            what=what,
+            subject=subject,
             level=FindingLevel.WRONG,
-            found=found,
+            observed=observed,
             expected=expected,
             advice=advice,
             cause=cause,

@@ -138,7 +138,7 @@ def test_a_pool_that_promises_too_much_stops_buying_and_its_jobs_go_elsewhere(
     assert "PENDING" in world.slurm.queue()[9].states
     findings = [f for p in diagnose(world.config, world.slurm, time.time(), quick=True).parts
                 for f in p.findings]  # fmt: skip
-    (paused,) = [f for f in findings if f.what == "pool burst" and f.advice]
+    (paused,) = [f for f in findings if f.subject == "pool burst" and f.advice]
     assert paused.advice == f"{REMEDY}; then slurm-elastic clear burst"
 
 

@@ -237,7 +237,7 @@ def test_one_that_fails_starts_nothing_and_ends_nothing_and_is_told_once(
     assert max(map(len, lines)) < 1500
     assert why in health(world)
     found = services._ledger_findings(world.config, world.ledger, None, world.now)
-    assert any("growth policy mine fails" in f.found for f in found)
+    assert any("growth policy mine fails" in f.observed for f in found)
     broken.unlink()
     world.advance(100)
     assert world.alive() == []

@@ -348,7 +348,7 @@ class Site:
         config = configfile.load(self.sandbox.layout.config)
         found: dict[str, list[Finding]] = {}
         for one in examine(config, self.sandbox.slurm, time.time() + later, passes):
-            found.setdefault(one.what, []).append(one)
+            found.setdefault(one.subject, []).append(one)
         return found
 
     def reaches(self, host: str, port: int = SLURMCTLD, at: str = INSIDE) -> bool:

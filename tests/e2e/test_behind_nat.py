@@ -32,9 +32,9 @@ def test_doctor_names_nodes_at_an_address_that_is_not_their_machines(site: Site)
     (machine,) = site.machines.powered()
     (one,) = site.doctor()["NodeAddr"]
     assert one.level is FindingLevel.NOTE
-    assert one.found == f"Slurm has pub1 at {NAT}, its machine is {machine.address}"
+    assert one.observed == f"Slurm has pub1 at {NAT}, its machine is {machine.address}"
     site.switched_on("pub2")
     site.sandbox.wait_for(lambda: site.is_idle("pub2"), PATIENCE, "both are idle")
     (both,) = site.doctor()["NodeAddr"]
-    assert (both.level, both.found) == (FindingLevel.WRONG, f"Slurm has pub[1-2] all at {NAT}")
+    assert (both.level, both.observed) == (FindingLevel.WRONG, f"Slurm has pub[1-2] all at {NAT}")
     assert "join.network opens a tunnel for them" in both.advice

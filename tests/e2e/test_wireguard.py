@@ -165,12 +165,12 @@ def _speaks_with(site: Site, addresses: set[str]) -> bool:
 def test_doctor_finds_a_tunnel_well(site: Site, joined: dict[str, str]) -> None:
     found = site.doctor()
     assert {f.level for fs in found.values() for f in fs} == {FindingLevel.OK}
-    assert [f.found.partition(",")[0] for f in found["tunnel"]] == ["2 machines"]
+    assert [f.observed.partition(",")[0] for f in found["tunnel"]] == ["2 machines"]
     addresses = site.addresses().values()
-    assert {f.found for f in found["MTU"]} == {
+    assert {f.observed for f in found["MTU"]} == {
         f"{a} takes packets of 1380 bytes" for a in addresses
     }
-    assert found["way to slurmctld"][0].found.endswith(f" is {INSIDE}")
+    assert found["way to slurmctld"][0].observed.endswith(f" is {INSIDE}")
     assert "NodeAddr" not in found
 
 
@@ -184,7 +184,7 @@ def test_doctor_finds_the_largest_packet_where_larger_ones_are_lost(
            f" forward priority 0; }}; add rule ip narrow through ip length > {NARROW} drop")  # fmt: skip
     found = site.doctor()["MTU"]
     assert {f.level for f in found} == {FindingLevel.WRONG}
-    said = {int(f.found.split()[-2]) for f in found}
+    said = {int(f.observed.split()[-2]) for f in found}
     advised = {int(f.advice.split()[1].rstrip(",")) for f in found}
     assert all(NARROW - 100 < most <= NARROW - 60 for most in said), (
         "60 bytes of it are the tunnel's"
@@ -202,14 +202,14 @@ def test_doctor_finds_the_largest_packet_where_larger_ones_are_lost(
 def test_doctor_names_machines_that_are_silent(site: Site, joined: dict[str, str]) -> None:
     old = site.doctor(later=1000.0)["tunnel"]
     assert [f.level for f in old] == [FindingLevel.WRONG]
-    assert re.fullmatch(SILENT.format(age=r"\d+m ago"), old[0].found), old[0].found
+    assert re.fullmatch(SILENT.format(age=r"\d+m ago"), old[0].observed), old[0].observed
     site.lab.ip(joined["pub2"], "link", "set", "vrouter", "down")
     site.hub_stop()
     netns.sh("ip", "link", "del", site.network.interface)
     site.hub_start()
     site.sandbox.wait_for(lambda: site.shakes("pub1"), PATIENCE, "one is back")
     (silent,) = site.doctor()["tunnel"]
-    assert (silent.level, silent.found) == (
+    assert (silent.level, silent.observed) == (
         FindingLevel.WRONG,
         "no handshake for long: pub2 (never)",
     )

@@ -125,7 +125,7 @@ def test_doctor_compares_typed_prices(bed: AwsBed, tmp_path: Path) -> None:
     read = catalogues.gathered(plain, time.time())
     config = catalogues.completed_by(plain, read, time.time())
     told = {
-        f.what: f.level
+        f.subject: f.level
         for f in doctor.examine(config.clouds[0], plan.pools_of(config), read["aws"], time.time())
     }
     assert told == {
@@ -166,7 +166,7 @@ def test_doctor_judges_by_the_catalogue_that_the_pools_were_made_by(
     catalogues.keep(path_of(plain, plain.clouds[0]), Catalogue(cloud="aws", at=1.0, types=()))
 
     (finding,) = doctor.examine(config.clouds[0], plan.pools_of(config), read["aws"], 1.0)
-    assert finding.found == "Timeout: no answer"
+    assert finding.observed == "Timeout: no answer"
 
 
 def wait_for(event: threading.Event) -> None:

@@ -100,7 +100,7 @@ def wrong(config: Config, slurm: FakeSlurm) -> dict[str, Finding]:
     """By part and what."""
     found = doctor.diagnose(config, slurm, T0, quick=True)
     return {
-        f"{part.name}: {f.what}": f
+        f"{part.name}: {f.subject}": f
         for part in found.parts
         for f in part.findings
         if f.level is FindingLevel.WRONG
@@ -113,7 +113,7 @@ def test_a_budget_of_an_account_that_nothing_names_is_a_note(file: Path) -> None
     text = file.read_text().replace(public, "location: public\n    types") + budgets
     file.write_text(text)
     (one,) = head.budgets(configfile.load(file))
-    assert (one.what, one.level) == ("budget of account phisics", FindingLevel.NOTE)
+    assert (one.subject, one.level) == ("budget of account phisics", FindingLevel.NOTE)
     assert one.expected == "one of physics"
     file.write_text(text.replace("accounts: [physics]", "groups: [users]"))
     assert list(head.budgets(configfile.load(file))) == [], "whoever is in the group"
@@ -125,7 +125,7 @@ def test_a_cloud_that_does_not_answer_is_the_only_thing_wrong(
 ) -> None:
     found = wrong(config, slurm)
     assert list(found) == ["cloud gone: reaching it"]
-    assert "nobody.sock is not running" in found["cloud gone: reaching it"].found
+    assert "nobody.sock is not running" in found["cloud gone: reaching it"].observed
     assert found["cloud gone: reaching it"].advice.startswith(
         "systemctl enable --now slurm-elastic-local"
     )
@@ -139,7 +139,7 @@ def test_credentials_that_end_soon_are_told_once(
     monkeypatch.setattr(FakeProvider, "credentials_end", lambda _self: ends, raising=False)
     ledger.health.report(health_of("near", ends, T0))
     found = doctor.diagnose(config, slurm, T0, quick=True)
-    told = [(part.name, f) for part in found.parts for f in part.findings if "end in" in f.found]
+    told = [(part.name, f) for part in found.parts for f in part.findings if "end in" in f.observed]
     assert [(part, f.level) for part, f in told] == [("cloud near", FindingLevel.NOTE)]
 
 
@@ -163,9 +163,9 @@ def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledge
         )
     )
     found = wrong(config, slurm)
-    assert found["head node: daemon"].found == "last heartbeat 8m 20s ago"
+    assert found["head node: daemon"].observed == "last heartbeat 8m 20s ago"
     assert "slurm-elastic clear rack" in found["head node: pool rack"].advice
-    assert found["head node: last errors"].found == f"{error} (10m ago)", "its name once"
+    assert found["head node: last errors"].observed == f"{error} (10m ago)", "its name once"
 
 
 def test_jobs_that_no_machine_helped_are_told(
@@ -175,9 +175,9 @@ def test_jobs_that_no_machine_helped_are_told(
     rows = [UnhelpedJob(job=n, asks="", since=T0, nodes=("pub1",)) for n in range(11, 18)]
     ledger.growth_guard.judge(bought, rows)
     parts = doctor.diagnose(config, slurm, T0, quick=True).parts
-    (note,) = (one for part in parts for one in part.findings if one.what == "waiting jobs")
+    (note,) = (one for part in parts for one in part.findings if one.subject == "waiting jobs")
     assert (note.level, note.cause) == (FindingLevel.NOTE, "unhelped jobs")
-    assert note.found.startswith(
+    assert note.observed.startswith(
         "Jobs 11, 12, 13, 14, 15 and 2 others: machines came up and no job"
     )
     assert "slurm-elastic clear job:11" in note.advice
@@ -190,7 +190,7 @@ def test_machines_that_serve_nobody_are_told_with_what_to_do(
     told = "1 serves nobody: i-1: the configuration has no cloud far any more"
     ledger.health.report(Health(name="paid machines", checked=T0, error=told, code="stray"))
     finding = wrong(config, slurm)["head node: last errors"]
-    assert finding.found == f"paid machines: {told} (1s ago)"
+    assert finding.observed == f"paid machines: {told} (1s ago)"
     assert "slurm-elastic clear --gone" in finding.advice
 
 
@@ -213,11 +213,11 @@ def test_what_is_missing_before_the_installation_is_one_thing_to_put_right(
 def test_a_slurm_that_lacks_our_nodes_or_does_not_answer(config: Config, slurm: FakeSlurm) -> None:
     del slurm._nodes["op2"]
     found = wrong(config, slurm)
-    assert found["head node: our nodes"].found == "Slurm does not list 1 of 4, op2 among them"
+    assert found["head node: our nodes"].observed == "Slurm does not list 1 of 4, op2 among them"
     slurm.broken = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
     found = wrong(config, slurm)
     silent = found["head node: slurmctld"]
-    assert "does not answer: sinfo: exit 1: Unable to contact" in silent.found
+    assert "does not answer: sinfo: exit 1: Unable to contact" in silent.observed
     assert "systemctl status slurmctld" in silent.advice
     assert "head node: our nodes" not in found, "nothing is known of them"
     assert not [f for f in found.values() if "conf install" in f.advice]
@@ -226,7 +226,7 @@ def test_a_slurm_that_lacks_our_nodes_or_does_not_answer(config: Config, slurm: 
 @pytest.mark.usefixtures("ledger")
 def test_a_slurm_without_any_node_says_nothing_of_ours(config: Config) -> None:
     found = wrong(config, FakeSlurm())
-    assert "PrivateData=nodes" in found["head node: slurmctld"].found
+    assert "PrivateData=nodes" in found["head node: slurmctld"].observed
     assert "head node: our nodes" not in found
 
 
@@ -236,8 +236,11 @@ def test_requests_that_nobody_takes_up(config: Config, slurm: FakeSlurm, tmp_pat
     request.write_text("{}")
     os.utime(request, (T0 - 300, T0 - 300))
     found = doctor.diagnose(config, slurm, T0, quick=True)
-    (spool,) = [f for f in found.parts[-1].findings if f.what == "requests of Slurm (spool)"]
-    assert (spool.level, spool.found) == (FindingLevel.NOTE, "1 request, the oldest waits for 5m")
+    (spool,) = [f for f in found.parts[-1].findings if f.subject == "requests of Slurm (spool)"]
+    assert (spool.level, spool.observed) == (
+        FindingLevel.NOTE,
+        "1 request, the oldest waits for 5m",
+    )
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o710])
@@ -246,7 +249,7 @@ def test_a_state_directory_that_others_may_use(
 ) -> None:
     tmp_path.chmod(mode)
     (found,) = [f for key, f in wrong(config, slurm).items() if "state directory" in key]
-    assert found.found == f"owner {ME}, mode {mode:04o}"
+    assert found.observed == f"owner {ME}, mode {mode:04o}"
     assert "chmod 0700" in found.advice
     ledger.close()
 
@@ -279,7 +282,7 @@ def test_each_call_of_a_cloud_that_fails_is_a_finding(
     provider.fail_next(error, 1, call)
     pools = [p for p in doctor.plan.pools_of(config) if p.cloud == "near"]
     found = [f for f in clouds.look(provider, cloud, pools) if f.level is FindingLevel.WRONG]
-    assert [f.what for f in found] == [what]
+    assert [f.subject for f in found] == [what]
 
 
 def test_machines_that_have_ended_are_not_counted(
@@ -290,7 +293,7 @@ def test_machines_that_have_ended_are_not_counted(
     provider = FakeProvider(cloud, config.cluster)  # type: ignore[arg-type]
     gone = replace(instance("op1"), state=InstanceState.TERMINATED)
     monkeypatch.setattr(provider, "instances", lambda: [gone, instance("op2")])
-    found = {f.what: f.found for f in clouds.look(provider, cloud, [])}
+    found = {f.subject: f.observed for f in clouds.look(provider, cloud, [])}
     assert found["listing machines"] == "1 of this cluster"
 
 
@@ -301,7 +304,7 @@ def test_a_typed_price_below_the_clouds_own_is_wrong_with_both_numbers(config: C
 
     def prices() -> Finding | None:
         found = clouds.look(provider, cloud, pools)
-        return next((f for f in found if f.what == "prices of pool rack"), None)
+        return next((f for f in found if f.subject == "prices of pool rack"), None)
 
     assert prices() is None, "the cloud tells none"
     provider.tell_price("small", 0.01)
@@ -310,7 +313,7 @@ def test_a_typed_price_below_the_clouds_own_is_wrong_with_both_numbers(config: C
     provider.tell_price("small", 32.8)
     assert (bad := prices()) is not None
     assert bad.level is FindingLevel.WRONG
-    assert "clouds[near].types[small].price of the configuration is $0.01/h" in bad.found
+    assert "clouds[near].types[small].price of the configuration is $0.01/h" in bad.observed
     assert bad.expected == "at least $32.80/h"
 
 
@@ -320,7 +323,7 @@ def test_a_cloud_without_room_is_a_note(config: Config) -> None:
     provider.limit("*", 0)
     pools = [p for p in doctor.plan.pools_of(config) if p.cloud == "near"]
     (note,) = [f for f in clouds.look(provider, cloud, pools) if f.level is FindingLevel.NOTE]
-    assert note.found == "1, none of which has room now"
+    assert note.observed == "1, none of which has room now"
 
 
 @pytest.mark.parametrize("line", ["", "include slurm-elastic.conf\n"])
@@ -349,7 +352,7 @@ def test_it_fits_the_screen(config: Config, slurm: FakeSlurm, width: int) -> Non
     assert max(len(line) for line in text.splitlines()) <= width
     assert "  ok    credentials: accepted" in text
     assert text.rstrip().endswith("to put right.")
-    (conf,) = [f for f in found.parts[-1].findings if f.what.endswith("slurm.conf")]
+    (conf,) = [f for f in found.parts[-1].findings if f.subject.endswith("slurm.conf")]
     assert conf.level is FindingLevel.WRONG, "there is none"
 
 
@@ -358,7 +361,7 @@ def test_a_damaged_ledger_is_told_with_what_becomes_of_it(
 ) -> None:
     (tmp_path / "ledger.db").write_bytes(b"no database at all, but long enough\n" * 99)
     found = wrong(config, slurm)[f"head node: ledger {tmp_path}/ledger.db"]
-    assert "is damaged" in found.found
+    assert "is damaged" in found.observed
     assert "it sets the file aside and makes a new one" in found.advice
 
 
@@ -372,9 +375,9 @@ def test_a_service_that_cannot_write_is_told_with_the_remedy(
     why = "end-only: the disk is full"
     leave_mark(tmp_path, Mark(T0, os.getpid(), why, "make room", T0), name)
     (found,) = [
-        f for f in head.memory(config, T0) if f.what == what and f.level is FindingLevel.WRONG
+        f for f in head.memory(config, T0) if f.subject == what and f.level is FindingLevel.WRONG
     ]
-    assert found.found.startswith(why)
+    assert found.observed.startswith(why)
     assert found.advice == f"make room; {goes_on} goes on by itself then"
 
 
@@ -416,14 +419,17 @@ def test_root_looks_at_clouds_with_the_rights_of_slurm_user(
     config = replace(config, slurm=replace(config.slurm, user="nobody"))
     parts = doctor.look_at_clouds(config)
     uid = str(pwd.getpwnam("nobody").pw_uid)
-    assert {f.found for part in parts for f in part.findings if f.what == "user"} == {uid}
+    assert {f.observed for part in parts for f in part.findings if f.subject == "user"} == {uid}
     assert os.geteuid() == 0
 
 
 def test_a_group_of_an_allow_list_that_is_not_there_is_a_note(config: Config) -> None:
     config = replace(config, who=replace(config.who, accounts=(), groups=("root", "no-such")))
     (finding,) = head.allowed_groups(config)
-    assert (finding.level, finding.found) == (FindingLevel.NOTE, "this host has no group no-such")
+    assert (finding.level, finding.observed) == (
+        FindingLevel.NOTE,
+        "this host has no group no-such",
+    )
 
 
 def test_with_the_units_configuration_it_asks_as_the_services_do(
@@ -462,18 +468,18 @@ def test_a_daemon_that_takes_nobody_from_its_queue_does_not_keep_doctor(
             link.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 link.connect(str(config.read_socket))
-        found = {f.what: f for f in head.memory(config, T0)}
+        found = {f.subject: f for f in head.memory(config, T0)}
     config.read_socket.unlink()
     assert found["users"].level is FindingLevel.NOTE
-    assert "nobody answers them" in found["users"].found
+    assert "nobody answers them" in found["users"].observed
 
 
 def test_who_may_act_and_who_may_only_see_is_told(config: Config, ledger: Ledger) -> None:
     users = Users(operators=("root",), viewers=("sudo", "no-such-group"))
     found = [
-        (f.what, f.level, f.found)
+        (f.subject, f.level, f.observed)
         for f in head.memory(msgspec.structs.replace(config, users=users), T0)
-        if f.what.startswith("users.")
+        if f.subject.startswith("users.")
     ]
     may = "see everything, and may pause, limit, drain, replace, migrate and resume"
     assert found == [
@@ -490,7 +496,7 @@ def test_who_may_act_and_who_may_only_see_is_told(config: Config, ledger: Ledger
 def notes(config: Config, slurm: FakeSlurm) -> list[tuple[FindingLevel, str, str]]:
     found = doctor.diagnose(config, slurm, T0, quick=True)
     return [
-        (f.level, f.what, f.found)
+        (f.level, f.subject, f.observed)
         for part in found.parts
         for f in part.findings
         if f.level is not FindingLevel.OK
@@ -505,7 +511,7 @@ def test_a_daemon_whose_process_is_gone_is_told_as_gone(
         pass
     ledger.health.beat("slurm-elasticd", T0 - 34, process.pid)
     told = wrong(config, slurm)["head node: daemon"]
-    assert told.found == f"its process {process.pid} is gone, last heartbeat 34s ago"
+    assert told.observed == f"its process {process.pid} is gone, last heartbeat 34s ago"
     assert told.expected == "it runs: without it nothing is launched or ended"
 
 
@@ -517,8 +523,10 @@ def test_machines_that_are_gone_are_not_counted(config: Config) -> None:
         msgspec.structs.replace(instance(f"i-{n}"), state=state) for n, state in enumerate(states)
     ]
     provider.instances = lambda: found  # type: ignore[method-assign]
-    told = next(f for f in clouds.look(provider, config.cloud("near"), ()) if "listing" in f.what)
-    assert told.found == "1 of this cluster, 1 stopped"
+    told = next(
+        f for f in clouds.look(provider, config.cloud("near"), ()) if "listing" in f.subject
+    )
+    assert told.observed == "1 of this cluster, 1 stopped"
 
 
 def test_a_service_that_stopped_is_not_well(
@@ -605,7 +613,7 @@ def test_a_disk_without_room_for_more_files_is_one_finding(
     told = {key: f for key, f in wrong(config, slurm).items() if "head" in key}
     assert list(told) == [f"head node: state directory {tmp_path}"]
     (found,) = told.values()
-    assert re.fullmatch(r"\d+ MiB free, and inodes for \d+ more files", found.found)
+    assert re.fullmatch(r"\d+ MiB free, and inodes for \d+ more files", found.observed)
     assert "df -i" in found.advice
 
 
@@ -648,8 +656,8 @@ def test_an_operators_order_is_a_note_with_its_end_and_what_it_holds_is_none(
         ),
     )
     found = doctor.diagnose(config, slurm, T0, quick=True)
-    orders = [f for part in found.parts for f in part.findings if f.what == "order"]
-    assert [(one.found, one.advice) for one in orders] == [
+    orders = [f for part in found.parts for f in part.findings if f.subject == "order"]
+    assert [(one.observed, one.advice) for one in orders] == [
         (
             "the cluster is paused by ann since 2027-01-15 08:00 UTC",
             "to end it: slurm-elastic resume cluster",
@@ -668,7 +676,7 @@ def test_a_pool_whose_machines_slurm_refuses_is_told_before_it_is_paused(
     cause = BootsFailed(in_a_row=1, node_reason="Low RealMemory", remedy="set `real_memory: 7400`")
     ledger.exclusions.add(Exclusion(kind=BREAKER, scope="rack", count=1, cause=cause))
     finding = wrong(config, slurm)["head node: pool rack"]
-    assert finding.found.startswith("1 so far: 1 machines in a row were taken out")
+    assert finding.observed.startswith("1 so far: 1 machines in a row were taken out")
     assert finding.advice.startswith("set `real_memory: 7400`")
 
 
@@ -676,7 +684,7 @@ def test_a_clock_that_was_set_back_is_told(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
     ledger.health.beat("slurm-elasticd", T0 + 7200, os.getpid())
-    assert "120 min behind" in wrong(config, slurm)["head node: clock"].found
+    assert "120 min behind" in wrong(config, slurm)["head node: clock"].observed
 
 
 def test_nodes_that_are_down_are_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
@@ -706,13 +714,13 @@ pools:
 """
     here = configfile.parse(text, "site.yaml")
     monkeypatch.setattr(services, "_ROOTS_PATH", "/nonexistent")
-    (told,) = [f for f in services.checkpoints(here, T0) if f.what == "dmtcp"]
+    (told,) = [f for f in services.checkpoints(here, T0) if f.subject == "dmtcp"]
     assert (told.level, "nftables" in told.advice) == (FindingLevel.WRONG, True)
     criu = configfile.parse(text.replace("method: dmtcp", "method: criu"), "site.yaml")
-    assert not [f for f in services.checkpoints(criu, T0) if f.what == "dmtcp"]
+    assert not [f for f in services.checkpoints(criu, T0) if f.subject == "dmtcp"]
     (tmp_path / "nft").touch(mode=0o755)
     monkeypatch.setattr(services, "_ROOTS_PATH", str(tmp_path))
-    assert not [f for f in services.checkpoints(here, T0) if f.what == "dmtcp"]
+    assert not [f for f in services.checkpoints(here, T0) if f.subject == "dmtcp"]
 
 
 def test_a_user_is_told_what_is_not_looked_at_and_no_fault(
@@ -723,17 +731,17 @@ def test_a_user_is_told_what_is_not_looked_at_and_no_fault(
     monkeypatch.setattr(os, "access", lambda *_: False)
     found = doctor.diagnose(config, slurm, T0, quick=True)
     notes = {
-        f"{part.name}: {f.what}": f
+        f"{part.name}: {f.subject}": f
         for part in found.parts
         for f in part.findings
         if f.level is not FindingLevel.OK
     }
     assert found.wrong == 0
     closed = [f for name, f in notes.items() if name.startswith("cloud ")]
-    assert [f.found for f in closed] == [
+    assert [f.observed for f in closed] == [
         f"not looked at: the cloud's credentials are for root and {ME}"
     ] * 2
-    assert notes["head node: requests and ledger"].found.startswith("not looked at: ")
+    assert notes["head node: requests and ledger"].observed.startswith("not looked at: ")
     assert {f.advice for f in closed} == {f"run this as root or {ME}"}
     assert "renew" not in str(notes)
     hidden = doctor.diagnose(config, FakeSlurm(), T0, quick=True)
@@ -743,7 +751,7 @@ def test_a_user_is_told_what_is_not_looked_at_and_no_fault(
 def test_an_address_that_all_users_read_is_a_note(config: Config) -> None:
     def told(webhook: str | None) -> list[FindingLevel]:
         site = msgspec.structs.replace(config, notify=Notify(webhook=webhook))
-        return [f.level for f in head.memory(site, T0) if f.what == "notify"]
+        return [f.level for f in head.memory(site, T0) if f.subject == "notify"]
 
     assert told("https://chat.example.org/hooks/abc") == [FindingLevel.NOTE]
     assert told("/etc/slurm-elastic/webhook") == told(None) == []

@@ -40,14 +40,14 @@ def keys(tmp_path: Path, **ends: float | None) -> None:
 
 
 def told(config: Config) -> dict[str, Finding]:
-    return {finding.what: finding for finding in auth.examine(config, NOW)}
+    return {finding.subject: finding for finding in auth.examine(config, NOW)}
 
 
 def test_keys_that_end_are_told(config: Config, tmp_path: Path) -> None:
     keys(tmp_path, old=NOW - 1, soon=NOW + 3 * DAY, good=NOW + 90 * DAY, ever=None)
     found = told(config)
     assert found["slurm.jwks: key old"].level is FindingLevel.WRONG
-    assert found["slurm.jwks: key soon"].found == "it expires in 3.0 days"
+    assert found["slurm.jwks: key soon"].observed == "it expires in 3.0 days"
     assert len(found) == 2
     assert "key rotate" in found["slurm.jwks: key soon"].advice
     keys(tmp_path, good=NOW + 90 * DAY)
@@ -81,7 +81,7 @@ def test_keys_that_a_rotation_left_to_end_are_not_told(config: Config, tmp_path:
     keys(tmp_path, **{"slurm-elastic::2": None}, **left, **{"slurm-elastic:aws:2": NOW + 90 * DAY})
     assert told(config)["slurm.jwks"].level is FindingLevel.OK
     keys(tmp_path, **{"slurm-elastic::2": NOW + 90 * DAY})
-    assert told(config)["slurm.jwks"].found == "no key of its own: aws"
+    assert told(config)["slurm.jwks"].observed == "no key of its own: aws"
 
 
 @pytest.mark.parametrize(
@@ -100,5 +100,5 @@ def test_machines_that_get_the_other_secret_are_told(
     ssh = Ssh(key="/id", **secret)
     config = msgspec.structs.replace(config, join=Join(head="h", ssh=ssh))
     wrong = told(config).get("join.ssh")
-    assert found in (wrong.found if wrong else "")
+    assert found in (wrong.observed if wrong else "")
     assert (wrong is not None) == bool(found)

@@ -100,7 +100,7 @@ def slurm() -> ProbingSlurm:
 
 def found(config: Config, slurm: FakeSlurm) -> dict[str, Finding]:
     parts = doctor.diagnose(config, slurm, T0, quick=True).parts
-    return {f.what: f for part in parts for f in part.findings}
+    return {f.subject: f for part in parts for f in part.findings}
 
 
 def test_where_all_is_well_it_ends_with_what_sbatch_answers(
@@ -110,8 +110,8 @@ def test_where_all_is_well_it_ends_with_what_sbatch_answers(
     assert diagnosis.wrong == 0
     assert diagnosis.parts[-1].name == "a job of one node"
     (probe,) = diagnosis.parts[-1].findings
-    assert probe.what.startswith("sbatch --test-only in partition burst")
-    assert (probe.level, probe.found) == (FindingLevel.OK, slurm.says)
+    assert probe.subject.startswith("sbatch --test-only in partition burst")
+    assert (probe.level, probe.observed) == (FindingLevel.OK, slurm.says)
     assert slurm.asked == [("burst", "physics", "normal")]
 
 
@@ -119,7 +119,7 @@ def test_a_refused_probe_is_wrong_with_sbatchs_words(config: Config, slurm: Prob
     slurm.says = SlurmError(("sbatch",), 1, "Invalid account or account/partition combination")
     probe = next(f for what, f in found(config, slurm).items() if what.startswith("sbatch"))
     assert probe.level is FindingLevel.WRONG
-    assert probe.found == "Invalid account or account/partition combination"
+    assert probe.observed == "Invalid account or account/partition combination"
 
 
 GROWN = "\npolicies: {growth: on_demand, release: idle(600)}\n"
@@ -143,12 +143,12 @@ def test_nodes_that_a_growth_policy_holds_are_no_news_and_not_probed(
         ledger.exclusions.add(*held)
     told = found(grown, slurm)
     probe = told["a job in partition burst"]
-    assert (probe.level, probe.found) == (
+    assert (probe.level, probe.observed) == (
         FindingLevel.OK,
         "not tried: its growth policies start a node once a job waits",
     )
     assert slurm.asked == []
-    assert [f for f in told.values() if "are held" in f.found] == []
+    assert [f for f in told.values() if "are held" in f.observed] == []
     assert [f for f in told.values() if f.level is FindingLevel.WRONG] == []
 
 
@@ -188,7 +188,7 @@ def test_accounts_that_slurmdbd_lacks_are_wrong(config: Config, slurm: ProbingSl
     assert found(config, slurm)["accounts of who.accounts"].level is FindingLevel.OK
     slurm.known = frozenset({"phisics"})
     one = found(config, slurm)["accounts of who.accounts"]
-    assert (one.level, one.found) == (FindingLevel.WRONG, "slurmdbd has no account physics")
+    assert (one.level, one.observed) == (FindingLevel.WRONG, "slurmdbd has no account physics")
     slurm.known = SlurmError(("sacctmgr",), 1, "no slurmdbd")
     assert found(config, slurm)["accounts of who.accounts"].level is FindingLevel.NOTE
 
@@ -201,7 +201,7 @@ def test_accounts_that_nobody_checks_are_told(
     conf.write_text(conf.read_text().replace("AccountingStorageEnforce=associations\n", ""))
     open_ = found(config, slurm)["accounts"]
     assert open_.level is FindingLevel.WRONG
-    assert "sbatch -A" in open_.found
+    assert "sbatch -A" in open_.observed
     assert "the submit filter keeps jobs off" in open_.advice
     conf.write_text("ClusterName=alps\n")
     assert found(config, slurm)["accounts"].level is FindingLevel.NOTE
@@ -264,7 +264,7 @@ def test_a_job_submit_lua_that_does_not_call_the_filter_is_wrong(
     monkeypatch.setattr(bursting, "has_plugin", lambda *_: True)
     one = found(config, slurm)["submit filter"]
     assert one.level is FindingLevel.WRONG
-    assert one.found == "the site's job_submit.lua does not call slurm_elastic_wrap"
+    assert one.observed == "the site's job_submit.lua does not call slurm_elastic_wrap"
     monkeypatch.setattr(bursting, "has_plugin", lambda *_: False)
     assert found(config, slurm)["submit filter"].level is FindingLevel.NOTE, "this Slurm has no lua"
 
@@ -277,7 +277,7 @@ def test_a_pool_with_most_nodes_drained_is_wrong(config: Config, slurm: ProbingS
     assert "nodes of pool wide" not in found(config, slurm), "a hold of ours comes and goes"
     slurm.set_node("pub3", *DRAINED, reason="broken fan", reason_user="alice")
     one = found(config, slurm)["nodes of pool wide"]
-    assert (one.level, one.found) == (FindingLevel.WRONG, "3 of 4 take no jobs: broken fan")
+    assert (one.level, one.observed) == (FindingLevel.WRONG, "3 of 4 take no jobs: broken fan")
 
 
 # what the cloud sells
@@ -296,19 +296,19 @@ def looked(config: Config, limits: Limits | None = None) -> dict[str, Finding]:
     cloud = config.cloud("far")
     provider = Sells(cloud, config.cluster)  # type: ignore[arg-type]
     pools = doctor.plan.pools_of(config)
-    return {f.what: f for f in clouds.look(provider, cloud, pools, limits or config.limits)}
+    return {f.subject: f for f in clouds.look(provider, cloud, pools, limits or config.limits)}
 
 
 def test_a_market_without_any_price_is_wrong(config: Config) -> None:
     one = looked(config)["spot offers of pool wide"]
-    assert (one.level, one.found) == (FindingLevel.WRONG, "the cloud tells no price for small")
+    assert (one.level, one.observed) == (FindingLevel.WRONG, "the cloud tells no price for small")
 
 
 def test_offers_of_which_none_can_ever_be_used_are_wrong(config: Config) -> None:
     assert looked(config)["offers of pool wide"].level is FindingLevel.OK
     one = looked(config, Limits(dollars_per_hour=0.05))["offers of pool wide"]
     assert one.level is FindingLevel.WRONG
-    assert "1, none of which can ever be used: the cluster may spend $0.05/h" in one.found
+    assert "1, none of which can ever be used: the cluster may spend $0.05/h" in one.observed
 
 
 def test_offers_lists_what_the_cloud_does_not_sell(

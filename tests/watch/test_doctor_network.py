@@ -98,15 +98,15 @@ def seen(n: int, age: float = 20.0) -> PeerSeen:
 
 
 def wrong(findings: Iterator[Finding]) -> dict[str, str]:
-    return {f.what: f.found for f in findings if f.level is FindingLevel.WRONG}
+    return {f.subject: f.observed for f in findings if f.level is FindingLevel.WRONG}
 
 
 def test_two_nodes_at_one_address_are_behind_one_router(tmp_path: Path) -> None:
     config = site(tmp_path, SITE)
     found = list(examine(config, slurm(pub1="192.0.2.2", pub2="192.0.2.2", pub3="10.0.0.7"), T0))
     (one,) = found
-    assert (one.what, one.level) == ("NodeAddr", FindingLevel.WRONG)
-    assert one.found == "Slurm has pub[1-2] all at 192.0.2.2"
+    assert (one.subject, one.level) == ("NodeAddr", FindingLevel.WRONG)
+    assert one.observed == "Slurm has pub[1-2] all at 192.0.2.2"
     assert "join.network" in one.advice
     assert list(examine(config, slurm(pub1="10.0.0.5", pub2="10.0.0.6"), T0)) == []
     assert list(examine(config, slurm(pub1="127.0.0.1", pub2="127.0.0.1"), T0)) == [], "one host"
@@ -127,7 +127,7 @@ def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[PeerSee
     config = site(tmp_path, SITE + NETWORK)
     found = list(examine(config, slurm(pub1="10.99.0.8", pub2="10.99.0.9"), T0, lambda *_: True))
     assert {f.level for f in found} == {FindingLevel.OK}
-    said = {f.what: f.found for f in found}
+    said = {f.subject: f.observed for f in found}
     assert said["tunnel"] == "2 machines, the oldest handshake 1m 30s ago"
     assert said["way to slurmctld"] == "SlurmctldHost alps is 10.1.2.3"
     assert said["slurm-elastic-hub"] == "answers; packets go by kernel"
@@ -146,7 +146,7 @@ def test_the_largest_packet_is_found(tmp_path: Path, ledger: Ledger, hub: list[P
     hub += [seen(0), seen(1)]
     config = site(tmp_path, SITE + NETWORK)
     findings = list(examine(config, slurm(), T0, lambda _, size: size <= 1320))
-    told = [f for f in findings if f.what == "MTU"]
+    told = [f for f in findings if f.subject == "MTU"]
     assert {f.level for f in told} == {FindingLevel.WRONG}
     assert all("join.network.mtu: 13" in f.advice for f in told)
     assert wrong(examine(config, slurm(), T0, lambda *_: False)) == {}, (

@@ -49,7 +49,7 @@ def test_a_machine_that_is_taken_away_is_a_finding(
     slurm = FakeSlurm()
     slurm.broken = SlurmError(("squeue",), 1, "away")
     (one,) = examine(config(tmp_path), slurm, T0)
-    assert (one.what, one.level, one.found) == ("node pub1", level, found)
+    assert (one.subject, one.level, one.observed) == ("node pub1", level, found)
     assert one.advice
 
 

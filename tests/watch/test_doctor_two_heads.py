@@ -54,7 +54,7 @@ def look(config: Config) -> list[Finding]:
 
 
 def wrong(config: Config) -> list[str]:
-    return [f"{f.what}: {f.found}" for f in look(config) if f.level is FindingLevel.WRONG]
+    return [f"{f.subject}: {f.observed}" for f in look(config) if f.level is FindingLevel.WRONG]
 
 
 def test_one_head_is_not_looked_at(config: Config) -> None:
@@ -65,7 +65,7 @@ def test_two_that_are_alike(config: Config) -> None:
     tells(config, "a.site")
     tells(config, "b")
     assert wrong(config) == []
-    assert look(config)[0].found == "a acts, epoch 1"
+    assert look(config)[0].observed == "a acts, epoch 1"
 
 
 def test_services_that_do_not_follow_slurm(config: Config) -> None:
@@ -74,7 +74,7 @@ def test_services_that_do_not_follow_slurm(config: Config) -> None:
     directory = Path(str(config.ha.directory))
     Epochs(directory).take("b")
     (finding,) = [one for one in look(config) if one.level is FindingLevel.WRONG]
-    assert finding.found == "Slurm acts on a, and epoch 2 is of b"
+    assert finding.observed == "Slurm acts on a, and epoch 2 is of b"
     restart = "on a: systemctl restart slurm-elasticd slurm-elastic-ckptman"
     assert finding.advice == restart
     head = read_head(config, directory, time.time())
@@ -94,8 +94,8 @@ def test_a_directory_that_others_may_write_is_reported(config: Config) -> None:
     directory = Path(str(config.ha.directory))
     directory.chmod(0o777)
     (finding,) = [one for one in look(config) if one.level is FindingLevel.WRONG]
-    assert finding.what == f"ha.directory {directory}"
-    assert finding.found == f"{directory} may be written by others (mode 0777)"
+    assert finding.subject == f"ha.directory {directory}"
+    assert finding.observed == f"{directory} may be written by others (mode 0777)"
     assert finding.advice == f"chmod go-w {directory}"
 
 
@@ -128,14 +128,14 @@ def test_a_directory_that_is_not_there(config: Config) -> None:
     ha = HaSettings(directory=f"{config.ha.directory}/none")
     (finding,) = look(replace(config, ha=ha))
     assert finding.level is FindingLevel.WRONG
-    assert "No such file" in finding.found
+    assert "No such file" in finding.observed
 
 
 def test_a_host_that_is_no_head(config: Config) -> None:
     conf = Path(config.slurm.conf)
     conf.write_text(conf.read_text().replace("SlurmctldHost=a", "SlurmctldHost=c"))
     (finding,) = look(config)
-    assert "only heads of Slurm can act" in finding.found
+    assert "only heads of Slurm can act" in finding.observed
 
 
 def test_a_disk_that_is_slow(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_disk_that_is_slow(config: Config, monkeypatch: pytest.MonkeyPatch) ->
     tells(config, "b")
     monkeypatch.setattr(two_heads, "_write_time", lambda _: 0.2)
     (slow,) = [f for f in look(config) if f.level is FindingLevel.NOTE]
-    assert slow.found == "200 ms until a write is on its disk"
+    assert slow.observed == "200 ms until a write is on its disk"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_an_address_at_which_nobody_reaches_the_other_head(
     text = conf.read_text().replace("Host=a", f"Host=a({a})").replace("Host=b", f"Host=b({b})")
     conf.write_text(text)
     (finding,) = [f for f in look(config) if f.level is not FindingLevel.OK]
-    assert (finding.what, finding.found) == (f"{conf}:2: SlurmctldHost b", found)
+    assert (finding.subject, finding.observed) == (f"{conf}:2: SlurmctldHost b", found)
     assert finding.level is level
 
 

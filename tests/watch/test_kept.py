@@ -222,7 +222,7 @@ def test_doctor_says_the_same_and_counts_the_jobs_that_are_stuck(site: Config) -
     slurm.partitions = {"burst": "INACTIVE"}
     findings, stuck = doctor.examine(site, slurm, NOW)
     assert stuck == 1
-    assert sorted({one.what for one in findings}) == ["nodes", "partitions", "waiting jobs"]
+    assert sorted({one.subject for one in findings}) == ["nodes", "partitions", "waiting jobs"]
     assert all(one.advice for one in findings)
 
 
@@ -233,12 +233,12 @@ def test_doctor_names_jobs_that_ask_to_be_saved_and_are_not(site: Config) -> Non
     slurm.set_job(8, "PENDING", comment="ckpt=signal")
     slurm.set_job(9, "COMPLETED", comment="ckpt=criu", nodes=("st1",))
     findings, _ = doctor.examine(site, slurm, NOW)
-    (found,) = (one for one in findings if one.what == "saves of jobs")
-    assert found.found == (
+    (found,) = (one for one in findings if one.subject == "saves of jobs")
+    assert found.observed == (
         "jobs 1, 2, 3, 4, 5 and 2 more are NOT saved: method criu keeps images in "
         "checkpoint.directory, which is not set here"
     )
     assert str(found.level) == "note"
     there = replace(site, checkpoint=CheckpointSettings(directory="/shared/images"))
     findings, _ = doctor.examine(there, slurm, NOW)
-    assert "saves of jobs" not in {one.what for one in findings}
+    assert "saves of jobs" not in {one.subject for one in findings}

@@ -86,7 +86,7 @@ def tried(config: Config) -> Finding:
 
 def test_a_plain_job_that_gets_the_list_is_in_order(root: Path) -> None:
     finding = tried(installed(root, None))
-    assert (finding.level, finding.found) == (
+    assert (finding.level, finding.observed) == (
         FindingLevel.OK, "it gets site,cloud-with-a-long-name-00",
     )  # fmt: skip
 
@@ -94,7 +94,9 @@ def test_a_plain_job_that_gets_the_list_is_in_order(root: Path) -> None:
 def test_a_script_that_keeps_plain_jobs_at_home_is_wrong(root: Path) -> None:
     finding = tried(installed(root, KEEPS_AT_HOME))
     assert finding.level is FindingLevel.WRONG
-    assert finding.found.startswith("it gets site only: the site's job_submit.lua leaves no plain")
+    assert finding.observed.startswith(
+        "it gets site only: the site's job_submit.lua leaves no plain"
+    )
     assert "site,cloud-with-a-long-name-00" in finding.expected
 
 
@@ -107,7 +109,7 @@ def test_a_script_that_refuses_plain_jobs_is_wrong(root: Path) -> None:
     body = "slurm.log_user('name an account') return slurm.ERROR"
     finding = tried(installed(root, SCRIPT.format(body)))
     assert finding.level is FindingLevel.WRONG
-    assert finding.found.startswith("sbatch refuses it: ")
+    assert finding.observed.startswith("sbatch refuses it: ")
 
 
 @pytest.mark.parametrize("clouds", [40, pytest.param(100, marks=pytest.mark.release)])
@@ -115,7 +117,7 @@ def test_plain_jobs_of_a_site_with_many_clouds_are_taken(root: Path, clouds: int
     site = installed(root, None, clouds)
     finding = tried(site)
     assert finding.level is FindingLevel.OK
-    listed = finding.found.removeprefix("it gets ").split(",")
+    listed = finding.observed.removeprefix("it gets ").split(",")
     unlisted = unlisted_partitions(site, siteconf.read(root / "slurm.conf"))
     assert ["site", *(cloud.name for cloud in site.clouds)] == [*listed, *unlisted]
     assert unlisted

@@ -82,9 +82,9 @@ def _used(keys: KeySet, clouds: list[str]) -> list[AuthKey]:
 def _expiry(key: AuthKey, now: float) -> Finding:
     left_s = (key.exp or 0) - now
     return Finding(
-        what=f"{FILE}: key {key.kid}",
+        subject=f"{FILE}: key {key.kid}",
         level=FindingLevel.WRONG if left_s <= 0 else FindingLevel.NOTE,
-        found="it has expired" if left_s <= 0 else f"it expires in {left_s / 86400:.1f} days",
+        observed="it has expired" if left_s <= 0 else f"it expires in {left_s / 86400:.1f} days",
         expected="keys that hold for longer than a week",
         advice="slurm-elastic key rotate: nodes whose key has ended are lost (docs/keys.md)",
     )

@@ -65,9 +65,9 @@ def filter_called(config: Config) -> Iterator[Finding]:
         return
     has_lua_plugin = has_plugin(config.slurm, site, "job_submit_lua")
     yield Finding(
-        what="submit filter",
+        subject="submit filter",
         level=FindingLevel.WRONG if has_lua_plugin else FindingLevel.NOTE,
-        found=filter_flaw,
+        observed=filter_flaw,
         expected="a filter that gives our partitions to jobs that name none: no other bursts",
         advice="slurm-elastic conf check says which lines to put where (docs/submission.md)",
         cause="" if plan.is_installed(config) else INSTALL,
@@ -92,9 +92,9 @@ def accounts_held(config: Config) -> Iterator[Finding]:
     )
     filter_note += "than their user's default one"
     yield Finding(
-        what="accounts",
+        subject="accounts",
         level=FindingLevel.WRONG if is_curable else FindingLevel.NOTE,
-        found="users may name any account (sbatch -A), so they can pass by allow lists and "
+        observed="users may name any account (sbatch -A), so they can pass by allow lists and "
         "budgets of accounts",
         expected="AccountingStorageEnforce with associations, limits or safe",
         advice=f"{advice}{filter_note if _has_slurmdbd(config) else ''}",
@@ -247,9 +247,9 @@ def _probe(
         answer = client.test_only(partition, account=account, qos=qos, user=user)
     except SlurmError as error:
         return Finding(
-            what=subject,
+            subject=subject,
             level=FindingLevel.NOTE if error.unanswered or may_be_refused else FindingLevel.WRONG,
-            found=str(error) if error.unanswered else error.stderr,
+            observed=str(error) if error.unanswered else error.stderr,
             expected="a time at which a job of one node would start",
             advice=_probe_advice(error, may_be_refused=may_be_refused),
         )

@@ -57,9 +57,9 @@ def _age(cloud: CloudSettings, catalogue: Catalogue, now: float) -> Finding:
         return Finding.ok(WHAT, text)
     is_expired = age > OLDEST and cloud.location is Location.PUBLIC
     return Finding(
-        what=WHAT,
+        subject=WHAT,
         level=FindingLevel.WRONG if is_expired else FindingLevel.NOTE,
-        found=f"{text}{': its prices no longer count' if is_expired else ''}",
+        observed=f"{text}{': its prices no longer count' if is_expired else ''}",
         expected=f"at most {format_duration(FRESH)}, after which slurm-elasticd refreshes it",
         advice="slurm-elasticd's log says why the cloud gave no newer one",
     )
@@ -73,9 +73,9 @@ def _typed(cloud: CloudSettings, catalogue: Catalogue) -> Iterator[Finding]:
             continue
         low = shape.price < price
         yield Finding(
-            what=f"price of {name}",
+            subject=f"price of {name}",
             level=FindingLevel.WRONG if low else FindingLevel.NOTE,
-            found=f"{money(shape.price)}/h is typed, the catalogue has {money(price)}/h",
+            observed=f"{money(shape.price)}/h is typed, the catalogue has {money(price)}/h",
             expected="the cloud's own price: the spending cap counts with it" if low else "",
             advice="leave the type out of clouds[].types, then the catalogue's counts",
         )

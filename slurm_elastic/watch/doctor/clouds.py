@@ -131,9 +131,9 @@ def _expiry(provider: Expiring, cloud: str, now: float) -> Iterator[Finding]:
     if ends is not None:
         is_soon = soon(ends, now)
         yield Finding(
-            what="credentials' end",
+            subject="credentials' end",
             level=FindingLevel.NOTE if is_soon else FindingLevel.OK,
-            found=ending(ends, now),
+            observed=ending(ends, now),
             advice="renew them before: then nothing there can be started or ended"
             if is_soon
             else "",
@@ -202,9 +202,9 @@ def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Itera
     for market in dict.fromkeys(market for _, market in missing):
         types = ", ".join(sorted(name for name, offer_market in missing if offer_market is market))
         yield Finding(
-            what=f"{market} offers of pool {pool.name}",
+            subject=f"{market} offers of pool {pool.name}",
             level=FindingLevel.NOTE if market in sold else FindingLevel.WRONG,
-            found=f"the cloud tells no price for {types}",
+            observed=f"the cloud tells no price for {types}",
             expected="a price of each type on each market of the pool (markets, instance_types)",
             advice="does the cloud sell it there? Else take it out of the pool",
         )
@@ -269,8 +269,8 @@ def _clock(url: str, timeout: float) -> Iterator[Finding]:
         return
     good = abs(skew) <= MAX_SKEW_S
     yield Finding(
-        what="clock",
+        subject="clock",
         level=FindingLevel.OK if good else FindingLevel.NOTE,
-        found=f"{brief(abs(skew))} {'ahead of' if skew > 0 else 'behind'} the cloud's",
+        observed=f"{brief(abs(skew))} {'ahead of' if skew > 0 else 'behind'} the cloud's",
         advice="" if good else "set both by NTP",
     )

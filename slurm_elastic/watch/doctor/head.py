@@ -305,8 +305,8 @@ def _answer(config: Config, client: Slurm) -> tuple[Finding, Mapping[str, SlurmN
         advice = f"run this as {config.slurm.user} or root; is it the right slurm.conf?"
         hidden = os.geteuid() not in trusted(config.slurm.user)  # PrivateData=nodes hides all
         no_nodes = Finding(
-            what="slurmctld", level=FindingLevel.NOTE if hidden else FindingLevel.WRONG,
-            found=NO_NODE,
+            subject="slurmctld", level=FindingLevel.NOTE if hidden else FindingLevel.WRONG,
+            observed=NO_NODE,
             expected="the nodes of the cluster", advice=advice,
         )  # fmt: skip
         return no_nodes, {}

@@ -152,9 +152,9 @@ def _hub(
     except HubError as error:
         denied = "Permission denied" in str(error) or "only root" in str(error)
         yield Finding(
-            what="slurm-elastic-hub",
+            subject="slurm-elastic-hub",
             level=FindingLevel.NOTE if denied else FindingLevel.WRONG,
-            found=str(error),
+            observed=str(error),
             expected="an answer: without it no machine is let in or out",
             advice=f"run this as root or {config.slurm.user}" if denied
             else "systemctl start slurm-elastic-hub; journalctl -u slurm-elastic-hub says why not",

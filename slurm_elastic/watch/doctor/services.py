@@ -230,9 +230,9 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
         )
         denied = exclusions[0].code == DENIED
         yield Finding(
-            what="cool-down",
+            subject="cool-down",
             level=FindingLevel.WRONG if denied else FindingLevel.NOTE,
-            found=f"{offers}, {until}: {code}: {cause}",
+            observed=f"{offers}, {until}: {code}: {cause}",
             advice="grant the right (slurm-elastic iam render has all), or take the offer out of "
             "the pool"
             if denied

@@ -27,7 +27,7 @@ from slurm_elastic.testing.contract import spec_for
 def examined(bed: AwsBed, **settings: object) -> dict[str, Finding]:
     provider = bed.open(**settings)
     assert isinstance(provider, Examinable)
-    return {f.what: f for f in provider.examine([bed.pool])}
+    return {f.subject: f for f in provider.examine([bed.pool])}
 
 
 def image(bed: AwsBed) -> str:
@@ -54,9 +54,9 @@ def test_subnets_are_there_in_their_zones_with_room(bed: AwsBed) -> None:
     right, other = subnets["us-east-1a"], subnets["us-east-1b"]
     found = examined(bed, subnets={"us-east-1a": right})[f"subnet {right}"]
     assert found.level in (FindingLevel.OK, FindingLevel.NOTE)
-    assert "addresses free" in found.found
+    assert "addresses free" in found.observed
     swapped = examined(bed, subnets={"us-east-1a": other})[f"subnet {other}"]
-    assert (swapped.level, swapped.found) == (FindingLevel.WRONG, "in zone us-east-1b")
+    assert (swapped.level, swapped.observed) == (FindingLevel.WRONG, "in zone us-east-1b")
     assert examined(bed, subnets={"us-east-1a": "subnet-0"})["subnets"].level is FindingLevel.WRONG
 
 
@@ -74,7 +74,7 @@ def test_a_subnet_of_ipv6_alone_lacks_no_addresses(
 
     between(monkeypatch, answer)
     found = examined(bed, subnets={"us-east-1a": "subnet-6"})["subnet subnet-6"]
-    assert (found.level, found.found) == (FindingLevel.OK, "in zone us-east-1a, of IPv6 alone")
+    assert (found.level, found.observed) == (FindingLevel.OK, "in zone us-east-1a, of IPv6 alone")
 
 
 @pytest.mark.parametrize(("own", "level"), [(16, FindingLevel.OK), (17, FindingLevel.WRONG)])
@@ -85,7 +85,7 @@ def test_the_sites_own_tags_must_leave_room_for_ours(
     data = {"TagSpecifications": [{"ResourceType": "instance", "Tags": tags}]}
     bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=data)
     found = examined(bed, launch_template="site")["launch template site"]
-    assert (found.level, f"{own} tags of its own" in found.found) == (level, True)
+    assert (found.level, f"{own} tags of its own" in found.observed) == (level, True)
     missing = examined(bed, launch_template="nobodys")["launch template nobodys"]
     assert (missing.level, missing.advice) == (
         FindingLevel.WRONG,
@@ -105,7 +105,7 @@ def test_groups(bed: AwsBed) -> None:
 def test_a_cloud_that_refuses_everything_is_findings_and_no_error(bed: AwsBed) -> None:
     bed.control.fail(Fault(kind=FaultKind.AUTH))
     found = examined(bed, subnets={"us-east-1a": "subnet-1"}, security_groups=("sg-1",))
-    refused = {what: f.level for what, f in found.items() if "AuthFailure" in f.found}
+    refused = {what: f.level for what, f in found.items() if "AuthFailure" in f.observed}
     assert refused["image ami-12345678"] is FindingLevel.WRONG
     assert {refused["subnets"], refused["security groups"]} == {FindingLevel.NOTE}
     assert refused["right to DescribeInstances"] is FindingLevel.WRONG
@@ -128,7 +128,7 @@ class TestRights:
             "DescribeInstances", "DescribeSpotPriceHistory", "RunInstances (spot)",
             "RunInstances (on-demand)", "TerminateInstances",
         ):  # fmt: skip
-            assert action in rights.found
+            assert action in rights.observed
         assert bed.alive() == set()
 
     def test_a_right_that_is_missing_is_named(self, bed: AwsBed) -> None:
@@ -136,7 +136,7 @@ class TestRights:
         refuse(bed, "TerminateInstances")
         finding = examined(bed, image=IMAGE)["right to TerminateInstances"]
         assert finding.level is FindingLevel.WRONG
-        assert "UnauthorizedOperation" in finding.found
+        assert "UnauthorizedOperation" in finding.observed
         assert "allow ec2:TerminateInstances" in finding.advice
         assert bed.alive() == {machine.id}
 
@@ -152,9 +152,9 @@ class TestRights:
     ) -> None:
         refuse(bed, "DescribeSpotPriceHistory")
         provider = bed.open(image=IMAGE)
-        found = {f.what: f for f in provider.examine([replace(bed.pool, markets=markets)])}
+        found = {f.subject: f for f in provider.examine([replace(bed.pool, markets=markets)])}
         assert wrong(found) == {"right to DescribeSpotPriceHistory"}
-        assert all(f"RunInstances ({market})" in found["rights"].found for market in markets)
+        assert all(f"RunInstances ({market})" in found["rights"].observed for market in markets)
 
     def test_what_is_optional_is_a_note(self, bed: AwsBed) -> None:
         refuse(bed, "DescribeInstanceStatus")
@@ -167,7 +167,7 @@ class TestRights:
         bed.control.fail(kind)
         finding = examined(bed, image=IMAGE)["right to RunInstances (spot)"]
         assert finding.level is FindingLevel.WRONG
-        assert "InvalidKeyPair.NotFound" in finding.found
+        assert "InvalidKeyPair.NotFound" in finding.observed
 
     def test_a_cloud_that_is_busy_says_nothing_of_rights(self, bed: AwsBed) -> None:
         bed.control.fail(Fault(kind=FaultKind.THROTTLE, action="RunInstances"))
@@ -178,7 +178,7 @@ class TestRights:
         found = examined(bed, image=IMAGE)
         assert wrong(found) == set()
         for action in ("CreateFleet (spot)", "CreateLaunchTemplate", "CreateTags"):
-            assert action in found["rights"].found
+            assert action in found["rights"].observed
         refuse(bed, "CreateFleet")
         assert wrong(examined(bed, image=IMAGE)) == {
             "right to CreateFleet (spot)",
@@ -209,7 +209,7 @@ class TestRights:
         bed.control.fail(Fault(kind=FaultKind.AUTH, action="CreateFleet", code=code))
         found = examined(bed, image=IMAGE)
         assert found["right to CreateFleet (spot)"].level is FindingLevel.NOTE
-        assert "CreateFleet (spot)" not in found["rights"].found
+        assert "CreateFleet (spot)" not in found["rights"].observed
 
 
 def refuse(bed: AwsBed, action: str) -> None:
@@ -221,12 +221,12 @@ class TestQuotas:
         found = examined(bed, image=IMAGE)
         assert found["vCPU quota, spot Standard"].level is FindingLevel.OK
         finding = found["vCPU quota, on-demand Standard"]
-        assert finding.found == "100000 vCPUs (L-1216C47A); pool pub could ask for 2400 at most"
+        assert finding.observed == "100000 vCPUs (L-1216C47A); pool pub could ask for 2400 at most"
 
     def test_less_than_the_pools_could_ask_for_is_a_note(self, bed: AwsBed) -> None:
         bed.control.quota("L-1216C47A", 32)
         finding = examined(bed, image=IMAGE)["vCPU quota, on-demand Standard"]
-        assert (finding.level, finding.found) == (FindingLevel.NOTE, "32 vCPUs (L-1216C47A)")
+        assert (finding.level, finding.observed) == (FindingLevel.NOTE, "32 vCPUs (L-1216C47A)")
         assert "2400" in finding.expected
         assert "--quota-code L-1216C47A --desired-value 2400" in finding.advice
 
@@ -234,7 +234,7 @@ class TestQuotas:
         bed.control.quota("L-34B43A08", 0)
         finding = examined(bed, image=IMAGE)["vCPU quota, spot Standard"]
         assert finding.level is FindingLevel.WRONG
-        assert "not one machine" in finding.found
+        assert "not one machine" in finding.observed
 
     def test_the_cloud_s_limits_bound_what_is_asked_for(self, bed: AwsBed) -> None:
         bed.control.quota("L-1216C47A", 32)
@@ -242,7 +242,7 @@ class TestQuotas:
         assert few["vCPU quota, on-demand Standard"].level is FindingLevel.OK
         cheap = examined(bed, image=IMAGE, limits=Limits(dollars_per_hour=1.0))
         found = cheap["vCPU quota, on-demand Standard"]
-        assert "could ask for 23 at most" in found.found  # 1 / 0.085 machines of 2
+        assert "could ask for 23 at most" in found.observed  # 1 / 0.085 machines of 2
 
     def test_of_what_the_limits_do_not_allow_nothing_is_said(self, bed: AwsBed) -> None:
         bed.control.quota("L-1216C47A", 0)
@@ -294,14 +294,14 @@ class TestQuotas:
         provider = bed.open(types={instance_type: InstanceType(cpus=96, memory=1, price=9.0)})
         assert isinstance(provider, Examinable)
         pool = replace(bed.pool, instance_types=(instance_type,), markets=(of_spot,))
-        (found,) = (f for f in provider.examine([pool]) if f.what.startswith("vCPU quota"))
-        assert f"({code})" in found.found
+        (found,) = (f for f in provider.examine([pool]) if f.subject.startswith("vCPU quota"))
+        assert f"({code})" in found.observed
 
 
 def test_an_image_that_a_pool_looks_for(bed: AwsBed) -> None:
     provider = bed.open(image=IMAGE)
     assert isinstance(provider, Examinable)
     pool = replace(bed.pool, image=ImageChoice(name="nobody-has-it-*"))
-    found = {f.what: f for f in provider.examine([pool])}["image of pool pub"]
+    found = {f.subject: f for f in provider.examine([pool])}["image of pool pub"]
     assert found.level is FindingLevel.WRONG
-    assert "NoImage" in found.found
+    assert "NoImage" in found.observed

@@ -233,7 +233,7 @@ def test_a_kind_that_cannot_be_used_is_a_mistake_of_its_clouds_alone(
         assert why in str(caught.value)
     findings = doctor.examine(config, config.clouds[0], [pools["rehearsal"]])
     assert [f.level for f in findings] == [FindingLevel.WRONG]
-    assert why in findings[0].found
+    assert why in findings[0].observed
 
 
 @pytest.mark.parametrize("half", [kind for kind in BROKEN if kind != "open"], indirect=True)

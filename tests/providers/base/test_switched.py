@@ -293,22 +293,22 @@ def test_a_second_order_to_end_does_not_begin_its_time_anew(bed: Bed) -> None:
 def test_each_host_is_told_of(bed: Bed) -> None:
     bed.launch("h1")
     bed.power.on, bed.power.silent = {"h1", "h2"}, {"h3"}
-    found = {one.what: one for one in bed.provider.examine([POOL])}
-    assert (found["host h1"].level, found["host h1"].found) == (FindingLevel.OK, "on, ours")
+    found = {one.subject: one for one in bed.provider.examine([POOL])}
+    assert (found["host h1"].level, found["host h1"].observed) == (FindingLevel.OK, "on, ours")
     assert found["host h2"].level is FindingLevel.NOTE
-    assert "on, and not by us" in found["host h2"].found
+    assert "on, and not by us" in found["host h2"].observed
     assert found["host h3"].level is FindingLevel.WRONG
-    assert "Timeout: h3 does not answer" in found["host h3"].found
+    assert "Timeout: h3 does not answer" in found["host h3"].observed
     bed.power.on, bed.power.silent = set(), set()
-    found = {one.what: one for one in bed.provider.examine([POOL])}
-    assert {(one.level, one.found) for one in found.values()} == {(FindingLevel.OK, "off")}
+    found = {one.subject: one for one in bed.provider.examine([POOL])}
+    assert {(one.level, one.observed) for one in found.values()} == {(FindingLevel.OK, "off")}
 
 
 def test_and_of_claims_that_cannot_be_read(bed: Bed) -> None:
     bed.file.write_text("no database" * 100)
     (one,) = bed.provider.examine([POOL])
-    assert (one.what, one.level) == ("claims", FindingLevel.WRONG)
-    assert "NoClaims" in one.found
+    assert (one.subject, one.level) == ("claims", FindingLevel.WRONG)
+    assert "NoClaims" in one.observed
 
 
 # claims

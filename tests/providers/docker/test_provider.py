@@ -710,7 +710,7 @@ def test_doctor_hears_of_each_host(proxy: EngineProxy, tmp_path: Path) -> None:
     )
     provider = opened(proxy.url, f"unix://{tmp_path}/none")
     found = provider.examine(())
-    assert [(f.what, f.level, f.found) for f in found] == [
+    assert [(f.subject, f.level, f.observed) for f in found] == [
         ("host h0", FindingLevel.OK, "engine 26.1.5, 8 cpus"),
         ("image node:1 on h0", FindingLevel.WRONG, "NoImage: h0: No such image: node:1"),
         ("network slurm on h0", FindingLevel.OK, "there"),

@@ -254,19 +254,19 @@ class TestDoctor:
     def test_all_is_well(self, bed: LibvirtBed) -> None:
         found = opened(bed, domain=None).examine([])
         assert {f.level for f in found} == {FindingLevel.OK}
-        assert [f.what.partition(" ")[0] for f in found] == [
+        assert [f.subject.partition(" ")[0] for f in found] == [
             "libvirt",
             "virtualization",
             "image",
             "network",
         ]
-        assert found[0].found.endswith(", 16 cpus, 3072 MiB")
+        assert found[0].observed.endswith(", 16 cpus, 3072 MiB")
 
     def test_each_thing_that_is_missing_is_named(self, bed: LibvirtBed) -> None:
         found = opened(
             bed, domain=None, image="no.qcow2", network="no", virtualization=Virtualization.KVM
         ).examine([])
-        wrong = [f.what for f in found if f.level is FindingLevel.WRONG]
+        wrong = [f.subject for f in found if f.level is FindingLevel.WRONG]
         assert wrong == [
             "virtualization on kvm1", "image no.qcow2 of default-pool on kvm1", "network no on kvm1",
         ]  # fmt: skip

@@ -37,17 +37,17 @@ def bed(control: OneControl, tmp_path: Path) -> OneBed:
 def examined(bed: OneBed, image: ImageChoice | None = None, **settings: Any) -> dict[str, Finding]:
     provider = bed.open(**settings)
     assert isinstance(provider, Examinable)
-    return {f.what: f for f in provider.examine([replace(bed.pool, image=image)])}
+    return {f.subject: f for f in provider.examine([replace(bed.pool, image=image)])}
 
 
 def test_a_cloud_where_all_is_well(bed: OneBed) -> None:
     found = examined(bed)
     assert {f.level for f in found.values()} == {FindingLevel.OK}
-    assert found["OpenNebula"].found == "version 6.10.5"
-    assert found["template 0 of type small"].found == "worker"
-    assert found["image 0 of type small"].found == "debian12"
-    assert found["quotas"].found == "the account has none of its own"
-    assert "not shown" in found["hosts"].found
+    assert found["OpenNebula"].observed == "version 6.10.5"
+    assert found["template 0 of type small"].observed == "worker"
+    assert found["image 0 of type small"].observed == "debian12"
+    assert found["quotas"].observed == "the account has none of its own"
+    assert "not shown" in found["hosts"].observed
 
 
 def test_an_old_release_is_a_note(bed: OneBed) -> None:
@@ -61,7 +61,7 @@ def test_a_template_that_is_not_there(bed: OneBed) -> None:
     found = examined(bed, types={"small": OneTemplate(cpus=2, memory=4096, template=99)})
     missing = found["template 99 of type small"]
     assert missing.level is FindingLevel.WRONG
-    assert "NoExists" in missing.found
+    assert "NoExists" in missing.observed
 
 
 def test_a_template_that_the_account_may_not_use(bed: OneBed) -> None:
@@ -76,7 +76,7 @@ def test_a_template_that_the_account_may_not_use(bed: OneBed) -> None:
 def test_a_template_that_is_smaller_than_the_settings_say(bed: OneBed) -> None:
     types = {"large": OneTemplate(cpus=16, memory=65536, template=0)}
     finding = examined(bed, types=types)["template 0 of type large"]
-    assert (finding.level, finding.found) == (
+    assert (finding.level, finding.observed) == (
         FindingLevel.WRONG,
         "worker, with 2 vcpus and 4096 MiB",
     )
@@ -108,16 +108,16 @@ def test_the_image_of_a_template_that_cannot_serve(
     bed.control.reset(made)
     finding = examined(bed)["image 0 of type small"]
     assert finding.level is FindingLevel.WRONG
-    assert words in finding.found
+    assert words in finding.observed
     assert finding.advice
 
 
 def test_images_that_pools_look_for(bed: OneBed) -> None:
     good = examined(bed, image=ImageChoice(name="debian*"))["image of pool op"]
-    assert (good.level, good.found) == (FindingLevel.OK, "debian12")
+    assert (good.level, good.observed) == (FindingLevel.OK, "debian12")
     bad = examined(bed, image=ImageChoice(name="plan9"))["image of pool op"]
     assert bad.level is FindingLevel.WRONG
-    assert "no image has the name plan9" in bad.found
+    assert "no image has the name plan9" in bad.observed
 
 
 class TestQuotas:
@@ -126,8 +126,8 @@ class TestQuotas:
         found = examined(bed)
         few = found["quota of VMS"]
         assert few.level is FindingLevel.NOTE
-        assert few.found.startswith("10 machines, of which others use 0;")
-        assert few.found.endswith("the pools could ask for 1200")
+        assert few.observed.startswith("10 machines, of which others use 0;")
+        assert few.observed.endswith("the pools could ask for 1200")
         assert found["quota of CPU"].level is FindingLevel.OK
         assert found["quota of MEMORY"].level is FindingLevel.WRONG
         assert "not one machine can start" in found["quota of MEMORY"].expected
@@ -142,7 +142,7 @@ class TestQuotas:
         provider.launch(spec_for(bed, provider, 2))
         bed.add_foreign()
         finding = examined(bed, limits=Limits(nodes=3))["quota of VMS"]
-        assert "use 1; the pools could ask for 3" in finding.found
+        assert "use 1; the pools could ask for 3" in finding.observed
         assert finding.level is FindingLevel.OK
 
     @pytest.mark.parametrize("shape", ["one object", "a list"])
@@ -168,7 +168,7 @@ class TestHosts:
         provider.launch(spec_for(bed, provider, 1))
         bed.running(1)
         finding = examined(bed)["hosts for type small"]
-        assert (finding.level, finding.found) == (
+        assert (finding.level, finding.observed) == (
             FindingLevel.OK,
             "room for 3 now, for 4 if nothing else were there",
         )
@@ -189,7 +189,7 @@ def test_a_cloud_that_refuses_everything_is_findings_and_no_error(bed: OneBed) -
     bed.control.fail(Fault(kind=FaultKind.AUTH))
     found = examined(bed)
     assert {f.level for f in found.values()} == {FindingLevel.WRONG}
-    assert all("Authentication" in f.found for f in found.values())
+    assert all("Authentication" in f.observed for f in found.values())
     bed.heal()
 
 
@@ -209,7 +209,7 @@ def test_a_quota_that_counts_machines_that_are_gone_is_named(bed: OneBed) -> Non
     assert "use of quota MEMORY" not in found
     finding = found["use of quota VMS"]
     assert finding.level is FindingLevel.WRONG
-    assert finding.found == "oned counts 18 machines, the account's machines take 0"
+    assert finding.observed == "oned counts 18 machines, the account's machines take 0"
     assert "onedb fsck" in finding.advice
     bed.control.quota(OneQuota(user=ELASTIC, vm={"VMS": 20}))
     provider = bed.open()
@@ -226,9 +226,9 @@ def test_a_machine_that_stays_in_boot_is_named(bed: OneBed) -> None:
     number = int(machine.id.rpartition("-")[2])
     tags = bed.control.state().machines[-1].tags
     bed.control.place(Place(id=number, uid=ELASTIC, lcm=2, template=0, host=0, user_template=tags))
-    assert f"machine {number}" not in {f.what for f in provider.examine([bed.pool])}
+    assert f"machine {number}" not in {f.subject for f in provider.examine([bed.pool])}
     now[0] += 1000
-    finding = {f.what: f for f in provider.examine([bed.pool])}[f"machine {number}"]
+    finding = {f.subject: f for f in provider.examine([bed.pool])}[f"machine {number}"]
     assert finding.level is FindingLevel.WRONG
-    assert finding.found.startswith("in BOOT for 16m")
+    assert finding.observed.startswith("in BOOT for 16m")
     assert f"onevm recover --failure {number}" in finding.advice

@@ -20,7 +20,7 @@ LOCKED = {"id": "22222222-aaaa-4bbb-8ccc-222222222222", "name": "old", "status":
 def examined(bed: StackBed, **settings: object) -> dict[str, Finding]:
     provider = bed.open(**settings)
     assert isinstance(provider, Examinable)
-    return {f.what: f for f in provider.examine([bed.pool])}
+    return {f.subject: f for f in provider.examine([bed.pool])}
 
 
 def level(bed: StackBed, what: str, **settings: object) -> FindingLevel:
@@ -43,9 +43,9 @@ def test_flavors_that_are_missing_or_too_small(bed: StackBed) -> None:
         "tall": Flavor(cpus=64, memory=999999, flavor="big"),
     }
     found = examined(bed, types=types)
-    assert found["flavors"].found == "as configured: small"
-    assert found["flavor none"].found == "the cloud has no such flavor"
-    assert "64 cpus and 262144 MiB" in found["flavor big"].found
+    assert found["flavors"].observed == "as configured: small"
+    assert found["flavor none"].observed == "the cloud has no such flavor"
+    assert "64 cpus and 262144 MiB" in found["flavor big"].observed
     assert {found["flavor none"].level, found["flavor big"].level} == {FindingLevel.WRONG}
 
 
@@ -53,11 +53,11 @@ def test_images(bed: StackBed) -> None:
     assert level(bed, "image nothing", image="nothing") is FindingLevel.WRONG
     bed.world.images = [LOCKED]
     found = examined(bed, image=LOCKED["id"])[f"image {LOCKED['id']}"]
-    assert (found.level, found.found) == (FindingLevel.WRONG, "deactivated")
+    assert (found.level, found.observed) == (FindingLevel.WRONG, "deactivated")
     provider = bed.open()
     assert isinstance(provider, Examinable)
     pool = replace(bed.pool, image=ImageChoice(os="plan9"))
-    missing = {f.what: f for f in provider.examine([pool])}["image of pool os"]
+    missing = {f.subject: f for f in provider.examine([pool])}["image of pool os"]
     assert missing.level is FindingLevel.WRONG
     assert missing.expected == "an image with os plan9"
 
@@ -65,7 +65,7 @@ def test_images(bed: StackBed) -> None:
 def test_an_image_that_asks_for_more_than_a_flavor_has(bed: StackBed) -> None:
     bed.world.images = [LOCKED | {"status": "active", "min_ram": 8192, "min_disk": 1}]
     found = examined(bed, image=LOCKED["id"])[f"image {LOCKED['id']}"]
-    assert (found.level, found.found) == (
+    assert (found.level, found.observed) == (
         FindingLevel.WRONG, "it asks for 8192 MiB of memory and 1 GiB of disk",
     )  # fmt: skip
     assert "flavor small" in found.expected
@@ -88,14 +88,14 @@ def test_what_is_wrong_is_said_with_what_to_do(
 ) -> None:
     found = examined(bed, **settings)[what]
     assert found.level is FindingLevel.WRONG
-    assert word in found.found
+    assert word in found.observed
     assert found.advice
 
 
 def test_the_quota_is_compared_with_what_the_pools_could_ask_for(bed: StackBed) -> None:
     bed.world.quota = 10
     found = examined(bed)["quota of instances"]
-    assert (found.level, found.found) == (
+    assert (found.level, found.observed) == (
         FindingLevel.NOTE, "10 servers, of which others use 0; the pools could ask for 1200",
     )  # fmt: skip
     assert level(bed, "quota of instances", limits=Limits(nodes=10)) is FindingLevel.OK
@@ -109,7 +109,7 @@ def test_our_machines_are_the_pools_own(bed: StackBed) -> None:
     provider.launch(spec_for(bed, provider, 2))
     bed.add_foreign()
     found = examined(bed, limits=Limits(nodes=2))["quota of instances"]
-    assert found.found == "3 servers, of which others use 1; the pools could ask for 2"
+    assert found.observed == "3 servers, of which others use 1; the pools could ask for 2"
     assert found.level is FindingLevel.OK
 
 

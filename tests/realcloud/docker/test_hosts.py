@@ -145,7 +145,7 @@ class TestTwoHosts:
     def test_doctor_sees_both(self, two: TwoHosts) -> None:
         found = two.open().examine(())
         assert {f.level for f in found} == {FindingLevel.OK}
-        assert {f.what for f in found} >= {"host near", "host far", f"network {two.id} on far"}
+        assert {f.subject for f in found} >= {"host near", "host far", f"network {two.id} on far"}
 
 
 class TestCertificates:
@@ -163,9 +163,9 @@ class TestCertificates:
         assert [o.zone for o in provider.offers(POOL)] == [NEAR]
         (machine,) = provider.launch(spec(provider, NEAR, "bx1", generation="g2"))
         assert two.running() == {FAR: set(), NEAR: {machine.id}}
-        said = next(f for f in provider.examine(()) if f.what == "host far")
+        said = next(f for f in provider.examine(()) if f.subject == "host far")
         assert said.level is FindingLevel.WRONG
-        assert "Certificate: far: " in said.found
+        assert "Certificate: far: " in said.observed
 
     def test_a_client_of_another_authority(self, two: TwoHosts, other: Authority) -> None:
         cert_file, key_file = other.client()

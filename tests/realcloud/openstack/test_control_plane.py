@@ -312,16 +312,16 @@ class TestDoctor:
     def examined(self, bed: PlaneBed, **settings: object) -> dict[str, Finding]:
         provider = bed.open(**settings)
         assert isinstance(provider, Examinable)
-        return {f.what: f for f in provider.examine([bed.pool])}
+        return {f.subject: f for f in provider.examine([bed.pool])}
 
     def test_a_cloud_where_all_is_well(self, bed: PlaneBed) -> None:
         found = self.examined(bed, zones=("nova",))
         assert {f.level for f in found.values()} == {FindingLevel.OK}
-        assert found["flavors"].found == "as configured: small"
-        assert found["image worker"].found.startswith("active, worker (")
-        assert "'none'" in found["networks"].found
-        assert found["zone nova"].found == "available"
-        assert found["quota of instances"].found == "none is set"
+        assert found["flavors"].observed == "as configured: small"
+        assert found["image worker"].observed.startswith("active, worker (")
+        assert "'none'" in found["networks"].observed
+        assert found["zone nova"].observed == "available"
+        assert found["quota of instances"].observed == "none is set"
 
     @pytest.mark.release
     def test_what_is_not_there_is_named(self, bed: PlaneBed) -> None:
@@ -364,7 +364,7 @@ class TestDoctor:
         try:
             cloud.compute.create_keypair(name="doctor", public_key=PUBLIC_KEY)
             found = self.examined(bed, key_name="doctor")["key pair doctor"]
-            assert (found.level, found.found) == (FindingLevel.OK, "there")
+            assert (found.level, found.observed) == (FindingLevel.OK, "there")
         finally:
             cloud.compute.delete_keypair("doctor")
             cloud.close()
@@ -377,7 +377,7 @@ class TestDoctor:
         finally:
             bed.admin.quota(cores=-1)
         few = found["quota of instances"]
-        assert (few.level, few.found) == (
+        assert (few.level, few.observed) == (
             FindingLevel.NOTE, "5 servers, of which others use 0; the pools could ask for 100",
         )  # fmt: skip
         assert found["quota of cores"].level is FindingLevel.WRONG
@@ -395,7 +395,7 @@ class TestDoctor:
             """nova counts a fresh server when it has been scheduled."""
             found = self.examined(bed)["quota of instances"]
             words = "100 servers, of which others use 1; the pools could ask for 100"
-            return (found.level, found.found) == (FindingLevel.NOTE, words)
+            return (found.level, found.observed) == (FindingLevel.NOTE, words)
 
         bed.admin.wait(noted, "the other server counts")
 

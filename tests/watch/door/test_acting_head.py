@@ -128,7 +128,7 @@ def test_ckptman_that_stands_by_is_in_no_trouble(
     assert [one for one in checkpoints(site, NOW) if one.level is Worse.WRONG] == []
     leave_mark(site.state, Mark(NOW, pid, "the disk is full", "make room", NOW), CKPTMAN_MARK)
     assert [told.text for told in seen(site).attention if "the disk is full" in told.text]
-    assert [one.found for one in checkpoints(site, NOW) if one.level is Worse.WRONG] != []
+    assert [one.observed for one in checkpoints(site, NOW) if one.level is Worse.WRONG] != []
 
 
 def test_nobody_acts(site: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
