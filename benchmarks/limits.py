@@ -111,7 +111,7 @@ def replay(limit: float, work: float, saves: Saves) -> Lost:
         near = max(job.start, job.start + limit - max(HORIZON, 3 * took))
         threat = of_limit(job, took, saves.times, renewed, near)
         renews = threat is not None and threat.answer is Response.MOVE
-        at = threat.begins(job, took, saves.slack) - job.start if threat and renews else limit
+        at = threat.answer_at(job, took, saves.slack) - job.start if threat and renews else limit
         if begins + left <= at:
             return Lost(seconds=spent + begins, finished=True, renewals=renewed)
         if not renews or at + saves.save + saves.slack > limit or at <= begins:

@@ -189,7 +189,7 @@ def timed_service(
     began, clock = time.time(), time.perf_counter()
     try:
         poller.poll()
-        while len(back := [r for r in site.state.migrations(since=0.0) if r.over]) < count:
+        while len(back := [r for r in site.state.migrations(since=0.0) if r.is_over]) < count:
             if time.perf_counter() - clock > 300:
                 raise SystemExit(f"{len(back)} of {count} came back")
             time.sleep(0.02)
@@ -354,7 +354,7 @@ def one(site: Sandbox) -> dict[str, float]:
 def _moved_back(site: Sandbox, job: int) -> Migration | None:
     state = CheckpointState(site.layout.dir / "state" / FILE, read_only=True)
     try:
-        found = [r for r in state.migrations(since=0.0) if r.run.job == job and r.over]
+        found = [r for r in state.migrations(since=0.0) if r.run.job == job and r.is_over]
     finally:
         state.close()
     if found and found[0].step is not MigrationStep.BACK:

@@ -87,7 +87,7 @@ def _finish_running(site: CheckpointSite, move: Migration, job: SlurmJob) -> Mig
     level = logging.WARNING if is_reported else logging.INFO
     finished_move = finish(site, moved_from, MigrationStep.BACK, text, level=level)
     lost_image = run.image is None and move.image is not None
-    if move.renewed or is_reported or lost_image or move.cause is ThreatCause.UNSAVABLE:
+    if move.was_renewed or is_reported or lost_image or move.cause is ThreatCause.UNSAVABLE:
         notify_user(site, finished_move, node_list, run)
     return finished_move
 

@@ -60,7 +60,7 @@ class PlanApplier:
         # After a new move this view of the nodes is out of date: _begin_moves has drained some.
         if snapshot.nodes is not None and not new_moves:
             nodes_to_empty = frozenset(
-                n for move in moves for n in move.threatened if not move.over
+                n for move in moves for n in move.threatened if not move.is_over
             )
             nodes.apply_threats(self._site, snapshot, nodes_to_empty)
         # With a stale list of machines a notice's machine might look gone although it runs.
@@ -87,7 +87,7 @@ class PlanApplier:
         """
         for number, choice in snapshot.choices.items():
             end_reasons = [
-                threat.why
+                threat.reason
                 for threat in snapshot.threats.get(f"job:{number}", ())
                 if threat.answer is Response.END
             ]
@@ -171,7 +171,7 @@ class PlanApplier:
             self.crew.submit(job.id, _urgency_of(move), partial(self._help_to_start, move, job))
 
     def _help_to_start(self, move: Migration, job: SlurmJob) -> None:
-        if after_requeue.check_job(self._site, move, job).over:
+        if after_requeue.check_job(self._site, move, job).is_over:
             self._helped_at.pop(job.id)
         else:
             # A list that was requested before our command does not show its effect yet.
@@ -184,7 +184,9 @@ class PlanApplier:
 
 def _is_safe(site: CheckpointSite, move: Migration, snapshot: Snapshot) -> bool:
     """Whether the waiting job is no longer threatened and the machines of its nodes exist."""
-    if move.step is not MigrationStep.WAITING or not snapshot.leaving.keys().isdisjoint(move.what):
+    if move.step is not MigrationStep.WAITING or not snapshot.leaving.keys().isdisjoint(
+        move.targets
+    ):
         return False
     # Only nodes of pools have machines that could be gone.
     return all(node in snapshot.machine_of or node not in site.pool_of for node in move.threatened)

@@ -159,7 +159,7 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> JobFacts:
         if threat.answer is Response.MOVE
         and (threat.cause not in PLANNED or choice.method != "none")
     ]
-    left_nodes = {threat.what for threat in leaving}
+    left_nodes = {threat.target for threat in leaving}
     return JobFacts(
         run=run_of(job, choice),
         choice=choice,
@@ -167,7 +167,7 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: MethodChoice) -> JobFacts:
         cause=leaving[0].cause if leaving else None,
         threatened=tuple(node for node in job.nodes if node in left_nodes),
         deadline=leaving[0].until if leaving else None,
-        reason=leaving[0].why if leaving else "",
+        reason=leaving[0].reason if leaving else "",
         notice=leaving[0].notice if leaving else "",
         can_move=job.batch,
         probe=_needs_probe(snapshot, job, choice),
@@ -245,7 +245,7 @@ def _situations(
     yielded_keys = set()
     for node in job.nodes:
         machine = snapshot.machine_of.get(node)
-        node_threats = [threat for threat in threats if threat.what == node]
+        node_threats = [threat for threat in threats if threat.target == node]
         lease = snapshot.leases.get(node, 1.0)
         key = machine and (machine.instance.launched, machine.instance.offer_key, lease)
         if not node_threats and key in yielded_keys:

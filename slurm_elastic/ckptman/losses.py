@@ -50,7 +50,7 @@ def _describe_loss(move: Migration) -> str:
 def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedRun) -> None:
     """Write two lines to the job's own output, which Slurm may have truncated for the new run."""
     began_at = moment(move.began)
-    if move.renewed and run.image is not None:
+    if move.was_renewed and run.image is not None:
         lines = (
             f"slurm-elastic: this job was saved at {began_at}, as {move.reason}",
             f"slurm-elastic: it goes on from {run.source} on {where}, with its full time limit",

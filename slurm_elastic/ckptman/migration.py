@@ -85,7 +85,7 @@ def reschedule(site: CheckpointSite, move: Migration, leaving: Mapping[str, Thre
     """Adjust the move to the earliest end of its nodes. A node may be taken away sooner than
     announced. If it is taken later, a failed save is tried again.
     """
-    threats = [leaving[subject] for subject in move.what if subject in leaving]
+    threats = [leaving[subject] for subject in move.targets if subject in leaving]
     earliest = min(
         ((threat.until, threat) for threat in threats if threat.until is not None),
         key=itemgetter(0),
@@ -126,7 +126,7 @@ def _try_again_later(
     job = site.jobs.last.get(move.run.job)
     if job is None or not fits(deadline, now, MIN_FIRST_SAVE_S, slack):
         return move
-    act_at = max(threat.begins(job, move.dump, slack), now)
+    act_at = max(threat.answer_at(job, move.dump, slack), now)
     changed_move = replace(move, deadline=deadline, at=act_at, again=True, tries=0)
     site.state.put(changed_move)
     text = f"its deadline is later: {brief(deadline - now)} are left, so another save is tried"

@@ -119,7 +119,7 @@ def _drain(
     for name, threat in leaving.items():
         node = view[name]
         if may_take_jobs(node):
-            by_reason[threat.why].append(name)
+            by_reason[threat.reason].append(name)
     for reason, names in by_reason.items():
         text = f"{MARK}{' '.join(reason.replace(chr(34), chr(39)).split())}"[:200]
         node_updates.drain(site.slurm, names, text)

@@ -186,7 +186,7 @@ class SnapshotReader:
             *self._plans(),
             *self._threats_of_machines(machines, prices, now),
         ]
-        threatened = {threat.what for threat in node_threats}
+        threatened = {threat.target for threat in node_threats}
         choices = {
             job.id: choose_method(site, job)
             for job in last_jobs.values()
@@ -207,7 +207,7 @@ class SnapshotReader:
             threats=threats,
             leaving=moving(threats),
             nodes=self._read_nodes(
-                sorted({threat.what for threat in node_threats if threat.cause in OF_MACHINES})
+                sorted({threat.target for threat in node_threats if threat.cause in OF_MACHINES})
             ),
             images=images,
             saves=saves,

@@ -106,7 +106,7 @@ def _move_to_on_demand(site: CheckpointSite, run: JobRun, verdict: UnsavableRun)
     now = site.now()
     rule = Exclusion(
         kind=NO_SPOT, scope=f"job:{run.job}", since=now, until=now + NO_SPOT_RULE_S,
-        cause=NotSavable(because=verdict.why),
+        cause=NotSavable(obstacle=verdict.why),
     )  # fmt: skip
     try:
         site.ledger.exclusions.add(rule)

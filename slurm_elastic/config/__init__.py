@@ -350,7 +350,7 @@ def blocked_clouds(config: Config) -> dict[str, CloudBlocked]:
     unusable kind is blocked, too.
     """
     costly = {
-        cloud.name: CloudBlocked(cloud=cloud.name, lacks=missing)
+        cloud.name: CloudBlocked(cloud=cloud.name, missing_consents=missing)
         for cloud in config.clouds
         if cloud.location is Location.PUBLIC and (missing := _missing_consents(config, cloud))
     }

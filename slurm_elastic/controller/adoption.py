@@ -50,7 +50,7 @@ def adopt(
         site.unadopted.pop((instance.cloud, instance.id))
         cause = cause_by_id[instance.id] if before is None else _explain_return(before, instance)
         if instance.id in doubts:
-            cause = TagsNotBelieved(cause=cause, doubt=doubts[instance.id])
+            cause = TagsNotBelieved(cause=cause, contradiction=doubts[instance.id])
         site.record(CORRELATION, "adopted", (instance.node,), cause)
 
 

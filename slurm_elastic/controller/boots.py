@@ -159,7 +159,7 @@ def _count_failures(
     site.ledger.exclusions.add(after)
     explained = find_known_cause(site, failed)
     cause: AnyCause = BootsCounted(
-        pool=pool.name, in_a_row=after.count, how=taken_out or BootsFailed(), known=explained
+        pool=pool.name, in_a_row=after.count, failure=taken_out or BootsFailed(), detail=explained
     )
     log.warning(
         "boot failed pool=%s nodes=%s", pool.name, compress(m.instance.node for m in failed)
@@ -208,8 +208,8 @@ def _cool_down(
     cause = MachinesFailed(
         nodes=compress(m.instance.node for m in failed),
         count=len(failed),
-        how=taken_out or BootsFailed(),
-        known=known_cause,
+        failure=taken_out or BootsFailed(),
+        detail=known_cause,
     )
     for key in keys:
         # Machines that were already booting when the cool-down began do not prolong it.
@@ -256,7 +256,7 @@ def _read_check_output(site: Site, failed: Sequence[Machine]) -> KnownCause:
             generation, colon, check_output = node.comment.removeprefix(GATE_PREFIX).partition(":")
             is_gate = node.comment.startswith(GATE_PREFIX) and colon
             if is_gate and _reports_launch(machines[name], generation):
-                return CheckFailed(said=check_output)
+                return CheckFailed(check_output=check_output)
     return None
 
 

@@ -64,7 +64,7 @@ def find_too_large(
         return {}
     max_nodes, bound = upper_bound
     return {
-        job: NeverTogether(cloud=cloud, wanted=count, most=max_nodes, bound=bound)
+        job: NeverTogether(cloud=cloud, wanted=count, max_nodes=max_nodes, bound=bound)
         for job, count in count_by_job.items()
         # If the cloud has no room at all, the job is not too large. The cloud's nodes are held.
         if 0 < max_nodes < count

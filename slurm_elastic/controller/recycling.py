@@ -86,7 +86,7 @@ def _count_illness(site: Site, machines: Sequence[Machine], illness: Ill, correl
             correlation,
             NODE_FAILED,
             subjects,
-            NodeFailed(machine=m.instance.id, explanation=illness.cause),
+            NodeFailed(machine=m.instance.id, cause=illness.cause),
         )
     if illness.strike is Strike.POOL:
         waiting = dict.fromkeys(job for m in news for job in m.jobs)

@@ -167,7 +167,7 @@ class Departures:
                 reason = "slurm-elastic-ckptman has not begun to move it; does it run?"
                 self._record_once(directive, "not-moved", subject, reason)
             return
-        if move is not None and not move.hopeless:
+        if move is not None and not move.is_hopeless:
             return
         site.requeues.expect(job, site.monotonic(), frozenset(nodes))
         site.slurm.requeue(job.id)
@@ -216,4 +216,4 @@ class Departures:
 
 
 def _cause(directive: Directive, now: float) -> ByOrder:
-    return ByOrder(number=directive.number, told=told(directive, now))
+    return ByOrder(number=directive.number, order_text=told(directive, now))

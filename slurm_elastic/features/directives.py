@@ -59,7 +59,7 @@ class DirectivesPart(Part):
                 and directive.until <= now
                 and site.ledger.directives.end(directive.number)
             ):
-                cause = OrderOver(number=directive.number, told=told(directive, now))
+                cause = OrderOver(number=directive.number, order_text=told(directive, now))
                 subjects = subjects_of(site.config, directive)
                 site.record(directive.correlation, "directive-over", subjects, cause)
                 log.info("directive over number=%d: %s", directive.number, cause)

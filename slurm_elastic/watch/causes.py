@@ -164,5 +164,5 @@ def _cause_of_pool(pool: str, cause: AnyCause) -> str:
     If the reason of the failed boots is known, it is the key: the pool's breaker does not report
     it.
     """
-    is_known = isinstance(cause, MachinesFailed) and cause.known is not None
+    is_known = isinstance(cause, MachinesFailed) and cause.detail is not None
     return encoded(cause) if is_known else scope_of_pool(pool)

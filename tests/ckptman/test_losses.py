@@ -92,5 +92,5 @@ def test_an_older_save_that_a_notice_leaves_it_says_what_that_costs(world: CkptW
 
 def test_a_move_that_saves_costs_nothing_and_says_nothing(world: CkptWorld) -> None:
     world.interrupt(world.job(7).nodes[0])
-    world.until(lambda: bool(world.migrations()) and world.migrations()[0].over)
+    world.until(lambda: bool(world.migrations()) and world.migrations()[0].is_over)
     assert lines(world) == []

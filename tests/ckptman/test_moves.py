@@ -114,7 +114,7 @@ def test_a_job_is_back_once_its_launcher_has_told_what_it_goes_on_from(
     assert moved.step is MigrationStep.REQUEUED
     assert moved.image is not None
     launched.saver.origins[7] = Origin(image=moved.image.number)
-    launched.until(lambda: launched.migrations()[0].over)
+    launched.until(lambda: launched.migrations()[0].is_over)
     assert launched.migrations()[0].note.endswith(f"from save {moved.image.number}")
 
 
@@ -122,7 +122,7 @@ def test_a_job_whose_image_could_not_be_used_is_never_said_to_go_on_from_it(
     launched: CkptWorld,
 ) -> None:
     launched.saver.origins[7] = Origin(image=0, why="image 1 is not used: criu restore: exit 1")
-    launched.until(lambda: bool(launched.migrations()) and launched.migrations()[0].over)
+    launched.until(lambda: bool(launched.migrations()) and launched.migrations()[0].is_over)
     (moved,) = launched.migrations()
     assert (moved.step, moved.image) == (MigrationStep.BACK, None)
     why = "2 minutes of its work must be done again: image 1 is not used: criu restore: exit 1"
@@ -140,7 +140,7 @@ def test_a_job_that_went_on_from_an_older_image_says_so(launched: CkptWorld) -> 
     older = replace(planned, number=81, taken=planned.taken - 300)
     launched.state.add_image(older)
     launched.saver.origins[7] = Origin(image=81, why="image 1 is not used: changed")
-    launched.until(lambda: launched.migrations()[0].over)
+    launched.until(lambda: launched.migrations()[0].is_over)
     (moved,) = launched.migrations()
     assert moved.image == older
     why = "5 minutes of its work must be done again: image 1 is not used: changed"
@@ -156,7 +156,9 @@ def test_a_launcher_that_tells_nothing_is_not_waited_for_for_ever(
     launched: CkptWorld, told: Origin | None
 ) -> None:
     launched.saver.origins[7] = told
-    launched.until(lambda: launched.migrations()[0].over if launched.migrations() else False, 900)
+    launched.until(
+        lambda: launched.migrations()[0].is_over if launched.migrations() else False, 900
+    )
     (moved,) = launched.migrations()
     assert moved.step is MigrationStep.BACK
     assert moved.image is not None
@@ -308,7 +310,7 @@ def test_a_job_that_is_not_even_tried_to_be_saved_says_for_which_reason(
         world.interrupt(world.runs(7, comment=comment).nodes[0], notice)
         world.until(lambda: "ckpt-no-image" in world.told(7))
         (move,) = world.migrations()
-        assert move.hopeless
+        assert move.is_hopeless
         assert move.note.startswith(why)
         assert ("checkpoint", 7) not in world.saver.calls
     finally:
@@ -331,7 +333,7 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
         world.slurm.set_node(name, *states, reason=f"{MARK}taken", address=address)
     assert world.service is not None
     found = {
-        name: Threat(what=name, cause=ThreatCause.RECLAIM, answer=Response.MOVE, why="taken",
+        name: Threat(target=name, cause=ThreatCause.RECLAIM, answer=Response.MOVE, reason="taken",
                      since=world.now - 9, until=world.now - 1)
         for name in (node, "st1")
     }  # fmt: skip
@@ -350,7 +352,7 @@ def test_a_node_that_came_up_since_the_look_is_not_given_up(world: CkptWorld) ->
     states = world.slurm.node(node).states
     world.slurm.set_node(node, *states, "NOT_RESPONDING", reason=f"{MARK}taken")
     assert world.service is not None
-    gone = Threat(what=node, cause=ThreatCause.RECLAIM, answer=Response.MOVE, why="taken",
+    gone = Threat(target=node, cause=ThreatCause.RECLAIM, answer=Response.MOVE, reason="taken",
                   since=world.now - 9, until=world.now - 1)  # fmt: skip
     look = world.service.reader.read()
     seen = replace(look, threats=by_subject([gone]), nodes=world.slurm.nodes())
@@ -581,7 +583,7 @@ def test_a_run_that_slurm_began_since_the_last_list_is_not_requeued(world: CkptW
     after = migration.continue_migration(world.ckpt, move)
     assert world.job(7).restarts == 1
     assert after.step is MigrationStep.REQUEUED
-    world.until(lambda: world.migrations()[0].over)
+    world.until(lambda: world.migrations()[0].is_over)
     assert world.migrations()[0].step is MigrationStep.BACK
 
 

@@ -68,7 +68,12 @@ def test_a_first_save_is_tried_in_the_time_that_there_is(
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1",), start=NOW - HOUR)
     until = None if left is None else NOW + left
     notice = Threat(
-        what="n1", cause=ThreatCause.RECLAIM, answer=Response.MOVE, why="x", since=NOW, until=until
+        target="n1",
+        cause=ThreatCause.RECLAIM,
+        answer=Response.MOVE,
+        reason="x",
+        since=NOW,
+        until=until,
     )
     world = Snapshot(
         now=NOW, jobs={7: job}, machines={}, machine_of={}, threats={"n1": (notice,)}, images={},

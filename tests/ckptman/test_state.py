@@ -298,9 +298,9 @@ def test_only_runs_that_were_requeued_at_their_time_limit_are_renewals(
 
 
 def test_a_move_at_a_time_limit_is_about_the_job_and_any_other_about_its_nodes() -> None:
-    assert of_run(7, 0, cause=ThreatCause.LIMIT).what == ("job:7",)
-    assert of_run(7, 0, cause=ThreatCause.PREEMPTION).what == ("job:7",)
-    assert of_run(7, 0).what == ("n1",)
+    assert of_run(7, 0, cause=ThreatCause.LIMIT).targets == ("job:7",)
+    assert of_run(7, 0, cause=ThreatCause.PREEMPTION).targets == ("job:7",)
+    assert of_run(7, 0).targets == ("n1",)
 
 
 @pytest.mark.parametrize("step", list(MigrationStep))

@@ -465,7 +465,7 @@ def test_a_failure_is_told_of_each_machine_of_a_node(
 ) -> None:
     (one,) = up(world, "pub1")
     cause = (
-        NodeFailed(machine=machine, explanation=Quoted(text="it rebooted"))
+        NodeFailed(machine=machine, cause=Quoted(text="it rebooted"))
         if machine
         else Quoted(text=one.id)
     )

@@ -432,4 +432,4 @@ def test_a_run_that_ckptman_leaves_where_it_is_cannot_be_saved(
     fields: dict[str, Any], hopeless: bool
 ) -> None:
     move = replace(migration_of(1, 1000), **({"at": None, "again": 0.0} | fields))
-    assert move.hopeless is hopeless
+    assert move.is_hopeless is hopeless

@@ -24,7 +24,7 @@ from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.test_provision import MANY, build, mute
 from tests.controller.world import SHAPE, World
 
-TOO_LARGE = NeverTogether(cloud="pub", wanted=9, most=3, bound=None)
+TOO_LARGE = NeverTogether(cloud="pub", wanted=9, max_nodes=3, bound=None)
 ALL = ("static", "pub")
 
 
@@ -273,7 +273,9 @@ def test_the_spending_limit_counts_at_the_on_demand_price(tmp_path: Path) -> Non
 
 
 def test_never_is_not_said_for_the_order_in_which_the_site_buys(tmp_path: Path) -> None:
-    """The dear type is the one in stock, and wastes less; of the cheap one all would fit the cap."""
+    """The dear type is the one in stock, and wastes less; of the cheap one all would fit the
+    cap.
+    """
     types = SHAPE | {"dear": replace(SHAPE["small"], price=0.5)}
     types["small"] = replace(SHAPE["small"], cpus=2 * SHAPE["small"].cpus)
     cloud = FakeCloud(

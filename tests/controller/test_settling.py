@@ -19,7 +19,7 @@ from slurm_elastic.testing.in_memory import Inline
 from tests.controller.looks import Looks
 from tests.controller.world import World
 
-TOO_LARGE = NeverTogether(cloud="pub", wanted=9, most=3, bound=None)
+TOO_LARGE = NeverTogether(cloud="pub", wanted=9, max_nodes=3, bound=None)
 
 
 class Told(ExpectedRequeues):

@@ -30,8 +30,8 @@ SITE: Mapping[str, Any] = {
 
 
 def early(expected: str) -> dict[str, Any]:
-    """``SITE`` that takes a first save for so long, and begins it as much before an end: the machine may
-    stand still meanwhile.
+    """``SITE`` that takes a first save for so long, and begins it as much before an end: the
+    machine may stand still meanwhile.
     """
     checkpoint = {**SITE["elastic"]["checkpoint"], "expected": expected}
     return {**SITE, "elastic": {"checkpoint": checkpoint}}
@@ -130,7 +130,7 @@ def kinds(site: Sandbox, subject: str) -> list[str]:
 def settled(site: Sandbox) -> None:
     """Wait until no job is on its way any more."""
     site.wait_for(
-        lambda: all(r.over for r in migrations(site)),
+        lambda: all(r.is_over for r in migrations(site)),
         PATIENCE,
         "every migration has come to its end",
     )

@@ -24,7 +24,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 def moved_for(site: Sandbox, job: int, cause: ThreatCause) -> Migration:
     def over() -> bool:
         found = [move for move in migrations(site) if move.run.job == job]
-        return bool(found) and found[-1].over
+        return bool(found) and found[-1].is_over
 
     site.wait_for(over, PATIENCE, f"job {job} is moved for {cause}")
     (move,) = (move for move in migrations(site) if move.run.job == job)

@@ -1,5 +1,5 @@
-"""A spot machine of EC2 is taken, and its job goes on on another one's kernel, which booted later, with
-its clocks, by which Python and Java wait; homes and images are on the head's NFS.
+"""A spot machine of EC2 is taken, and its job goes on on another one's kernel, which booted later,
+with its clocks, by which Python and Java wait; homes and images are on the head's NFS.
 ``test_trixie_head.py`` runs this on a head of Debian trixie, by ``trixie``.
 """
 
@@ -129,7 +129,7 @@ def interrupted(site: Sandbox, job: int) -> Migration:
     (told,) = heard(site)  # clouds are not asked, and there is no queue
     assert told.source == "notices on Slurm's nodes"
     assert told.notice.instance == taken.id
-    site.wait_for(lambda: moves(site, job)[-1].over, BOOT, "the job is back", period=2.0)
+    site.wait_for(lambda: moves(site, job)[-1].is_over, BOOT, "the job is back", period=2.0)
     (move,) = moves(site, job)
     assert move.step == "back"
     assert move.threatened == (first,)

@@ -44,7 +44,9 @@ def job(limit: int | None = 3600, ran: float = 0.0, reservation: str = "") -> Sl
 
 def threat(cause: ThreatCause, left: float | None = None, what: str = "n1") -> Threat:
     until = None if left is None else NOW + left
-    return Threat(what=what, cause=cause, answer=Response.MOVE, why="w", since=NOW, until=until)
+    return Threat(
+        target=what, cause=cause, answer=Response.MOVE, reason="w", since=NOW, until=until
+    )
 
 
 # the sources
@@ -59,7 +61,10 @@ def test_a_notice_that_takes_the_machine_moves_and_a_recommendation_saves() -> N
         NOW + 120,
     )
     danger = Notice(instance="i", kind=NoticeKind.REBALANCE, seen=NOW, reason="hot")
-    assert (of_notice("n1", danger).answer, of_notice("n1", danger).why) == (Response.SAVE, "hot")
+    assert (of_notice("n1", danger).answer, of_notice("n1", danger).reason) == (
+        Response.SAVE,
+        "hot",
+    )
 
 
 def test_a_machine_is_threatened_by_its_age_shortly_before_it_comes_to_it() -> None:
@@ -69,7 +74,7 @@ def test_a_machine_is_threatened_by_its_age_shortly_before_it_comes_to_it() -> N
     found = of_age("n1", launched, 4200, NOW)
     assert found is not None
     assert found.until == NOW + 600
-    assert found.why == "its machine reaches the pool's maximum age of 01:10:00"
+    assert found.reason == "its machine reaches the pool's maximum age of 01:10:00"
     over = of_age("n1", launched, 60, NOW)
     assert over is not None
     assert over.until is None, "nobody ends it while it has jobs"
@@ -82,7 +87,7 @@ def test_a_maintenance_threatens_each_of_its_nodes_and_other_reservations_none()
     begun = Reservation(name="b", nodes=("n4",), flags=frozenset({"MAINT"}), start=NOW - 1,
                         end=NOW + 9)  # fmt: skip
     found = of_reservations((maint, other, begun), NOW)
-    assert [(t.what, t.cause, t.until) for t in found] == [
+    assert [(t.target, t.cause, t.until) for t in found] == [
         (node, ThreatCause.MAINTENANCE, NOW + 100) for node in ("n1", "n2")
     ]
 
@@ -112,7 +117,7 @@ def test_a_node_that_slurm_has_as_failing_is_left_now() -> None:
     found = of_node(node, NOW, OURS)
     assert found is not None
     assert (found.cause, found.answer, found.until) == (ThreatCause.HEALTH, Response.MOVE, None)
-    assert "ECC errors" in found.why
+    assert "ECC errors" in found.reason
 
 
 def test_a_price_over_the_bid_saves_since_it_rose() -> None:
@@ -142,7 +147,7 @@ def test_a_price_threatens_while_the_last_one_is_over_the_bid(
 ) -> None:
     found = of_price("n1", tuple((NOW + at, price) for at, price in enumerate(prices)), 0.10)
     assert (found and found.since) == (None if since is None else NOW + since)
-    assert found is None or found.why == f"price {money(prices[-1])} is over the bid of $0.10"
+    assert found is None or found.reason == f"price {money(prices[-1])} is over the bid of $0.10"
 
 
 def test_a_time_limit_is_renewed_so_many_times_and_then_the_job_ends() -> None:
@@ -151,7 +156,7 @@ def test_a_time_limit_is_renewed_so_many_times_and_then_the_job_ends() -> None:
         (Response.MOVE, NOW + 120), (Response.MOVE, NOW + 120), (Response.END, NOW + 120),
     ]  # fmt: skip
     assert found[1] is not None
-    assert found[1].why == "its time limit of 00:02:00 ends (2 of 2 times)"
+    assert found[1].reason == "its time limit of 00:02:00 ends (2 of 2 times)"
     assert of_limit(job(limit=120), 10.0, 0, 0, NOW) is None, "nobody wants it"
     assert of_limit(job(limit=None), 10.0, 2, 0, NOW) is None, "it has none"
     assert of_limit(job(limit=int(HORIZON) + 1), 10.0, 2, 0, NOW) is None, "not soon"
@@ -162,13 +167,13 @@ def test_a_job_that_is_preempted_is_moved_by_the_time_that_slurm_gives_it() -> N
     assert of_preemption(job(), NOW) is None
     found = of_preemption(replace(job(), preempted=NOW + 60), NOW)
     assert found is not None
-    assert (found.what, found.cause, found.answer) == (
+    assert (found.target, found.cause, found.answer) == (
         "job:7",
         ThreatCause.PREEMPTION,
         Response.MOVE,
     )
     assert (found.since, found.until) == (NOW, NOW + 60)
-    assert found.begins(job(), 10.0, 5.0) == NOW, "the other job waits for its place"
+    assert found.answer_at(job(), 10.0, 5.0) == NOW, "the other job waits for its place"
 
 
 # when
@@ -176,16 +181,16 @@ def test_a_job_that_is_preempted_is_moved_by_the_time_that_slurm_gives_it() -> N
 
 def test_a_reclaim_is_answered_at_once_and_what_is_planned_as_late_as_a_save_allows() -> None:
     one = job(limit=7200)
-    assert threat(ThreatCause.RECLAIM, 100).begins(one, 10.0, 5.0) == NOW
+    assert threat(ThreatCause.RECLAIM, 100).answer_at(one, 10.0, 5.0) == NOW
     for cause in (ThreatCause.MAINTENANCE, ThreatCause.DRAIN, ThreatCause.PLANNED_END):
-        assert threat(cause, 100).begins(one, 10.0, 5.0) == NOW + 100 - 10 - 5 - LEAD
+        assert threat(cause, 100).answer_at(one, 10.0, 5.0) == NOW + 100 - 10 - 5 - LEAD
 
 
 def test_a_job_works_for_half_of_its_limit_before_it_is_saved_for_that() -> None:
     limit = of_limit(job(limit=120), 60.0, 9, 0, NOW)
     assert limit is not None
-    assert limit.begins(job(limit=120), 10.0, 5.0) == NOW + 120 - 10 - 5 - LEAD
-    assert limit.begins(job(limit=120), 100.0, 5.0) == NOW + 60
+    assert limit.answer_at(job(limit=120), 10.0, 5.0) == NOW + 120 - 10 - 5 - LEAD
+    assert limit.answer_at(job(limit=120), 100.0, 5.0) == NOW + 60
 
 
 def test_who_ends_before_it_is_not_concerned() -> None:
@@ -215,9 +220,11 @@ def test_of_several_threats_the_earliest_end_comes_first_and_unknown_ones_last()
 def test_a_policy_sees_what_takes_the_machine_as_new_and_nothing_of_what_only_ends() -> None:
     old = threat(ThreatCause.RECLAIM, 50)
     danger = Threat(
-        what="n1", cause=ThreatCause.REBALANCE, answer=Response.SAVE, why="w", since=NOW - 9
+        target="n1", cause=ThreatCause.REBALANCE, answer=Response.SAVE, reason="w", since=NOW - 9
     )
-    end = Threat(what="job:7", cause=ThreatCause.LIMIT, answer=Response.END, why="w", since=NOW)
+    end = Threat(
+        target="job:7", cause=ThreatCause.LIMIT, answer=Response.END, reason="w", since=NOW
+    )
     assert [(n.kind, n.seen) for n in notices((old, danger, end), NOW + 30)] == [
         (NoticeKind.INTERRUPTION, NOW + 30), (NoticeKind.REBALANCE, NOW - 9),
     ]  # fmt: skip
@@ -233,7 +240,7 @@ def test_a_planned_threat_is_never_answered_before_a_save_has_to_begin(
     cause: ThreatCause, left: float | None, dump: float, limit: int | None
 ) -> None:
     one = threat(cause, left)
-    at = one.begins(job(limit=limit), dump, 5.0)
+    at = one.answer_at(job(limit=limit), dump, 5.0)
     assert at == NOW or at >= NOW + (left or 0) - dump - 5.0 - LEAD
 
 
@@ -250,7 +257,7 @@ def test_what_is_planned_counts_from_a_quarter_of_an_hour_before_it_comes() -> N
 
 
 def test_fifteen_seconds_are_kept_beside_a_save_and_the_slack() -> None:
-    assert threat(ThreatCause.DRAIN, 100).begins(job(), 10.0, 5.0) == NOW + 70
+    assert threat(ThreatCause.DRAIN, 100).answer_at(job(), 10.0, 5.0) == NOW + 70
 
 
 def test_what_comes_just_now_is_here() -> None:
@@ -286,19 +293,19 @@ def test_what_concerns_nobody_or_comes_later_is_not_due() -> None:
 def test_a_time_is_told_as_slurm_tells_it(age: int, words: str) -> None:
     found = of_age("n1", NOW - age, age, NOW)
     assert found is not None
-    assert found.why.endswith(f" {words}")
+    assert found.reason.endswith(f" {words}")
 
 
 def test_a_failing_node_without_a_reason_and_a_notice_without_one_are_told_all_the_same() -> None:
     found = of_node(SlurmNode(name="n1", states=frozenset({"FAILING"})), NOW, OURS)
     assert found is not None
-    assert found.why == "Slurm has its node as failing: no reason is given"
+    assert found.reason == "Slurm has its node as failing: no reason is given"
     bare = Notice(instance="i", kind=NoticeKind.REBALANCE, seen=NOW)
-    assert of_notice("n1", bare).why == f"{NoticeKind.REBALANCE} notice"
+    assert of_notice("n1", bare).reason == f"{NoticeKind.REBALANCE} notice"
 
 
 def test_a_job_whose_limit_was_renewed_often_enough_is_told_so() -> None:
     ends = of_limit(job(limit=120), 10.0, 2, 2, NOW)
     assert ends is not None
-    assert ends.why == "its time limit of 00:02:00 ends, and it was requeued for that 2 times"
-    assert ends.what == "job:7"
+    assert ends.reason == "its time limit of 00:02:00 ends, and it was requeued for that 2 times"
+    assert ends.target == "job:7"

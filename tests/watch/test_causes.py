@@ -41,7 +41,7 @@ from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch import causes
 from tests.controller.world import World
 
-FAILED = MachinesFailed(nodes="pub3", count=1, how=BootsFailed())
+FAILED = MachinesFailed(nodes="pub3", count=1, failure=BootsFailed())
 EXPLAINED = replace(FAILED, known=SecretMissing(name="munge key", error="refused"))
 NONE_LEFT = Quoted(text="none")
 UNTIL = Deadline(at=1e9)
@@ -49,7 +49,7 @@ UNTIL = Deadline(at=1e9)
 
 def offers(*found: AnyCause) -> NoOfferServes:
     """A hold for want of offers, which have these causes."""
-    groups = (OffersRefused(first="aws/m1/a/spot", count=8, cause=cause) for cause in found)
+    groups = (OffersRefused(first_offer="aws/m1/a/spot", count=8, cause=cause) for cause in found)
     return NoOfferServes(groups=tuple(groups))
 
 
@@ -132,7 +132,7 @@ def test_what_keeps_a_machine_from_registering_is_told_beside_its_pools_breaker(
 def test_a_long_cause_is_the_same_in_a_hold_and_in_its_cool_down(words: str) -> None:
     """Slurm has the reason of a node cut. The hold has the cause itself, and no words to cut."""
     world = World(Path(mkdtemp()))
-    failed = replace(FAILED, known=CheckFailed(said=words))
+    failed = replace(FAILED, known=CheckFailed(check_output=words))
     holds.hold(world.site, world.site.pools["burst"], ["pub2"], pool_rests(failed))
     (row,) = world.ledger.exclusions.holds()
     cool = cool_down("aws/*/*/*/burst", "BootFailed", failed)

@@ -640,7 +640,7 @@ def test_an_operators_order_is_a_note_with_its_end_and_what_it_holds_is_none(
     for word in (Pause(scope=""), LimitChange(scope="pool:rack", key="max_nodes", value=1)):
         ledger.directives.give(Directive(word=word, who="ann", since=T0, starts=T0))
     paused = StoppedByOrder.of(ledger.directives.all()[0])
-    refused = OffersRefused(first="rack/m1/a/reserved", count=3, cause=paused)
+    refused = OffersRefused(first_offer="rack/m1/a/reserved", count=3, cause=paused)
     ledger.exclusions.add(
         Exclusion(
             kind=OPERATOR,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from slurm_elastic.base.units import counted, money
 from slurm_elastic.model.causes.cause import Cause, Quoted
@@ -79,46 +79,46 @@ class RoomShort(Cause, frozen=True, kw_only=True):
 
 
 class NeverTogether(Cause, frozen=True, kw_only=True):
-    """The ``wanted`` nodes of a job can never run together in the cloud, which has ``most`` at most
-    because of ``bound``. ``then``: the consequence for the job, "" if not decided yet.
+    """The ``wanted`` nodes of a job can never run together in the cloud, which has ``max_nodes`` at
+    most because of ``bound``. ``consequence``: the consequence for the job, "" if not decided yet.
     """
 
     cloud: str
     wanted: int
-    most: int
+    max_nodes: int = field(name="most")
     bound: AnyCause | None
-    then: str = ""
+    consequence: str = field(default="", name="then")
 
     @property
     def words(self) -> str:
         return (
             f"its {self.wanted} nodes can never be had together in cloud {self.cloud},"
-            f" {self.most} at most: {self.bound or 'it has no offer'}"
-            f"{f'; {self.then}' if self.then else ''}"
+            f" {self.max_nodes} at most: {self.bound or 'it has no offer'}"
+            f"{f'; {self.consequence}' if self.consequence else ''}"
         )
 
 
 class OffersRefused(Struct, frozen=True, kw_only=True):
-    """``count`` offers with the same cause. ``first``: the ``Offer.key`` of the first one."""
+    """``count`` offers with the same cause. ``first_offer``: the ``Offer.key`` of the first one."""
 
-    first: str
+    first_offer: str = field(name="first")
     count: int
     cause: AnyCause
 
     def __str__(self) -> str:
-        whose = self.first if self.count == 1 else f"{self.count} offers"
+        whose = self.first_offer if self.count == 1 else f"{self.count} offers"
         return f"{whose}: {self.cause}"
 
 
 class NoOfferServes(Cause, frozen=True, kw_only=True):
     """No offer serves the request. ``groups``: the largest groups of refused offers with the same
-    cause. ``more``: the number of further refused offers, with ``more_causes`` other causes.
+    cause. ``more_offers``: the number of further refused offers, with ``more_causes`` other causes.
     ``bounded``: groups of offers with too little room. ``spare`` > 0: so many nodes are available,
     but the ``lacking`` nodes of the ``pool`` are useful only together.
     """
 
     groups: tuple[OffersRefused, ...]
-    more: int = 0
+    more_offers: int = field(default=0, name="more")
     more_causes: int = 0
     pool: str = ""
     lacking: int = 0
@@ -128,8 +128,8 @@ class NoOfferServes(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         lines = [*map(str, self.groups), *map(str, self.bounded)]
-        if self.more:
-            lines.append(f"{self.more} more for {counted(self.more_causes, 'other reason')}")
+        if self.more_offers:
+            lines.append(f"{self.more_offers} more for {counted(self.more_causes, 'other reason')}")
         if self.spare:
             need = f"wanted: {counted(self.lacking, 'node')} of pool {self.pool}"
             lines.insert(0, f"{need}, {self.spare} can be had, and jobs are served whole")
@@ -163,24 +163,24 @@ class ScopesCoolDown(Cause, frozen=True, kw_only=True):
 
 
 class NodeFailed(Cause, frozen=True, kw_only=True):
-    """Slurm took the node of ``machine`` out of service. ``explanation``: why."""
+    """Slurm took the node of ``machine`` out of service. ``cause``: why."""
 
     machine: str
-    explanation: NodeIll | Quoted
+    cause: NodeIll | Quoted = field(name="explanation")
 
     @property
     def words(self) -> str:
-        return f"{self.machine}: {self.explanation}"
+        return f"{self.machine}: {self.cause}"
 
 
 class StoppedMachineUnwanted(Cause, frozen=True, kw_only=True):
-    """We will not start the stopped machine again. ``because``: why."""
+    """We will not start the stopped machine again. ``cause``: why."""
 
-    because: Unwanted | StoppedByOrder
+    cause: Unwanted | StoppedByOrder = field(name="because")
 
     @property
     def words(self) -> str:
-        return f"it was stopped: {self.because}"
+        return f"it was stopped: {self.cause}"
 
 
 class RequestsRefused(Cause, frozen=True, kw_only=True):
@@ -214,14 +214,16 @@ class NodesUnavailable(Cause, frozen=True, kw_only=True):
 
 
 class OrderOver(Cause, frozen=True, kw_only=True):
-    """The time of an operator's order (its ``number``) is over. ``told``: the order in one line."""
+    """The time of an operator's order (its ``number``) is over. ``order_text``: the order in one
+    line.
+    """
 
     number: int
-    told: str
+    order_text: str = field(name="told")
 
     @property
     def words(self) -> str:
-        return f"its time is over: {self.told}"
+        return f"its time is over: {self.order_text}"
 
 
 class RepetitionFailed(Cause, frozen=True, kw_only=True):
@@ -236,14 +238,16 @@ class RepetitionFailed(Cause, frozen=True, kw_only=True):
 
 
 class TagsNotBelieved(Cause, frozen=True, kw_only=True):
-    """A machine was adopted for this ``cause``, but not with all its tags (``doubt``)."""
+    """A machine was adopted for this ``cause``, but not with all its tags (``contradiction`` of
+    another source).
+    """
 
     cause: AnyCause
-    doubt: str
+    contradiction: str = field(name="doubt")
 
     @property
     def words(self) -> str:
-        return f"{self.cause}; its tags are not believed: {self.doubt}"
+        return f"{self.cause}; its tags are not believed: {self.contradiction}"
 
 
 class CloudsReordered(Cause, frozen=True, kw_only=True):

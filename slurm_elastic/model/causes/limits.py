@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from slurm_elastic.base.units import brief, money
 from slurm_elastic.model.causes.cause import Cause
 from slurm_elastic.model.directive import scope_in_words
 
 
 class FewFree(Cause, frozen=True, kw_only=True):
-    """The cloud has only ``free`` machines available. ``said``: the provider's text about that."""
+    """The cloud has only ``free`` machines available. ``cloud_message``: the provider's text about
+    that.
+    """
 
     cloud: str
     free: int
-    said: str = ""
+    cloud_message: str = field(default="", name="said")
 
     @property
     def words(self) -> str:
-        suffix = f": {self.said}" if self.said else ""
+        suffix = f": {self.cloud_message}" if self.cloud_message else ""
         return f"{self.cloud} has {self.free} free{suffix}"
 
 

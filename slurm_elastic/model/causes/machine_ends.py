@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes.cause import Cause
 
@@ -119,15 +121,15 @@ class EndConfirmed(Cause, frozen=True, kw_only=True):
 
 
 class NotListed(Cause, frozen=True, kw_only=True):
-    """The machine was missing in the cloud's list ``times`` times in a row."""
+    """The machine was missing in the cloud's list ``missed_listings`` times in a row."""
 
-    times: int
+    missed_listings: int = field(name="times")
     was_stopped: bool = False
 
     @property
     def words(self) -> str:
         stopped = ", stopped," if self.was_stopped else ""
-        return f"the cloud did not list it{stopped} {self.times} times in a row"
+        return f"the cloud did not list it{stopped} {self.missed_listings} times in a row"
 
 
 class EndedInCloud(Cause, frozen=True, kw_only=True):

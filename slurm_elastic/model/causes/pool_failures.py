@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes.cause import Cause
 
@@ -60,52 +62,52 @@ class SecretMissing(Cause, frozen=True, kw_only=True):
 
 
 class CheckFailed(Cause, frozen=True, kw_only=True):
-    """A machine did not register because the site's own check (``join.check``) failed. ``said``:
-    the check's output.
+    """A machine did not register because the site's own check (``join.check``) failed.
+    ``check_output``: the check's output.
     """
 
-    said: str
+    check_output: str = field(name="said")
 
     @property
     def words(self) -> str:
-        return f"its check failed: {self.said}"
+        return f"its check failed: {self.check_output}"
 
 
 class BootsCounted(Cause, frozen=True, kw_only=True):
-    """``in_a_row`` machines of a ``pool`` have failed. ``how``: their failure. ``known``: details
-    about one of them, None if there are none.
+    """``in_a_row`` machines of a ``pool`` have failed. ``failure``: their failure. ``detail``:
+    details about one of them, None if there are none.
     """
 
     pool: str
     in_a_row: int
-    how: BootsFailed
-    known: SecretMissing | CheckFailed | None = None
+    failure: BootsFailed = field(name="how")
+    detail: SecretMissing | CheckFailed | None = field(default=None, name="known")
 
     @property
     def words(self) -> str:
         how = "booted but not registered in time"
-        if self.how.node_reason:
-            how = f"Slurm took it out of service: {self.how.reason_with_remedy}"
-        detail = f"; {self.known}" if self.known else ""
+        if self.failure.node_reason:
+            how = f"Slurm took it out of service: {self.failure.reason_with_remedy}"
+        detail = f"; {self.detail}" if self.detail else ""
         return f"{how}; {self.in_a_row} in a row in pool {self.pool}{detail}"
 
 
 class MachinesFailed(Cause, frozen=True, kw_only=True):
-    """The machines of ``nodes`` (a hostlist of ``count`` nodes) failed. ``how``: their failure.
-    ``known``: details about one of them, None if there are none.
+    """The machines of ``nodes`` (a hostlist of ``count`` nodes) failed. ``failure``: their failure.
+    ``detail``: details about one of them, None if there are none.
     """
 
     nodes: str
     count: int
-    how: BootsFailed
-    known: SecretMissing | CheckFailed | None = None
+    failure: BootsFailed = field(name="how")
+    detail: SecretMissing | CheckFailed | None = field(default=None, name="known")
 
     @property
     def words(self) -> str:
-        if self.how.node_reason:
-            return f"Slurm took {self.nodes} out of service: {self.how.reason_with_remedy}"
+        if self.failure.node_reason:
+            return f"Slurm took {self.nodes} out of service: {self.failure.reason_with_remedy}"
         machines = "machine" if self.count == 1 else "machines"
-        detail = f"; {self.known}" if self.known else ""
+        detail = f"; {self.detail}" if self.detail else ""
         return f"the {machines} of {self.nodes} did not register{detail}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from slurm_elastic.model.causes.cause import Cause
 
 
@@ -29,11 +31,11 @@ class TakenAway(Cause, frozen=True, kw_only=True):
 class NotSavable(Cause, frozen=True, kw_only=True):
     """No spot machine is bought for the job, because the job cannot be saved."""
 
-    because: str
+    obstacle: str = field(name="because")
 
     @property
     def words(self) -> str:
-        return f"it cannot be saved: {self.because}"
+        return f"it cannot be saved: {self.obstacle}"
 
 
 class NoOffers(Cause, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from slurm_elastic.base.units import money
 from slurm_elastic.model.causes.cause import Cause
 from slurm_elastic.model.directive import Directive, clock, given_by, scope_in_words
@@ -35,48 +37,48 @@ class StoppedByOrder(Cause, frozen=True, kw_only=True):
 
 
 class CloudBlocked(Cause, frozen=True, kw_only=True):
-    """The configuration lets nothing start in the cloud. ``lacks``: the missing consents of a cloud
-    that costs money, as text. ``unusable``: why clouds of this kind cannot be used.
+    """The configuration lets nothing start in the cloud. ``missing_consents``: the missing consents
+    of a cloud that costs money, as text. ``unusable``: why clouds of this kind cannot be used.
     """
 
     cloud: str
-    lacks: tuple[str, ...] = ()
+    missing_consents: tuple[str, ...] = field(default=(), name="lacks")
     unusable: str = ""
 
     @property
     def words(self) -> str:
         if self.unusable:
             return f"cloud {self.cloud} cannot be used: {self.unusable}"
-        return f"cloud {self.cloud} costs money: {' and '.join(self.lacks)}"
+        return f"cloud {self.cloud} costs money: {' and '.join(self.missing_consents)}"
 
 
 class OutsideTimes(Cause, frozen=True, kw_only=True):
-    """The site starts machines only at these times of the day (UTC). ``whose``: the owner of this
+    """The site starts machines only at these times of the day (UTC). ``owner``: the owner of this
     rule, "" for the pool itself.
     """
 
     times: tuple[str, ...]
-    whose: str = ""
+    owner: str = field(default="", name="whose")
 
     @property
     def words(self) -> str:
         times = ", ".join(self.times)
-        whose = f"{self.whose}: " if self.whose else ""
+        whose = f"{self.owner}: " if self.owner else ""
         return f"{whose}outside the times at which machines may be started: {times} UTC"
 
 
 class BudgetSpent(Cause, frozen=True, kw_only=True):
-    """The budget of ``dollars`` for a ``period`` (day, month) is spent. ``whose``: its owner, ""
+    """The budget of ``dollars`` for a ``period`` (day, month) is spent. ``owner``: its owner, ""
     for the cluster.
     """
 
     period: str
     dollars: float
-    whose: str = ""
+    owner: str = field(default="", name="whose")
 
     @property
     def words(self) -> str:
-        whose = f"{self.whose}: " if self.whose else ""
+        whose = f"{self.owner}: " if self.owner else ""
         return f"{whose}the budget of {money(self.dollars)} a {self.period} is spent"
 
 
@@ -91,14 +93,16 @@ class RecordsNotWritten(Cause, frozen=True, kw_only=True):
 
 
 class ByOrder(Cause, frozen=True, kw_only=True):
-    """An operator's order (its ``number``) is carried out. ``told``: the order in one line."""
+    """An operator's order (its ``number``) is carried out. ``order_text``: the order in one
+    line.
+    """
 
     number: int
-    told: str
+    order_text: str = field(name="told")
 
     @property
     def words(self) -> str:
-        return self.told
+        return self.order_text
 
 
 class PayerOverdrawn(Cause, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.causes.cause import Cause
 
@@ -15,16 +17,16 @@ class NodeNotOfPool(Cause, frozen=True, kw_only=True):
 
 
 class NoLongerUsed(Cause, frozen=True, kw_only=True):
-    """The pool no longer uses the machine's market, instance type or zone. ``what``: which of the
-    three, ``name``: its value.
+    """The pool no longer uses the machine's market, instance type or zone. ``property_name``: which
+    of the three, ``name``: its value.
     """
 
-    what: str
+    property_name: str = field(name="what")
     name: str
 
     @property
     def words(self) -> str:
-        return f"the pool does not use the {self.what} {self.name} any more"
+        return f"the pool does not use the {self.property_name} {self.name} any more"
 
 
 class TooOld(Cause, frozen=True, kw_only=True):
@@ -50,13 +52,13 @@ class RecipeChanged(Cause, frozen=True, kw_only=True):
 
 
 class EnoughStopped(Cause, frozen=True, kw_only=True):
-    """The pool already keeps its maximum number (``most``) of stopped machines."""
+    """The pool already keeps its maximum number (``max_stopped``) of stopped machines."""
 
-    most: int
+    max_stopped: int = field(name="most")
 
     @property
     def words(self) -> str:
-        return f"the pool keeps {counted(self.most, 'stopped machine')}"
+        return f"the pool keeps {counted(self.max_stopped, 'stopped machine')}"
 
 
 class YoungerStopped(Cause, frozen=True, kw_only=True):

@@ -91,21 +91,21 @@ class Response(StrEnum):
 class Threat(Struct, frozen=True, kw_only=True):
     """A threat to a node or a job.
 
-    ``what``: the name of a node, or ``job:NUMBER``. ``until``: when it is lost (Unix s; None:
-    unknown). ``since``: when we learnt of it. ``why``: in one line, the same for all machines that
-    a cloud takes, so that a thousand nodes need one command. ``notice``: the kind of a notice
+    ``target``: the name of a node, or ``job:NUMBER``. ``until``: when it is lost (Unix s; None:
+    unknown). ``since``: when we learnt of it. ``reason``: in one line, the same for all machines
+    that a cloud takes, so that a thousand nodes need one command. ``notice``: the kind of a notice
     without a reason of its own.
     """
 
-    what: str
+    target: str
     cause: ThreatCause
     answer: Response
-    why: str
+    reason: str
     since: float
     until: float | None = None
     notice: str = ""
 
-    def begins(self, job: SlurmJob, dump: float, slack: float) -> float:
+    def answer_at(self, job: SlurmJob, dump: float, slack: float) -> float:
         """Return when to answer the threat for a job whose save may take ``dump`` seconds, with
         ``slack`` seconds kept (Unix s).
         """
@@ -151,10 +151,10 @@ def of_notice(node: str, notice: Notice) -> Threat:
     """Return the threat of a cloud's or a person's notice."""
     cause = _CAUSES[notice.kind]
     return Threat(
-        what=node,
+        target=node,
         cause=cause,
         answer=Response.MOVE if cause in LEAVING else Response.SAVE,
-        why=notice.reason or f"{notice.kind} notice",
+        reason=notice.reason or f"{notice.kind} notice",
         notice="" if notice.reason else notice.kind,
         since=notice.seen,
         until=notice.deadline,
@@ -175,8 +175,8 @@ def of_age(node: str, launched: float, max_age: float | None, now: float) -> Thr
     ends = launched + max_age
     # No rule ends a machine with jobs, so one over its age has no deadline.
     return Threat(
-        what=node, cause=ThreatCause.PLANNED_END, answer=Response.MOVE, since=now,
-        why=f"its machine reaches the pool's maximum age of {_span(max_age)}",
+        target=node, cause=ThreatCause.PLANNED_END, answer=Response.MOVE, since=now,
+        reason=f"its machine reaches the pool's maximum age of {_span(max_age)}",
         until=ends if ends > now else None,
     )  # fmt: skip
 
@@ -185,8 +185,8 @@ def of_reservations(reservations: Iterable[Reservation], now: float) -> list[Thr
     """Return one threat per node of each maintenance that will begin."""
     return [
         Threat(
-            what=node, cause=ThreatCause.MAINTENANCE, answer=Response.MOVE, since=now,
-            until=reservation.start, why=f"maintenance {reservation.name} begins",
+            target=node, cause=ThreatCause.MAINTENANCE, answer=Response.MOVE, since=now,
+            until=reservation.start, reason=f"maintenance {reservation.name} begins",
         )
         for reservation in reservations
         if "MAINT" in reservation.flags and reservation.start > now
@@ -204,10 +204,10 @@ def of_node(node: SlurmNode, now: float, our_mark: str) -> Threat | None:
     if node.states & {"FAIL", "FAILING"}:
         cause_text = f"Slurm has its node as failing: {node.reason or 'no reason is given'}"
         return Threat(
-            what=node.name,
+            target=node.name,
             cause=ThreatCause.HEALTH,
             answer=Response.MOVE,
-            why=cause_text,
+            reason=cause_text,
             since=now,
         )
     if "DRAIN" not in node.states or has_mark(node, our_mark):
@@ -217,10 +217,10 @@ def of_node(node: SlurmNode, now: float, our_mark: str) -> Threat | None:
         return None
     cause_text = f"its node is drained: {node.reason}"
     return Threat(
-        what=node.name,
+        target=node.name,
         cause=ThreatCause.DRAIN,
         answer=Response.MOVE,
-        why=cause_text,
+        reason=cause_text,
         since=now,
         until=when,
     )
@@ -237,7 +237,7 @@ def of_price(
     since = next(changed_at for changed_at, _ in reversed(_last_over(prices, bid)))
     cause_text = f"price {money(prices[-1][1])} is over the bid of {money(bid)}"
     return Threat(
-        what=node, cause=ThreatCause.PRICE, answer=Response.SAVE, why=cause_text, since=since
+        target=node, cause=ThreatCause.PRICE, answer=Response.SAVE, reason=cause_text, since=since
     )
 
 
@@ -252,16 +252,16 @@ def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -
     if renewed >= times:
         cause_text = f"its time limit of {limit} ends, and it was requeued for that {renewed} times"
         return Threat(
-            what=f"job:{job.id}", cause=ThreatCause.LIMIT, answer=Response.END, why=cause_text,
+            target=f"job:{job.id}", cause=ThreatCause.LIMIT, answer=Response.END, reason=cause_text,
             since=now,
             until=until,
         )  # fmt: skip
     cause_text = f"its time limit of {limit} ends ({renewed + 1} of {times} times)"
     return Threat(
-        what=f"job:{job.id}",
+        target=f"job:{job.id}",
         cause=ThreatCause.LIMIT,
         answer=Response.MOVE,
-        why=cause_text,
+        reason=cause_text,
         since=now,
         until=until,
     )
@@ -274,8 +274,8 @@ def of_preemption(job: SlurmJob, now: float) -> Threat | None:
     if not job.preempted:
         return None
     return Threat(
-        what=f"job:{job.id}", cause=ThreatCause.PREEMPTION, answer=Response.MOVE, since=now,
-        why="a job of higher priority is to have its place", until=job.preempted,
+        target=f"job:{job.id}", cause=ThreatCause.PREEMPTION, answer=Response.MOVE, since=now,
+        reason="a job of higher priority is to have its place", until=job.preempted,
     )  # fmt: skip
 
 
@@ -286,7 +286,7 @@ def by_subject(threats: Iterable[Threat]) -> Threats:
     """Return all threats by node or job."""
     threats_by_subject: dict[str, tuple[Threat, ...]] = {}
     for threat in sorted(threats, key=_end):
-        threats_by_subject[threat.what] = (*threats_by_subject.get(threat.what, ()), threat)
+        threats_by_subject[threat.target] = (*threats_by_subject.get(threat.target, ()), threat)
     return threats_by_subject
 
 
@@ -310,7 +310,9 @@ def due(
 ) -> tuple[Threat, ...]:
     """Return the threats to a job that must be answered now, the earliest end first."""
     candidates = [t for subject in (*job.nodes, f"job:{job.id}") for t in threats.get(subject, ())]
-    due_threats = [t for t in candidates if t.concerns(job) and now >= t.begins(job, dump, slack)]
+    due_threats = [
+        t for t in candidates if t.concerns(job) and now >= t.answer_at(job, dump, slack)
+    ]
     return tuple(sorted(due_threats, key=_end))
 
 
@@ -319,7 +321,7 @@ def notices(threats: Iterable[Threat], now: float) -> tuple[Notice, ...]:
     return tuple(
         Notice(
             instance="",
-            node=threat.what,
+            node=threat.target,
             kind=NoticeKind.REBALANCE
             if threat.answer is Response.SAVE
             else NoticeKind.INTERRUPTION,
@@ -327,7 +329,7 @@ def notices(threats: Iterable[Threat], now: float) -> tuple[Notice, ...]:
             # notice is no answer to it, because the job must still be moved.
             seen=threat.since if threat.answer is Response.SAVE else now,
             deadline=threat.until,
-            reason=threat.why,
+            reason=threat.reason,
         )
         for threat in threats
         if threat.answer is not Response.END

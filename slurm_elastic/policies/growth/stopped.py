@@ -113,11 +113,11 @@ def unfit(machine: Machine, pool: Pool | None, now: float) -> Unwanted | None:
     if pool is None or instance.cloud != pool.cloud or instance.node not in pool.nodes:
         return NodeNotOfPool()
     if instance.market not in pool.markets:
-        return NoLongerUsed(what="market", name=instance.market)
+        return NoLongerUsed(property_name="market", name=instance.market)
     if pool.instance_types and instance.instance_type not in pool.instance_types:
-        return NoLongerUsed(what="instance type", name=instance.instance_type)
+        return NoLongerUsed(property_name="instance type", name=instance.instance_type)
     if pool.zones and instance.zone not in pool.zones:
-        return NoLongerUsed(what="zone", name=instance.zone)
+        return NoLongerUsed(property_name="zone", name=instance.zone)
     seconds = age(born(machine), now)
     if pool.max_age is not None and seconds > pool.max_age:
         return TooOld(age_s=seconds if isfinite(seconds) else None, maximum_s=pool.max_age)
@@ -147,7 +147,7 @@ def unwanted(
             cause = RecipeChanged()
         limit = pool.stopped if pool else 0
         if not cause and len(nodes) >= limit:
-            cause = EnoughStopped(most=limit)
+            cause = EnoughStopped(max_stopped=limit)
         if not cause and instance.node in nodes:
             cause = YoungerStopped(node=instance.node)
         if cause:

@@ -33,7 +33,7 @@ class Group(Struct, frozen=True, kw_only=True):
     @property
     def refused(self) -> OffersRefused:
         """The group as a part of a cause."""
-        return OffersRefused(first=self.offers[0], count=len(self.offers), cause=self.cause)
+        return OffersRefused(first_offer=self.offers[0], count=len(self.offers), cause=self.cause)
 
     @property
     def row(self) -> list[object]:
@@ -63,7 +63,7 @@ def no_offer_serves(groups: Sequence[Group]) -> NoOfferServes:
     """Return one cause for all groups: the largest groups with their causes, the others counted."""
     return NoOfferServes(
         groups=tuple(group.refused for group in groups[:TOLD]),
-        more=sum(len(group.offers) for group in groups[TOLD:]),
+        more_offers=sum(len(group.offers) for group in groups[TOLD:]),
         more_causes=len(groups[TOLD:]),
     )
 

@@ -334,7 +334,7 @@ def _room(
     """
     bounds: list[tuple[int, AnyCause | None]] = [(len(request.nodes), None)]
     if offer.free is not None:
-        few_free = FewFree(cloud=offer.cloud, free=offer.free, said=offer.free_reason)
+        few_free = FewFree(cloud=offer.cloud, free=offer.free, cloud_message=offer.free_reason)
         bounds.append((offer.free, few_free))
     pool = request.pool
     if excluded.trial:

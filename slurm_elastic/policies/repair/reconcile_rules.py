@@ -265,7 +265,7 @@ def _missing(
     lost = not listing.doubt and machine.stopping and is_overdue(view, machine, patience)
     if machine.id not in listing.gone and not lost:
         return None
-    return NoteMissing(machine=machine.id, cause=NotListed(times=machine.misses))
+    return NoteMissing(machine=machine.id, cause=NotListed(missed_listings=machine.misses))
 
 
 def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action | None:

@@ -28,14 +28,14 @@ def stopped_ones(
         state = listing.states.get(machine.id)
         if state is None:
             if machine.misses >= patience.misses:
-                cause = NotListed(times=machine.misses, was_stopped=True)
+                cause = NotListed(missed_listings=machine.misses, was_stopped=True)
                 yield NoteMissing(machine=machine.id, cause=cause)
         # The ledger records a start before we call the cloud, so this start was not ours.
         elif state in STANDING:
             yield from _started_by_others(view, machine, serving)
         elif state in OFF and machine.unwanted:
             yield EndStopped(
-                machine=machine.id, cause=StoppedMachineUnwanted(because=machine.unwanted)
+                machine=machine.id, cause=StoppedMachineUnwanted(cause=machine.unwanted)
             )
 
 

@@ -187,7 +187,7 @@ class CheckpointState(Store):
         images = [] if image is None else self._image_facts(image)
         rows = [
             {"job": move.run.job, "attempt": move.run.attempt, "step": str(move.step),
-             "over": int(move.over), "changed": move.changed, "body": to_json(move)}
+             "over": int(move.is_over), "changed": move.changed, "body": to_json(move)}
             for move in migrations
         ]  # fmt: skip
         self._write(*images, Fact(put="migrations", rows=rows))
@@ -338,7 +338,7 @@ def _migration_of(row: _Row) -> Migration:
 
 def _past_move_of(row: _Row) -> _PastMove | None:
     move = _migration_of(row)
-    past_move = _PastMove(renewed=move.renewed, stopped=move.was_stopped)
+    past_move = _PastMove(renewed=move.was_renewed, stopped=move.was_stopped)
     return None if past_move == _NO_PAST_MOVE else past_move
 
 

@@ -82,12 +82,12 @@ class Migration(Struct, frozen=True, kw_only=True):
     reached: dict[str, float] = field(default_factory=dict)
 
     @property
-    def what(self) -> tuple[str, ...]:
+    def targets(self) -> tuple[str, ...]:
         """The subjects in the sense of ``policies.checkpoint.threat``: the nodes, or the job."""
         return (f"job:{self.run.job}",) if self.cause in OF_JOBS else self.threatened
 
     @property
-    def renewed(self) -> bool:
+    def was_renewed(self) -> bool:
         """Whether the job was requeued to continue with a new time limit."""
         return self.cause is ThreatCause.LIMIT and MigrationStep.REQUEUED in self.reached
 
@@ -97,12 +97,12 @@ class Migration(Struct, frozen=True, kw_only=True):
         return self.stopped or MigrationStep.SAVED in self.reached
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether nothing is left to do."""
         return self.step in ENDS
 
     @property
-    def hopeless(self) -> bool:
+    def is_hopeless(self) -> bool:
         """Whether the run cannot be saved and is left where it is."""
         return self.step is MigrationStep.WAITING and self.at is None and not self.again
 

@@ -50,7 +50,7 @@ def _decided(kind: str, sentence: str) -> AnyCause:
     """
     machine, colon, explanation = sentence.partition(": ")
     if colon and kind == "node-failed":
-        return NodeFailed(machine=machine, explanation=Quoted(text=explanation))
+        return NodeFailed(machine=machine, cause=Quoted(text=explanation))
     if colon and kind in ("key-refused", "key-failed"):
         return KeyNotBrought(machine=machine, error=explanation)
     return Quoted(text=sentence)

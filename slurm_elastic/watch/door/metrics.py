@@ -292,7 +292,7 @@ def _migrations(facts: Facts) -> Iterator[Metric]:
     if checkpoints is None:
         return
     under_way: list[tuple[Labels, float]] = [
-        ({}, float(sum(not move.over for move in checkpoints.migrations)))
+        ({}, float(sum(not move.is_over for move in checkpoints.migrations)))
     ]
     yield _gauge("migrations_open", "Jobs that are being moved off a machine.", under_way)
     yield _gauge(OLD_NAMES["migrations_open"], _old("migrations_open"), under_way)

@@ -169,21 +169,21 @@ def _threat(warned: RecordedNotice, node_of: Mapping[str, str], now: float) -> T
 
 
 def _move(move: Migration, now: float) -> MoveView:
-    end = move.changed if move.over else now
+    end = move.changed if move.is_over else now
     return MoveView(
         job=move.run.job,
         label=move.run.label,
         step=str(move.step),
         cause=str(move.cause),
         nodes=move.threatened,
-        left=None if move.deadline is None or move.over else move.deadline - now,
+        left=None if move.deadline is None or move.is_over else move.deadline - now,
         began=move.began,
         took=max(end - move.began, 0.0),
         image=None if move.image is None else move.image.number,
         note=move.note,
-        over=move.over,
+        over=move.is_over,
         waits_for=_waits_for(move),
-        hopeless=move.hopeless,
+        hopeless=move.is_hopeless,
         started_over=move.step is MigrationStep.BACK and move.image is None,
         work_lost=lost_seconds(move) if move.step is MigrationStep.BACK else None,
     )

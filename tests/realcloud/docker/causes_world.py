@@ -181,7 +181,7 @@ class Lane:
         nothing to wait for any more.
         """
         moves = self.world.migrations(job)
-        if not moves or not moves[-1].over:
+        if not moves or not moves[-1].is_over:
             return False
         since = back.setdefault(job, len(self.world.steps(job)))
         if moves[-1].step is not MigrationStep.BACK:

@@ -313,7 +313,7 @@ class Lane:
                 return False
             found = world.migrations(job)
             if len(found) > before:
-                return found[-1].over
+                return found[-1].is_over
             return not self._running(job)
 
         world.wait_for(over, f"a move of job {job} is over", LIMIT)
@@ -323,7 +323,7 @@ class Lane:
         found = world.migrations(job)
         if len(found) == before or found[-1].step == "ended":
             return
-        if not found[-1].over:  # it has ended by itself meanwhile
+        if not found[-1].is_over:  # it has ended by itself meanwhile
             return
         if found[-1].step != "back" or found[-1].image is None:
             raise _Over(
@@ -391,7 +391,9 @@ def _last(path: Path) -> str:
 def matrix_world(
     engine: Engine, image: str, lanes: int, criu: Path | None = None
 ) -> Iterator[MatrixWorld]:
-    """Nodes that can checkpoint, by their release's CRIU or that one, and the service on the head."""
+    """Nodes that can checkpoint, by their release's CRIU or that one, and the service on the
+    head.
+    """
     with MatrixWorld(engine, image, lanes=lanes, criu=criu) as world:
         assert isinstance(world, MatrixWorld)
         world.serve(policy="on_notice", more="probe: 1h")

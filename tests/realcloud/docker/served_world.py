@@ -74,7 +74,7 @@ class ServedWorld(CriuWorld):
 
         def over() -> bool:
             found = self.migrations(job)
-            return len(found) == moves and found[-1].over
+            return len(found) == moves and found[-1].is_over
 
         self.wait_for(over, f"move {moves} of job {job} is over", patience)
         last = self.migrations(job)[-1]

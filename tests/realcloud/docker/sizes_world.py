@@ -1,8 +1,9 @@
-"""Jobs of known sizes on real Slurm, saved by CRIU: what a save takes, how long a job stands still for
-it, and what becomes of it when its node is taken after a notice.
+"""Jobs of known sizes on real Slurm, saved by CRIU: what a save takes, how long a job stands still
+for it, and what becomes of it when its node is taken after a notice.
 
 A job fills its memory, with bytes that nobody can compress or with such as anybody can, keeps a
-digest of it and writes down the time twenty times a second: a gap is a time in which it stood still.
+digest of it and writes down the time twenty times a second: a gap is a time in which it stood
+still.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class SizesWorld(ServedWorld):
 
     def _is_over(self, job: int) -> bool:
         moves = self.migrations(job)
-        return bool(moves) and moves[-1].over
+        return bool(moves) and moves[-1].is_over
 
     def _take_away(self) -> None:
         """The machine is gone, and later there is another one for its node."""
@@ -199,7 +200,9 @@ class SizesWorld(ServedWorld):
 
 @contextlib.contextmanager
 def sizes_world(engine: Engine, image: str) -> Iterator[SizesWorld]:
-    """The world, with the service on its head; jobs are saved when they are asked, and at a notice."""
+    """The world, with the service on its head; jobs are saved when they are asked, and at a
+    notice.
+    """
     with SizesWorld(engine, image) as world:
         assert isinstance(world, SizesWorld)
         world.serve(policy="on_notice", more="probe: 1d", expected="60s")

@@ -1,6 +1,6 @@
-"""EC2 announces to take a spot machine: its job, submitted by plain ``sbatch``, is saved by CRIU and
-goes on on another machine of slurm-elasticd's, of another cloud even. Real Slurm 24.11, machines as
-containers; EC2 is the sandbox's.
+"""EC2 announces to take a spot machine: its job, submitted by plain ``sbatch``, is saved by CRIU
+and goes on on another machine of slurm-elasticd's, of another cloud even. Real Slurm 24.11,
+machines as containers; EC2 is the sandbox's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def interrupted(world: SpotWorld, job: int, source: str) -> str:
     (heard,) = [w for w in world.warned() if w.notice.instance == machine.instance.id]
     assert heard.source == source
     assert heard.notice.node in ("", node)
-    world.wait_for(lambda: world.migrations(job)[-1].over, "the move is over")
+    world.wait_for(lambda: world.migrations(job)[-1].is_over, "the move is over")
     moved = world.migrations(job)[-1]
     assert moved.step == "back"
     assert moved.image is not None

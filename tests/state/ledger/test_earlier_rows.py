@@ -24,7 +24,9 @@ SOLD_OUT = "aws: InsufficientInstanceCapacity: none left"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A ledger of that release: four machines of one launch, another launch open, holds, breakers."""
+    """A ledger of that release: four machines of one launch, another launch open, holds,
+    breakers.
+    """
     journal = tmp_path / "journal"
     journal.mkdir()
     shutil.copy(DATA / "ledger-schema-17.jsonl", journal / "ledger-000001.jsonl")
@@ -70,7 +72,7 @@ def test_decisions_keep_their_sentences(path: Path) -> None:
     assert key.cause == KeyNotBrought(machine="i-2", error="Connection refused")
     assert failed.cause == NodeFailed(
         machine="i-4",
-        explanation=Quoted(text="Prolog error: the Prolog failed; do: look at the Prolog"),
+        cause=Quoted(text="Prolog error: the Prolog failed; do: look at the Prolog"),
     )
 
 
