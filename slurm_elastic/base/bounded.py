@@ -45,9 +45,9 @@ class ReadBudget:
         self._left -= count
         if self._left < 0:
             raise Exceeded(f"more than {self._max_bytes} bytes came")
-        self.left()
+        self.remaining_s()
 
-    def left(self) -> float:
+    def remaining_s(self) -> float:
         """The remaining seconds. TimeoutError if the time is over."""
         remaining_s = self._until - self._clock()
         if remaining_s <= 0:
@@ -58,14 +58,14 @@ class ReadBudget:
 class BoundedSocket:
     """A connected socket for paramiko, whose own time-outs are for single steps.
 
-    When its budget is used up, its reader gets the end of the stream and ``send`` fails. ``why``
-    then has the reason.
+    When its budget is used up, its reader gets the end of the stream and ``send`` fails.
+    ``failure`` then has the reason.
     """
 
     def __init__(self, inner: socket.socket, budget: ReadBudget) -> None:
         self._inner = inner
         self._budget = budget
-        self.why = ""
+        self.failure = ""
 
     def renew(self, budget: ReadBudget) -> None:
         """Set the budget for the next exchange on the same connection."""
@@ -78,24 +78,24 @@ class BoundedSocket:
     def recv(self, count: int) -> bytes:
         """As a socket's. It returns b"", which means the end, when the budget is used up."""
         try:
-            self._budget.left()
+            self._budget.remaining_s()
             data = self._inner.recv(count)
             self._budget.take(len(data))
         except (Exceeded, TimeoutError) as error:
             if isinstance(error, TimeoutError) and not self._is_over():
                 raise  # the socket's own time-out: paramiko reads again
-            self.why = str(error)
+            self.failure = str(error)
             return b""
         return data
 
     def send(self, data: bytes) -> int:
         """As a socket's. TimeoutError when the budget is used up."""
-        self._budget.left()
+        self._budget.remaining_s()
         return self._inner.send(data)
 
     def _is_over(self) -> bool:
         try:
-            self._budget.left()
+            self._budget.remaining_s()
         except TimeoutError:
             return True
         return False
@@ -106,12 +106,12 @@ class BoundedSocket:
 
 def connect(address: str, port: int, budget: ReadBudget) -> BoundedSocket:
     """Open a TCP connection within the budget."""
-    return BoundedSocket(socket.create_connection((address, port), budget.left()), budget)
+    return BoundedSocket(socket.create_connection((address, port), budget.remaining_s()), budget)
 
 
 def exchange(inner: socket.socket, line: bytes, budget: ReadBudget) -> bytes:
     """Send one line and return the line that answers it, without its newline."""
-    inner.settimeout(budget.left())
+    inner.settimeout(budget.remaining_s())
     # Checked again, because the process may have stood still while it connected.
     asking.check_gate()
     # A server that refuses us may have closed the connection already; its answer has the reason.
@@ -124,7 +124,7 @@ def line_of(inner: socket.socket, budget: ReadBudget) -> bytes:
     """The next line, without its newline. If the connection ends first, the bytes before that."""
     chunks: list[bytes] = []
     while True:
-        inner.settimeout(budget.left())
+        inner.settimeout(budget.remaining_s())
         chunk = inner.recv(65536)
         budget.take(len(chunk))
         chunks.append(chunk)

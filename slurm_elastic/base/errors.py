@@ -118,14 +118,14 @@ def of_stranger(value: object) -> str:
 class ProviderError(SlurmElasticError):
     """A cloud refused a call or failed. ``code`` is the cloud's own code.
 
-    ``said`` is the whole message, for code that looks for names in it. ``message`` is the bounded
-    text for people.
+    ``full_message`` is the whole message, for code that looks for names in it. ``message`` is the
+    bounded text for people.
     """
 
     def __init__(self, cloud: str, code: str, message: str) -> None:
         self.cloud = cloud
         self.code = code
-        self.said = message
+        self.full_message = message
         self.message = bounded(message)
         super().__init__(f"{cloud}: {code}: {self.message}")
 

@@ -35,7 +35,7 @@ class InTime:
         self._lock = threading.Lock()
         self._abandoned: defaultdict[Hashable, list[threading.Thread]] = defaultdict(list)
 
-    def do(self, owner: Hashable, call: Callable[[], T], seconds: float) -> T:
+    def call(self, owner: Hashable, call: Callable[[], T], seconds: float) -> T:
         """Return the call's result, or raise its error.
 
         TimeoutError after ``seconds``, or if too many calls of the owner have not ended.

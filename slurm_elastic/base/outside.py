@@ -43,7 +43,7 @@ class Kinds(Generic[K]):
         own_places: Mapping[str, str],
         other_places: Mapping[str, tuple[str, ...]],
     ) -> None:
-        self.own, self.others = frozenset(own_places), frozenset(other_places)
+        self.own_names, self.other_names = frozenset(own_places), frozenset(other_places)
         self._form, self._api, self._noun = form, api, noun
         self._own_places, self._other_places = own_places, other_places
         self._imported: dict[str, K] = {}

@@ -17,7 +17,7 @@ MAX_SUBJECTS = 100_000
 class ReportOnce(Generic[S]):
     """The last report about each subject (a node, a job, a file). Thread-safe.
 
-    Its owner says when a trouble is ``over``, and which subjects still exist (``forget_unless``).
+    Its owner says when a trouble is ``clear``, and which subjects still exist (``forget_unless``).
     An owner that says neither loses the subjects that were asked about longest ago, so that the
     memory stays bounded.
     """
@@ -42,12 +42,12 @@ class ReportOnce(Generic[S]):
                 del self._reports[next(iter(self._reports))]
         return not is_known
 
-    def last(self, subject: S) -> Hashable | None:
+    def last_report(self, subject: S) -> Hashable | None:
         """The last report about the subject, unless its trouble is over."""
         with self._lock:
             return self._reports.get(subject)
 
-    def over(self, subject: S) -> bool:
+    def clear(self, subject: S) -> bool:
         """The subject's trouble is over. Returns whether one was reported."""
         with self._lock:
             was_reported = subject in self._reports

@@ -19,7 +19,7 @@ def open_checkpointer(method: str, config: Config, slurm: Slurm, look: Look) -> 
     Raises ConfigError if the configuration lacks a setting, or this Python a package, that the
     method needs.
     """
-    if method not in table().own:
+    if method not in table().own_names:
         return _open_plugin(method, config, slurm, look)
     try:
         return _open(method, config, slurm, look)
@@ -65,7 +65,7 @@ def _open_plugin(method: str, config: Config, slurm: Slurm, look: Look) -> Check
         return table().kind(method).open(config, slurm, look)
 
     try:
-        return GuardedCheckpointer(method, InTime().do(method, opened, CALL_TIMEOUT_S))
+        return GuardedCheckpointer(method, InTime().call(method, opened, CALL_TIMEOUT_S))
     except ConfigError as error:
         raise ConfigError(f"checkpoint method {method!r}, {error}") from error
     # A plug-in may raise anything, even SystemExit. It ran in another thread, so nothing of it can

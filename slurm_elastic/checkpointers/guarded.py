@@ -100,7 +100,7 @@ class GuardedCheckpointer:
     def _call(self, subject: object, call: Callable[[], T], seconds: float = CALL_TIMEOUT_S) -> T:
         job = getattr(subject, "job", subject)
         try:
-            return self._calls.do(job, call, seconds)
+            return self._calls.call(job, call, seconds)
         except CheckpointError as error:
             raise CheckpointError(bounded(" ".join(str(error).split()))) from error
         except BaseException as error:  # the plug-in ran in another thread and may raise anything

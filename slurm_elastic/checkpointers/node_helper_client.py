@@ -188,7 +188,7 @@ class LaunchedCheckpointer:
         seconds = VERIFY_MIN_S + image.size / VERIFY_RATE
         budget = ReadBudget(sys.maxsize, seconds, self._monotonic)
         try:
-            self._in_time.do("", lambda: self._verify(image, budget), seconds + MARGIN_S)
+            self._in_time.call("", lambda: self._verify(image, budget), seconds + MARGIN_S)
         except TimeoutError as error:
             reason = f"cannot be verified within {brief(seconds)}: {error}"
             raise CheckpointError(f"{image.path}: {reason}") from error
@@ -272,7 +272,7 @@ class LaunchedCheckpointer:
     def _read_in_time(self, read: Callable[[], T]) -> T:
         """Return the result of ``read``. Raises TimeoutError if the directory does not answer."""
         # A directory that hangs must not delay the saves by other methods.
-        return self._in_time.do("", read, READ_TIMEOUT_S)
+        return self._in_time.call("", read, READ_TIMEOUT_S)
 
     def _is_removed(self, job: int) -> bool:
         try:
@@ -352,7 +352,7 @@ def _digest(path: Path, size: int, budget: ReadBudget) -> str:
     sha, bytes_left = hashlib.sha256(), size + 1
     with open(_open(path), "rb", buffering=0) as opened:
         while bytes_left > 0 and (block := opened.read(min(_BLOCK_BYTES, bytes_left))):
-            budget.left()
+            budget.remaining_s()
             sha.update(block)
             bytes_left -= len(block)
     return sha.hexdigest()

@@ -197,7 +197,7 @@ class LinePrinted:
 def _look(path: str, uid: int, look: Callable[[], T]) -> T:
     """Return the result of ``look`` at a user's file. Raises CheckpointError after a time-out."""
     try:
-        return _looks.do(uid, look, READ_TIMEOUT_S)
+        return _looks.call(uid, look, READ_TIMEOUT_S)
     except TimeoutError as error:
         raise CheckpointError(f"{path}: {error}") from error
 

@@ -71,7 +71,7 @@ class NodeReleases:
             self._put_off(ALL_NODES, compress(names), str(error))
             return
         self._refusals.pop(ALL_NODES, None)
-        self._reports.over(ALL_NODES)
+        self._reports.clear(ALL_NODES)
         for name in names:
             if self._try_to_release(name, view.get(name)):
                 self._site.state.forget_releases(name)

@@ -142,7 +142,7 @@ class BufferedRecorder:
             self._report_ledger(ledger_error)
             # The ledger does not have this report yet, so the next answer must count as a change
             # again.
-            self._healths.over(name)
+            self._healths.clear(name)
 
     def flush(self, *, last: bool = False) -> None:
         """Write the decisions to the ledger. Once a minute, and with ``last`` in any case, write
@@ -160,7 +160,7 @@ class BufferedRecorder:
         try:
             if decisions:
                 self._ledger.decisions.record(*decisions)
-            self._ledger_reports.over("ledger")
+            self._ledger_reports.clear("ledger")
         except sqlite3.Error as error:
             self._report_ledger(error)
             with self._lock:

@@ -140,7 +140,7 @@ class Service:
         except Exception:
             log.exception("a tick failed; the next one starts over")
         else:
-            self._reports.over("state directory")
+            self._reports.clear("state directory")
 
     def tick(self) -> None:
         """One tick: withdraw notices, read, decide, apply, record."""
@@ -214,4 +214,4 @@ class Service:
             if self._reports.is_news("mark", str(error)):
                 log.warning("the mark file cannot be written in the state directory: %s", error)
         else:
-            self._reports.over("mark")
+            self._reports.clear("mark")

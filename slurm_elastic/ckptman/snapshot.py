@@ -304,7 +304,7 @@ class SnapshotReader:
             self._site.ledger.refresh()
             self._machines = {m.instance.id: m for m in self._site.ledger.machines.live()}
             self._blind, self._from_ledger = False, bool(self._machines)
-            self._reports.over("ledger")
+            self._reports.clear("ledger")
         except sqlite3.Error as error:
             if self._reports.is_news("ledger", str(error)):
                 log.warning(

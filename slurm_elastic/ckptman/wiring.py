@@ -72,7 +72,7 @@ def _open_methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, C
         except ConfigError as error:
             # A built-in method named in the configuration must load. If a plug-in's method does not
             # load, only its jobs get an error.
-            if method in configured and method in table().own:
+            if method in configured and method in table().own_names:
                 raise
             level = logging.ERROR if method in configured else logging.INFO
             log.log(level, "method %s cannot be used: %s", method, error)

@@ -20,7 +20,7 @@ def day_table(day: DayView, span: DaySpan = DaySpan.DAY) -> RenderableType:
     """One row for each of the last hours (or days), then the current numbers."""
     counted = ("$/h", "Booting", "Running", "Still waiting")
     right = tuple(name.capitalize() for name in (*day.machines, *counted))
-    title = f"The last {span.told}, times in {zone(day.at)}"
+    title = f"The last {span.label}, times in {zone(day.at)}"
     table = Rows(title, "From", *right, right=right)
     *past, current = hours(day)
     for period in (*past, current):

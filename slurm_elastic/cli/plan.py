@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     plan = _plan(outcome, index, classes, on_demand)
     render(plan, scenario.pools[index].name, setting.history.start, console)
     console.print(SCHEDULER, markup=False, highlight=False)
-    for note in setting.told([args.policy]):
+    for note in setting.notes_for([args.policy]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
         writing.as_told(args.json, msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(_table(rows, best, site_policy))
     console.print(_advice(rows, best, site_policy, comparison), markup=False, highlight=False)
     console.print(SCHEDULER, markup=False, highlight=False)
-    for note in setting.told([CONFIGURED]):
+    for note in setting.notes_for([CONFIGURED]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
         document = CheckpointPlanDocument(

@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         console.print(sentence, markup=False, highlight=False)
     console.print(SCHEDULER, markup=False, highlight=False)
     _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
-    notes = setting.told(candidate.policy for candidate in tried)
+    notes = setting.notes_for(candidate.policy for candidate in tried)
     for note in (*notes, *(unserved(chosen.policy, chosen.figures) if chosen else ())):
         print(f"note: {note}", file=sys.stderr)
     document = PolicyPlan(

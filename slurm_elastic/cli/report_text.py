@@ -79,7 +79,7 @@ def assumptions(setting: Setting, seed: int, policies: Sequence[str]) -> list[st
     return [
         f"The history is {Path(setting.history.source).name}: {len(jobs):,} jobs{when}{omitted}.",
         f"Random choices start from seed {seed}: the same seed gives the same figures.",
-        *setting.told(policies),
+        *setting.notes_for(policies),
     ]
 
 

@@ -156,7 +156,7 @@ class Head:
         # From now on each exchange with a cloud or machine first checks that this head still acts.
         asking.set_gate(self.require)
         log.info("acting host=%s epoch=%d", host, epoch.number)
-        self._reports.over("standing by")
+        self._reports.clear("standing by")
         return ""
 
     def _stale_directory_reason(self, newest_epoch: Epoch | None) -> str:

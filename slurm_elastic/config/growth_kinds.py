@@ -54,7 +54,7 @@ class _Makers(Mapping[str, Callable[..., Any]]):
     """The function that makes a policy, by name. A look-up may import another package."""
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        return table().kind(name).policy if name in table().others else GROWTH[name]
+        return table().kind(name).policy if name in table().other_names else GROWTH[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(table().names())
@@ -108,6 +108,6 @@ def growth_of(text: str) -> AnyGrowth:
         return checked_growth(text)
     except ValueError as error:
         name = text.partition("(")[0].strip()
-        if name not in table().others:
+        if name not in table().other_names:
             raise
         return parse_growth(text) if name in GROWTH else _Unusable(text=text, why=str(error))

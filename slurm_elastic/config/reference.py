@@ -39,7 +39,7 @@ def keys() -> tuple[ReferenceKey, ...]:
     listed = list(_below(Config, general, "", listed_fields))
     listed += _below(Config, large, "", listed_fields)
     kinds = table()
-    for name in sorted(kinds.own):
+    for name in sorted(kinds.own_names):
         settings = kinds.kind(name).settings
         listed += _below(settings, _fields(settings), f"clouds ({name})", listed_fields)
     return tuple(listed)

@@ -63,7 +63,7 @@ def _words(draft: Draft) -> None:
 def _methods_of_other_packages(draft: Draft) -> None:
     """Check that a method of another package can be used."""
     for path, method in _each(draft, "method") if draft.strict else ():
-        if method in table().others:
+        if method in table().other_names:
             try:
                 table().kind(method)
             except ConfigError as error:

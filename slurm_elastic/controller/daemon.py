@@ -148,7 +148,7 @@ class Daemon:
                     "state directory cannot be used, nothing is launched until it can: %s", trouble
                 )
         else:
-            self._reports.over("state directory")
+            self._reports.clear("state directory")
 
     def tick(self) -> None:
         """Do one pass: beat, start repairs, start requests, clean up, start periodic tasks."""
@@ -182,7 +182,7 @@ class Daemon:
             if self._reports.is_news("mark", str(error)):
                 log.warning("no sign of life can be left beside the ledger: %s", error)
         else:
-            self._reports.over("mark")
+            self._reports.clear("mark")
 
     def _begin_requests(self) -> None:
         """Start serving the requests of each cloud, unless its worker already serves some."""

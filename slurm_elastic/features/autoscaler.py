@@ -152,7 +152,7 @@ class Autoscaler(Part):
         try:
             # A policy of another package may never answer. Without a time-out it would block the
             # other groups.
-            return self._calls.do(group.name, lambda: split_demand(now), GROWTH_TIMEOUT_S)
+            return self._calls.call(group.name, lambda: split_demand(now), GROWTH_TIMEOUT_S)
         except TimeoutError as error:
             error_text = f"growth policy {now.growth.__struct_config__.tag} fails: {error}"
             return [(now, without_growth(now, error_text))]

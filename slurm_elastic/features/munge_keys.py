@@ -128,7 +128,7 @@ class MungeKeys(Part):
         if self._site.now() - launched_at <= given_up_after(timeout) - PERIOD_S:
             return True
         self._finished.add(instance.id)
-        last_failure = self._failures.last(instance.id) or "it was never tried"
+        last_failure = self._failures.last_report(instance.id) or "it was never tried"
         log.error(
             "%s not brought, too late id=%s node=%s reason=%s",
             self._secret_name,
@@ -144,7 +144,7 @@ class MungeKeys(Part):
         """The node has registered although we never saw a successful try: a try brought the secret
         but its answer was lost. Record that.
         """
-        instance, last_failure = machine.instance, self._failures.last(machine.instance.id)
+        instance, last_failure = machine.instance, self._failures.last_report(machine.instance.id)
         if last_failure is None or instance.id in self._finished or instance.id in self._running:
             return
         self._finished.add(instance.id)

@@ -131,8 +131,8 @@ def ordered(
         )
         run(client, target, script, text)
     except PushError:
-        if link is not None and link.why:
-            raise PushError(f"{target.address}: {link.why}") from None
+        if link is not None and link.failure:
+            raise PushError(f"{target.address}: {link.failure}") from None
         raise
     except paramiko.BadHostKeyException as error:
         fingerprint = error.key.fingerprint
@@ -143,7 +143,9 @@ def ordered(
         )
         kind = WrongHostKeyError if wrong else PushError
         error_text = (
-            link.why if link is not None and link.why else f"{type(error).__name__}: {error}"
+            link.failure
+            if link is not None and link.failure
+            else f"{type(error).__name__}: {error}"
         )
         raise kind(f"{target.address}: {error_text}") from None
     finally:

@@ -89,7 +89,7 @@ class Teller(Part):
         occasions = [key for key in all_occasions(site) if key.event in self._notify.events]
         # The ledger records an occasion before it is sent. After a crash in between it is not sent;
         # the other order could send it again and again.
-        for key in site.ledger.decisions.newly_told(
+        for key in site.ledger.decisions.claim_messages(
             [key.key for key in occasions], now, self._notify.again, MAX_PER_HOUR, HOUR_S
         ):
             self.hand_over(next(o for o in occasions if o.key == key))

@@ -365,7 +365,7 @@ class TunnelsPart(Part):
             if trouble and self._hub_reports.is_news(HEALTH, trouble):
                 log.error("%s", trouble)
                 self._report(trouble)
-            elif not trouble and self._hub_reports.over(HEALTH):
+            elif not trouble and self._hub_reports.clear(HEALTH):
                 self._report("")
         return not trouble
 

@@ -204,7 +204,7 @@ class Health(Struct, frozen=True, kw_only=True):
     code: str | None = None
 
     @property
-    def told(self) -> str:
+    def named_error(self) -> str:
         """The error with the name before it. Many errors already begin with the name."""
         prefix = f"{self.name}: "
         name = _PLAIN_NAMES.get(self.name, self.name)

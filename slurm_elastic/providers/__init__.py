@@ -73,7 +73,7 @@ def _naming_cloud(settings: CloudSettings) -> Iterator[None]:
     """Raise a ConfigError with the cloud's name if the cloud cannot be opened inside."""
     if settings.unusable:
         raise ConfigError(f"cloud {settings.name!r}: {settings.unusable}")
-    is_own_kind = settings.provider in table().own
+    is_own_kind = settings.provider in table().own_names
     try:
         yield
     except ModuleNotFoundError as error:

@@ -90,7 +90,7 @@ class SimulationResult(Struct, frozen=True, eq=False, dict=True):
         cancelled, ran = self.setting.history.cancelled, len(self.setting.jobs)
         left_out = f"{cancelled:,} of {cancelled + ran:,} jobs were cancelled before they ran"
         return (
-            *self.setting.told(policy for policy, _ in self.runs),
+            *self.setting.notes_for(policy for policy, _ in self.runs),
             *([f"{left_out}, and are left out"] if cancelled else []),
             *(note for policy, run in self.runs for note in unserved(policy, run.figures)),
         )

@@ -88,7 +88,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     def jobs(self) -> Jobs:
         return self.history.jobs
 
-    def told(self, policies: Iterable[str]) -> tuple[str, ...]:
+    def notes_for(self, policies: Iterable[str]) -> tuple[str, ...]:
         """Return the assumptions in simulations of these policies."""
         return (*self.notes, *self.own_notes) if CONFIGURED in policies else self.notes
 

@@ -25,20 +25,20 @@ _SIZE = 4096
 
 
 class ServiceTrouble(Struct, frozen=True, kw_only=True):
-    """Why a living service does not do all ``since`` then, what that ``means``, and the
+    """Why a living service does not do all ``since`` then, what that ``effect``, and the
     ``remedy``. ``is_disk_full``: the disk is the cause, of which others may tell, too.
     """
 
-    why: str
+    problem: str
     since: float
-    means: str
+    effect: str
     remedy: str
     is_disk_full: bool = False
 
     @property
     def finding(self) -> str:
         """For people, without what to do."""
-        return f"{self.why}; since {minute(self.since)} {self.means}"
+        return f"{self.problem}; since {minute(self.since)} {self.effect}"
 
     def __str__(self) -> str:
         return f"{self.finding}; do: {self.remedy}"
@@ -74,9 +74,9 @@ class Mark:
         if not self.why:
             return None
         return ServiceTrouble(
-            why=self.why,
+            problem=self.why,
             since=self.since,
-            means=self.means,
+            effect=self.means,
             remedy=self.remedy,
             is_disk_full=self.is_disk_full,
         )
@@ -137,7 +137,7 @@ def trouble_of(state: Path, mark: Mark | None, now: float, stale: float) -> Serv
         if os.statvfs(state).f_flag & os.ST_RDONLY:
             reason = f"the disk of {state} may only be read"
             return ServiceTrouble(
-                why=reason, since=mark.at, means=mark.means, remedy="mount it writable again"
+                problem=reason, since=mark.at, effect=mark.means, remedy="mount it writable again"
             )
     return None
 

@@ -126,7 +126,7 @@ class Watchdog:
             self._beat, self._silent_since = beat, now
         silence_s = now - self._silent_since
         if silence_s < self._bound.seconds:
-            self._reports.over(NAME)
+            self._reports.clear(NAME)
         else:
             self._log_once(
                 f"slurm-elasticd has given no sign of life for {brief(self._bound.seconds)}"

@@ -148,4 +148,4 @@ def test_a_budget_is_of_bytes_and_of_time() -> None:
         budget.take(1)
     now = 5.0
     with pytest.raises(TimeoutError):
-        budget.left()
+        budget.remaining_s()

@@ -30,9 +30,9 @@ def test_a_report_is_news_once_and_again_when_it_changes() -> None:
 def test_a_trouble_that_comes_back_is_news() -> None:
     reports = ReportOnce[str]()
     reports.is_news("n1", "full")
-    assert reports.last("n1") == "full"
-    assert [reports.over("n1"), reports.over("n1")] == [True, False]
-    assert reports.last("n1") is None
+    assert reports.last_report("n1") == "full"
+    assert [reports.clear("n1"), reports.clear("n1")] == [True, False]
+    assert reports.last_report("n1") is None
     assert reports.is_news("n1", "full")
 
 
@@ -48,13 +48,17 @@ def test_an_owner_that_forgets_nothing_loses_the_subject_asked_about_longest_ago
     reports = ReportOnce[int](max_subjects=2)
     for subject in (1, 2, 1, 3):
         reports.is_news(subject)
-    assert [reports.last(subject) for subject in (1, 2, 3)] == ["", None, ""]
+    assert [reports.last_report(subject) for subject in (1, 2, 3)] == ["", None, ""]
 
 
 def test_a_site_has_room_for_a_hundred_thousand_subjects() -> None:
     reports = ReportOnce[int]()
     assert all(reports.is_news(number) for number in range(100_001))
-    assert (len(reports._reports), reports.last(0), reports.last(1)) == (100_000, None, "")
+    assert (len(reports._reports), reports.last_report(0), reports.last_report(1)) == (
+        100_000,
+        None,
+        "",
+    )
 
 
 def test_of_many_threads_one_reports() -> None:
@@ -68,8 +72,8 @@ def test_whether_a_subject_exists_may_be_asked_of_another_memory_with_reports() 
     """The lock is free while ``exists`` runs, so no two locks wait for each other."""
     reports = ReportOnce[str]()
     reports.is_news("n1")
-    reports.forget_unless(lambda subject: reports.last(subject) is None)
-    assert reports.last("n1") is None
+    reports.forget_unless(lambda subject: reports.last_report(subject) is None)
+    assert reports.last_report("n1") is None
 
 
 class Reports(RuleBasedStateMachine):
@@ -88,7 +92,7 @@ class Reports(RuleBasedStateMachine):
 
     @rule(subject=SUBJECTS)
     def over(self, subject: str) -> None:
-        assert self.reports.over(subject) is (subject in self.expected)
+        assert self.reports.clear(subject) is (subject in self.expected)
         self.expected.pop(subject, None)
 
     @rule(alive=st.sets(SUBJECTS))

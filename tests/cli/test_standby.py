@@ -299,7 +299,7 @@ def test_nothing_ends_unasked_where_slurm_was_at_a_head_without_our_services(
     begun = threading.Event()
     thread = threading.Thread(target=lambda: begun.set() if head.begins(threading.Event()) else 0)
     thread.start()
-    eventually(lambda: "a acts" in str(head._reports.last("standing by")))
+    eventually(lambda: "a acts" in str(head._reports.last_report("standing by")))
     says(1, tmp_path)
     assert begun.wait(20)
     thread.join()

@@ -96,5 +96,5 @@ def test_one_that_tells_no_end_and_one_that_fails_hide_no_other(
 
 def test_status_names_them_as_a_problem(world: World) -> None:
     looked(world, Ending(world.now + 600))
-    (problem,) = [h.told for h in world.ledger.health.all() if h.error]
+    (problem,) = [h.named_error for h in world.ledger.health.all() if h.error]
     assert problem.startswith("credentials of pub: end in 10 min")

@@ -235,23 +235,26 @@ def test_what_waits_behind_a_way_that_hangs_is_bounded(
 def test_the_same_is_told_once_also_after_a_restart_and_again_after_a_day(world: World) -> None:
     paused(world)
     keys = ["paused/burst"]
-    assert world.ledger.decisions.newly_told(keys, world.now, 86400, MAX_PER_HOUR, 3600) == keys
+    assert world.ledger.decisions.claim_messages(keys, world.now, 86400, MAX_PER_HOUR, 3600) == keys
     world.restart()
     assert (
-        world.ledger.decisions.newly_told(keys, world.now + 86000, 86400, MAX_PER_HOUR, 3600) == []
+        world.ledger.decisions.claim_messages(keys, world.now + 86000, 86400, MAX_PER_HOUR, 3600)
+        == []
     )
     assert (
-        world.ledger.decisions.newly_told(keys, world.now + 86400, 86400, MAX_PER_HOUR, 3600)
+        world.ledger.decisions.claim_messages(keys, world.now + 86400, 86400, MAX_PER_HOUR, 3600)
         == keys
     )
 
 
 def test_no_more_than_so_many_are_told_in_an_hour(world: World) -> None:
     keys = [f"lost/{n}/0" for n in range(MAX_PER_HOUR + 5)]
-    first = world.ledger.decisions.newly_told(keys, world.now, 86400, MAX_PER_HOUR, 3600)
+    first = world.ledger.decisions.claim_messages(keys, world.now, 86400, MAX_PER_HOUR, 3600)
     assert len(first) == MAX_PER_HOUR
-    assert world.ledger.decisions.newly_told(keys, world.now + 60, 86400, MAX_PER_HOUR, 3600) == []
-    rest = world.ledger.decisions.newly_told(keys, world.now + 3601, 86400, MAX_PER_HOUR, 3600)
+    assert (
+        world.ledger.decisions.claim_messages(keys, world.now + 60, 86400, MAX_PER_HOUR, 3600) == []
+    )
+    rest = world.ledger.decisions.claim_messages(keys, world.now + 3601, 86400, MAX_PER_HOUR, 3600)
     assert {*first, *rest} == set(keys)
 
 

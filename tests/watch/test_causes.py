@@ -174,7 +174,7 @@ def test_a_source_of_ckptman_says_whether_slurm_or_a_cloud_is_at_fault(tmp_path:
         recorder.report_failure("plans of Slurm", SlurmError(("scontrol",), 1, "away"))
         recorder.report_failure("notices of aws", AuthError("aws", "ExpiredToken", "no"))
         recorder.report_failure("notices in /x", OSError("gone"))
-        found = {one.name: (one.code, one.told) for one in ledger.health.all()}
+        found = {one.name: (one.code, one.named_error) for one in ledger.health.all()}
     assert found == {
         "plans of Slurm": ("slurm", "Slurm's reservations and drains: scontrol: exit 1: away"),
         "notices of aws": ("cloud:aws", "notices of aws: aws: ExpiredToken: no"),

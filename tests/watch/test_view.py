@@ -613,7 +613,7 @@ def test_what_a_sentence_tells_of_a_cloud_is_only_named_below_it(tmp_path: Path)
 
 
 def test_one_trouble_with_the_ledger_is_one_sentence(tmp_path: Path) -> None:
-    trouble = ServiceTrouble(why="it is damaged", since=NOW, means="it ends", remedy="nothing")
+    trouble = ServiceTrouble(problem="it is damaged", since=NOW, effect="it ends", remedy="nothing")
     facts = Facts(now=NOW, ledger_error="there is no ledger", end_only=trouble)
     told = [one for one in status_view(config(tmp_path), facts).attention if one.cause == LEDGER]
     assert [(one.text, one.do) for one in told] == [(sentence(trouble.finding), "nothing")]

@@ -241,4 +241,4 @@ def sentence(error: BotoCoreError | Exception | str) -> str:
 
 def blamed_ids(ids: Sequence[str], error: ProviderError) -> Sequence[str]:
     """The machines that the error's text names, or the only machine of the call."""
-    return [i for i in ids if i in error.said] or (ids if len(ids) == 1 else ())
+    return [i for i in ids if i in error.full_message] or (ids if len(ids) == 1 else ())

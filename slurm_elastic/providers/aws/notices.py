@@ -125,7 +125,7 @@ class AwsNotices:
             if self._reports.is_news("events"):
                 log.warning("scheduled events cannot be read, spot notices can: %s", error)
             return ()
-        self._reports.over("events")
+        self._reports.clear("events")
         return statuses
 
     def _own_ids(self, ids: Collection[str]) -> Collection[str]:

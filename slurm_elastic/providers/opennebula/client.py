@@ -82,7 +82,7 @@ class Transport(xmlrpc.client.Transport):
         try:
             _connect(connection)
             sock: socket.socket = connection.sock
-            sock.settimeout(budget.left())
+            sock.settimeout(budget.remaining_s())
             headers = {"Content-Type": "text/xml", "User-Agent": self.user_agent}
             connection.request("POST", handler, body, headers)
             with connection.getresponse() as response:
@@ -92,7 +92,7 @@ class Transport(xmlrpc.client.Transport):
                 while chunk := response.read1(_CHUNK):
                     budget.take(len(chunk))
                     chunks.append(chunk)
-                    seconds_left = budget.left()
+                    seconds_left = budget.remaining_s()
                     if not response.isclosed():  # closed with the last byte, since Python 3.13
                         sock.settimeout(seconds_left)
         finally:

@@ -49,7 +49,7 @@ class Decisions:
         rows = self._store.select("select * from decisions order by id desc limit ?", limit)
         return tuple(decision_from(row) for row in reversed(rows))
 
-    def newly_told(
+    def claim_messages(
         self,
         keys: Sequence[str],
         now: float,

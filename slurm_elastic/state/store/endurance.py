@@ -52,10 +52,10 @@ _MENDED = (TroubleKind.CORRUPT, TroubleKind.LOST)
 
 
 class Endurance(Struct, frozen=True):
-    """``mode``: the name of the state without files in the log. ``means``: its effect."""
+    """``mode``: the name of the state without files in the log. ``effect``: its effect."""
 
     mode: str
-    means: str
+    effect: str
     now: Callable[[], float]
     monotonic: Callable[[], float]
 
@@ -356,7 +356,7 @@ class Refuge:
 
     def _say(self, trouble: Trouble) -> None:
         log.error(
-            "%s: %s; %s; do: %s", self._how.mode, trouble.what, self._how.means, trouble.remedy
+            "%s: %s; %s; do: %s", self._how.mode, trouble.what, self._how.effect, trouble.remedy
         )
 
 

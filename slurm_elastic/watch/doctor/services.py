@@ -99,7 +99,7 @@ def _ledger_findings(
             ):
                 yield Finding.note("paid machines", unendable_text, advice=_CONSOLE)
             advice = _STRAYS if health.code == CODE else ""
-            error_text = f"{health.told} ({brief(max(now - health.checked, 1.0))} ago)"
+            error_text = f"{health.named_error} ({brief(max(now - health.checked, 1.0))} ago)"
             cause = causes.cause_of_health(health, clouds)
             yield Finding.wrong("last errors", error_text, advice=advice, cause=cause)
     for breaker in ledger.exclusions.breakers():

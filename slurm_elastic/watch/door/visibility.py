@@ -52,7 +52,7 @@ class Viewer(Struct, frozen=True, kw_only=True):
         return not self.hidden.isdisjoint(kinds)
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def hidden_names(self) -> tuple[str, ...]:
         """The hidden parts, in words for people."""
         return tuple(sorted(self.hidden))
 
@@ -74,7 +74,7 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
         machines=_seen_machines(facts.machines, viewer),
         open_launches=_seen_launches(facts.open_launches, viewer),
         checkpoints=None if checkpoints is None else _seen_checkpoints(checkpoints, viewer),
-        private=viewer.told,
+        private=viewer.hidden_names,
     )
 
 
@@ -89,7 +89,7 @@ def day_seen(
     if viewer is None or not viewer.hidden:
         return day_view(machines, runs, now, span=span)
     visible_runs = (run for run in runs if not viewer.hides(JOBS) or run.uid == viewer.uid)
-    return day_view(_seen_machines(machines, viewer), visible_runs, now, viewer.told, span)
+    return day_view(_seen_machines(machines, viewer), visible_runs, now, viewer.hidden_names, span)
 
 
 def _seen_machines(machines: Iterable[Machine], viewer: Viewer) -> tuple[Machine, ...]:
@@ -165,7 +165,7 @@ def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
         machines=_seen_machines(chain.machines, viewer),
         barred="" if viewer.hides(*MONEY) else chain.barred,
         bars=tuple(_seen_bar(bar, viewer) for bar in chain.bars),
-        private=viewer.told,
+        private=viewer.hidden_names,
         unhelped=_seen_unhelped(chain.unhelped, viewer),
         retry_at=chain.retry_at,
     )

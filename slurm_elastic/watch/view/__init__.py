@@ -268,7 +268,7 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
         process_found=facts.process_found,
         pending_requests=facts.pending,
         problems=tuple(
-            f"{h.told} ({brief(max(facts.now - h.checked, 0.0))} ago)"
+            f"{h.named_error} ({brief(max(facts.now - h.checked, 0.0))} ago)"
             for h in service_errors(facts.health, clouds, {SLURM} if facts.slurm_error else set())
         ),
         end_only=str(trouble) if trouble else None,

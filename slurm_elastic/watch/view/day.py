@@ -34,7 +34,7 @@ class DaySpan(StrEnum):
         return int(self[:-1]) * (DAY_S if self.endswith("d") else HOUR_S)
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """The span in words."""
         return f"{self[:-1]} {'days' if self.endswith('d') else 'hours'}"
 

@@ -189,7 +189,7 @@ def test_spans_without_jobs_are_told_by_node(ledger: Ledger) -> None:
 
 def test_people_are_told_again_after_a_while_and_never_too_much(ledger: Ledger) -> None:
     def told(now: float, *keys: str, most: int = 3) -> list[str]:
-        return ledger.decisions.newly_told(
+        return ledger.decisions.claim_messages(
             keys, T0 + now, repeat_after_s=100.0, max_messages=most, span_s=60.0
         )
 

@@ -157,4 +157,4 @@ def test_hours_and_days_hide_what_a_day_hides(facts: Facts, span: DaySpan) -> No
         day = day_seen(facts.machines, runs, NOW, span, who)
         assert sum(counts[-1] for counts in day.machines.values()) == machines
         assert day.running[-1] == running
-        assert day.private == (() if who is None else who.told)
+        assert day.private == (() if who is None else who.hidden_names)
