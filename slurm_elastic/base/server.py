@@ -47,18 +47,19 @@ T = TypeVar("T")
 class ServerBounds(Struct, frozen=True, kw_only=True):
     """Bounds of a server.
 
-    ``clients``: connections at once. ``each``: connections of one user (``CountedUsers``). Trusted
-    users have ``kept`` more places. ``line``: bytes of a request, its newline included.
-    ``backlog``: connections that wait to be accepted. ``rest``: after each round the server sleeps
-    this many times the processor time that the round took.
+    ``max_clients``: connections at once. ``max_per_user``: connections of one user
+    (``CountedUsers``). Trusted users have ``reserved_places`` more places. ``max_line_bytes``:
+    bytes of a request, its newline included. ``backlog``: connections that wait to be accepted.
+    ``rest_factor``: after each round the server sleeps this many times the processor time that the
+    round took.
     """
 
-    clients: int
-    each: int | None = None
-    kept: int = 0
-    line: int = 64 << 10
+    max_clients: int
+    max_per_user: int | None = None
+    reserved_places: int = 0
+    max_line_bytes: int = 64 << 10
     backlog: int = 256
-    rest: float = 0.0
+    rest_factor: float = 0.0
 
 
 class Gone(ConnectionError):  # noqa: N818 - read as a word
@@ -68,20 +69,20 @@ class Gone(ConnectionError):  # noqa: N818 - read as a word
 class ServerClient:
     """A connection.
 
-    ``asked``: a whole line has come. ``held``: bytes that wait to be sent. ``user``: the user whose
-    places the connection counts against, None until the user has been looked up.
+    ``has_request``: a whole line has come. ``unsent_bytes``: bytes that wait to be sent. ``user``:
+    the user whose places the connection counts against, None until the user has been looked up.
     """
 
     def __init__(self, link: socket.socket, peer: Peer, max_line: int, *, trusted: bool) -> None:
-        self.peer, self.trusted, self.asked, self.held = peer, trusted, False, 0
+        self.peer, self.trusted, self.has_request, self.unsent_bytes = peer, trusted, False, 0
         self.user: int | None = peer.uid
         self._link, self._max_line = link, max_line
         self._buffer, self._has_ended = b"", False
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(link, self.hear)
+        self._loop.add_reader(link, self.receive)
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Read the bytes that have come."""
         try:
             data = self._link.recv(_READ_SIZE)
@@ -90,12 +91,12 @@ class ServerClient:
         except OSError:
             data = b""
         self._buffer += data
-        self.asked = self.asked or b"\n" in data
+        self.has_request = self.has_request or b"\n" in data
         self._changed.set()
         if not data or len(self._buffer) > self._max_line:
-            self.leave()
+            self.stop_reading()
 
-    def leave(self) -> None:
+    def stop_reading(self) -> None:
         """Read nothing more from the client."""
         self._has_ended = True
         self._changed.set()
@@ -103,10 +104,10 @@ class ServerClient:
 
     def close(self) -> None:
         """Close the connection."""
-        self.leave()
+        self.stop_reading()
         self._link.close()
 
-    async def line(self, seconds: float) -> bytes:
+    async def read_line(self, seconds: float) -> bytes:
         """The next line. TimeoutError if it does not come in ``seconds``, Exceeded if it is too
         long, Gone if the client has ended.
         """
@@ -123,7 +124,7 @@ class ServerClient:
             self._changed.clear()
         return line
 
-    async def meanwhile(self, work: asyncio.Future[T], seconds: float | None = None) -> T:
+    async def wait_for(self, work: asyncio.Future[T], seconds: float | None = None) -> T:
         """The result of ``work``. Gone if the client leaves or sends more before it, TimeoutError
         after ``seconds``.
         """
@@ -136,31 +137,32 @@ class ServerClient:
 
     async def send(self, document: bytes, seconds: float) -> None:
         """Send all of it. TimeoutError after ``seconds``, OSError if nobody reads it."""
-        self.held += len(document)
+        self.unsent_bytes += len(document)
         try:
             async with asyncio.timeout(seconds):
                 await self._loop.sock_sendall(self._link, document)
         finally:
-            self.held -= len(document)
+            self.unsent_bytes -= len(document)
 
     def push(self, message: bytes) -> None:
         """Send the message if that needs no waiting. Drop a client that does not read."""
         try:
             self._link.send(message)
         except OSError:
-            self.leave()
+            self.stop_reading()
 
 
 class Server(ABC):
     """A server at ``place``: a path (with ``mode`` and ``owner``, a uid) or an address and a port
     (0: any).
 
-    ``busy`` is sent to a client for whom there is no place, ``parting`` to all clients at the end.
-    Other threads may call only ``start``, ``call``, ``end``, ``wait`` and ``close``.
+    ``busy_message`` is sent to a client for whom there is no place, ``parting_message`` to all
+    clients at the end. Other threads may call only ``start``, ``call``, ``end``, ``wait`` and
+    ``close``.
     """
 
-    busy = b""
-    parting = b""
+    busy_message = b""
+    parting_message = b""
 
     def __init__(
         self,
@@ -177,7 +179,7 @@ class Server(ABC):
         self._place, self._mode, self._owner = place, mode, owner
         self._hands: list[Hands] = []
         self._users = CountedUsers()
-        self._lookups = self.hands(f"{name}-users", LOOKUP_THREADS)
+        self._lookups = self.start_threads(f"{name}-users", LOOKUP_THREADS)
         self._ending = asyncio.Event()
         self._thread: threading.Thread | None = None
 
@@ -187,11 +189,11 @@ class Server(ABC):
     async def attend(self, client: ServerClient) -> None:
         """Serve a client until the connection ends. OSError if the connection has failed."""
 
-    async def beside(self) -> None:
+    async def run_beside(self) -> None:
         """Other work of the service in the server's thread. The server ends when this returns."""
         await self._ending.wait()
 
-    def hands(self, name: str, count: int = 1) -> Hands:
+    def start_threads(self, name: str, count: int = 1) -> Hands:
         """Start threads that live as long as the server."""
         self._hands.append(Hands(name, count))
         return self._hands[-1]
@@ -213,7 +215,7 @@ class Server(ABC):
     def start(self) -> None:
         """Listen until ``close``. OSError if the place cannot be bound."""
         self._listener = self._bind()
-        self._loop = asyncio.SelectorEventLoop(Resting(self.bounds.rest))
+        self._loop = asyncio.SelectorEventLoop(Resting(self.bounds.rest_factor))
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
@@ -278,7 +280,7 @@ class Server(ABC):
 
     async def _serve(self) -> None:
         self._listen()
-        beside = self._loop.create_task(self.beside())
+        beside = self._loop.create_task(self.run_beside())
         beside.add_done_callback(lambda _: self._ending.set())
         await self._ending.wait()
         if isinstance(self._place, Path):
@@ -286,7 +288,7 @@ class Server(ABC):
         self._let_in()  # a client in the queue would take the closed socket for a failure
         self._loop.remove_reader(self._listener)
         for client, task in self.clients.items():
-            client.push(self.parting)
+            client.push(self.parting_message)
             task.cancel()
         await asyncio.gather(*self.clients.values(), return_exceptions=True)
         if beside.done():
@@ -317,24 +319,27 @@ class Server(ABC):
             trusted = self.trusts(peer)
             refusal = self.refusal(peer)
             if not refusal and self._has_room(peer.uid, trusted=trusted):
-                client = ServerClient(link, peer, self.bounds.line, trusted=trusted)
-                if self.bounds.each and not trusted:
+                client = ServerClient(link, peer, self.bounds.max_line_bytes, trusted=trusted)
+                if self.bounds.max_per_user and not trusted:
                     client.user = self._users.cached(peer.uid)
                 self.clients[client] = task = self._loop.create_task(self._attend(client))
                 task.add_done_callback(lambda _: self._remove(client))
-                client.hear()  # a client that has asked cannot lose its place to a newer one
+                client.receive()  # a client that has asked cannot lose its place to a newer one
                 return
-            link.send(refusal or self.busy)
+            link.send(refusal or self.busy_message)
         link.close()
 
     def _has_room(self, uid: int, *, trusted: bool) -> bool:
         bounds = self.bounds
         if trusted:
-            return len(self.clients) < bounds.clients + bounds.kept
+            return len(self.clients) < bounds.max_clients + bounds.reserved_places
         untrusted = [client for client in self.clients if not client.trusted]
-        if bounds.each and self._places_of(uid, self._users.cached(uid)) >= bounds.each:
+        if (
+            bounds.max_per_user
+            and self._places_of(uid, self._users.cached(uid)) >= bounds.max_per_user
+        ):
             return False
-        return len(untrusted) < bounds.clients or self._send_silent_away(untrusted)
+        return len(untrusted) < bounds.max_clients or self._send_silent_away(untrusted)
 
     def _places_of(self, uid: int, user: int | None) -> int:
         return sum(
@@ -349,8 +354,8 @@ class Server(ABC):
         there was such a connection.
         """
         for client in clients:
-            client.hear()  # its request may have come just now
-            if not client.asked or client.user is None:
+            client.receive()  # its request may have come just now
+            if not client.has_request or client.user is None:
                 self.clients.pop(client).cancel()
                 return True
         return False
@@ -362,12 +367,14 @@ class Server(ABC):
         uid = client.peer.uid
         try:
             async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
-                client.user = await self._lookups.do(self._users.look_up, uid)
+                client.user = await self._lookups.call(self._users.look_up, uid)
         except TimeoutError:  # a directory server is silent: the client must gain no places by that
             client.user = NO_ACCOUNT
-        if self._places_of(uid, client.user) <= (self.bounds.each or self.bounds.clients):
+        if self._places_of(uid, client.user) <= (
+            self.bounds.max_per_user or self.bounds.max_clients
+        ):
             return True
-        client.push(self.busy)
+        client.push(self.busy_message)
         return False
 
     async def _attend(self, client: ServerClient) -> None:
@@ -392,7 +399,7 @@ class Hands:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._busy = self._threads = 0
 
-    async def do(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    async def call(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Call the function in one of the threads. Return its result or raise its error."""
         done: Future[T] = Future()
         # Work in the queue is always done, even if its caller is cancelled.

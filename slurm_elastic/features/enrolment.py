@@ -108,14 +108,16 @@ class Handing(Server):
     """The server of a ``Desk``. A machine beyond the client limit is rejected and retries."""
 
     def __init__(self, place: tuple[str, int], take: Take) -> None:
-        super().__init__("enrol", place, ServerBounds(clients=CLIENTS, line=MAX_LINE_BYTES))
-        self._take, self._taking = take, self.hands("enrol", THREADS)
+        super().__init__(
+            "enrol", place, ServerBounds(max_clients=CLIENTS, max_line_bytes=MAX_LINE_BYTES)
+        )
+        self._take, self._taking = take, self.start_threads("enrol", THREADS)
 
     async def attend(self, client: ServerClient) -> None:
         """Read a machine's key and send the answer: ``ok``, or why the key is refused."""
         answer = "no key"
         with contextlib.suppress(Exceeded):
-            line = (await client.line(LINE_TIMEOUT_S)).decode("ascii", "replace").strip()
+            line = (await client.read_line(LINE_TIMEOUT_S)).decode("ascii", "replace").strip()
             if _KEY.fullmatch(line):
-                answer = await self._taking.do(self._take, client.peer.address, line) or "ok"
+                answer = await self._taking.call(self._take, client.peer.address, line) or "ok"
         await client.send(f"{answer}\n".encode(), LINE_TIMEOUT_S)

@@ -135,12 +135,12 @@ class PrologServer(Server):
     ``stop`` is set or ``close`` is called.
     """
 
-    parting = f"go {_STOP_REASON}\n".encode()
+    parting_message = f"go {_STOP_REASON}\n".encode()
 
     def __init__(
         self, path: Path, slurm: Slurm, stop: threading.Event, times: PrologTimes | None = None
     ) -> None:
-        bounds = ServerBounds(clients=_MAX_DESCRIPTORS, line=MAX_LINE, backlog=4096)
+        bounds = ServerBounds(max_clients=_MAX_DESCRIPTORS, max_line_bytes=MAX_LINE, backlog=4096)
         super().__init__("prolog", path, bounds)
         self._stop = stop
         self._times = times or PrologTimes()
@@ -177,7 +177,7 @@ class PrologServer(Server):
 
     async def attend(self, client: ServerClient) -> None:
         """Serve one prolog: read its line, wait for its release, send the reason."""
-        line = await client.line(self._times.hello)
+        line = await client.read_line(self._times.hello)
         try:
             hello = msgspec.json.decode(line, type=_Hello)
             nodes = tuple(expand(hello.nodes))
@@ -193,7 +193,7 @@ class PrologServer(Server):
         self._waiting[number] = waiter, released
         self._changed.set()
         try:
-            reason = await client.meanwhile(released)
+            reason = await client.wait_for(released)
         except asyncio.CancelledError:
             _log_release(waiter, _STOP_REASON)
             raise
@@ -203,7 +203,7 @@ class PrologServer(Server):
         self._note_start()
         client.push(f"go {reason}\n".encode())
 
-    async def beside(self) -> None:
+    async def run_beside(self) -> None:
         """Read Slurm in a task of its own, and send signs of life however slowly Slurm answers."""
         reading = asyncio.get_running_loop().create_task(self._read())
         times, signed = self._times, time.monotonic()
@@ -219,7 +219,7 @@ class PrologServer(Server):
                     client.push(b".\n")
 
     async def _read(self) -> None:
-        hands = self.hands("prolog-read")
+        hands = self.start_threads("prolog-read")
         while True:
             self._changed.clear()
             if not self._waiting:
@@ -227,7 +227,7 @@ class PrologServer(Server):
             waiters = self._waiters()
             queue, self._queue_wanted = self._queue_wanted, False
             try:
-                verdicts = await hands.do(self._watch.round, waiters, queue=queue)
+                verdicts = await hands.call(self._watch.round, waiters, queue=queue)
             except SlurmError as error:
                 log.warning("Slurm cannot be read waiting=%d reason=%s", len(waiters), error)
             except Exception:

@@ -32,8 +32,8 @@ LINKS: list[socket.socket] = []
 class Echo(Server):
     """Answers each line by itself; ``bad`` breaks it, ``wait`` is answered when it may be."""
 
-    busy = b"busy\n"
-    parting = b"farewell\n"
+    busy_message = b"busy\n"
+    parting_message = b"farewell\n"
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Echo(Server):
         super().__init__(
             "echo",
             place,
-            ServerBounds(**{"clients": 8, "line": 100, **bounds}),
+            ServerBounds(**{"max_clients": 8, "max_line_bytes": 100, **bounds}),
             mode=mode,
             owner=owner,
         )
@@ -67,19 +67,19 @@ class Echo(Server):
 
     async def attend(self, client: ServerClient) -> None:
         self.peers.append(client.peer)
-        hands = self.hands("hands")
+        hands = self.start_threads("hands")
         while True:
             try:
-                line = await client.line(self.seconds)
+                line = await client.read_line(self.seconds)
             except Exceeded:
                 await client.send(b"too long\n", SECONDS)
                 return
             if line == b"bad":
                 raise ZeroDivisionError
             if line == b"wait":
-                waiting = asyncio.ensure_future(hands.do(self.go_on.wait, SECONDS))
+                waiting = asyncio.ensure_future(hands.call(self.go_on.wait, SECONDS))
                 try:
-                    await client.meanwhile(waiting, self.seconds)
+                    await client.wait_for(waiting, self.seconds)
                 except module.Gone:
                     self.gone.set()
                     raise
@@ -87,7 +87,7 @@ class Echo(Server):
                     line = b"later"
             await client.send(line * (8 << 20) if line == b"much" else line + b"\n", self.seconds)
 
-    async def beside(self) -> None:
+    async def run_beside(self) -> None:
         while not self.ending.is_set():
             await asyncio.sleep(0.01)
             if self.trouble:
@@ -163,14 +163,14 @@ def test_it_listens_before_the_host_has_the_address() -> None:
 
 
 def test_who_may_not_ask_is_told_so_before_a_word_and_costs_nothing(path: Path) -> None:
-    with serving(Echo(path, strangers=(ME,), clients=1)) as one:
+    with serving(Echo(path, strangers=(ME,), max_clients=1)) as one:
         links = [connect(path) for _ in range(50)]
         assert {said(link) for link in links} == {b"no\n"}
         assert one.peers == []
 
 
 def test_so_many_are_served_at_once_and_a_place_is_given_back(path: Path) -> None:
-    with serving(Echo(path, clients=2)):
+    with serving(Echo(path, max_clients=2)):
         links = [connect(path), connect(path)]
         assert [said(link, b"x\n") for link in links] == [b"x\n", b"x\n"]
         assert said(connect(path)) == b"busy\n"
@@ -179,10 +179,10 @@ def test_so_many_are_served_at_once_and_a_place_is_given_back(path: Path) -> Non
 
 
 def test_of_one_user_so_many_and_more_for_who_is_trusted(path: Path) -> None:
-    with serving(Echo(path, each=1)), connect(path) as first:
+    with serving(Echo(path, max_per_user=1)), connect(path) as first:
         assert said(first, b"x\n") == b"x\n"
         assert said(connect(path)) == b"busy\n"
-    with serving(Echo(path, clients=1, each=1, kept=1, trusted=(ME,))):
+    with serving(Echo(path, max_clients=1, max_per_user=1, reserved_places=1, trusted=(ME,))):
         links = [connect(path), connect(path)]
         assert [said(link, b"x\n") for link in links] == [b"x\n", b"x\n"]
         assert said(connect(path)) == b"busy\n"
@@ -192,7 +192,7 @@ def test_a_directory_server_that_hangs_gives_nobody_more_places(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LOOKUP_TIMEOUT_S", 0.1)
-    with serving(Echo(path, each=1)) as one:
+    with serving(Echo(path, max_per_user=1)) as one:
         one._users._has_account = lambda _uid: one.go_on.wait(SECONDS)
         with connect(path) as first:
             assert said(first, b"x\n") == b"x\n"
@@ -200,7 +200,7 @@ def test_a_directory_server_that_hangs_gives_nobody_more_places(
 
 
 def test_who_asks_nothing_gives_room_and_who_has_asked_does_not(path: Path) -> None:
-    with serving(Echo(path, clients=2)) as one, connect(path) as busy, connect(path) as silent:
+    with serving(Echo(path, max_clients=2)) as one, connect(path) as busy, connect(path) as silent:
         silent.sendall(b"half a requ")
         busy.sendall(b"wait\n")
         eventually(lambda: len(one.peers) == 2)
@@ -213,7 +213,7 @@ def test_who_asks_nothing_gives_room_and_who_has_asked_does_not(path: Path) -> N
 
 
 def test_a_request_has_so_many_bytes_and_seconds(path: Path) -> None:
-    with serving(Echo(path, line=10)):
+    with serving(Echo(path, max_line_bytes=10)):
         for length, answer in ((9, b"x" * 9 + b"\n"), (10, b"too long\n"), (5000, b"too long\n")):
             assert said(connect(path), b"x" * length + b"\n") == answer
         assert said(connect(path), b"x" * 11) == b"too long\n"
@@ -286,8 +286,8 @@ def test_a_thread_that_would_end_tells_its_caller_and_serves_the_next() -> None:
     async def ask() -> str:
         hands = module.Hands("hands", 1)
         with pytest.raises(RuntimeError, match="SystemExit: 3"):
-            await asyncio.wait_for(hands.do(sys.exit, 3), patience(SECONDS))
-        answer = await asyncio.wait_for(hands.do(str, 5), patience(SECONDS))
+            await asyncio.wait_for(hands.call(sys.exit, 3), patience(SECONDS))
+        answer = await asyncio.wait_for(hands.call(str, 5), patience(SECONDS))
         hands.close()
         return answer
 
@@ -422,13 +422,13 @@ def test_it_ends_by_what_is_beside_and_fails_by_it(
 def test_threads_are_as_many_as_are_needed_and_may_be(path: Path) -> None:
     class Slow(Echo):
         async def attend(self, client: ServerClient) -> None:
-            line = await client.line(SECONDS)
+            line = await client.read_line(SECONDS)
             begun = time.monotonic()
-            await hands[0].do(self.go_on.wait, SECONDS)
+            await hands[0].call(self.go_on.wait, SECONDS)
             await client.send(line + b"%d\n" % (time.monotonic() > begun), SECONDS)
 
     one = Slow(path)
-    hands = [one.hands("hand", 2)]
+    hands = [one.start_threads("hand", 2)]
     with serving(one):
         links = [connect(path) for _ in range(4)]
         for count, link in enumerate(links, 1):
@@ -448,13 +448,13 @@ def test_a_library_that_wants_to_exit_ends_no_hand_and_nobody_waits_for_ever(
 
     class Leaving(Echo):
         async def attend(self, client: ServerClient) -> None:
-            await client.line(SECONDS)
+            await client.read_line(SECONDS)
             with pytest.raises(RuntimeError, match="hand: SystemExit: 3"):
-                await hands[0].do(leave)
-            await client.send(b"%d\n" % await hands[0].do(lambda: 7), SECONDS)
+                await hands[0].call(leave)
+            await client.send(b"%d\n" % await hands[0].call(lambda: 7), SECONDS)
 
     one = Leaving(path)
-    hands = [one.hands("hand")]
+    hands = [one.start_threads("hand")]
     with serving(one):
         link = connect(path)
         link.sendall(b"x\n")

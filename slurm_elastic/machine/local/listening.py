@@ -29,7 +29,7 @@ _TOO_LONG = b'{"ok":false,"code":"InvalidRequest","message":"a request has 4 MiB
 class RootServer(Server):
     """Serves ``answer`` at ``path`` to the users ``uids``. Any other user gets NotPermitted."""
 
-    busy = b'{"ok":false,"code":"Busy","message":"too many clients at a time"}\n'
+    busy_message = b'{"ok":false,"code":"Busy","message":"too many clients at a time"}\n'
 
     def __init__(self, path: Path, uids: Set[int], answer: Callable[[bytes], bytes]) -> None:
         self._uids, self._answer = uids, answer
@@ -37,9 +37,9 @@ class RootServer(Server):
         path.parent.mkdir(parents=True, exist_ok=True)
         other_uids = sorted(uids - {0, os.getuid()})
         owner = other_uids[0] if len(other_uids) == 1 and os.getuid() == 0 else -1
-        bounds = ServerBounds(clients=MAX_CLIENTS, line=MAX_LINE_BYTES, backlog=64)
+        bounds = ServerBounds(max_clients=MAX_CLIENTS, max_line_bytes=MAX_LINE_BYTES, backlog=64)
         super().__init__(str(path), path, bounds, owner=owner)
-        self._answering = self.hands("answer", MAX_CLIENTS)
+        self._answering = self.start_threads("answer", MAX_CLIENTS)
 
     def refusal(self, peer: Peer) -> bytes:
         if peer.uid in self._uids:
@@ -56,8 +56,10 @@ class RootServer(Server):
         """Answer the client's lines until it closes the connection."""
         while True:
             try:
-                line = await client.line(IDLE_TIMEOUT_S)
+                line = await client.read_line(IDLE_TIMEOUT_S)
             except Exceeded:
                 await client.send(_TOO_LONG, IDLE_TIMEOUT_S)
                 return
-            await client.send(await self._answering.do(self._answer, line) + b"\n", IDLE_TIMEOUT_S)
+            await client.send(
+                await self._answering.call(self._answer, line) + b"\n", IDLE_TIMEOUT_S
+            )

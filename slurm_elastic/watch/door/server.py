@@ -27,20 +27,20 @@ _BROKEN = refused("slurm-elasticd could not answer this; its log has the error")
 class DoorLimits(ServerBounds, frozen=True, kw_only=True):
     """Limits of the door, besides those of ``ServerBounds``.
 
-    ``held``: bytes of answers that clients have not read yet; one user may have half of them.
-    ``request``, ``answer``, ``taking``: seconds until the request is complete, until its answer is
-    ready, and until the client has read it. ``rest``: after each answer a lane pauses for this
-    many times the answer's duration.
+    ``max_unread_bytes``: bytes of answers that clients have not read yet; one user may have half of
+    them. ``request_timeout_s``, ``answer_timeout_s``, ``delivery_timeout_s``: seconds until the
+    request is complete, until its answer is ready, and until the client has read it.
+    ``rest_factor``: after each answer a lane pauses for this many times the answer's duration.
     """
 
-    clients: int = 64
-    each: int = 4
-    kept: int = 8
-    rest: float = 3.0
-    held: int = 128 << 20
-    request: float = 5.0
-    answer: float = 30.0
-    taking: float = 20.0
+    max_clients: int = 64
+    max_per_user: int = 4
+    reserved_places: int = 8
+    rest_factor: float = 3.0
+    max_unread_bytes: int = 128 << 20
+    request_timeout_s: float = 5.0
+    answer_timeout_s: float = 30.0
+    delivery_timeout_s: float = 20.0
 
 
 class Door(Server):
@@ -50,7 +50,7 @@ class Door(Server):
     called if the door fails and will answer no more questions.
     """
 
-    busy = _BUSY
+    busy_message = _BUSY
 
     def __init__(
         self,
@@ -77,36 +77,36 @@ class Door(Server):
 
     async def attend(self, client: ServerClient) -> None:
         """Answer one question per connection."""
-        line = await client.line(self._limits.request)
+        line = await client.read_line(self._limits.request_timeout_s)
         answer = asyncio.get_running_loop().create_future()
         question = WaitingQuestion(client.peer, client.user, client.trusted, line, answer)
         lane = self._lanes[lane_of(line, trusted=client.trusted)]
         lane.add(question)
         try:
-            document = await client.meanwhile(answer, self._limits.answer)
+            document = await client.wait_for(answer, self._limits.answer_timeout_s)
         except TimeoutError:
             document = _BUSY
         finally:
             answer.cancel()
             lane.withdraw(question)
-        held = [(other.user, other.held) for other in self.clients]
-        if not may_hold(client.user, held, self._limits.held):
+        held = [(other.user, other.unsent_bytes) for other in self.clients]
+        if not may_hold(client.user, held, self._limits.max_unread_bytes):
             document = _BUSY
-        await client.send(document, self._limits.taking)
+        await client.send(document, self._limits.delivery_timeout_s)
 
-    async def beside(self) -> None:
+    async def run_beside(self) -> None:
         """Answer questions in all lanes."""
         await asyncio.gather(*(self._work(lane, turns) for lane, turns in self._lanes.items()))
 
     async def _work(self, lane: Lane, turns: FairTurns) -> None:
-        hands = self.hands(f"door-{lane}")
+        hands = self.start_threads(f"door-{lane}")
         while True:
             question = await turns.next()
-            document, took = await hands.do(self._timed_answer, question)
+            document, took = await hands.call(self._timed_answer, question)
             if not question.answer.done():
                 question.answer.set_result(document)
             # Pause, so that a flood of questions cannot take the daemon's processor.
-            await asyncio.sleep(min(self._limits.rest * took, 2.0))
+            await asyncio.sleep(min(self._limits.rest_factor * took, 2.0))
 
     def _timed_answer(self, question: WaitingQuestion) -> tuple[bytes, float]:
         """The answer, and its duration (s)."""

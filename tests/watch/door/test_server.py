@@ -98,7 +98,7 @@ sys.stdin.read()
 
 @needs.ROOT
 def test_hundreds_of_idle_connections_of_one_user_stop_nobody_else(open_path: Path) -> None:
-    patient = DoorLimits(request=SECONDS)
+    patient = DoorLimits(request_timeout_s=SECONDS)
     with (
         serving(open_path, bounds=patient) as path,
         subprocess.Popen(
@@ -140,7 +140,7 @@ def test_a_user_with_a_range_of_uids_has_the_places_of_one_user(open_path: Path)
         return b"%d" % go_on.wait(SECONDS) if line == b"slow" else line
 
     with (
-        serving(open_path, answer, DoorLimits(answer=SECONDS), nobody) as path,
+        serving(open_path, answer, DoorLimits(answer_timeout_s=SECONDS), nobody) as path,
         subprocess.Popen(
             [sys.executable, "-Es", "-c", AS_A_RANGE, str(path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -163,12 +163,12 @@ def doors() -> int:
 def test_the_bounds_are_as_the_manual_says() -> None:
     """docs/access.md."""
     bounds = DoorLimits()
-    assert (bounds.clients, bounds.each, bounds.request) == (64, 4, 5.0)
-    assert (bounds.line, bounds.rest) == (64 << 10, 3.0)
+    assert (bounds.max_clients, bounds.max_per_user, bounds.request_timeout_s) == (64, 4, 5.0)
+    assert (bounds.max_line_bytes, bounds.rest_factor) == (64 << 10, 3.0)
 
 
 def test_one_user_has_so_many_places_and_the_next_one_is_told(tmp_path: Path) -> None:
-    with serving(tmp_path, bounds=DoorLimits(each=2), trusts=nobody) as path:
+    with serving(tmp_path, bounds=DoorLimits(max_per_user=2), trusts=nobody) as path:
         idle = [connect(path), connect(path)]
         assert b"ask again in a moment" in ask(path, b"x")
         idle.pop().close()
@@ -201,7 +201,9 @@ def test_forecasts_and_costs_that_take_long_are_in_the_way_of_no_other_question(
             go_on.wait(SECONDS)
         return line
 
-    with serving(tmp_path, answer, DoorLimits(rest=0.0, answer=2 * SECONDS), nobody) as path:
+    with serving(
+        tmp_path, answer, DoorLimits(rest_factor=0.0, answer_timeout_s=2 * SECONDS), nobody
+    ) as path:
         slow = [connect(path) for _ in range(3)]
         for link, line in zip(slow, (PRICE, COST, PRICE), strict=True):
             link.sendall(line + b"\n")
@@ -225,7 +227,7 @@ def test_orders_of_the_trusted_wait_for_no_question_and_for_no_order_of_others(
             go_on.wait(SECONDS)
         return line
 
-    bounds = DoorLimits(rest=0.0, answer=2 * SECONDS)
+    bounds = DoorLimits(rest_factor=0.0, answer_timeout_s=2 * SECONDS)
     with serving(tmp_path, answer, bounds, lambda peer: trusts[0]) as path:
         slow = [connect(path) for _ in range(2)]
         for link, line in zip(slow, (FACTS, CHAIN), strict=True):
@@ -287,7 +289,7 @@ def test_users_have_turns_and_one_who_asks_much_waits_for_oneself(
         go_on.wait(SECONDS)
         return line
 
-    bounds = DoorLimits(rest=0.0, answer=2 * SECONDS)
+    bounds = DoorLimits(rest_factor=0.0, answer_timeout_s=2 * SECONDS)
     with (
         serving(open_path, answer, bounds, trusts) as path,
         subprocess.Popen(
@@ -319,7 +321,9 @@ def test_questions_of_who_has_gone_are_not_answered(tmp_path: Path) -> None:
         go_on.wait(SECONDS)
         return line
 
-    with serving(tmp_path, answer, DoorLimits(rest=0.0, answer=2 * SECONDS), nobody) as path:
+    with serving(
+        tmp_path, answer, DoorLimits(rest_factor=0.0, answer_timeout_s=2 * SECONDS), nobody
+    ) as path:
         first = connect(path)
         first.sendall(b"x\n")
         assert begun.acquire(timeout=SECONDS)
@@ -343,7 +347,7 @@ def test_who_waits_for_too_long_is_told_to_come_again(tmp_path: Path) -> None:
         go_on.wait(SECONDS)
         return line
 
-    with serving(tmp_path, answer, DoorLimits(rest=0.0, answer=0.2)) as path:
+    with serving(tmp_path, answer, DoorLimits(rest_factor=0.0, answer_timeout_s=0.2)) as path:
         assert b"ask again in a moment" in ask(path, b"x")
         go_on.set()
         until = time.monotonic() + SECONDS
@@ -370,7 +374,7 @@ def test_silent_connections_of_a_whole_range_of_uids_keep_nobody_from_asking(
     open_path: Path,
 ) -> None:
     """As a user has them whose own name spaces have a range of uids (subuid(5))."""
-    patient = DoorLimits(request=SECONDS)
+    patient = DoorLimits(request_timeout_s=SECONDS)
     with (
         serving(open_path, bounds=patient, trusts=nobody) as path,
         subprocess.Popen(
@@ -386,7 +390,7 @@ def test_silent_connections_of_a_whole_range_of_uids_keep_nobody_from_asking(
 
 
 def test_answers_that_nobody_takes_fill_no_memory(tmp_path: Path) -> None:
-    bounds = DoorLimits(taking=SECONDS, rest=0.0, held=1 << 20)
+    bounds = DoorLimits(delivery_timeout_s=SECONDS, rest_factor=0.0, max_unread_bytes=1 << 20)
     with serving(tmp_path, lambda _peer, line: line * (2 << 20), bounds) as path:
         stuck = connect(path)
         stuck.sendall(b"x\n")
