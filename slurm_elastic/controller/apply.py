@@ -254,7 +254,7 @@ class _Apply:
         for machine in self._machines(batch):
             ids_by_node.setdefault(machine.instance.node, []).append(machine.instance.id)
         self._launch(
-            [actions.Launch(node=n, past=tuple(ids), cause=cause_of[ids[0]])
+            [actions.Launch(node=n, machines_to_end_first=tuple(ids), cause=cause_of[ids[0]])
              for n, ids in ids_by_node.items()]
         )  # fmt: skip
 
@@ -278,7 +278,7 @@ class _Apply:
         unserved = [node for node in own_nodes if node not in served]
         # Ending machines took time. Slurm may no longer want some of the nodes, and we would buy
         # machines for them that run no job.
-        if any(a.past for a in batch):
+        if any(a.machines_to_end_first for a in batch):
             view = site.slurm.nodes(unserved) if unserved else {}
             unserved = [node for node in unserved if waits_for(view, node)]
         if request is None:
@@ -302,7 +302,7 @@ class _Apply:
         """
         site, cloud = self._site, self._cloud
         nodes = {a.node for a in batch}
-        past_ids = {id_ for a in batch for id_ in a.past}
+        past_ids = {id_ for a in batch for id_ in a.machines_to_end_first}
         # A machine may remain in the cloud that had the pool before. Only that cloud can end it.
         # While jobs run on it we buy no other machine for the node, because a slurmctld that was
         # killed may have forgotten that the node was up.

@@ -180,7 +180,7 @@ def rebuild_spec(site: Site, launch_row: Launch) -> LaunchSpec:
         offer=launch_row.offer,
         jobs=launch_row.jobs,
         alternatives=launch_row.alternatives,
-        again=True,
+        is_repeated=True,
         owner=launch_row.owner,
     )
     for describe in site.extensions.complete_spec:

@@ -154,7 +154,7 @@ def _provision_pool(
     refusals.record_collected()
     waiting: tuple[str, ...] = ()
     cause: AnyCause | None = None
-    if decided and decided.waiting and decided.cap:
+    if decided and decided.delayed_nodes and decided.cap:
         waiting, cause = _let_wait(site, request, decided, decided.cap, asked_at)
     served_or_waiting = served.union(waiting)
     missing = tuple(n for n in request.nodes if n not in served_or_waiting)
@@ -163,8 +163,8 @@ def _provision_pool(
     cause = (
         trouble or cause or (_explain_missing(request, missing, decided) if decided else NoOffers())
     )
-    spare = decided.spare if decided else 0
-    return Shortfall(request=request, nodes=missing, cause=cause, spare=spare), waiting
+    spare = decided.spare_nodes if decided else 0
+    return Shortfall(request=request, nodes=missing, cause=cause, spare_nodes=spare), waiting
 
 
 def _let_wait(
@@ -179,9 +179,11 @@ def _let_wait(
     if may_wait(asked_at, now, longest):
         cause = WaitsForTurn(cap=cap)
         # The request is served again every few seconds while its nodes wait.
-        if changed := site.recorder.find_changed(decided.waiting, "waiting", cause, request.id):
+        if changed := site.recorder.find_changed(
+            decided.delayed_nodes, "waiting", cause, request.id
+        ):
             record_launch_decision(site, request, changed, "waiting", cause)
-        return decided.waiting, None
+        return decided.delayed_nodes, None
     return (), TurnMissed(waited_s=now - (asked_at or now), timeout_s=longest, cap=cap)
 
 
@@ -212,7 +214,7 @@ def _decide_next_launch(
             keys=site.config.ranking,
             choices=provider.alternatives if isinstance(provider, Chooser) else 0,
         )  # fmt: skip
-        must_record = not is_ranking_recorded and not decided.waiting
+        must_record = not is_ranking_recorded and not decided.delayed_nodes
         if not decided.nodes:
             if must_record:
                 record_ranking(site, decided.placement, enough=False)
@@ -288,7 +290,7 @@ def subtract_launched(
 def _explain_missing(request: NodeRequest, missing: Sequence[str], decided: NextLaunch) -> AnyCause:
     """Return everything that prevented the last launch, as one cause."""
     groups = grouped((r.offer, r.cause) for r in decided.placement.rejected)
-    if not decided.spare:
+    if not decided.spare_nodes:
         return no_offer_serves(groups) if groups else NoOffers(cloud=request.pool.cloud)
     bounds = ((r.offer, r.bound) for r in decided.placement.ranked)
     bounded_groups = grouped((offer, bound) for offer, bound in bounds if bound is not None)
@@ -297,7 +299,7 @@ def _explain_missing(request: NodeRequest, missing: Sequence[str], decided: Next
         bounded=no_offer_serves(bounded_groups).groups,
         pool=request.pool.name,
         lacking=len(missing),
-        spare=decided.spare,
+        spare=decided.spare_nodes,
     )
 
 

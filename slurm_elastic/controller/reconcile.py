@@ -116,15 +116,15 @@ class Round:
     def _decide_repairs(self, snapshot: ClusterSnapshot) -> Sequence[Action]:
         """Return the repairs whose finding has stood for long enough."""
         site = self._site
-        view, patience = cloud_view(snapshot), snapshot.terms.patience
+        view, patience = cloud_view(snapshot), snapshot.terms.thresholds
         if site.monotonic() < site.repairs_allowed_from:
             # After a takeover slurmctld may have lost its last allocations and is about to request
             # the same nodes again. A machine that looks unneeded now must live until then.
             patience = replace(patience, grace=inf)
         repairs = due_repairs(view, patience, self._first_seen_at, site.monotonic())
-        self._first_seen_at = repairs.standing
-        if repairs.waiting:
-            log.error("deletions capped cloud=%s waiting=%d", self._cloud, repairs.waiting)
+        self._first_seen_at = repairs.found_since
+        if repairs.deferred_count:
+            log.error("deletions capped cloud=%s waiting=%d", self._cloud, repairs.deferred_count)
         return repairs.ready
 
     def _repair(self, repairs: Sequence[Action], snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -174,7 +174,7 @@ class Round:
         """Return the doubt about this round's list, or else the kept doubt of an earlier list, as a
         sentence. If this round's doubt has stood for long, keep it in the ledger.
         """
-        site, cloud, patience = self._site, self._cloud, snapshot.terms.patience
+        site, cloud, patience = self._site, self._cloud, snapshot.terms.thresholds
         problem = doubts[0].reason if doubts else review_lasting_doubt(site, snapshot)
         doubt = f"{cloud}: {problem}" if problem else None
         is_news = self._doubts.is_news(cloud, doubt)

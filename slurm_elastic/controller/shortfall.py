@@ -24,14 +24,14 @@ from slurm_elastic.state.audit_trail import job_subject
 
 
 class Shortfall(Struct, frozen=True, kw_only=True):
-    """The nodes of a request that get no machine, and the ``cause``. ``spare``: nodes that we could
-    still buy; they are too few for this job, which needs all its nodes at once.
+    """The nodes of a request that get no machine, and the ``cause``. ``spare_nodes``: nodes that we
+    could still buy; they are too few for this job, which needs all its nodes at once.
     """
 
     request: NodeRequest
     nodes: tuple[str, ...]
     cause: AnyCause
-    spare: int
+    spare_nodes: int
 
 
 def refuse_jobs(
@@ -63,7 +63,7 @@ def refuse_jobs(
         request = request_for(correlation, site.pools[name], pool_nodes, jobs)
         if name in shortfall_of:
             short = shortfall_of[name]
-            forced |= reject_nodes(site, request, pool_nodes, short.cause, spare=short.spare)
+            forced |= reject_nodes(site, request, pool_nodes, short.cause, spare=short.spare_nodes)
         else:
             site.record(
                 correlation,

@@ -80,14 +80,14 @@ def build_terms(site: Site, cloud: str) -> Terms:
         pool_of=site.pool_of,
         resume_timeout=timings.resume_timeout,
         suspend_timeout=config.suspend_timeout(settings),
-        patience=Thresholds(grace=timings.grace),
+        thresholds=Thresholds(grace=timings.grace),
         # Not shorter than the period of the rounds: a round must have seen the machine in service.
-        served=min(PROOF_AGE_S, max(idle, timings.reconcile)),
+        proven_after_s=min(PROOF_AGE_S, max(idle, timings.reconcile)),
         drain_terms=config.slurm.drain_terms,
         tells_addresses=settings.node_address == "provider",
         looks_names_up=site.looks_names_up,
-        first=cloud == next(iter(site.providers)),
-        keys=config.ranking,
+        is_first_cloud=cloud == next(iter(site.providers)),
+        offer_order=config.ranking,
     )
 
 

@@ -84,13 +84,13 @@ class Departures:
             return
         view = site.slurm.nodes(sorted({m.instance.node for m in machines}))
         step = next_step(departure, list(view.values()))
-        if step.leave:
+        if step.power_down:
             reason = f"{MAINTENANCE}{told(directive, site.now())}"[:200]
             # POWER_DOWN_ASAP: Slurm starts no new job on the node and waits for its jobs to end.
-            node_updates.power_down_when_idle(site.slurm, step.leave, reason)
-            site.record(OPERATORS, "leaving", step.leave, _cause(directive, site.now()))
+            node_updates.power_down_when_idle(site.slurm, step.power_down, reason)
+            site.record(OPERATORS, "leaving", step.power_down, _cause(directive, site.now()))
             log.info(
-                "leaving nodes=%s reason=%s", compress(step.leave), told(directive, site.now())
+                "leaving nodes=%s reason=%s", compress(step.power_down), told(directive, site.now())
             )
         if step.kept:
             self._record_once(
@@ -100,7 +100,7 @@ class Departures:
             power_down_and_requeue(
                 site, step.give_up, view, _cause(directive, site.now()), OPERATORS
             )
-        if step.press:
+        if step.hurry:
             self._notify_and_move(directive, step)
 
     def _finish(self, directive: Directive, departure: Departure) -> None:
@@ -126,7 +126,7 @@ class Departures:
         """Give ckptman a notice for each node once, and look after the jobs on the nodes."""
         site, now = self._site, self._site.now()
         drop_dir = site.config.state / DROPS
-        for node in step.press:
+        for node in step.hurry:
             if (directive.number, node) not in self._noticed:
                 # Without the directory ckptman never ran on this cluster.
                 with contextlib.suppress(FileNotFoundError):
@@ -137,8 +137,8 @@ class Departures:
                     )
                 self._noticed[directive.number, node] = now
         moves = self._moves()
-        for job in jobs_on(site.slurm.jobs(), step.press):
-            self._move(directive, job, moves, [n for n in step.press if n in job.nodes])
+        for job in jobs_on(site.slurm.jobs(), step.hurry):
+            self._move(directive, job, moves, [n for n in step.hurry if n in job.nodes])
 
     def _move(
         self,

@@ -203,10 +203,10 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     The call asks for a machine for each of ``nodes``. Fewer machines are a partial launch, and none
     is an error. The ``node`` of each returned machine says which node it serves. ``alternatives``:
     offers of the same cloud and market that may serve any node instead of ``offer``, best first.
-    Only a ``model.protocols.Chooser`` gets alternatives. ``again``: the same call may have been
-    made before, perhaps by an earlier process. ``owner``: the ``account`` and ``user`` of the jobs
-    if all have the same. ``enrol``: the word from which the machines' enrolment keys are derived
-    (``features.enrolment``).
+    Only a ``model.protocols.Chooser`` gets alternatives. ``is_repeated``: the same call may have
+    been made before, perhaps by an earlier process. ``owner``: the ``account`` and ``user`` of the
+    jobs if all have the same. ``enrol``: the word from which the machines' enrolment keys are
+    derived (``features.enrolment``).
     """
 
     generation: str
@@ -216,7 +216,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     jobs: tuple[int, ...] = ()
     alternatives: tuple[Offer, ...] = ()
     enrol: str = ""
-    again: bool = False
+    is_repeated: bool = False
     owner: dict[str, str] = field(default_factory=dict)
 
     @property

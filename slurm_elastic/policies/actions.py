@@ -214,12 +214,12 @@ class Abandon(OnLaunch, frozen=True, kw_only=True):
 
 class Launch(OnNode, frozen=True, kw_only=True):
     """Start a machine for a node that Slurm waits for and that has none. Its machines of an earlier
-    power-up (``past``) must end before.
+    power-up (``machines_to_end_first``) must end before.
     """
 
     kind: ClassVar[str] = "launch"
     patient: ClassVar[bool] = True
-    past: tuple[str, ...] = ()
+    machines_to_end_first: tuple[str, ...] = ()
 
 
 class FailNode(OnNode, frozen=True, kw_only=True):

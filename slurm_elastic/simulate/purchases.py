@@ -131,7 +131,7 @@ class Purchases:
                 request, gangs, names[:served], offers, scope, now, keys=self.keys
             )
             if not decided.nodes:
-                spare = decided.spare
+                spare = decided.spare_nodes
                 if pool not in self.refusals:
                     cause = shortfall(request, offers, scope, now, self.keys)
                     self.refusals[pool] = str(cause or "")

@@ -105,9 +105,9 @@ class Watchdog:
             verdict = overdue(
                 nodes, busy, candidates, standing_before, self._monotonic(), self._bound
             )
-            self._standing[cloud] = verdict.standing
-            if verdict.waiting:
-                log.error("deletions capped cloud=%s waiting=%d", cloud, verdict.waiting)
+            self._standing[cloud] = verdict.unneeded_since
+            if verdict.deferred_count:
+                log.error("deletions capped cloud=%s waiting=%d", cloud, verdict.deferred_count)
             if verdict.ready and silence_s >= self._bound.seconds:
                 self._end(cloud, provider, verdict.ready, instances)
 

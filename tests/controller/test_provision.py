@@ -412,12 +412,12 @@ def test_only_jobs_that_lack_a_node_of_this_round_fail(many: World) -> None:
         request=provision.request_for("r1", pool, ["m1"], {1: ["m1"]}),
         nodes=("m1",),
         cause=Quoted(text="full"),
-        spare=0,
+        spare_nodes=0,
     )
     jobs = {1: ["m1"], 2: ["m2", "m3"], 3: ["m4"]}
     found = shortfall.resolve_gangs(many.site, "pub", [short], ["m1", "m2"], jobs)
     assert (found.failed, found.refused) == ((1,), ("m1",))
-    assert found.kept == ("m2",)
+    assert found.serving == ("m2",)
 
 
 def test_a_job_that_never_fits_is_not_hurried_back(

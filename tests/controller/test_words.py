@@ -321,8 +321,11 @@ def test_a_machine_proves_its_pool_in_ten_minutes_or_the_time_that_it_may_be_idl
     timings = replace(world.config.timings, suspend_time=idle, reconcile=reconcile_)
     config = replace(world.config, timings=timings)
     site = Site.of(config, world.slurm, world.ledger, world.clouds, lambda: world.now)
-    assert build_terms(site, "pub").served == served
-    assert (build_terms(site, "onp").first, build_terms(site, "pub").first) == (True, False)
+    assert build_terms(site, "pub").proven_after_s == served
+    assert (build_terms(site, "onp").is_first_cloud, build_terms(site, "pub").is_first_cloud) == (
+        True,
+        False,
+    )
 
 
 def test_what_ended_within_a_day_is_read_where_a_pool_is_sick(world: World) -> None:

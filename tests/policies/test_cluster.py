@@ -58,7 +58,7 @@ HELD = f"{HOLD_MARK} no offer has room"
 TERMS = Terms(
     cloud="aws", clouds=frozenset({"aws", "gcp"}), pools={p.name: p for p in (AWS, OTHER)},
     pool_of={n: p for p in (AWS, OTHER) for n in p.nodes}, resume_timeout=600.0, suspend_timeout=30.0,
-    patience=Thresholds(), served=300.0, drain_terms=DrainTerms(),
+    thresholds=Thresholds(), proven_after_s=300.0, drain_terms=DrainTerms(),
 )  # fmt: skip
 OPTED = replace(TERMS, tells_addresses=True)
 NAMED = replace(TERMS, looks_names_up=True)

@@ -55,7 +55,7 @@ def test_idle_nodes_leave_first_and_no_more_than_may_be_away(
 ) -> None:
     """Two are on their way already. A node that a person has drained is theirs."""
     assert next_step(word, NODES) == NextStep(
-        leave=leave, press=press, give_up=give_up, kept=("theirs",), left=8
+        power_down=leave, hurry=press, give_up=give_up, kept=("theirs",), remaining_count=8
     )
 
 

@@ -62,11 +62,11 @@ def test_no_machine_is_kept_for_nobody_and_none_is_lost(
     todo = gangs(*case)
     names = {n for u in todo for n in u.nodes}
     settled = resolve(todo, had, POOLS)
-    parts = (settled.kept, settled.reassigned, settled.ended)
+    parts = (settled.serving, settled.reassigned, settled.ended)
     counted = [n for part in parts for n in part]
     assert sorted(counted) == sorted(had & names), "each machine has one fate"
     assert set(settled.refused) == (names - had) | set(settled.ended)
-    kept = set(settled.kept)
+    kept = set(settled.serving)
     for unit in todo:
         if not set(unit.nodes) <= had:
             assert unit.job is None or unit.job in settled.failed
@@ -123,7 +123,7 @@ def test_what_one_job_leaves_serves_the_next() -> None:
 def test_a_node_that_a_single_node_job_waits_for_too_is_kept_for_it() -> None:
     todo = gangs(NODES[:2], {1: ("n1", "n2"), 2: ("n1",)})
     settled = resolve(todo, {"n1"}, POOLS)
-    assert settled.kept == ("n1",)
+    assert settled.serving == ("n1",)
     assert settled.refused == ("n2",)
 
 

@@ -53,7 +53,7 @@ def test_all_nodes_go_to_the_best_offer_that_has_room() -> None:
     found = decide({1: ("n1", "n2"), 2: ("n3",)})
     assert found.nodes == ("n1", "n2", "n3")
     assert found.offers[0] is SPOT
-    assert (found.waiting, found.spare) == ((), 0)
+    assert (found.delayed_nodes, found.spare_nodes) == ((), 0)
 
 
 def test_what_has_a_machine_is_not_asked_for_again() -> None:
@@ -66,20 +66,20 @@ def test_a_job_that_cannot_be_had_whole_is_not_begun() -> None:
     assert found.nodes == ("n4",)
     assert found.placement.request.nodes == ("n4",), "ranked anew, for what is asked for"
     alone = decide({1: ("n1", "n2", "n3")}, (few,))
-    assert (alone.nodes, alone.spare) == ((), 2)
+    assert (alone.nodes, alone.spare_nodes) == ((), 2)
 
 
 def test_nodes_wait_for_their_turn_where_so_many_boot_already() -> None:
     scope = Scope(booting={"pool:burst": 2})
     found = decide({1: ("n1",)}, scope=scope, caps=(("pool:burst", 2),))
-    assert (found.nodes, found.waiting) == ((), ("n1",))
+    assert (found.nodes, found.delayed_nodes) == ((), ("n1",))
     assert str(found.cap) == "pool burst boots 2 at a time"
     some = decide({1: ("n1",), 2: ("n2",)}, scope=scope, caps=(("pool:burst", 3),))
     assert some.nodes == ("n1",)
 
 
 def test_an_api_that_starts_few_machines_is_waited_for_until_a_call_is_worth_it() -> None:
-    assert decide({1: ("n1", "n2")}, startable=1).waiting == ("n1", "n2")
+    assert decide({1: ("n1", "n2")}, startable=1).delayed_nodes == ("n1", "n2")
     assert decide({1: ("n1", "n2")}, startable=WORTH_A_CALL).nodes == ("n1", "n2")
 
 
@@ -96,7 +96,7 @@ def test_a_call_for_twenty_machines_is_worth_it(startable: int | None, nodes: in
         request, gangs(MANY, {}), (), (ON_DEMAND,), Scope(), 0.0, startable=startable
     )
     assert found.nodes == MANY[:nodes]
-    assert found.waiting == (() if nodes else MANY)
+    assert found.delayed_nodes == (() if nodes else MANY)
     assert found.cap == (None if nodes else StartsLimited(cloud="pub"))
 
 
@@ -108,7 +108,7 @@ def test_nodes_that_wait_for_their_turn_leave_the_rest_of_the_room() -> None:
     room = offer(Market.SPOT, 0.03, free=5)
     scope = Scope(booting={"pool:burst": 2})
     found = decide({1: ("n1", "n2")}, (room,), scope=scope, caps=(("pool:burst", 2),))
-    assert (found.waiting, found.spare) == (("n1", "n2"), 0), "of a request for two"
+    assert (found.delayed_nodes, found.spare_nodes) == (("n1", "n2"), 0), "of a request for two"
 
 
 def test_alternatives_are_of_the_same_market_and_could_serve_all() -> None:

@@ -1,4 +1,6 @@
-"""Repair decisions: the table of policies.repair.reconcile_rules, and what must never be decided."""
+"""Repair decisions: the table of policies.repair.reconcile_rules, and what must never be
+decided.
+"""
 
 from __future__ import annotations
 
@@ -342,9 +344,9 @@ def test_a_patient_repair_is_due_after_two_minutes() -> None:
     assert [a.kind for a in at_once.ready] == ["terminate"]
     orphan = view(OFF, listed=(SEEN,), tracked=(KNOWN,))
     first = due_repairs(orphan, Thresholds(), {}, 1000.0)
-    assert (first.ready, first.waiting) == ((), 0)
-    assert due_repairs(orphan, Thresholds(), first.standing, 1119.0).ready == ()
-    (due,) = due_repairs(orphan, Thresholds(), first.standing, 1120.0).ready
+    assert (first.ready, first.deferred_count) == ((), 0)
+    assert due_repairs(orphan, Thresholds(), first.found_since, 1119.0).ready == ()
+    (due,) = due_repairs(orphan, Thresholds(), first.found_since, 1120.0).ready
     assert due.kind == "terminate-orphan"
 
 
@@ -406,7 +408,7 @@ def test_machines_that_already_end_do_not_raise_how_many_may_be_lost_in_a_round(
     world = both(many(40, SILENT, 60), ending)
     due = due_repairs(world, Thresholds(grace=0.0), {}, 0.0)
     assert [a.kind for a in due.ready].count("end-missing") == 10
-    assert due.waiting == 30
+    assert due.deferred_count == 30
 
 
 def unpinged(one: CloudView, **changes: object) -> CloudView:

@@ -162,13 +162,13 @@ def node(name: str, *states: str) -> SlurmNode:
 )
 def test_any_other_state_is_a_doubt(states: tuple[str, ...]) -> None:
     nodes = {"n1": node("n1", *states)}
-    bound = Bound(seconds=0.0, looks=1)
-    assert overdue(nodes, (), [machine(1)], {}, 0.0, bound).standing == {}
+    bound = Bound(seconds=0.0, rounds=1)
+    assert overdue(nodes, (), [machine(1)], {}, 0.0, bound).unneeded_since == {}
 
 
 def test_a_node_that_slurm_does_not_list_or_a_job_is_on_is_a_doubt() -> None:
     nodes = {"n1": node("n1", "IDLE", "CLOUD", "POWERED_DOWN")}
-    bound = Bound(seconds=0.0, looks=1)
+    bound = Bound(seconds=0.0, rounds=1)
     assert overdue(nodes, (), [machine(2), machine(3, "")], {}, 0.0, bound).ready == ()
     assert overdue(nodes, ("n1",), [machine(1)], {}, 0.0, bound).ready == ()
     assert [a.subject for a in overdue(nodes, (), [machine(1)], {}, 0.0, bound).ready] == ["i-1"]
@@ -176,31 +176,31 @@ def test_a_node_that_slurm_does_not_list_or_a_job_is_on_is_a_doubt() -> None:
 
 def test_time_alone_is_not_enough_nor_are_looks() -> None:
     nodes = {"n1": node("n1", "IDLE", "CLOUD", "POWERED_DOWN")}
-    bound = Bound(seconds=100.0, looks=3)
+    bound = Bound(seconds=100.0, rounds=3)
     first = overdue(nodes, (), [machine(1)], {}, 0.0, bound)
-    second = overdue(nodes, (), [machine(1)], first.standing, 1000.0, bound)
+    second = overdue(nodes, (), [machine(1)], first.unneeded_since, 1000.0, bound)
     assert second.ready == ()
-    quick = overdue(nodes, (), [machine(1)], first.standing, 1.0, bound)
-    quick = overdue(nodes, (), [machine(1)], quick.standing, 2.0, bound)
+    quick = overdue(nodes, (), [machine(1)], first.unneeded_since, 1.0, bound)
+    quick = overdue(nodes, (), [machine(1)], quick.unneeded_since, 2.0, bound)
     assert quick.ready == ()
-    third = overdue(nodes, (), [machine(1)], second.standing, 1001.0, bound)
+    third = overdue(nodes, (), [machine(1)], second.unneeded_since, 1001.0, bound)
     assert [a.subject for a in third.ready] == ["i-1"]
 
 
 def test_a_whole_site_never_ends_in_one_look() -> None:
     nodes = {f"n{i}": node(f"n{i}", "IDLE", "CLOUD", "POWERED_DOWN") for i in range(100)}
     verdict = overdue(
-        nodes, (), [machine(i) for i in range(100)], {}, 0.0, Bound(seconds=0.0, looks=1)
+        nodes, (), [machine(i) for i in range(100)], {}, 0.0, Bound(seconds=0.0, rounds=1)
     )
-    assert (len(verdict.ready), verdict.waiting) == (20, 80)
+    assert (len(verdict.ready), verdict.deferred_count) == (20, 80)
 
 
 def test_what_its_cloud_is_ending_does_not_raise_how_many_may_end_in_one_look() -> None:
     nodes = {f"n{i}": node(f"n{i}", "IDLE", "CLOUD", "POWERED_DOWN") for i in range(100)}
     seen = [machine(i) for i in range(100)]
     seen[60:] = [replace(one, state=InstanceState.TERMINATED) for one in seen[60:]]
-    verdict = overdue(nodes, (), seen, {}, 0.0, Bound(seconds=0.0, looks=1))
-    assert (len(verdict.ready), verdict.waiting) == (12, 48)
+    verdict = overdue(nodes, (), seen, {}, 0.0, Bound(seconds=0.0, rounds=1))
+    assert (len(verdict.ready), verdict.deferred_count) == (12, 48)
 
 
 def test_each_machine_is_ended_for_its_own_cause(

@@ -56,13 +56,13 @@ class Gang(Struct, frozen=True, kw_only=True):
 class GangResult(Struct, frozen=True, kw_only=True):
     """The outcome for the nodes of a round.
 
-    ``kept``: nodes that serve whole gangs. ``reassigned``: nodes that stay up for another job of
+    ``serving``: nodes that serve whole gangs. ``reassigned``: nodes that stay up for another job of
     the round, which is requeued and starts on them. ``ended``: nodes that serve no job. All three
     have machines. ``refused``: nodes that go back to Slurm: the nodes without a machine, and the
     ended ones. ``failed``: jobs that did not get all their nodes.
     """
 
-    kept: tuple[str, ...]
+    serving: tuple[str, ...]
     reassigned: tuple[str, ...]
     ended: tuple[str, ...]
     refused: tuple[str, ...]
@@ -134,7 +134,7 @@ def resolve(
     ended = [n for n in names if n in served and n not in kept and n not in reassigned]
     ended_nodes = frozenset(ended)
     return GangResult(
-        kept=tuple(n for n in names if n in kept),
+        serving=tuple(n for n in names if n in kept),
         reassigned=tuple(n for n in names if n in reassigned),
         ended=tuple(ended),
         refused=tuple(n for n in names if n not in served or n in ended_nodes),

@@ -32,17 +32,17 @@ class NextLaunch(Struct, frozen=True, kw_only=True):
     """The next launch: ``nodes``, for ``jobs``, on the first of ``offers``.
 
     The other offers are alternatives of the same market, best first; each could serve all ``nodes``
-    within every bound. ``nodes`` is empty if no offer can serve, or if ``waiting`` nodes are
-    available but must wait for their turn to boot; ``cap`` is the bound then. ``spare``: how many
-    more nodes are available, but useless to this request because gangs need all their nodes.
+    within every bound. ``nodes`` is empty if no offer can serve, or if ``delayed_nodes`` nodes are
+    available but must wait for their turn to boot; ``cap`` is the bound then. ``spare_nodes``: how
+    many more nodes are available, but useless to this request because gangs need all their nodes.
     """
 
     placement: Placement
     nodes: tuple[str, ...] = ()
     jobs: tuple[int, ...] = ()
     offers: tuple[Offer, ...] = ()
-    spare: int = 0
-    waiting: tuple[str, ...] = ()
+    spare_nodes: int = 0
+    delayed_nodes: tuple[str, ...] = ()
     cap: BootCap | None = None
 
 
@@ -84,9 +84,11 @@ def next_launch(
         if at_once < allowed:
             allowed, cap = at_once, StartsLimited(cloud=request.pool.cloud)
     if nodes and not allowed:
-        return NextLaunch(placement=full_placement, spare=room - len(nodes), waiting=nodes, cap=cap)
+        return NextLaunch(
+            placement=full_placement, spare_nodes=room - len(nodes), delayed_nodes=nodes, cap=cap
+        )
     if not nodes:
-        return NextLaunch(placement=full_placement, spare=room)
+        return NextLaunch(placement=full_placement, spare_nodes=room)
     whole = tuple(nodes) == lacking_nodes
     # Fewer nodes wait for fewer jobs, so other rooms and other exclusions of spot may apply.
     placement = full_placement if whole else rank(part_of(request, nodes), offers, scope, now, keys)

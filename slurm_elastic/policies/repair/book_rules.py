@@ -173,7 +173,7 @@ def _sound_nodes(snapshot: ClusterSnapshot, pool: str) -> list[str]:
         m.instance.node
         for m in pool_machines
         if decided_at(m.instance) > last_failed_launch_at
-        and _service_s(m, snapshot.now) >= terms.served
+        and _service_s(m, snapshot.now) >= terms.proven_after_s
         and (_ended_by_slurm(m) or is_up(snapshot.nodes.get(m.instance.node), terms.drain_terms))
     ]
 

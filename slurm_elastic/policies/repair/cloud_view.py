@@ -26,16 +26,16 @@ from slurm_elastic.policies.nodes.pings import is_pinged
 class NodeState(Struct, frozen=True, gc=False):
     """The meaning of a node's states in Slurm.
 
-    ``phase``: where the node is between powered down and up; ``down``: Slurm has given it up;
-    ``answers``: it answers slurmctld (``is_answering``); ``unneeded``: no job needs its machine
-    (``is_unneeded``); ``ails``: why Slurm took it out of service, None if it did not.
+    ``phase``: where the node is between powered down and up; ``is_down``: Slurm has given it up;
+    ``is_answering``: it answers slurmctld (``is_answering``); ``is_unneeded``: no job needs its
+    machine (``is_unneeded``); ``illness``: why Slurm took it out of service, None if it did not.
     """
 
     phase: Phase
-    down: bool
-    answers: bool
-    unneeded: bool
-    ails: Ill | None
+    is_down: bool
+    is_answering: bool
+    is_unneeded: bool
+    illness: Ill | None
 
 
 def states_of(nodes: Mapping[str, SlurmNode], terms: DrainTerms) -> dict[str, NodeState]:

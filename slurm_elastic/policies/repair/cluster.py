@@ -39,7 +39,7 @@ def decide(snapshot: ClusterSnapshot, due: Iterable[Rule]) -> tuple[Action, ...]
 
 
 def _repairs(snapshot: ClusterSnapshot) -> Iterable[Action]:
-    return repairs(cloud_view(snapshot), snapshot.terms.patience)
+    return repairs(cloud_view(snapshot), snapshot.terms.thresholds)
 
 
 def cloud_view(snapshot: ClusterSnapshot) -> CloudView:

@@ -39,11 +39,11 @@ class Terms(Struct, frozen=True, kw_only=True):
     """The part of the configuration that a pass over one cloud needs.
 
     ``clouds``: all configured clouds. ``pools``, ``pool_of``: the pools of all clouds, by pool and
-    by node name. ``resume_timeout``, ``suspend_timeout`` (s). ``served``: how long a machine must
-    be in service to prove that its pool works (s). ``tells_addresses``: nodes get their addresses
-    from the provider. ``looks_names_up``: slurmctld looks up the names of nodes without an address.
-    ``first``: this cloud is the first configured one; its pass does the work of once per round.
-    ``keys``: the order of offers (``ranking.KEYS``).
+    by node name. ``resume_timeout``, ``suspend_timeout`` (s). ``proven_after_s``: how long a
+    machine must be in service to prove that its pool works (s). ``tells_addresses``: nodes get
+    their addresses from the provider. ``looks_names_up``: slurmctld looks up the names of nodes
+    without an address. ``is_first_cloud``: this cloud is the first configured one; its pass does
+    the work of once per round. ``offer_order``: the order of offers (``ranking.KEYS``).
     """
 
     cloud: str
@@ -52,13 +52,13 @@ class Terms(Struct, frozen=True, kw_only=True):
     pool_of: Mapping[str, Pool]
     resume_timeout: float
     suspend_timeout: float
-    patience: Thresholds
-    served: float
+    thresholds: Thresholds
+    proven_after_s: float
     drain_terms: DrainTerms
     tells_addresses: bool = False
     looks_names_up: bool = False
-    first: bool = False
-    keys: Sequence[str] = DEFAULT_KEYS
+    is_first_cloud: bool = False
+    offer_order: Sequence[str] = DEFAULT_KEYS
 
 
 class ClusterSnapshot(Struct, frozen=True, kw_only=True, dict=True):

@@ -22,17 +22,17 @@ OURS = "slurm-elastic:"
 class NextStep(Struct, frozen=True, kw_only=True):
     """The next step of a departure, as node names.
 
-    ``leave``: power these down after their jobs; Slurm starts no new job there. ``press``: leaving
-    nodes whose jobs must be moved. ``give_up``: nodes that boot; their jobs lose nothing by
-    starting elsewhere. ``kept``: nodes that a person drained, who decides about them. ``left``: how
-    many nodes have not left yet.
+    ``power_down``: power these down after their jobs; Slurm starts no new job there. ``hurry``:
+    leaving nodes whose jobs must be moved. ``give_up``: nodes that boot; their jobs lose nothing by
+    starting elsewhere. ``kept``: nodes that a person drained, who decides about them.
+    ``remaining_count``: how many nodes have not left yet.
     """
 
-    leave: tuple[str, ...]
-    press: tuple[str, ...]
+    power_down: tuple[str, ...]
+    hurry: tuple[str, ...]
     give_up: tuple[str, ...]
     kept: tuple[str, ...]
-    left: int
+    remaining_count: int
 
 
 def next_step(departure: Departure, nodes: Sequence[SlurmNode]) -> NextStep:
@@ -51,13 +51,13 @@ def next_step(departure: Departure, nodes: Sequence[SlurmNode]) -> NextStep:
     chosen = candidates[:room]
     boots = [n for n in nodes if phase(n) is Phase.POWERING_UP] if departure.aggressive else []
     return NextStep(
-        leave=tuple(n.name for n in chosen),
-        press=tuple(n.name for n in (*leaving, *chosen) if is_busy(n))
+        power_down=tuple(n.name for n in chosen),
+        hurry=tuple(n.name for n in (*leaving, *chosen) if is_busy(n))
         if departure.aggressive
         else (),
         give_up=tuple(n.name for n in boots[: max(room - len(chosen), 0)]),
         kept=tuple(n.name for n in drained_by_person),
-        left=len(nodes),
+        remaining_count=len(nodes),
     )
 
 

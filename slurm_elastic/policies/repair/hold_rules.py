@@ -50,7 +50,7 @@ def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
             ):
                 yield Release(node=node, hold=CAPACITY, cause=HoldNotInLedger())
     # No cloud has these nodes, so only the first cloud's pass releases them, once per round.
-    for exclusion in snapshot.exclusions if snapshot.terms.first else ():
+    for exclusion in snapshot.exclusions if snapshot.terms.is_first_cloud else ():
         if exclusion.kind in hold_kinds and exclusion.scope not in snapshot.terms.pool_of:
             yield Release(node=exclusion.scope, hold=exclusion.kind, cause=NodeOfNoPool())
 
@@ -68,7 +68,7 @@ def _pool_holds(
     request = NodeRequest(id="holds", pool=pool, nodes=nodes)
     launches = serving(
         request, snapshot.offers.get(pool.name, ()), snapshot.scopes[pool.name], snapshot.now,
-        snapshot.terms.keys,
+        snapshot.terms.offer_order,
     )  # fmt: skip
     room = sum(launch.room for launch in launches)
     machines = {m.instance.node for m in snapshot.own_machines if m.is_wanted}

@@ -56,7 +56,7 @@ def cap(live: int) -> int:
 
 def is_heard(view: CloudView, node: SlurmNode) -> bool:
     """Whether slurmctld has the node up and answering, and its address is not another machine's."""
-    return view.states[node.name].answers and node.name not in view.at_others
+    return view.states[node.name].is_answering and node.name not in view.at_others
 
 
 def answers(

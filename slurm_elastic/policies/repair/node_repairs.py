@@ -74,15 +74,15 @@ def of_nodes(view: CloudView, *, pings_count: bool) -> list[Action]:
 def _in_order(view: CloudView, node: SlurmNode) -> bool:
     """Whether Slurm has neither taken the node out of service nor given it up."""
     state = view.states[node.name]
-    return state.ails is None and not state.down
+    return state.illness is None and not state.is_down
 
 
 def _by_node_state(view: CloudView, node: SlurmNode) -> Action | None:
     """The action that follows from the node's states in Slurm alone, whatever the cloud says."""
     state = view.states[node.name]
-    if state.ails is not None:
-        return _ill(node, state.ails)
-    if state.down:
+    if state.illness is not None:
+        return _ill(node, state.illness)
+    if state.is_down:
         return _down(node, state.phase)
     return _powered_down(node) if state.phase is Phase.POWERED_DOWN else None
 

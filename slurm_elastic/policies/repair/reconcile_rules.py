@@ -185,7 +185,7 @@ def _machine(
         return _to_be_started(view, machine, state) or _stopped(view, machine, node, listing)
     if node is None:
         return _unlisted(view, machine, patience)
-    if view.states[node.name].unneeded:
+    if view.states[node.name].is_unneeded:
         return TerminateOrphan(machine=machine.id, cause=NodePoweredDown())
     if machine.double_of:
         return TerminateDouble(

@@ -15,14 +15,14 @@ from slurm_elastic.policies.repair.reconcile_rules import repairs
 
 
 class DueRepairs(Struct, frozen=True, kw_only=True):
-    """``ready``: repairs to carry out now. ``waiting``: how many more the cap leaves for the next
-    round. ``standing``: since when each patient finding has stood (monotonic s), by kind and
-    subject.
+    """``ready``: repairs to carry out now. ``deferred_count``: how many more the cap leaves for the
+    next round. ``found_since``: since when each patient finding has stood (monotonic s), by kind
+    and subject.
     """
 
     ready: tuple[Action, ...]
-    waiting: int
-    standing: Mapping[tuple[str, str], float]
+    deferred_count: int
+    found_since: Mapping[tuple[str, str], float]
 
 
 def due_repairs(
@@ -35,7 +35,7 @@ def due_repairs(
     # Machines that already end must not raise the cap.
     serving = sum(not machine.suspending for machine in view.tracked)
     ready, waiting = limit_disruption(ready, serving)
-    return DueRepairs(ready=ready, waiting=waiting, standing=standing)
+    return DueRepairs(ready=ready, deferred_count=waiting, found_since=standing)
 
 
 def debounce(

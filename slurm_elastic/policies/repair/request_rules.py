@@ -52,7 +52,9 @@ def _resume(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) -
         elif name in served:
             yield Drop(node=name, cause=AlreadyServed())
         else:
-            yield Launch(node=name, past=tuple(past.get(name, ())), cause=AskedBySlurm())
+            yield Launch(
+                node=name, machines_to_end_first=tuple(past.get(name, ())), cause=AskedBySlurm()
+            )
 
 
 def _is_past(machine: Machine, long_ago: float) -> bool:

@@ -22,24 +22,24 @@ class Bound(Struct, frozen=True, kw_only=True):
     """The time (s) and the number of looks in a row after which an unneeded machine may end."""
 
     seconds: float
-    looks: int = 3
+    rounds: int = 3
 
 
 class Standing(Struct, frozen=True, kw_only=True):
     """Since when (monotonic s), and in how many looks in a row, a machine has been unneeded."""
 
     since: float
-    looks: int = 1
+    rounds: int = 1
 
 
 class Unneeded(Struct, frozen=True, kw_only=True):
-    """``ready``: end these now. ``waiting``: how many the cap leaves for the next look.
-    ``standing``: pass this to the next look as ``before``.
+    """``ready``: end these now. ``deferred_count``: how many the cap leaves for the next look.
+    ``unneeded_since``: pass this to the next look as ``before``.
     """
 
     ready: tuple[TerminateOrphan, ...]
-    waiting: int
-    standing: Mapping[str, Standing]
+    deferred_count: int
+    unneeded_since: Mapping[str, Standing]
 
 
 def overdue(
@@ -73,12 +73,14 @@ def overdue(
         )
         for machine in unneeded_machines
         if now - (standing_since := standing[machine.id]).since >= bound.seconds
-        and standing_since.looks >= bound.looks
+        and standing_since.rounds >= bound.rounds
     ]
     # Machines that already end must not raise the cap.
     limit = cap(sum(machine.state not in _ENDING for machine in listed))
     return Unneeded(
-        ready=tuple(ready[:limit]), waiting=max(len(ready) - limit, 0), standing=standing
+        ready=tuple(ready[:limit]),
+        deferred_count=max(len(ready) - limit, 0),
+        unneeded_since=standing,
     )
 
 
@@ -103,4 +105,4 @@ def _at_work(nodes: Mapping[str, SlurmNode]) -> Set[str]:
 def _next(before: Standing | None, now: float) -> Standing:
     if before is None:
         return Standing(since=now)
-    return Standing(since=before.since, looks=before.looks + 1)
+    return Standing(since=before.since, rounds=before.rounds + 1)

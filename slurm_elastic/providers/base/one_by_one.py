@@ -3,7 +3,7 @@
 A launch looks for machines that carry its generation, and creates the missing ones one after the
 other. If the cloud's listings may lag behind, the launch waits (``unconfirmed``). A node for which
 the launch has had a machine gets no second one. After a restart the process knows earlier launches
-only from listings, so ``LaunchSpec.again`` makes it wait.
+only from listings, so ``LaunchSpec.is_repeated`` makes it wait.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class UnconfirmedOrders:
     """The times of orders that no listing has shown yet, by launch and node. Thread-safe.
 
     ``lag`` (s): how long after the end of its order a machine may be missing from listings. The
-    orders of an earlier process are not known. A launch that it began (``LaunchSpec.again``) counts
-    as ordered at the latest possible time, which is when this process started.
+    orders of an earlier process are not known. A launch that it began (``LaunchSpec.is_repeated``)
+    counts as ordered at the latest possible time, which is when this process started.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_ordered_at")}
@@ -74,7 +74,7 @@ class UnconfirmedOrders:
         """Raise UnsettledError if machines of the ``missing`` nodes may exist although no listing
         shows them.
         """
-        earliest = self._process_began if spec.again else float("-inf")
+        earliest = self._process_began if spec.is_repeated else float("-inf")
         now = self._clock()
         with self._lock:
             ordered_at = {

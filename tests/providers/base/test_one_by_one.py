@@ -1,4 +1,6 @@
-"""Machines that are ordered one a call: none twice, none forgotten, and what a refusal stands for."""
+"""Machines that are ordered one a call: none twice, none forgotten, and what a refusal stands
+for.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def spec_for(nodes: tuple[str, ...], generation: str, *, again: bool = False) ->
         price=0.1, cpus=2, memory=4096,
     )  # fmt: skip
     pool = Pool(name="p", cloud="c", nodes=NODES, cpus=2, real_memory=3000)
-    return LaunchSpec(generation=generation, pool=pool, nodes=nodes, offer=offer, again=again)
+    return LaunchSpec(generation=generation, pool=pool, nodes=nodes, offer=offer, is_repeated=again)
 
 
 # launching

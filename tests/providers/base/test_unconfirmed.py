@@ -39,7 +39,7 @@ def spec(generation: str = "g1", *, again: bool = False) -> LaunchSpec:
         market=Market.RESERVED, price=0.0, cpus=2, memory=4096,
     )  # fmt: skip
     pool = Pool(name="p", cloud="nebula", nodes=NODES, cpus=2, real_memory=3000)
-    return LaunchSpec(generation=generation, pool=pool, nodes=NODES, offer=offer, again=again)
+    return LaunchSpec(generation=generation, pool=pool, nodes=NODES, offer=offer, is_repeated=again)
 
 
 def order(orders: UnconfirmedOrders, *nodes: str, error: Exception | None = None) -> None:
