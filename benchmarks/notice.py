@@ -252,7 +252,7 @@ def buy(ledger: Ledger, count: int) -> None:
     )  # fmt: skip
     now = time.time()
     launch = f"g{now * 1000:013.0f}-bench"  # the machines' age is counted from this time
-    ledger.launches.intend(
+    ledger.launches.record_intent(
         LaunchSpec(generation=launch, pool=pool, nodes=nodes, offer=offer), "r1", now
     )
     machines = [
@@ -262,7 +262,7 @@ def buy(ledger: Ledger, count: int) -> None:
         )
         for n in range(count)
     ]  # fmt: skip
-    ledger.machines.launched(launch, machines, now)
+    ledger.machines.record_launch(launch, machines, now)
 
 
 def jobs(count: int) -> list[SlurmJob]:

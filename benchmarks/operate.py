@@ -227,8 +227,8 @@ def fill(path: Path, machines: int) -> None:
     ]  # fmt: skip
     ledger = Ledger(path)
     spec = LaunchSpec(generation="g1", pool=pool, nodes=names, offer=offer)
-    ledger.launches.intend(spec, "r1", now - 3600)
-    ledger.machines.launched("g1", instances, now - 3590)
+    ledger.launches.record_intent(spec, "r1", now - 3600)
+    ledger.machines.record_launch("g1", instances, now - 3590)
     ledger.decisions.record(
         Decision(
             at=now - 3590, correlation="r1", kind="launched", subjects=(*names, "job:1"),

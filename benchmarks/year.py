@@ -108,9 +108,9 @@ class Year:
             )
             for i, name in enumerate(names)
         )  # fmt: skip
-        self.ledger.launches.intend(spec, f"r{number}", now)
-        self.ledger.machines.launched(spec.generation, found, now + 2)
-        self.ledger.machines.registered("pub", [one.id for one in found], now + 90)
+        self.ledger.launches.record_intent(spec, f"r{number}", now)
+        self.ledger.machines.record_launch(spec.generation, found, now + 2)
+        self.ledger.machines.record_registration("pub", [one.id for one in found], now + 90)
         subjects = (*names, *(f"job:{job}" for job in jobs[:REQUEST]))
         self.ledger.decisions.record(*told(self.offers, subjects, f"r{number}", now))
         self.ledger.usage.write(list(runs(names, jobs, now)))
@@ -119,8 +119,8 @@ class Year:
     def end(self, found: Sequence[Instance], now: float) -> None:
         """Slurm has suspended them."""
         ids, cause = [one.id for one in found], SuspendedBySlurm()
-        self.ledger.machines.suspending("pub", ids, cause, now)
-        self.ledger.machines.ended("pub", ids, cause, now + 5)
+        self.ledger.machines.record_ending("pub", ids, cause, now)
+        self.ledger.machines.record_end("pub", ids, cause, now + 5)
         nodes = tuple(one.node for one in found)
         self.ledger.decisions.record(
             Decision(at=now, correlation="s", kind="terminated", subjects=nodes, cause=cause)

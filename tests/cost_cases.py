@@ -61,13 +61,15 @@ def book(path: Path) -> Ledger:
     ledger = Ledger(path)
     for node in ("pub1", "pub2", "pub3"):
         ledger.machines.adopt(machine(node, T, 0.36), "burst", T)
-        ledger.machines.registered("aws", [f"i-{node}"], T + 60)
-        ledger.machines.suspending(
+        ledger.machines.record_registration("aws", [f"i-{node}"], T + 60)
+        ledger.machines.record_ending(
             "aws", [f"i-{node}"], Quoted(text="suspended by Slurm"), T + 3500
         )
-        ledger.machines.ended("aws", [f"i-{node}"], Quoted(text="suspended by Slurm"), T + 3600)
+        ledger.machines.record_end(
+            "aws", [f"i-{node}"], Quoted(text="suspended by Slurm"), T + 3600
+        )
     ledger.machines.adopt(machine("op1", T, 0.0, "own", Market.RESERVED), "rack", T)
-    ledger.machines.registered("own", ["i-op1"], T + 1)
+    ledger.machines.record_registration("own", ["i-op1"], T + 1)
     ledger.usage.write(
         (
             ChargedRun(job=7, begin=T + 60, end=T + 1060, label="7", user="ann", uid=65534,

@@ -92,12 +92,14 @@ def general_pool() -> Pool:
 
 def buy(ledger: Ledger, generation: str, pool: Pool, bought: Offer, at: float, **ids: str) -> None:
     """Machines with these ids by node, launched at ``at``."""
-    ledger.launches.intend(spec(generation, tuple(ids), pool, bought), f"req-{generation}", at)
+    ledger.launches.record_intent(
+        spec(generation, tuple(ids), pool, bought), f"req-{generation}", at
+    )
     machines = [
         instance(id_, node, generation, InstanceState.RUNNING, at, "10.0.0.9", bought)
         for node, id_ in ids.items()
     ]
-    ledger.machines.launched(generation, machines, at + 1)
+    ledger.machines.record_launch(generation, machines, at + 1)
 
 
 def busy_ledger(path: Path) -> Ledger:
@@ -124,13 +126,13 @@ def busy_ledger(path: Path) -> Ledger:
         pub4="i-0cccccccccccccc04",
         pub5="i-0ccccccccccccccc5",
     )
-    ledger.machines.suspending(
+    ledger.machines.record_ending(
         "aws", ["i-0cccccccccccccc04"], Quoted(text="suspended by Slurm"), T0 + 3650
     )
-    ledger.machines.ended(
+    ledger.machines.record_end(
         "aws", ["i-0ccccccccccccccc5"], Quoted(text="suspended by Slurm"), T0 + 2000
     )
-    ledger.launches.intend(spec("g5", ("pub6",), general, spot, (46,)), "req-g5", NOW - 5)
+    ledger.launches.record_intent(spec("g5", ("pub6",), general, spot, (46,)), "req-g5", NOW - 5)
     ledger.exclusions.add(
         Exclusion(
             kind=COOL_DOWN,

@@ -184,9 +184,9 @@ def test_whatever_ran_where_all_keys_sum_to_the_ledgers_charge(
                 | {"id": f"i-{number}", "generation": f"g-{number}"}
             )
             ledger.machines.adopt(one, "rack" if node == "op1" else "burst", T)
-            ledger.machines.registered(cloud, [one.id], T + begin + up)
+            ledger.machines.record_registration(cloud, [one.id], T + begin + up)
             if over:
-                ledger.machines.ended(cloud, [one.id], Quoted(text="over"), T + begin + length)
+                ledger.machines.record_end(cloud, [one.id], Quoted(text="over"), T + begin + length)
         ledger.usage.write([
             ChargedRun(job=n, begin=T + begin, end=None if length is None else T + begin + length,
                 label=str(n), user=who, uid=1, account=who, partition=who, shares=((nodes, part),))
@@ -208,8 +208,8 @@ def test_a_job_uses_a_machine_no_longer_than_that_was_there(tmp_path: Path) -> N
     config = configfile.load(config_file(tmp_path))
     with closing(Ledger(config.state / "ledger.db")) as ledger:
         ledger.machines.adopt(machine("pub1", T, 0.36), "burst", T)
-        ledger.machines.registered("aws", ["i-pub1"], T + 5)
-        ledger.machines.ended("aws", ["i-pub1"], Quoted(text="taken away"), T + 20)
+        ledger.machines.record_registration("aws", ["i-pub1"], T + 5)
+        ledger.machines.record_end("aws", ["i-pub1"], Quoted(text="taken away"), T + 20)
         ledger.usage.write([
             ChargedRun(job=7, begin=T + 10, end=T + 50, label="7", user="ann", uid=1, account="physics",
                 partition="aws", shares=(("pub1", 1_000_000),)),
@@ -225,7 +225,7 @@ def test_a_machine_that_was_paid_before_the_span_alone_is_charged_nothing(tmp_pa
     config = configfile.load(config_file(tmp_path))
     with closing(Ledger(config.state / "ledger.db")) as ledger:
         ledger.machines.adopt(machine("pub1", T, 0.36), "burst", T)
-        ledger.machines.ended("aws", ["i-pub1"], Quoted(text="idle"), T + 600)
+        ledger.machines.record_end("aws", ["i-pub1"], Quoted(text="idle"), T + 600)
         books = read_books(config, ledger, T + 610, None, T + 3600)
     assert [one.instance.id for one in books.machines] == ["i-pub1"]
     assert list(charges(books)) == []

@@ -93,8 +93,8 @@ class Named:
                 node, at = f"pub{name}", float(START + begin)
                 one = replace(machine(node, at, PRICE), id=f"i-{name}", generation=f"g-{name}")
                 ledger.machines.adopt(one, "burst", at)
-                ledger.machines.registered("aws", [one.id], at + 120)
-                ledger.machines.ended(
+                ledger.machines.record_registration("aws", [one.id], at + 120)
+                ledger.machines.record_end(
                     "aws", [one.id], Quoted(text="idle"), float(START + self.ended[name])
                 )
         ledger.usage.write([

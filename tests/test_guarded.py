@@ -72,12 +72,12 @@ pytestmark = pytest.mark.usefixtures("guarded")
 def test_the_ledger(tmp_path: Path, kind: Any) -> None:
     ledger = kind(tmp_path / "ledger.db")
     ledger.refresh()
-    ledger.machines.read_whole("c", 4.0)
-    ledger.launches.intend(spec(), "r1", 5.0)
+    ledger.machines.record_whole_list("c", 4.0)
+    ledger.launches.record_intent(spec(), "r1", 5.0)
     with ledger.together():
-        ledger.launches.intend(spec(), "r1", 5.0)
+        ledger.launches.record_intent(spec(), "r1", 5.0)
     assert len(ledger.state().launches) == 1
-    ledger.launches.failed(spec().generation, "no", 6.0)
+    ledger.launches.record_failure(spec().generation, "no", 6.0)
     ledger.health.beat("somebody", 1.0, 1)
     ledger.check()
     ledger.give_up(OSError("broken"))
@@ -97,7 +97,7 @@ def test_clouds_that_are_read_whole_are_noted_in_turn(tmp_path: Path) -> None:
 
     ledger: Any = Ledger(tmp_path / "ledger.db")
     ledger.machines._clouds_read = Read()
-    ledger.machines.read_whole("c", 4.0)
+    ledger.machines.record_whole_list("c", 4.0)
     assert ledger.machines.clouds_read() == {"c"}
     ledger.close()
 

@@ -37,7 +37,7 @@ GENERATION = spec().generation
 def ledger(tmp_path: Path) -> Any:
     made: Any = Ledger(tmp_path / "ledger.db")
     made.store.lock = Watched(threading.RLock)
-    made.launches.intend(spec(), "r1", 5.0)
+    made.launches.record_intent(spec(), "r1", 5.0)
     yield made
     made.close()
 
@@ -67,7 +67,7 @@ def test_a_launch_that_is_answered_meanwhile_is_open_or_has_its_machine(
     daemon = Ledger(tmp_path / "ledger.db") if is_other_process else ledger
 
     def answer() -> None:
-        daemon.machines.launched(GENERATION, [instance()], 6.0)
+        daemon.machines.record_launch(GENERATION, [instance()], 6.0)
 
     other, select = Meanwhile(lock, answer), ledger.store.select
     sql, _ = ledger.store._read[tables[1]]
@@ -95,7 +95,7 @@ def test_reads_that_belong_together_are_of_one_moment(
     reader = Ledger(tmp_path / "ledger.db", read_only=read_only)
     with reader.moment():
         assert reader.machines.live() == ()
-        ledger.machines.launched(GENERATION, [instance()], 6.0)
+        ledger.machines.record_launch(GENERATION, [instance()], 6.0)
         assert len(reader.launches.open()) == 1
     assert (len(reader.machines.live()), reader.launches.open()) == (1, ())
     reader.close()
@@ -103,7 +103,7 @@ def test_reads_that_belong_together_are_of_one_moment(
 
 def test_reads_of_one_moment_refuse_a_write_that_would_be_lost(ledger: Any) -> None:
     writes: tuple[Callable[[], object], ...] = (
-        lambda: ledger.machines.launched(GENERATION, [instance()], 6.0),
+        lambda: ledger.machines.record_launch(GENERATION, [instance()], 6.0),
         lambda: ledger.health.beat("somebody", 1.0, 1),
         lambda: ledger.decisions.record(
             Decision(at=1.0, correlation="c", kind="k", subjects=(), cause=Quoted(text="r"))
@@ -112,7 +112,7 @@ def test_reads_of_one_moment_refuse_a_write_that_would_be_lost(ledger: Any) -> N
     for write in writes:
         with pytest.raises(RuntimeError, match="a write inside of reads"), ledger.moment():
             write()
-    ledger.machines.launched(GENERATION, [instance()], 6.0)
+    ledger.machines.record_launch(GENERATION, [instance()], 6.0)
     assert len(ledger.machines.live()) == 1
 
 
@@ -139,10 +139,10 @@ class Read(frozenset[str]):
 
 
 def test_two_clouds_that_were_read_at_once_are_both_known(ledger: Any) -> None:
-    other = Meanwhile(ledger.store.lock, lambda: ledger.machines.read_whole("b", 5.0))
+    other = Meanwhile(ledger.store.lock, lambda: ledger.machines.record_whole_list("b", 5.0))
     ledger.machines._clouds_read = Read()
     Read.add = other
-    ledger.machines.read_whole("a", 5.0)
+    ledger.machines.record_whole_list("a", 5.0)
     other.end()
     assert ledger.machines.clouds_read() == {"a", "b"}
 

@@ -63,7 +63,7 @@ def test_the_sum_is_that_of_each_lease(
             leases.append((price, T + begin, end))
             ledger.machines.adopt(machine(number, price, T + begin), "pool", T)
             if end is not None:
-                ledger.machines.ended("aws", [f"i-{number}"], Quoted(text="over"), end)
+                ledger.machines.record_end("aws", [f"i-{number}"], Quoted(text="over"), end)
         found = ledger.books.dollars("aws", T + since, T, unit)
         ledger.close()
     assert found == pytest.approx(sum(cost(one, T + since, T, unit) for one in leases))
@@ -92,6 +92,6 @@ def test_the_simulator_bills_a_machine_from_its_launch_as_the_ledger_does(
     assert found.figures.cost == pytest.approx(dollars)
     ledger = Ledger(tmp_path / "ledger.db")
     ledger.machines.adopt(machine(1, 1.0, T), "pool", T)
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T + 3000)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="idle"), T + 3000)
     assert ledger.books.dollars("aws", T, T + 9000, unit) == pytest.approx(dollars)
     ledger.close()

@@ -126,7 +126,7 @@ def catalogue_of_a_cloud(place: Path) -> Path:
 def backup_of_the_journal(place: Path) -> Path:
     path = place / "ledger.db"
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec(), "r", 5.0)
+        ledger.launches.record_intent(spec(), "r", 5.0)
     backup.export([(path, LEDGER)], place / "backup")
     return place / "backup"
 
@@ -167,7 +167,7 @@ def test_a_line_of_the_journal_is_synced_before_the_view_has_it(
     tmp_path: Path, synced: Synced
 ) -> None:
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
-        ledger.launches.intend(spec(), "r", 5.0)
+        ledger.launches.record_intent(spec(), "r", 5.0)
     journal = tmp_path / "journal" / "ledger-000001.jsonl"
     assert synced.files[-1] == journal.read_bytes()
     assert journal.name in synced.names[str(journal.parent)]

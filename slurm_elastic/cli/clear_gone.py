@@ -30,9 +30,9 @@ def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) ->
     launches = [row for row in launches if meant & {row.generation, row.cloud}]
     cause = CountedAsGone(uid=os.getuid())
     for machine in machines:
-        ledger.machines.ended(machine.instance.cloud, [machine.instance.id], cause, now)
+        ledger.machines.record_end(machine.instance.cloud, [machine.instance.id], cause, now)
     for row in launches:
-        ledger.launches.failed(row.generation, str(cause), now)
+        ledger.launches.record_failure(row.generation, str(cause), now)
     lines = (*(_machine(m) for m in machines), *(_launch(row) for row in launches))
     nodes = [m.instance.node for m in machines] + [n for row in launches for n in row.nodes]
     nodes_changed = tuple(dict.fromkeys(n for n in nodes if n))

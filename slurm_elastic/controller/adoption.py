@@ -84,7 +84,7 @@ def _record_ended(site: Site, instance: Instance) -> None:
     if any((m.instance.cloud, m.instance.id) == (instance.cloud, instance.id) for m in machines):
         return
     _write_row(site, instance, 0.0)
-    site.ledger.machines.ended(instance.cloud, [instance.id], _UNADOPTED, site.now())
+    site.ledger.machines.record_end(instance.cloud, [instance.id], _UNADOPTED, site.now())
     site.record(CORRELATION, "ended", [instance.node], _UNADOPTED)
 
 

@@ -189,7 +189,7 @@ class _Apply:
         retry_launches(self._site, batch, self._snapshot.listed or ())
 
     def _note_read(self, _: Sequence[actions.NoteRead]) -> None:
-        self._site.ledger.machines.read_whole(self._cloud, self._site.now())
+        self._site.ledger.machines.record_whole_list(self._cloud, self._site.now())
 
     def _register(self, batch: Sequence[actions.Register]) -> None:
         record_registered(self._site, self._cloud, batch)
@@ -234,12 +234,14 @@ class _Apply:
         nodes = self._nodes_of(batch)
         for cause in dict.fromkeys(a.cause for a in batch):
             ids = [a.machine for a in batch if a.cause == cause]
-            self._site.ledger.machines.ended(self._cloud, ids, cause, self._site.now())
+            self._site.ledger.machines.record_end(self._cloud, ids, cause, self._site.now())
             self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], cause)
 
     def _abandon(self, batch: Sequence[actions.Abandon]) -> None:
         for action in batch:
-            self._site.ledger.launches.failed(action.generation, action.reason, self._site.now())
+            self._site.ledger.launches.record_failure(
+                action.generation, action.reason, self._site.now()
+            )
 
     def _terminate(self, batch: Sequence[actions.OnMachine]) -> None:
         cause_of = {a.machine: a.cause for a in batch}

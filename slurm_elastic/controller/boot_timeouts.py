@@ -201,7 +201,7 @@ class BootTimeouts:
         ):
             # Write the intent now, before the worker runs: until then a round would take these
             # machines for booting ones and could record their registration.
-            site.ledger.machines.suspending(
+            site.ledger.machines.record_ending(
                 late.cloud, [m.instance.id for m in machines], cause, site.now()
             )
             # The cloud's worker makes the call, because this thread must not wait for a slow cloud.

@@ -74,7 +74,7 @@ def record_registrations(site: Site, cloud: str) -> None:
 def record_registered(site: Site, cloud: str, registered: Sequence[Register]) -> None:
     """Record that the nodes of these machines came up."""
     if registered:
-        site.ledger.machines.registered(cloud, [a.machine for a in registered], site.now())
+        site.ledger.machines.record_registration(cloud, [a.machine for a in registered], site.now())
 
 
 def reopen_pools(site: Site, reopened: Sequence[ReopenPool]) -> None:

@@ -202,7 +202,7 @@ def read_payer_spending(config: Config, ledger: Ledger, now: float) -> dict[str,
         charged(
             paid
             for name, lease in leases.items()
-            for paid in ledger.books.paid(name, since, now, lease)
+            for paid in ledger.books.cost_by_payers(name, since, now, lease)
         )
         for since in begin_of_day_and_month(now)
     )

@@ -36,7 +36,7 @@ def terminate(
     ids = [m.instance.id for m in machines]
     nodes = [m.instance.node for m in machines]
     reach("suspend.before-intent")
-    site.ledger.machines.suspending(cloud, ids, cause, site.now())
+    site.ledger.machines.record_ending(cloud, ids, cause, site.now())
     reach("suspend.after-intent")
     try:
         site.providers[cloud].terminate(ids)
@@ -60,7 +60,7 @@ def terminate(
     # For the other machines this answer proves nothing: the cloud accepted an earlier request, too,
     # and the deletion failed. They have ended when their cloud no longer lists them.
     at_once = [m for m in machines if m.is_wanted and m.instance.state not in OFF]
-    site.ledger.machines.ended(cloud, [m.instance.id for m in at_once], cause, site.now())
+    site.ledger.machines.record_end(cloud, [m.instance.id for m in at_once], cause, site.now())
     reach("suspend.after-result")
     log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
     _record_if_changed(site, correlation, "terminated", machines, cause)

@@ -117,7 +117,7 @@ def launch(
     for on_answer in site.extensions.on_answer:
         on_answer(spec.generation, spec.pool.name)
     with site.ledger.together():
-        site.ledger.machines.launched(spec.generation, instances, site.now())
+        site.ledger.machines.record_launch(spec.generation, instances, site.now())
         if record_started is not None:
             record_started(instances)
     reach("launch.after-result")
@@ -244,7 +244,7 @@ def _handle_refusal(
     # The cloud has answered. Close the intent first: if a later step failed with the intent open,
     # no other offer would be tried, and every round would repeat this same launch.
     if not stays_open:
-        site.ledger.launches.failed(spec.generation, str(error), site.now())
+        site.ledger.launches.record_failure(spec.generation, str(error), site.now())
     try:
         _cool_down(site, spec, error)
     except sqlite3.Error:  # the ledger can store nothing, so nothing may be bought either

@@ -28,10 +28,10 @@ def confirm_launches(
     """Close open launches with the machines that the cloud's list shows for them."""
     for action in batch:
         launched = [i for i in listed if i.generation == action.generation]
-        row = site.ledger.launches.known(action.generation)
+        row = site.ledger.launches.require(action.generation)
         for on_answer in site.extensions.on_answer:
             on_answer(row.generation, row.pool)
-        site.ledger.machines.launched(action.generation, launched, site.now())
+        site.ledger.machines.record_launch(action.generation, launched, site.now())
         site.record(CORRELATION, "confirmed", [i.node for i in launched], action.cause)
 
 

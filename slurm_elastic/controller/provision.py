@@ -235,7 +235,7 @@ def _decide_next_launch(
         reach("launch.before-intent")
         if must_record:
             record_ranking(site, decided.placement, enough=True)
-        site.ledger.launches.intend(spec, request.id, now)
+        site.ledger.launches.record_intent(spec, request.id, now)
     return decided, spec
 
 

@@ -213,7 +213,7 @@ def take_snapshot(
         read_whole=terms.cloud in state.read_whole,
         writable=state.writable,
         slurmd_timeout=site.slurm.slurmd_timeout(),
-        answered=ledger.launches.finished(missing) if missing else {},
+        answered=ledger.launches.finish_times(missing) if missing else {},
         recent=ledger.machines.live(ended_since=now - DAY_S) if sick else (),
         drains=state.drains,
         stopped=state.stopped,

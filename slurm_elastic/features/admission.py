@@ -92,8 +92,8 @@ def _record_payers(
     shares_by_node = {
         n: node_shares for n, node_shares in shares(nodes, jobs, payer_of).items() if node_shares
     }
-    site.ledger.books.want(shares_by_node, site.now())
+    site.ledger.books.record_payers(shares_by_node, site.now())
     stale_before = site.now() - site.config.resume_timeout(site.clouds[cloud])
-    site.ledger.books.want_for_nobody(
+    site.ledger.books.delete_payers(
         [node for node in nodes if node not in shares_by_node], stale_before
     )

@@ -211,7 +211,7 @@ class Autoscaler(Part):
         covered_jobs = frozenset(now.covered)
         uncovered = [job for job in now.queue if job.id not in covered_jobs] or now.queue
         payer_shares = parts((payer_of.get(j.id, ""), j.nodes * max(j.times, 1)) for j in uncovered)
-        self._site.ledger.books.want(dict.fromkeys(nodes, payer_shares), self._site.now())
+        self._site.ledger.books.record_payers(dict.fromkeys(nodes, payer_shares), self._site.now())
 
     def tell_jobs(
         self, group: str, queue: Sequence[PendingJob], reason: str, *, has_starts: bool

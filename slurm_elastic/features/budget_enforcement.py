@@ -42,7 +42,7 @@ def enforce(
     queue = {job.id: job for job in jobs}
     missing_jobs = [job for job in rows if job not in queue]
     if missing_jobs:
-        site.ledger.deferred.let_back(missing_jobs)
+        site.ledger.deferred.forget(missing_jobs)
     queued_rows = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
     # Use the job's present account, because its user may have changed it since the deferral.
     bars = {job.id: barring(over, job.account, job.user) for job in jobs}
@@ -155,7 +155,7 @@ def _restore(site: Site, queued_rows: Sequence[tuple[Deferral, SlurmJob]], now: 
         row.job for row, job in queued_rows if "PENDING" not in job.states and not row.partitions
     ]
     if started:
-        site.ledger.deferred.let_back(started)
+        site.ledger.deferred.forget(started)
     pending = [(row, job) for row, job in queued_rows if "PENDING" in job.states]
     lists: dict[tuple[str, ...], list[SlurmJob]] = {}
     begins: dict[float, list[SlurmJob]] = {}
@@ -172,7 +172,7 @@ def _restore(site: Site, queued_rows: Sequence[tuple[Deferral, SlurmJob]], now: 
         refused |= change_pending(site, same_value_jobs, begin_in=seconds)
     jobs = [job for _, job in pending if job.id not in refused]
     if jobs:
-        site.ledger.deferred.let_back([job.id for job in jobs])
+        site.ledger.deferred.forget([job.id for job in jobs])
         reason = "its account and user may start new machines again"
         site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], reason)
         log.info("let back jobs=%s reason=%s", [job.label for job in jobs], reason)

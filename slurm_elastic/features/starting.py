@@ -143,7 +143,7 @@ def _intend(
                 machine.instance.generation, ""
             ),
         )
-        return site.ledger.stops.start(row, machine, now)
+        return site.ledger.stops.record_start(row, machine, now)
 
 
 class _Answer(NamedTuple):
@@ -197,7 +197,7 @@ def _give_up(site: Site, machine: Machine, disk: float, answer: _Answer, correla
     instance, cause = machine.instance, CannotBeStarted(error=answer.error or "")
     log.warning("start refused node=%s id=%s error=%s", instance.node, instance.id, answer.error)
     price = instance.price if answer.ran else disk
-    site.ledger.stops.start_refused(instance.cloud, instance.id, price, cause, site.now())
+    site.ledger.stops.record_start_refusal(instance.cloud, instance.id, price, cause, site.now())
     terminate(site, instance.cloud, [machine], cause, correlation)
 
 
@@ -235,7 +235,7 @@ def runs_again(site: Site, snapshot: ClusterSnapshot, running: Sequence[actions.
     cause_by_id = {a.machine: a.cause for a in running}
     for instance in snapshot.listed or ():
         if instance.id in cause_by_id:
-            site.ledger.stops.runs_again(instance, site.now())
+            site.ledger.stops.record_running(instance, site.now())
             site.record(CORRELATION, "runs-again", (instance.node,), cause_by_id[instance.id])
 
 
@@ -246,5 +246,5 @@ def end_stopped(site: Site, snapshot: ClusterSnapshot, ends: Sequence[actions.En
     for cause in dict.fromkeys(a.cause for a in ends):
         doomed = [machines[a.machine] for a in ends if a.cause == cause if a.machine in machines]
         ids = [m.instance.id for m in doomed]
-        site.ledger.stops.end(cloud, ids, cause, site.now())
+        site.ledger.stops.record_ending_of_stopped(cloud, ids, cause, site.now())
         terminate(site, cloud, doomed, cause, CORRELATION)

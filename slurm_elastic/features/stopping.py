@@ -147,7 +147,7 @@ def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) 
         return []
     ids = [m.instance.id for m in machines]
     reach("stop.before-intent")
-    site.ledger.stops.stopping(cloud, ids, _IDLE, site.now())
+    site.ledger.stops.record_stopping(cloud, ids, _IDLE, site.now())
     reach("stop.after-intent")
     return stop_again(site, cloud, machines, correlation)
 
@@ -165,7 +165,7 @@ def stop_again(
     except ProviderError as error:
         cause = CannotBeStopped(error=str(error))
         log.warning("not stopped nodes=%s error=%s", compress(nodes), error)
-        site.ledger.stops.failed(cloud, ids, cause)
+        site.ledger.stops.record_stop_failure(cloud, ids, cause)
         site.record(correlation, "stop-refused", nodes, cause)
         return list(machines)
     except Exception:
@@ -192,7 +192,7 @@ def has_stopped(site: Site, cloud: str, machines: Sequence[Machine], correlation
     prices = {id_: pool.stopped_price if pool else 0.0 for id_, pool in pools.items()}
     nodes = [m.instance.node for m in machines]
     with site.ledger.together():
-        site.ledger.stops.done(cloud, prices, site.now())
+        site.ledger.stops.record_stopped(cloud, prices, site.now())
         site.record(correlation, "stopped", nodes, _IDLE)
     log.info("stopped request=%s nodes=%s reason=%s", correlation, compress(nodes), _IDLE)
 
@@ -216,7 +216,7 @@ def repeat_stop(site: Site, snapshot: ClusterSnapshot, stops: Sequence[actions.S
     machines = find_machines_to_act_on(site, cloud, stops)
     if error := site.ledger.end_only:
         ids = [m.instance.id for m in machines]
-        site.ledger.stops.failed(cloud, ids, CannotBeStopped(error=error))
+        site.ledger.stops.record_stop_failure(cloud, ids, CannotBeStopped(error=error))
         refused = machines
     else:
         refused = stop_again(site, cloud, machines, CORRELATION)

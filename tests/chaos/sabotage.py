@@ -45,7 +45,7 @@ class _Unsynced:
 
 def intents_unwritten(_stage: Any) -> None:
     """The cloud is called first."""
-    real, write = Machines.launched, Launches.intend
+    real, write = Machines.record_launch, Launches.record_intent
 
     def launched(self: Any, generation: str, instances: Any, now: float) -> None:
         spec, request = _specs.pop(generation)
@@ -55,7 +55,7 @@ def intents_unwritten(_stage: Any) -> None:
     def intend(self: Any, spec: Any, request: str, now: float) -> None:
         _specs[spec.generation] = (spec, request)
 
-    Launches.intend, Machines.launched = intend, launched  # type: ignore[method-assign]
+    Launches.record_intent, Machines.record_launch = intend, launched  # type: ignore[method-assign]
 
 
 _specs: dict[str, tuple[Any, str]] = {}
@@ -83,7 +83,7 @@ def an_old_suspend_ends_a_new_machine(_stage: Any) -> None:
 
 def ended_without_an_end(_stage: Any) -> None:
     """The books go on paying for machines that have ended."""
-    Machines.ended = lambda *args: None  # type: ignore[method-assign]
+    Machines.record_end = lambda *args: None  # type: ignore[method-assign]
 
 
 def orphans_stay(_stage: Any) -> None:
@@ -101,7 +101,7 @@ def launched_again(_stage: Any) -> None:
     def launch(site: Any, spec: Any, request: str, **more: Any) -> Any:
         answer = real(site, spec, request, **more)
         if answer.outcome.value == "in doubt":
-            site.ledger.launches.failed(spec.generation, "no answer", site.now())
+            site.ledger.launches.record_failure(spec.generation, "no answer", site.now())
         return answer
 
     provision.launch = launch
@@ -109,12 +109,12 @@ def launched_again(_stage: Any) -> None:
 
 def stopped_machines_cost_nothing(_stage: Any) -> None:
     """Their disks are paid all the same."""
-    real = StopRows.done
+    real = StopRows.record_stopped
 
     def done(self: Any, cloud: str, prices: Any, now: float) -> None:
         real(self, cloud, dict.fromkeys(prices, 0.0), now)
 
-    StopRows.done = done  # type: ignore[method-assign]
+    StopRows.record_stopped = done  # type: ignore[method-assign]
 
 
 def stopped_machines_stay(_stage: Any) -> None:

@@ -68,9 +68,10 @@ SHORT = 60.0
 
 
 class Stage:
-    """``note`` keeps the trace, ``struck`` counts what went wrong by kind, ``skew`` (s) is how wrong
-    the head's clock is, ``losing`` how many of slurmctld's requests to come are lost, by kind, ``kept`` whether its pools kept
-    stopped machines at first. Everything else is as in tests.controller.world.
+    """``note`` keeps the trace, ``struck`` counts what went wrong by kind, ``skew`` (s) is how
+    wrong the head's clock is, ``losing`` how many of slurmctld's requests to come are lost, by
+    kind, ``kept`` whether its pools kept stopped machines at first. Everything else is as in
+    tests.controller.world.
     """
 
     def __init__(
@@ -283,12 +284,12 @@ class Stage:
         if self.pair is None or self.pair.books.acts(sched.current.owner):
             self.ledger = ledger
         for part, name, judge in (
-            (ledger.machines, "suspending", self.books.watched),
-            (ledger.launches, "intend", self.books.intended),
-            (ledger.launches, "failed", self.books.given_up),
-            (ledger.stops, "stopping", self.books.watched),
-            (ledger.stops, "start", self.books.to_be_started),
-            (ledger.stops, "start_refused", self.books.refused),
+            (ledger.machines, "record_ending", self.books.watched),
+            (ledger.launches, "record_intent", self.books.intended),
+            (ledger.launches, "record_failure", self.books.given_up),
+            (ledger.stops, "record_stopping", self.books.watched),
+            (ledger.stops, "record_start", self.books.to_be_started),
+            (ledger.stops, "record_start_refusal", self.books.refused),
         ):
             setattr(part, name, self._judged(ledger, judge, getattr(part, name)))
         Daemon(
@@ -566,8 +567,8 @@ class Stage:
         return any(pool.stopped for pool in self.config.pools)
 
     def asked(self, node: str) -> float:
-        """Since when (s of the run) the node is in its phase: of one whose power-up Slurm has forgotten,
-        and asked for again, the first time.
+        """Since when (s of the run) the node is in its phase: of one whose power-up Slurm has
+        forgotten, and asked for again, the first time.
         """
         return self.forgotten.get(node, self.since[node])
 

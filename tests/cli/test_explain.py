@@ -102,7 +102,7 @@ def test_a_job_has_the_machines_on_which_it_was_in_its_order(
     for number, at, ended in ((1, 0, 50), (2, 4000, 5100), (3, 5110, 6000), (4, 6100, None)):
         buy(ledger, f"h{number}", general, offer(), T0 + at, pub7=f"i-7{number}")
         if ended:
-            ledger.machines.ended(
+            ledger.machines.record_end(
                 "aws", [f"i-7{number}"], Quoted(text="suspended by Slurm"), T0 + ended
             )
     buy(ledger, "h8", general, offer(), T0 + 5000, pub8="i-81")
@@ -125,7 +125,7 @@ def test_a_job_has_the_machines_on_which_it_was_in_its_order(
 
 def test_a_run_that_only_slurm_and_the_moves_know_counts(ledger: Ledger, tmp_path: Path) -> None:
     buy(ledger, "h7", general_pool(), offer(), T0 + 4000, pub7="i-71")
-    ledger.machines.ended("aws", ["i-71"], Quoted(text="suspended by Slurm"), T0 + 4200)
+    ledger.machines.record_end("aws", ["i-71"], Quoted(text="suspended by Slurm"), T0 + 4200)
     buy(ledger, "h8", general_pool(), offer(), T0 + 4300, pub7="i-72")
     move = migration_of(61, uid=1)
     run = replace(move.run, nodes=("pub7",), started=T0 + 4100)

@@ -26,8 +26,8 @@ def state(tmp_path: Path) -> Path:
     place.mkdir()
     config_file(place)
     with closing(Ledger(place / "ledger.db")) as ledger:
-        ledger.launches.intend(spec(), "r", T0)
-        ledger.machines.launched("g1", [instance()], T0 + 1)
+        ledger.launches.record_intent(spec(), "r", T0)
+        ledger.machines.record_launch("g1", [instance()], T0 + 1)
     with closing(CheckpointState(place / "checkpoints.db")) as checkpoints:
         checkpoints.count({"a": 2.0})
     return place
@@ -55,7 +55,7 @@ def test_another_head_goes_on_with_an_export(
     assert "start the services now" in capsys.readouterr().out
     assert known(other) == known(state) == (["i-1"], {"a": 2.0})
     with closing(Ledger(other / "ledger.db")) as ledger:
-        ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + 9)
+        ledger.machines.record_end("aws", ["i-1"], Quoted(text="idle"), T0 + 9)
     assert known(other)[0] == []
 
 
@@ -65,7 +65,7 @@ def test_newer_facts_are_lost_only_where_that_is_said(
     kept = str(tmp_path / "kept.jsonl")
     assert run(state, "export", kept) == 0
     with closing(Ledger(state / "ledger.db")) as ledger:
-        ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + 9)
+        ledger.machines.record_end("aws", ["i-1"], Quoted(text="idle"), T0 + 9)
     assert run(state, "import", kept) == 1
     assert "what only this head knows would be lost" in capsys.readouterr().err
     assert known(state)[0] == []

@@ -95,7 +95,7 @@ class Bed:
             state=InstanceState.RUNNING, launched=now, address=address,
         )  # fmt: skip
         self.ledger.machines.adopt(one, "pub", now)
-        self.ledger.machines.registered("aws", [ident], now)
+        self.ledger.machines.record_registration("aws", [ident], now)
 
     def rotate(self, *arguments: str) -> int:
         return main([

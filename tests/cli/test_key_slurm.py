@@ -77,7 +77,7 @@ class Bed:
             state=InstanceState.RUNNING, launched=now, address=address,
         )  # fmt: skip
         self.ledger.machines.adopt(one, "pub", now)
-        self.ledger.machines.registered("aws", [ident], now)
+        self.ledger.machines.record_registration("aws", [ident], now)
 
     def key(self, *words: str) -> int:
         return main(["--config", str(self.yaml), "key", *words])

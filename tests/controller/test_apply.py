@@ -65,7 +65,7 @@ def intend(world: World, *nodes: str, request: str = "r1") -> LaunchSpec:
     spec = LaunchSpec(
         generation=new_generation(world.now), pool=pool, nodes=nodes, offer=offer, jobs=(7,)
     )
-    world.ledger.launches.intend(spec, request, world.now)
+    world.ledger.launches.record_intent(spec, request, world.now)
     return spec
 
 
@@ -183,7 +183,7 @@ def test_where_nothing_can_be_written_down_a_machine_to_be_stopped_ends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = up(world, "pub1", "pub2")
-    world.ledger.stops.stopping("pub", [one.id, other.id], Quoted(text="idle"), world.now)
+    world.ledger.stops.record_stopping("pub", [one.id, other.id], Quoted(text="idle"), world.now)
     monkeypatch.setattr(Ledger, "condition", FULL)
     world.clouds["pub"].fail_next(AuthError, 1, "terminate")
     do_asked(world, actions.StopAgain(machine=one.id, cause=Quoted(text=WHY)))
@@ -196,7 +196,7 @@ def test_where_nothing_can_be_written_down_a_machine_to_be_stopped_ends(
 
 def test_a_machine_that_its_cloud_cannot_stop_ends_in_the_same_round(world: World) -> None:
     (one,) = up(world, "pub1")
-    world.ledger.stops.stopping("pub", [one.id], Quoted(text="idle"), world.now)
+    world.ledger.stops.record_stopping("pub", [one.id], Quoted(text="idle"), world.now)
     world.clouds["pub"].fail_next(ProviderError, 1, "stop")
     do(world, actions.StopAgain(machine=one.id, cause=Quoted(text=WHY)))
     assert world.alive() == []

@@ -426,7 +426,7 @@ def test_without_policies_there_is_one_look_or_as_many_as_it_takes(
     world.slurm.set_job(7, "PENDING", account="physics", partitions=("pub",))
     made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger.deferred, "let_back", lambda _: None)
+        patched.setattr(world.ledger.deferred, "forget", lambda _: None)
         made.looks.tick()
     world.now += 3600
     assert made.looks.is_due
@@ -532,7 +532,7 @@ def test_those_who_wait_for_them_anew_pay_machines_that_are_started_ahead(
     world = make(growth="on_demand", account_budgets={"physics": Budget(per_day=9)})
     made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
     wanted: list[Any] = []
-    monkeypatch.setattr(world.ledger.books, "want", lambda *of: wanted.append(of))
+    monkeypatch.setattr(world.ledger.books, "record_payers", lambda *of: wanted.append(of))
     jobs = (PendingJob(1, 1, 60, 0, times=0), PendingJob(2, 3, 60, 0, times=2))
     now = SimpleNamespace(covered=covered, queue=jobs)
     made.charge(now, [], {})  # type: ignore[arg-type]

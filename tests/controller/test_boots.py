@@ -63,9 +63,9 @@ def launched(world: World, request: str, created: float, *jobs: int) -> Machine:
     made = spec(
         f"g{created * 1000:.0f}-x", ("pub1",), world.site.pools["burst"], offer(cloud="pub"), jobs
     )
-    world.ledger.launches.intend(made, request, created)
+    world.ledger.launches.record_intent(made, request, created)
     one = instance("i-1", "pub1", made.generation, launched=created, bought=made.offer)
-    world.ledger.machines.launched(made.generation, [one], created)
+    world.ledger.machines.record_launch(made.generation, [one], created)
     (machine,) = world.ledger.machines.live()
     return machine
 
@@ -349,7 +349,7 @@ def test_a_pool_rests_until_its_time_is_over(world: World, left: float, rests: b
 def test_only_a_cloud_whose_machines_boot_has_slurm_asked_who_came_up(world: World) -> None:
     booting(world, "i-1", "pub1", age=100.0)
     booting(world, "i-2", "pub2", age=100.0, cloud="onp")
-    world.ledger.machines.registered("pub", ["i-1"], world.now)
+    world.ledger.machines.record_registration("pub", ["i-1"], world.now)
     before = world.slurm.calls["nodes"]
     boots.record_registrations(world.site, "pub")
     assert world.slurm.calls["nodes"] == before, "it is up, the other one is another cloud's"
@@ -373,7 +373,7 @@ def test_a_pool_that_rests_is_kept_from_slurm_with_all_of_its_nodes(world: World
 
 def test_where_the_pool_works_only_the_nodes_of_its_job_are_kept_from_slurm(world: World) -> None:
     booting(world, "i-2", "pub3", age=100.0)
-    world.ledger.machines.registered("pub", ["i-2"], world.now - 10.0)
+    world.ledger.machines.record_registration("pub", ["i-2"], world.now - 10.0)
     late = booting(world, age=100.0)
     record_boot_failures(world.site, [late], "boots", [7], mates=("pub2", "op1", "pub1"))
     assert cool_downs(world) == {}
@@ -393,8 +393,8 @@ def test_a_machine_that_has_come_up_meanwhile_proves_that_its_pool_works(
     one = instance("i-9", "pub3", f"g{(world.now - 200) * 1000:.0f}-x", launched=world.now - 200,
                    bought=offer(cloud="pub"))  # fmt: skip
     world.ledger.machines.adopt(one, pool, world.now - 200)
-    world.ledger.machines.registered("pub", ["i-9"], world.now - up)
-    world.ledger.machines.ended("pub", ["i-9"], Quoted(text="idle"), world.now - up + 5)
+    world.ledger.machines.record_registration("pub", ["i-9"], world.now - up)
+    world.ledger.machines.record_end("pub", ["i-9"], Quoted(text="idle"), world.now - up + 5)
     failed = [booting(world, "i-1", "pub1", age=100.0), booting(world, "i-2", "pub2", age=10.0)]
     record_boot_failures(world.site, failed, "boots", [7])
     assert bool(cool_downs(world)) is rests

@@ -46,7 +46,7 @@ def paid(
     )  # fmt: skip
     world.ledger.machines.adopt(one, "burst", launched)
     if ended is not None:
-        world.ledger.machines.ended(cloud, [one.id], Quoted(text="gone"), ended)
+        world.ledger.machines.record_end(cloud, [one.id], Quoted(text="gone"), ended)
 
 
 def stops(world: World) -> dict[str, str]:

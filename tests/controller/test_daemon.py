@@ -45,7 +45,7 @@ def test_what_cannot_be_written_down_is_not_bought(
     """The request stays, the daemon goes on, and with room on the disk all is made up for."""
     world.slurm.submit(1, ("pub1",))
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger.launches, "intend", full)
+        patched.setattr(world.ledger.launches, "record_intent", full)
         world.advance(120)
         assert launches(world) == 0
         assert world.spool.count() == 1

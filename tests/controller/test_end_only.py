@@ -158,7 +158,7 @@ def test_what_a_list_tells_is_kept_though_the_file_fails_right_then(
     """A machine that its cloud had denied is back for this one list, and gone before the next."""
     run_one(world, 1, "pub1")
     (machine,) = world.alive()
-    world.ledger.machines.ended("pub", [machine.id], Quoted(text="not listed"), world.now)
+    world.ledger.machines.record_end("pub", [machine.id], Quoted(text="not listed"), world.now)
     other = hold_lock(world)
     world.ledger.store._db.execute("pragma busy_timeout = 10")
     world.now += 1.0
@@ -174,7 +174,7 @@ def test_what_was_taken_back_in_memory_alone_is_not_bought_again_after_a_power_c
     """A cloud had denied a machine; the disk is full as it lists it once more."""
     run_one(world, 1, "pub1")
     (machine,) = world.alive()
-    world.ledger.machines.ended("pub", [machine.id], Quoted(text="not listed"), world.now)
+    world.ledger.machines.record_end("pub", [machine.id], Quoted(text="not listed"), world.now)
     with monkeypatch.context() as patched:
         patched.setattr(FULL, no_room)
         world.ledger.check()
@@ -246,7 +246,7 @@ def test_nothing_can_be_intended_meanwhile(
     offer = world.clouds["pub"].offers(pool)[0]
     spec = LaunchSpec(generation="g1", pool=pool, nodes=("pub1",), offer=offer)
     with pytest.raises(EndOnlyError, match="is full"):
-        world.ledger.launches.intend(spec, "r", 0.0)
+        world.ledger.launches.record_intent(spec, "r", 0.0)
     assert world.ledger.launches.open() == ()
 
 
@@ -639,7 +639,9 @@ def test_a_file_that_is_lost_with_the_kill_hides_no_machine(
 
 
 def in_books(world: World) -> bool:
-    """Each machine that was made is in the ledger as it was bought, and not for less than it cost."""
+    """Each machine that was made is in the ledger as it was bought, and not for less than it
+    cost.
+    """
     found = rows(world)
     made = [m for a in world.accounts.values() for m in a.machines.values() if m.owner == "uuid-1"]
     return all(

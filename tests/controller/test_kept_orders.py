@@ -54,10 +54,10 @@ def changed_after_first_read(
 def launching(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A launch is open, and answered after the first read."""
     of = pool(cloud="pub")
-    world.ledger.launches.intend(spec("g1", ("pub1",), of, offer("pub")), "r1", world.now)
+    world.ledger.launches.record_intent(spec("g1", ("pub1",), of, offer("pub")), "r1", world.now)
     one = replace(instance("i-1", "pub1", generation="g1"), cloud="pub")
     changed_after_first_read(
-        world, monkeypatch, lambda: world.ledger.machines.launched("g1", [one], world.now)
+        world, monkeypatch, lambda: world.ledger.machines.record_launch("g1", [one], world.now)
     )
     return world
 

@@ -44,7 +44,7 @@ def spec_for(world: World, *nodes: str) -> LaunchSpec:
     spec = LaunchSpec(
         generation=new_generation(world.now), pool=pool, nodes=nodes, offer=offer, jobs=(7,)
     )
-    world.ledger.launches.intend(spec, "r1", world.now)
+    world.ledger.launches.record_intent(spec, "r1", world.now)
     return spec
 
 
@@ -248,7 +248,7 @@ def test_a_result_that_cannot_be_kept_leaves_the_launch_open(
 
     spec = spec_for(world, "pub1")
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger.machines, "launched", full)
+        patched.setattr(world.ledger.machines, "record_launch", full)
         with pytest.raises(sqlite3.OperationalError):
             launch(world.site, spec, "r1")
     world.slurm.submit(1, ("pub1",))

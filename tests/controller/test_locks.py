@@ -123,18 +123,18 @@ def test_a_machine_that_a_list_has_again_is_counted_before_a_decision_or_after_i
     world.tick()
     provision.provision(world.site, "a", "r1", ("a1",), {})
     (machine,) = world.alive()
-    world.ledger.machines.ended("a", [machine.id], Quoted(text="not listed"), world.now)
+    world.ledger.machines.record_end("a", [machine.id], Quoted(text="not listed"), world.now)
     world.now += 1
     other = while_decided(
         world, monkeypatch, lambda: world.ledger.machines.observe("a", [machine], world.now)
     )
-    really, there = world.ledger.launches.intend, []
+    really, there = world.ledger.launches.record_intent, []
 
     def intend(spec: LaunchSpec, request: str, now: float) -> None:
         there.append(world.ledger.machines.live())
         really(spec, request, now)
 
-    monkeypatch.setattr(world.ledger.launches, "intend", intend)
+    monkeypatch.setattr(world.ledger.launches, "record_intent", intend)
     provision.provision(world.site, "b", "r2", ("b1",), {})
     other.end()
     assert there == [()]
@@ -197,7 +197,7 @@ def test_a_node_that_a_policy_starts_is_not_drained_after_it_was_let_go(
 def test_a_node_whose_cloud_has_room_again_is_not_drained_after_it_was_let_go(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.ledger.machines.read_whole("pub", world.now)
+    world.ledger.machines.record_whole_list("pub", world.now)
     row = Exclusion(
         kind=CAPACITY,
         scope="pub1",
@@ -232,7 +232,7 @@ def test_the_looks_end_once_nothing_is_left_of_policies_that_there_are_no_more(
     world.ledger.deferred.defer([row])
     scaler.looks.tick()
     assert not ended, "a job that is set aside is waited for"
-    world.ledger.deferred.let_back([5])
+    world.ledger.deferred.forget([5])
     world.now += world.config.policies.look
     scaler.looks.tick()
     assert ended
@@ -265,17 +265,19 @@ def in_view(state: LedgerState) -> int:
 def test_a_launch_that_is_answered_meanwhile_is_counted(
     world: World, monkeypatch: pytest.MonkeyPatch, counted: Callable[[Any], int], of: str
 ) -> None:
-    """Between the reading of the ledger's machines and that of its launches, whichever comes first."""
+    """Between the reading of the ledger's machines and that of its launches, whichever comes
+    first.
+    """
     offer = world.clouds["pub"].offers(world.site.pools["burst"])[0]
     spec = LaunchSpec(
         generation="g0000000000001-a", pool=world.site.pools["burst"], nodes=("pub1",), offer=offer
     )
-    world.ledger.launches.intend(spec, "r1", world.now)
+    world.ledger.launches.record_intent(spec, "r1", world.now)
     made = world.clouds["pub"].launch(spec)
     concern, read = of.split(".")
     part = getattr(world.ledger, concern)
     real = getattr(part, read)
-    answers = iter([lambda: world.ledger.machines.launched(spec.generation, made, world.now)])
+    answers = iter([lambda: world.ledger.machines.record_launch(spec.generation, made, world.now)])
 
     def reading() -> Any:
         found = real()

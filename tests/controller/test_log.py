@@ -71,7 +71,7 @@ def spec(world: World) -> LaunchSpec:
     pool = world.site.pools["burst"]
     offer = world.clouds["pub"].offers(pool)[0]
     made = LaunchSpec(generation=new_generation(world.now), pool=pool, nodes=("pub1",), offer=offer)
-    world.ledger.launches.intend(made, "r1", world.now)
+    world.ledger.launches.record_intent(made, "r1", world.now)
     return made
 
 
@@ -123,7 +123,7 @@ def test_a_repair_that_fails(
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
 ) -> None:
-    monkeypatch.setattr(world.ledger.machines, "read_whole", fails(error))
+    monkeypatch.setattr(world.ledger.machines, "record_whole_list", fails(error))
     apply(
         world.site, "pub", [actions.NoteRead(cloud="pub", cause=Quoted(text="x"))], snapshot(world)
     )

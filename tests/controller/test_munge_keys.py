@@ -126,7 +126,7 @@ class Bed:
                 cpus=2, memory=4096, location=Location.PUBLIC,
             ),
         )  # fmt: skip
-        assert self.ledger.stops.start(row, machine, self.now)
+        assert self.ledger.stops.record_start(row, machine, self.now)
 
     def until(self, condition: Callable[[], object]) -> None:
         assert self.keys is not None
@@ -377,7 +377,7 @@ def test_of_machines_that_are_gone_no_complaint_is_kept(
     bed.machine("i-2", "pub2")
     pushes.tick(100.0)
     pushes.tick(102.0)
-    bed.ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), bed.now)
+    bed.ledger.machines.record_end("aws", ["i-1"], Quoted(text="gone"), bed.now)
     pushes.tick(104.0)
     assert pushes.keys._failures._reports.keys() == {"i-2"}
     bed.machine()
@@ -391,8 +391,8 @@ def test_a_stopped_machine_that_starts_gets_its_key_anew(
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
     assert [pushes.tick(clock) for clock in (100.0, 102.0)] == [1, 1]
-    bed.ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), bed.now)
-    bed.ledger.stops.done("aws", {"i-1": 0.0}, bed.now)
+    bed.ledger.stops.record_stopping("aws", ["i-1"], Quoted(text="idle"), bed.now)
+    bed.ledger.stops.record_stopped("aws", {"i-1": 0.0}, bed.now)
     pushes.tick(104.0)
     assert bed.known_machines() == {"i-1"}
     bed.start("i-1")
@@ -407,7 +407,7 @@ def test_that_a_node_has_registered_after_all_is_told_once(
     pushes.wrong = PushError("Connection refused")
     bed.machine()
     pushes.tick(100.0)
-    bed.ledger.machines.registered("aws", ["i-1"], bed.now)
+    bed.ledger.machines.record_registration("aws", ["i-1"], bed.now)
     for clock in (102.0, 104.0, 106.0):
         pushes.tick(clock)
     told = "munge key: the node has registered id=i-1 node=pub1 last=Connection refused"
@@ -422,7 +422,7 @@ def test_a_machine_without_an_address_is_not_tried_yet(
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
     (known,) = bed.ledger.machines.live()
-    bed.ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), bed.now)
+    bed.ledger.machines.record_end("aws", ["i-1"], Quoted(text="gone"), bed.now)
     bed.ledger.machines.adopt(
         structs.replace(known.instance, id="i-2", address=None), "pub", bed.now
     )
@@ -477,7 +477,7 @@ def test_a_machines_time_begins_with_its_launch_row_or_where_that_tells_none_wit
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
     (known,) = bed.ledger.machines.live()
-    bed.ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), bed.now)
+    bed.ledger.machines.record_end("aws", ["i-1"], Quoted(text="gone"), bed.now)
     one = structs.replace(
         known.instance, id="i-2", launched=bed.now - age,
         generation=generation or known.instance.generation,
@@ -665,7 +665,7 @@ def test_a_machine_that_is_up_or_going_is_left_alone(
 ) -> None:
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
-    bed.ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle"), bed.now)
+    bed.ledger.machines.record_ending("aws", ["i-1"], Quoted(text="idle"), bed.now)
     assert pushes.tick(100.0) == 0
 
 
@@ -673,7 +673,7 @@ def test_a_node_that_registers_after_a_lost_answer_has_its_key(bed: Bed) -> None
     bed.open(known=bed.sshd.host_key)
     bed.machine()
     bed.until(lambda: bed.keys._failures._reports)  # type: ignore[union-attr]
-    bed.ledger.machines.registered("aws", ["i-1"], bed.now)
+    bed.ledger.machines.record_registration("aws", ["i-1"], bed.now)
     bed.until(lambda: bed.kinds() == ["key-brought"])
     assert "its node has registered; the last try failed: 127.0.0.1" in (
         bed.ledger.decisions.about("pub1")[0].reason
@@ -685,7 +685,7 @@ def test_a_node_that_registers_without_our_doing_is_none_of_ours(
 ) -> None:
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
-    bed.ledger.machines.registered("aws", ["i-1"], bed.now)
+    bed.ledger.machines.record_registration("aws", ["i-1"], bed.now)
     assert (pushes.tick(100.0), bed.kinds()) == (0, [])
 
 
@@ -695,12 +695,12 @@ def test_a_new_machine_at_an_old_address_is_known_by_its_own_key(bed: Bed) -> No
     bed.cloud.printed["i-old"] = printed(make_key(bed.path / "old"))
     with bed.sshd.running():
         bed.until(lambda: "key-refused" in bed.kinds())
-        bed.ledger.machines.ended("aws", ["i-old"], Quoted(text="gone"), bed.now)
+        bed.ledger.machines.record_end("aws", ["i-old"], Quoted(text="gone"), bed.now)
         bed.machine("i-new", "pub2")
         bed.cloud.printed["i-new"] = printed(bed.sshd.host_key)
         bed.until(lambda: "key-brought" in bed.kinds("pub2"))
     assert bed.known_machines() == {"i-new"}
-    bed.ledger.machines.ended("aws", ["i-new"], Quoted(text="gone"), bed.now)
+    bed.ledger.machines.record_end("aws", ["i-new"], Quoted(text="gone"), bed.now)
     bed.until(lambda: not bed.known_machines())
     assert (bed.path / "known_hosts").read_text() == ""
 

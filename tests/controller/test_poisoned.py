@@ -141,7 +141,9 @@ def test_a_machine_whose_generation_was_changed_comes_back_under_its_own(world: 
     world.slurm.submit(1, ("pub1",))
     world.advance(30)
     (machine,) = world.alive("pub")
-    world.ledger.machines.ended("pub", [machine.id], Quoted(text="somebody thought so"), world.now)
+    world.ledger.machines.record_end(
+        "pub", [machine.id], Quoted(text="somebody thought so"), world.now
+    )
     record = world.accounts["pub"].machines[machine.id]
     record.instance = replace(machine, generation="g-of-nobody", state=InstanceState.STOPPING)
     world.advance(300)

@@ -371,7 +371,7 @@ def test_a_repair_that_fails_in_an_unknown_way_stops_no_other(
         raise RuntimeError("nobody thought of that")
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger.machines, "ended", broken)
+        patched.setattr(world.ledger.machines, "record_end", broken)
         world.advance(100)
         assert "repair fails in an unknown way, tried again kind=" in caplog.text
         assert "pub-adopted" in known(world)
@@ -536,8 +536,8 @@ def test_of_stopped_machines_those_are_paid_in_vain_whose_cloud_is_no_more(world
     for cloud, node in (("pub", "pub1"), ("gone", "pub2")):
         one = instance(f"i-{cloud}", node, f"g-{cloud}", bought=offer(cloud=cloud))
         world.ledger.machines.adopt(one, "burst", world.now)
-        world.ledger.stops.stopping(cloud, [one.id], Quoted(text="idle"), world.now)
-        world.ledger.stops.done(cloud, {one.id: 0.01}, world.now)
+        world.ledger.stops.record_stopping(cloud, [one.id], Quoted(text="idle"), world.now)
+        world.ledger.stops.record_stopped(cloud, {one.id: 0.01}, world.now)
     Strays(world.site, []).report(world.ledger.state())
     (health,) = [h for h in world.ledger.health.all() if h.name == "paid machines"]
     assert (health.error or "").startswith("1 serves nobody: i-gone: ")

@@ -1,4 +1,6 @@
-"""Pools that keep stopped machines: idle machines are stopped, and started again for their nodes."""
+"""Pools that keep stopped machines: idle machines are stopped, and started again for their
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -377,7 +379,7 @@ def test_only_the_machine_that_is_meant_is_started_again(world: World) -> None:
     old = begun(world)
     again(world, "another")
     again(world, old, cloud="onp")
-    world.ledger.machines.suspending("pub", [old], Quoted(text="idle"), world.now)
+    world.ledger.machines.record_ending("pub", [old], Quoted(text="idle"), world.now)
     again(world, old)
     assert states(world) == {old: "stopped"}
 
@@ -420,7 +422,7 @@ def test_a_stopped_machine_that_lists_lacked_for_long_is_kept_and_paid_once_they
     if hidden == 2:
         world.clouds["pub"].lose_answer_next(10**6)
     idle(world, 330)
-    world.ledger.machines.ended("pub", [old], Quoted(text="not listed"), world.now)
+    world.ledger.machines.record_end("pub", [old], Quoted(text="not listed"), world.now)
     assert (stopped(world), world.machines_of("pub1")) == ({}, [old])
     world.clouds["pub"].heal()
     world.advance(60)
@@ -575,7 +577,7 @@ def test_one_of_no_pool_any_more_stops_at_no_price(world: World) -> None:
     """The pool left the configuration between the call and its answer."""
     run(world, 1, "pub1")
     (machine,) = world.ledger.machines.live()
-    world.ledger.stops.stopping(
+    world.ledger.stops.record_stopping(
         "pub", [machine.instance.id], Quoted(text=str(stopping._IDLE)), world.now
     )
     site = dataclasses.replace(world.site, pools={})

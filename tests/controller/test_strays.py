@@ -237,7 +237,7 @@ def test_a_machine_that_ended_by_misses_and_comes_back_stopped_is_ended(world: W
     world.advance(30)
     (machine,) = world.alive()
     missing = "the cloud did not list it 3 times in a row"
-    world.ledger.machines.ended("pub", [machine.id], Quoted(text=missing), world.now)
+    world.ledger.machines.record_end("pub", [machine.id], Quoted(text=missing), world.now)
     stop(world, machine)
     world.advance(600)
     assert machine.id not in {i.id for i in world.alive()}
@@ -344,7 +344,7 @@ def leave_behind(world: World) -> tuple[Instance, Launch]:
     pool = world.site.pools["burst"]
     offer = replace(world.clouds["pub"].offers(pool)[0], cloud="far")
     spec = LaunchSpec(generation="g00", pool=pool, nodes=("pub2",), offer=offer)
-    world.ledger.launches.intend(spec, "r", world.now)
+    world.ledger.launches.record_intent(spec, "r", world.now)
     (launch,) = world.ledger.launches.open()
     return left, launch
 

@@ -120,7 +120,7 @@ class Bed:
         self.path, self.network, self.hub, self.cloud = path, network, Hub(), Cloud()
         self.clock = self.now = time.time()
         self.ledger = Ledger(path / "ledger.db")
-        self.ledger.machines.read_whole("aws", self.now)
+        self.ledger.machines.record_whole_list("aws", self.now)
         self.desk = desk
         self.open()
 
@@ -265,7 +265,7 @@ def test_a_machine_that_is_adopted_meanwhile_is_not_shut_out(
             if not done:
                 done.append(True)
                 bed.ledger.machines.adopt(one, "pub", bed.now)
-                bed.ledger.machines.read_whole("aws", bed.now)
+                bed.ledger.machines.record_whole_list("aws", bed.now)
             return found
 
         return reading
@@ -313,7 +313,7 @@ def test_a_machine_whose_end_is_decided_is_dropped_with_the_next_look(bed: Bed) 
     one = bed.machine()
     bed.prints(one, K1)
     bed.until(lambda: bed.hub.peers)
-    bed.ledger.machines.suspending("aws", [one.id], Quoted(text="suspended by Slurm"), bed.now)
+    bed.ledger.machines.record_ending("aws", [one.id], Quoted(text="suspended by Slurm"), bed.now)
     bed.tunnels.look()
     assert bed.hub.peers == ()
     assert bed.ledger.tunnels.all() == ()
@@ -348,7 +348,7 @@ def test_a_machine_that_is_stopped_is_out_and_in_again_when_it_is_started(
     assert seen.address == there.hub.peers[0].address, "its cloud tells its first generation"
     stop(there, started.instance)
     assert there.admitted() == set()
-    there.ledger.stops.end("aws", [one.id], Quoted(text="too old"), there.now)
+    there.ledger.stops.record_ending_of_stopped("aws", [one.id], Quoted(text="too old"), there.now)
     there.tunnels.look()
     assert (there.admitted(), there.ledger.tunnels.all()) == (set(), ())
 
@@ -365,7 +365,7 @@ def test_a_key_of_before_its_stop_is_no_other_machines(bed: Bed) -> None:
     started = start(bed, stopped)
     bed.tunnels.look()
     assert bed.admitted() == {(K2, True)}, "at its address another machine is in yet"
-    bed.ledger.machines.suspending("aws", [fresh.id], Quoted(text="suspended by Slurm"), bed.now)
+    bed.ledger.machines.record_ending("aws", [fresh.id], Quoted(text="suspended by Slurm"), bed.now)
     bed.until(lambda: bed.admitted() == {(K1, True)})
     (row,) = bed.ledger.tunnels.all()
     assert row.generation == started.instance.generation
@@ -380,9 +380,9 @@ def tunnel_of(bed: Bed, one: Instance, key: str) -> Tunnel:
 
 def stop(bed: Bed, one: Instance) -> None:
     """As an idle one is, step by step: nobody is let in after the first."""
-    bed.ledger.stops.stopping("aws", [one.id], Quoted(text="idle"), bed.now)
+    bed.ledger.stops.record_stopping("aws", [one.id], Quoted(text="idle"), bed.now)
     bed.tunnels.look()
-    bed.ledger.stops.done("aws", {one.id: 0.0}, bed.now)
+    bed.ledger.stops.record_stopped("aws", {one.id: 0.0}, bed.now)
     bed.tunnels.look()
 
 
@@ -396,7 +396,7 @@ def start(bed: Bed, machine: Machine) -> Machine:
         generation=new_generation(bed.now + 60), request="r", pool="pub", cloud="aws", jobs=(),
         nodes=(one.node,), offer=offer, created=bed.now,
     )  # fmt: skip
-    started = bed.ledger.stops.start(launch, machine, bed.now)
+    started = bed.ledger.stops.record_start(launch, machine, bed.now)
     assert started is not None
     return started
 
@@ -405,7 +405,7 @@ def test_a_row_is_forgotten_only_after_the_hub_has_dropped_its_peer(bed: Bed) ->
     one = bed.machine()
     bed.prints(one, K1)
     bed.until(lambda: bed.hub.peers)
-    bed.ledger.machines.suspending("aws", [one.id], Quoted(text="suspended by Slurm"), bed.now)
+    bed.ledger.machines.record_ending("aws", [one.id], Quoted(text="suspended by Slurm"), bed.now)
     bed.hub.away = "the hub is away"
     bed.tunnels.look()
     assert len(bed.ledger.tunnels.all()) == 1
@@ -460,7 +460,7 @@ def test_with_a_lost_ledger_machines_stay_in(bed: Bed) -> None:
     bed.tunnels.look()
     assert bed.admitted() == {(K1, True)}, "nobody has asked the cloud yet"
     bed.ledger.machines.adopt(replace(one, address=None), "pub", bed.now)
-    bed.ledger.machines.read_whole("aws", bed.now)
+    bed.ledger.machines.record_whole_list("aws", bed.now)
     bed.tunnels.look()
     assert bed.admitted() == {(K1, True)}
     assert [t.node for t in bed.ledger.tunnels.all()] == ["pub1"]
@@ -538,7 +538,7 @@ def test_a_read_that_is_not_over_is_known_until_it_is_though_its_machine_is_gone
     bed.reopen(readers=readers)
     one = bed.machine()
     bed.tunnels.look()
-    bed.ledger.machines.ended("aws", [one.id], Quoted(text="not listed"), bed.now)
+    bed.ledger.machines.record_end("aws", [one.id], Quoted(text="not listed"), bed.now)
     bed.tunnels.look()
     bed.machine()
     bed.tunnels.look()
@@ -631,17 +631,17 @@ def test_with_a_lost_ledger_machines_without_a_tunnel_stay_in_but_those_that_end
     assert [p.address for p in walled.hub.peers] == ["10.0.0.5", "10.0.0.6"]
     one, other = walled.machine(), replace(walled.machine("pub2"), address="10.0.0.6")
     walled.ledger.machines.observe("aws", [one, other], walled.now)
-    walled.ledger.machines.suspending("aws", [one.id], Quoted(text="idle"), walled.now)
+    walled.ledger.machines.record_ending("aws", [one.id], Quoted(text="idle"), walled.now)
     walled.tunnels.look()
     assert [p.address for p in walled.hub.peers] == ["10.0.0.6"], "its end is decided"
-    walled.ledger.machines.ended("aws", [other.id], Quoted(text="not listed"), walled.now)
+    walled.ledger.machines.record_end("aws", [other.id], Quoted(text="not listed"), walled.now)
     walled.tunnels.look()
     assert walled.hub.peers == ()
     walled.hub.peers = (TunnelPeer(address="10.0.0.7"),)
     walled.clock += walled.site.config.timings.reconcile
     walled.tunnels.look()
     assert [p.address for p in walled.hub.peers] == ["10.0.0.7"], "nobody knows it yet"
-    walled.ledger.machines.read_whole("aws", walled.now)
+    walled.ledger.machines.record_whole_list("aws", walled.now)
     walled.tunnels.look()
     assert walled.hub.peers == ()
 
@@ -656,7 +656,7 @@ def test_a_machine_that_is_learnt_of_while_the_hub_is_told_stays_in(
     def learnt_meanwhile() -> tuple[Tunnel, ...]:
         """Once the machines have been read."""
         walled.ledger.machines.observe("aws", [walled.machine()], walled.now)
-        walled.ledger.machines.read_whole("aws", walled.now)
+        walled.ledger.machines.record_whole_list("aws", walled.now)
         return rows()
 
     monkeypatch.setattr(walled.ledger.tunnels, "all", learnt_meanwhile)
@@ -816,7 +816,7 @@ def test_with_a_lost_ledger_who_has_yet_to_enrol_reaches_no_more_than_before(onc
     once.ledger.machines.adopt(replace(one, address=None), "pub", once.now)
     once.tunnels.look()
     assert once.admitted() == {(key, False)}
-    once.ledger.machines.read_whole("aws", once.now)
+    once.ledger.machines.record_whole_list("aws", once.now)
     once.tunnels.look()
     assert once.admitted() == {(key, False)}
     assert once.ledger.tunnels.all() == (), (
@@ -856,7 +856,7 @@ def test_of_machines_that_are_gone_nothing_is_kept(
     one = bed.machine()
     assert (told(), told(), len(reads)) == (1, 1, 1)
     assert reads[0]() is not None
-    bed.ledger.machines.ended("aws", [one.id], Quoted(text="not listed"), bed.now)
+    bed.ledger.machines.record_end("aws", [one.id], Quoted(text="not listed"), bed.now)
     assert told() == 1
     gc.collect()
     assert reads[0]() is None

@@ -141,7 +141,7 @@ def test_the_dollars_of_a_span_are_those_of_accounts_and_of_nobody(
     site.ledger.machines.adopt(
         instance("i-1", "pub1", "g1", launched=T - 3600, bought=bought), "burst", T - 3600
     )
-    site.ledger.machines.ended("pub", ["i-1"], Quoted(text="gone"), T)
+    site.ledger.machines.record_end("pub", ["i-1"], Quoted(text="gone"), T)
     job = replace(JOB, nodes=("pub1",), start=T - 1800, allocated="cpu=2", account=account)
     run = run_of(site, job)
     assert run is not None
@@ -171,7 +171,7 @@ def test_a_job_of_several_machines_is_timed_from_the_first_asked_for_and_the_las
     for node, asked, up in (("pub1", T - 300, T - 40), ("pub2", T - 200, T)):
         one = instance(f"i-{node}", node, f"g{asked * 1000:.0f}x", launched=asked)
         site.ledger.machines.adopt(one, "burst", asked)
-        site.ledger.machines.registered(one.cloud, [one.id], up)
+        site.ledger.machines.record_registration(one.cloud, [one.id], up)
     job = replace(JOB, nodes=("pub1", "pub2"), id=7)
     site.ledger.usage.write(news(site, (), [job], T + 20))
     counts = counted(site.config, site.ledger, T - 400, T + 100, T + 100)
@@ -182,10 +182,10 @@ def test_a_job_of_several_launches_was_asked_for_with_the_first_of_them(site: Si
     for node, asked, up in (("pub1", T - 300, T - 40), ("pub2", T - 200, T)):
         bought = offer(cloud="pub")
         made = spec(f"g{asked * 1000:.0f}x", (node,), site.pools["burst"], bought, jobs=(7,))
-        site.ledger.launches.intend(made, "r1", asked)
+        site.ledger.launches.record_intent(made, "r1", asked)
         one = instance(f"i-{node}", node, made.generation, launched=asked, bought=bought)
-        site.ledger.machines.launched(made.generation, [one], asked)
-        site.ledger.machines.registered("pub", [one.id], up)
+        site.ledger.machines.record_launch(made.generation, [one], asked)
+        site.ledger.machines.record_registration("pub", [one.id], up)
     site.ledger.usage.write(news(site, (), [replace(JOB, nodes=("pub1", "pub2"))], T + 20))
     counts = counted(site.config, site.ledger, T - 400, T + 100, T + 100)
     assert counts[series("resume_to_running_seconds_sum", cloud="pub")] == 310
@@ -199,10 +199,10 @@ def test_of_a_job_of_which_one_launch_cannot_be_read_it_is_not_told_how_long_it_
     for node, generation in (("pub1", f"g{(T - 200) * 1000:.0f}x"), ("pub2", "another's")):
         bought = offer(cloud="pub")
         made = spec(generation, (node,), site.pools["burst"], bought, jobs=(7,))
-        site.ledger.launches.intend(made, "r1", T - 200)
+        site.ledger.launches.record_intent(made, "r1", T - 200)
         one = instance(f"i-{node}", node, generation, launched=T - 200, bought=bought)
-        site.ledger.machines.launched(generation, [one], T - 200)
-        site.ledger.machines.registered("pub", [one.id], T)
+        site.ledger.machines.record_launch(generation, [one], T - 200)
+        site.ledger.machines.record_registration("pub", [one.id], T)
     site.ledger.usage.write(news(site, (), [replace(JOB, nodes=("pub1", "pub2"))], T + 20))
     counts = counted(site.config, site.ledger, T - 400, T + 100, T + 100)
     assert counts[series("start_delay_seconds_sum", cloud="pub")] == 10
@@ -216,7 +216,7 @@ def test_a_job_that_starts_an_hour_after_its_machine_did_not_wait_for_it(
     site.ledger.machines.adopt(
         instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T - 5000
     )
-    site.ledger.machines.registered("pub", ["i-1"], T + 10 - delay)
+    site.ledger.machines.record_registration("pub", ["i-1"], T + 10 - delay)
     site.ledger.usage.write(news(site, (), [replace(JOB, nodes=("pub1",))], T + 20))
     found = counted(site.config, site.ledger, T, T + 100, T + 100)
     assert found.get(series("start_delay_seconds_bucket", cloud="pub", le="+Inf"), 0) == counts
@@ -227,8 +227,8 @@ def test_what_becomes_of_a_machine_counts_in_one_span(site: Site, at: float, cou
     labels = {"cloud": "pub", "pool": "burst", "market": "spot"}
     one = instance("i-1", "pub1", "g1", launched=at, bought=offer(cloud="pub"))
     site.ledger.machines.adopt(one, "burst", at)
-    site.ledger.machines.registered("pub", ["i-1"], at)
-    site.ledger.machines.ended("pub", ["i-1"], Quoted(text="gone"), at)
+    site.ledger.machines.record_registration("pub", ["i-1"], at)
+    site.ledger.machines.record_end("pub", ["i-1"], Quoted(text="gone"), at)
     found = counted(site.config, site.ledger, T, T + 100, T + 1000)
     names = (
         series("launched", **labels),
@@ -305,10 +305,10 @@ def test_how_long_a_job_waits_for_its_machine_is_never_less_than_nothing_nor_gue
     site: Site, generation: str, begin: float, told: float | None
 ) -> None:
     made = spec(generation, ("pub1",), site.pools["burst"], offer(cloud="pub"), jobs=(7,))
-    site.ledger.launches.intend(made, "r1", T)
+    site.ledger.launches.record_intent(made, "r1", T)
     one = instance("i-1", "pub1", generation, launched=T, bought=offer(cloud="pub"))
-    site.ledger.machines.launched(generation, [one], T)
-    site.ledger.machines.registered("pub", ["i-1"], begin - 1)
+    site.ledger.machines.record_launch(generation, [one], T)
+    site.ledger.machines.record_registration("pub", ["i-1"], begin - 1)
     site.ledger.usage.write(news(site, (), [replace(JOB, nodes=("pub1",), start=begin)], T + 20))
     found = counted(site.config, site.ledger, T - 10, T + 100, T + 100)
     assert found.get(series("resume_to_running_seconds_sum", cloud="pub")) == told
@@ -321,7 +321,7 @@ def test_slurm_is_asked_for_three_minutes_after_the_last_machine(
     site: Site, world: World, ago: float, asked: int
 ) -> None:
     site.ledger.machines.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T)
-    site.ledger.machines.ended("pub", ["i-1"], Quoted(text="gone"), world.now - ago)
+    site.ledger.machines.record_end("pub", ["i-1"], Quoted(text="gone"), world.now - ago)
     before = world.slurm.calls["jobs"]
     UsageRecord(site, Inline()).look()
     assert world.slurm.calls["jobs"] - before == asked
@@ -427,7 +427,7 @@ def test_what_a_job_costs_is_that_of_all_its_runs_and_of_no_other_job(
         bought = offer(cloud="pub", market=market, price=0.5)
         one = instance(f"i-{node}", node, "g1", launched=begin, bought=bought)
         site.ledger.machines.adopt(one, "burst", begin)
-        site.ledger.machines.ended("pub", [one.id], Quoted(text="gone"), end)
+        site.ledger.machines.record_end("pub", [one.id], Quoted(text="gone"), end)
     whole = replace(JOB, allocated="cpu=2")
     for number, node, begin in (
         (7, "pub1", T - 3 * hour), (8, "pub1", T - 2 * hour), (7, "pub2", T - hour)

@@ -332,7 +332,7 @@ def test_what_ended_within_a_day_is_read_where_a_pool_is_sick(world: World) -> N
     for ident, ago in (("i-1", 86_400), ("i-2", 86_401)):
         one: Instance = instance(ident, "pub1", ident, bought=offer(cloud="pub"))
         world.ledger.machines.adopt(one, "burst", T0)
-        world.ledger.machines.ended("pub", [ident], Quoted(text="gone"), world.now - ago)
+        world.ledger.machines.record_end("pub", [ident], Quoted(text="gone"), world.now - ago)
     terms = build_terms(world.site, "pub")
     assert take_snapshot(world.site, terms, {}).recent == ()
     world.ledger.exclusions.add(
@@ -346,7 +346,7 @@ def test_machines_that_a_list_lacked_are_looked_for_among_the_launches_of_their_
 ) -> None:
     asked: list[set[str]] = []
     monkeypatch.setattr(
-        world.ledger.launches, "finished", lambda some: asked.append(set(some)) or {}
+        world.ledger.launches, "finish_times", lambda some: asked.append(set(some)) or {}
     )
     one = instance("i-1", "pub1", "g1", bought=offer(cloud="pub"))
     world.ledger.machines.adopt(one, "burst", world.now)

@@ -73,7 +73,7 @@ class WatchedWorld(World):
     def make_ledger(self) -> Ledger:
         """It asks before a machine's end is decided."""
         ledger = Ledger(self.dir / "ledger.db")
-        suspending = ledger.machines.suspending
+        suspending = ledger.machines.record_ending
 
         def watched(cloud: str, ids: Sequence[str], why: str, now: float) -> None:
             rows = {m.instance.id: m for m in ledger.machines.live() if m.instance.cloud == cloud}
@@ -82,7 +82,7 @@ class WatchedWorld(World):
                     self.judge(rows[id_].instance, why)
             suspending(cloud, ids, why, now)
 
-        ledger.machines.suspending = watched  # type: ignore[method-assign]
+        ledger.machines.record_ending = watched  # type: ignore[method-assign]
         return ledger
 
     def judge(self, doomed: Instance, why: str) -> None:

@@ -119,7 +119,7 @@ def _bought(site: Sandbox, name: str, begin: float, end: float, dollars: float) 
     )  # fmt: skip
     try:
         book.machines.adopt(instance, "pub", begin)
-        book.machines.ended("aws", [name], Quoted(text="suspended by Slurm"), end)
+        book.machines.record_end("aws", [name], Quoted(text="suspended by Slurm"), end)
     finally:
         book.close()
 

@@ -148,7 +148,7 @@ def by_ledger(place: Path, engine: Engine, origin: int, looks: list[int]) -> dic
                 )
                 up.add(number)
             if number in up and end <= now and number not in over:
-                ledger.machines.ended(
+                ledger.machines.record_end(
                     "pub", [f"i-{number}"], Quoted(text="over"), float(origin + end)
                 )
                 over.add(number)

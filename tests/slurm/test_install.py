@@ -415,15 +415,15 @@ def paid(host: Host, *instances: tuple[str, str]) -> None:
     """The cloud answered a launch with these machines (id, node)."""
     spec = ledger_cases.spec(nodes=tuple(node for _, node in instances))
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
-        ledger.launches.intend(spec, "r1", ledger_cases.T0)
+        ledger.launches.record_intent(spec, "r1", ledger_cases.T0)
         made = [ledger_cases.instance(id_, node) for id_, node in instances]
-        ledger.machines.launched(spec.generation, made, ledger_cases.T0)
+        ledger.machines.record_launch(spec.generation, made, ledger_cases.T0)
 
 
 def all_ended(host: Host) -> None:
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
         ids = [m.instance.id for m in ledger.machines.live()]
-        ledger.machines.ended("aws", ids, Quoted(text="gone"), ledger_cases.T0)
+        ledger.machines.record_end("aws", ids, Quoted(text="gone"), ledger_cases.T0)
 
 
 def answering(host: Host) -> None:
@@ -470,7 +470,7 @@ def test_a_launch_without_an_answer_counts_as_paid(host: Host) -> None:
     host.install()
     answering(host)
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
-        ledger.launches.intend(ledger_cases.spec(), "r1", ledger_cases.T0)
+        ledger.launches.record_intent(ledger_cases.spec(), "r1", ledger_cases.T0)
     with pytest.raises(ConfigError, match=r"a launch at aws for pub\[1-2\] has no answer yet"):
         host.uninstall(force=False)
 

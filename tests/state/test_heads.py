@@ -133,11 +133,11 @@ def test_the_other_head_goes_on_with_what_was_written(pair: tuple[Head, Head]) -
     a, b = pair
     a.act()
     mine = a.ledger()
-    mine.launches.intend(spec(), "r1", 5.0)
+    mine.launches.record_intent(spec(), "r1", 5.0)
     b.act()
     other = b.ledger()
     assert intents(other) == [spec().generation]
-    other.launches.intend(spec(generation="g2"), "r2", 6.0)
+    other.launches.record_intent(spec(generation="g2"), "r2", 6.0)
     a.act()
     assert sorted(intents(a.ledger())) == sorted([spec().generation, "g2"])
 
@@ -146,11 +146,11 @@ def test_what_is_gone_on_the_other_head_is_gone(pair: tuple[Head, Head]) -> None
     a, b = pair
     a.act()
     mine = a.ledger()
-    mine.launches.intend(spec(), "r1", 5.0)
+    mine.launches.record_intent(spec(), "r1", 5.0)
     mine.close()
     b.act()
     other = b.ledger()
-    other.launches.failed(spec().generation, "no room", 7.0)
+    other.launches.record_failure(spec().generation, "no room", 7.0)
     other.close()
     a.act()
     assert intents(a.ledger()) == []
@@ -165,7 +165,7 @@ def test_a_head_that_stood_still_writes_nothing(pair: tuple[Head, Head]) -> None
     before = {path: path.read_bytes() for path in b.shared.rglob("*.jsonl")}
     a.be()
     with pytest.raises(JournalError, match=r"b \(epoch 2\) acts, not a"):
-        paused.launches.intend(spec(generation="g9"), "r1", 5.0)
+        paused.launches.record_intent(spec(generation="g9"), "r1", 5.0)
     assert {path: path.read_bytes() for path in b.shared.rglob("*.jsonl")} == before
     assert intents(other) == []
 
@@ -186,7 +186,7 @@ def test_the_head_that_stands_by_reads_what_the_other_has_written(
     b.act()
     b.ledger().close()
     a.act()
-    a.ledger().launches.intend(spec(), "r1", 5.0)
+    a.ledger().launches.record_intent(spec(), "r1", 5.0)
     b.be()
     assert intents(Ledger(b.state / "ledger.db", read_only=True)) == [spec().generation]
 
@@ -195,7 +195,7 @@ def test_what_a_stale_head_appends_late_is_in_no_memory(pair: tuple[Head, Head])
     a, b = pair
     a.act()
     mine = a.ledger()
-    mine.launches.intend(spec(), "r1", 5.0)
+    mine.launches.record_intent(spec(), "r1", 5.0)
     old = journal_of(a.state / "ledger.db")
     segment = old.path(old.segments()[-1])
     b.act()
@@ -268,7 +268,7 @@ def test_a_write_that_fails_in_any_thread_begins_end_only(
 
         def work() -> None:
             try:
-                ledger.launches.intend(spec(), "r1", 5.0)
+                ledger.launches.record_intent(spec(), "r1", 5.0)
             except sqlite3.Error as error:
                 failed.append(error)
 
@@ -292,7 +292,7 @@ def test_a_write_that_fails_as_the_other_head_acts_is_no_trouble_of_the_disk(
         b.act()
         a.be()
         with pytest.raises(sqlite3.Error, match="acts"):
-            ledger.launches.intend(spec(), "r1", 5.0)
+            ledger.launches.record_intent(spec(), "r1", 5.0)
         assert not ledger.end_only
         ledger.store._home.check()
         assert not ledger.end_only

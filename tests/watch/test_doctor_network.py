@@ -72,7 +72,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         made.tunnels.enrol(
             Tunnel(generation="g1", node=node, address=address, key=KEYS[n], since=T0)
         )
-        made.machines.registered("aws", [one.id], T0)
+        made.machines.record_registration("aws", [one.id], T0)
     yield made
     made.close()
 

@@ -38,4 +38,4 @@ def put_back(slurm: Slurm, ledger: Ledger, number: int, job: SlurmJob | None) ->
     if job is not None and job.requeue:
         slurm.set_requeue(job.id, requeue=False)
     reach("refuse.put-back")
-    ledger.requeues.put_back(number)
+    ledger.requeues.forget(number)

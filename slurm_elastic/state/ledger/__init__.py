@@ -178,8 +178,8 @@ class Ledger:
         allows no purchases (end-only).
 
         The daemon adopts machines whose rows cannot be read by their tags, as with a new ledger.
-        So the daemon still repairs, suspends and releases nodes. Only ``launches.intend`` and
-        ``stops.start`` refuse. The caller must call ``check`` periodically.
+        So the daemon still repairs, suspends and releases nodes. Only ``launches.record_intent``
+        and ``stops.record_start`` refuse. The caller must call ``check`` periodically.
         """
         ledger = cls.__new__(cls)
         ledger._begin(Refuge(path, schema.LEDGER, Endurance(END_ONLY, _MEANS, now, monotonic)))
@@ -263,7 +263,7 @@ class Ledger:
             ) = self.store.tables(
                 "launches", "machines", "exclusions", "directives", "lifted", "drains", "complete"
             )
-            read_whole = self.machines.believed(complete)
+            read_whole = self.machines.trusted_clouds(complete)
         return LedgerState(
             machines=tuple(m for m in paid_machines if not m.is_off),
             launches=open_launches,

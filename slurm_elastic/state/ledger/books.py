@@ -44,9 +44,9 @@ class BookRows:
 
     def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
         """The cost in dollars of the cloud's machines from ``since`` until ``now``: see SPENT."""
-        return sum(dollars for _, dollars in self.paid(cloud, since, now, lease))
+        return sum(dollars for _, dollars in self.cost_by_payers(cloud, since, now, lease))
 
-    def paid(
+    def cost_by_payers(
         self, cloud: str, since: float, now: float, lease: int
     ) -> tuple[tuple[dict[str, int], float], ...]:
         """The cost by payers: (parts by account, dollars)."""
@@ -54,7 +54,7 @@ class BookRows:
         decode = msgspec.json.decode
         return tuple((decode(r["accounts"], type=dict[str, int]), r["dollars"]) for r in rows)
 
-    def want(self, accounts: Mapping[str, Mapping[str, int]], now: float) -> None:
+    def record_payers(self, accounts: Mapping[str, Mapping[str, int]], now: float) -> None:
         """Record by node which accounts pay for its next machine; replaces an earlier record."""
         rows = [
             (node, to_json(parts_by_account), now) for node, parts_by_account in accounts.items()
@@ -62,12 +62,12 @@ class BookRows:
         with self._store.transaction(None):
             self._store.insert("insert or replace into wanted_by", "node, accounts, at", rows)
 
-    def want_for_nobody(self, nodes: Sequence[str], before: float) -> None:
+    def delete_payers(self, nodes: Sequence[str], before: float) -> None:
         """Delete the payers of these nodes that were recorded before the time ``before``."""
         sql = f"delete from wanted_by where node in {OF_LIST} and at < ?"
         self._store.execute(None, sql, to_json(nodes), before)
 
-    def wanted_by(self, nodes: Sequence[str]) -> dict[str, dict[str, int]]:
+    def payers_by_node(self, nodes: Sequence[str]) -> dict[str, dict[str, int]]:
         """The payers of the next machines: parts by account, by node."""
         sql = "select * from wanted_by where node in (select value from json_each(?))"
         rows = self._store.select(sql, to_json(nodes))

@@ -31,7 +31,7 @@ class DeferredJobs:
             _deferral_from(r) for r in self._store.select("select * from set_aside order by job")
         )
 
-    def let_back(self, jobs: Sequence[int]) -> None:
+    def forget(self, jobs: Sequence[int]) -> None:
         """Delete the rows of jobs that have their own settings again, or that are gone."""
         self._store.execute(None, f"delete from set_aside where job in {OF_LIST}", to_json(jobs))
 

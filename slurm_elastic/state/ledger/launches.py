@@ -37,14 +37,14 @@ OPEN = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}
 
 
 class LaunchCall(StrEnum):
-    """The methods of ``Launches``, ``Machines`` and ``Stops`` that change launches."""
+    """The methods of ``Launches``, ``Machines`` and ``StopRows`` that change launches."""
 
-    INTEND = "intend"
-    FAILED = "failed"
+    INTEND = "record_intent"
+    FAILED = "record_failure"
     FORGET = "forget"
-    LAUNCHED = "launched"
+    LAUNCHED = "record_launch"
     ADOPT = "adopt"
-    START = "start"
+    START = "record_start"
 
 
 class LaunchTransition(NamedTuple):
@@ -158,7 +158,7 @@ class Launches:
     def __init__(self, store: Store, books: BookRows, end_only: Callable[[], str]) -> None:
         self._store, self._books, self._end_only = store, books, end_only
 
-    def intend(self, spec: LaunchSpec, request: str, now: float) -> None:
+    def record_intent(self, spec: LaunchSpec, request: str, now: float) -> None:
         """Record a launch before the cloud is called; ``request`` is the correlation id.
 
         A second call with the same content changes nothing. Raises SlurmElasticError if the
@@ -166,7 +166,7 @@ class Launches:
         or its machines would have no open intent), and EndOnlyError if the intent could not be
         written to the disk.
         """
-        new = launch_of_spec(spec, request, now, self._books.wanted_by(spec.nodes))
+        new = launch_of_spec(spec, request, now, self._books.payers_by_node(spec.nodes))
         with self._store.transaction("launches"):
             # Inside the transaction: only here it is certain whether the row goes to the disk or
             # into memory. A machine whose launch is in no file would be lost with the process.
@@ -177,7 +177,7 @@ class Launches:
             sql = f"insert or ignore into launches ({LAUNCH_COLUMNS}) values ({values})"
             if self._store.change(sql, *row):
                 return
-            earlier = self.known(spec.generation)
+            earlier = self.require(spec.generation)
             if not same_call(earlier, new):
                 raise SlurmElasticError(
                     f"generation {spec.generation} already stands for another launch, of "
@@ -189,12 +189,12 @@ class Launches:
                     "a new call needs a new generation"
                 )
 
-    def failed(self, generation: str, error: str, now: float) -> None:
+    def record_failure(self, generation: str, error: str, now: float) -> None:
         """Record that the cloud started no machine; ``error`` is the cloud's message. A finished
         launch stays as it is.
         """
         with self._store.transaction("launches"):
-            self.known(generation)
+            self.require(generation)
             self._store.change(
                 "update launches set state = ?, finished = ?, error = ? "
                 f"where generation = ? and {launches_allowed(LaunchCall.FAILED)}",
@@ -218,7 +218,7 @@ class Launches:
         rows = self._store.select(sql, generation)
         return launch_from(rows[0]) if rows else None
 
-    def finished(self, generations: Collection[str]) -> dict[str, float]:
+    def finish_times(self, generations: Collection[str]) -> dict[str, float]:
         """The times at which these launches finished, by generation; open launches are left out."""
         rows = self._store.select(
             "select generation, finished from launches where finished is not null "
@@ -227,7 +227,7 @@ class Launches:
         )
         return {row["generation"]: row["finished"] for row in rows}
 
-    def known(self, generation: str) -> Launch:
+    def require(self, generation: str) -> Launch:
         """The launch of that generation. Raises SlurmElasticError if there is none."""
         launch = self.get(generation)
         if launch is None:

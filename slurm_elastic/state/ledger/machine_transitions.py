@@ -24,21 +24,21 @@ from slurm_elastic.model.machine_states import (
 
 
 class LedgerCall(StrEnum):
-    """The methods of ``Machines`` and ``Stops`` that change states, by their names."""
+    """The methods of ``Machines`` and ``StopRows`` that change states, by their names."""
 
-    LAUNCHED = "launched"
+    LAUNCHED = "record_launch"
     ADOPT = "adopt"
     OBSERVE = "observe"
-    REGISTERED = "registered"
-    SUSPENDING = "suspending"
-    ENDED = "ended"
-    STOPPING = "stopping"
-    FAILED = "failed"
-    DONE = "done"
-    START = "start"
-    START_REFUSED = "start_refused"
-    RUNS_AGAIN = "runs_again"
-    END = "end"
+    REGISTERED = "record_registration"
+    SUSPENDING = "record_ending"
+    ENDED = "record_end"
+    STOPPING = "record_stopping"
+    FAILED = "record_stop_failure"
+    DONE = "record_stopped"
+    START = "record_start"
+    START_REFUSED = "record_start_refusal"
+    RUNS_AGAIN = "record_running"
+    END = "record_ending_of_stopped"
 
 
 StateType = type[MachineState]

@@ -229,7 +229,7 @@ class Machines:
         )
         return tuple(row["cloud"] for row in self._store.select(sql, since))
 
-    def launched(self, generation: str, instances: Sequence[Instance], now: float) -> None:
+    def record_launch(self, generation: str, instances: Sequence[Instance], now: float) -> None:
         """Record the cloud's answer: the launch is done and these machines are live, in one
         transaction.
 
@@ -237,7 +237,7 @@ class Machines:
         SlurmElasticError for an unknown generation or a machine of another launch.
         """
         with self._store.transaction("machines", "launches"):
-            launch = self._launches.known(generation)
+            launch = self._launches.require(generation)
             self._take([
                 _new(instance, launch.pool, launch, now, worst_price(instance, launch.offers))
                 for instance in instances
@@ -325,7 +325,7 @@ class Machines:
             self._store.change(SEEN, _seen_values(instance, instance.cloud, now, adopted=True))
             return before
 
-    def registered(self, cloud: str, ids: Sequence[str], now: float) -> None:
+    def record_registration(self, cloud: str, ids: Sequence[str], now: float) -> None:
         """Record that Slurm has the nodes of these machines up. Only the first time of a booting
         machine counts.
         """
@@ -333,7 +333,7 @@ class Machines:
         sql += f"and {where_allowed(LedgerCall.REGISTERED)}"
         self._store.execute("machines", sql, now, cloud, to_json(ids))
 
-    def suspending(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
+    def record_ending(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
         """Record the decision to terminate these machines, before the cloud is called.
 
         The first decision stands. Ended and unknown machines are left alone.
@@ -342,7 +342,7 @@ class Machines:
         sql += f"and {where_allowed(LedgerCall.SUSPENDING)}"
         self._store.execute("machines", sql, now, encoded(cause), cloud, to_json(ids))
 
-    def ended(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
+    def record_end(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
         """Record that these machines ended and cost nothing any longer. A cause from ``suspending``
         stands, and so does an earlier end.
         """
@@ -352,7 +352,7 @@ class Machines:
             "machines", sql, now, str(InstanceState.TERMINATED), encoded(cause), cloud, to_json(ids)
         )
 
-    def read_whole(self, cloud: str, now: float) -> None:
+    def record_whole_list(self, cloud: str, now: float) -> None:
         """Record that a complete list of ``cloud`` was observed, its unknown machines adopted."""
         with self._store.lock:
             if cloud not in self._store.tables("complete")[0]:
@@ -366,9 +366,9 @@ class Machines:
         ours that the ledger does not know.
         """
         with self._store.lock:
-            return self.believed(self._store.tables("complete")[0])
+            return self.trusted_clouds(self._store.tables("complete")[0])
 
-    def believed(self, complete: Collection[str]) -> frozenset[str]:
+    def trusted_clouds(self, complete: Collection[str]) -> frozenset[str]:
         """The clouds of the table ``complete`` that this process may believe."""
         clouds = frozenset(complete)
         return clouds if self._clouds_read is None else clouds & self._clouds_read

@@ -33,6 +33,6 @@ class LiftedRequeues:
         (rows,) = self._store.tables("lifted")
         return tuple((job, restarts) for job, restarts, lifted_at in rows if lifted_at <= until)
 
-    def put_back(self, job: int) -> None:
+    def forget(self, job: int) -> None:
         """Delete the row of a job that has its own setting again, or that is gone."""
         self._store.execute("lifted", "delete from lifted_requeues where job = ?", job)

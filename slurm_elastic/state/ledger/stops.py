@@ -64,7 +64,9 @@ class StopRows:
         """The machines that are stopped, by the time at which they were stopped."""
         return tuple(m for m in self._store.tables("machines")[0] if m.is_off)
 
-    def stopping(self, cloud: str, ids: Collection[str], cause: AnyCause, now: float) -> None:
+    def record_stopping(
+        self, cloud: str, ids: Collection[str], cause: AnyCause, now: float
+    ) -> None:
         """Record the decision to stop these machines, before the cloud is called. Keep the keys of
         their tunnels, whose rows end. A machine whose end is decided is left alone.
         """
@@ -79,7 +81,7 @@ class StopRows:
                 now, now, encoded(cause), cloud, to_json(list(ids)),
             )  # fmt: skip
 
-    def failed(self, cloud: str, ids: Collection[str], cause: AnyCause) -> None:
+    def record_stop_failure(self, cloud: str, ids: Collection[str], cause: AnyCause) -> None:
         """Record that these machines cannot be stopped, so that they are ended instead."""
         with self._store.transaction("machines"):
             self._store.change(
@@ -88,7 +90,7 @@ class StopRows:
                 encoded(cause), cloud, to_json(list(ids)),
             )  # fmt: skip
 
-    def done(self, cloud: str, prices: Mapping[str, float], now: float) -> None:
+    def record_stopped(self, cloud: str, prices: Mapping[str, float], now: float) -> None:
         """The cloud stops these machines: record the price of each while it is off ($/h, by id)."""
         with self._store.transaction("machines") as db:
             for id_, price in prices.items():
@@ -100,16 +102,16 @@ class StopRows:
                     db, before, before.life, life, now, price=price, state=InstanceState.STOPPING
                 )
 
-    def start(self, launch: Launch, machine: Machine, now: float) -> Machine | None:
+    def record_start(self, launch: Launch, machine: Machine, now: float) -> Machine | None:
         """Record the start of a stopped machine for the node, jobs and price of ``launch``, before
         the cloud is called. Return None if the machine is no longer stopped. Raises EndOnlyError if
         the row could not be written to the disk.
         """
         new_launch, instance = replace(launch, state=Done(finished_at=now)), machine.instance
-        new_launch = replace(new_launch, accounts=self._books.wanted_by(new_launch.nodes))
+        new_launch = replace(new_launch, accounts=self._books.payers_by_node(new_launch.nodes))
         with self._store.transaction("machines", "launches") as db:
-            # Inside the transaction, as in ``Launches.intend``: only here it is certain whether
-            # the row goes to the disk or into memory.
+            # Inside the transaction, as in ``Launches.record_intent``: only here it is certain
+            # whether the row goes to the disk or into memory.
             if end_only := self._end_only():
                 raise EndOnlyError(f"{end_only}; nothing is started")
             before = self._paid_part(db, instance.cloud, instance.id)
@@ -124,7 +126,7 @@ class StopRows:
                 accounts=new_launch.accounts.get(instance.node, {}),
             )  # fmt: skip
 
-    def start_refused(
+    def record_start_refusal(
         self, cloud: str, id_: str, price: float, cause: AnyCause, now: float
     ) -> None:
         """The cloud refuses the start: end the machine, at ``price`` ($/h) since the intent."""
@@ -135,7 +137,9 @@ class StopRows:
                 price, price, now, encoded(cause), cloud, id_,
             )  # fmt: skip
 
-    def end(self, cloud: str, ids: Collection[str], cause: AnyCause, now: float) -> None:
+    def record_ending_of_stopped(
+        self, cloud: str, ids: Collection[str], cause: AnyCause, now: float
+    ) -> None:
         """Record the decision to end these stopped machines, before the cloud is called."""
         with self._store.transaction("machines") as db:
             for id_ in ids:
@@ -147,7 +151,7 @@ class StopRows:
                     db, before, before.life, life, now, price=instance.price, state=instance.state
                 )
 
-    def runs_again(self, instance: Instance, now: float) -> None:
+    def record_running(self, instance: Instance, now: float) -> None:
         """Record that a stopped machine was started by others, and that its node is up."""
         with self._store.transaction("machines") as db:
             before = self._paid_part(db, instance.cloud, instance.id)

@@ -78,7 +78,7 @@ def test_decisions_keep_their_sentences(path: Path) -> None:
 
 def test_it_opens_once_more_after_writes_of_this_release(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.machines.suspending("aws", ["i-1"], SuspendedBySlurm(), 1_795_002_000.0)
+        ledger.machines.record_ending("aws", ["i-1"], SuspendedBySlurm(), 1_795_002_000.0)
         before = ledger.state()
     path.unlink()  # it is made of the journal, whose first lines are of schema 17
     with closing(Ledger(path)) as ledger:

@@ -71,7 +71,7 @@ def gives_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_is_gone_again_as_it_comes_back_leaves_the_memory_in_use(
     ledger: Ledger, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger.launches.intend(spec(), "r", T0)
+    ledger.launches.record_intent(spec(), "r", T0)
     with monkeypatch.context() as patched:
         gives_out(patched)
         ledger.check()
@@ -96,8 +96,8 @@ def test_lists_before_a_full_disk_do_not_count_after_it(
     ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list that has the machine again is read in memory; its reset of the count is no fact."""
-    ledger.launches.intend(spec(), "r", T0)
-    ledger.machines.launched(spec().generation, [instance("i-1")], T0)
+    ledger.launches.record_intent(spec(), "r", T0)
+    ledger.machines.record_launch(spec().generation, [instance("i-1")], T0)
     for now in (T0 + 700, T0 + 760):
         ledger.machines.observe("aws", [], now)
     assert [m.misses for m in ledger.machines.live()] == [2]
@@ -137,7 +137,7 @@ def test_an_error_before_the_append_appends_nothing(
 def test_a_file_that_is_found_damaged_as_it_comes_back_is_made_anew(
     ledger: Ledger, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger.launches.intend(spec(), "r", T0)
+    ledger.launches.record_intent(spec(), "r", T0)
     with monkeypatch.context() as patched:
         gives_out(patched)
         ledger.check()
@@ -195,7 +195,7 @@ def test_an_error_that_is_none_of_its_file_does_not_end_its_use(ledger: Ledger) 
 def test_a_journal_that_was_removed_is_begun_anew_at_the_next_look(
     ledger: Ledger, path: Path
 ) -> None:
-    ledger.launches.intend(spec(), "r", T0)
+    ledger.launches.record_intent(spec(), "r", T0)
     (segment,) = (path.parent / "journal").glob("*.jsonl")
     segment.unlink()
     assert ledger.check() is SOUND
@@ -238,9 +238,9 @@ def test_a_full_disk_is_told_also_where_sqlite_calls_it_something_else(
 def test_what_was_paid_in_the_last_forty_days_goes_over_into_memory(
     ledger: Ledger, clock: Clock, days: int, *, counts: bool
 ) -> None:
-    ledger.launches.intend(spec(), "r", T0)
-    ledger.machines.launched("g1", [instance()], T0)
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0)
+    ledger.launches.record_intent(spec(), "r", T0)
+    ledger.machines.record_launch("g1", [instance()], T0)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="idle"), T0)
     clock.up = days * 86400.0
     ledger.give_up(OSError(errno.EIO, "x"))
     assert bool(ledger.machines.live(ended_since=0.0)) is counts
@@ -283,13 +283,13 @@ def test_nothing_is_open_once_it_is_closed(ledger: Ledger, path: Path) -> None:
 
 def test_a_cloud_counts_as_read_once_this_process_has_read_it(ledger: Ledger, path: Path) -> None:
     """The last process may have had what it adopted in its memory alone."""
-    ledger.machines.read_whole("aws", T0)
+    ledger.machines.record_whole_list("aws", T0)
     assert ledger.machines.clouds_read() == ledger.state().read_whole == {"aws"}
     with closing(Ledger.enduring(path)) as later:
         assert later.machines.clouds_read() == later.state().read_whole == frozenset()
-        later.machines.read_whole("onprem", T0)
+        later.machines.record_whole_list("onprem", T0)
         assert later.machines.clouds_read() == later.state().read_whole == {"onprem"}
-        later.machines.read_whole("aws", T0 + 1)
+        later.machines.record_whole_list("aws", T0 + 1)
         assert later.machines.clouds_read() == later.state().read_whole == {"aws", "onprem"}
 
 
@@ -299,7 +299,7 @@ def test_while_it_cannot_be_written_nothing_is_bought_and_all_else_goes_on(
     ledger.refresh()
     assert ledger.check() is SOUND
     assert (SOUND.end_only, SOUND.since, ledger.store.trouble_since) == ("", 0.0, 0.0)
-    ledger.launches.intend(spec(), "r", T0)
+    ledger.launches.record_intent(spec(), "r", T0)
     ledger.decisions.record(decision(1))
     with monkeypatch.context() as patched:
         gives_out(patched)
@@ -309,12 +309,12 @@ def test_while_it_cannot_be_written_nothing_is_bought_and_all_else_goes_on(
         assert (bool(found.remedy), found.since) == (True, T0 + 100)
         assert not ledger.state().writable
         with pytest.raises(EndOnlyError, match=r"is full .*; nothing is bought"):
-            ledger.launches.intend(spec("g2"), "r", T0)
-        ledger.machines.launched("g1", [instance()], T0 + 1)
+            ledger.launches.record_intent(spec("g2"), "r", T0)
+        ledger.machines.record_launch("g1", [instance()], T0 + 1)
         ledger.decisions.record(decision(2), decision(3))
     clock.up += endurance.AGAIN
     assert ledger.check() is SOUND
-    ledger.launches.intend(spec("g2"), "r", T0)
+    ledger.launches.record_intent(spec("g2"), "r", T0)
     with closing(Ledger(path, read_only=True)) as file:
         assert [m.instance.id for m in file.machines.live()] == ["i-1"]
         assert [row.generation for row in file.launches.open()] == ["g2"]
@@ -385,7 +385,7 @@ def test_files_that_failed_are_looked_at_again_after_a_while_only(
 
 
 def test_a_sound_journal_is_found_sound(ledger: Ledger, path: Path, clock: Clock) -> None:
-    ledger.launches.intend(spec(), "r", T0)
+    ledger.launches.record_intent(spec(), "r", T0)
     clock.up += endurance.READ
     assert ledger.check() is SOUND
     assert len(list((path.parent / "journal").glob("*.jsonl"))) == 1, "none was begun anew"

@@ -75,10 +75,14 @@ class Recorder:
     def _calls(self) -> dict[LaunchCall, Callable[[], object]]:
         ledger, now = self.ledger, self.now
         return {
-            LaunchCall.INTEND: lambda: ledger.launches.intend(spec("g1", ("pub1",)), "r", now),
-            LaunchCall.FAILED: lambda: ledger.launches.failed("g1", "no capacity", now),
+            LaunchCall.INTEND: lambda: ledger.launches.record_intent(
+                spec("g1", ("pub1",)), "r", now
+            ),
+            LaunchCall.FAILED: lambda: ledger.launches.record_failure("g1", "no capacity", now),
             LaunchCall.FORGET: lambda: ledger.launches.forget(["g1"]),
-            LaunchCall.LAUNCHED: lambda: ledger.machines.launched("g1", [instance("i-1")], now),
+            LaunchCall.LAUNCHED: lambda: ledger.machines.record_launch(
+                "g1", [instance("i-1")], now
+            ),
             LaunchCall.ADOPT: lambda: ledger.machines.adopt(
                 instance("i-1", bought=offer(cloud="east")), "burst", now, clouds={"east"}
             ),
@@ -89,14 +93,14 @@ class Recorder:
         """A machine is stopped, and started for another launch."""
         with suppress(SlurmElasticError):  # of a launch that was started before
             self.ledger.machines.adopt(instance("i-9", generation="g9"), "burst", self.now)
-        self.ledger.stops.stopping("aws", ["i-9"], Quoted(text="idle"), self.now)
-        self.ledger.stops.done("aws", {"i-9": 0.01}, self.now)
+        self.ledger.stops.record_stopping("aws", ["i-9"], Quoted(text="idle"), self.now)
+        self.ledger.stops.record_stopped("aws", {"i-9": 0.01}, self.now)
         row = Launch(
             generation=f"s{self.now}", request="r", pool="burst", cloud="aws", nodes=("pub1",),
             jobs=(), offer=offer(), created=self.now,
         )  # fmt: skip
         (machine,) = self.ledger.stops.machines()
-        self.ledger.stops.start(row, machine, self.now)
+        self.ledger.stops.record_start(row, machine, self.now)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_a_pass_takes_in_what_another_process_has_written(tmp_path: Path) -> Non
     mine, other = Ledger(tmp_path / "ledger.db"), Ledger(tmp_path / "ledger.db")
     mine.refresh()
     assert mine.launches.open() == ()
-    other.launches.intend(spec(), "r1", T0)
+    other.launches.record_intent(spec(), "r1", T0)
     assert mine.launches.open() == (), "within a pass it is of one moment"
     mine.refresh()
     assert len(mine.launches.open()) == 1
@@ -57,7 +57,7 @@ def test_a_pass_takes_in_what_another_process_has_written(tmp_path: Path) -> Non
 
 
 def test_intent_is_on_disk_before_anything_else(ledger: Ledger, path: Path) -> None:
-    ledger.launches.intend(spec(jobs=(7, 8)), "r1", T0)
+    ledger.launches.record_intent(spec(jobs=(7, 8)), "r1", T0)
     other = Ledger(path)
     (launch,) = other.launches.open()
     other.close()
@@ -68,12 +68,12 @@ def test_intent_is_on_disk_before_anything_else(ledger: Ledger, path: Path) -> N
 
 
 def test_intending_the_same_again_is_nothing(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
+    ledger.launches.record_intent(spec(), "r1", T0)
     before = ledger.launches.get("g1")
-    ledger.launches.intend(spec(), "r1", T0 + 5)
+    ledger.launches.record_intent(spec(), "r1", T0 + 5)
     assert ledger.launches.get("g1") == before
-    ledger.machines.launched("g1", [instance()], T0 + 6)
-    ledger.launches.intend(spec(), "r1", T0 + 7)
+    ledger.machines.record_launch("g1", [instance()], T0 + 6)
+    ledger.launches.record_intent(spec(), "r1", T0 + 7)
     assert ledger.launches.open() == ()
 
 
@@ -87,24 +87,24 @@ def test_intending_the_same_again_is_nothing(ledger: Ledger) -> None:
     ],
 )
 def test_one_generation_never_stands_for_two_launches(ledger: Ledger, other: object) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
+    ledger.launches.record_intent(spec(), "r1", T0)
     with pytest.raises(SlurmElasticError, match="g1 already stands for another launch"):
-        ledger.launches.intend(other, "r1", T0)
+        ledger.launches.record_intent(other, "r1", T0)
     assert [x.nodes for x in ledger.launches.open()] == [("pub1", "pub2")]
 
 
 def test_a_failed_generation_is_not_used_again(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.launches.failed("g1", "no capacity", T0 + 1)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.launches.record_failure("g1", "no capacity", T0 + 1)
     with pytest.raises(SlurmElasticError, match="g1 has failed: no capacity"):
-        ledger.launches.intend(spec(), "r1", T0 + 2)
+        ledger.launches.record_intent(spec(), "r1", T0 + 2)
 
 
 def test_launched_closes_the_intent_and_keeps_the_machines(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(jobs=(7,)), "r1", T0)
+    ledger.launches.record_intent(spec(jobs=(7,)), "r1", T0)
     answer = [instance("i-1"), instance("i-2", node="pub2", address="10.0.0.2")]
-    ledger.machines.launched("g1", answer, T0 + 3)
-    ledger.machines.launched("g1", answer, T0 + 9)
+    ledger.machines.record_launch("g1", answer, T0 + 3)
+    ledger.machines.record_launch("g1", answer, T0 + 9)
     assert ledger.launches.open() == ()
     launch = ledger.launches.get("g1")
     assert launch is not None
@@ -117,20 +117,20 @@ def test_launched_closes_the_intent_and_keeps_the_machines(ledger: Ledger) -> No
 
 
 def test_a_fuller_second_answer_adds_the_missing_machines(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.machines.launched("g1", [instance("i-1")], T0 + 1)
-    ledger.machines.launched("g1", [instance("i-1"), instance("i-2", node="pub2")], T0 + 2)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1")], T0 + 1)
+    ledger.machines.record_launch("g1", [instance("i-1"), instance("i-2", node="pub2")], T0 + 2)
     assert [m.instance.id for m in ledger.machines.live()] == ["i-1", "i-2"]
 
 
 def test_an_instance_belongs_to_one_launch(ledger: Ledger) -> None:
     for generation in ("g1", "g2"):
-        ledger.launches.intend(spec(generation), "r1", T0)
-    ledger.machines.launched("g1", [instance("i-1")], T0)
+        ledger.launches.record_intent(spec(generation), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1")], T0)
     with pytest.raises(
         SlurmElasticError, match="instance i-1 of cloud aws is known from generation g1"
     ):
-        ledger.machines.launched(
+        ledger.machines.record_launch(
             "g2", [instance("i-0", "pub2", "g2"), instance("i-1", "pub1", "g2")], T0
         )
     assert [m.instance.id for m in ledger.machines.live()] == ["i-1"], "all of it or nothing"
@@ -140,27 +140,29 @@ def test_an_instance_belongs_to_one_launch(ledger: Ledger) -> None:
 def test_two_clouds_may_count_their_machines_alike(ledger: Ledger) -> None:
     for cloud in ("near", "far"):
         of = pool(cloud=cloud)
-        ledger.launches.intend(spec(cloud, of=of, bought=offer(cloud=cloud)), "r1", T0)
-        ledger.machines.launched(cloud, [replace(instance("7", generation=cloud), cloud=cloud)], T0)
+        ledger.launches.record_intent(spec(cloud, of=of, bought=offer(cloud=cloud)), "r1", T0)
+        ledger.machines.record_launch(
+            cloud, [replace(instance("7", generation=cloud), cloud=cloud)], T0
+        )
     assert len(ledger.machines.live()) == 2
-    ledger.machines.registered("near", ["7"], T0 + 5)
-    ledger.machines.suspending("far", ["7"], Quoted(text="idle"), T0 + 6)
+    ledger.machines.record_registration("near", ["7"], T0 + 5)
+    ledger.machines.record_ending("far", ["7"], Quoted(text="idle"), T0 + 6)
     ledger.machines.observe("near", [], T0 + 7)
     rows = {m.instance.cloud: m for m in ledger.machines.live()}
     assert (rows["near"].registered_at, rows["far"].registered_at) == (T0 + 5, None)
     assert (rows["near"].retired_at, rows["far"].retired_at) == (None, T0 + 6)
     assert (rows["near"].misses, rows["far"].misses) == (1, 0)
-    ledger.machines.ended("far", ["7"], Quoted(text="gone"), T0 + 8)
+    ledger.machines.record_end("far", ["7"], Quoted(text="gone"), T0 + 8)
     assert [m.instance.cloud for m in ledger.machines.live()] == ["near"]
 
 
 def test_a_machine_registers_once(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.machines.launched("g1", [instance("i-1")], T0)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1")], T0)
     assert ledger.machines.live()[0].boots
     assert all(m.boots for m in ledger.machines.live())
-    ledger.machines.registered("aws", ["i-1"], T0 + 5)
-    ledger.machines.registered("aws", ["i-1"], T0 + 9)
+    ledger.machines.record_registration("aws", ["i-1"], T0 + 5)
+    ledger.machines.record_registration("aws", ["i-1"], T0 + 9)
     (machine,) = ledger.machines.live()
     assert (machine.registered_at, machine.boots) == (T0 + 5, False)
     assert not any(m.boots for m in ledger.machines.live())
@@ -197,14 +199,14 @@ def test_breakers_and_the_review_of_holds(ledger: Ledger) -> None:
 def test_a_launch_keeps_all_the_offers_it_may_use(ledger: Ledger) -> None:
     other = offer(type_="m6i.xlarge", price=0.05, on_demand=0.20)
     wide = replace(spec(), alternatives=(other,))
-    ledger.launches.intend(wide, "r1", T0)
-    ledger.launches.intend(wide, "r1", T0)
+    ledger.launches.record_intent(wide, "r1", T0)
+    ledger.launches.record_intent(wide, "r1", T0)
     (row,) = ledger.launches.open()
     assert (row.offer, row.alternatives) == (wide.offer, (other,))
     with pytest.raises(SlurmElasticError, match="already stands for another launch"):
-        ledger.launches.intend(spec(), "r1", T0)
+        ledger.launches.record_intent(spec(), "r1", T0)
     bought = replace(instance("i-1"), instance_type="m6i.xlarge")
-    ledger.machines.launched("g1", [instance("i-2", "pub2"), bought], T0)
+    ledger.machines.record_launch("g1", [instance("i-2", "pub2"), bought], T0)
     assert {m.instance.id: m.worst_price for m in ledger.machines.live()} == {
         "i-1": 0.20,
         "i-2": 0.12,
@@ -212,8 +214,8 @@ def test_a_launch_keeps_all_the_offers_it_may_use(ledger: Ledger) -> None:
 
 
 def test_failed_keeps_the_clouds_words(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.launches.failed("g1", "InsufficientInstanceCapacity", T0 + 1)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.launches.record_failure("g1", "InsufficientInstanceCapacity", T0 + 1)
     launch = ledger.launches.get("g1")
     assert launch is not None
     assert launch.state == Failed(finished_at=T0 + 1, error="InsufficientInstanceCapacity")
@@ -221,18 +223,18 @@ def test_failed_keeps_the_clouds_words(ledger: Ledger) -> None:
 
 
 def test_a_done_launch_does_not_fail_later(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.machines.launched("g1", [instance()], T0)
-    ledger.launches.failed("g1", "late", T0 + 1)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.machines.record_launch("g1", [instance()], T0)
+    ledger.launches.record_failure("g1", "late", T0 + 1)
     launch = ledger.launches.get("g1")
     assert launch is not None
     assert launch.state == Done(finished_at=T0)
 
 
 def test_machines_found_after_giving_up_are_kept(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.launches.failed("g1", "time-out", T0 + 1)
-    ledger.machines.launched("g1", [instance()], T0 + 2)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.launches.record_failure("g1", "time-out", T0 + 1)
+    ledger.machines.record_launch("g1", [instance()], T0 + 2)
     launch = ledger.launches.get("g1")
     assert launch is not None
     assert launch.state == Done(finished_at=T0 + 1)
@@ -241,8 +243,8 @@ def test_machines_found_after_giving_up_are_kept(ledger: Ledger) -> None:
 
 def test_results_of_launches_nobody_intended_are_refused(ledger: Ledger) -> None:
     for call in (
-        lambda: ledger.machines.launched("g9", [], T0),
-        lambda: ledger.launches.failed("g9", "x", T0),
+        lambda: ledger.machines.record_launch("g9", [], T0),
+        lambda: ledger.launches.record_failure("g9", "x", T0),
     ):
         with pytest.raises(SlurmElasticError, match="no launch with generation g9"):
             call()
@@ -250,8 +252,8 @@ def test_results_of_launches_nobody_intended_are_refused(ledger: Ledger) -> None
 
 def test_open_launches_are_told_in_order(ledger: Ledger) -> None:
     for at, generation in enumerate(("gb", "ga", "gc")):
-        ledger.launches.intend(spec(generation), "r1", T0 + at)
-    ledger.launches.failed("ga", "no capacity", T0 + 9)
+        ledger.launches.record_intent(spec(generation), "r1", T0 + at)
+    ledger.launches.record_failure("ga", "no capacity", T0 + 9)
     assert [x.generation for x in ledger.launches.open()] == ["gb", "gc"]
     assert ledger.launches.get("nothing") is None
 
@@ -260,8 +262,8 @@ def test_open_launches_are_told_in_order(ledger: Ledger) -> None:
 
 
 def launched(ledger: Ledger, *ids: str, at: float = T0) -> None:
-    ledger.launches.intend(spec(nodes=tuple(f"n{i}" for i in ids)), "r1", at)
-    ledger.machines.launched("g1", [instance(i, node=f"n{i}", launched=at) for i in ids], at)
+    ledger.launches.record_intent(spec(nodes=tuple(f"n{i}" for i in ids)), "r1", at)
+    ledger.machines.record_launch("g1", [instance(i, node=f"n{i}", launched=at) for i in ids], at)
 
 
 def test_observe_updates_those_seen_and_counts_misses_of_others(ledger: Ledger) -> None:
@@ -321,8 +323,8 @@ def test_a_terminated_machine_has_ended(ledger: Ledger) -> None:
 
 def test_a_machine_that_still_runs_is_live_again(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2")
-    ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle"), T0 + 1)
-    ledger.machines.ended("aws", ["i-1", "i-2"], Quoted(text="missing"), T0 + 5)
+    ledger.machines.record_ending("aws", ["i-1"], Quoted(text="idle"), T0 + 1)
+    ledger.machines.record_end("aws", ["i-1", "i-2"], Quoted(text="missing"), T0 + 5)
     running = [instance(i, state=InstanceState.RUNNING) for i in ("i-1", "i-2")]
     ledger.machines.observe("aws", running, T0 + 5)
     assert ledger.machines.live() == (), "that read began before the end"
@@ -334,20 +336,22 @@ def test_a_machine_that_still_runs_is_live_again(ledger: Ledger) -> None:
 
 def test_a_machine_on_its_way_out_stays_ended(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="missing"), T0 + 5)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="missing"), T0 + 5)
     ledger.machines.observe("aws", [instance("i-1", state=InstanceState.STOPPING)], T0 + 6)
     assert ledger.machines.live() == ()
 
 
 def test_suspend_keeps_the_first_intent_and_reason(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2")
-    ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle 600 s"), T0 + 1)
-    ledger.machines.suspending("aws", ["i-1", "i-2", "unknown"], Quoted(text="maximum age"), T0 + 2)
+    ledger.machines.record_ending("aws", ["i-1"], Quoted(text="idle 600 s"), T0 + 1)
+    ledger.machines.record_ending(
+        "aws", ["i-1", "i-2", "unknown"], Quoted(text="maximum age"), T0 + 2
+    )
     one, two = ledger.machines.live()
     assert (one.retired_at, one.why) == (T0 + 1, "idle 600 s")
     assert (two.retired_at, two.why) == (T0 + 2, "maximum age")
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="gone from the cloud"), T0 + 3)
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="again"), T0 + 4)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="gone from the cloud"), T0 + 3)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="again"), T0 + 4)
     (one,) = (m for m in ledger.machines.live(ended_since=T0) if m.has_ended)
     assert (one.ended_at, one.why) == (T0 + 3, "idle 600 s")
     assert one.instance.state == InstanceState.TERMINATED
@@ -359,7 +363,7 @@ def test_adopt_takes_in_a_machine_once(ledger: Ledger) -> None:
     (machine,) = ledger.machines.live()
     assert (machine.pool, machine.last_seen) == ("burst", T0 + 5)
     assert machine.instance.address == "10.9.9.9"
-    ledger.machines.ended("aws", ["i-9"], Quoted(text="x"), T0 + 6)
+    ledger.machines.record_end("aws", ["i-9"], Quoted(text="x"), T0 + 6)
     ledger.machines.adopt(instance("i-9", generation="lost"), "burst", T0 + 7)
     assert len(ledger.machines.live()) == 1
 
@@ -369,8 +373,8 @@ def test_adopt_takes_one_that_had_ended_back_whatever_the_clock_says(
     ledger: Ledger, state: InstanceState
 ) -> None:
     launched(ledger, "i-1")
-    ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle"), T0 + 100)
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + 100)
+    ledger.machines.record_ending("aws", ["i-1"], Quoted(text="idle"), T0 + 100)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="idle"), T0 + 100)
     ledger.machines.observe("aws", [instance("i-1", state=InstanceState.STOPPING)], T0 + 200)
     assert ledger.machines.live() == (), "not by one read alone"
     before = ledger.machines.adopt(instance("i-1", state=state), "burst", T0 + 50)
@@ -382,8 +386,8 @@ def test_adopt_takes_one_that_had_ended_back_whatever_the_clock_says(
 
 
 def test_a_machine_without_a_node_takes_it_with_those_who_pay(ledger: Ledger) -> None:
-    ledger.books.want({"pub1": {"physics": 1}}, T0)
-    ledger.launches.intend(spec(nodes=("pub1",)), "r", T0)
+    ledger.books.record_payers({"pub1": {"physics": 1}}, T0)
+    ledger.launches.record_intent(spec(nodes=("pub1",)), "r", T0)
     ledger.machines.adopt(instance("i-1", node=""), "", T0)
     ledger.machines.observe("aws", [instance("i-1", node="")], T0 + 1, {"pub1": pool()})
     assert ledger.machines.live()[0].pool == ""
@@ -404,7 +408,7 @@ def test_a_machine_without_a_node_may_be_told_its_own_with_its_adoption(ledger: 
 
 def test_a_machine_goes_on_under_its_clouds_new_name(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.machines.registered("aws", ["i-1"], T0 + 5)
+    ledger.machines.record_registration("aws", ["i-1"], T0 + 5)
     moved = instance("i-1", bought=offer(cloud="east"))
     before = ledger.machines.adopt(moved, "burst", T0 + 10, 0.0, {"east"})
     assert before is not None
@@ -419,8 +423,8 @@ def test_a_machine_goes_on_under_its_clouds_new_name(ledger: Ledger) -> None:
 
 def test_a_machine_that_was_given_up_under_its_clouds_old_name_is_paid_once(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.machines.registered("aws", ["i-1"], T0 + 5)
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="not listed"), T0 + 6)
+    ledger.machines.record_registration("aws", ["i-1"], T0 + 5)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="not listed"), T0 + 6)
     moved = instance("i-1", bought=offer(cloud="east"))
     ledger.machines.adopt(moved, "burst", T0 + 10, 0.0, {"east"})
     (machine,) = ledger.machines.live(ended_since=0.0)
@@ -430,9 +434,9 @@ def test_a_machine_that_was_given_up_under_its_clouds_old_name_is_paid_once(ledg
 
 def test_only_a_machine_that_boots_registers(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2")
-    ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle"), T0 + 1)
-    ledger.machines.ended("aws", ["i-2"], Quoted(text="gone"), T0 + 1)
-    ledger.machines.registered("aws", ["i-1", "i-2"], T0 + 2)
+    ledger.machines.record_ending("aws", ["i-1"], Quoted(text="idle"), T0 + 1)
+    ledger.machines.record_end("aws", ["i-2"], Quoted(text="gone"), T0 + 1)
+    ledger.machines.record_registration("aws", ["i-1", "i-2"], T0 + 2)
     assert [m.registered_at for m in ledger.machines.live(ended_since=0.0)] == [None, None]
 
 
@@ -448,7 +452,7 @@ def test_another_clouds_machine_of_the_same_name_is_another(ledger: Ledger) -> N
 
 
 def test_adopt_knows_the_launch_where_there_is_one(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(jobs=(4,)), "r1", T0)
+    ledger.launches.record_intent(spec(jobs=(4,)), "r1", T0)
     ledger.machines.adopt(instance("i-1"), "burst", T0 + 1)
     (machine,) = ledger.machines.live()
     assert (machine.jobs, machine.worst_price) == ((4,), 0.12)
@@ -456,8 +460,8 @@ def test_adopt_knows_the_launch_where_there_is_one(ledger: Ledger) -> None:
 
 def test_a_machine_repeats_only_the_first_of_its_launchs_many_jobs(ledger: Ledger) -> None:
     many = tuple(range(1, 5001))
-    ledger.launches.intend(spec(jobs=many), "r1", T0)
-    ledger.machines.launched("g1", [instance("i-1")], T0 + 1)
+    ledger.launches.record_intent(spec(jobs=many), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1")], T0 + 1)
     (machine,) = ledger.machines.live()
     assert machine.jobs == many[:MACHINE_JOBS]
     launch = ledger.launches.get("g1")
@@ -571,9 +575,9 @@ def test_a_lifted_requeue_is_remembered_as_it_was_first(ledger: Ledger) -> None:
     ledger.requeues.lift(8, 0, T0 + 5)
     assert ledger.requeues.lifted() == ((7, 0), (8, 0), (9, 3))
     assert ledger.requeues.lifted(T0) == ((7, 0), (9, 3))
-    ledger.requeues.put_back(8)
-    ledger.requeues.put_back(7)
-    ledger.requeues.put_back(7)
+    ledger.requeues.forget(8)
+    ledger.requeues.forget(7)
+    ledger.requeues.forget(7)
     assert ledger.requeues.lifted() == ((9, 3),)
 
 
@@ -619,7 +623,7 @@ def test_a_decision_on_5000_nodes_is_one_row_and_can_be_pruned(ledger: Ledger) -
 
 def test_prune_keeps_what_was_paid(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="x"), T0 + 1)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="x"), T0 + 1)
     ledger.exclusions.add(cool_down(T0 + 2))
     assert ledger.prune(T0 + 1e6) == 0
     assert len(ledger.machines.live(ended_since=0)) == 1
@@ -710,25 +714,25 @@ def test_a_cloud_was_read_whole_once_that_is_said(path: Path) -> None:
     ledger = Ledger(path)
     assert ledger.machines.clouds_read() == frozenset()
     for again in range(2):
-        ledger.machines.read_whole("aws", T0 + again)
+        ledger.machines.record_whole_list("aws", T0 + again)
     assert ledger.machines.clouds_read() == {"aws"}
     ledger.close()
 
 
 def test_who_pays_a_machine_is_kept_with_its_launch(path: Path) -> None:
     ledger = Ledger(path)
-    ledger.books.want({"pub1": {"physics": 2, "chemistry": 1}}, T0)
-    ledger.launches.intend(spec(nodes=("pub1",)), "r", T0)
-    ledger.books.want({"pub1": {"biology": 1}}, T0 + 1)
-    ledger.machines.launched("g1", [instance("i-1", node="pub1")], T0 + 2)
+    ledger.books.record_payers({"pub1": {"physics": 2, "chemistry": 1}}, T0)
+    ledger.launches.record_intent(spec(nodes=("pub1",)), "r", T0)
+    ledger.books.record_payers({"pub1": {"biology": 1}}, T0 + 1)
+    ledger.machines.record_launch("g1", [instance("i-1", node="pub1")], T0 + 2)
     (machine,) = ledger.machines.live()
     assert machine.accounts == {"physics": 2, "chemistry": 1}
-    (paid,) = ledger.books.paid("aws", T0, T0 + 3600, 1)
+    (paid,) = ledger.books.cost_by_payers("aws", T0, T0 + 3600, 1)
     assert paid == (machine.accounts, ledger.books.dollars("aws", T0, T0 + 3600, 1))
-    ledger.books.want_for_nobody(["pub1"], T0)
-    assert ledger.books.wanted_by(["pub1"]) == {"pub1": {"biology": 1}}, "that is younger"
-    ledger.books.want_for_nobody(["pub1"], T0 + 2)
-    assert ledger.books.wanted_by(["pub1"]) == {}
+    ledger.books.delete_payers(["pub1"], T0)
+    assert ledger.books.payers_by_node(["pub1"]) == {"pub1": {"biology": 1}}, "that is younger"
+    ledger.books.delete_payers(["pub1"], T0 + 2)
+    assert ledger.books.payers_by_node(["pub1"]) == {}
     ledger.close()
 
 
@@ -740,7 +744,7 @@ def test_jobs_set_aside_are_remembered_until_they_are_let_back(path: Path) -> No
     ledger.close()
     ledger = Ledger(path)
     assert ledger.deferred.jobs() == (one, two)
-    ledger.deferred.let_back([7])
+    ledger.deferred.forget([7])
     assert ledger.deferred.jobs() == (two,)
     ledger.close()
 
@@ -808,8 +812,8 @@ from msgspec.structs import replace
 from ledger_cases import *
 from slurm_elastic.state.ledger import Ledger
 ledger = Ledger(Path({str(path)!r}))
-ledger.launches.intend(spec(), "r", T0)
-ledger.machines.launched("g1", [instance()], T0)
+ledger.launches.record_intent(spec(), "r", T0)
+ledger.machines.record_launch("g1", [instance()], T0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", code], timeout=patience(60), check=False)
@@ -827,8 +831,8 @@ def test_threads_share_a_ledger(ledger: Ledger) -> None:
         try:
             for i in range(20):
                 name = f"{number}-{i}"
-                ledger.launches.intend(spec(name), "r", T0)
-                ledger.machines.launched(name, [instance(name, generation=name)], T0)
+                ledger.launches.record_intent(spec(name), "r", T0)
+                ledger.machines.record_launch(name, [instance(name, generation=name)], T0)
                 ledger.decisions.record(decision(T0, name))
                 ledger.machines.observe("aws", [], T0 + 1)
         except Exception as error:  # noqa: BLE001 - a thread's error must reach the test
@@ -854,8 +858,8 @@ from slurm_elastic.state.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(int(sys.argv[3])):
     name = f"{{sys.argv[2]}}-{{number}}"
-    ledger.launches.intend(spec(name), "r", T0)
-    ledger.machines.launched(name, [instance(name, generation=name)], T0)
+    ledger.launches.record_intent(spec(name), "r", T0)
+    ledger.machines.record_launch(name, [instance(name, generation=name)], T0)
     print(name, flush=True)
 """
 
@@ -914,7 +918,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 for number in range(10_000):
     name = f"g{{number}}"
-    ledger.launches.intend(spec(name), "r", T0)
+    ledger.launches.record_intent(spec(name), "r", T0)
     print(name, flush=True)
 """
 
@@ -932,7 +936,7 @@ def test_a_full_disk_stops_the_spending_and_keeps_what_was_written(path: Path) -
     ledger = Ledger(path)
     kept = {launch.generation for launch in ledger.launches.open()}
     assert kept == set(done.stdout.split())
-    ledger.launches.intend(spec("after"), "r", T0)
+    ledger.launches.record_intent(spec("after"), "r", T0)
     ledger.close()
     with sqlite3.connect(path) as db:
         assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
@@ -994,10 +998,10 @@ def test_readings_of_the_present_do_not_read_the_machines_of_a_year(
 
 
 def test_machines_of_some_nodes(ledger: Ledger) -> None:
-    ledger.launches.intend(spec("g1"), "r1", T0)
+    ledger.launches.record_intent(spec("g1"), "r1", T0)
     found = [instance("i-1", "pub1"), instance("i-2", "pub2")]
-    ledger.machines.launched("g1", found, T0)
-    ledger.machines.ended("aws", ["i-2"], Quoted(text="why"), T0 + 5)
+    ledger.machines.record_launch("g1", found, T0)
+    ledger.machines.record_end("aws", ["i-2"], Quoted(text="why"), T0 + 5)
     ids = lambda **which: [m.instance.id for m in ledger.machines.live(**which)]  # noqa: E731
     assert ids(nodes=["pub1", "pub2"]) == ["i-1"]
     assert ids(nodes=["pub2"], ended_since=T0) == ["i-2"]

@@ -74,7 +74,7 @@ class CrashingDaemon(RuleBasedStateMachine):
         self.count += 1
         names = tuple(f"pub{n}" for n in range(1, nodes + 1))
         self.launching = spec(f"g{self.count}", names)
-        self.ledger.launches.intend(self.launching, "r", self.tick())
+        self.ledger.launches.record_intent(self.launching, "r", self.tick())
 
     @precondition(lambda self: self.launching is not None and self.answer is None)
     @rule(count=st.integers(0, 3))
@@ -85,14 +85,16 @@ class CrashingDaemon(RuleBasedStateMachine):
     @rule()
     def refused(self) -> None:
         if self.launching.generation not in self.cloud.answers:
-            self.ledger.launches.failed(self.launching.generation, "no capacity", self.tick())
+            self.ledger.launches.record_failure(
+                self.launching.generation, "no capacity", self.tick()
+            )
             self.launching = None
 
     @precondition(lambda self: self.answer is not None)
     @rule(twice=st.booleans())
     def keep(self, twice: bool) -> None:
         for _ in range(2 if twice else 1):
-            self.ledger.machines.launched(self.launching.generation, self.answer, self.tick())
+            self.ledger.machines.record_launch(self.launching.generation, self.answer, self.tick())
         self.launching = self.answer = None
 
     # a suspend, step by step
@@ -103,7 +105,7 @@ class CrashingDaemon(RuleBasedStateMachine):
         known = [m.instance.id for m in self.ledger.machines.live() if m.is_wanted]
         if known:
             self.terminating = data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True))
-            self.ledger.machines.suspending(
+            self.ledger.machines.record_ending(
                 "aws", self.terminating, Quoted(text="idle"), self.tick()
             )
 
@@ -117,7 +119,7 @@ class CrashingDaemon(RuleBasedStateMachine):
     @rule()
     def note_the_end(self) -> None:
         gone = [i for i in self.terminating if self.cloud.machines[i].state not in LIVE]
-        self.ledger.machines.ended("aws", gone, Quoted(text="terminated"), self.tick())
+        self.ledger.machines.record_end("aws", gone, Quoted(text="terminated"), self.tick())
         self.terminating = []
 
     # what goes on beside
@@ -152,7 +154,7 @@ class CrashingDaemon(RuleBasedStateMachine):
         """Make the same call again for open intents, by its token, as a restarted daemon does."""
         for launch in self.ledger.launches.open():
             again = self.cloud.launch(spec(launch.generation, launch.nodes), 3, self.tick())
-            self.ledger.machines.launched(launch.generation, again, self.tick())
+            self.ledger.machines.record_launch(launch.generation, again, self.tick())
 
     def remembered(self) -> tuple[tuple[Launch, ...], tuple[Machine, ...]]:
         return self.launches(), self.ledger.machines.live(ended_since=0)

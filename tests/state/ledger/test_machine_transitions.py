@@ -120,10 +120,10 @@ class Recorder:
     def launched(self, id_: str, state: InstanceState = InstanceState.PENDING) -> None:
         one = self.known(id_, state)
         if self.ledger.launches.get(one.generation) is None:
-            self.ledger.launches.intend(spec(one.generation, (one.node,)), "r", self.now)
+            self.ledger.launches.record_intent(spec(one.generation, (one.node,)), "r", self.now)
         self.make(
             LedgerCall.LAUNCHED,
-            lambda now: self.ledger.machines.launched(one.generation, [one], now),
+            lambda now: self.ledger.machines.record_launch(one.generation, [one], now),
         )
 
     def adopt(self, id_: str, state: InstanceState) -> None:
@@ -148,33 +148,39 @@ class Recorder:
 
     def registered(self, *ids: str) -> None:
         self.make(
-            LedgerCall.REGISTERED, lambda now: self.ledger.machines.registered("aws", ids, now)
+            LedgerCall.REGISTERED,
+            lambda now: self.ledger.machines.record_registration("aws", ids, now),
         )
 
     def suspending(self, *ids: str) -> None:
         cause = Quoted(text="idle")
         self.make(
             LedgerCall.SUSPENDING,
-            lambda now: self.ledger.machines.suspending("aws", ids, cause, now),
+            lambda now: self.ledger.machines.record_ending("aws", ids, cause, now),
         )
 
     def ended(self, *ids: str) -> None:
         cause = Quoted(text="gone")
-        self.make(LedgerCall.ENDED, lambda now: self.ledger.machines.ended("aws", ids, cause, now))
+        self.make(
+            LedgerCall.ENDED, lambda now: self.ledger.machines.record_end("aws", ids, cause, now)
+        )
 
     def stopping(self, *ids: str) -> None:
         cause = Quoted(text="kept")
         self.make(
-            LedgerCall.STOPPING, lambda now: self.ledger.stops.stopping("aws", ids, cause, now)
+            LedgerCall.STOPPING,
+            lambda now: self.ledger.stops.record_stopping("aws", ids, cause, now),
         )
 
     def failed(self, *ids: str) -> None:
         cause = Quoted(text="cannot be stopped")
-        self.make(LedgerCall.FAILED, lambda _: self.ledger.stops.failed("aws", ids, cause))
+        self.make(
+            LedgerCall.FAILED, lambda _: self.ledger.stops.record_stop_failure("aws", ids, cause)
+        )
 
     def done(self, *ids: str) -> None:
         prices = dict.fromkeys(ids, DISK)
-        self.make(LedgerCall.DONE, lambda now: self.ledger.stops.done("aws", prices, now))
+        self.make(LedgerCall.DONE, lambda now: self.ledger.stops.record_stopped("aws", prices, now))
 
     def start(self, id_: str) -> None:
         machine = self.machines().get(id_)
@@ -186,22 +192,25 @@ class Recorder:
             nodes=(machine.instance.node,), jobs=(1,), offer=offer(),
             created=self.now,
         )  # fmt: skip
-        self.make(LedgerCall.START, lambda now: self.ledger.stops.start(row, machine, now))
+        self.make(LedgerCall.START, lambda now: self.ledger.stops.record_start(row, machine, now))
 
     def start_refused(self, id_: str) -> None:
         cause = Quoted(text="no room")
         self.make(
             LedgerCall.START_REFUSED,
-            lambda now: self.ledger.stops.start_refused("aws", id_, DISK, cause, now),
+            lambda now: self.ledger.stops.record_start_refusal("aws", id_, DISK, cause, now),
         )
 
     def end(self, *ids: str) -> None:
         cause = Quoted(text="too old")
-        self.make(LedgerCall.END, lambda now: self.ledger.stops.end("aws", ids, cause, now))
+        self.make(
+            LedgerCall.END,
+            lambda now: self.ledger.stops.record_ending_of_stopped("aws", ids, cause, now),
+        )
 
     def runs_again(self, id_: str) -> None:
         one = self.known(id_, InstanceState.RUNNING)
-        self.make(LedgerCall.RUNS_AGAIN, lambda now: self.ledger.stops.runs_again(one, now))
+        self.make(LedgerCall.RUNS_AGAIN, lambda now: self.ledger.stops.record_running(one, now))
 
 
 class AnyCalls(RuleBasedStateMachine):

@@ -28,9 +28,9 @@ OTHER = offer(zone="eu-west-1b", on_demand=0.5)
 
 
 def test_a_launch_comes_back_whole(ledger: Ledger) -> None:
-    ledger.books.want({"pub1": {"physics": 2}, "pub9": {"bio": 1}}, T0)
+    ledger.books.record_payers({"pub1": {"physics": 2}, "pub9": {"bio": 1}}, T0)
     asked = replace(spec(jobs=(1, 2)), alternatives=(OTHER,), owner={"user": "ann"})
-    ledger.launches.intend(asked, "r1", T0)
+    ledger.launches.record_intent(asked, "r1", T0)
     row = Launch(
         generation="g1", request="r1", pool="burst", cloud="aws", nodes=("pub1", "pub2"),
         jobs=(1, 2), offer=offer(), alternatives=(OTHER,), created=T0,
@@ -39,27 +39,27 @@ def test_a_launch_comes_back_whole(ledger: Ledger) -> None:
     assert ledger.launches.open() == (row,)
     assert ledger.launches.get("g1") == row
     assert ledger.launches.get("g2") is None
-    assert ledger.launches.finished(["g1"]) == {}
-    ledger.machines.launched("g1", [], T0 + 5)
-    ledger.machines.launched("g1", [], T0 + 9)
+    assert ledger.launches.finish_times(["g1"]) == {}
+    ledger.machines.record_launch("g1", [], T0 + 5)
+    ledger.machines.record_launch("g1", [], T0 + 9)
     assert ledger.launches.get("g1") == replace(row, state=Done(finished_at=T0 + 5))
-    assert ledger.launches.finished(["g1", "g2"]) == {"g1": T0 + 5}
-    assert ledger.launches.finished([]) == {}
+    assert ledger.launches.finish_times(["g1", "g2"]) == {"g1": T0 + 5}
+    assert ledger.launches.finish_times([]) == {}
 
 
 def test_a_machine_comes_back_whole(ledger: Ledger) -> None:
     one = instance("i-1", state=InstanceState.RUNNING, address="10.0.0.7")
-    ledger.books.want({"pub1": {"physics": 2}}, T0)
-    ledger.launches.intend(spec(jobs=(1, 2)), "r1", T0)
-    ledger.machines.launched("g1", [one], T0 + 5)
+    ledger.books.record_payers({"pub1": {"physics": 2}}, T0)
+    ledger.launches.record_intent(spec(jobs=(1, 2)), "r1", T0)
+    ledger.machines.record_launch("g1", [one], T0 + 5)
     row = Machine(
         instance=one, pool="burst", jobs=(1, 2), last_seen=T0 + 5, worst_price=0.12,
         accounts={"physics": 2},
     )  # fmt: skip
     assert ledger.machines.live() == (row,)
-    ledger.machines.registered("aws", ["i-1"], T0 + 6)
-    ledger.machines.suspending("aws", ["i-1"], Quoted(text="too old"), T0 + 7)
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), T0 + 8)
+    ledger.machines.record_registration("aws", ["i-1"], T0 + 6)
+    ledger.machines.record_ending("aws", ["i-1"], Quoted(text="too old"), T0 + 7)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="gone"), T0 + 8)
     ended = changed(
         row, instance=replace(one, state=InstanceState.TERMINATED), registered=T0 + 6,
         suspending=T0 + 7, ended=T0 + 8, cause=Quoted(text="too old"),
@@ -70,10 +70,10 @@ def test_a_machine_comes_back_whole(ledger: Ledger) -> None:
 
 
 def test_both_are_told_as_of_one_moment(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.launches.intend(spec("g2", ("pub3",)), "r2", T0)
-    ledger.machines.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
-    ledger.machines.ended("aws", ["i-2"], Quoted(text="gone"), T0)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.launches.record_intent(spec("g2", ("pub3",)), "r2", T0)
+    ledger.machines.record_launch("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
+    ledger.machines.record_end("aws", ["i-2"], Quoted(text="gone"), T0)
     state = ledger.state()
     assert [m.instance.id for m in state.machines] == ["i-1"]
     assert [row.generation for row in state.launches] == ["g2"]
@@ -81,10 +81,10 @@ def test_both_are_told_as_of_one_moment(ledger: Ledger) -> None:
 
 def test_of_some_launches_those_that_were_refused_are_forgotten(ledger: Ledger) -> None:
     for generation in ("g1", "g2", "g3", "g4"):
-        ledger.launches.intend(spec(generation), "r", T0)
-    ledger.launches.failed("g1", "no", T0)
-    ledger.launches.failed("g2", "no", T0)
-    ledger.machines.launched("g3", [], T0)
+        ledger.launches.record_intent(spec(generation), "r", T0)
+    ledger.launches.record_failure("g1", "no", T0)
+    ledger.launches.record_failure("g2", "no", T0)
+    ledger.machines.record_launch("g3", [], T0)
     ledger.launches.forget(["g1", "g3", "g4"])
     there = [g for g in ("g1", "g2", "g3", "g4") if ledger.launches.get(g) is not None]
     assert there == ["g2", "g3", "g4"]
@@ -94,10 +94,12 @@ def test_clouds_that_have_or_had_machines_are_named(ledger: Ledger) -> None:
     for number, cloud in enumerate(("gcp", "aws", "old")):
         at = offer(cloud)
         generation = f"g{number}"
-        ledger.launches.intend(spec(generation, ("pub1",), bought=at), "r", T0)
-        ledger.machines.launched(generation, [instance("i", generation=generation, bought=at)], T0)
-    ledger.machines.ended("gcp", ["i"], Quoted(text="gone"), T0 + 10)
-    ledger.machines.ended("old", ["i"], Quoted(text="gone"), T0 + 5)
+        ledger.launches.record_intent(spec(generation, ("pub1",), bought=at), "r", T0)
+        ledger.machines.record_launch(
+            generation, [instance("i", generation=generation, bought=at)], T0
+        )
+    ledger.machines.record_end("gcp", ["i"], Quoted(text="gone"), T0 + 10)
+    ledger.machines.record_end("old", ["i"], Quoted(text="gone"), T0 + 5)
     assert ledger.machines.clouds(T0 + 10) == ("aws", "gcp")
     assert ledger.machines.clouds(T0 + 11) == ("aws",)
 
@@ -117,31 +119,31 @@ def test_clouds_that_have_or_had_machines_are_named(ledger: Ledger) -> None:
 def test_the_most_that_a_machine_may_cost_is_that_of_its_offer(
     ledger: Ledger, bought: object, alternatives: tuple[object, ...], worst: float
 ) -> None:
-    ledger.launches.intend(replace(spec(), alternatives=alternatives), "r", T0)
+    ledger.launches.record_intent(replace(spec(), alternatives=alternatives), "r", T0)
     launch = ledger.launches.get("g1")
     assert launch is not None
     assert worst_price(instance(bought=bought), launch.offers) == worst  # type: ignore[arg-type]
-    ledger.machines.launched("g1", [instance("i-1", bought=bought)], T0)  # type: ignore[arg-type]
+    ledger.machines.record_launch("g1", [instance("i-1", bought=bought)], T0)  # type: ignore[arg-type]
     assert [m.worst_price for m in ledger.machines.live()] == [worst]
 
 
 def test_only_what_is_to_be_stopped_has_stopped(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.machines.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
-    ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
-    ledger.stops.done("aws", {"i-1": 0.01, "i-2": 0.01, "i-9": 0.01}, T0 + 20)
-    ledger.stops.done("aws", {"i-1": 0.02}, T0 + 30)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
+    ledger.stops.record_stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
+    ledger.stops.record_stopped("aws", {"i-1": 0.01, "i-2": 0.01, "i-9": 0.01}, T0 + 20)
+    ledger.stops.record_stopped("aws", {"i-1": 0.02}, T0 + 30)
     (one,) = ledger.stops.machines()
     assert (one.instance.id, one.instance.price, one.life.since) == ("i-1", 0.01, T0 + 20)
     assert [m.instance.id for m in ledger.machines.live()] == ["i-2"]
 
 
 def test_a_stopped_machine_that_is_to_be_ended_is_stopped_no_more(ledger: Ledger) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.machines.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
-    ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
-    ledger.stops.done("aws", {"i-1": 0.01}, T0 + 20)
-    ledger.stops.end("aws", ["i-1", "i-2"], Quoted(text="too old"), T0 + 30)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
+    ledger.stops.record_stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
+    ledger.stops.record_stopped("aws", {"i-1": 0.01}, T0 + 20)
+    ledger.stops.record_ending_of_stopped("aws", ["i-1", "i-2"], Quoted(text="too old"), T0 + 30)
     assert not ledger.stops.machines()
     one, other = sorted(ledger.machines.live(), key=lambda m: m.instance.id)
     assert (one.instance.price, one.retired_at, one.why) == (0.01, T0 + 30, "too old")
@@ -152,11 +154,11 @@ def test_a_stopped_machine_that_is_to_be_ended_is_stopped_no_more(ledger: Ledger
 def test_the_most_that_a_machine_may_cost_that_somebody_has_started_is_the_dearer_price(
     ledger: Ledger, stopped: float, worst: float
 ) -> None:
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.machines.launched("g1", [instance("i-1")], T0)
-    ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
-    ledger.stops.done("aws", {"i-1": stopped}, T0 + 20)
-    ledger.stops.runs_again(replace(instance("i-1"), price=0.04), T0 + 30)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1")], T0)
+    ledger.stops.record_stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
+    ledger.stops.record_stopped("aws", {"i-1": stopped}, T0 + 20)
+    ledger.stops.record_running(replace(instance("i-1"), price=0.04), T0 + 30)
     (one,) = ledger.machines.live()
     assert (one.instance.price, one.worst_price, one.registered_at) == (0.04, worst, T0 + 30)
 
@@ -167,10 +169,10 @@ def test_the_part_of_a_life_that_a_machine_was_stopped_is_told_where_it_is_asked
     def parts(*, stopped: bool) -> set[str]:
         return {m.instance.id for m in ledger.machines.live(ended_since=0.0, stopped=stopped)}
 
-    ledger.launches.intend(spec(), "r1", T0)
-    ledger.machines.launched("g1", [instance("i-1")], T0)
-    ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
-    ledger.stops.done("aws", {"i-1": 0.01}, T0 + 20)
-    ledger.stops.end("aws", ["i-1"], Quoted(text="too old"), T0 + 30)
+    ledger.launches.record_intent(spec(), "r1", T0)
+    ledger.machines.record_launch("g1", [instance("i-1")], T0)
+    ledger.stops.record_stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
+    ledger.stops.record_stopped("aws", {"i-1": 0.01}, T0 + 20)
+    ledger.stops.record_ending_of_stopped("aws", ["i-1"], Quoted(text="too old"), T0 + 30)
     assert parts(stopped=False) == {"i-1@1", "i-1"}
     assert parts(stopped=True) == {"i-1@1", "i-1@2", "i-1"}

@@ -236,9 +236,9 @@ def test_a_minute_is_paid_at_least_where_the_unit_is_a_second(
     ledger: Ledger, seconds: float, paid: float
 ) -> None:
     dear = offer(price=3.6)
-    ledger.launches.intend(spec(nodes=("pub1",), bought=dear), "r", T0)
-    ledger.machines.launched("g1", [instance("i-1", launched=T0, bought=dear)], T0)
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + seconds)
+    ledger.launches.record_intent(spec(nodes=("pub1",), bought=dear), "r", T0)
+    ledger.machines.record_launch("g1", [instance("i-1", launched=T0, bought=dear)], T0)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="idle"), T0 + seconds)
     assert ledger.books.dollars("aws", T0, T0 + 1000, 1) == pytest.approx(paid / 1000)
 
 
@@ -248,7 +248,7 @@ def test_requeues_that_were_lifted_by_then_are_told(ledger: Ledger) -> None:
     assert ledger.requeues.lifted() == ((7, 0), (8, 2))
     assert ledger.requeues.lifted(T0 + 5) == ((7, 0), (8, 2))
     assert ledger.requeues.lifted(T0 + 4.9) == ((7, 0),)
-    ledger.requeues.put_back(7)
+    ledger.requeues.forget(7)
     assert ledger.requeues.lifted() == ((8, 2),)
 
 

@@ -44,10 +44,10 @@ def machine(name: str, at: float) -> Instance:
 
 def launch(ledger: Ledger, name: str, at: float, lasts: float | None = 3600.0) -> None:
     """One machine; it ends after ``lasts`` seconds, if at all."""
-    ledger.launches.intend(ask(name), "r", at)
-    ledger.machines.launched(name, [machine(name, at)], at + 1)
+    ledger.launches.record_intent(ask(name), "r", at)
+    ledger.machines.record_launch(name, [machine(name, at)], at + 1)
     if lasts is not None:
-        ledger.machines.ended("aws", [f"i-{name}"], Quoted(text="idle"), at + lasts)
+        ledger.machines.record_end("aws", [f"i-{name}"], Quoted(text="idle"), at + lasts)
 
 
 def count(ledger: Ledger, table: str) -> int:
@@ -71,8 +71,8 @@ def test_a_finished_launch_keeps_the_offer_that_was_bought_and_its_first_jobs(
 
 def test_of_a_launch_without_machines_the_dearest_offer_is_kept(ledger: Ledger) -> None:
     """A machine that is found after all is never counted too low."""
-    ledger.launches.intend(ask("g1"), "r", T0)
-    ledger.launches.failed("g1", "no capacity", T0 + 1)
+    ledger.launches.record_intent(ask("g1"), "r", T0)
+    ledger.launches.record_failure("g1", "no capacity", T0 + 1)
     ledger.compact(T0 + 2 * DAY)
     late = ledger.machines.adopt(machine("g1", T0), "burst", T0 + 2 * DAY)
     assert late is None
@@ -84,7 +84,7 @@ def test_of_a_launch_without_machines_the_dearest_offer_is_kept(ledger: Ledger) 
 def test_an_open_launch_and_that_of_a_running_machine_are_kept_however_old(
     ledger: Ledger,
 ) -> None:
-    ledger.launches.intend(ask("open", "pub2"), "r", T0)
+    ledger.launches.record_intent(ask("open", "pub2"), "r", T0)
     launch(ledger, "runs", T0, lasts=None)
     (intent,) = ledger.launches.open()
     (running,) = ledger.machines.live()
@@ -98,8 +98,8 @@ def test_launches_go_when_no_budget_counts_their_machines_and_machines_later(
     ledger: Ledger,
 ) -> None:
     launch(ledger, "g1", T0, lasts=5 * DAY)
-    ledger.launches.intend(ask("g2"), "r", T0)
-    ledger.launches.failed("g2", "no capacity", T0 + 1)
+    ledger.launches.record_intent(ask("g2"), "r", T0)
+    ledger.launches.record_failure("g2", "no capacity", T0 + 1)
     end = T0 + 5 * DAY
     ledger.compact(end + 40 * DAY)
     assert (ledger.launches.get("g1") is not None, ledger.launches.get("g2")) == (True, None)
@@ -226,7 +226,7 @@ def test_the_next_segment_of_the_journal_lacks_what_is_forgotten_and_no_charge(
     newest = max((path.parent / "journal").glob("ledger-*.jsonl"))
     assert newest.name == "ledger-000002.jsonl"
     assert "long ago" not in newest.read_text()
-    ledger.machines.ended("aws", ["i-new"], Quoted(text="why"), T0)
+    ledger.machines.record_end("aws", ["i-new"], Quoted(text="why"), T0)
     ledger.close()
     path.unlink()
     with closing(Ledger(path)) as again:

@@ -21,8 +21,8 @@ TWO = Tunnel(generation="g1", node="pub2", address="10.99.0.9", key="K2", since=
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with closing(Ledger(tmp_path / "ledger.db")) as made:
-        made.launches.intend(spec(), "r", T0)
-        made.machines.launched("g1", [instance("i-1", "pub1"), instance("i-2", "pub2")], T0)
+        made.launches.record_intent(spec(), "r", T0)
+        made.machines.record_launch("g1", [instance("i-1", "pub1"), instance("i-2", "pub2")], T0)
         yield made
 
 
@@ -61,7 +61,7 @@ def test_neither_key_nor_address_is_ever_that_of_two_machines(
 
 
 def test_a_machine_that_has_ended_keeps_the_address_that_it_had(ledger: Ledger) -> None:
-    ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), T0 + 1)
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="gone"), T0 + 1)
     assert ledger.tunnels.enrol(ONE) == ""
     assert addresses(ledger) == {"i-1": None, "i-2": None}
 

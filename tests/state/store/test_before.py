@@ -56,9 +56,9 @@ def test_a_ledger_with_machines_an_open_launch_and_operators_words_goes_on(path:
         assert [(a.job, a.account) for a in ledger.deferred.jobs()] == [(9, "physics")]
         assert (len(ledger.usage.open_runs()), len(ledger.tunnels.all())) == (1, 1)
         assert ledger.usage.counters()["a"] == 1.5
-        ledger.machines.launched("g2", [instance("i-3", "pub3", "g2")], T0 + 130)
+        ledger.machines.record_launch("g2", [instance("i-3", "pub3", "g2")], T0 + 130)
         ledger.machines.observe("aws", [instance("i-1", state=InstanceState.RUNNING)], T0 + 200)
-        ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + 300)
+        ledger.machines.record_end("aws", ["i-1"], Quoted(text="idle"), T0 + 300)
     path.unlink()
     with closing(Ledger(path)) as again:
         assert again.launches.open() == ()
@@ -160,5 +160,5 @@ def test_another_database_is_no_ledger(tmp_path: Path) -> None:
 
 def test_what_was_intended_before_is_not_intended_again(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g2", nodes=("pub3",), jobs=(8,)), "r2", T0 + 100)
+        ledger.launches.record_intent(spec("g2", nodes=("pub3",), jobs=(8,)), "r2", T0 + 100)
         assert len(ledger.launches.open()) == 1

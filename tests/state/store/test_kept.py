@@ -1,5 +1,5 @@
-"""What was acknowledged is kept: of a writer that is killed or fails between two steps, of others who
-write meanwhile, of copies that are put into the place of files, and of what is taken over.
+"""What was acknowledged is kept: of a writer that is killed or fails between two steps, of others
+who write meanwhile, of copies that are put into the place of files, and of what is taken over.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def test_a_segment_that_was_begun_by_one_that_was_killed_is_gone_on_with(
 ) -> None:
     def killed() -> None:
         ledger = Ledger(path)
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
         ledger.store._home._note = lambda _: os._exit(9)  # type: ignore[union-attr, method-assign]
         ledger.compact(T0)
 
     in_child(killed)
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g2", nodes=("pub3",)), "r2", T0 + 1)
-        ledger.machines.launched("g2", [instance("i-9", "pub3", "g2")], T0 + 2)
+        ledger.launches.record_intent(spec("g2", nodes=("pub3",)), "r2", T0 + 1)
+        ledger.machines.record_launch("g2", [instance("i-9", "pub3", "g2")], T0 + 2)
     with closing(made_anew(path)) as ledger:
         assert [m.instance.id for m in ledger.machines.live()] == ["i-9"]
         assert {one.generation for one in ledger.launches.open()} == {"g1"}
@@ -115,11 +115,11 @@ def test_a_segment_is_begun_though_an_old_one_cannot_go(
 
     with closing(Ledger(path)) as ledger:
         for number, nodes in enumerate(("pub3", "pub4", "pub5")):
-            ledger.launches.intend(spec(f"g{number}", nodes=(nodes,)), "r", T0)
+            ledger.launches.record_intent(spec(f"g{number}", nodes=(nodes,)), "r", T0)
             with monkeypatch.context() as patched:
                 patched.setattr(Path, "unlink", unlink)
                 ledger.compact(T0)
-        ledger.machines.launched("g2", [instance("i-3", "pub5", "g2")], T0)
+        ledger.machines.record_launch("g2", [instance("i-3", "pub5", "g2")], T0)
     with closing(made_anew(path)) as ledger:
         assert [m.instance.id for m in ledger.machines.live()] == ["i-3"]
 
@@ -129,7 +129,7 @@ def test_a_view_that_is_made_anew_beside_a_new_segment_costs_nothing(
 ) -> None:
     """The rows that a segment begins with are of the view that is there by then."""
     ours, other = Ledger(path), Ledger(path)
-    ours.launches.intend(spec("g0"), "r", T0)
+    ours.launches.record_intent(spec("g0"), "r", T0)
     turns = []
     real = Journal.locked
 
@@ -137,7 +137,7 @@ def test_a_view_that_is_made_anew_beside_a_new_segment_costs_nothing(
         if not turns:
             turns.append(journal)
             without_view(path)
-            other.launches.intend(spec("g1", nodes=("pub3",)), "r", T0)
+            other.launches.record_intent(spec("g1", nodes=("pub3",)), "r", T0)
         return real(journal, patience)
 
     with monkeypatch.context() as patched:
@@ -153,7 +153,7 @@ def test_who_reads_a_segment_that_just_went_reads_those_that_are_there(
     path: Path, short: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
         without_view(path)
         real = Journal.segments
         turns = iter(range(9))
@@ -314,12 +314,12 @@ def test_decisions_go_on_in_memory_after_those_of_another_process(path: Path) ->
 
 def test_what_others_wrote_meanwhile_stands(path: Path) -> None:
     site = Failing(path)
-    site.ledger.launches.intend(spec("g1"), "r", T0)
-    site.ledger.machines.launched("g1", [instance("i-1")], T0)
+    site.ledger.launches.record_intent(spec("g1"), "r", T0)
+    site.ledger.machines.record_launch("g1", [instance("i-1")], T0)
     site.fail(errno.EMFILE)
-    site.ledger.machines.registered("aws", ["i-1"], T0 + 5)
+    site.ledger.machines.record_registration("aws", ["i-1"], T0 + 5)
     with closing(Ledger(path)) as other:
-        other.machines.ended("aws", ["i-1"], Quoted(text="an operator"), T0 + 7)
+        other.machines.record_end("aws", ["i-1"], Quoted(text="an operator"), T0 + 7)
     site.back()
     (row,) = site.ledger.machines.live(ended_since=0.0)
     assert (row.registered_at, row.ended_at, row.why) == (T0 + 5, T0 + 7, "an operator")
@@ -331,12 +331,12 @@ def test_what_is_written_in_memory_from_the_start_on_stands(
 ) -> None:
     """The files could be read then: whatever was there is not another process' news."""
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "locked", lambda *_: (_ for _ in ()).throw(OSError(11, "locked")))
         site = Failing(path)
         assert site.ledger.end_only
-    site.ledger.launches.failed("g1", "no room", T0 + 1)
+    site.ledger.launches.record_failure("g1", "no room", T0 + 1)
     site.back()
     assert site.ledger.launches.open() == ()
     site.ledger.close()
@@ -412,21 +412,21 @@ def test_what_a_new_journal_was_begun_with_is_counted_once_though_its_view_fails
 
 def test_nothing_is_bought_where_the_files_fail_before_the_intent_is_written(path: Path) -> None:
     site = Failing(path)
-    real = site.ledger.books.wanted_by
+    real = site.ledger.books.payers_by_node
 
     def wanted_by(nodes: Any) -> Any:
         site.fail()
         return real(nodes)
 
-    site.ledger.books.wanted_by = wanted_by  # type: ignore[method-assign]
+    site.ledger.books.payers_by_node = wanted_by  # type: ignore[method-assign]
     with pytest.raises(EndOnlyError):
-        site.ledger.launches.intend(spec("g1"), "r", T0)
+        site.ledger.launches.record_intent(spec("g1"), "r", T0)
     site.ledger.close()
 
 
 def test_a_journal_that_went_while_nothing_ran_is_made_of_the_view(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
     newest = max((path.parent / "journal").glob("*.jsonl"))
     newest.write_bytes(newest.read_bytes()[:-5])
     site = Failing(path)
@@ -441,7 +441,7 @@ def test_a_damaged_journal_is_begun_anew_with_what_another_process_wrote(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Failing(path)
-    site.ledger.launches.intend(spec("g1"), "r", T0)
+    site.ledger.launches.record_intent(spec("g1"), "r", T0)
     with closing(Ledger(path)) as other:
         for reason in "abc":
             other.decisions.record(*told(reason))
@@ -468,12 +468,12 @@ def killed_after_a_line(path: Path) -> None:
         os._exit(9)
 
     Journal.append = appended  # type: ignore[method-assign]
-    other.launches.intend(spec("g2", nodes=("pub3",)), "r", T0)
+    other.launches.record_intent(spec("g2", nodes=("pub3",)), "r", T0)
 
 
 def test_a_damaged_journal_is_begun_anew_with_what_a_killed_process_wrote(path: Path) -> None:
     site = Failing(path)
-    site.ledger.launches.intend(spec("g1"), "r", T0)
+    site.ledger.launches.record_intent(spec("g1"), "r", T0)
     newest = max((path.parent / "journal").glob("*.jsonl"))
     raw = bytearray(newest.read_bytes())
     raw[150] ^= 1
@@ -489,7 +489,7 @@ def test_a_damaged_journal_is_begun_anew_with_what_a_killed_process_wrote(path: 
 
 def test_what_a_killed_process_appended_goes_over_into_memory(path: Path) -> None:
     site = Failing(path)
-    site.ledger.launches.intend(spec("g1"), "r", T0)
+    site.ledger.launches.record_intent(spec("g1"), "r", T0)
     in_child(lambda: killed_after_a_line(path))
     site.fail()
     assert {one.generation for one in site.ledger.launches.open()} == {"g1", "g2"}
@@ -528,10 +528,10 @@ def test_that_nothing_could_be_read_is_told(
 
 def test_an_older_copy_of_the_view_is_not_believed(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
     copy = path.read_bytes()
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g2", nodes=("pub3",)), "r", T0)
+        ledger.launches.record_intent(spec("g2", nodes=("pub3",)), "r", T0)
     path.write_bytes(copy)  # the same file, as ``cp`` leaves it
     with closing(Ledger(path)) as ledger:
         assert {one.generation for one in ledger.launches.open()} == {"g1", "g2"}
@@ -539,7 +539,7 @@ def test_an_older_copy_of_the_view_is_not_believed(path: Path) -> None:
 
 def test_an_older_copy_beside_the_wal_of_one_that_was_killed_is_not_believed(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g0"), "r", T0)
+        ledger.launches.record_intent(spec("g0"), "r", T0)
     copy = path.read_bytes()
     with closing(Ledger(path)) as ledger:
         for number in range(300):
@@ -547,7 +547,7 @@ def test_an_older_copy_beside_the_wal_of_one_that_was_killed_is_not_believed(pat
 
     def killed() -> None:
         ledger = Ledger(path)
-        ledger.launches.intend(spec("g1", nodes=("pub3",)), "r", T0)
+        ledger.launches.record_intent(spec("g1", nodes=("pub3",)), "r", T0)
         os._exit(9)
 
     in_child(killed)
@@ -608,11 +608,11 @@ def test_what_sqlite_has_beside_it_may_go_under_running_services(
 
 def test_lists_that_lacked_a_machine_long_ago_do_not_count(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
-        ledger.machines.launched("g1", [instance("i-1")], T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
+        ledger.machines.record_launch("g1", [instance("i-1")], T0)
         for now in (T0 + 700, T0 + 760):
             ledger.machines.observe("aws", [], now)
-        ledger.machines.registered("aws", ["i-1"], T0 + 800)
+        ledger.machines.record_registration("aws", ["i-1"], T0 + 800)
         assert [m.misses for m in ledger.machines.live()] == [2]
     with closing(made_anew(path)) as ledger:
         assert [m.misses for m in ledger.machines.live()] == [0]
@@ -624,7 +624,7 @@ def test_a_view_that_goes_inside_a_transaction_lets_nobody_else_in(path: Path) -
         heard: list[str] = []
 
         def write() -> None:
-            other.launches.intend(spec("g2", nodes=("pub3",)), "r", T0)
+            other.launches.record_intent(spec("g2", nodes=("pub3",)), "r", T0)
             heard.append("g2")
 
         thread = threading.Thread(target=write)
@@ -686,9 +686,9 @@ def test_a_line_whose_note_fails_is_there_once(path: Path, monkeypatch: pytest.M
 
 def test_a_beginning_of_others_rows_is_nobodys_news(path: Path, short: None) -> None:
     site = Failing(path)
-    site.ledger.launches.intend(spec("g1"), "r", T0)
+    site.ledger.launches.record_intent(spec("g1"), "r", T0)
     site.fail(errno.EMFILE)
-    site.ledger.launches.failed("g1", "no room", T0 + 1)
+    site.ledger.launches.record_failure("g1", "no room", T0 + 1)
     with closing(Ledger(path)) as other:
         other.decisions.record(*told("theirs"))
         other.compact(T0)
@@ -737,14 +737,14 @@ def test_a_part_that_could_not_be_read_keeps_its_number(
 ) -> None:
     one = instance("i-1")
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
-        ledger.machines.launched("g1", [one], T0)
-        ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 100)
-        ledger.stops.done("aws", {"i-1": 0.1}, T0 + 110)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
+        ledger.machines.record_launch("g1", [one], T0)
+        ledger.stops.record_stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 100)
+        ledger.stops.record_stopped("aws", {"i-1": 0.1}, T0 + 110)
     site = blind(path, monkeypatch)
     site.ledger.machines.adopt(one, "p", T0 + 200)
-    site.ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 300)
-    site.ledger.stops.done("aws", {"i-1": 0.1}, T0 + 310)
+    site.ledger.stops.record_stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 300)
+    site.ledger.stops.record_stopped("aws", {"i-1": 0.1}, T0 + 310)
     site.back()
     parts = site.ledger.machines.live(ended_since=0.0, stopped=True)
     assert {m.instance.id: m.ended_at for m in parts} == {
@@ -755,11 +755,11 @@ def test_a_part_that_could_not_be_read_keeps_its_number(
 
 def test_of_a_row_that_two_have_changed_each_ones_columns_count(path: Path) -> None:
     site = Failing(path)
-    site.ledger.launches.intend(spec("g1"), "r", T0)
-    site.ledger.machines.launched("g1", [instance("i-1")], T0)
-    site.ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 1)
+    site.ledger.launches.record_intent(spec("g1"), "r", T0)
+    site.ledger.machines.record_launch("g1", [instance("i-1")], T0)
+    site.ledger.stops.record_stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 1)
     site.fail(errno.EMFILE)
-    site.ledger.stops.failed("aws", ["i-1"], Quoted(text="cannot be stopped"))
+    site.ledger.stops.record_stop_failure("aws", ["i-1"], Quoted(text="cannot be stopped"))
     with closing(Ledger(path)) as other:
         other.machines.observe("aws", [instance("i-1", address="10.0.0.7")], T0 + 5)
     site.back()
@@ -773,12 +773,12 @@ def test_others_news_count_though_their_lines_went_with_old_segments(
     path: Path, short: None
 ) -> None:
     site = Failing(path)
-    site.ledger.launches.intend(spec("g1"), "r", T0)
-    site.ledger.machines.launched("g1", [instance("i-1")], T0)
+    site.ledger.launches.record_intent(spec("g1"), "r", T0)
+    site.ledger.machines.record_launch("g1", [instance("i-1")], T0)
     site.fail(errno.EMFILE)
-    site.ledger.machines.registered("aws", ["i-1"], T0 + 5)
+    site.ledger.machines.record_registration("aws", ["i-1"], T0 + 5)
     with closing(Ledger(path)) as other:
-        other.machines.ended("aws", ["i-1"], Quoted(text="an operator"), T0 + 7)
+        other.machines.record_end("aws", ["i-1"], Quoted(text="an operator"), T0 + 7)
         for number in range(3):
             other.decisions.record(*told(str(number)))
             other.compact(T0)
@@ -881,7 +881,7 @@ def test_what_no_start_could_take_is_not_put_back(
     path: Path, tmp_path: Path, lines: list[JournalLine], why: str
 ) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
     with pytest.raises(SlurmElasticError, match=why):
         backup.put_back(export_of(tmp_path, *lines), [(path, LEDGER)], older=True)
     with closing(Ledger(path)) as ledger:
@@ -899,7 +899,7 @@ def test_another_heads_journal_is_not_put_over_ones_own_for_its_higher_numbers(
     here = tmp_path / "here" / "ledger.db"
     here.parent.mkdir()
     with closing(Ledger(here)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
     with pytest.raises(SlurmElasticError, match="of another journal"):
         backup.put_back(export, [(here, LEDGER)], older=False)
     backup.put_back(export, [(here, LEDGER)], older=True)
@@ -918,7 +918,7 @@ def test_what_was_put_back_goes_on_as_a_journal_of_its_own(path: Path, tmp_path:
         backup.export([(path, LEDGER)], tuesday)
     backup.put_back(monday, [(path, LEDGER)], older=True)
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("new"), "r", T0)
+        ledger.launches.record_intent(spec("new"), "r", T0)
     with pytest.raises(SlurmElasticError, match="of another journal"):
         backup.put_back(tuesday, [(path, LEDGER)], older=False)
 
@@ -946,7 +946,7 @@ def test_a_standby_takes_one_export_after_the_other_until_it_has_facts_of_its_ow
 
 def test_an_export_of_a_sound_journal_is_its_newest_segment(path: Path, tmp_path: Path) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
         ledger.decisions.record(*told("a"))
     backup.export([(path, LEDGER)], tmp_path / "export")
     (segment,) = (path.parent / "journal").glob("*.jsonl")
@@ -959,7 +959,7 @@ def test_an_export_of_a_damaged_journal_has_what_can_be_read(
     path: Path, tmp_path: Path, short: None, line: int, begun: int
 ) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
         for _ in range(begun - 1):
             ledger.compact(T0)
         for number in range(3):
@@ -985,7 +985,7 @@ def test_an_export_of_a_damaged_journal_has_nothing_of_what_was_copied_before_th
     with closing(Ledger(path)) as ledger:
         for _ in range(50):
             ledger.requeues.lift(7, 0, T0)
-            ledger.requeues.put_back(7)
+            ledger.requeues.forget(7)
         ledger.requeues.lift(8, 0, T0)
     (segment,) = (path.parent / "journal").glob("*.jsonl")
     with segment.open("ab") as file:
@@ -1030,7 +1030,7 @@ def test_both_memories_are_put_back_on_a_head_that_never_ran(tmp_path: Path) -> 
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     with closing(Ledger(tmp_path / "old" / "ledger.db")) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
     with closing(CheckpointState(tmp_path / "old" / "checkpoints.db")) as state:
         state.add_suspension(Suspension(job=7, attempt=0, since=1.0))
     both = [("ledger.db", LEDGER), ("checkpoints.db", SCHEMA)]
@@ -1249,7 +1249,7 @@ def test_what_is_said_of_a_row_many_times_waits_once(path: Path) -> None:
         site.ledger.usage.count({"calls": 1})
         site.ledger.requeues.lift(7, number, T0)
         site.ledger.requeues.lift(8, number, T0)
-        site.ledger.requeues.put_back(8)
+        site.ledger.requeues.forget(8)
     for number in range(3):
         site.ledger.decisions.record(*told(str(number)))
     site.back()
@@ -1378,7 +1378,7 @@ def test_the_owners_threads_wait_while_a_segment_takes_the_place_of_the_last(
 ) -> None:
     alone = []
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
         real = disk.Disk._note
 
         def note(one: disk.Disk, position: Any) -> None:
@@ -1394,7 +1394,7 @@ def test_an_export_waits_for_who_writes(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(Ledger(path)) as ledger:
-        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.launches.record_intent(spec("g1"), "r", T0)
     monkeypatch.setattr(backup, "BUSY_TIMEOUT", 0.0)
     refused = pytest.raises(OSError, match="another process has its lock")
     with closing(journal_of(path)) as journal, journal.locked(1.0), refused:

@@ -160,7 +160,7 @@ def test_a_file_is_there_whole_for_everybody(site: Config, ledger: Ledger, tmp_p
 
 def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_path: Path) -> None:
     book = busy_ledger(tmp_path / "ledger.db")
-    book.machines.registered("aws", ["i-0aaaaaaaaaaaaaaa1"], T0 + 190)
+    book.machines.record_registration("aws", ["i-0aaaaaaaaaaaaaaa1"], T0 + 190)
     book.usage.write([
         ChargedRun(job=42, begin=T0 + 195, end=T0 + 1195, label="42", account="physics",
             shares=(("pub1", 500_000),)),
