@@ -160,7 +160,7 @@ def _life_key(reading: SourceReading, machine: Machine | None) -> str:
     """Key of the machine's current life. A machine that was stopped and started gets a new key, so
     that the same notice counts as a new one. Empty for other machines and notices.
     """
-    instance = machine.instance if machine and machine.born is not None else None
+    instance = machine.instance if machine and machine.first_launched_at is not None else None
     is_standing = (
         reading.announced == 0.0 and reading.notice is not None and reading.notice.deadline is None
     )

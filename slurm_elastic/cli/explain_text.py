@@ -191,9 +191,9 @@ def _machine(machine: Machine) -> Text:
     text = Text(f"{i.node}: {i.id}, {i.instance_type} in {i.zone}, {i.market}, {money(i.price)}/h")
     text.append(f", since {_clock(i.launched, day=True)}")
     if machine.ended_at is not None:
-        text.append(f", ended after {brief(machine.ended_at - i.launched)}: {machine.why}")
+        text.append(f", ended after {brief(machine.ended_at - i.launched)}: {machine.cause_text}")
     elif machine.retired_at is not None:
-        text.append(f", terminating: {machine.why}")
+        text.append(f", terminating: {machine.cause_text}")
     return text
 
 

@@ -179,7 +179,9 @@ class BootTimeouts:
         site = self._site
         # A machine that the cloud no longer lists may have been reclaimed during its boot, which
         # is no failure of the pool.
-        listed = [m for m in late.machines if not m.misses and m.instance.id not in self._counted]
+        listed = [
+            m for m in late.machines if not m.missed_listings and m.instance.id not in self._counted
+        ]
         failed = select_blamed(site, listed)
         # Count each machine once, even if Slurm fails below and the next pass repeats this.
         self._counted.update(m.instance.id for m in listed)

@@ -264,7 +264,10 @@ def _reports_launch(machine: Machine, generation: str) -> bool:
     """Whether the machine's agent writes this generation into its comment. A machine that was
     stopped and started still has the user data of its first launch.
     """
-    is_first_launch = machine.born is not None and generation_time(generation) == machine.born
+    is_first_launch = (
+        machine.first_launched_at is not None
+        and generation_time(generation) == machine.first_launched_at
+    )
     return is_first_launch or generation == machine.instance.generation
 
 

@@ -111,7 +111,10 @@ def _move_or_hold(site: Site, job: SlurmJob, barred: KeptOutJob) -> None:
         return
     log.warning("never fits job=%s reason=%s", job.label, barred.cause)
     site.record(
-        barred.correlation, "never", (job_subject(job.id),), replace(barred.cause, then=outcome)
+        barred.correlation,
+        "never",
+        (job_subject(job.id),),
+        replace(barred.cause, consequence=outcome),
     )
 
 

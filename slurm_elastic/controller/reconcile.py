@@ -120,7 +120,7 @@ class Round:
         if site.monotonic() < site.repairs_allowed_from:
             # After a takeover slurmctld may have lost its last allocations and is about to request
             # the same nodes again. A machine that looks unneeded now must live until then.
-            patience = replace(patience, grace=inf)
+            patience = replace(patience, grace_s=inf)
         repairs = due_repairs(view, patience, self._first_seen_at, site.monotonic())
         self._first_seen_at = repairs.found_since
         if repairs.deferred_count:

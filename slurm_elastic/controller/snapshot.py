@@ -80,7 +80,7 @@ def build_terms(site: Site, cloud: str) -> Terms:
         pool_of=site.pool_of,
         resume_timeout=timings.resume_timeout,
         suspend_timeout=config.suspend_timeout(settings),
-        thresholds=Thresholds(grace=timings.grace),
+        thresholds=Thresholds(grace_s=timings.grace),
         # Not shorter than the period of the rounds: a round must have seen the machine in service.
         proven_after_s=min(PROOF_AGE_S, max(idle, timings.reconcile)),
         drain_terms=config.slurm.drain_terms,
@@ -199,7 +199,7 @@ def take_snapshot(
     missing = {
         m.instance.generation
         for m in state.machines
-        if m.misses > 0 and m.instance.cloud == terms.cloud
+        if m.missed_listings > 0 and m.instance.cloud == terms.cloud
     }
     sick = any(row.kind == BREAKER and sickly(row) for row in state.exclusions)
     return ClusterSnapshot(

@@ -60,16 +60,16 @@ class Machine(Struct, frozen=True, kw_only=True):
     """A machine row: the instance as last seen, and our own facts about it.
 
     ``life``: its state by our decisions (``model.machine_states``), while ``instance.state`` is its
-    state in the cloud. ``misses``: consecutive listings of the cloud without it. ``jobs``: the
-    first MACHINE_JOBS jobs of its launch (the launch has all). ``worst_price``: the highest price
-    ($/h) that it may reach; on-demand if its offer had such a price; 0 for an adopted machine whose
-    launch is not known (use ``instance.price``). ``accounts``: its payers and their parts; empty if
-    nobody pays it from a budget. ``last_seen``, ``born``: Unix time.
+    state in the cloud. ``missed_listings``: consecutive listings of the cloud without it. ``jobs``:
+    the first MACHINE_JOBS jobs of its launch (the launch has all). ``worst_price``: the highest
+    price ($/h) that it may reach; on-demand if its offer had such a price; 0 for an adopted machine
+    whose launch is not known (use ``instance.price``). ``accounts``: its payers and their parts;
+    empty if nobody pays it from a budget. ``last_seen``, ``first_launched_at``: Unix time.
 
     A machine that was stopped and started has a row for each part of its life, each at its own
-    price. The earlier parts have ids of their own (``part_id``). ``born``: when it was first
-    launched, if that was in an earlier part. ``tunnel_key``: the public key of its tunnel to the
-    head, set when its stop is decided, because the key stays on its disk.
+    price. The earlier parts have ids of their own (``part_id``). ``first_launched_at``: when it was
+    first launched, if that was in an earlier part. ``tunnel_key``: the public key of its tunnel to
+    the head, set when its stop is decided, because the key stays on its disk.
     """
 
     instance: Instance
@@ -77,10 +77,10 @@ class Machine(Struct, frozen=True, kw_only=True):
     life: MachineState = BOOTING
     jobs: tuple[int, ...] = ()
     last_seen: float = 0.0
-    misses: int = 0
+    missed_listings: int = 0
     worst_price: float = 0.0
     accounts: dict[str, int] = field(default_factory=dict)
-    born: float | None = None
+    first_launched_at: float | None = None
     tunnel_key: str | None = None
 
     @property
@@ -130,7 +130,7 @@ class Machine(Struct, frozen=True, kw_only=True):
         return self.life.cause
 
     @property
-    def why(self) -> str:
+    def cause_text(self) -> str:
         """The cause of its end or stop for people, "" if there is none."""
         return str(self.cause) if self.cause is not None else ""
 

@@ -293,7 +293,8 @@ class Bench:
 
     def story(self) -> str:
         rows = [
-            (m.instance.id, m.instance.node, m.misses, m.why) for m in self.ledger.machines.live()
+            (m.instance.id, m.instance.node, m.missed_listings, m.cause_text)
+            for m in self.ledger.machines.live()
         ]
         states = {n: sorted(self.slurm.node(n).states) for n in self.nodes}
         return f"{self.kinds()[-12:]} ledger={rows} cloud={self.bed.alive()} slurm={states}"

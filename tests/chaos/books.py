@@ -103,7 +103,7 @@ class Books:
     @property
     def _misses(self) -> int:
         """Lists in a row after which a machine that they lack has ended."""
-        return Thresholds().misses
+        return Thresholds().max_missed_listings
 
     # the ledger, read beside the services
 
@@ -132,8 +132,8 @@ class Books:
         }
 
     def forgot(self, ledger: Ledger | None) -> None:
-        """The daemon ends: what it only had in memory is lost, and it may not have taken in the last
-        lists.
+        """The daemon ends: what it only had in memory is lost, and it may not have taken in the
+        last lists.
         """
         for cloud in self._stage.clouds.values():
             cloud.omitted |= cloud.before
@@ -242,9 +242,9 @@ class Books:
         return age - wrong_by, age + wrong_by
 
     def _is_hidden(self, one: Instance, row: Row | None) -> bool:
-        """Nobody can know of it: its cloud has not listed it, often enough where it was known, or when
-        its launch was given up. The first list that has it again may have been answered, and not be
-        taken in.
+        """Nobody can know of it: its cloud has not listed it, often enough where it was known, or
+        when its launch was given up. The first list that has it again may have been answered, and
+        not be taken in.
         """
         cloud = self._stage.clouds[one.cloud]
         if row is not None:
@@ -323,8 +323,8 @@ class Books:
     # when a job is to go on from an image
 
     def moving(self, real: Callable[..., None]) -> Callable[..., None]:
-        """The ckptman's ``put``: an image that a move is to go on from is whole, unless it was spoilt
-        since it was looked at.
+        """The ckptman's ``put``: an image that a move is to go on from is whole, unless it was
+        spoilt since it was looked at.
         """
 
         def put(*moves: Migration, **more: Any) -> None:
@@ -363,8 +363,8 @@ class Books:
         return suspending
 
     def given_up(self, real: Callable[..., None]) -> Callable[..., None]:
-        """The ledger's ``failed``: a launch that has made machines is none that made nothing, unless a
-        list of its cloud lacked them.
+        """The ledger's ``failed``: a launch that has made machines is none that made nothing,
+        unless a list of its cloud lacked them.
         """
 
         def failed(generation: str, error: str, now: float) -> None:
@@ -575,7 +575,9 @@ class Books:
             self._unaccounted(one, over * second, f"it ended {over:.0f} s earlier")
 
     def _was_denied(self, one: Instance, row: Row) -> bool:
-        """By as many lists as it takes to believe that it is gone: one after its end was decided."""
+        """By as many lists as it takes to believe that it is gone: one after its end was
+        decided.
+        """
         enough = 1 if row.suspending is not None else self._misses
         return self._stage.accounts[one.cloud].denied[one.id] >= enough
 

@@ -63,7 +63,7 @@ _specs: dict[str, tuple[Any, str]] = {}
 
 def one_missing_answer_is_an_end(_stage: Any) -> None:
     """A machine that one list lacks is gone."""
-    inventory.is_overdue = lambda view, machine, patience: machine.misses >= 1
+    inventory.is_overdue = lambda view, machine, patience: machine.missed_listings >= 1
 
 
 def bought_from_an_unread_cloud(_stage: Any) -> None:

@@ -322,7 +322,7 @@ def test_a_machine_that_is_gone_is_missed_whatever_the_clock_says(
     world.hears = False  # SlurmdTimeout is long
     world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "NOT_RESPONDING")
     timings = world.config.timings
-    world.advance((Thresholds().misses + 1) * timings.reconcile)
+    world.advance((Thresholds().max_missed_listings + 1) * timings.reconcile)
     assert reasons(world, "ended") == ["the cloud did not list it 3 times in a row"]
     assert world.ledger.machines.live() == ()
 

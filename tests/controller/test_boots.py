@@ -317,7 +317,7 @@ def test_a_machine_that_was_stopped_since_says_the_word_of_its_first_launch(worl
     machine = replace(machine, instance=replace(machine.instance, generation=second))
     world.slurm.set_node("pub1", comment=f"{GATE_PREFIX}{first}:no scratch disk")
     assert boots.find_known_cause(world.site, [machine]) is None
-    machine = replace(machine, born=generation_time(first))
+    machine = replace(machine, first_launched_at=generation_time(first))
     assert str(boots.find_known_cause(world.site, [machine])) == "its check failed: no scratch disk"
     between = new_generation(world.now - 100)
     world.slurm.set_node("pub1", comment=f"{GATE_PREFIX}{between}:no scratch disk")

@@ -129,7 +129,7 @@ def test_what_only_time_can_tell_is_left_to_a_later_round(world: World) -> None:
 def test_a_launch_of_an_earlier_round_says_so_to_the_provider(world: World) -> None:
     spec = spec_for(world, "pub1")
     (row,) = world.ledger.launches.open()
-    assert rebuild_spec(world.site, row) == replace(spec, again=True)
+    assert rebuild_spec(world.site, row) == replace(spec, is_repeated=True)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_no_launch_is_read_whole_for_a_missing_machine(
     view = cloud_view(
         take_snapshot(site.site, build_terms(site.site, "pub"), read_all_nodes(site.site), ())
     )
-    assert [(m.misses, m.shown) for m in view.tracked] == [(1, True)] * 2
+    assert [(m.missed_listings, m.was_listed) for m in view.tracked] == [(1, True)] * 2
     assert read == []
 
 
@@ -59,7 +59,7 @@ def test_a_machine_that_no_read_has_had_is_not_shown(site: World) -> None:
     view = cloud_view(
         take_snapshot(site.site, build_terms(site.site, "pub"), read_all_nodes(site.site), ())
     )
-    assert [m.shown for m in view.tracked] == [False]
+    assert [m.was_listed for m in view.tracked] == [False]
 
 
 def test_no_node_at_all_is_no_answer_and_no_failure_of_the_command(

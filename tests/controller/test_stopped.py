@@ -866,7 +866,7 @@ def test_what_had_no_answer_before_a_crash_is_known_before_the_cloud_is_read(
     (row,) = world.ledger.machines.live()
     assert row.instance.id == machine
     assert row.is_stopping == (verb == "stop")
-    assert (row.born is not None) == (verb == "start")
+    assert (row.first_launched_at is not None) == (verb == "start")
 
 
 def test_what_machines_were_made_of_is_told_of_the_clouds_own_pools(world: World) -> None:

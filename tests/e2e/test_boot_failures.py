@@ -29,8 +29,8 @@ POOL = {f"pub{n}" for n in range(1, 7)}
 FULL = "--cpus-per-task=2"
 RESUME = 40.0
 STILL = RESUME - given_up_after(RESUME)
-"""Seconds: when a machine goes on that stood still for as long, slurmctld finds ResumeTimeout over at
-once, and is the first to give a node up, whatever slurm-elasticd does.
+"""Seconds: when a machine goes on that stood still for as long, slurmctld finds ResumeTimeout over
+at once, and is the first to give a node up, whatever slurm-elasticd does.
 """
 CAUSE = "did not register within 30s (ResumeTimeout is 40s)"
 
@@ -127,7 +127,7 @@ def run_elsewhere(site: Sandbox, config: Config) -> None:
     assert site.job(once)["Requeue"] == "0", "its own setting is kept"
     assert given_up_by_slurm(site) == before
     back_to_zero(site)
-    assert {m.why for m in bought()} == {"it did not register in time"}
+    assert {m.cause_text for m in bought()} == {"it did not register in time"}
     assert "boot-failed" in told(site, config, "pub")
 
 
@@ -161,8 +161,8 @@ def paused_and_cleared(site: Sandbox, config: Config) -> None:
 def test_where_slurm_is_first_its_jobs_do_not_wait_out_their_hold(
     site: Sandbox, config: Config, renew: Callable[[], None]
 ) -> None:
-    """The daemon is away at ResumeTimeout: ResumeFailProgram has left it a request. It has to go before
-    it gives the node up itself.
+    """The daemon is away at ResumeTimeout: ResumeFailProgram has left it a request. It has to go
+    before it gives the node up itself.
     """
     undisturbed(partial(slurm_is_first, site, config), STILL, renew)
 

@@ -88,9 +88,9 @@ def views(draw: st.DrawFn) -> CloudView:
             id=f"i-{k}",
             node=draw(st.sampled_from(NAMES)),
             generation=f"g{k}",
-            decided=NOW - draw(st.floats(0, 1e5)),
-            misses=draw(st.integers(0, 5)),
-            suspending=draw(st.booleans()),
+            decided_at=NOW - draw(st.floats(0, 1e5)),
+            missed_listings=draw(st.integers(0, 5)),
+            is_ending=draw(st.booleans()),
             max_age=draw(st.none() | st.just(3600.0)),
         )
         for k in range(draw(st.integers(0, 8)))

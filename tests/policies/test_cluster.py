@@ -389,7 +389,7 @@ def test_a_hold_that_the_ledger_has_not_is_let_go(
 
 def test_holds_of_nodes_that_no_pool_has_any_more_are_forgotten_once_a_round() -> None:
     held = (hold("left", kind=OPERATOR), hold("own1", kind=POLICY), breaker("x", "left"))
-    first = snapshot(exclusions=held, terms=replace(TERMS, first=True))
+    first = snapshot(exclusions=held, terms=replace(TERMS, is_first_cloud=True))
     assert [(a.subject, a.hold) for a in asked(Rule.HOLDS, first) if isinstance(a, Release)] == [
         ("left", OPERATOR)
     ]
@@ -460,10 +460,10 @@ def test_the_age_of_a_machine_is_bounded_by_its_pool_or_the_longest_of_its_cloud
 @pytest.mark.parametrize(
     ("one", "answered", "shown"),
     [
-        (machine(misses=1, last_seen=NOW), NOW, False),
-        (machine(misses=1, last_seen=NOW), NOW - 1, True),
-        (machine(misses=0, last_seen=NOW), NOW, True),
-        (machine(misses=1, last_seen=NOW), None, True),
+        (machine(missed_listings=1, last_seen=NOW), NOW, False),
+        (machine(missed_listings=1, last_seen=NOW), NOW - 1, True),
+        (machine(missed_listings=0, last_seen=NOW), NOW, True),
+        (machine(missed_listings=1, last_seen=NOW), None, True),
     ],
 )
 def test_a_machine_is_shown_once_a_read_after_its_launch_has_had_it(
@@ -471,7 +471,7 @@ def test_a_machine_is_shown_once_a_read_after_its_launch_has_had_it(
 ) -> None:
     ends = {} if answered is None else {one.instance.generation: answered}
     (known,) = cloud_view(snapshot(one, answered=ends)).tracked
-    assert known.shown is shown
+    assert known.was_listed is shown
 
 
 def test_a_machine_whose_node_went_to_another_cloud_is_a_double_of_the_one_there() -> None:
@@ -497,7 +497,7 @@ def test_a_launch_was_decided_by_the_heads_clock_where_its_name_tells() -> None:
 
 
 def test_repair_compares_one_clouds_part_of_slurm_the_ledger_and_its_list() -> None:
-    left = replace(machine("left", suspending=NOW), misses=2)
+    left = replace(machine("left", suspending=NOW), missed_listings=2)
     seen = (instance("i-pub1"),)
     world = snapshot(
         machine(registered=NOW - 5), left, machine("own1"),
@@ -507,7 +507,7 @@ def test_repair_compares_one_clouds_part_of_slurm_the_ledger_and_its_list() -> N
     view = cloud_view(world)
     assert (view.now, view.listed, view.held) == (NOW, seen, frozenset({"pub3"}))
     assert set(view.nodes) == {"pub1", "left"}, "the cloud's, and those of its machines"
-    assert [(k.id, k.suspending, k.registered, k.misses) for k in view.tracked] == [
+    assert [(k.id, k.is_ending, k.has_registered, k.missed_listings) for k in view.tracked] == [
         ("i-pub1", False, True, 0), ("i-left", True, False, 2),
     ]  # fmt: skip
     assert (view.pings, view.drain_terms) == (True, DrainTerms())

@@ -38,16 +38,16 @@ GOING = frozenset({"IDLE", "CLOUD", "POWERING_DOWN"})
 DOWN = frozenset({"DOWN", "CLOUD", "NOT_RESPONDING"})
 DOWN_OFF = frozenset({"DOWN", "CLOUD", "POWERED_DOWN"})
 
-KNOWN = TrackedInstance(id="i-1", node="pub1", generation="g1", decided=NOW - 100)
+KNOWN = TrackedInstance(id="i-1", node="pub1", generation="g1", decided_at=NOW - 100)
 SEEN = instance("i-1", "pub1", "g1")
-OLD = replace(KNOWN, decided=NOW - 4000)
-AHEAD = replace(KNOWN, decided=NOW + 7000)
+OLD = replace(KNOWN, decided_at=NOW - 4000)
+AHEAD = replace(KNOWN, decided_at=NOW + 7000)
 NAMED = replace(KNOWN, id="i-2")
 NAMED_SEEN = replace(SEEN, id="i-2")
 STOPPED = replace(SEEN, state=InstanceState.STOPPING)
 IS_OFF = replace(SEEN, state=InstanceState.STOPPED)
-BEGUN = replace(KNOWN, born=NOW - 9000)
-MISSED = replace(KNOWN, misses=3)
+BEGUN = replace(KNOWN, first_launched_at=NOW - 9000)
+MISSED = replace(KNOWN, missed_listings=3)
 ENDED = replace(SEEN, id="i-0", state=InstanceState.TERMINATED)
 INTENT = Intent(generation="g9", nodes=("pub1",), created=NOW - 1000)
 NINTH = instance("i-9", "pub2", "g9")
@@ -107,7 +107,7 @@ CASES = {
     "to be started, still stopping": (
         view(BOOTING, tracked=(BEGUN,), listed=(STOPPED,)), [("terminate-stopped", "i-1")]),
     "started, registered, stopped": (
-        view(BOOTING, tracked=(replace(BEGUN, registered=True),), listed=(IS_OFF,)),
+        view(BOOTING, tracked=(replace(BEGUN, has_registered=True),), listed=(IS_OFF,)),
         [("terminate-stopped", "i-1")]),
     "to be started, needed no more": (
         view(OFF, tracked=(BEGUN,), listed=(IS_OFF,)), [("terminate-stopped", "i-1")]),
@@ -125,10 +125,10 @@ CASES = {
     "stopped, unknown": (view(UP, listed=(replace(SEEN, state=InstanceState.STOPPING),)),
                          [("adopt-stopped", "i-1")]),
     "stopped, its end was decided": (
-        view(OFF, tracked=(replace(KNOWN, suspending=True),),
+        view(OFF, tracked=(replace(KNOWN, is_ending=True),),
              listed=(replace(SEEN, state=InstanceState.STOPPING),)), [("terminate", "i-1")]),
     "all in order": (view(UP, tracked=(KNOWN,), listed=(SEEN,)), []),
-    "missing once": (view(UP, tracked=(replace(KNOWN, misses=1),)), []),
+    "missing once": (view(UP, tracked=(replace(KNOWN, missed_listings=1),)), []),
     "missing three times": (view(SILENT, tracked=(MISSED,)), [("end-missing", "i-1")]),
     "missing three times, powered down": (view(OFF, tracked=(MISSED,)), [("end-missing", "i-1")]),
     "missing three times, down": (view(DOWN, tracked=(MISSED,)), [("end-missing", "i-1")]),
@@ -140,10 +140,10 @@ CASES = {
         unreachable(tracked=(MISSED,)), [("end-missing", "i-1")]),
     "missing three times, slurmctld hears another one of the node": (
         view(BUSY, tracked=(MISSED, NAMED), listed=(NAMED_SEEN,)), [("end-missing", "i-1")]),
-    "missing, its end was decided": (view(OFF, tracked=(replace(KNOWN, suspending=True),)),
+    "missing, its end was decided": (view(OFF, tracked=(replace(KNOWN, is_ending=True),)),
                                      [("end", "i-1")]),
-    "cloud unreadable": (view(OFF, tracked=(replace(KNOWN, misses=9),), listed=None), []),
-    "end decided, still there": (view(OFF, tracked=(replace(KNOWN, suspending=True),), listed=(SEEN,)),
+    "cloud unreadable": (view(OFF, tracked=(replace(KNOWN, missed_listings=9),), listed=None), []),
+    "end decided, still there": (view(OFF, tracked=(replace(KNOWN, is_ending=True),), listed=(SEEN,)),
                                  [("terminate", "i-1")]),
     "intent answered": (view(BOOTING, intents=(INTENT,), listed=(replace(SEEN, generation="g9"),)),
                         [("confirm", "g9")]),
@@ -154,7 +154,7 @@ CASES = {
         view(BOOTING, listed=(SEEN,), intents=(replace(INTENT, created=NOW - 9),)),
         [("adopt", "i-1")]),
     "intent unanswered, wanted, the machine of its node ends": (
-        view(BOOTING, tracked=(replace(KNOWN, suspending=True),), listed=(SEEN,), intents=(INTENT,)),
+        view(BOOTING, tracked=(replace(KNOWN, is_ending=True),), listed=(SEEN,), intents=(INTENT,)),
         [("retry", "g9"), ("terminate", "i-1")]),
     "intent answered in part, another machine has the other node": (
         view(BOOTING, tracked=(KNOWN,), listed=(SEEN, NINTH), intents=(BOTH,)),
@@ -167,31 +167,31 @@ CASES = {
     "intent unanswered, unwanted": (view(OFF, intents=(INTENT,)), [("abandon", "g9")]),
     "intent unanswered, young": (view(OFF, intents=(replace(INTENT, created=NOW - 9),)), []),
     "wanted again, its machine was up before": (
-        view(BOOTING, tracked=(replace(KNOWN, registered=True),), listed=(SEEN,)),
+        view(BOOTING, tracked=(replace(KNOWN, has_registered=True),), listed=(SEEN,)),
         [("relaunch", "i-1")]),
     "wanted, its machine boots": (view(BOOTING, tracked=(KNOWN,), listed=(SEEN,)), []),
     "wanted again, two machines, one was up before": (
-        view(BOOTING, tracked=(replace(KNOWN, registered=True), replace(NAMED, generation="g0")),
+        view(BOOTING, tracked=(replace(KNOWN, has_registered=True), replace(NAMED, generation="g0")),
              listed=(SEEN, replace(NAMED_SEEN, generation="g0"))),
         [("relaunch", "i-1")]),
     "wanted, nothing there": (view(BOOTING), [("launch", "pub1")]),
     "wanted, but held": (view(BOOTING, held=frozenset({"pub1"})), [("give-back", "pub1")]),
     "wanted, another cloud's machine boots": (view(BOOTING, elsewhere=frozenset({"pub1"})), []),
     "wanted, a machine of it is on its way out": (
-        view(BOOTING, tracked=(replace(KNOWN, suspending=True),), listed=(SEEN,)),
+        view(BOOTING, tracked=(replace(KNOWN, is_ending=True),), listed=(SEEN,)),
         [("terminate", "i-1"), ("launch", "pub1")]),
     "wanted, a machine of it is being stopped": (
         view(BOOTING, listed=(STOPPED,)), [("adopt-stopped", "i-1"), ("launch", "pub1")]),
     "wanted, one machine of it is on its way out, another boots": (
-        view(BOOTING, tracked=(replace(KNOWN, suspending=True), NAMED), listed=(SEEN, NAMED_SEEN)),
+        view(BOOTING, tracked=(replace(KNOWN, is_ending=True), NAMED), listed=(SEEN, NAMED_SEEN)),
         [("terminate", "i-1")]),
     "up, silent, a machine of it is on its way out": (
-        view(SILENT, tracked=(replace(KNOWN, suspending=True),), listed=(SEEN,)),
+        view(SILENT, tracked=(replace(KNOWN, is_ending=True),), listed=(SEEN,)),
         [("terminate", "i-1"), ("fail-node", "pub1")]),
     "up, heard, a machine of it is on its way out and hidden": (
-        view(BUSY, tracked=(replace(KNOWN, suspending=True),)), [("end", "i-1")]),
+        view(BUSY, tracked=(replace(KNOWN, is_ending=True),)), [("end", "i-1")]),
     "up, its machine has ended, an earlier one is on its way out": (
-        view(BUSY, tracked=(replace(KNOWN, suspending=True),), listed=(SEEN, ENDED)),
+        view(BUSY, tracked=(replace(KNOWN, is_ending=True),), listed=(SEEN, ENDED)),
         [("terminate", "i-1"), ("fail-lost", "pub1")]),
     "up without a machine": (view(SILENT), [("fail-node", "pub1")]),
     "up without a machine, but slurmctld hears it": (view(BUSY), [("doubt", "list")]),
@@ -249,7 +249,7 @@ CASES = {
         view(BUSY, tracked=(replace(AHEAD, max_age=50),), listed=(SEEN,)),
         [("power-down-asap", "pub1")]),
     "its cloud's clock is ahead": (
-        view(UP, tracked=(replace(KNOWN, decided=NOW + 600, max_age=50),), listed=(SEEN,)), []),
+        view(UP, tracked=(replace(KNOWN, decided_at=NOW + 600, max_age=50),), listed=(SEEN,)), []),
     "node unknown to Slurm, from before the clock was set back": (
         view(None, tracked=(AHEAD,), listed=(SEEN,)), [("terminate-orphan", "i-1")]),
     "no node's name, from before the clock was set back": (
@@ -277,11 +277,11 @@ def test_the_table(name: str) -> None:
     [
         (view(OFF, intents=(replace(INTENT, created=NOW - 599),)),
          view(OFF, intents=(replace(INTENT, created=NOW - 600),)), "abandon"),
-        (view(None, tracked=(replace(KNOWN, decided=NOW - 3600),), listed=(SEEN,)),
-         view(None, tracked=(replace(KNOWN, decided=NOW - 3601),), listed=(SEEN,)), "terminate-orphan"),
+        (view(None, tracked=(replace(KNOWN, decided_at=NOW - 3600),), listed=(SEEN,)),
+         view(None, tracked=(replace(KNOWN, decided_at=NOW - 3601),), listed=(SEEN,)), "terminate-orphan"),
         (view(UP, tracked=(replace(KNOWN, max_age=100),), listed=(SEEN,)),
          view(UP, tracked=(replace(KNOWN, max_age=99),), listed=(SEEN,)), "power-down"),
-        (view(OFF, tracked=(replace(MISSED, misses=2),)), view(OFF, tracked=(MISSED,)), "end-missing"),
+        (view(OFF, tracked=(replace(MISSED, missed_listings=2),)), view(OFF, tracked=(MISSED,)), "end-missing"),
     ],
 )  # fmt: skip
 def test_what_waits_for_an_age_begins_with_that(
@@ -295,18 +295,18 @@ def test_what_waits_for_an_age_begins_with_that(
 
 def test_one_that_is_to_be_stopped_has_ended_after_as_many_reads_as_any_other() -> None:
     """A list that lacks it says nothing of a stop whose answer was lost: its disk is paid on."""
-    one = replace(KNOWN, suspending=True, stopping=True)
-    hidden = replace(one, misses=3, shown=False)
+    one = replace(KNOWN, is_ending=True, is_stopping=True)
+    hidden = replace(one, missed_listings=3, was_listed=False)
     found = [
         [a.kind for a in repairs(view(OFF, tracked=(known,)), Thresholds())]
-        for known in (one, replace(one, misses=2), hidden, replace(one, misses=3))
+        for known in (one, replace(one, missed_listings=2), hidden, replace(one, missed_listings=3))
     ]
     assert found == [[], [], [], ["end-missing"]]
 
 
 def test_one_that_is_stopped_has_ended_after_as_many_reads_as_any_other() -> None:
     worlds = [
-        view(OFF, stopped=(StoppedInstance(id="i-1", node="pub1", misses=misses),))
+        view(OFF, stopped=(StoppedInstance(id="i-1", node="pub1", missed_listings=misses),))
         for misses in range(1, 5)
     ]
     found = [[a.kind for a in repairs(world, Thresholds())] for world in worlds]
@@ -330,16 +330,20 @@ def test_a_node_whose_stopped_machine_was_started_by_somebody_has_not_lost_it(
 
 @pytest.mark.parametrize("needed", [1, 2, 5])
 def test_a_machine_is_missing_after_as_many_reads_as_the_site_says(needed: int) -> None:
-    patience = Thresholds(misses=needed)
+    patience = Thresholds(max_missed_listings=needed)
     found = [
         [a.kind for a in repairs(view(OFF, tracked=(one,)), patience)]
-        for one in (KNOWN, replace(KNOWN, misses=needed - 1), replace(KNOWN, misses=needed))
+        for one in (
+            KNOWN,
+            replace(KNOWN, missed_listings=needed - 1),
+            replace(KNOWN, missed_listings=needed),
+        )
     ]
     assert found == [[], [], ["end-missing"]]
 
 
 def test_a_patient_repair_is_due_after_two_minutes() -> None:
-    world = view(UP, listed=(SEEN,), tracked=(replace(KNOWN, suspending=True),))
+    world = view(UP, listed=(SEEN,), tracked=(replace(KNOWN, is_ending=True),))
     at_once = due_repairs(world, Thresholds(), {}, 0.0)
     assert [a.kind for a in at_once.ready] == ["terminate"]
     orphan = view(OFF, listed=(SEEN,), tracked=(KNOWN,))
@@ -403,10 +407,10 @@ def test_machines_that_already_end_do_not_raise_how_many_may_be_lost_in_a_round(
     """100 machines of which 60 end: 20 % of the other 40 are fewer than the 10 of any site."""
     ending = many(60, OFF)
     ending = replace(
-        ending, tracked=tuple(replace(m, suspending=True, misses=0) for m in ending.tracked)
+        ending, tracked=tuple(replace(m, is_ending=True, missed_listings=0) for m in ending.tracked)
     )
     world = both(many(40, SILENT, 60), ending)
-    due = due_repairs(world, Thresholds(grace=0.0), {}, 0.0)
+    due = due_repairs(world, Thresholds(grace_s=0.0), {}, 0.0)
     assert [a.kind for a in due.ready].count("end-missing") == 10
     assert due.deferred_count == 30
 
@@ -431,7 +435,7 @@ def test_without_pings_a_list_that_lacks_all_of_many_ends_nothing() -> None:
         "has up, without a ping, the nodes"
         in repairs(unpinged(many(11, BUSY)), Thresholds())[0].reason
     )
-    since = replace(KNOWN, id="i-new", node="new", decided=NOW - 1)
+    since = replace(KNOWN, id="i-new", node="new", decided_at=NOW - 1)
     started = replace(SEEN, id="i-new", node="new")
     world = both(many(11, BUSY), view(None, tracked=(since,), listed=(started,)), listed=(started,))
     assert kinds(unpinged(world)) == {"doubt": 1}
@@ -441,11 +445,11 @@ def test_without_pings_a_list_that_lacks_all_of_many_ends_nothing() -> None:
 
 def test_without_pings_a_list_that_has_one_as_old_as_a_lost_one_is_believed() -> None:
     """Both were there before, and the list has one of them: it is no other account's."""
-    kept = replace(KNOWN, id="i-kept", node="kept", decided=NOW - 50)
+    kept = replace(KNOWN, id="i-kept", node="kept", decided_at=NOW - 50)
     seen = (replace(SEEN, id="i-kept", node="kept"),)
     world = both(many(11, BUSY), view(None, tracked=(kept,)), listed=seen)
     assert kinds(unpinged(world)) == {"doubt": 1}
-    newest = replace(world.tracked[0], decided=NOW - 50)
+    newest = replace(world.tracked[0], decided_at=NOW - 50)
     assert kinds(unpinged(replace(world, tracked=(newest, *world.tracked[1:])))) == {
         "end-missing": 11
     }
@@ -485,12 +489,12 @@ def test_one_missing_machine_that_is_heard_does_not_keep_the_others() -> None:
 @pytest.mark.parametrize(
     ("change", "ends"),
     [
-        ({"decided": NOW - 299, "shown": False}, False),
-        ({"decided": NOW - 300, "shown": False}, True),
-        ({"decided": NOW, "shown": False}, False),
-        ({"decided": NOW + 1, "shown": False}, True),
-        ({"decided": NOW - 299}, True),
-        ({"decided": NOW - 4000, "misses": 2}, False),
+        ({"decided_at": NOW - 299, "was_listed": False}, False),
+        ({"decided_at": NOW - 300, "was_listed": False}, True),
+        ({"decided_at": NOW, "was_listed": False}, False),
+        ({"decided_at": NOW + 1, "was_listed": False}, True),
+        ({"decided_at": NOW - 299}, True),
+        ({"decided_at": NOW - 4000, "missed_listings": 2}, False),
     ],
 )
 def test_a_missing_machine_has_ended_unless_the_cloud_may_still_hide_it(
@@ -543,7 +547,7 @@ def test_a_machine_of_a_node_in_use_is_never_an_orphan(world: CloudView) -> None
 @given(views())
 def test_no_second_machine_for_a_node_that_has_one_or_may_have_one(world: CloudView) -> None:
     launched = {a.subject for a in repairs(world, Thresholds()) if a.kind == "launch"}
-    assert launched.isdisjoint(m.node for m in world.tracked if not m.suspending)
+    assert launched.isdisjoint(m.node for m in world.tracked if not m.is_ending)
     assert launched.isdisjoint(n for i in world.intents for n in i.nodes)
     assert launched.isdisjoint(world.held)
 

@@ -103,7 +103,11 @@ def test_a_machine_that_was_up_long_before_its_node_is_asked_for_again_ends_firs
 ) -> None:
     one = machine(900.0, registered=NOW - ago)
     (action,) = asked(one)
-    assert action == (replace(LAUNCHED[0], past=("i-1",)) if past else dropped(AlreadyServed())[0])
+    assert action == (
+        replace(LAUNCHED[0], machines_to_end_first=("i-1",))
+        if past
+        else dropped(AlreadyServed())[0]
+    )
 
 
 def test_it_stays_where_another_machine_boots_for_the_node() -> None:
@@ -177,7 +181,7 @@ def test_a_suspend_is_about_machines_of_its_nodes_in_this_cloud() -> None:
         (10.0, {}, True),
         (10.0, {"registered": 7.0}, False),
         (0.5, {}, False),
-        (10.0, {"misses": 1}, False),
+        (10.0, {"missed_listings": 1}, False),
         (10.0, {"suspending": 7.0}, False),
     ],
     ids=["boots", "is up", "is younger", "may have been taken", "ends"],

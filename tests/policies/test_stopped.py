@@ -29,7 +29,7 @@ def machine(number: int, *, age: float = 100.0, **changes: Any) -> Machine:
     }  # fmt: skip
     of_row = {k: changes.pop(k) for k in list(changes) if k not in own}
     one = Instance(id=f"i{number}", price=0.1, launched=NOW - age, **own | changes)
-    row: dict[str, Any] = {"pool": "a", "registered": NOW - 50, "born": NOW - age}
+    row: dict[str, Any] = {"pool": "a", "registered": NOW - 50, "first_launched_at": NOW - age}
     return machine_with(instance=one, **row | of_row)
 
 
@@ -127,7 +127,7 @@ def test_stopped_machines_of_these_nodes_are_started() -> None:
     "one",
     [
         off(1, state=InstanceState.RUNNING),
-        off(1, misses=1),
+        off(1, missed_listings=1),
         off(1, age=1001),
         off(1, generation="g2"),
         off(1, pool="b"),

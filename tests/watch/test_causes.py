@@ -42,7 +42,7 @@ from slurm_elastic.watch import causes
 from tests.controller.world import World
 
 FAILED = MachinesFailed(nodes="pub3", count=1, failure=BootsFailed())
-EXPLAINED = replace(FAILED, known=SecretMissing(name="munge key", error="refused"))
+EXPLAINED = replace(FAILED, detail=SecretMissing(name="munge key", error="refused"))
 NONE_LEFT = Quoted(text="none")
 UNTIL = Deadline(at=1e9)
 
@@ -132,7 +132,7 @@ def test_what_keeps_a_machine_from_registering_is_told_beside_its_pools_breaker(
 def test_a_long_cause_is_the_same_in_a_hold_and_in_its_cool_down(words: str) -> None:
     """Slurm has the reason of a node cut. The hold has the cause itself, and no words to cut."""
     world = World(Path(mkdtemp()))
-    failed = replace(FAILED, known=CheckFailed(check_output=words))
+    failed = replace(FAILED, detail=CheckFailed(check_output=words))
     holds.hold(world.site, world.site.pools["burst"], ["pub2"], pool_rests(failed))
     (row,) = world.ledger.exclusions.holds()
     cool = cool_down("aws/*/*/*/burst", "BootFailed", failed)

@@ -403,10 +403,15 @@ def outlook(tmp_path: Path, machine: Machine, slurm_node: SlurmNode | None, **ho
     ("changes", "states", "how", "phrase"),
     [
         ({"suspending": NOW}, "IDLE", {}, "terminating"),
-        ({"misses": 2}, "IDLE", {}, "not listed by the cloud (2 of 3 reads): then gone"),
-        ({"misses": 9}, "IDLE", {}, "not listed by the cloud, but slurmctld hears it: stays"),
+        ({"missed_listings": 2}, "IDLE", {}, "not listed by the cloud (2 of 3 reads): then gone"),
         (
-            {"misses": 3},
+            {"missed_listings": 9},
+            "IDLE",
+            {},
+            "not listed by the cloud, but slurmctld hears it: stays",
+        ),
+        (
+            {"missed_listings": 3},
             "IDLE NOT_RESPONDING",
             {},
             "not listed by the cloud (3 of 3 reads): then gone",

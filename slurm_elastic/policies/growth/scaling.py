@@ -278,7 +278,7 @@ def stops(
     for whose, bound, spent in bounds:
         cause = stopped(now, bound, spent)
         if cause is not None:
-            return replace(cause, whose=whose)
+            return replace(cause, owner=whose)
     return None
 
 

@@ -56,7 +56,7 @@ NO_RECIPES = Recipes(made_of={}, fresh={})
 def born(machine: Machine) -> float:
     """Return when the machine was first launched (Unix s)."""
     instance = machine.instance
-    return machine.born or generation_time(instance.generation) or instance.launched
+    return machine.first_launched_at or generation_time(instance.generation) or instance.launched
 
 
 def departing(
@@ -172,7 +172,7 @@ def to_start(
         and m.instance.node in nodes
         and m.instance.state in OFF
         # A machine that the last list lacked may be gone.
-        and not m.misses
+        and not m.missed_listings
         and not unfit(m, pool, now)
         and recipes.same(m)
     ]

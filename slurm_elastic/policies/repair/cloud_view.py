@@ -55,27 +55,27 @@ def states_of(nodes: Mapping[str, SlurmNode], terms: DrainTerms) -> dict[str, No
 class TrackedInstance(Struct, frozen=True, kw_only=True):
     """A live machine of the ledger.
 
-    ``decided``: when its launch was decided (Unix s, head's clock). ``misses``: consecutive lists
-    without it. ``suspending``: its end is decided; with ``stopping`` it will be stopped instead of
-    ended. ``max_age`` (s). ``shown``: some list of the cloud had it. ``registered``: its node was
-    up. ``double_of``: the id of the machine that serves its node from another cloud, "" if none
-    does; a node may move to another cloud in the configuration. ``born``: when a machine that was
-    stopped and started again was first launched.
+    ``decided_at``: when its launch was decided (Unix s, head's clock). ``missed_listings``:
+    consecutive lists without it. ``is_ending``: its end is decided; with ``is_stopping`` it will be
+    stopped instead of ended. ``max_age`` (s). ``was_listed``: some list of the cloud had it.
+    ``has_registered``: its node was up. ``double_of``: the id of the machine that serves its node
+    from another cloud, "" if none does; a node may move to another cloud in the configuration.
+    ``first_launched_at``: when a machine that was stopped and started again was first launched.
     """
 
     id: str
     node: str
     generation: str
-    decided: float
-    misses: int = 0
-    suspending: bool = False
+    decided_at: float
+    missed_listings: int = 0
+    is_ending: bool = False
     address: str | None = None
     max_age: float | None = None
-    shown: bool = True
-    registered: bool = False
+    was_listed: bool = True
+    has_registered: bool = False
     double_of: str = ""
-    stopping: bool = False
-    born: float | None = None
+    is_stopping: bool = False
+    first_launched_at: float | None = None
 
 
 class StoppedInstance(Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class StoppedInstance(Struct, frozen=True, kw_only=True):
 
     id: str
     node: str
-    misses: int = 0
+    missed_listings: int = 0
     unwanted: Unwanted | StoppedByOrder | None = None
 
 
@@ -146,17 +146,17 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     """How long a finding must stand before repair acts on it (s), and how many lists must miss a
     machine.
 
-    ``grace``: how long a patient finding must stand. ``visibility``: a launch without an answer
-    that shows no machine for this long has made none. ``fresh``: a machine that no list has ever
-    had may be hidden for this long after its launch. ``unlisted``: the age at which a machine ends
-    if Slurm does not list its node, as after a pool, or our whole include file, was taken out of
-    slurm.conf.
+    ``grace_s``: how long a patient finding must stand. ``invisible_launch_s``: a launch without an
+    answer that shows no machine for this long has made none. ``hidden_start_s``: a machine that no
+    list has ever had may be hidden for this long after its launch. ``unlisted_node_s``: the age at
+    which a machine ends if Slurm does not list its node, as after a pool, or our whole include
+    file, was taken out of slurm.conf.
     """
 
-    grace: float = 120.0
+    grace_s: float = 120.0
     # With fewer misses one bad list would end live machines. With more we would only pay longer for
     # machines that are gone.
-    misses: int = 3
-    visibility: float = 600.0
-    fresh: float = 300.0
-    unlisted: float = 3600.0
+    max_missed_listings: int = 3
+    invisible_launch_s: float = 600.0
+    hidden_start_s: float = 300.0
+    unlisted_node_s: float = 3600.0

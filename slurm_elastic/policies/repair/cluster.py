@@ -86,7 +86,7 @@ def _stopped(snapshot: ClusterSnapshot) -> tuple[StoppedInstance, ...]:
         StoppedInstance(
             id=m.instance.id,
             node=m.instance.node,
-            misses=m.misses,
+            missed_listings=m.missed_listings,
             unwanted=unwanted_causes.get(m.instance.id),
         )
         for m in stopped_machines
@@ -105,16 +105,16 @@ def _tracked(
         id=instance.id,
         node=instance.node,
         generation=instance.generation,
-        decided=decided_at(instance),
-        misses=machine.misses,
-        suspending=machine.retired_at is not None,
+        decided_at=decided_at(instance),
+        missed_listings=machine.missed_listings,
+        is_ending=machine.retired_at is not None,
         address=instance.address,
         max_age=_max_age(snapshot, machine),
-        shown=instance.id not in unshown_ids,
-        registered=machine.registered_at is not None,
+        was_listed=instance.id not in unshown_ids,
+        has_registered=machine.registered_at is not None,
         double_of=home_machine_by_node.get(instance.node, "") if has_moved else "",
-        stopping=machine.is_stopping,
-        born=machine.born,
+        is_stopping=machine.is_stopping,
+        first_launched_at=machine.first_launched_at,
     )
 
 
@@ -179,7 +179,7 @@ def _unshown(snapshot: ClusterSnapshot) -> frozenset[str]:
     return frozenset(
         m.instance.id
         for m in snapshot.own_machines
-        if m.misses > 0
+        if m.missed_listings > 0
         and m.instance.generation in answered_at
         and m.last_seen <= answered_at[m.instance.generation]
     )

@@ -87,7 +87,7 @@ def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
             running.setdefault(i.node, []).append(i)
     if view.listed is None:
         return InventoryReport(states=states, running=running, gone=frozenset())
-    live = [m for m in view.tracked if not m.suspending]
+    live = [m for m in view.tracked if not m.is_ending]
     missing = [m for m in live if m.id not in states and is_overdue(view, m, patience)]
     heard = [m for m in missing if answers(view, m, running)]
     boots = [m for m in missing if _boots(view, m)]
@@ -130,8 +130,8 @@ def served(view: CloudView) -> set[str]:
 
 def standing(view: CloudView) -> set[str]:
     """Return the nodes of all clouds with a machine whose end is not decided."""
-    leaving = {m.id for m in view.tracked if m.suspending} | {m.id for m in view.stopped}
-    nodes = {m.node for m in view.tracked if not m.suspending}
+    leaving = {m.id for m in view.tracked if m.is_ending} | {m.id for m in view.stopped}
+    nodes = {m.node for m in view.tracked if not m.is_ending}
     nodes |= {i.node for i in view.listed or () if i.state in STANDING and i.id not in leaving}
     return nodes | view.elsewhere
 
@@ -141,8 +141,10 @@ def is_overdue(view: CloudView, machine: TrackedInstance, patience: Thresholds) 
     hidden for a while.
     """
     # A negative age means that the clock was set back: such a machine is not fresh.
-    may_be_hidden = not machine.shown and 0 <= view.now - machine.decided < patience.fresh
-    return machine.misses >= patience.misses and not may_be_hidden
+    may_be_hidden = (
+        not machine.was_listed and 0 <= view.now - machine.decided_at < patience.hidden_start_s
+    )
+    return machine.missed_listings >= patience.max_missed_listings and not may_be_hidden
 
 
 def _lacks_all(
@@ -152,8 +154,8 @@ def _lacks_all(
     machines do not count: with another account's credentials we would still see what we launch with
     them.
     """
-    newest_missing_at = max((m.decided for m in missing), default=math.inf)
-    return not any(m.id in states and m.decided <= newest_missing_at for m in live)
+    newest_missing_at = max((m.decided_at for m in missing), default=math.inf)
+    return not any(m.id in states and m.decided_at <= newest_missing_at for m in live)
 
 
 def _boots(view: CloudView, machine: TrackedInstance) -> bool:

@@ -80,7 +80,7 @@ def _settle(
         return Retry(generation=intent.generation, cause=StillWanted(count=len(awaited_nodes)))
     age = view.now - intent.created
     # A machine of the lost call may still appear in the list.
-    if age < patience.visibility:
+    if age < patience.invisible_launch_s:
         return None
     cause = NothingLaunched(
         age_s=round(age), served=served_by_others[0] if served_by_others else ""

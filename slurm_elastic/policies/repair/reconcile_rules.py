@@ -176,9 +176,9 @@ def _machine(
     if state is None:
         return _missing(view, machine, patience, listing)
     # Before `suspending`, which a machine that will be stopped has set, too.
-    if machine.stopping:
+    if machine.is_stopping:
         return _to_be_stopped(machine, state)
-    if machine.suspending:
+    if machine.is_ending:
         return Terminate(machine=machine.id, cause=EndPending())
     node = view.nodes.get(machine.node)
     if state in OFF:
@@ -223,7 +223,7 @@ def _to_be_started(
     """Repeat the start of a machine whose start was decided, if the call was lost or has not taken
     effect. A repeated start does no harm.
     """
-    awaits_start = machine.born is not None and not machine.registered
+    awaits_start = machine.first_launched_at is not None and not machine.has_registered
     if not awaits_start or state is not InstanceState.STOPPED:
         return None
     if view.phase(machine.node) is not Phase.POWERING_UP:
@@ -235,7 +235,7 @@ def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
     """Whether the machine is of an earlier power-up of its node: slurmctld refuses a slurmd that
     booted before the present power-up.
     """
-    return machine.registered and view.phase(machine.node) is Phase.POWERING_UP
+    return machine.has_registered and view.phase(machine.node) is Phase.POWERING_UP
 
 
 def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> Action | None:
@@ -244,10 +244,10 @@ def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -
     """
     # If its tags name no node, as after somebody changed them, we do not know what the machine
     # does. It may stay for its maximum age.
-    limit = patience.unlisted if machine.node else machine.max_age
+    limit = patience.unlisted_node_s if machine.node else machine.max_age
     # `age_of` gives infinity after the clock was set back; that must not end a machine which may be
     # working.
-    age = age_of(machine.decided, view.now) if machine.node else view.now - machine.decided
+    age = age_of(machine.decided_at, view.now) if machine.node else view.now - machine.decided_at
     if limit is None or age <= limit:
         return None
     cause = NoSuchNode() if machine.node else TooOldWithoutNode()
@@ -260,19 +260,22 @@ def _missing(
     """The action for a machine that the list lacks."""
     # A machine that will be stopped has not ended only because one list lacks it: the list may hide
     # it.
-    if machine.suspending and not machine.stopping:
+    if machine.is_ending and not machine.is_stopping:
         return NoteEnd(machine=machine.id, cause=EndConfirmed())
-    lost = not listing.doubt and machine.stopping and is_overdue(view, machine, patience)
+    lost = not listing.doubt and machine.is_stopping and is_overdue(view, machine, patience)
     if machine.id not in listing.gone and not lost:
         return None
-    return NoteMissing(machine=machine.id, cause=NotListed(missed_listings=machine.misses))
+    return NoteMissing(machine=machine.id, cause=NotListed(missed_listings=machine.missed_listings))
 
 
 def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action | None:
     """Power the node of a machine over its maximum age down, after its jobs if it is busy."""
     if machine.max_age is None:
         return None
-    age = age_of(machine.decided if machine.born is None else machine.born, view.now)
+    age = age_of(
+        machine.decided_at if machine.first_launched_at is None else machine.first_launched_at,
+        view.now,
+    )
     if age <= machine.max_age:
         return None
     if phase(node) is not Phase.UP or is_down(node) or is_drained(node):
@@ -291,7 +294,7 @@ def _doubles(view: CloudView) -> list[Action]:
     listed_ids = {i.id for i in view.listed or ()}
     by_node: dict[str, list[TrackedInstance]] = {}
     for machine in view.tracked:
-        does_not_count = machine.suspending or _is_past(view, machine)
+        does_not_count = machine.is_ending or _is_past(view, machine)
         if machine.id in listed_ids and machine.node and not does_not_count:
             by_node.setdefault(machine.node, []).append(machine)
     actions: list[Action] = []

@@ -31,9 +31,9 @@ def due_repairs(
     """Return the repairs that have stood for long enough, up to the cap. ``before``: ``standing``
     of the round before; ``clock``: monotonic s.
     """
-    ready, standing = debounce(repairs(view, patience), before, clock, patience.grace)
+    ready, standing = debounce(repairs(view, patience), before, clock, patience.grace_s)
     # Machines that already end must not raise the cap.
-    serving = sum(not machine.suspending for machine in view.tracked)
+    serving = sum(not machine.is_ending for machine in view.tracked)
     ready, waiting = limit_disruption(ready, serving)
     return DueRepairs(ready=ready, deferred_count=waiting, found_since=standing)
 

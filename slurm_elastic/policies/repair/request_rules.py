@@ -108,7 +108,9 @@ def _suspend(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) 
         )
         # A machine that the cloud no longer lists may have been taken away while it booted: that is
         # no failed boot.
-        has_failed_boot = request.kind == "resume-fail" and machine.boots and not machine.misses
+        has_failed_boot = (
+            request.kind == "resume-fail" and machine.boots and not machine.missed_listings
+        )
         if has_failed_boot and not is_younger:
             yield FailBoot(machine=instance.id, cause=SuspendedBySlurm(), ends=is_not_up)
         elif is_not_up:

@@ -27,8 +27,8 @@ def stopped_ones(
     for machine in view.stopped:
         state = listing.states.get(machine.id)
         if state is None:
-            if machine.misses >= patience.misses:
-                cause = NotListed(missed_listings=machine.misses, was_stopped=True)
+            if machine.missed_listings >= patience.max_missed_listings:
+                cause = NotListed(missed_listings=machine.missed_listings, was_stopped=True)
                 yield NoteMissing(machine=machine.id, cause=cause)
         # The ledger records a start before we call the cloud, so this start was not ours.
         elif state in STANDING:

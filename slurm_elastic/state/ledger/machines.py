@@ -85,10 +85,10 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         instance.id, instance.cloud, instance.node, instance.generation, instance.instance_type,
         instance.zone, str(instance.market), instance.price, str(instance.state),
         instance.launched, instance.address, machine.pool, to_json(machine.jobs),
-        machine.last_seen, machine.misses, life.suspending, life.ended,
+        machine.last_seen, machine.missed_listings, life.suspending, life.ended,
         None if life.cause is None else encoded(life.cause), machine.worst_price,
-        life.registered, to_json(machine.accounts), life.stopping, life.stopped, machine.born,
-        machine.tunnel_key,
+        life.registered, to_json(machine.accounts), life.stopping, life.stopped,
+        machine.first_launched_at, machine.tunnel_key,
     )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
         pool=row["pool"],
         jobs=_JOBS.decode(row["jobs"]),
         last_seen=row["last_seen"],
-        misses=row["misses"],
+        missed_listings=row["misses"],
         life=state_of(
             suspending=row["suspending"],
             ended=row["ended"],
@@ -123,7 +123,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
         ),
         worst_price=row["worst_price"],
         accounts=_ACCOUNTS.decode(row["accounts"]),
-        born=row["born"],
+        first_launched_at=row["born"],
         tunnel_key=row["tunnel_key"],
     )
 

@@ -193,10 +193,10 @@ class StopRows:
             launched=now,
             generation=generation or earlier.generation,
         )
-        born = previous.born or generation_time(earlier.generation) or earlier.launched
+        born = previous.first_launched_at or generation_time(earlier.generation) or earlier.launched
         new_part = replace(
-            previous, instance=instance, life=life, born=born, misses=0, last_seen=now,
-            **{"worst_price": price} | changes,
+            previous, instance=instance, life=life, first_launched_at=born, missed_listings=0,
+            last_seen=now, **{"worst_price": price} | changes,
         )  # fmt: skip
         self._store.insert("insert into machines", MACHINE_COLUMNS, [machine_row(new_part)])
         return new_part

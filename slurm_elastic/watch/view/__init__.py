@@ -390,7 +390,7 @@ def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
     if (unending_reason := unending(machine.retired_at, now)) is not None:
         return f"stray: {unending_reason}"
     pool = join.pool_by_name.get(machine.pool)
-    if join.nodes is None and machine.is_wanted and machine.misses == 0:
+    if join.nodes is None and machine.is_wanted and machine.missed_listings == 0:
         hidden = join.facts.nodes is not None
         return f"unknown: Slurm {'does not show its nodes' if hidden else 'does not answer'}"
     node = join.node(instance.node)

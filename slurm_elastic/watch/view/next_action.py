@@ -144,9 +144,9 @@ class Outlook:
         node.
         """
         if machine.retired_at is not None:
-            return f"terminating: {machine.why}" if machine.why else "terminating"
-        if machine.misses > 0:
-            return _unlisted(machine.misses, node)
+            return f"terminating: {machine.cause_text}" if machine.cause_text else "terminating"
+        if machine.missed_listings > 0:
+            return _unlisted(machine.missed_listings, node)
         if node is None:
             return "orphan: Slurm has no such node; will be deleted"
         power_phase = phase(node)
@@ -220,7 +220,7 @@ def _unlisted(misses: int, node: SlurmNode | None) -> str:
 
     A node that still answers slurmctld is proof that the listing is wrong, so its machine stays.
     """
-    needed = Thresholds().misses
+    needed = Thresholds().max_missed_listings
     if misses >= needed and node is not None and is_answering(node):
         return "not listed by the cloud, but slurmctld hears it: stays"
     return f"not listed by the cloud ({misses} of {needed} reads): then gone"

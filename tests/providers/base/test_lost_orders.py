@@ -40,7 +40,9 @@ def cloud(serving: Serving) -> Iterator[Cloud]:
 
 
 class Step(Struct, frozen=True):
-    """A launch after ``wait`` s, by a new process after ``restart``, of which so many orders fail."""
+    """A launch after ``wait`` s, by a new process after ``restart``, of which so many orders
+    fail.
+    """
 
     wait: float
     fault: str | None
@@ -75,7 +77,7 @@ class Caller:
         self.cloud.clock.sleep(step.wait)
         if step.restart:
             self.provider = self.cloud.open()
-            self.spec = replace(self.spec, again=True)
+            self.spec = replace(self.spec, is_repeated=True)
         if step.fault:
             self.cloud.fail_next(step.fault, step.orders)
         self.launch(again=again)
@@ -83,7 +85,7 @@ class Caller:
 
     def launch(self, *, again: bool) -> None:
         try:
-            spec = self.spec if not again else replace(self.spec, again=True)
+            spec = self.spec if not again else replace(self.spec, is_repeated=True)
             self.answer = tuple(self.provider.launch(spec))
         except TransientError:
             self.answer = ()
@@ -172,9 +174,9 @@ def test_a_process_that_starts_believes_no_list_about_an_earlier_ones_launch(clo
     cloud.clock.sleep(1)
     provider = cloud.open()
     with pytest.raises(UnsettledError):
-        provider.launch(replace(spec, again=True))
+        provider.launch(replace(spec, is_repeated=True))
     cloud.clock.sleep(LISTING_LAG)
-    assert len(provider.launch(replace(spec, again=True))) == len(cloud.made()) == NODES
+    assert len(provider.launch(replace(spec, is_repeated=True))) == len(cloud.made()) == NODES
 
 
 def test_an_order_that_was_answered_is_not_given_again_either(cloud: Cloud) -> None:
@@ -183,6 +185,6 @@ def test_an_order_that_was_answered_is_not_given_again_either(cloud: Cloud) -> N
     spec = spec_for(cloud, provider, NODES, generation=GENERATION)  # type: ignore[arg-type]
     cloud_answers_or_not(provider, spec)
     with pytest.raises(UnsettledError):
-        provider.launch(replace(spec, again=True))
+        provider.launch(replace(spec, is_repeated=True))
     cloud.clock.sleep(LISTING_LAG)
-    assert len(provider.launch(replace(spec, again=True))) == len(cloud.made()) == NODES
+    assert len(provider.launch(replace(spec, is_repeated=True))) == len(cloud.made()) == NODES

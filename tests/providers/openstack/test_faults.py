@@ -266,7 +266,7 @@ def test_what_lists_show_as_failed_is_waited_for_no_longer(bed: StackBed, killed
     spec = spec_for(bed, provider, 3)
     ordered_and_not_looked_after(bed, spec, provider)
     if killed:
-        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, again=True)
+        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, is_repeated=True)
     bed.world.delete_conflicts = 1
     with pytest.raises(TransientError, match="task_state migrating"):
         provider.launch(spec)
@@ -286,7 +286,7 @@ def test_a_list_that_shows_a_part_of_a_call_says_nothing_of_the_rest(
     for server in list(bed.world.servers.values())[1:]:
         server["visible"] = time.time() + 1e6
     if killed:
-        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, again=True)
+        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, is_repeated=True)
     with pytest.raises(UnsettledError, match="2 machine"):
         provider.launch(spec)
 
@@ -315,7 +315,7 @@ def test_what_found_no_host_says_nothing_of_a_later_call_for_fewer(
         bed.stand_in.struck = original  # type: ignore[method-assign]
     assert len(bed.alive()) == 1
     if killed:
-        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, again=True)
+        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, is_repeated=True)
     with pytest.raises(UnsettledError):
         provider.launch(spec)
     assert bed.stand_in.calls(CREATE) == 2

@@ -1,4 +1,6 @@
-"""The openstack provider keeps the contract on a real control plane; what is nova's own and glance's, too."""
+"""The openstack provider keeps the contract on a real control plane; what is nova's own and
+glance's, too.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ class TestPlaneLags:
         bed.wire.world.visible_after = 1e6
 
     def found(self, bed: PlaneBed, spec: LaunchSpec, *providers: Provider) -> None:
-        """Nobody orders it again, and with the lists up to date everybody has the first machines."""
+        """Nobody orders it again, and with the lists up to date everybody has the first
+        machines.
+        """
         started = bed.alive()
         assert len(started) == len(spec.nodes)
         for provider in providers:
@@ -133,7 +137,7 @@ class TestPlaneLags:
         with pytest.raises(TransientError):
             provider.launch(spec)
         bed.heal()
-        self.found(bed, replace(spec, again=True), provider, bed.open(listing_lag=600.0))
+        self.found(bed, replace(spec, is_repeated=True), provider, bed.open(listing_lag=600.0))
 
     def test_an_order_that_was_taken_and_is_not_listed_is_not_repeated_either(
         self, bed: PlaneBed

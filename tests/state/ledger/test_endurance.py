@@ -100,16 +100,16 @@ def test_lists_before_a_full_disk_do_not_count_after_it(
     ledger.machines.record_launch(spec().generation, [instance("i-1")], T0)
     for now in (T0 + 700, T0 + 760):
         ledger.machines.observe("aws", [], now)
-    assert [m.misses for m in ledger.machines.live()] == [2]
+    assert [m.missed_listings for m in ledger.machines.live()] == [2]
     with monkeypatch.context() as patched:
         gives_out(patched)
         ledger.check()
     ledger.machines.observe("aws", [instance("i-1")], T0 + 820)
     clock.up += 20
     assert ledger.check() is SOUND
-    assert [m.misses for m in ledger.machines.live()] == [0]
+    assert [m.missed_listings for m in ledger.machines.live()] == [0]
     ledger.machines.observe("aws", [], T0 + 900)
-    assert [m.misses for m in ledger.machines.live()] == [1]
+    assert [m.missed_listings for m in ledger.machines.live()] == [1]
 
 
 def test_an_error_before_the_append_appends_nothing(

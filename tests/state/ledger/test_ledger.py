@@ -111,7 +111,12 @@ def test_launched_closes_the_intent_and_keeps_the_machines(ledger: Ledger) -> No
     assert launch.state == Done(finished_at=T0 + 3)
     first, second = ledger.machines.live()
     assert (first.instance, second.instance) == tuple(answer)
-    assert (first.pool, first.jobs, first.last_seen, first.misses) == ("burst", (7,), T0 + 3, 0)
+    assert (first.pool, first.jobs, first.last_seen, first.missed_listings) == (
+        "burst",
+        (7,),
+        T0 + 3,
+        0,
+    )
     assert first.worst_price == 0.12
     assert first.lease.price == 0.04
 
@@ -151,7 +156,7 @@ def test_two_clouds_may_count_their_machines_alike(ledger: Ledger) -> None:
     rows = {m.instance.cloud: m for m in ledger.machines.live()}
     assert (rows["near"].registered_at, rows["far"].registered_at) == (T0 + 5, None)
     assert (rows["near"].retired_at, rows["far"].retired_at) == (None, T0 + 6)
-    assert (rows["near"].misses, rows["far"].misses) == (1, 0)
+    assert (rows["near"].missed_listings, rows["far"].missed_listings) == (1, 0)
     ledger.machines.record_end("far", ["7"], Quoted(text="gone"), T0 + 8)
     assert [m.instance.cloud for m in ledger.machines.live()] == ["near"]
 
@@ -273,27 +278,27 @@ def test_observe_updates_those_seen_and_counts_misses_of_others(ledger: Ledger) 
     ledger.machines.observe("aws", [seen], T0 + 20)
     one, two = ledger.machines.live()
     assert (one.instance.state, one.instance.address) == (InstanceState.RUNNING, "10.0.0.1")
-    assert (one.last_seen, one.misses) == (T0 + 20, 0)
-    assert (two.last_seen, two.misses) == (T0, 2)
+    assert (one.last_seen, one.missed_listings) == (T0 + 20, 0)
+    assert (two.last_seen, two.missed_listings) == (T0, 2)
     ledger.machines.observe("aws", [instance("i-2")], T0 + 30)
     one, two = ledger.machines.live()
-    assert (one.misses, two.misses) == (1, 0)
+    assert (one.missed_listings, two.missed_listings) == (1, 0)
     assert one.instance.address == "10.0.0.1", "a read without address does not forget it"
 
 
 def test_observe_leaves_other_clouds_alone(ledger: Ledger) -> None:
     launched(ledger, "i-1")
     ledger.machines.observe("onprem", [], T0 + 10)
-    assert ledger.machines.live()[0].misses == 0
+    assert ledger.machines.live()[0].missed_listings == 0
 
 
 def test_a_read_that_began_before_the_launch_is_no_miss(ledger: Ledger) -> None:
     launched(ledger, "i-1", at=T0 + 10)
     ledger.machines.observe("aws", [], T0 + 9)
     ledger.machines.observe("aws", [], T0 + 10)
-    assert ledger.machines.live()[0].misses == 0
+    assert ledger.machines.live()[0].missed_listings == 0
     ledger.machines.observe("aws", [], T0 + 11)
-    assert ledger.machines.live()[0].misses == 1
+    assert ledger.machines.live()[0].missed_listings == 1
 
 
 def test_what_was_seen_before_the_clock_was_set_back_by_hours_is_missed(ledger: Ledger) -> None:
@@ -301,7 +306,7 @@ def test_what_was_seen_before_the_clock_was_set_back_by_hours_is_missed(ledger: 
     ledger.machines.observe("aws", [instance("i-1"), instance("i-2")], T0 + 10)
     for later in (0, 30, 60):
         ledger.machines.observe("aws", [instance("i-1")], T0 - 7200 + later)
-    assert [m.misses for m in ledger.machines.live()] == [0, 3]
+    assert [m.missed_listings for m in ledger.machines.live()] == [0, 3]
 
 
 def test_observe_does_not_adopt(ledger: Ledger) -> None:
@@ -316,7 +321,7 @@ def test_a_terminated_machine_has_ended(ledger: Ledger) -> None:
     ledger.machines.observe("aws", [gone], T0 + 20)
     assert ledger.machines.live() == ()
     (machine,) = ledger.machines.live(ended_since=T0 + 10)
-    assert (machine.ended_at, machine.why) == (T0 + 10, "terminated in the cloud")
+    assert (machine.ended_at, machine.cause_text) == (T0 + 10, "terminated in the cloud")
     assert machine.lease.end == T0 + 10
     assert ledger.machines.live(ended_since=T0 + 11) == ()
 
@@ -330,8 +335,8 @@ def test_a_machine_that_still_runs_is_live_again(ledger: Ledger) -> None:
     assert ledger.machines.live() == (), "that read began before the end"
     ledger.machines.observe("aws", running, T0 + 6)
     one, two = ledger.machines.live()
-    assert (one.ended_at, one.retired_at, one.why) == (None, T0 + 1, "idle")
-    assert (two.ended_at, two.retired_at, two.why) == (None, None, "")
+    assert (one.ended_at, one.retired_at, one.cause_text) == (None, T0 + 1, "idle")
+    assert (two.ended_at, two.retired_at, two.cause_text) == (None, None, "")
 
 
 def test_a_machine_on_its_way_out_stays_ended(ledger: Ledger) -> None:
@@ -348,12 +353,12 @@ def test_suspend_keeps_the_first_intent_and_reason(ledger: Ledger) -> None:
         "aws", ["i-1", "i-2", "unknown"], Quoted(text="maximum age"), T0 + 2
     )
     one, two = ledger.machines.live()
-    assert (one.retired_at, one.why) == (T0 + 1, "idle 600 s")
-    assert (two.retired_at, two.why) == (T0 + 2, "maximum age")
+    assert (one.retired_at, one.cause_text) == (T0 + 1, "idle 600 s")
+    assert (two.retired_at, two.cause_text) == (T0 + 2, "maximum age")
     ledger.machines.record_end("aws", ["i-1"], Quoted(text="gone from the cloud"), T0 + 3)
     ledger.machines.record_end("aws", ["i-1"], Quoted(text="again"), T0 + 4)
     (one,) = (m for m in ledger.machines.live(ended_since=T0) if m.has_ended)
-    assert (one.ended_at, one.why) == (T0 + 3, "idle 600 s")
+    assert (one.ended_at, one.cause_text) == (T0 + 3, "idle 600 s")
     assert one.instance.state == InstanceState.TERMINATED
 
 
@@ -381,7 +386,7 @@ def test_adopt_takes_one_that_had_ended_back_whatever_the_clock_says(
     assert before is not None
     assert before.ended_at == T0 + 100
     (machine,) = ledger.machines.live()
-    assert (machine.retired_at, machine.why) == (T0 + 100, "idle")
+    assert (machine.retired_at, machine.cause_text) == (T0 + 100, "idle")
     assert machine.instance.state is state
 
 

@@ -322,7 +322,7 @@ def test_what_others_wrote_meanwhile_stands(path: Path) -> None:
         other.machines.record_end("aws", ["i-1"], Quoted(text="an operator"), T0 + 7)
     site.back()
     (row,) = site.ledger.machines.live(ended_since=0.0)
-    assert (row.registered_at, row.ended_at, row.why) == (T0 + 5, T0 + 7, "an operator")
+    assert (row.registered_at, row.ended_at, row.cause_text) == (T0 + 5, T0 + 7, "an operator")
     site.ledger.close()
 
 
@@ -613,9 +613,9 @@ def test_lists_that_lacked_a_machine_long_ago_do_not_count(path: Path) -> None:
         for now in (T0 + 700, T0 + 760):
             ledger.machines.observe("aws", [], now)
         ledger.machines.record_registration("aws", ["i-1"], T0 + 800)
-        assert [m.misses for m in ledger.machines.live()] == [2]
+        assert [m.missed_listings for m in ledger.machines.live()] == [2]
     with closing(made_anew(path)) as ledger:
-        assert [m.misses for m in ledger.machines.live()] == [0]
+        assert [m.missed_listings for m in ledger.machines.live()] == [0]
 
 
 def test_a_view_that_goes_inside_a_transaction_lets_nobody_else_in(path: Path) -> None:
@@ -765,7 +765,7 @@ def test_of_a_row_that_two_have_changed_each_ones_columns_count(path: Path) -> N
     site.back()
     (row,) = site.ledger.machines.live()
     assert (row.instance.address, row.last_seen) == ("10.0.0.7", T0 + 5)
-    assert (row.is_stopping, row.why) == (False, "cannot be stopped")
+    assert (row.is_stopping, row.cause_text) == (False, "cannot be stopped")
     site.ledger.close()
 
 
