@@ -175,7 +175,7 @@ def _quiet(*, usage: bool, on: bool) -> Way:
         site.live()
         calls = site.slurm.calls.total()
         with (way if usage else other).seen():
-            site.daemon.parts["usage"].looks.tick()
+            site.daemon.parts["usage"].task.tick()
         way.readings, calls = site.slurm.calls.total() - calls, site.slurm.calls.total()
         with (other if usage else way).seen():
             site.tick()

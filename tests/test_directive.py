@@ -104,7 +104,7 @@ def test_each_word_has_its_rule() -> None:
 
 
 def test_each_word_names_the_command_that_gives_it() -> None:
-    some = {type(word): word.given_by for word in (Pause(scope=""), LIMIT, DRAIN)}
+    some = {type(word): word.command_name for word in (Pause(scope=""), LIMIT, DRAIN)}
     assert some == {Pause: "pause", LimitChange: "limit", Departure: "drain"}
     assert set(some) == set(get_args(Word))
     assert {*some.values(), *Departure.VERBS} <= set(COMMANDS)

@@ -146,9 +146,9 @@ def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Ite
     if kept:
         are = "is" if len(kept) == 1 else "are"
         yield f"{subject}{_priced(kept, 'stopped machine')} {are} ended."
-    if word.closes:
+    if word.blocks_starts:
         nodes = counted(len(word.nodes), "node")
-        yield f"Nothing new starts there ({nodes}) until `{word.ended_by}`."
+        yield f"Nothing new starts there ({nodes}) until `{word.ending_command}`."
     jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
     if word.aggressive and jobs:
         yield from _silent_ckptman(config, facts)
@@ -240,7 +240,7 @@ def question(config: Config, facts: Facts, word: Departure, starts: float) -> st
     restarted = moved_jobs(config, facts, jobs).restarted if word.aggressive else ()
     if restarted:
         return f"{counted(len(restarted), 'job')} {does(len(restarted), 'lose')} all work. Do it?"
-    if machines and word.closes and word.scope.startswith("cloud:"):
+    if machines and word.blocks_starts and word.scope.startswith("cloud:"):
         return f"This empties {word.about}. Do it?"
     return ""
 
@@ -299,7 +299,7 @@ def require_open(config: Config, facts: Facts, cloud: str, at: float) -> None:
         order, *_ = closed.values()
         raise ConfigError(
             f"{stop_reason(order)}: the jobs would WAIT there; end that first:"
-            f" {order.word.ended_by}"
+            f" {order.word.ending_command}"
         )
 
 

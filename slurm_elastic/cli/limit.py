@@ -56,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
     if args.value != RESET:
         word = checked(scope, key, _number(args.value))
         return direct(args, config, facts, word, _preview(facts, word, configured_value))
-    changes = [d for d in facts.directives if d.word.is_limit and d.word.place == (scope, key)]
+    changes = [
+        d for d in facts.directives if d.word.is_limit and d.word.replaced_key == (scope, key)
+    ]
     if not changes:
         raise ConfigError(f"{key} of {scope_in_words(scope)} has its configured value already")
     return give(config, facts, EndAsk(numbers=tuple(d.number for d in changes)), dry=args.dry_run)

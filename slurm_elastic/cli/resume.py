@@ -54,6 +54,6 @@ def _is_about(config: Config, word: Word, subject: str) -> bool:
     if isinstance(word, Departure) and subject in (word.about, word.image):
         return True
     try:
-        return not word.single and word.scope == scope_named(config, subject)
+        return not word.node_names and word.scope == scope_named(config, subject)
     except ConfigError:
         return False

@@ -54,7 +54,7 @@ CORRELATION = "boots"
 
 
 class BootTimeouts:
-    """Finds the boots that take too long. ``looks``: the periodic task of the daemon. ``clouds``:
+    """Finds the boots that take too long. ``task``: the periodic task of the daemon. ``clouds``:
     the workers of the clouds. ``had_round(cloud)``: whether its first round of repair is over.
     """
 
@@ -70,7 +70,7 @@ class BootTimeouts:
         self._clouds = clouds
         self._spool = spool
         self._had_round = had_round
-        self.looks = SiteTask(
+        self.task = SiteTask(
             site, worker, self._look, "giving up nodes", period=PERIOD_S, idle=self._is_idle
         )
         self._counted: set[str] = set()

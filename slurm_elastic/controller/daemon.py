@@ -103,10 +103,10 @@ class Daemon:
         )
         self.parts = {name: make_part(own_workers[name]) for name, make_part in feature_parts}
         self._tasks: tuple[SiteTask, ...] = (
-            self.overdue.looks,
-            *(feature_part.looks for feature_part in self.parts.values()),
+            self.overdue.task,
+            *(feature_part.task for feature_part in self.parts.values()),
             # After the parts: it drains the nodes that an order or a policy has just closed.
-            self.settler.looks,
+            self.settler.task,
         )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")

@@ -37,9 +37,9 @@ Doer = Callable[[ClusterSnapshot, Sequence[Any]], None]
 
 
 class Part:
-    """A feature that works beside the rounds: ``looks`` is its periodic task."""
+    """A feature that works beside the rounds: ``task`` is its periodic task."""
 
-    looks: SiteTask
+    task: SiteTask
 
     def close(self) -> None:
         """Release what the part holds; the service ends."""

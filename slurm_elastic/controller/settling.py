@@ -26,14 +26,14 @@ RETRY_AFTER_S = 5.0
 
 
 class Settler:
-    """Makes passes over holds and requeued jobs. ``looks``: the periodic task. It asks Slurm only
+    """Makes passes over holds and requeued jobs. ``task``: the periodic task. It asks Slurm only
     while a change is unfinished, because holds may stand for days.
     """
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         task_name = "holds and requeued jobs"
-        self.looks = SiteTask(
+        self.task = SiteTask(
             site, worker, self._settle, task_name, period=TICK_S, pace=PACE_RATIO,
             again=RETRY_AFTER_S, idle=self._is_idle,
         )  # fmt: skip

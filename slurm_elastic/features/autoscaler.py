@@ -81,9 +81,7 @@ class Autoscaler(Part):
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         look, period = self._clear if inert(site.config) else self.look, site.config.policies.look
-        self.looks = SiteTask(
-            site, worker, look, "policies", period=period, pace=PAUSE_PER_DURATION
-        )
+        self.task = SiteTask(site, worker, look, "policies", period=period, pace=PAUSE_PER_DURATION)
         self._calls = InTime()
         self._guard = PurchaseGuard(site)
         self._covered_jobs: dict[str, CoveredJobs] = {}
@@ -102,7 +100,7 @@ class Autoscaler(Part):
         if self._site.ledger.deferred.jobs():
             budget_enforcement.enforce(self._site, self._site.slurm.jobs(), {}, self._site.now())
         if not self._site.ledger.deferred.jobs():
-            self.looks.end()
+            self.task.end()
 
     def look(self) -> None:
         """Measure, decide and act once for all groups of pools."""

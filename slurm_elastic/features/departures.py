@@ -104,7 +104,7 @@ class Departures:
             self._notify_and_move(directive, step)
 
     def _finish(self, directive: Directive, departure: Departure) -> None:
-        if departure.gets_done:
+        if departure.ends_when_done:
             self._site.ledger.directives.end(directive.number)
         self._record_once(
             directive,

@@ -43,7 +43,7 @@ class DirectivesPart(Part):
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         self._departures = Departures(site)
-        self.looks = SiteTask(site, worker, self.look, "directives", period=PERIOD_S, idle=is_idle)
+        self.task = SiteTask(site, worker, self.look, "directives", period=PERIOD_S, idle=is_idle)
 
     def look(self) -> None:
         """Carry out all directives once."""
@@ -101,4 +101,6 @@ def closed_nodes(site: Site) -> dict[str, StoppedByOrder]:
 def subjects_of(config: Config, directive: Directive) -> tuple[str, ...]:
     """The subjects of a decision about the directive: its nodes, or the pools of its scope."""
     scope = "" if directive.word.scope.startswith(ACCOUNT) else directive.word.scope
-    return directive.word.single or tuple(pool_subject(name) for name in pools_in(config, scope))
+    return directive.word.node_names or tuple(
+        pool_subject(name) for name in pools_in(config, scope)
+    )

@@ -71,7 +71,7 @@ class MungeKeys(Part):
         self._known = KnownHosts((site.config.state / "known_hosts").resolve())
         self._lock = threading.Lock()
         self._worker = worker or ThreadPoolExecutor(ssh.at_once, thread_name_prefix="munge-key")
-        self.looks = SiteTask(
+        self.task = SiteTask(
             site, task_executor or self._worker, self.tick, "munge keys", period=PERIOD_S
         )
         self._running: dict[str, Future[bool]] = {}

@@ -70,7 +70,7 @@ class Teller(Part):
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site, self._notify = site, site.config.notify
-        self.looks = SiteTask(site, worker, self.look, "notify", period=PERIOD_S)
+        self.task = SiteTask(site, worker, self.look, "notify", period=PERIOD_S)
         self._queue: queue.Queue[Occasion | None] = queue.Queue(MAX_QUEUED)
         self._thread = LastingThread("notify", self._deliver)
         self._thread.start()

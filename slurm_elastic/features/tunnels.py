@@ -121,7 +121,7 @@ class TunnelsPart(Part):
         self._recovered = False
         self._hub_reports = ReportOnce[str]()
         self._key_reports = ReportOnce[tuple[str, str]]()
-        self.looks = SiteTask(site, worker, self.look, "the network", period=PERIOD_S)
+        self.task = SiteTask(site, worker, self.look, "the network", period=PERIOD_S)
 
     def close(self) -> None:
         """Wait for the running reads of consoles, and close the desk."""

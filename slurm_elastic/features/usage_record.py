@@ -44,7 +44,7 @@ class UsageRecord(Part):
         self._calls = CallTimes()
         for name, provider in site.providers.items():
             self._calls.watch(name, provider)
-        self.looks = SiteTask(
+        self.task = SiteTask(
             site, worker, self.look, "usage", period=PERIOD_S, pace=PAUSE_PER_DURATION,
             hurried=site.job_starts.are_due,
         )  # fmt: skip

@@ -36,12 +36,12 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """The scope of a cloud, of a pool, or of the cluster ("")."""
 
     @property
-    def single(self) -> tuple[str, ...]:
+    def node_names(self) -> tuple[str, ...]:
         """The nodes that it applies to, if it does not apply to a whole cloud or pool."""
         return ()
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def replaced_key(self) -> tuple[str, ...]:
         """The key of the directive: a later directive with the same key replaces it."""
         return (self.scope,)
 
@@ -51,27 +51,27 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
         return scope_in_words(self.scope)
 
     @property
-    def closes(self) -> bool:
+    def blocks_starts(self) -> bool:
         """Whether the directive lets nothing new start in its scope."""
         return True
 
     @property
-    def given_by(self) -> str:
+    def command_name(self) -> str:
         """The name of the command that gives it."""
         return str(self.__struct_config__.tag)
 
     @property
-    def gets_done(self) -> bool:
+    def ends_when_done(self) -> bool:
         """Whether it ends when it has been carried out, even if no end time is set."""
         return False
 
     @property
-    def ended_by(self) -> str:
+    def ending_command(self) -> str:
         """The command that ends it."""
-        return f"slurm-elastic resume {self.typed}".rstrip()
+        return f"slurm-elastic resume {self.argument}".rstrip()
 
     @property
-    def typed(self) -> str:
+    def argument(self) -> str:
         """The object of the directive, as an argument of commands."""
         return self.scope.removeprefix("cloud:").removeprefix("pool:") or "cluster"
 
@@ -94,16 +94,16 @@ class LimitChange(_Word, frozen=True, kw_only=True, tag="limit"):
     value: float
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def replaced_key(self) -> tuple[str, ...]:
         return self.scope, self.key
 
     @property
-    def closes(self) -> bool:
+    def blocks_starts(self) -> bool:
         return False
 
     @property
-    def ended_by(self) -> str:
-        return f"slurm-elastic limit {self.typed} {self.key} reset"
+    def ending_command(self) -> str:
+        return f"slurm-elastic limit {self.argument} {self.key} reset"
 
     @property
     def fact(self) -> str:
@@ -132,11 +132,11 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
     image: str = ""
 
     @property
-    def single(self) -> tuple[str, ...]:
+    def node_names(self) -> tuple[str, ...]:
         return () if self.scope else self.nodes
 
     @property
-    def place(self) -> tuple[str, ...]:
+    def replaced_key(self) -> tuple[str, ...]:
         return self.verb, self.about, self.image
 
     @property
@@ -144,19 +144,19 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
         return self.about
 
     @property
-    def typed(self) -> str:
-        return super().typed if self.scope else self.about
+    def argument(self) -> str:
+        return super().argument if self.scope else self.about
 
     @property
-    def given_by(self) -> str:
+    def command_name(self) -> str:
         return self.verb
 
     @property
-    def gets_done(self) -> bool:
-        return not self.closes
+    def ends_when_done(self) -> bool:
+        return not self.blocks_starts
 
     @property
-    def closes(self) -> bool:
+    def blocks_starts(self) -> bool:
         return self.verb != "replace"
 
     @property
@@ -196,7 +196,7 @@ class Directive(Struct, frozen=True, kw_only=True):
     @property
     def ends_by_itself(self) -> bool:
         """Whether it ends without an action of a person."""
-        return self.until is not None or self.word.gets_done
+        return self.until is not None or self.word.ends_when_done
 
     @property
     def correlation(self) -> str:
@@ -249,7 +249,9 @@ def stopped_pools(
     """By pool: the order because of which no machine may start in it. ``cloud_of``: each pool's
     cloud. An order for the pool has precedence over one for its cloud or the cluster.
     """
-    closing = (d for d in directives if d.holds(now) and d.word.closes and not d.word.single)
+    closing = (
+        d for d in directives if d.holds(now) and d.word.blocks_starts and not d.word.node_names
+    )
     closed = {d.word.scope: d for d in closing}
     order_by_pool: dict[str, Directive] = {}
     for pool, cloud in cloud_of.items() if closed else ():
@@ -262,7 +264,7 @@ def stopped_pools(
 
 def stopped_nodes(directives: Iterable[Directive], now: float) -> dict[str, Directive]:
     """By node: the departure that closes it, so that no new machine may start for it."""
-    closing = ((d, d.word) for d in directives if d.holds(now) and d.word.closes)
+    closing = ((d, d.word) for d in directives if d.holds(now) and d.word.blocks_starts)
     leaving = ((d, word) for d, word in closing if isinstance(word, Departure))
     return {node: d for d, word in leaving for node in word.nodes}
 

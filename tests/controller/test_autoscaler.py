@@ -427,13 +427,13 @@ def test_without_policies_there_is_one_look_or_as_many_as_it_takes(
     made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
     with monkeypatch.context() as patched:
         patched.setattr(world.ledger.deferred, "forget", lambda _: None)
-        made.looks.tick()
+        made.task.tick()
     world.now += 3600
-    assert made.looks.is_due
-    made.looks.tick()
+    assert made.task.is_due
+    made.task.tick()
     assert world.ledger.deferred.jobs() == ()
     world.now += 1e9
-    assert not made.looks.is_due
+    assert not made.task.is_due
 
 
 def test_a_new_daemon_goes_by_the_last_fifty_decisions(make: Callable[..., World]) -> None:
@@ -485,7 +485,7 @@ def test_a_look_is_due_when_the_site_says_and_takes_a_twentieth_of_the_time_at_m
     looks = Looks(world, took)
     monkeypatch.setattr(Autoscaler, "look", looks)
     made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
-    assert looks.begun(made.looks, due) == [-took, due]
+    assert looks.begun(made.task, due) == [-took, due]
 
 
 def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., World]) -> None:

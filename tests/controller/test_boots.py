@@ -114,7 +114,7 @@ def test_a_boot_is_due_a_little_before_the_timeout_or_later_where_nobody_has_loo
     """Until a minute after the timeout, when slurmctld itself has surely given it up."""
     booting(world, age=waited)
     powers_up(world, "pub1")
-    timeouts(world, lambda cloud: looked and cloud == "pub").looks.tick()
+    timeouts(world, lambda cloud: looked and cloud == "pub").task.tick()
     assert bool(doomed(world)) is due
 
 
@@ -123,7 +123,7 @@ def test_the_time_since_slurm_asked_goes_by_no_clock_that_may_be_set(world: Worl
     booting(world, age=30.0)
     booting(world, "i-2", "pub2", age=-50.0)  # the clock was set back since
     clock = 1000.0
-    looks = timeouts(world, site=dataclasses.replace(world.site, monotonic=lambda: clock)).looks
+    looks = timeouts(world, site=dataclasses.replace(world.site, monotonic=lambda: clock)).task
     looks.tick()
     world.now -= 5000.0
     for at, ended in ((59, []), (60, ["i-1"]), (89, ["i-1"]), (90, ["i-1", "i-2"])):
@@ -415,7 +415,7 @@ def test_a_machine_that_its_cloud_does_not_list_counts_against_nobody_and_others
     powers_up(world, "pub1")
     if not listed:
         world.ledger.machines.observe("pub", [], world.now)
-    looks, silent = timeouts(world).looks, SlurmError(("scontrol",), 1, "away")
+    looks, silent = timeouts(world).task, SlurmError(("scontrol",), 1, "away")
 
     def before(name: str) -> None:
         if name == "update_nodes":
@@ -439,7 +439,7 @@ def test_a_node_that_is_not_ours_to_power_down_is_not_given_up(world: World, sta
         world.slurm.set_node("pub1", "CLOUD", *states.split(), reason="fan is broken")
     else:
         world.slurm.remove_node("pub1")
-    timeouts(world).looks.tick()
+    timeouts(world).task.tick()
     assert world.ledger.exclusions.breakers() == ()
     assert doomed(world) == []
 
@@ -451,5 +451,5 @@ def test_nodes_of_one_cloud_are_given_up_though_those_of_another_are_no_more(
     booting(world, "i-2", "pub1", age=100.0)
     powers_up(world, "op1", "pub1")
     world.program("suspend", ["op1"], {})
-    timeouts(world).looks.tick()
+    timeouts(world).task.tick()
     assert doomed(world) == ["i-2"]

@@ -215,7 +215,7 @@ def test_a_clock_set_back_stops_nothing(world: World) -> None:
 def refused(world: World, job: int) -> None:
     """A --no-requeue job whose nodes cannot be had, before anything settles."""
     assert world.daemon is not None
-    settle = world.daemon.settler.looks
+    settle = world.daemon.settler.task
     settle.tick = lambda *_: None  # type: ignore[method-assign]
     world.clouds["pub"].limit("*", 0)
     world.slurm.submit(job, PUB, requeue=False)
@@ -272,7 +272,7 @@ def test_the_loop_goes_on_while_slurm_takes_its_time(world: World) -> None:
     site.requeues.expect(world.slurm.queue()[1], site.monotonic(), PUB)
     world.slurm.jobs = slow  # type: ignore[method-assign]
     for _ in range(3):
-        settler.looks.tick()  # would wait for ever
+        settler.task.tick()  # would wait for ever
     assert settler.is_busy
     answers.set()
     worker.shutdown(wait=True)
@@ -302,7 +302,7 @@ def test_settling_takes_a_sixth_of_a_slow_slurms_time(world: World) -> None:
     settler = Settler(world.site, Inline())
     end = world.now + 240
     while world.now < end:
-        settler.looks.tick()
+        settler.task.tick()
         world.now += 0.3
     assert len(readings) == pytest.approx(240 / 24, abs=1)
 
@@ -321,8 +321,8 @@ def test_the_first_failing_job_ends_the_pass_and_comes_last_in_the_next(world: W
         world.site.requeues.expect(world.slurm.queue()[job], world.site.monotonic(), PUB)
         world.slurm.set_job(job, "PENDING", reason="BeginTime", start=world.now + 121, nodes=())
     settler = Settler(world.site, Inline())
-    settler.looks.tick()
+    settler.task.tick()
     assert asked == [1]
     world.now += 5
-    settler.looks.tick()
+    settler.task.tick()
     assert asked == [1, 2, 3, 1]

@@ -181,7 +181,7 @@ def settle_while(
     monkeypatch.setattr(holds.node_updates, "drain", drain)
     settler = Settler(site, Inline())
     settler.must_recheck = True
-    settler.looks.tick()
+    settler.task.tick()
     other.end()
 
 
@@ -216,7 +216,7 @@ def test_what_policies_held_is_not_drained_after_there_are_none(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holds.hold_back(world.site, ("pub1",), holds.BY_POLICY)
-    settle_while(world, monkeypatch, lambda site: Autoscaler(site, Inline()).looks.tick())
+    settle_while(world, monkeypatch, lambda site: Autoscaler(site, Inline()).task.tick())
     assert world.ledger.exclusions.holds() == ()
     assert drained(world) == []
 
@@ -226,15 +226,15 @@ def test_the_looks_end_once_nothing_is_left_of_policies_that_there_are_no_more(
 ) -> None:
     scaler = Autoscaler(world.site, Inline())
     ended: list[bool] = []
-    monkeypatch.setattr(scaler.looks, "end", lambda: ended.append(True))
+    monkeypatch.setattr(scaler.task, "end", lambda: ended.append(True))
     monkeypatch.setattr(budget_enforcement, "enforce", lambda *_: None)
     row = Deferral(job=5, account="a", partitions=("burst",), begin=world.now, until=world.now)
     world.ledger.deferred.defer([row])
-    scaler.looks.tick()
+    scaler.task.tick()
     assert not ended, "a job that is set aside is waited for"
     world.ledger.deferred.forget([5])
     world.now += world.config.policies.look
-    scaler.looks.tick()
+    scaler.task.tick()
     assert ended
 
 

@@ -55,7 +55,7 @@ class Passes:
         self.told.asked.clear()
         self.settler.must_recheck = anew
         self.world.now += 10
-        self.settler.looks.tick()
+        self.settler.task.tick()
         return [*self.told.asked]
 
 
@@ -144,4 +144,4 @@ def test_a_pass_is_due_soon_takes_a_fifth_of_the_time_at_most_and_later_where_on
     looks = Looks(world, took, fails=fails)
     monkeypatch.setattr(Settler, "_settle", looks)
     made = Settler(world.site, Inline())  # type: ignore[arg-type]
-    assert looks.begun(made.looks, due) == pytest.approx([-took, due], abs=1e-6)
+    assert looks.begun(made.task, due) == pytest.approx([-took, due], abs=1e-6)

@@ -356,7 +356,7 @@ def test_it_looks_twice_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Teller, "look", lambda _: looks.append(world.now))
     made = teller(world, webhook="http://127.0.0.1:9/")
     for _ in range(61):
-        made.looks.tick()
+        made.task.tick()
         world.now += 1
     made.close()
     assert [at - looks[0] for at in looks] == [0, 30, 60]

@@ -563,7 +563,7 @@ def test_it_looks_twice_a_second_and_at_ten_consoles_at_once(
     bed.clock = 1000.0
     made = TunnelsPart(bed.site, NETWORK, Inline(), hub=bed.hub)  # type: ignore[arg-type]
     for _ in range(9):
-        made.looks.tick()
+        made.task.tick()
         bed.clock += 0.25
     assert looks == [1000.0, 1000.5, 1001.0, 1001.5, 1002.0]
     assert threads == [10]

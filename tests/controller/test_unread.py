@@ -90,7 +90,7 @@ def test_a_start_after_a_time_away_invents_no_boot_that_failed(world: World) -> 
     world.advance(200)
     world.start()
     assert world.daemon is not None
-    world.daemon.overdue.looks.tick()
+    world.daemon.overdue.task.tick()
     world.advance(60)
     assert "boot-failed" not in world.kinds("pub1")
     job = world.slurm.queue()[2]
@@ -131,7 +131,7 @@ def test_a_node_that_is_overdue_is_given_back_before_its_timeout_all_the_same(
     world.start()
     assert world.daemon is not None
     while world.now < asked + timeout - 1:
-        world.daemon.overdue.looks.tick()
+        world.daemon.overdue.task.tick()
         world.now += 1
         world.live()
     assert "boot-failed" in world.kinds("pub1")

@@ -293,7 +293,7 @@ def test_it_looks_once_a_minute_and_for_a_twentieth_of_the_time_at_most(
     looks = Looks(world, took)
     monkeypatch.setattr(UsageRecord, "look", looks)
     record = UsageRecord(dataclasses.replace(site, monotonic=lambda: world.now), Inline())
-    assert looks.begun(record.looks, due) == [-took, due]
+    assert looks.begun(record.task, due) == [-took, due]
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_a_start_is_looked_at_soon_but_never_for_more_than_a_twentieth_of_the_ti
     moved = dataclasses.replace(site, monotonic=lambda: world.now)
     record = UsageRecord(moved, Inline())
     moved.job_starts.note(world.now + 5.0)
-    assert looks.begun(record.looks, due) == [-took, due]
+    assert looks.begun(record.task, due) == [-took, due]
 
 
 def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: World) -> None:

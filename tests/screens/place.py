@@ -170,7 +170,7 @@ class Place(World):
         """As the daemon says it while its ledger cannot be written."""
         trouble = trouble_of(error, self.dir / "ledger.db")
         mark = Mark(
-            self.now - 2, PID, trouble.what, trouble.remedy, self.now - 600, END_ONLY_MEANS,
+            self.now - 2, PID, trouble.text, trouble.remedy, self.now - 600, END_ONLY_MEANS,
             is_disk_full=trouble.kind is TroubleKind.FULL,
         )  # fmt: skip
         self.finish()

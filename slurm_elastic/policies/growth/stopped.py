@@ -68,7 +68,7 @@ def departing(
         m.instance.id: StoppedByOrder.of(d)
         for m in machines
         for d, departure in departures
-        if m.instance.node in departure.nodes and (departure.closes or born(m) <= d.starts)
+        if m.instance.node in departure.nodes and (departure.blocks_starts or born(m) <= d.starts)
     }
 
 

@@ -67,7 +67,7 @@ def concerned(machines: Iterable[Machine], departure: Departure, starts: float) 
     """
     nodes = set(departure.nodes)
     machines_there = [m for m in machines if m.instance.node in nodes]
-    return [m for m in machines_there if departure.closes or born(m) <= starts]
+    return [m for m in machines_there if departure.blocks_starts or born(m) <= starts]
 
 
 def is_leaving(node: SlurmNode) -> bool:

@@ -96,7 +96,7 @@ class CheckpointState(Store):
         trouble = self.trouble
         if trouble is None:
             return "", "", 0.0
-        return f"{IN_MEMORY}: {trouble.what}", trouble.remedy, self.trouble_since
+        return f"{IN_MEMORY}: {trouble.text}", trouble.remedy, self.trouble_since
 
     @property
     def is_disk_full(self) -> bool:

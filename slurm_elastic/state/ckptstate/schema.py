@@ -9,11 +9,11 @@ SCHEMA = Schema(
     name="file of checkpoints",
     maker="slurm-elastic-ckptman",
     version=6,
-    before=range(1, 5),
-    former={"rescues": "migrations"},
+    adoptable_versions=range(1, 5),
+    former_names={"rescues": "migrations"},
     # Columns that win over the file: the service wrote them while it had no file, so they are
     # newer.
-    newer={
+    newer_wins={
         "migrations": ("step", "over", "changed", "body"),
         "notices": ("body", "closed"),
         "images": ("taken", "body"),

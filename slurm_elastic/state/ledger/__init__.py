@@ -204,7 +204,7 @@ class Ledger:
         trouble = self.store.trouble
         if trouble is None:
             return SOUND
-        reason = f"{END_ONLY}: {trouble.what}"
+        reason = f"{END_ONLY}: {trouble.text}"
         return Condition(
             end_only=reason,
             remedy=trouble.remedy,

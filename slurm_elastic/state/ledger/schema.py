@@ -186,11 +186,11 @@ LEDGER = Schema(
     name="ledger",
     maker="the daemon",
     version=19,
-    before=range(12, 17),
+    adoptable_versions=range(12, 17),
     statements=_STATEMENTS,
-    passing=frozenset({"heartbeats", "health", "decision_subjects"}),
-    numbered=frozenset({"decisions"}),
-    recent={
+    unjournaled_tables=frozenset({"heartbeats", "health", "decision_subjects"}),
+    numbered_tables=frozenset({"decisions"}),
+    recent_rows={
         "launches": "where (state = 'intent' or created >= :since)",
         # All parts of a live machine, however old: the next part is numbered after them.
         "machines": "where (ended is null or ended >= :since or instr(id, '@') > 0 and exists "
@@ -205,8 +205,8 @@ LEDGER = Schema(
     },
     # ``misses`` counts lists in a row that lacked the machine. A count from before a rebuild would
     # be added to, and a machine would count as lost too early.
-    begun_anew={"machines": {"misses": 0}},
-    newer={
+    reset_columns={"machines": {"misses": 0}},
+    newer_wins={
         "machines": (
             "state", "address", "last_seen", "misses", "suspending", "ended", "cause", "registered",
         ),
@@ -214,6 +214,6 @@ LEDGER = Schema(
         "runs": ("end",),
         "drains": ("end",),
     },
-    translated=EARLIER_ROWS,
-    cleared=frozenset({"exclusions", "unhelped_jobs"}),
+    row_translators=EARLIER_ROWS,
+    clearable_tables=frozenset({"exclusions", "unhelped_jobs"}),
 )  # fmt: skip

@@ -26,7 +26,7 @@ def is_before(path: Path, schema: Schema) -> bool:
         version = view.version_of(db, path, schema)
         if not version and view.tables_of(db):
             raise sqlite3.DatabaseError(f"{path} is a database, and no {schema.name}")
-        return version < schema.before.stop
+        return version < schema.adoptable_versions.stop
 
 
 def put_by(path: Path, journal: Journal | None) -> None:
@@ -56,11 +56,11 @@ def carry_over(path: Path, schema: Schema, rows: sqlite3.Connection) -> None:
     """
     with contextlib.closing(view.connect(path)) as db:
         version = view.version_of(db, path, schema)
-        if version and version not in schema.before:
+        if version and version not in schema.adoptable_versions:
             raise ConfigError(
                 f"the {schema.name} {path} has schema {version}, this release takes over schemas "
-                f"from {schema.before.start} on: start the last release without a journal once, "
-                "then this one"
+                f"from {schema.adoptable_versions.start} on: start the last release without a "
+                "journal once, then this one"
             )
         # Moves all pages from -wal into the file, because ``put_by`` renames the file alone.
         db.execute("pragma journal_mode = delete")

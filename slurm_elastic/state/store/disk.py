@@ -50,14 +50,19 @@ CLOSED: Identity = (-1, -1)
 class Disk:
     """``begins``: whether to create missing files. sqlite3.Error passes through, JournalError among
     them. ``changed``: whether the rows of the view may have changed since the owner reset it.
-    ``patience``: seconds to wait for other processes.
+    ``lock_timeout_s``: seconds to wait for other processes.
     """
 
     def __init__(
-        self, path: Path, schema: Schema, *, begins: bool = True, patience: float | None = None
+        self,
+        path: Path,
+        schema: Schema,
+        *,
+        begins: bool = True,
+        lock_timeout_s: float | None = None,
     ) -> None:
         self.path, self.schema, self.begins = path, schema, begins
-        self.patience = view.BUSY_TIMEOUT if patience is None else patience
+        self.lock_timeout_s = view.BUSY_TIMEOUT if lock_timeout_s is None else lock_timeout_s
         self.journal = journal_of(path)
         self.position = Position()
         self.changed: bool
@@ -96,7 +101,7 @@ class Disk:
         try:
             if torn or not self._is_sound():
                 self._anew(taken=begins)
-            self._take(view.open_writer(self.path, self.patience))
+            self._take(view.open_writer(self.path, self.lock_timeout_s))
         except sqlite3.DatabaseError as error:
             if kind_of(error) is TroubleKind.CORRUPT:
                 aside = set_aside(self.path, time.time())
@@ -106,7 +111,7 @@ class Disk:
             elif getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_IOERR:
                 raise  # and where -wal went under another process the file is made anew
             self._anew(taken=begins)
-            self._take(view.open_writer(self.path, self.patience))
+            self._take(view.open_writer(self.path, self.lock_timeout_s))
         self.position = self.journal.applied().position
         try:
             self._take_in()
@@ -220,7 +225,7 @@ class Disk:
             return
         with contextlib.ExitStack() as stack:
             with JournalError.of_system():  # and not what the caller meets meanwhile
-                stack.enter_context(self.journal.locked(self.patience))
+                stack.enter_context(self.journal.locked(self.lock_timeout_s))
                 self._catch_up()
             self._alone = True
             try:
@@ -326,7 +331,7 @@ class Disk:
         ):
             with self._turn_of(lock):  # the view that is there then is this journal's
                 start = self.position
-                reader = view.connect(self.path, "ro", self.patience)
+                reader = view.connect(self.path, "ro", self.lock_timeout_s)
                 opened.callback(reader.close)
                 reader.execute("begin")
                 head = view.begin_of(reader, self.schema)
@@ -361,7 +366,7 @@ class Disk:
 
     def begin_anew(self, now: float) -> None:
         """Begin a segment with the view's rows, after lines of the journal were damaged or lost."""
-        with JournalError.of_system(), self.journal.locked(self.patience):
+        with JournalError.of_system(), self.journal.locked(self.lock_timeout_s):
             self._take_in_others()
             self._begin_of_view(now)
             if identity(self.path) != self.identity:
@@ -376,7 +381,7 @@ class Disk:
         """Apply the lines of other processes, as far as their files exist."""
         applied = self.journal.applied()
         if applied.view == identity(self.path) != self.identity:
-            self._take(view.open_writer(self.path, self.patience))
+            self._take(view.open_writer(self.path, self.lock_timeout_s))
         if applied.view == self.identity:
             self.position = applied.position
         with contextlib.suppress(LostFileError):
@@ -401,9 +406,9 @@ class Elsewhere:
     still have the rows of lost files in memory.
     """
 
-    AGAIN = 5.0
+    RETRY_AFTER_S = 5.0
     """Seconds between two tries to open it."""
-    SHORT = 1.0
+    LOCK_TIMEOUT_S = 1.0
     """Seconds to wait for other processes. It is short because jobs wait for the caller."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
@@ -432,9 +437,11 @@ class Elsewhere:
                 raise sqlite3.OperationalError(
                     f"the {self._schema.name} could not be opened just now"
                 )
-            self._again = time.monotonic() + self.AGAIN
+            self._again = time.monotonic() + self.RETRY_AFTER_S
             self.close()
-            self._disk = Disk(self._path, self._schema, begins=begins, patience=self.SHORT)
+            self._disk = Disk(
+                self._path, self._schema, begins=begins, lock_timeout_s=self.LOCK_TIMEOUT_S
+            )
             self._disk.begins = False
             self._again = float("-inf")
         return self._disk.require_current()

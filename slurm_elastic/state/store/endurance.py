@@ -202,7 +202,7 @@ class Refuge:
     def _mend(self, error: BaseException, disk: Disk) -> None:
         """Rebuild the view from the journal, or the journal from the view."""
         trouble = trouble_of(error, self._path)
-        log.error("%s", trouble.what)
+        log.error("%s", trouble.text)
         if trouble.kind is TroubleKind.LOST:
             disk.begin_anew(self._how.now())
             return
@@ -220,13 +220,13 @@ class Refuge:
     def _opened(self, patience: float) -> Disk:
         earlier = identity(self._path)
         try:
-            disk = Disk(self._path, self._schema, patience=patience)
+            disk = Disk(self._path, self._schema, lock_timeout_s=patience)
         except sqlite3.DatabaseError as error:
             if kind_of(error) is not TroubleKind.CORRUPT:
                 raise
             self._without_damage(earlier)
-            disk = Disk(self._path, self._schema, patience=patience)
-        disk.patience = view.BUSY_TIMEOUT
+            disk = Disk(self._path, self._schema, lock_timeout_s=patience)
+        disk.lock_timeout_s = view.BUSY_TIMEOUT
         _wait_for(disk.db, view.BUSY_TIMEOUT)
         return disk
 
@@ -356,7 +356,7 @@ class Refuge:
 
     def _say(self, trouble: Trouble) -> None:
         log.error(
-            "%s: %s; %s; do: %s", self._how.mode, trouble.what, self._how.effect, trouble.remedy
+            "%s: %s; %s; do: %s", self._how.mode, trouble.text, self._how.effect, trouble.remedy
         )
 
 

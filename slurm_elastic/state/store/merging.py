@@ -32,7 +32,7 @@ class WaitingFacts:
         """Add facts that are later than all others."""
         for fact in facts:
             table = fact.put or fact.drop
-            if table in self._schema.numbered:
+            if table in self._schema.numbered_tables:
                 self._numbered.append(fact)
                 continue
             for row in fact.rows:
@@ -91,12 +91,12 @@ class MemoryMerge:
             return memory_row
         base_row = view.row_like(self._base, self._schema, table, memory_row)
         if not disk_row:
-            return {} if base_row and table in self._schema.cleared else memory_row
+            return {} if base_row and table in self._schema.clearable_tables else memory_row
         if table == _COUNTERS:
             return disk_row | {
                 "value": disk_row["value"] + memory_row["value"] - base_row.get("value", 0)
             }
-        newer = self._schema.newer.get(table, ())
+        newer = self._schema.newer_wins.get(table, ())
         return disk_row | {
             name: value
             for name, value in memory_row.items()

@@ -265,7 +265,7 @@ class Store:
         if is_delete:
             keys = view.keys_of(self._schema, table)
             rows = [{key: row[key] for key in keys} for row in rows]
-        elif table in self._schema.numbered:
+        elif table in self._schema.numbered_tables:
             for row in rows:
                 del row["id"]
         self._facts.append(Fact(drop=table, rows=rows) if is_delete else Fact(put=table, rows=rows))
@@ -288,7 +288,9 @@ class Store:
         """The id that the view gives the next row of a ``numbered`` table in the open transaction.
         It derives from the number of the journal's line, so a rebuilt view has the same ids.
         """
-        rows = sum(len(fact.rows) for fact in self._facts if fact.put in self._schema.numbered)
+        rows = sum(
+            len(fact.rows) for fact in self._facts if fact.put in self._schema.numbered_tables
+        )
         return view.first_id(self._line) + rows
 
     def execute(self, changes: str | None, sql: str, *values: object) -> None:

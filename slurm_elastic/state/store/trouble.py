@@ -39,10 +39,10 @@ class TroubleKind(StrEnum):
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
-    """``what``: the fault, as a phrase after a colon. ``remedy``: a sentence."""
+    """``text``: the fault, as a phrase after a colon. ``remedy``: a sentence."""
 
     kind: TroubleKind
-    what: str
+    text: str
     remedy: str
 
 
@@ -151,7 +151,7 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
             f"look at its disk and at the owner and mode of {path.parent}",
         ),
     }[kind]
-    return Trouble(kind=kind, what=f"{what} ({error})", remedy=remedy)
+    return Trouble(kind=kind, text=f"{what} ({error})", remedy=remedy)
 
 
 def require_room(directory: Path, size: int) -> None:

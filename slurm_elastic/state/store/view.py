@@ -42,38 +42,38 @@ _NUMBERED = 20
 class Schema(Struct, frozen=True, kw_only=True):
     """A memory of ours: its ``name``, who makes it, and its tables.
 
-    ``before`` has the versions of files without a journal that this release takes over: the later
-    ones have more tables or columns. Of the tables ``passing`` nothing is kept: their rows are told
-    anew all the time. Those of ``numbered`` have an ``id`` of the view's own. In memory
-    (``state.store.endurance``) there are of a table only the rows of ``recent`` (``:since``). What
-    is found out again of a row that the journal has, while that cannot be read, counts for the
-    columns ``newer``. Of the tables ``cleared`` a person may take rows away. ``former`` has the
-    names of tables in earlier releases, with today's; ``translated`` makes rows as earlier releases
-    wrote them rows of today, by table; ``begun_anew`` the columns that count
-    something of the moment, with what they begin with.
+    ``adoptable_versions`` has the versions of files without a journal that this release takes over:
+    the later ones have more tables or columns. Of the tables ``unjournaled_tables`` nothing is
+    kept: their rows are told anew all the time. Those of ``numbered_tables`` have an ``id`` of the
+    view's own. In memory (``state.store.endurance``) there are of a table only the rows of
+    ``recent_rows`` (``:since``). What is found out again of a row that the journal has, while that
+    cannot be read, counts for the columns ``newer_wins``. Of the tables ``clearable_tables`` a
+    person may take rows away. ``former_names`` has the names of tables in earlier releases, with
+    today's; ``row_translators`` makes rows as earlier releases wrote them rows of today, by table;
+    ``reset_columns`` the columns that count something of the moment, with what they begin with.
     """
 
     name: str
     maker: str
     version: int
-    before: range
+    adoptable_versions: range
     statements: tuple[str, ...]
-    passing: frozenset[str] = frozenset()
-    numbered: frozenset[str] = frozenset()
-    recent: Mapping[str, str] = field(default_factory=dict)
-    newer: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    cleared: frozenset[str] = frozenset()
-    former: Mapping[str, str] = field(default_factory=dict)
-    translated: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = field(
+    unjournaled_tables: frozenset[str] = frozenset()
+    numbered_tables: frozenset[str] = frozenset()
+    recent_rows: Mapping[str, str] = field(default_factory=dict)
+    newer_wins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    clearable_tables: frozenset[str] = frozenset()
+    former_names: Mapping[str, str] = field(default_factory=dict)
+    row_translators: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = field(
         default_factory=dict
     )
-    begun_anew: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reset_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def begin_counts_anew(db: sqlite3.Connection, schema: Schema) -> None:
     """Set the columns ``begun_anew`` of all rows to the values that they begin with."""
     with transaction(db):
-        for table, values in schema.begun_anew.items():
+        for table, values in schema.reset_columns.items():
             columns = ", ".join(f"{name} = ?" for name in values)
             db.execute(f"update {table} set {columns}", tuple(values.values()))
 
@@ -230,7 +230,7 @@ class Filler:
         place = first_id(number)
         for fact in facts:
             rows, named = fact.rows, fact.put or fact.drop
-            table = self._schema.former.get(named, named)
+            table = self._schema.former_names.get(named, named)
             if table not in self._columns:
                 continue
             if fact.drop:
@@ -238,11 +238,11 @@ class Filler:
                 sql = f"delete from {table} where {' and '.join(f'{k} = ?' for k in keys)}"
                 self._db.executemany(sql, [[row[k] for k in keys] for row in rows])
                 continue
-            if (translate := self._schema.translated.get(table)) is not None:
+            if (translate := self._schema.row_translators.get(table)) is not None:
                 rows = [dict(translate(row)) for row in rows]
-            if table in self._schema.begun_anew:
-                rows = [{**row, **self._schema.begun_anew[table]} for row in rows]
-            if table in self._schema.numbered:
+            if table in self._schema.reset_columns:
+                rows = [{**row, **self._schema.reset_columns[table]} for row in rows]
+            if table in self._schema.numbered_tables:
                 rows = [{"id": place + i, **row} for i, row in enumerate(rows)]
                 place += len(rows)
             for names, alike in itertools.groupby(rows, tuple):
@@ -290,7 +290,9 @@ def least(db: sqlite3.Connection, schema: Schema) -> int:
     """The number that the last line has at least: none is said twice, and rows of later ones are to
     have ids above all that there are.
     """
-    tops = [db.execute(f"select max(id) from {table}").fetchone()[0] for table in schema.numbered]
+    tops = [
+        db.execute(f"select max(id) from {table}").fetchone()[0] for table in schema.numbered_tables
+    ]
     least = max((top >> _NUMBERED for top in tops if top is not None), default=0)
     return max(number_of(db), int(least))
 
@@ -316,8 +318,8 @@ def fact_row(row: sqlite3.Row | Mapping[str, Any]) -> dict[str, Any]:
 
 def key_of(schema: Schema, table: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     """The table and the key of a row; without the key where its id is the view's own."""
-    table = schema.former.get(table, table)
-    has_key = table in columns_of(schema) and table not in schema.numbered
+    table = schema.former_names.get(table, table)
+    has_key = table in columns_of(schema) and table not in schema.numbered_tables
     return (table, *(row.get(key) for key in keys_of(schema, table))) if has_key else (table,)
 
 
@@ -325,7 +327,7 @@ def row_like(
     db: sqlite3.Connection, schema: Schema, table: str, row: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The row that there is of that one's key; nothing where there is none."""
-    keys = [] if table in schema.numbered else keys_of(schema, table)
+    keys = [] if table in schema.numbered_tables else keys_of(schema, table)
     where = " and ".join(f"{key} = ?" for key in keys) or "0"
     rows = db.execute(f"select * from {table} where {where}", [row[key] for key in keys])
     return next((fact_row(match) for match in rows), {})
@@ -337,7 +339,7 @@ def copied(
     """Copy the rows ``recent`` of all tables to an empty view."""
     with transaction(target):
         for table, columns in columns_of(schema).items():
-            where = schema.recent.get(table, "")
+            where = schema.recent_rows.get(table, "")
             rows = source.execute(
                 f"select * from {table} {where}", {"since": since} if where else {}
             )
@@ -348,7 +350,7 @@ def copied(
 def rows_of(db: sqlite3.Connection, schema: Schema) -> Iterator[Fact]:
     """The facts with which a new segment begins."""
     for table in tables_of(db):
-        if table in schema.passing:
+        if table in schema.unjournaled_tables:
             continue
         chunk: list[dict[str, Any]] = []
         for row in db.execute(f"select * from {table}"):
@@ -362,7 +364,7 @@ def rows_of(db: sqlite3.Connection, schema: Schema) -> Iterator[Fact]:
 
 def begin_of(db: sqlite3.Connection, schema: Schema) -> Begin:
     """The head of a segment of these rows."""
-    tables = [table for table in tables_of(db) if table not in schema.passing]
+    tables = [table for table in tables_of(db) if table not in schema.unjournaled_tables]
     rows = sum(db.execute(f"select count(*) from {table}").fetchone()[0] for table in tables)
     return Begin(memory=schema.name, schema=schema.version, rows=rows)
 

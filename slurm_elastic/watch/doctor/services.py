@@ -67,7 +67,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
         trouble = trouble_of(error, path)
         yield Finding.wrong(
             f"ledger {path}",
-            trouble.what,
+            trouble.text,
             expected="a ledger that can be read",
             advice=f"{trouble.remedy}; until then slurm-elasticd, if it runs, only ends machines",
             cause=DISK if trouble.kind is TroubleKind.FULL else LEDGER,
@@ -196,7 +196,7 @@ def _order(directive: Directive) -> Finding:
     return Finding.note(
         "order",
         stop_reason(directive, f" since {clock(directive.since)}"),
-        advice=f"to end it: {directive.word.ended_by}",
+        advice=f"to end it: {directive.word.ending_command}",
         cause=causes.cause_of_order(directive.number),
     )
 

@@ -269,7 +269,7 @@ def _directives(facts: Facts) -> Iterator[Metric]:
     for directive in facts.directives:
         if directive.holds(facts.now):
             ends = "by_itself" if directive.ends_by_itself else "by_hand"
-            begun[directive.word.given_by, ends].append(directive.starts)
+            begun[directive.word.command_name, ends].append(directive.starts)
     samples = [({"order": order, "ends": ends}, starts) for (order, ends), starts in begun.items()]
     yield _gauge("directives", "Operators' orders that hold.", [
         (labels, float(len(starts))) for labels, starts in samples

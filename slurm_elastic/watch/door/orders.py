@@ -179,16 +179,16 @@ def _direct(
     until = None if ask.seconds is None else starts + ask.seconds
     reason = " ".join(ask.reason.split())
     new = Directive(word=word, who=giver, since=now, starts=starts, until=until, reason=reason)
-    key = type(word), word.place
-    superseded = [d for d in ledger.directives.all() if (type(d.word), d.word.place) == key]
+    key = type(word), word.replaced_key
+    superseded = [d for d in ledger.directives.all() if (type(d.word), d.word.replaced_key) == key]
     with ledger.together():
         for directive in superseded:
             ledger.directives.end(directive.number)
         ledger.directives.give(new)
         _record(config, ledger, "directed", new, told(new, now), now)
     after_end = RULES[type(word)].after_end(config, word)
-    departed = "they have left, or " if word.gets_done else ""
-    end = f"until: {departed}{word.ended_by}"
+    departed = "they have left, or " if word.ends_when_done else ""
+    end = f"until: {departed}{word.ending_command}"
     after = end if until is None else f"from {clock(until)} on: {after_end}"
     return (
         *(f"order ended: {told(directive, now)}" for directive in superseded),

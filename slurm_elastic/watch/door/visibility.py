@@ -66,7 +66,7 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
         directives = tuple(d for d in facts.directives if not d.word.is_limit)
         facts = replace(facts, payers={}, spent={}, directives=directives)
     if viewer.hides(NODES):
-        directives = tuple(d for d in facts.directives if not d.word.single)
+        directives = tuple(d for d in facts.directives if not d.word.node_names)
         facts = replace(facts, holds=(), directives=directives)
     return replace(
         facts,

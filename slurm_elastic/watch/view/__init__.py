@@ -242,7 +242,7 @@ def _directive(directive: Directive, now: float) -> DirectiveView:
         starts=directive.starts,
         until=directive.until,
         holds=directive.holds(now),
-        stops=directive.word.closes,
+        stops=directive.word.blocks_starts,
     )
 
 

@@ -66,8 +66,8 @@ def narrowed(
 
 
 def _concerns(word: Word, clouds: set[str], pools: set[str], nodes: set[str]) -> bool:
-    if word.single:
-        return not nodes.isdisjoint(word.single)
+    if word.node_names:
+        return not nodes.isdisjoint(word.node_names)
     kind, _, name = word.scope.partition(":")
     if not word.scope:
         return True

@@ -22,7 +22,7 @@ from slurm_elastic.state.store import disk, endurance, view
 from slurm_elastic.state.store.disk import Disk, Elsewhere
 from slurm_elastic.state.store.journal import Journal
 
-AGAIN = Elsewhere.AGAIN
+AGAIN = Elsewhere.RETRY_AFTER_S
 
 
 class Clock:

@@ -1,4 +1,6 @@
-"""The journal keeps every fact that it acknowledged, and none half, whatever becomes of its files."""
+"""The journal keeps every fact that it acknowledged, and none half, whatever becomes of its
+files.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,12 @@ from slurm_elastic.state.store.trouble import LostFileError
 from slurm_elastic.state.store.view import Schema
 
 NOTES = Schema(
-    name="notes", maker="the test", version=1, before=range(0),
+    name="notes", maker="the test", version=1, adoptable_versions=range(0),
     statements=(
         "create table notes (name text primary key, value integer, at real) without rowid",
         "create table marks (id integer primary key, mark text)",
     ),
-    numbered=frozenset({"marks"}),
+    numbered_tables=frozenset({"marks"}),
 )  # fmt: skip
 NAMES = st.sampled_from("abcdef")
 VALUES = st.integers(0, 99)
@@ -402,7 +404,7 @@ def test_no_view_is_made_of_a_segment_whose_name_is_not_on_the_disk(
 
 
 def test_a_turn_inside_another_one_lets_nobody_in_at_its_end(path: Path) -> None:
-    with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES, patience=0.0)) as other:
+    with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES, lock_timeout_s=0.0)) as other:
         with one.turn():
             one.put([[put("a", 1)]], lambda: 1.0)
             with pytest.raises(sqlite3.Error, match="lock"):
@@ -699,7 +701,7 @@ def test_who_has_the_turn_for_too_long_is_named(
         one.journal.locked(0.0),
         pytest.raises(sqlite3.Error, match=r"lock.*notes\.applied"),
     ):
-        Disk(path, NOTES, patience=0.05)
+        Disk(path, NOTES, lock_timeout_s=0.05)
     assert waited
     assert max(waited) <= 0.05, "no longer at a time than one is to wait at all"
 
@@ -717,7 +719,7 @@ def test_tables_that_are_gone_are_left_out(path: Path) -> None:
     with closing(Disk(path, NOTES)) as one:
         one.put([[Fact(put="marks", rows=[{"mark": "x"}]), put("a", 1)]], lambda: 1.0)
     later = Schema(
-        name="notes", maker="the test", version=2, before=range(0),
+        name="notes", maker="the test", version=2, adoptable_versions=range(0),
         statements=("create table notes (name text primary key, value integer, at real)",),
     )  # fmt: skip
     with closing(Disk(path, later)) as one:
@@ -730,7 +732,7 @@ def test_columns_that_are_new_have_their_defaults_and_those_that_are_gone_are_le
     with closing(Disk(path, NOTES)) as one:
         one.put([[put("a", 1)]], lambda: 1.0)
     later = Schema(
-        name="notes", maker="the test", version=2, before=range(0),
+        name="notes", maker="the test", version=2, adoptable_versions=range(0),
         statements=("create table notes (name text primary key, value, more text default 'x')",),
     )  # fmt: skip
     with closing(Disk(path, later)) as one:

@@ -73,7 +73,7 @@ def test_the_kind_is_told_by_the_code(error: Exception, kind: TroubleKind) -> No
     assert kind_of(error) is kind
     found = trouble_of(error, PATH)
     assert found.kind is kind
-    assert found.what.endswith(f" ({error})")
+    assert found.text.endswith(f" ({error})")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_kind_is_told_by_the_code(error: Exception, kind: TroubleKind) -> No
 )
 def test_each_is_told_with_its_remedy(error: Exception, what: str, remedy: str) -> None:
     found = trouble_of(error, PATH)
-    assert found.what.startswith(what)
+    assert found.text.startswith(what)
     assert remedy in found.remedy
 
 
