@@ -14,10 +14,10 @@ from slurm_elastic.model.directive import (
     LimitChange,
     Pause,
     Word,
+    describe,
     stop_reason,
     stopped_nodes,
     stopped_pools,
-    told,
 )
 from slurm_elastic.watch.door.orders import RULES
 
@@ -96,7 +96,7 @@ def test_the_nodes_of_a_departure_are_kept_from_slurm_while_it_holds(
     ],
 )  # fmt: skip
 def test_a_directive_is_told_in_one_line(directive: Directive, line: str) -> None:
-    assert told(directive, NOW) == line
+    assert describe(directive, NOW) == line
 
 
 def test_each_word_has_its_rule() -> None:

@@ -176,8 +176,8 @@ def test_a_line_of_the_journal_is_synced_before_the_view_has_it(
 def test_a_new_segment_is_synced_with_its_name_before_an_old_one_goes(
     tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "LONG", 0)
-    monkeypatch.setattr(disk, "ROW", 0)
+    monkeypatch.setattr(disk, "SEGMENT_BYTES", 0)
+    monkeypatch.setattr(disk, "BYTES_PER_FIRST_ROW", 0)
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for number in range(3):
             ledger.requeues.lift(number, 0, 5.0)

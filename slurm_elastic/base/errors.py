@@ -100,12 +100,12 @@ def bounded(text: str) -> str:
     return text if excess <= 0 else f"{text[:MAX_ERROR_LENGTH]}... ({excess} more characters)"
 
 
-def why(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """The reason alone, for a sentence that names the file: str() of OSError names it again."""
     return getattr(error, "strerror", None) or str(error)
 
 
-def of_stranger(value: object) -> str:
+def describe_foreign(value: object) -> str:
     """An error or a value of another package's code in one line, even if its own str() fails."""
     name, is_error = type(value).__name__, isinstance(value, BaseException)
     try:

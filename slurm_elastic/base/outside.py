@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
-from slurm_elastic.base.errors import ConfigError, of_stranger
+from slurm_elastic.base.errors import ConfigError, describe_foreign
 
 
 class EntryPointKind(Protocol):
@@ -89,7 +89,7 @@ def _import_object(place: str) -> object:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # another package's code may raise anything
-        raise ConfigError(f"but {place} cannot be imported: {of_stranger(error)}") from error
+        raise ConfigError(f"but {place} cannot be imported: {describe_foreign(error)}") from error
 
 
 def installed(group: str) -> dict[str, tuple[str, ...]]:

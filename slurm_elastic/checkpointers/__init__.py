@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_elastic.base.errors import ConfigError, of_stranger
+from slurm_elastic.base.errors import ConfigError, describe_foreign
 from slurm_elastic.base.extras import missing_module
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.config import Config
@@ -71,7 +71,7 @@ def _open_plugin(method: str, config: Config, slurm: Slurm, look: Look) -> Check
     # A plug-in may raise anything, even SystemExit. It ran in another thread, so nothing of it can
     # be meant for us.
     except BaseException as error:
-        reason = f"cannot be opened: {of_stranger(error)}"
+        reason = f"cannot be opened: {describe_foreign(error)}"
         raise ConfigError(f"checkpoint method {method!r} {reason}") from error
 
 

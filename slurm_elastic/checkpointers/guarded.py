@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 
 import msgspec
 
-from slurm_elastic.base.errors import CheckpointError, bounded, of_stranger
+from slurm_elastic.base.errors import CheckpointError, bounded, describe_foreign
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Checkpointer
@@ -104,12 +104,12 @@ class GuardedCheckpointer:
         except CheckpointError as error:
             raise CheckpointError(bounded(" ".join(str(error).split()))) from error
         except BaseException as error:  # the plug-in ran in another thread and may raise anything
-            reason = of_stranger(error)
+            reason = describe_foreign(error)
             raise CheckpointError(f"job {job}: method {self.name} fails: {reason}") from error
 
     def _check_image(self, image: object, run: JobRun) -> None:
         if not isinstance(image, Image):
-            _fail(f"found {of_stranger(image)}, expected an Image")
+            _fail(f"found {describe_foreign(image)}, expected an Image")
         elif (image.job, image.method) != (run.job, self.name):
             _fail(f"found an image of job {image.job} by {image.method}")
         else:  # the journal stores the image, so it must survive encoding and decoding
@@ -117,7 +117,9 @@ class GuardedCheckpointer:
             if not all(
                 0 <= number <= MAX_NUMBER for number in (image.attempt, image.number, image.size)
             ):
-                _fail(f"found {of_stranger(image)}, whose numbers are not from 0 to {MAX_NUMBER}")
+                _fail(
+                    f"found {describe_foreign(image)}, whose numbers are not from 0 to {MAX_NUMBER}"
+                )
 
 
 def _fail(reason: str) -> NoReturn:

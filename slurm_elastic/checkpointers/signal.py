@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import CheckpointError, SlurmError, why
+from slurm_elastic.base.errors import CheckpointError, SlurmError, reason_of
 from slurm_elastic.base.units import brief
 from slurm_elastic.checkpointers.save_signs import Completion, ScriptEnded, completion_of
 from slurm_elastic.config.checkpoint import SignalSettings
@@ -283,7 +283,9 @@ class SignalCheckpointer:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            raise CheckpointError(f"{self._path(job)} cannot be read: {why(error)}") from error
+            raise CheckpointError(
+                f"{self._path(job)} cannot be read: {reason_of(error)}"
+            ) from error
 
     def _write(self, job: int, book: Book) -> None:
         """Replace the file atomically; it is on the disk when this returns."""

@@ -16,7 +16,7 @@ from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, blocked_clouds, configfile
 from slurm_elastic.config.reference import keys
 from slurm_elastic.config.resolve import effective
-from slurm_elastic.model.directive import told
+from slurm_elastic.model.directive import describe
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import check, conf_diff, install, pair, plan
@@ -144,7 +144,7 @@ def _directives(config: Config) -> Iterator[str]:
         path = config.state / "ledger.db"
         with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
             directives = ledger.directives.all()
-        yield from (told(directive, now) for directive in directives)
+        yield from (describe(directive, now) for directive in directives)
 
 
 def join(args: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.audit_trail import nodes_of
-from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark, told
+from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark, trouble_text
 from slurm_elastic.watch.door.client import chain_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
 from slurm_elastic.watch.view import StatusView, status_view
@@ -92,7 +92,7 @@ def show(
     """Print the explanation of ``subject``. SlurmElasticError if nothing is known about it."""
     stale = config.timings.heartbeat_stale
     mark, now = read_mark(config.state), time.time()
-    end_only_reason = told(config.state, mark, now, stale)
+    end_only_reason = trouble_text(config.state, mark, now, stale)
     console = console or plain()
     if not as_json:
         # Print this before the ledger is read: if that fails, this is all that we can print.
@@ -111,7 +111,7 @@ def show(
 
 def explanations(config: Config, slurm: Slurm, subject: str) -> Iterator[Explanation]:
     """The documents that ``--json`` prints. SlurmElasticError if nothing is known."""
-    end_only_reason = told(
+    end_only_reason = trouble_text(
         config.state, read_mark(config.state), time.time(), config.timings.heartbeat_stale
     )
     for single_subject in subjects(config, slurm, subject):

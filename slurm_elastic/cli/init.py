@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.table import Table
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import ConfigError, why
+from slurm_elastic.base.errors import ConfigError, reason_of
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli import conf, doctor
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
@@ -235,7 +235,7 @@ def _read_answers(path: Path) -> Mapping[str, str]:
         with path.open(encoding="utf-8") as file:
             document = yaml.safe_load(file.read(_MAX_ANSWERS_BYTES))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {why(error)}") from None
+        raise ConfigError(f"{path}: cannot be read: {reason_of(error)}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not YAML: {error}") from None
     if not isinstance(document, dict):

@@ -39,7 +39,7 @@ from slurm_elastic.policies.launch.ranking import Scope, rank, serving, unsold
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.catalogues import completed
 from slurm_elastic.slurm.client.prompt import PromptCli
-from slurm_elastic.state.heartbeat import read_mark, told
+from slurm_elastic.state.heartbeat import read_mark, trouble_text
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.watch.view.attention import sentence
@@ -166,7 +166,7 @@ def _standstill(config: Config, slurm: Slurm, now: float) -> Iterator[str]:
     """Why nothing is bought now, as ``status`` begins with it."""
     mark, stale = read_mark(config.state), config.timings.heartbeat_stale
     yield from filter(
-        None, (sentence(told(config.state, mark, now, stale)), silent(mark, now, stale))
+        None, (sentence(trouble_text(config.state, mark, now, stale)), silent(mark, now, stale))
     )
     try:
         slurm.nodes([])

@@ -82,7 +82,9 @@ def _leave_presence(directory: Path, service: str, me: Presence, key: Path | Non
     ``key``: the file of the hub's public key. It is missing until the hub has run once.
     """
     with contextlib.suppress(OSError):
-        presence.tell(directory, service, replace(me, at=time.time(), tunnel=_text_of(key)))
+        presence.write_presence(
+            directory, service, replace(me, at=time.time(), tunnel=_text_of(key))
+        )
 
 
 def _text_of(key: Path | None) -> str:

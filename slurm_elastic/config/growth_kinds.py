@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base import outside
-from slurm_elastic.base.errors import ConfigError, GrowthError, of_stranger
+from slurm_elastic.base.errors import ConfigError, GrowthError, describe_foreign
 from slurm_elastic.policies.growth.capacity import (
     GROWTH,
     AnyGrowth,
@@ -85,7 +85,7 @@ def checked_growth(text: str) -> AnyGrowth:
     except ValueError:  # its text is a sentence already
         raise
     except (Exception, SystemExit) as error:  # another package's code may raise anything
-        raise ValueError(f"it cannot be made: {of_stranger(error)}") from error
+        raise ValueError(f"it cannot be made: {describe_foreign(error)}") from error
     return policy
 
 
@@ -97,7 +97,9 @@ def _check_form(policy: object) -> None:
 
 def _check_period(period: object) -> None:
     if period is not None and (type(period) is not int or period <= 0):
-        raise ValueError(f"period is {of_stranger(period)}, expected whole seconds over 0, or None")
+        raise ValueError(
+            f"period is {describe_foreign(period)}, expected whole seconds over 0, or None"
+        )
 
 
 def growth_of(text: str) -> AnyGrowth:

@@ -25,7 +25,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Feature, join
 from slurm_elastic.controller.launch import end_far_exclusions
 from slurm_elastic.controller.notify_socket import WakeSocket
-from slurm_elastic.controller.periodic import SiteTask, run_guarded, start_due_looks
+from slurm_elastic.controller.periodic import SiteTask, run_guarded, start_due_tasks
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.requests import Requests
 from slurm_elastic.controller.settling import TICK_S as SETTLING_TICK
@@ -160,7 +160,7 @@ class Daemon:
         self._begin_requests()
         self._prune_if_due()
         self._give_memory_back_if_due()
-        start_due_looks(self._tasks, self._site.ledger.state)
+        start_due_tasks(self._tasks, self._site.ledger.state)
 
     def _beat_if_due(self) -> None:
         site, clock = self._site, self._site.monotonic()

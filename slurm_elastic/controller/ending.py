@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.base.errors import InstanceNotFound, ProviderError, of_stranger
+from slurm_elastic.base.errors import InstanceNotFound, ProviderError, describe_foreign
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
@@ -53,7 +53,7 @@ def terminate(
     # where people see it, and let the round continue with the other machines.
     except Exception as error:
         log.exception("terminate fails, reconcile repeats it nodes=%s", compress(nodes))
-        failure = Quoted(text=of_stranger(error))
+        failure = Quoted(text=describe_foreign(error))
         _record_if_changed(site, correlation, TERMINATE_FAILED, machines, failure)
         return
     reach("suspend.after-call")

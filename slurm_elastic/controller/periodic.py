@@ -64,7 +64,7 @@ class SiteTask(PeriodicTask):
             self._running = submit(self._worker, self.name, self.once)
 
 
-def start_due_looks(tasks: Iterable[SiteTask], read: Callable[[], LedgerState]) -> None:
+def start_due_tasks(tasks: Iterable[SiteTask], read: Callable[[], LedgerState]) -> None:
     """Start the looks that are due. ``read`` returns the ledger's state."""
     # Read the ledger only if a look is due: the main loop calls this every second.
     due_tasks = [task for task in tasks if task.is_due]

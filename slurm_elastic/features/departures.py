@@ -20,7 +20,7 @@ from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.model.causes.stops import ByOrder
-from slurm_elastic.model.directive import MAINTENANCE, OPERATORS, Departure, Directive, told
+from slurm_elastic.model.directive import MAINTENANCE, OPERATORS, Departure, Directive, describe
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.repair.departure import (
     NextStep,
@@ -85,12 +85,14 @@ class Departures:
         view = site.slurm.nodes(sorted({m.instance.node for m in machines}))
         step = next_step(departure, list(view.values()))
         if step.power_down:
-            reason = f"{MAINTENANCE}{told(directive, site.now())}"[:200]
+            reason = f"{MAINTENANCE}{describe(directive, site.now())}"[:200]
             # POWER_DOWN_ASAP: Slurm starts no new job on the node and waits for its jobs to end.
             node_updates.power_down_when_idle(site.slurm, step.power_down, reason)
             site.record(OPERATORS, "leaving", step.power_down, _cause(directive, site.now()))
             log.info(
-                "leaving nodes=%s reason=%s", compress(step.power_down), told(directive, site.now())
+                "leaving nodes=%s reason=%s",
+                compress(step.power_down),
+                describe(directive, site.now()),
             )
         if step.kept:
             self._record_once(
@@ -110,7 +112,7 @@ class Departures:
             directive,
             "departed",
             departure.nodes,
-            f"all have left: {told(directive, self._site.now())}",
+            f"all have left: {describe(directive, self._site.now())}",
         )
 
     def _record_once(
@@ -132,7 +134,7 @@ class Departures:
                 with contextlib.suppress(FileNotFoundError):
                     drop(
                         drop_dir,
-                        NoticeOrder(node=node, reason=told(directive, now), departure=True),
+                        NoticeOrder(node=node, reason=describe(directive, now), departure=True),
                         now,
                     )
                 self._noticed[directive.number, node] = now
@@ -178,7 +180,7 @@ class Departures:
             OPERATORS,
             "requeued",
             (*subject, *nodes),
-            f"it starts over ({reason}): {told(directive, site.now())}",
+            f"it starts over ({reason}): {describe(directive, site.now())}",
         )
 
     def _moves(self) -> dict[tuple[int, int], Migration] | None:
@@ -211,9 +213,9 @@ class Departures:
                     directive, "not-redirected", subjects, f"{target} refuses it: {error}"
                 )
                 continue
-            reason = f"it may start in {', '.join(partitions)}: {told(directive, site.now())}"
+            reason = f"it may start in {', '.join(partitions)}: {describe(directive, site.now())}"
             site.record(OPERATORS, "redirected", subjects, reason)
 
 
 def _cause(directive: Directive, now: float) -> ByOrder:
-    return ByOrder(number=directive.number, order_text=told(directive, now))
+    return ByOrder(number=directive.number, order_text=describe(directive, now))

@@ -21,7 +21,7 @@ from slurm_elastic.features.departures import Departures
 from slurm_elastic.model.causes.composed import OrderOver
 from slurm_elastic.model.causes.holds import NoOrderKeepsIt
 from slurm_elastic.model.causes.stops import StoppedByOrder
-from slurm_elastic.model.directive import Directive, stopped_nodes, stopped_pools, told
+from slurm_elastic.model.directive import Directive, describe, stopped_nodes, stopped_pools
 from slurm_elastic.model.exclusion import OPERATOR
 from slurm_elastic.policies.money.account_budgets import ACCOUNT
 from slurm_elastic.state.audit_trail import pool_subject
@@ -59,7 +59,7 @@ class DirectivesPart(Part):
                 and directive.until <= now
                 and site.ledger.directives.end(directive.number)
             ):
-                cause = OrderOver(number=directive.number, order_text=told(directive, now))
+                cause = OrderOver(number=directive.number, order_text=describe(directive, now))
                 subjects = subjects_of(site.config, directive)
                 site.record(directive.correlation, "directive-over", subjects, cause)
                 log.info("directive over number=%d: %s", directive.number, cause)

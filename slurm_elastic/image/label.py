@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import SlurmElasticError, why
+from slurm_elastic.base.errors import SlurmElasticError, reason_of
 
 
 class Label(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ def read(image: Path) -> Label:
             f"{image} has no label ({path.name}): 'slurm-elastic image build' writes one"
         ) from None
     except (OSError, msgspec.DecodeError) as error:
-        raise SlurmElasticError(f"{path} cannot be read: {why(error)}") from None
+        raise SlurmElasticError(f"{path} cannot be read: {reason_of(error)}") from None
 
 
 def labels(directory: Path) -> Iterator[Label]:

@@ -228,7 +228,7 @@ def given_by(who: str, until: float | None, reason: str, since: str = "") -> str
     return f" by {who}{since}{limit}{reason_text}"
 
 
-def told(directive: Directive, now: float) -> str:
+def describe(directive: Directive, now: float) -> str:
     """A directive in one line: its effect, its begin if it is not in force yet, its end, by whom
     and why.
     """

@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from slurm_elastic.base.errors import ConfigError, why
+from slurm_elastic.base.errors import ConfigError, reason_of
 
 MAX_POINTS = 10_000_000  # of a trace, after it was repeated over the history
 _MINUTE_S = 60
@@ -81,7 +81,9 @@ def load_availability(path: Path) -> Availability:
             content = gzip.decompress(content)
         return _decode(content, path)
     except (OSError, EOFError, zlib.error, msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(f"availability trace {path} cannot be read: {why(error)}") from error
+        raise ConfigError(
+            f"availability trace {path} cannot be read: {reason_of(error)}"
+        ) from error
 
 
 def _decode(content: bytes, path: Path) -> Availability:

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from slurm_elastic.base.errors import ConfigError, why
+from slurm_elastic.base.errors import ConfigError, reason_of
 from slurm_elastic.simulate.jobs import MAX_SECONDS, Job, Jobs, implausible_value
 
 FIELDS = 18
@@ -120,7 +120,7 @@ def load(path: Path, max_jobs: int | None = None) -> History:
         with _opened(path) as file:
             read(unbroken(file, history.complaints), history, max_jobs)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"workload {path} cannot be read: {why(error)}") from error
+        raise ConfigError(f"workload {path} cannot be read: {reason_of(error)}") from error
     if not history.jobs:
         reasons = "; ".join(history.complaints.sentences()[:3])
         raise ConfigError(

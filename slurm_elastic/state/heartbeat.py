@@ -142,7 +142,7 @@ def trouble_of(state: Path, mark: Mark | None, now: float, stale: float) -> Serv
     return None
 
 
-def told(state: Path, mark: Mark | None, now: float, stale: float) -> str:
+def trouble_text(state: Path, mark: Mark | None, now: float, stale: float) -> str:
     """The same for people; "" if nothing is known against it."""
     trouble = trouble_of(state, mark, now, stale)
     return str(trouble) if trouble else ""

@@ -37,7 +37,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     ahead: float
 
 
-def tell(directory: Path, service: str, presence: Presence) -> None:
+def write_presence(directory: Path, service: str, presence: Presence) -> None:
     """Write the file of a head; OSError passes through."""
     writing.replace(directory / f"head-{presence.host}.{service}", msgspec.json.encode(presence))
 
@@ -51,7 +51,7 @@ def files(directory: Path, service: str) -> Sequence[Path]:
     ]
 
 
-def told(directory: Path, service: str) -> Mapping[str, Seen]:
+def read_presences(directory: Path, service: str) -> Mapping[str, Seen]:
     """The readable presences of that service, by host. Raises OSError if the directory is
     unavailable.
     """

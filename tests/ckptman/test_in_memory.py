@@ -36,7 +36,7 @@ class EnduringWorld(CkptWorld):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_elastic.state.store.endurance.SHORT", 0.01)
+    monkeypatch.setattr("slurm_elastic.state.store.endurance.LOCK_TIMEOUT_S", 0.01)
     monkeypatch.setattr("slurm_elastic.state.store.view.BUSY_TIMEOUT", 0.1)
     monkeypatch.setattr("slurm_elastic.state.store.disk.Elsewhere.LOCK_TIMEOUT_S", 0.1)
     monkeypatch.setattr("slurm_elastic.state.store.disk.Elsewhere.RETRY_AFTER_S", 0.0)

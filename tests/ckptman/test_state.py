@@ -60,7 +60,7 @@ def in_file(directory: Path, sql: str, *values: object) -> None:
 def test_as_old_rows_are_forgotten_a_long_journal_is_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "LONG", 0)
+    monkeypatch.setattr(disk, "SEGMENT_BYTES", 0)
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         state.add_suspension(Suspension(job=7, attempt=0, since=1.0))
         state.prune(100.0)

@@ -24,7 +24,7 @@ from slurm_elastic.config.configfile import parse
 from slurm_elastic.config.joining import Network
 from slurm_elastic.state.heads import Epochs, SupersededError
 from slurm_elastic.state.heartbeat import DAEMON, MARK, read_mark
-from slurm_elastic.state.presence import told
+from slurm_elastic.state.presence import read_presences
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_it_tells_the_other_head_which_key_its_hub_has(config: Config, tmp_path:
     head: Any = acting(tunnelled, tmp_path)
 
     def tells() -> str:
-        seen = told(tmp_path / "shared", DAEMON)
+        seen = read_presences(tmp_path / "shared", DAEMON)
         return seen["b"].presence.tunnel if seen else "nothing"
 
     with head.watched(lambda: None):

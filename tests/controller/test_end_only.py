@@ -22,7 +22,7 @@ from slurm_elastic.state.heartbeat import read_mark
 from slurm_elastic.state.ledger import Ledger, Machine
 from slurm_elastic.state.ledger.machines import Machines
 from slurm_elastic.state.store.disk import Disk
-from slurm_elastic.state.store.endurance import LOOK, READ
+from slurm_elastic.state.store.endurance import READ_SEGMENT_EVERY_S, READ_VIEW_EVERY_S
 from slurm_elastic.state.store.journal import Journal, Position
 from tests.controller.world import Killed, World
 
@@ -39,7 +39,7 @@ class EnduringWorld(World):
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks of the tests last until they are let go."""
-    monkeypatch.setattr("slurm_elastic.state.store.endurance.SHORT", 0.01)
+    monkeypatch.setattr("slurm_elastic.state.store.endurance.LOCK_TIMEOUT_S", 0.01)
     monkeypatch.setattr("slurm_elastic.state.store.view.BUSY_TIMEOUT", 0.1)
 
 
@@ -348,10 +348,10 @@ def test_a_page_that_goes_bad_under_the_daemon(world: EnduringWorld) -> None:
 
 def test_pages_that_nobody_asks_for_are_read_within_a_minute(world: EnduringWorld) -> None:
     run_one(world, 1, "pub1")
-    world.advance(LOOK + 10)
+    world.advance(READ_VIEW_EVERY_S + 10)
     write_out(world)
     spoil(world.dir / "ledger.db", b"half")
-    world.advance(LOOK + 10)
+    world.advance(READ_VIEW_EVERY_S + 10)
     assert list(world.dir.glob("ledger.db.damaged-*"))
 
 
@@ -427,10 +427,10 @@ def test_doubt_ends_nothing(world: EnduringWorld, monkeypatch: pytest.MonkeyPatc
 def test_what_was_paid_is_known_after_the_whole_file_was_spoilt(world: EnduringWorld) -> None:
     run_one(world, 1, "pub1")
     world.slurm.finish(1)
-    world.advance(READ + world.config.timings.suspend_time)
+    world.advance(READ_SEGMENT_EVERY_S + world.config.timings.suspend_time)
     ended = {id_: end for id_, (end, _) in in_file(world).items() if end is not None}
     assert len(ended) == 1
-    world.advance(READ)
+    world.advance(READ_SEGMENT_EVERY_S)
     spoil_all(world)
     world.advance(120)
     assert world.ledger.end_only == ""
@@ -608,7 +608,7 @@ def test_what_was_committed_right_before_a_kill_is_known_when_the_file_is_lost_s
     before = {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
     assert before or step == "intended"
     spoil_all(world)
-    world.advance(READ + 2 * LOOK)
+    world.advance(READ_SEGMENT_EVERY_S + 2 * READ_VIEW_EVERY_S)
     after = {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
     for id_, one in before.items():
         assert (after[id_].instance.launched, after[id_].instance.price) == (
@@ -632,7 +632,7 @@ def test_a_file_that_is_lost_with_the_kill_hides_no_machine(
         for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
             (world.dir / name).unlink(missing_ok=True)
     world.start()
-    world.advance(READ)
+    world.advance(READ_SEGMENT_EVERY_S)
     assert world.ledger.end_only == ""
     assert launches(world) <= 1
     assert in_books(world)
@@ -723,7 +723,7 @@ def test_a_journal_that_is_lost_under_the_daemon_is_begun_anew_of_the_view(
         with journal.open("r+b") as file:
             file.seek(300)
             file.write(b"xxxx")
-    world.advance(READ + 60)
+    world.advance(READ_SEGMENT_EVERY_S + 60)
     assert world.ledger.end_only == ""
     world.stop()
     for file in world.dir.glob("ledger.db*"):

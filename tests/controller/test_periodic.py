@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller.periodic import SiteTask, start_due_looks
+from slurm_elastic.controller.periodic import SiteTask, start_due_tasks
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.state.ledger import LedgerState
 from tests.controller.world import Inline, World
@@ -40,7 +40,7 @@ class Bed:
     def until(self, end: float, *tasks: SiteTask) -> list[float]:
         """The looks that are begun by then, ticking each second."""
         while self.clock < end:
-            start_due_looks(tasks, self.site.ledger.state)
+            start_due_tasks(tasks, self.site.ledger.state)
             self.clock += 1.0
         return self.looks
 
@@ -146,7 +146,7 @@ def test_the_ledger_is_read_once_and_only_where_a_task_is_due(bed: Bed) -> None:
 
     tasks = [bed.task(period=10.0, idle=lambda _: False), bed.task(period=10.0)]
     for _ in range(11):
-        start_due_looks(tasks, read)
+        start_due_tasks(tasks, read)
         bed.clock += 1.0
     assert reads == [1000.0, 1010.0]
     assert bed.looks == [1000.0, 1000.0, 1010.0, 1010.0]

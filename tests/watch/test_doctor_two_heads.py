@@ -18,7 +18,7 @@ from slurm_elastic.config import Config, HaSettings
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
-from slurm_elastic.state.presence import Presence, tell
+from slurm_elastic.state.presence import Presence, write_presence
 from slurm_elastic.watch.doctor import two_heads
 from slurm_elastic.watch.door.acting_head import read_head
 from slurm_elastic.watch.view import Facts, status_view
@@ -46,7 +46,7 @@ def tells(site: Config, host: str, **changes: object) -> None:
     """Have both services of the host tell of themselves."""
     one = Presence(host=host, at=time.time(), config="c", version="1")
     for service in (DAEMON, CKPTMAN):
-        tell(Path(str(site.ha.directory)), service, replace(one, **changes))
+        write_presence(Path(str(site.ha.directory)), service, replace(one, **changes))
 
 
 def look(config: Config) -> list[Finding]:

@@ -19,7 +19,7 @@ from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.repair.unneeded import Bound, overdue
 from slurm_elastic.state.heartbeat import DAEMON, MARK, Mark, leave_mark
-from slurm_elastic.state.presence import Presence, files, tell
+from slurm_elastic.state.presence import Presence, files, write_presence
 from slurm_elastic.watch.watchdog import Watchdog
 from tests.controller.world import World
 
@@ -263,7 +263,7 @@ def test_of_two_heads_a_sign_of_life_of_either_one_is_enough(world: World, tmp_p
     shared.mkdir()
     one = dog(world, others=lambda: files(shared, DAEMON))
     for minute in range(30):
-        tell(shared, DAEMON, Presence(host="headb", at=minute, config="", version=""))
+        write_presence(shared, DAEMON, Presence(host="headb", at=minute, config="", version=""))
         watch(world, one, 60)
     assert len(world.machines_of("pub1")) == 1
     watch(world, one, 1800)

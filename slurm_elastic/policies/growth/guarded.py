@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from slurm_elastic.base.errors import GrowthError, bounded, of_stranger
+from slurm_elastic.base.errors import GrowthError, bounded, describe_foreign
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Demand,
@@ -62,12 +62,15 @@ def _answer(policy: OwnGrowth, ask: Callable[[], T]) -> T:
     # Deliberately BaseException: a SystemExit from another package must not end the thread that
     # calls its policy.
     except BaseException as error:
-        raise GrowthError(f"growth policy {_name(policy)} fails: {of_stranger(error)}") from error
+        raise GrowthError(
+            f"growth policy {_name(policy)} fails: {describe_foreign(error)}"
+        ) from error
 
 
 def _nonsense(policy: OwnGrowth, answer: object, expected: str) -> GrowthError:
     return GrowthError(
-        f"growth policy {_name(policy)} fails: found {of_stranger(answer)}, expected {expected}"
+        f"growth policy {_name(policy)} fails: found {describe_foreign(answer)},"
+        f" expected {expected}"
     )
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm_elastic.base.errors import ConfigError, why
+from slurm_elastic.base.errors import ConfigError, reason_of
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Cluster, Config, scratch
 from slurm_elastic.config.clouds import CloudSettings
@@ -80,7 +80,7 @@ def tunnel_settings(config: Config, network: Network) -> str:
         public = Path(network.public_key).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"join.network.public_key: {network.public_key} cannot be read: {why(error)}; "
+            f"join.network.public_key: {network.public_key} cannot be read: {reason_of(error)}; "
             "slurm-elastic-hub makes it when it starts"
         ) from error
     addresses = node_addresses(config)

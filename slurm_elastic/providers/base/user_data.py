@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.base import trust
-from slurm_elastic.base.errors import ConfigError, why
+from slurm_elastic.base.errors import ConfigError, reason_of
 
 PROGRAM = "#!"
 KINDS = {
@@ -72,7 +72,7 @@ def read_part(path: str, description: str) -> str:
         flaw = trust.flaw(path, trust.ours())
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{description} cannot be read: {why(error)}") from error
+        raise ConfigError(f"{description} cannot be read: {reason_of(error)}") from error
     if flaw:
         raise ConfigError(f"{description}: {flaw}")
     return text

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base.account import account
-from slurm_elastic.base.errors import ConfigError, SlurmElasticError, why
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, reason_of
 from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import check, fragment, gresconf, leaving, our_lines, plan, removal
@@ -168,7 +168,7 @@ def read_manifest(config_path: Path) -> InstallManifest | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {why(error)}") from error
+        raise ConfigError(f"{path}: cannot be read: {reason_of(error)}") from error
 
 
 def digest(content: bytes) -> str:

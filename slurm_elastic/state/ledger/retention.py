@@ -15,12 +15,12 @@ from msgspec import MsgspecError
 from slurm_elastic.model.memory import MACHINE_JOBS, Launch
 from slurm_elastic.state.ledger.launches import LAUNCH_COLUMNS, launch_from
 from slurm_elastic.state.ledger.machines import MACHINE_COLUMNS, machine_from
-from slurm_elastic.state.store.endurance import KEPT
+from slurm_elastic.state.store.endurance import COSTS_KEPT_S
 from slurm_elastic.state.store.view import to_json
 
 SHORTENED_AFTER = 86400.0
 """Seconds after its answer after which a launch is shortened: longer than any boot."""
-LAUNCHES_KEPT = KEPT
+LAUNCHES_KEPT = COSTS_KEPT_S
 """Seconds for which a launch is kept after its last machine ended: as long as a budget counts."""
 MACHINES_KEPT = 400 * 86400.0
 """Seconds for which a machine is kept after its end: the account of a year and a month to read it.

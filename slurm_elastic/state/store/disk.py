@@ -40,9 +40,11 @@ from slurm_elastic.state.store.view import Filler, Schema, transaction
 
 log = logging.getLogger(__name__)
 
-LONG = 16 << 20
-"""Bytes of lines after which a new segment begins, plus ROW for each of its first rows."""
-ROW = 1000
+SEGMENT_BYTES = 16 << 20
+"""Bytes of lines after which a new segment begins, plus BYTES_PER_FIRST_ROW for each of its first
+rows.
+"""
+BYTES_PER_FIRST_ROW = 1000
 CLOSED: Identity = (-1, -1)
 """The identity of no file."""
 
@@ -358,11 +360,11 @@ class Disk:
                 yield
 
     def _is_long(self) -> bool:
-        if self.position.offset < LONG:
+        if self.position.offset < SEGMENT_BYTES:
             return False
         head = self.journal.first(self.position.segment)
         rows = 0 if head is None else head.rows
-        return self.position.offset > LONG + rows * ROW
+        return self.position.offset > SEGMENT_BYTES + rows * BYTES_PER_FIRST_ROW
 
     def begin_anew(self, now: float) -> None:
         """Begin a segment with the view's rows, after lines of the journal were damaged or lost."""

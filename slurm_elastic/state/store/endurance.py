@@ -23,8 +23,8 @@ from slurm_elastic.state.store.journal import NOWHERE, Fact, Identity, Position,
 from slurm_elastic.state.store.merging import MemoryMerge, WaitingFacts
 from slurm_elastic.state.store.shared_journal import journal_of
 from slurm_elastic.state.store.trouble import (
-    ENOUGH,
-    LEAST,
+    ENOUGH_FREE_BYTES,
+    RESERVE_BYTES,
     JournalError,
     Trouble,
     TroubleKind,
@@ -37,15 +37,15 @@ from slurm_elastic.state.store.view import Filler, Schema, transaction
 
 log = logging.getLogger(__name__)
 
-AGAIN = 10.0
+RETRY_AFTER_S = 10.0
 """Seconds between two tries to use the files again."""
-LOOK = 60.0
+READ_VIEW_EVERY_S = 60.0
 """Seconds between two readings of the view while it is in use."""
-READ = 600.0
+READ_SEGMENT_EVERY_S = 600.0
 """Seconds between two readings of the journal's segment in use."""
-SHORT = 1.0
+LOCK_TIMEOUT_S = 1.0
 """Seconds to wait for other processes during checks."""
-KEPT = 40 * 86400.0
+COSTS_KEPT_S = 40 * 86400.0
 """Seconds after which a cost counts in no budget."""
 TROUBLES = (sqlite3.Error, OSError)
 _MENDED = (TroubleKind.CORRUPT, TroubleKind.LOST)
@@ -121,7 +121,10 @@ class Refuge:
         self._uncut: tuple[Position, bytes] | None = None
         now = endurance.monotonic()
         self._again = self._journal_look = float("-inf")
-        self._look, self._read = now, now + READ  # an older copy may lie beside a -wal
+        self._look, self._read = (
+            now,
+            now + READ_SEGMENT_EVERY_S,
+        )  # an older copy may lie beside a -wal
         self._found: Disk | Memory
         try:
             self._found = self._opened(view.BUSY_TIMEOUT)
@@ -152,17 +155,17 @@ class Refuge:
             self.give_up(error)
 
     def _look_at(self, disk: Disk) -> None:
-        self._require_room(LEAST)
+        self._require_room(RESERVE_BYTES)
         disk.require_current()
         disk.journal.behind(disk.position)
         clock = self._how.monotonic()
         if clock >= self._look:
             # A new connection, because the open one would answer from its cache.
-            self._look = clock + LOOK
-            with contextlib.closing(view.connect(self._path, "ro", SHORT)) as reader:
+            self._look = clock + READ_VIEW_EVERY_S
+            with contextlib.closing(view.connect(self._path, "ro", LOCK_TIMEOUT_S)) as reader:
                 view.require_sound(reader)
         if clock >= self._read:
-            self._read = clock + READ
+            self._read = clock + READ_SEGMENT_EVERY_S
             if (damage := disk.damaged()) is not None:
                 log.error(
                     "%s is damaged from byte %d on, and begun anew", damage.path, damage.begin
@@ -178,7 +181,7 @@ class Refuge:
             return
         # NFS before 4.2 has no fallocate, so the C library writes the whole file: not each time.
         require_room(directory.resolve(), size)
-        self._journal_look = clock + AGAIN
+        self._journal_look = clock + RETRY_AFTER_S
 
     def give_up(self, error: BaseException) -> bool:
         """The files failed with ``error``: repair them, or continue in memory. Return False if the
@@ -207,12 +210,12 @@ class Refuge:
             disk.begin_anew(self._how.now())
             return
         self._without_damage(disk.identity)
-        self._found = self._opened(SHORT)
+        self._found = self._opened(LOCK_TIMEOUT_S)
         disk.close()
 
     def _without_damage(self, damaged: Identity) -> None:
         """Rename a damaged view, unless another process has done so."""
-        with contextlib.closing(journal_of(self._path)) as journal, journal.locked(SHORT):
+        with contextlib.closing(journal_of(self._path)) as journal, journal.locked(LOCK_TIMEOUT_S):
             if identity(self._path) == damaged != NOWHERE:
                 aside = set_aside(self._path, self._how.now())
                 log.error("the damaged %s was set aside as %s", self._schema.name, aside)
@@ -242,7 +245,7 @@ class Refuge:
             disk.close()
         self.trouble = self._trouble_of(error)
         self.since = self._how.now()
-        self._again = self._how.monotonic() + AGAIN
+        self._again = self._how.monotonic() + RETRY_AFTER_S
         self._say(self.trouble)
 
     def _readable(self, disk: Disk | None) -> tuple[sqlite3.Connection, Position] | None:
@@ -268,11 +271,11 @@ class Refuge:
         else:
             raise sqlite3.OperationalError("it is of another boot, or another head has written")
         try:
-            _wait_for(source, SHORT)
+            _wait_for(source, LOCK_TIMEOUT_S)
             if view.number_of(source) < applied.position.number:
                 raise sqlite3.OperationalError("it is an older copy")
             filler = Filler(memory, self._schema)
-            view.copied(source, memory, self._schema, self._how.now() - KEPT)
+            view.copied(source, memory, self._schema, self._how.now() - COSTS_KEPT_S)
             with transaction(memory), contextlib.suppress(OSError):
                 # Lines that the view lacks, except a failed write that could not be cut off: its
                 # caller got an error.
@@ -296,7 +299,7 @@ class Refuge:
         trouble = trouble_of(error, self._path)
         if trouble.kind is TroubleKind.UNUSABLE:
             try:
-                self._require_room(LEAST)
+                self._require_room(RESERVE_BYTES)
             except OSError as closer:
                 return trouble_of(closer, self._path)
         return trouble
@@ -304,10 +307,10 @@ class Refuge:
     def _try_to_return(self, memory: Memory) -> None:
         if self._how.monotonic() < self._again:
             return
-        self._again = self._how.monotonic() + AGAIN
+        self._again = self._how.monotonic() + RETRY_AFTER_S
         try:
             self._journal_look = float("-inf")
-            self._require_room(ENOUGH)
+            self._require_room(ENOUGH_FREE_BYTES)
             self._return(memory)
         except TROUBLES as error:
             trouble = self._trouble_of(error)
@@ -323,18 +326,18 @@ class Refuge:
         journal = journal_of(self._path)
         journal.uncut = self._uncut
         if self._uncut is not None:
-            with contextlib.closing(journal), journal.locked(SHORT):
+            with contextlib.closing(journal), journal.locked(LOCK_TIMEOUT_S):
                 journal.cut_left()
             self._uncut = None
         if not journal.segments() and not self._path.exists():
-            with contextlib.closing(journal), journal.locked(SHORT):
+            with contextlib.closing(journal), journal.locked(LOCK_TIMEOUT_S):
                 head = view.begin_of(memory.db, self._schema)
                 rows = view.rows_of(memory.db, self._schema)
                 number = memory.position.number
                 journal.begin(head, rows, number, self._how.now())
             memory.appended(number)
             memory.db.backup(self._base)
-        disk = self._opened(SHORT)
+        disk = self._opened(LOCK_TIMEOUT_S)
         try:
             # The view still has its counts from before. Lists that were read while the rows were in
             # memory changed them there, and such changes are not in the journal. Before the append:

@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from slurm_elastic.base import writing
 
-FULL = "is full"
+DISK_FULL_TEXT = "is full"
 """What a trouble says of a disk without room."""
-LEAST = 2**20
+RESERVE_BYTES = 2**20
 """Free bytes that the disk must have for a file to count as usable. Without this reserve the first
 failing write would be the warning, which is too late.
 """
-ENOUGH = 4 * 2**20
+ENOUGH_FREE_BYTES = 4 * 2**20
 """Free bytes that the disk must have before a file that was given up is used again."""
 
 
@@ -127,7 +127,7 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
     place = path if path.is_dir() else path.parent
     what, remedy = {
         TroubleKind.FULL: (
-            f"the disk of {place} {FULL}",
+            f"the disk of {place} {DISK_FULL_TEXT}",
             f"make room on it (df {place})",
         ),
         TroubleKind.LOCKED: (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurm_elastic.base.errors import ConfigError, why
+from slurm_elastic.base.errors import ConfigError, reason_of
 from slurm_elastic.base.units import counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding, FindingLevel
@@ -44,7 +44,7 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
     except (OSError, ConfigError) as error:
         yield Finding.wrong(
             FILE,
-            f"{path} cannot be used: {why(error)}",
+            f"{path} cannot be used: {reason_of(error)}",
             expected='JSON: {"keys": [{"kid": ..., "exp": ...}]}',
         )
     else:

@@ -18,7 +18,7 @@ from slurm_elastic.slurm.client.acting import Controllers, controllers
 from slurm_elastic.slurm.client.siteconf import read
 from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
-from slurm_elastic.state.presence import STALE, Seen, told
+from slurm_elastic.state.presence import STALE, Seen, read_presences
 from slurm_elastic.watch.door.acting_head import RESTART
 
 MAX_WRITE_S = 0.05
@@ -87,7 +87,7 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
             advice=_PAGE,
         )
     for service in (DAEMON, CKPTMAN):
-        yield from _service(pair, service, told(directory, service), now)
+        yield from _service(pair, service, read_presences(directory, service), now)
 
 
 def _addresses(conf: str) -> Iterator[Finding]:

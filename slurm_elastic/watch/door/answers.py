@@ -22,7 +22,7 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.simulate.habits import Habits
 from slurm_elastic.slurm.client.site import read_site
-from slurm_elastic.state.heartbeat import read_mark, told
+from slurm_elastic.state.heartbeat import read_mark, trouble_text
 from slurm_elastic.watch.door.bounded_process import run_bounded
 from slurm_elastic.watch.door.orders import carry_out, may_order, name_of, no_right
 from slurm_elastic.watch.door.pricing import (
@@ -193,7 +193,7 @@ class DoorAnswers:
     def _end_only(self) -> str:
         config = self._config
         stale = config.timings.heartbeat_stale
-        return told(config.state, read_mark(config.state), self._now(), stale)
+        return trouble_text(config.state, read_mark(config.state), self._now(), stale)
 
     def trusts(self, peer: Peer) -> bool:
         """Whether the peer is an operator, as far as known without looking up groups (may hang)."""

@@ -24,7 +24,7 @@ from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import RoomShort
 from slurm_elastic.model.causes.limits import DollarsLimited, NodesLimited
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
-from slurm_elastic.model.directive import Directive, LimitChange, told
+from slurm_elastic.model.directive import Directive, LimitChange, describe
 from slurm_elastic.policies.launch.exclusions import Excluded
 from slurm_elastic.policies.launch.ranking import shortfall
 from slurm_elastic.state.ledger import Ledger
@@ -71,7 +71,7 @@ def _order_text(obstacle: AnyCause, directives: Iterable[Directive], now: float)
         if isinstance(directive.word, LimitChange) and directive.holds(now):
             is_of_key = (directive.word.key == DOLLARS) is is_dollars
             if is_of_key and directive.word.scope == obstacle.scope:
-                return f" ({told(directive, now)})"
+                return f" ({describe(directive, now)})"
     return ""
 
 

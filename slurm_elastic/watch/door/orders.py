@@ -26,7 +26,7 @@ from slurm_elastic.model.directive import (
     Pause,
     bound,
     clock,
-    told,
+    describe,
 )
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
@@ -185,14 +185,14 @@ def _direct(
         for directive in superseded:
             ledger.directives.end(directive.number)
         ledger.directives.give(new)
-        _record(config, ledger, "directed", new, told(new, now), now)
+        _record(config, ledger, "directed", new, describe(new, now), now)
     after_end = RULES[type(word)].after_end(config, word)
     departed = "they have left, or " if word.ends_when_done else ""
     end = f"until: {departed}{word.ending_command}"
     after = end if until is None else f"from {clock(until)} on: {after_end}"
     return (
-        *(f"order ended: {told(directive, now)}" for directive in superseded),
-        told(new, now),
+        *(f"order ended: {describe(directive, now)}" for directive in superseded),
+        describe(new, now),
         after,
     )
 
@@ -201,7 +201,7 @@ def _end(config: Config, ledger: Ledger, ask: EndAsk, giver: str, now: float) ->
     lines = []
     for directive in ledger.directives.all():
         if directive.number in ask.numbers and ledger.directives.end(directive.number):
-            line = f"order ended: {told(directive, now)}"
+            line = f"order ended: {describe(directive, now)}"
             _record(config, ledger, "directive-ended", directive, f"{line}; ended by {giver}", now)
             lines.append(line)
     return tuple(lines)

@@ -41,8 +41,8 @@ from slurm_elastic.state.heartbeat import (
     latest,
     process_exists,
     read_mark,
-    told,
     trouble_of,
+    trouble_text,
 )
 from slurm_elastic.state.ledger import Decision, Ledger, Machine
 from slurm_elastic.state.spool import Spool
@@ -141,7 +141,7 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
         beat = latest(beat, ledger.health.heartbeat(CKPTMAN))
     is_running = None if beat is None else process_exists(beat[1])
     stands_by = config.ha.directory is not None and mark is not None and mark.stands_by
-    trouble = told(config.state, mark, now, config.timings.heartbeat_stale)
+    trouble = trouble_text(config.state, mark, now, config.timings.heartbeat_stale)
     return CheckpointFacts(
         heartbeat=beat,
         process_found=is_running,

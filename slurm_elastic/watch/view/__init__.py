@@ -14,7 +14,7 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Pool, Usage
-from slurm_elastic.model.directive import Directive, limit_changes, told
+from slurm_elastic.model.directive import Directive, describe, limit_changes
 from slurm_elastic.model.memory import REFUSED, Launch, Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
@@ -236,7 +236,7 @@ def _waiting(join: _Join, waits: Waits, job: SlurmJob) -> WaitingView:
 def _directive(directive: Directive, now: float) -> DirectiveView:
     return DirectiveView(
         number=directive.number,
-        told=told(directive, now),
+        told=describe(directive, now),
         who=directive.who,
         since=directive.since,
         starts=directive.starts,

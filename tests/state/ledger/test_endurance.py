@@ -126,10 +126,10 @@ def test_an_error_before_the_append_appends_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(view, "begin_counts_anew", locked)
         patched.setattr(Disk, "put", lambda *given: puts.append(given))
-        clock.up += endurance.AGAIN
+        clock.up += endurance.RETRY_AFTER_S
         assert ledger.check().end_only
     assert puts == []
-    clock.up += endurance.AGAIN
+    clock.up += endurance.RETRY_AFTER_S
     assert ledger.check() is SOUND
     assert ledger.requeues.lifted() == ((7, 0),)
 
@@ -171,7 +171,7 @@ def test_a_file_that_is_merely_locked_as_it_comes_back_is_left_where_it_is(
 
     with monkeypatch.context() as patched:
         patched.setattr(Disk, "put", locked)
-        clock.up += endurance.AGAIN
+        clock.up += endurance.RETRY_AFTER_S
         assert "database is locked" in ledger.check().end_only
     assert path.stat().st_ino == file
     assert list(path.parent.glob("*.damaged-*")) == []
@@ -181,9 +181,9 @@ def test_how_long_it_went_without_its_file_is_told(
     ledger: Ledger, path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.give_up(OSError(errno.EIO, "x"))
-    clock.up += endurance.AGAIN
+    clock.up += endurance.RETRY_AFTER_S
     assert ledger.check() is SOUND
-    assert f"{path} is used again after {endurance.AGAIN:.0f} s" in caplog.text
+    assert f"{path} is used again after {endurance.RETRY_AFTER_S:.0f} s" in caplog.text
 
 
 def test_an_error_that_is_none_of_its_file_does_not_end_its_use(ledger: Ledger) -> None:
@@ -221,7 +221,7 @@ def test_files_are_used_while_there_is_some_room_and_again_once_there_is_more(
     monkeypatch.setattr(os, "posix_fallocate", fallocate)
     found = []
     for left[0] in (2 << 20, 64 << 10, 2 << 20, 8 << 20, 2 << 20):
-        clock.up += endurance.AGAIN
+        clock.up += endurance.RETRY_AFTER_S
         found.append(ledger.check() is SOUND)
     assert found == [True, False, False, True, True]
 
@@ -312,7 +312,7 @@ def test_while_it_cannot_be_written_nothing_is_bought_and_all_else_goes_on(
             ledger.launches.record_intent(spec("g2"), "r", T0)
         ledger.machines.record_launch("g1", [instance()], T0 + 1)
         ledger.decisions.record(decision(2), decision(3))
-    clock.up += endurance.AGAIN
+    clock.up += endurance.RETRY_AFTER_S
     assert ledger.check() is SOUND
     ledger.launches.record_intent(spec("g2"), "r", T0)
     with closing(Ledger(path, read_only=True)) as file:
@@ -351,10 +351,10 @@ def test_the_whole_journal_is_read_at_times_only(
 ) -> None:
     read: list[float] = []
     monkeypatch.setattr(Disk, "damaged", lambda _: read.append(clock.up))
-    for seconds in (0.0, endurance.READ - 1, 1.0, 1.0):
+    for seconds in (0.0, endurance.READ_SEGMENT_EVERY_S - 1, 1.0, 1.0):
         clock.up += seconds
         assert ledger.check() is SOUND
-    assert read == [100.0 + endurance.READ]
+    assert read == [100.0 + endurance.READ_SEGMENT_EVERY_S]
 
 
 def test_the_whole_view_is_read_at_times_only(
@@ -362,10 +362,12 @@ def test_the_whole_view_is_read_at_times_only(
 ) -> None:
     read: list[float] = []
     monkeypatch.setattr(view, "require_sound", lambda _: read.append(clock.up))
-    for seconds in (0.0, endurance.LOOK - 1, 1.0, 1.0):
+    for seconds in (0.0, endurance.READ_VIEW_EVERY_S - 1, 1.0, 1.0):
         clock.up += seconds
         assert ledger.check() is SOUND
-    assert read == [100.0, 100.0 + endurance.LOOK], "at once, as an older copy may lie there"
+    assert read == [100.0, 100.0 + endurance.READ_VIEW_EVERY_S], (
+        "at once, as an older copy may lie there"
+    )
 
 
 def test_files_that_failed_are_looked_at_again_after_a_while_only(
@@ -378,15 +380,15 @@ def test_files_that_failed_are_looked_at_again_after_a_while_only(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(endurance, "require_room", full)
-    for seconds in (0.0, endurance.AGAIN - 1, 1.0, 1.0, endurance.AGAIN - 2, 1.0):
+    for seconds in (0.0, endurance.RETRY_AFTER_S - 1, 1.0, 1.0, endurance.RETRY_AFTER_S - 2, 1.0):
         clock.up += seconds
         ledger.check()
-    assert looked == [100.0 + n * endurance.AGAIN for n in range(3)]
+    assert looked == [100.0 + n * endurance.RETRY_AFTER_S for n in range(3)]
 
 
 def test_a_sound_journal_is_found_sound(ledger: Ledger, path: Path, clock: Clock) -> None:
     ledger.launches.record_intent(spec(), "r", T0)
-    clock.up += endurance.READ
+    clock.up += endurance.READ_SEGMENT_EVERY_S
     assert ledger.check() is SOUND
     assert len(list((path.parent / "journal").glob("*.jsonl"))) == 1, "none was begun anew"
 
@@ -404,7 +406,7 @@ def test_another_trouble_than_before_is_told_once(
     ledger.check()
     refuses(errno.EROFS)
     for _ in range(3):
-        clock.up += endurance.AGAIN
+        clock.up += endurance.RETRY_AFTER_S
         ledger.check()
     assert caplog.text.count("is full") == 1
     assert caplog.text.count("cannot be written") == 1

@@ -211,8 +211,8 @@ def test_after_a_year_the_file_is_as_large_as_what_is_kept(ledger: Ledger, path:
 def test_the_next_segment_of_the_journal_lacks_what_is_forgotten_and_no_charge(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "LONG", 0)
-    monkeypatch.setattr(disk, "ROW", 0)
+    monkeypatch.setattr(disk, "SEGMENT_BYTES", 0)
+    monkeypatch.setattr(disk, "BYTES_PER_FIRST_ROW", 0)
     launch(ledger, "old", T0)
     launch(ledger, "new", T0 + 50 * DAY)
     ledger.decisions.record(

@@ -1,4 +1,6 @@
-"""An export and its import: neither stops who writes, and neither costs what is known nowhere else."""
+"""An export and its import: neither stops who writes, and neither costs what is known nowhere
+else.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ def test_a_journal_is_read_through(path: Path, monkeypatch: pytest.MonkeyPatch) 
     memory = path, LEDGER
     assert backup.verify(memory) == SOUND
     assert SOUND.sound
-    monkeypatch.setattr(disk, "LONG", 0)
-    monkeypatch.setattr(disk, "ROW", 0)
+    monkeypatch.setattr(disk, "SEGMENT_BYTES", 0)
+    monkeypatch.setattr(disk, "BYTES_PER_FIRST_ROW", 0)
     with closing(Ledger(path)) as ledger:
         ledger.store.shorten()
         ledger.requeues.lift(3, 0, T0)

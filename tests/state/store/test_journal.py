@@ -203,8 +203,8 @@ test_every_fact_that_was_acknowledged_is_kept = Disks.TestCase
 
 def short(patch: pytest.MonkeyPatch) -> None:
     """Each segment is long enough for the next one."""
-    patch.setattr(disk, "LONG", 0)
-    patch.setattr(disk, "ROW", 0)
+    patch.setattr(disk, "SEGMENT_BYTES", 0)
+    patch.setattr(disk, "BYTES_PER_FIRST_ROW", 0)
 
 
 @pytest.fixture
@@ -648,8 +648,8 @@ def test_a_segment_is_long_by_its_bytes_beside_those_of_its_first_rows(
             one.shorten(_Nothing(), 1.0)
         one.put([[put("c", 3)]], lambda: 1.0)
         assert one.journal.segments() == [1, 2]
-        monkeypatch.setattr(disk, "LONG", one.position.offset * beside)
-        monkeypatch.setattr(disk, "ROW", one.position.offset * row)
+        monkeypatch.setattr(disk, "SEGMENT_BYTES", one.position.offset * beside)
+        monkeypatch.setattr(disk, "BYTES_PER_FIRST_ROW", one.position.offset * row)
         one.shorten(_Nothing(), 1.0)
         assert one.journal.segments() == ([2, 3] if begun else [1, 2])
 
@@ -659,7 +659,7 @@ def test_a_segment_whose_beginning_is_damaged_is_long_by_its_bytes_alone(
 ) -> None:
     with closing(Disk(path, NOTES)) as one:
         one.put([[put("a", 1)]], lambda: 1.0)
-        monkeypatch.setattr(disk, "LONG", one.position.offset - 1)
+        monkeypatch.setattr(disk, "SEGMENT_BYTES", one.position.offset - 1)
         with one.journal.path(1).open("r+b") as file:
             file.write(b"x")
         one.shorten(_Nothing(), 1.0)

@@ -47,8 +47,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new segment is due each time."""
-    monkeypatch.setattr(disk, "LONG", 0)
-    monkeypatch.setattr(disk, "ROW", 0)
+    monkeypatch.setattr(disk, "SEGMENT_BYTES", 0)
+    monkeypatch.setattr(disk, "BYTES_PER_FIRST_ROW", 0)
 
 
 def told(*reasons: str) -> list[Decision]:

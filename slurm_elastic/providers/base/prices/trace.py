@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.base.errors import ConfigError, why
+from slurm_elastic.base.errors import ConfigError, reason_of
 
 _COLUMNS = {
     "timestamp": ("timestamp", "time"),
@@ -72,7 +72,7 @@ def load_trace(path: Path) -> PriceTrace:
         with opened(path, "rt", encoding="utf-8", newline="") as file:
             return _parse(csv.reader(file), path)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
-        raise ConfigError(f"price trace {path} cannot be read: {why(error)}") from error
+        raise ConfigError(f"price trace {path} cannot be read: {reason_of(error)}") from error
 
 
 def _parse(rows: Iterator[list[str]], path: Path) -> PriceTrace:
