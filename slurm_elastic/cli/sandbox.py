@@ -210,7 +210,7 @@ def _status(arguments: argparse.Namespace) -> int:
         for line in _cloud_lines(sandbox.ec2.state()):
             print(line)
     if states.get("opennebula"):
-        for line in _one_lines(sandbox.one.state()):
+        for line in _one_lines(sandbox.opennebula.state()):
             print(line)
     return 0 if all(states.values()) else 1
 
@@ -283,7 +283,7 @@ def _fail(arguments: argparse.Namespace) -> int:
     )
     sandbox = _attached(arguments)
     # OpenNebula's methods all begin with "one.".
-    (sandbox.one if arguments.action.startswith("one.") else sandbox.ec2).fail(fault)
+    (sandbox.opennebula if arguments.action.startswith("one.") else sandbox.ec2).fail(fault)
     which = f" for {arguments.market} machines" if arguments.market else ""
     print(
         f"{arguments.action}{which} fails ({arguments.kind}); slurm-elastic sandbox heal ends that"
@@ -294,7 +294,9 @@ def _fail(arguments: argparse.Namespace) -> int:
 def _heal(arguments: argparse.Namespace) -> int:
     sandbox = _attached(arguments)
     states = sandbox.status()
-    for cloud in [sandbox.ec2] * ("ec2" in states) + [sandbox.one] * ("opennebula" in states):
+    for cloud in [sandbox.ec2] * ("ec2" in states) + [sandbox.opennebula] * (
+        "opennebula" in states
+    ):
         cloud.heal()
     print("no call is made to fail now")
     return 0

@@ -47,9 +47,9 @@ def recycle(site: Site, cloud: str, batch: Sequence[actions.Recycle], correlatio
     ]
     machines_by_reason: dict[str, list[Machine]] = {}
     for machine in serving:
-        machines_by_reason.setdefault(illness_by_node[machine.instance.node].words, []).append(
-            machine
-        )
+        machines_by_reason.setdefault(
+            illness_by_node[machine.instance.node].slurm_reason, []
+        ).append(machine)
     # Before the power-down, after which Slurm no longer shows why the node was out of service.
     for machines in machines_by_reason.values():
         _count_illness(site, machines, illness_by_node[machines[0].instance.node], correlation)
@@ -90,7 +90,7 @@ def _count_illness(site: Site, machines: Sequence[Machine], illness: Ill, correl
         )
     if illness.strike is Strike.POOL:
         waiting = dict.fromkeys(job for m in news for job in m.jobs)
-        how = BootsFailed(node_reason=illness.words, remedy=illness.remedy)
+        how = BootsFailed(node_reason=illness.slurm_reason, remedy=illness.remedy)
         record_boot_failures(site, news, correlation, jobs=waiting, taken_out=how)
 
 

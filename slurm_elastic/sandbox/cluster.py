@@ -220,7 +220,7 @@ class Sandbox(Shell):
         return control(self.layout.read())
 
     @property
-    def one(self) -> OneControl:
+    def opennebula(self) -> OneControl:
         """The control of the emulated OpenNebula."""
         return one_control(self.layout.read())
 

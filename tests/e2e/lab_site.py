@@ -120,9 +120,9 @@ class Image(Struct, frozen=True, kw_only=True):
 
 
 class Machines:
-    """The clouds' hypervisor: boots a host of the lab for each machine, with what its disk keeps, and
-    has EC2 show what its own print. The host of a machine that was ended or stopped runs on, as one
-    that somebody took over would, until the test cuts its power.
+    """The clouds' hypervisor: boots a host of the lab for each machine, with what its disk keeps,
+    and has EC2 show what its own print. The host of a machine that was ended or stopped runs on, as
+    one that somebody took over would, until the test cuts its power.
 
     Machines of the clouds ``routed`` are settled at the address that their cloud says; all others
     are behind the router.
@@ -188,7 +188,7 @@ class Machines:
     def facts(self, name: str) -> dict[str, str]:
         """The settings in the machine's user data, as its cloud has them."""
         if not name.startswith(EC2):
-            (vm,) = (m for m in self.site.one.state().machines if str(m.id) == name)
+            (vm,) = (m for m in self.site.opennebula.state().machines if str(m.id) == name)
             told = ((k.partition(CONTEXT), v) for k, v in vm.context.items())
             return {key.lower(): v for (_, ours, key), v in told if ours}
         asked = self._api.describe_instance_attribute(InstanceId=name, Attribute="userData")
@@ -205,7 +205,7 @@ class Machines:
             some = [m for m in live_machines(self.site) if "stop" not in m.state]
             found += [Powered(m.id, m.node, m.address or "") for m in some]
         if "opennebula" in self._providers:
-            vms = self.site.one.state().machines
+            vms = self.site.opennebula.state().machines
             found += [Powered(str(m.id), m.node, m.addresses[0]) for m in vms if m.state == ACTIVE]
         return [one for one in found if one.node]
 
@@ -384,9 +384,9 @@ def site_on(
     elastic: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Iterator[Site]:
-    """The site, with ``network`` as join.network and what the lab decides of it. Without ``consoles``
-    all machines have their image's host key. With None for a network the munge key is in the image,
-    too, and the head where the router finds it.
+    """The site, with ``network`` as join.network and what the lab decides of it. Without
+    ``consoles`` all machines have their image's host key. With None for a network the munge key is
+    in the image, too, and the head where the router finds it.
     """
     with tempfile.TemporaryDirectory(prefix="se-lab-", dir="/tmp") as name:
         place = Path(name)

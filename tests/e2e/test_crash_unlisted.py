@@ -43,33 +43,35 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 
 def test_an_order_is_not_repeated_while_lists_may_lack_its_machine(site: Sandbox) -> None:
-    site.one.hosts([])  # it must not be up before it is looked for
-    site.one.pace(OnePace(visible_after=FOR_EVER))
+    site.opennebula.hosts([])  # it must not be up before it is looked for
+    site.opennebula.pace(OnePace(visible_after=FOR_EVER))
     once = arm(site, "launch.after-call")
     (job,) = submit_many(site, 1, "sleep 3", FULL, "--partition=nebula")
     site.wait_for(lambda: os.path.exists(once), 90, "the daemon dies after the order")
     site.wait_for(lambda: not site.status()["slurm-elasticd"], 10, "the daemon is dead")
-    assert len(site.one.state().machines) == 1
+    assert len(site.opennebula.state().machines) == 1
     site.daemon_start()
     why = "lists may lack them yet"
     site.wait_for(lambda: why in told(site, "explain", str(job)), 120, "a round that waits")
     assert why in told(site, "explain", "neb1")
-    assert len(site.one.state().machines) == 1
-    site.one.pace(OnePace())
-    site.one.hosts([OneHost(id=0, name="big", cpu=10**4, memory=10**8)])
+    assert len(site.opennebula.state().machines) == 1
+    site.opennebula.pace(OnePace())
+    site.opennebula.hosts([OneHost(id=0, name="big", cpu=10**4, memory=10**8)])
     assert site.wait_job(job)["Restarts"] == "0"
     back_to_zero(site)
-    (machine,) = site.one.state().machines
+    (machine,) = site.opennebula.state().machines
     assert machine.state == 6, "the only machine that there ever was has ended"
 
 
 def test_only_a_machine_that_slurmctld_does_not_hear_either_counts_as_gone(site: Sandbox) -> None:
-    """NOT_RESPONDING is slurmctld's word for it; its nodes here have one address and a port each."""
+    """NOT_RESPONDING is slurmctld's word for it; its nodes here have one address and a port
+    each.
+    """
     jobs = submit_many(site, 2, "sleep 900", FULL, "--partition=nebula")
     nodes = running_nodes(site, jobs)
     ((lost,), (kept,)) = (nodes[job] for job in jobs)
     try:
-        site.one.pace(OnePace(visible_after=FOR_EVER))
+        site.opennebula.pace(OnePace(visible_after=FOR_EVER))
         site.wait_for(lambda: DOUBT in told(site, "status"), 240, "status tells of the list")
         assert [job.restarts for job in site.jobs() if job.id in jobs] == [0, 0]
         die(site, lost)
@@ -78,7 +80,7 @@ def test_only_a_machine_that_slurmctld_does_not_hear_either_counts_as_gone(site:
         assert restarts(site, jobs[1]) == 0
         assert GONE not in told(site, "explain", kept)
     finally:
-        site.one.pace(OnePace())
+        site.opennebula.pace(OnePace())
     site.wait_for(lambda: DOUBT not in told(site, "status"), 120, "the list is right again")
     assert restarts(site, jobs[1]) == 0
     for job in jobs:

@@ -1,4 +1,6 @@
-"""An on-premises OpenNebula on real Slurm: used first; full by quota or by its hosts, jobs go on."""
+"""An on-premises OpenNebula on real Slurm: used first; full by quota or by its hosts, jobs go
+on.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,12 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 @pytest.fixture(autouse=True)
 def healthy(site: Sandbox) -> Iterator[None]:
     yield
-    site.one.heal()
-    site.one.quota(OneQuota(user=ELASTIC))
-    site.one.quota(OneQuota(group=USERS))
+    site.opennebula.heal()
+    site.opennebula.quota(OneQuota(user=ELASTIC))
+    site.opennebula.quota(OneQuota(group=USERS))
     cleared(site)
     forget_cool_downs(site)
-    assert [m for m in site.one.state().machines if m.state != 6] == []
+    assert [m for m in site.opennebula.state().machines if m.state != 6] == []
     site.wait_for(lambda: not held(site), 150, "all holds are over")
 
 
@@ -69,7 +71,7 @@ def reasons(site: Sandbox, job: int) -> str:
 
 def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
     """The account may not read the group: oned tells of its quota only by refusing, at once."""
-    site.one.quota(OneQuota(group=USERS, vm={"VMS": 2}, hidden=True))
+    site.opennebula.quota(OneQuota(group=USERS, vm={"VMS": 2}, hidden=True))
     until = Until(site)
     first = submit_many(site, 2, until.script, FULL, "--partition=nebula,aws")
     nodes = running_nodes(site, first)
@@ -88,14 +90,14 @@ def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
 
 @pytest.mark.release
 def test_full_by_the_accounts_own_quota_nothing_is_even_asked(site: Sandbox) -> None:
-    site.one.quota(OneQuota(user=ELASTIC, vm={"VMS": 1}))
+    site.opennebula.quota(OneQuota(user=ELASTIC, vm={"VMS": 1}))
     until = Until(site)
     (first,) = submit_many(site, 1, until.script, FULL, "--partition=nebula,aws")
     running_nodes(site, [first])
-    before = site.one.state().calls["one.template.instantiate"]
+    before = site.opennebula.state().calls["one.template.instantiate"]
     (second,) = submit_many(site, 1, "sleep 2", FULL, "--partition=nebula,aws")
     assert site.wait_job(second)["Partition"] == "aws"
-    assert site.one.state().calls["one.template.instantiate"] == before
+    assert site.opennebula.state().calls["one.template.instantiate"] == before
     assert "VMS quota is 1 and 1 are used" in reasons(site, second)
     until.go()
     assert site.wait_job(first)["Partition"] == "nebula"
@@ -105,7 +107,7 @@ def test_a_plain_job_runs_on_opennebula_and_the_machine_knows_its_node(site: San
     until = Until(site)
     (job,) = submit_many(site, 1, until.script, FULL, "--partition=nebula")
     (node,) = running_nodes(site, [job])[job]
-    (machine,) = [m for m in site.one.state().machines if m.state == 3]
+    (machine,) = [m for m in site.opennebula.state().machines if m.state == 3]
     assert machine.context["SLURM_ELASTIC_NODE"] == machine.context["SET_HOSTNAME"] == node
     assert partition_of(site, job) == {"nebula"}
     until.go()
@@ -118,12 +120,12 @@ def test_a_machine_that_finds_no_place_is_given_up_and_its_job_goes_on_to_aws(
 ) -> None:
     """oned takes the order and its scheduler finds no host: known only after a while."""
     hosts = [OneHost(id=n, name=f"node{n:02}", cpu=6400, memory=2**30) for n in range(4)]
-    site.one.hosts([])
+    site.opennebula.hosts([])
     try:
         (job,) = submit_many(site, 1, "sleep 2", FULL, "--partition=nebula,aws")
         fields = site.wait_job(job)
     finally:
-        site.one.hosts(hosts)
+        site.opennebula.hosts(hosts)
     assert fields["Partition"] == "aws"
     assert "No host with enough capacity" in reasons(site, job)
 
@@ -139,7 +141,7 @@ def test_try_follows_a_machine_from_its_order_to_its_end(site: Sandbox) -> None:
 @pytest.mark.release
 def test_try_names_the_groups_quota(site: Sandbox) -> None:
     """The account may not read it: oned tells it when it refuses the order."""
-    site.one.quota(OneQuota(group=USERS, vm={"VMS": 0}, hidden=True))
+    site.opennebula.quota(OneQuota(group=USERS, vm={"VMS": 0}, hidden=True))
     code, said = tried(site, "nebula")
     assert code == 1, said
     assert "STOPPED before launched" in said, said
@@ -154,7 +156,7 @@ def test_failures_are_asked_for_and_healed_by_command(site: Sandbox) -> None:
         return site.run([*command, *words, "--dir", str(site.layout.dir)]).stdout
 
     cli("fail", "internal", "--action", "one.vm.action", "--count", "2")
-    assert [f.action for f in site.one.state().faults] == ["one.vm.action"]
+    assert [f.action for f in site.opennebula.state().faults] == ["one.vm.action"]
     assert "failing: internal of one.vm.action, 2 calls" in cli("status")
     cli("heal")
-    assert site.one.state().faults == ()
+    assert site.opennebula.state().faults == ()

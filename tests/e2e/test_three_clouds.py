@@ -76,12 +76,12 @@ def site(sandbox: Callable[..., Sandbox], stack: FullStack) -> Sandbox:
 @pytest.fixture(autouse=True)
 def nothing_to_be_had(site: Sandbox, stack: FullStack) -> Iterator[None]:
     """But for on-demand machines of EC2. And in the end nothing is left anywhere."""
-    site.one.quota(OneQuota(group=USERS, vm={"VMS": 0}, hidden=True))
+    site.opennebula.quota(OneQuota(group=USERS, vm={"VMS": 0}, hidden=True))
     site.ec2.fail(Fault(kind=FaultKind.CAPACITY, market="spot"))
     yield
     cleared(site)
     assert live_ec2(site) == []
-    assert [m for m in site.one.state().machines if m.state != 6] == []
+    assert [m for m in site.opennebula.state().machines if m.state != 6] == []
     stack.require_empty()
 
 

@@ -72,21 +72,21 @@ def test_what_slurm_says_has_a_cause_a_strike_and_a_remedy(reason: str) -> None:
     for user in ("slurm", "root", ""):
         found = ill(node(reason, user), TERMS)
         assert found is not None
-        assert (found.words, found.strike) == (reason, strike)
+        assert (found.slurm_reason, found.strike) == (reason, strike)
         assert remedy in found.remedy
-        assert str(found).startswith(f"{reason}: {found.why}")
+        assert str(found).startswith(f"{reason}: {found.meaning}")
 
 
 def test_every_cause_of_the_table_is_tried_here() -> None:
-    told = {one.why for reason in SAID if (one := known_illness(reason)) is not None}
-    assert told == {cause.why for cause in CAUSES}
+    told = {one.meaning for reason in SAID if (one := known_illness(reason)) is not None}
+    assert told == {cause.meaning for cause in CAUSES}
 
 
 def test_the_table_for_people_has_every_cause() -> None:
     page = (Path(__file__).parents[2] / "docs" / "node-health.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for cause in CAUSES:
-        (row,) = [line for line in rows if f"| {cause.why} |" in line]
+        (row,) = [line for line in rows if f"| {cause.meaning} |" in line]
         counts = "its pool" if cause.strike is Strike.POOL else "nobody"
         assert f"| {counts} |" in row
 
@@ -118,7 +118,7 @@ def test_the_site_says_which_reasons_of_a_health_check_belong_to_the_machine() -
     for reason in (mounts, "disk check failed"):
         found = ill(node(reason, "root"), declared)
         assert found is not None
-        assert (found.words, found.strike) == (reason, Strike.POOL)
+        assert (found.slurm_reason, found.strike) == (reason, Strike.POOL)
         assert ill(node(reason, "root"), TERMS) is None
         assert ill(node(reason, "ann"), declared) is None, "a person may use the check's words"
     assert ill(node("nhc: odd", "root"), declared) is None

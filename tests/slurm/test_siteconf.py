@@ -59,7 +59,7 @@ def test_includes_are_where_the_release_looks_and_know_the_cluster(
     site = siteconf.read(tmp_path / "slurm.conf", release=lambda: release)
     port = site.option("slurmdport")
     assert port is not None
-    assert port.where == f"{tmp_path / place / 'last.conf'}:3"
+    assert port.location == f"{tmp_path / place / 'last.conf'}:3"
     assert value(site, "SlurmUser") == "slurm"
     assert value(site, "MinJobAge") == "5"
     assert list(site.node_names) == ["n1"]

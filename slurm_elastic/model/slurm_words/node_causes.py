@@ -21,12 +21,12 @@ class Strike(Enum):
 
 
 class NodeTrouble(Struct, frozen=True):
-    """One row. ``words``: a pattern for Slurm's whole text. ``why``: its meaning. ``remedy``:
+    """One row. ``pattern``: a pattern for Slurm's whole text. ``meaning``: its meaning. ``remedy``:
     returns the action for a person, "" if none is needed.
     """
 
-    words: str
-    why: str
+    pattern: str
+    meaning: str
     strike: Strike
     remedy: Callable[[re.Match[str]], str]
 

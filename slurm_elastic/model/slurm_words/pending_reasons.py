@@ -296,7 +296,7 @@ _COMPILED = tuple((re.compile(row.pattern), row) for row in REASONS)
 class Reason(Struct, frozen=True, kw_only=True):
     """One job's reason: its text and its row."""
 
-    words: str
+    text: str
     row: ReasonRow
 
     @property
@@ -332,8 +332,8 @@ def reason_of(reason: str, description: str = "") -> Reason:
     reason_row, description_row = row_of(reason), row_of(text) if text else UNKNOWN
     # The text of a failed launch stays when an administrator then holds the job (22.05, measured).
     if description_row is UNKNOWN or reason_row is _BY_ADMIN:
-        return Reason(words=reason, row=reason_row)
-    return Reason(words=text, row=description_row)
+        return Reason(text=reason, row=reason_row)
+    return Reason(text=text, row=description_row)
 
 
 def row_of(reason: str) -> ReasonRow:

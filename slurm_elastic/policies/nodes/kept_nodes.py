@@ -61,7 +61,7 @@ def kept_node(node: SlurmNode, terms: DrainTerms) -> KeptNode | None:
     how = Keep.REPLACED if ails is not None else _how(node)
     if how is None or has_mark(node, OUR_MARK):
         return None
-    reason = node.reason if ails is None else f"{ails.words}: {ails.why}"
+    reason = node.reason if ails is None else f"{ails.slurm_reason}: {ails.meaning}"
     is_slurms = node.reason_user in ("", terms.slurm_user)
     return KeptNode(
         node=node.name,

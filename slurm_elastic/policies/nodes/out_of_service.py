@@ -29,25 +29,25 @@ class DrainTerms(Struct, frozen=True, kw_only=True):
 class Ill(Struct, frozen=True, kw_only=True):
     """Why Slurm took a node out of service.
 
-    ``words``: Slurm's reason. ``why``: its meaning. ``strike``: whether it counts against the pool;
-    of several causes the first that counts. ``remedy``: what a person can do.
+    ``slurm_reason``: Slurm's reason. ``meaning``: its meaning. ``strike``: whether it counts
+    against the pool; of several causes the first that counts. ``remedy``: what a person can do.
     """
 
-    words: str
-    why: str
+    slurm_reason: str
+    meaning: str
     strike: Strike
     remedy: str
 
     @property
     def cause(self) -> NodeIll:
         """The cause to record for decisions."""
-        return NodeIll(node_reason=self.words, meaning=self.why, remedy=self.remedy)
+        return NodeIll(node_reason=self.slurm_reason, meaning=self.meaning, remedy=self.remedy)
 
     def __str__(self) -> str:
         return str(self.cause)
 
 
-_COMPILED = tuple((cause, re.compile(cause.words)) for cause in CAUSES)
+_COMPILED = tuple((cause, re.compile(cause.pattern)) for cause in CAUSES)
 
 
 def ill(node: SlurmNode, terms: DrainTerms) -> Ill | None:
@@ -65,8 +65,8 @@ def _declared(reason: str, terms: DrainTerms) -> Ill | None:
     if not any(fnmatchcase(reason, pattern) for pattern in terms.machine_reasons):
         return None
     return Ill(
-        words=reason,
-        why="the site's health check took the machine out of service",
+        slurm_reason=reason,
+        meaning="the site's health check took the machine out of service",
         # A check that fails on every new machine must pause the pool.
         strike=Strike.POOL,
         remedy="the check's words say what it found on the machine",
@@ -88,12 +88,16 @@ def known_illness(reason: str) -> Ill | None:
         (cause for cause in known_causes if cause.strike is Strike.POOL), known_causes[0]
     )
     remedies = "; ".join(dict.fromkeys(cause.remedy for cause in known_causes if cause.remedy))
-    return Ill(words=reason, why=decisive.why, strike=decisive.strike, remedy=remedies)
+    return Ill(
+        slurm_reason=reason, meaning=decisive.meaning, strike=decisive.strike, remedy=remedies
+    )
 
 
 def _cause(reason: str) -> Ill | None:
     for cause, pattern in _COMPILED:
         if match := pattern.fullmatch(reason.strip()):
             remedy = cause.remedy(match)
-            return Ill(words=reason, why=cause.why, strike=cause.strike, remedy=remedy)
+            return Ill(
+                slurm_reason=reason, meaning=cause.meaning, strike=cause.strike, remedy=remedy
+            )
     return None

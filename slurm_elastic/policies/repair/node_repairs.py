@@ -128,7 +128,7 @@ def _ill(node: SlurmNode, ails: Ill) -> Action | None:
     """
     node_phase = phase(node)
     if node_phase is Phase.POWERED_DOWN:
-        return Restore(node=node.name, cause=IllAndPoweredDown(node_reason=ails.words))
+        return Restore(node=node.name, cause=IllAndPoweredDown(node_reason=ails.slurm_reason))
     if node_phase is not Phase.UP or (is_busy(node) and not is_down(node)):
         return None
     if "POWER_DOWN" in node.states:

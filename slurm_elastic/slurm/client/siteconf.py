@@ -43,7 +43,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     line: int
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """``file:line``, the beginning of error messages."""
         return f"{self.file}:{self.line}"
 
@@ -64,7 +64,7 @@ class ConfRecord(Struct, frozen=True, kw_only=True):
     """A NodeName, PartitionName or NodeSet. ``names`` are expanded. ``values`` include DEFAULTs."""
 
     names: tuple[str, ...]
-    where: str
+    location: str
     values: Mapping[str, Entry]
 
     def get(self, key: str, default: str = "") -> str:
@@ -113,7 +113,7 @@ class SiteConf(Struct, frozen=True, kw_only=True):
     @property
     def node_names(self) -> Mapping[str, str]:
         """Every node of the site with the place that names it."""
-        return {name: record.where for record in self.nodes for name in record.names}
+        return {name: record.location for record in self.nodes for name in record.names}
 
     @property
     def default_partition(self) -> ConfRecord | None:
@@ -164,7 +164,7 @@ def names(entry: Entry) -> tuple[str, ...]:
     try:
         return tuple(expand(entry.value))
     except HostlistError as error:
-        raise ConfigError(f"{entry.where}: {entry.name}: {error}") from error
+        raise ConfigError(f"{entry.location}: {entry.name}: {error}") from error
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -293,7 +293,7 @@ class _Defaults:
             self.values.update(values)
             return None
         expanded = names(head) if head.key == "nodename" else (head.value,)
-        return ConfRecord(names=expanded, where=head.where, values={**self.values, **values})
+        return ConfRecord(names=expanded, location=head.location, values={**self.values, **values})
 
 
 def _assemble(path: str, lines: tuple[ConfLine, ...]) -> SiteConf:
@@ -325,5 +325,5 @@ def _unique(records: list[ConfRecord], noun: str) -> None:
     for record in records:
         for name in record.names:
             if name in places:
-                raise ConfigError(f"{record.where}: {noun} {name} is already at {places[name]}")
-            places[name] = record.where
+                raise ConfigError(f"{record.location}: {noun} {name} is already at {places[name]}")
+            places[name] = record.location

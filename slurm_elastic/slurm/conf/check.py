@@ -166,7 +166,7 @@ def _relocated(message: str, conf: Path, site: SiteConf) -> str:
     """Slurm's message about the copy, with the site's file and line in it."""
     match = re.search(r"unrecognized key: (\w+)", message)
     if match and (entry := site.option(match[1])):
-        return f"{entry.where}: Slurm does not know {entry.name}"
+        return f"{entry.location}: Slurm does not know {entry.name}"
     return dryrun.relocated(message, conf, site)
 
 

@@ -78,10 +78,12 @@ def _cluster(config: Config, site: SiteConf) -> Iterator[str]:
     if name is None:
         yield f"{site.path}: ClusterName is not set; slurm-elastic's cluster.name must equal it"
     elif name.value.lower() != config.cluster.name.lower():
-        yield f"{name.where}: ClusterName is {name.value}, slurm-elastic has {config.cluster.name}"
+        yield (
+            f"{name.location}: ClusterName is {name.value}, slurm-elastic has {config.cluster.name}"
+        )
     user = site.option("SlurmUser")
     owner = user.value if user else "root"
-    where = user.where if user else site.path
+    where = user.location if user else site.path
     if not same_account(owner, config.slurm.user):
         yield f"{where}: SlurmUser is {owner}, slurm-elastic's slurm.user is {config.slurm.user}"
 
@@ -92,8 +94,8 @@ def _names(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[st
         for node in pool.nodes:
             if node in lines:
                 yield f"{lines[node]}: node {node} is the site's own; pool {pool.name} names it too"
-    partitions = {name: p.where for p in site.partitions for name in p.names}
-    partitions |= {name: n.where for n in site.nodesets for name in n.names}
+    partitions = {name: p.location for p in site.partitions for name in p.names}
+    partitions |= {name: n.location for n in site.nodesets for name in n.names}
     for cloud in config.clouds:
         name = cloud.partition_name
         if name in partitions:
@@ -118,14 +120,14 @@ def _spills_over(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     for partition in site.partitions:
         if "ALL" in partition.get("nodes").upper().split(","):
             yield (
-                f"{partition.where}: partition {partition.names[0]} has Nodes=ALL and would take"
+                f"{partition.location}: partition {partition.names[0]} has Nodes=ALL and would take"
                 " in cloud nodes; name its nodes instead"
             )
     our_features = {feature for pool in pools for feature in features(pool)}
     for nodeset in site.nodesets:
         if nodeset.get("feature") in our_features:
             yield (
-                f"{nodeset.where}: node set {nodeset.names[0]} takes nodes by the feature"
+                f"{nodeset.location}: node set {nodeset.names[0]} takes nodes by the feature"
                 f" {nodeset.get('feature')}, which cloud nodes have; rename one of them"
             )
 
@@ -134,7 +136,7 @@ def _programs(config: Config, site: SiteConf) -> Iterator[str]:
     for name, our_program in programs_of(config).items():
         entry = site.option(name)
         if entry is not None and entry.value != our_program:
-            yield f"{entry.where}: {name} is {entry.value}, slurm-elastic needs {our_program}"
+            yield f"{entry.location}: {name} is {entry.value}, slurm-elastic needs {our_program}"
 
 
 def _suspends_static(site: SiteConf) -> Iterator[str]:
@@ -163,7 +165,7 @@ def _suspends_partition(partition: ConfRecord) -> Iterator[str]:
 
 def _suspend_sentence(option: str, entry: Entry, *, expected: str = "INFINITE") -> str:
     return (
-        f"{entry.where}: {option} is {entry.value}; with slurm-elastic's SuspendProgram it would"
+        f"{entry.location}: {option} is {entry.value}; with slurm-elastic's SuspendProgram it would"
         f" power down the site's own nodes, so it must be {expected} or absent"
     )
 
@@ -173,7 +175,7 @@ def _node_defaults(site: SiteConf) -> Iterator[str]:
     for key, entry in site.node_defaults.items():
         if key not in handled_keys:
             yield (
-                f"{entry.where}: NodeName=DEFAULT sets {entry.name}={entry.value}, which cloud"
+                f"{entry.location}: NodeName=DEFAULT sets {entry.name}={entry.value}, which cloud"
                 " nodes would inherit; set it on the site's own NodeName lines instead"
             )
 
@@ -186,7 +188,7 @@ def _unequal_priority(site: SiteConf) -> Iterator[str]:
     tier, factor = site.priority_tier, site.priority_job_factor
     if entry is not None and tier != factor:
         yield (
-            f"{entry.where}: PartitionName=DEFAULT sets Priority={entry.value}, which cloud"
+            f"{entry.location}: PartitionName=DEFAULT sets Priority={entry.value}, which cloud"
             f" partitions would inherit; the default partition has PriorityTier={tier} and"
             f" PriorityJobFactor={factor}; write these two instead of Priority"
         )
@@ -200,6 +202,6 @@ def _node_count(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     our_count, own_count = sum(len(pool.nodes) for pool in pools), len(site.node_names)
     if our_count + own_count > max_count:
         yield (
-            f"{entry.where}: MaxNodeCount is {entry.value};"
+            f"{entry.location}: MaxNodeCount is {entry.value};"
             f" {own_count} own and {our_count} cloud nodes need {own_count + our_count}"
         )

@@ -23,7 +23,7 @@ def notices(site: SiteConf) -> Iterator[str]:
     for name, entry in entries:
         if entry and not any(inherited):
             yield (
-                f"{entry.where}: partition {default.names[0]} has {name}={entry.value}, cloud"
+                f"{entry.location}: partition {default.names[0]} has {name}={entry.value}, cloud"
                 " partitions have none: a job without --mem gets all memory of a cloud node, so"
                 f" each such job starts a machine of its own; set {name} for all partitions, in a"
                 " line of its own of slurm.conf or in PartitionName=DEFAULT"

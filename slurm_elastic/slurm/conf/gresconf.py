@@ -73,7 +73,7 @@ def lines_for_all(lines: Sequence[ConfLine]) -> Iterator[str]:
     for entry in (line.entries[0] for line in lines if not line.is_record):
         if entry.key == "name":
             yield (
-                f"{entry.where}: Name={entry.value} without NodeName holds for cloud nodes, too;"
+                f"{entry.location}: Name={entry.value} without NodeName holds for cloud nodes, too;"
                 " expected NodeName= with the site's own nodes before it"
             )
 
@@ -84,7 +84,7 @@ def _for_all(pool: PoolSettings, lines: Sequence[ConfLine]) -> Iterator[str]:
     for entry in (line.entries[0] for line in lines if not line.is_record):
         if entry.key == "name" and entry.value in kinds:
             yield (
-                f"{entry.where}: Name={entry.value} without NodeName holds for the nodes of pool"
+                f"{entry.location}: Name={entry.value} without NodeName holds for the nodes of pool"
                 f" {pool.name}, too; expected NodeName= with the site's own nodes before it"
             )
 

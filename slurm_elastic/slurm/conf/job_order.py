@@ -34,7 +34,7 @@ def _qos(site: SiteConf) -> Iterator[str]:
     if default is None or names[0] == names[1] or not _weighs(site, "PriorityWeightQOS"):
         return
     entry = default_entry or inherited
-    where = entry.where if entry else default.where
+    where = entry.location if entry else default.location
     default_qos, cloud_qos = (name or "none" for name in names)
     change = " and ".join(f"`sacctmgr modify qos {name} set priority=0`" for name in names if name)
     yield (

@@ -22,12 +22,12 @@ _COUNT = re.compile(r":\d+(?=,|$)")
 
 
 class Mention(Struct, frozen=True, kw_only=True):
-    """``holder`` (as ``partition sim``) names ``names`` at ``where`` (file and line, or "").
+    """``holder`` (as ``partition sim``) names ``names`` at ``location`` (file and line, or "").
 
     ``is_fatal``: slurmctld does not start once these nodes have left.
     """
 
-    where: str
+    location: str
     holder: str
     names: tuple[str, ...]
     is_fatal: bool = False
@@ -63,7 +63,7 @@ def partitions(site: SiteConf, things: NodesAndPartitions) -> Iterator[Mention]:
             names = _cloud_names(entry.value, things.nodes) if entry else ()
             if entry and names:
                 holder = f"{kind} {record.names[0]}"
-                yield Mention(where=entry.where, holder=holder, names=names, is_fatal=True)
+                yield Mention(location=entry.location, holder=holder, names=names, is_fatal=True)
 
 
 def suspend_exceptions(site: SiteConf, things: NodesAndPartitions) -> Iterator[Mention]:
@@ -72,7 +72,7 @@ def suspend_exceptions(site: SiteConf, things: NodesAndPartitions) -> Iterator[M
         entry = site.option(name)
         names = _cloud_names(_COUNT.sub("", entry.value), items) if entry else ()
         if entry and names:
-            yield Mention(where=entry.where, holder=name, names=names)
+            yield Mention(location=entry.location, holder=name, names=names)
 
 
 def kept_states(site: SiteConf) -> Iterator[str]:
@@ -80,7 +80,7 @@ def kept_states(site: SiteConf) -> Iterator[str]:
     entry = site.option("SuspendExcStates")
     if entry is not None and site.items("SuspendExcStates"):
         yield (
-            f"{entry.where}: SuspendExcStates is {entry.value}: Slurm does not power down cloud"
+            f"{entry.location}: SuspendExcStates is {entry.value}: Slurm does not power down cloud"
             " nodes in these states, and their machines cost money as long"
         )
 
@@ -90,19 +90,19 @@ def _down_nodes(site: SiteConf, things: NodesAndPartitions) -> Iterator[Mention]
     for head in heads:
         names = _cloud_names(head.value, things.nodes) if head.key == "downnodes" else ()
         if names:
-            yield Mention(where=head.where, holder="DownNodes", names=names)
+            yield Mention(location=head.location, holder="DownNodes", names=names)
 
 
 def _switches(switches: Sequence[ConfRecord], things: NodesAndPartitions) -> Iterator[Mention]:
     for switch in switches:
         names = _cloud_names(switch.get("nodes"), things.nodes)
         if names:
-            where = _place(switch.values.get("nodes"), switch.where)
-            yield Mention(where=where, holder=f"switch {switch.names[0]}", names=names)
+            where = _place(switch.values.get("nodes"), switch.location)
+            yield Mention(location=where, holder=f"switch {switch.names[0]}", names=names)
 
 
 def _place(entry: Entry | None, otherwise: str) -> str:
-    return entry.where if entry else otherwise
+    return entry.location if entry else otherwise
 
 
 def _reservations(
@@ -113,7 +113,7 @@ def _reservations(
         # When slurmctld starts, it replaces the node list of such a reservation.
         is_renewed = reservation.flags & {"ALL_NODES", "PART_NODES"}
         if names and not is_renewed:
-            yield Mention(where="", holder=f"reservation {reservation.name}", names=names)
+            yield Mention(location="", holder=f"reservation {reservation.name}", names=names)
 
 
 def _cloud_names(hostlist: str, cloud_names: frozenset[str]) -> tuple[str, ...]:

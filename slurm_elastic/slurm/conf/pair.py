@@ -26,15 +26,15 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
     if config.ha.directory is None:
         if len(heads) > 1:
             yield (
-                f"{heads[1].where}: slurm.conf names {len(heads)} controllers ({names}), and"
+                f"{heads[1].location}: slurm.conf names {len(heads)} controllers ({names}), and"
                 " ha.directory is not set: the services run on one of them; while another one is in"
                 f" control nothing is launched or ended ({_PAGE})"
             )
         return
     if len(heads) < 2:
         yield (
-            f"{heads[0].where if heads else site.path}: found SlurmctldHost {names}, expected two"
-            f" such lines, as ha.directory is set: no head would take over ({_PAGE})"
+            f"{heads[0].location if heads else site.path}: found SlurmctldHost {names}, expected"
+            f" two such lines, as ha.directory is set: no head would take over ({_PAGE})"
         )
         return
     needed, grace = takeover(timeout_of(site)), config.timings.grace

@@ -228,7 +228,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
     if config.join.wipe:
         epilog = site.option("Epilog")
         subject = (
-            f"{epilog.where}: the site's Epilog" if epilog else "slurm.conf has no Epilog: one"
+            f"{epilog.location}: the site's Epilog" if epilog else "slurm.conf has no Epilog: one"
         )
         yield (
             f"{subject} must run {fragment.WIPE} if the node has it, and exit with its status; this"
@@ -253,8 +253,8 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
     # slurmctld takes SlurmdTimeout=INFINITE for 65535 s.
     if timeout and not is_pinged(confvalues.number(timeout.value) or 0):
         yield (
-            f"{timeout.where}: SlurmdTimeout is {timeout.value}: slurmctld finds out late or never"
-            " that a node is silent, so the daemon relies on the clouds' lists alone"
+            f"{timeout.location}: SlurmdTimeout is {timeout.value}: slurmctld finds out late or"
+            " never that a node is silent, so the daemon relies on the clouds' lists alone"
         )
     if "cloud_dns" in site.items("SlurmctldParameters"):
         yield (
@@ -274,7 +274,7 @@ def shared_partitions(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     nodes = frozenset(node for pool in pools for node in pool.nodes)
     for place in mentions.partitions(site, NodesAndPartitions(nodes=nodes)):
         yield (
-            f"{place.where}: {place.holder} has cloud nodes ({place.listed}): its jobs get them"
+            f"{place.location}: {place.holder} has cloud nodes ({place.listed}): its jobs get them"
             " whatever `who` and `max_time` of their cloud say, and `conf uninstall` is refused"
             " while it has them"
         )
@@ -288,7 +288,7 @@ def _suspend_exceptions(config: Config, pools: Sequence[Pool], site: SiteConf) -
     )
     for place in mentions.suspend_exceptions(site, things):
         yield (
-            f"{place.where}: {place.holder} has {place.listed}: Slurm does not power down these"
+            f"{place.location}: {place.holder} has {place.listed}: Slurm does not power down these"
             " nodes, so their machines cost money until a person ends them; take them out"
         )
     yield from mentions.kept_states(site)

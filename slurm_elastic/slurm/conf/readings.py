@@ -26,7 +26,7 @@ def differences(site: SiteConf, shown: DryRun, *, has_topology_yaml: bool) -> It
     yield from _names("node", site.node_names, shown.nodes.keys(), _hidden(site))
     partitions = {name: record for record in site.partitions for name in record.names}
     yield from _names(
-        "partition", {n: r.where for n, r in partitions.items()}, shown.partitions.keys(), set()
+        "partition", {n: r.location for n, r in partitions.items()}, shown.partitions.keys(), set()
     )
     for name in sorted(partitions.keys() & shown.partitions.keys()):
         yield from _partition(site, name, partitions[name], shown.partitions[name])
@@ -50,7 +50,7 @@ def _options(site: SiteConf, config: Mapping[str, str], ignored: Set[str]) -> It
             continue
         our_value, slurm_value = our_reader(entry.value), slurm_reader(config[name])
         if our_value != slurm_value:
-            yield _sentence(entry.where, name, our_value, slurm_value)
+            yield _sentence(entry.location, name, our_value, slurm_value)
 
 
 def _names(
@@ -101,12 +101,12 @@ def _partition(
         pairs["Nodes"] = (names, _sorted(shown.get("Nodes", "").replace("(null)", "")))
     for field, (our_value, slurm_value) in pairs.items():
         if our_value != slurm_value:
-            where = _where(record.values.get(field.lower()), record.where)
+            where = _where(record.values.get(field.lower()), record.location)
             yield _sentence(where, f"{field} of partition {name}", our_value, slurm_value)
 
 
 def _where(entry: Entry | None, otherwise: str) -> str:
-    return entry.where if entry else otherwise
+    return entry.location if entry else otherwise
 
 
 def _minutes(record: ConfRecord, key: str) -> int | None:

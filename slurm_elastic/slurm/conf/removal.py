@@ -75,10 +75,10 @@ def _reservations(settings: SlurmSettings) -> Sequence[Reservation]:
 
 
 def _sentence(place: Mention) -> str:
-    prefix = f"{place.where}: " if place.where else ""
+    prefix = f"{place.location}: " if place.location else ""
     if place.is_fatal:
         effect = "slurmctld does not start with nodes that it does not know"
-    elif place.where:
+    elif place.location:
         effect = "slurmctld does not know them afterwards"
     else:
         effect = "slurmctld deletes a reservation with nodes that it does not know"

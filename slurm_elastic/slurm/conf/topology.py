@@ -31,7 +31,7 @@ def switches(lines: Sequence[ConfLine]) -> list[ConfRecord]:
     return [
         ConfRecord(
             names=(line.entries[0].value,),
-            where=line.entries[0].where,
+            location=line.entries[0].location,
             values={entry.key: entry for entry in line.entries[1:]},
         )
         for line in lines
@@ -129,7 +129,7 @@ def _root(tree: Sequence[ConfRecord], added: Sequence[str]) -> Iterator[Topology
     top = tops[0]
     if top.get("switches"):
         value = f"{top.get('switches')},{','.join(new)}"
-        yield TopologySwitch(name=top.names[0], children=value, replaces=top.where)
+        yield TopologySwitch(name=top.names[0], children=value, replaces=top.location)
     else:
         yield TopologySwitch(name="elastic-root", children=",".join((top.names[0], *new)))
 

@@ -56,7 +56,7 @@ def _switches(path: Path, topology: Mapping[str, yaml.Node]) -> Iterator[ConfRec
         values = {
             name: _entry(path, key, switch[key]) for key, name in _KEYS.items() if key in switch
         }
-        yield ConfRecord(names=(_text(switch, "switch"),), where=where, values=values)
+        yield ConfRecord(names=(_text(switch, "switch"),), location=where, values=values)
 
 
 def _entry(path: Path, key: str, node: yaml.Node) -> Entry:

@@ -96,7 +96,7 @@ def _addresses(conf: str) -> Iterator[Finding]:
     for entry in read(conf).options("SlurmctldHost"):
         name, _, in_brackets = entry.value.partition("(")
         address = in_brackets.rstrip(")") or name
-        subject = f"{entry.where}: SlurmctldHost {name}"
+        subject = f"{entry.location}: SlurmctldHost {name}"
         if address in host_by_address:
             finding_text = f"{address}, the address of {host_by_address[address]}, too"
             expected = "an address of its own: else no machine reaches it after it took over"

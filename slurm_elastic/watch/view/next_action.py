@@ -151,7 +151,10 @@ class Outlook:
             return "orphan: Slurm has no such node; will be deleted"
         power_phase = phase(node)
         if power_phase is Phase.UP and (illness := ill(node, self._terms)) is not None:
-            return f"Slurm took it out of service ({illness.words}): another machine replaces it"
+            return (
+                f"Slurm took it out of service ({illness.slurm_reason}):"
+                " another machine replaces it"
+            )
         if is_rebooting(node) or is_down(node):
             return _given_up(node)
         if power_phase is Phase.POWERED_DOWN:
