@@ -146,43 +146,43 @@ class Recorder:
             LedgerCall.OBSERVE, lambda now: self.ledger.machines.observe("aws", listed, now - ago)
         )
 
-    def registered(self, *ids: str) -> None:
+    def record_registration(self, *ids: str) -> None:
         self.make(
             LedgerCall.REGISTERED,
             lambda now: self.ledger.machines.record_registration("aws", ids, now),
         )
 
-    def suspending(self, *ids: str) -> None:
+    def record_ending(self, *ids: str) -> None:
         cause = Quoted(text="idle")
         self.make(
             LedgerCall.SUSPENDING,
             lambda now: self.ledger.machines.record_ending("aws", ids, cause, now),
         )
 
-    def ended(self, *ids: str) -> None:
+    def record_end(self, *ids: str) -> None:
         cause = Quoted(text="gone")
         self.make(
             LedgerCall.ENDED, lambda now: self.ledger.machines.record_end("aws", ids, cause, now)
         )
 
-    def stopping(self, *ids: str) -> None:
+    def record_stopping(self, *ids: str) -> None:
         cause = Quoted(text="kept")
         self.make(
             LedgerCall.STOPPING,
             lambda now: self.ledger.stops.record_stopping("aws", ids, cause, now),
         )
 
-    def failed(self, *ids: str) -> None:
+    def record_stop_failure(self, *ids: str) -> None:
         cause = Quoted(text="cannot be stopped")
         self.make(
             LedgerCall.FAILED, lambda _: self.ledger.stops.record_stop_failure("aws", ids, cause)
         )
 
-    def done(self, *ids: str) -> None:
+    def record_stopped(self, *ids: str) -> None:
         prices = dict.fromkeys(ids, DISK)
         self.make(LedgerCall.DONE, lambda now: self.ledger.stops.record_stopped("aws", prices, now))
 
-    def start(self, id_: str) -> None:
+    def record_start(self, id_: str) -> None:
         machine = self.machines().get(id_)
         if machine is None:
             return
@@ -194,21 +194,21 @@ class Recorder:
         )  # fmt: skip
         self.make(LedgerCall.START, lambda now: self.ledger.stops.record_start(row, machine, now))
 
-    def start_refused(self, id_: str) -> None:
+    def record_start_refusal(self, id_: str) -> None:
         cause = Quoted(text="no room")
         self.make(
             LedgerCall.START_REFUSED,
             lambda now: self.ledger.stops.record_start_refusal("aws", id_, DISK, cause, now),
         )
 
-    def end(self, *ids: str) -> None:
+    def record_ending_of_stopped(self, *ids: str) -> None:
         cause = Quoted(text="too old")
         self.make(
             LedgerCall.END,
             lambda now: self.ledger.stops.record_ending_of_stopped("aws", ids, cause, now),
         )
 
-    def runs_again(self, id_: str) -> None:
+    def record_running(self, id_: str) -> None:
         one = self.known(id_, InstanceState.RUNNING)
         self.make(LedgerCall.RUNS_AGAIN, lambda now: self.ledger.stops.record_running(one, now))
 
@@ -250,43 +250,43 @@ class AnyCalls(RuleBasedStateMachine):
 
     @rule(ids=SOME)
     def registered(self, ids: list[str]) -> None:
-        self.made.registered(*ids)
+        self.made.record_registration(*ids)
 
     @rule(ids=SOME)
     def suspending(self, ids: list[str]) -> None:
-        self.made.suspending(*ids)
+        self.made.record_ending(*ids)
 
     @rule(ids=SOME)
     def ended(self, ids: list[str]) -> None:
-        self.made.ended(*ids)
+        self.made.record_end(*ids)
 
     @rule(ids=SOME)
     def stopping(self, ids: list[str]) -> None:
-        self.made.stopping(*ids)
+        self.made.record_stopping(*ids)
 
     @rule(ids=SOME)
     def failed(self, ids: list[str]) -> None:
-        self.made.failed(*ids)
+        self.made.record_stop_failure(*ids)
 
     @rule(ids=SOME)
     def done(self, ids: list[str]) -> None:
-        self.made.done(*ids)
+        self.made.record_stopped(*ids)
 
     @rule(id_=st.sampled_from(IDS))
     def start(self, id_: str) -> None:
-        self.made.start(id_)
+        self.made.record_start(id_)
 
     @rule(id_=st.sampled_from(IDS))
     def start_refused(self, id_: str) -> None:
-        self.made.start_refused(id_)
+        self.made.record_start_refusal(id_)
 
     @rule(ids=SOME)
     def end(self, ids: list[str]) -> None:
-        self.made.end(*ids)
+        self.made.record_ending_of_stopped(*ids)
 
     @rule(id_=st.sampled_from(IDS))
     def runs_again(self, id_: str) -> None:
-        self.made.runs_again(id_)
+        self.made.record_running(id_)
 
 
 TestAnyCalls = AnyCalls.TestCase
@@ -308,17 +308,17 @@ def reach(made: Recorder, state: StateType, back_to: StateType) -> None:
     one = IDS[0]
     if state in (Lost, Ended):
         reach(made, back_to, back_to)
-        made.ended(one)
+        made.record_end(one)
         return
     made.launched(one)
     if state is Serving:
-        made.registered(one)
+        made.record_registration(one)
     elif state is Ending:
-        made.suspending(one)
+        made.record_ending(one)
     elif state in (Stopping, Stopped):
-        made.stopping(one)
+        made.record_stopping(one)
         if state is Stopped:
-            made.done(one)
+            made.record_stopped(one)
 
 
 def follow(made: Recorder, row: Transition, before: StateType | None) -> None:
