@@ -279,7 +279,7 @@ def test_it_tells_of_a_job_that_has_ended_and_closes_all_that_it_has(
     class Part:
         def __init__(self, worker: Worker) -> None:
             self.name = f"part {worker.name}"
-            self.looks = SiteTask(world.site, worker, self.look, self.name, period=1.0)
+            self.task = SiteTask(world.site, worker, self.look, self.name, period=1.0)
 
         def look(self) -> None:
             looked.append(self.name)
