@@ -47,15 +47,14 @@ T = TypeVar("T")
 class ServerBounds(Struct, frozen=True, kw_only=True):
     """Bounds of a server.
 
-    ``max_clients``: connections at once. ``max_per_user``: connections of one user
-    (``CountedUsers``). Trusted users have ``reserved_places`` more places. ``max_line_bytes``:
-    bytes of a request, its newline included. ``backlog``: connections that wait to be accepted.
-    ``rest_factor``: after each round the server sleeps this many times the processor time that the
-    round took.
+    ``max_clients``: connections at once. ``per_user``: connections of one user (``CountedUsers``).
+    Trusted users have ``reserved_places`` more. ``max_line_bytes``: bytes of a request with its
+    newline. ``backlog``: connections that wait to be accepted. ``rest_factor``: after each round
+    the server sleeps this many times the processor time that the round took.
     """
 
     max_clients: int
-    max_per_user: int | None = None
+    per_user: int | None = None
     reserved_places: int = 0
     max_line_bytes: int = 64 << 10
     backlog: int = 256
@@ -156,9 +155,8 @@ class Server(ABC):
     """A server at ``place``: a path (with ``mode`` and ``owner``, a uid) or an address and a port
     (0: any).
 
-    ``busy_message`` is sent to a client for whom there is no place, ``parting_message`` to all
-    clients at the end. Other threads may call only ``start``, ``call``, ``end``, ``wait`` and
-    ``close``.
+    ``busy_message`` is sent to a client without a place, ``parting_message`` to all at the end.
+    Other threads may call only ``start``, ``call``, ``end``, ``wait`` and ``close``.
     """
 
     busy_message = b""
@@ -320,7 +318,7 @@ class Server(ABC):
             refusal = self.refusal(peer)
             if not refusal and self._has_room(peer.uid, trusted=trusted):
                 client = ServerClient(link, peer, self.bounds.max_line_bytes, trusted=trusted)
-                if self.bounds.max_per_user and not trusted:
+                if self.bounds.per_user and not trusted:
                     client.user = self._users.cached(peer.uid)
                 self.clients[client] = task = self._loop.create_task(self._attend(client))
                 task.add_done_callback(lambda _: self._remove(client))
@@ -334,10 +332,7 @@ class Server(ABC):
         if trusted:
             return len(self.clients) < bounds.max_clients + bounds.reserved_places
         untrusted = [client for client in self.clients if not client.trusted]
-        if (
-            bounds.max_per_user
-            and self._places_of(uid, self._users.cached(uid)) >= bounds.max_per_user
-        ):
+        if bounds.per_user and self._places_of(uid, self._users.cached(uid)) >= bounds.per_user:
             return False
         return len(untrusted) < bounds.max_clients or self._send_silent_away(untrusted)
 
@@ -370,9 +365,7 @@ class Server(ABC):
                 client.user = await self._lookups.call(self._users.look_up, uid)
         except TimeoutError:  # a directory server is silent: the client must gain no places by that
             client.user = NO_ACCOUNT
-        if self._places_of(uid, client.user) <= (
-            self.bounds.max_per_user or self.bounds.max_clients
-        ):
+        if self._places_of(uid, client.user) <= (self.bounds.per_user or self.bounds.max_clients):
             return True
         client.push(self.busy_message)
         return False

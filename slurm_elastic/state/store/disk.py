@@ -41,9 +41,7 @@ from slurm_elastic.state.store.view import Filler, Schema, transaction
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 16 << 20
-"""Bytes of lines after which a new segment begins, plus BYTES_PER_FIRST_ROW for each of its first
-rows.
-"""
+"""A new segment begins after so many bytes of lines, plus BYTES_PER_FIRST_ROW per first row."""
 BYTES_PER_FIRST_ROW = 1000
 CLOSED: Identity = (-1, -1)
 """The identity of no file."""
@@ -52,19 +50,14 @@ CLOSED: Identity = (-1, -1)
 class Disk:
     """``begins``: whether to create missing files. sqlite3.Error passes through, JournalError among
     them. ``changed``: whether the rows of the view may have changed since the owner reset it.
-    ``lock_timeout_s``: seconds to wait for other processes.
+    ``timeout_s``: seconds to wait for other processes.
     """
 
     def __init__(
-        self,
-        path: Path,
-        schema: Schema,
-        *,
-        begins: bool = True,
-        lock_timeout_s: float | None = None,
+        self, path: Path, schema: Schema, *, begins: bool = True, timeout_s: float | None = None
     ) -> None:
         self.path, self.schema, self.begins = path, schema, begins
-        self.lock_timeout_s = view.BUSY_TIMEOUT if lock_timeout_s is None else lock_timeout_s
+        self.timeout_s = view.BUSY_TIMEOUT if timeout_s is None else timeout_s
         self.journal = journal_of(path)
         self.position = Position()
         self.changed: bool
@@ -103,7 +96,7 @@ class Disk:
         try:
             if torn or not self._is_sound():
                 self._anew(taken=begins)
-            self._take(view.open_writer(self.path, self.lock_timeout_s))
+            self._take(view.open_writer(self.path, self.timeout_s))
         except sqlite3.DatabaseError as error:
             if kind_of(error) is TroubleKind.CORRUPT:
                 aside = set_aside(self.path, time.time())
@@ -113,7 +106,7 @@ class Disk:
             elif getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_IOERR:
                 raise  # and where -wal went under another process the file is made anew
             self._anew(taken=begins)
-            self._take(view.open_writer(self.path, self.lock_timeout_s))
+            self._take(view.open_writer(self.path, self.timeout_s))
         self.position = self.journal.applied().position
         try:
             self._take_in()
@@ -227,7 +220,7 @@ class Disk:
             return
         with contextlib.ExitStack() as stack:
             with JournalError.of_system():  # and not what the caller meets meanwhile
-                stack.enter_context(self.journal.locked(self.lock_timeout_s))
+                stack.enter_context(self.journal.locked(self.timeout_s))
                 self._catch_up()
             self._alone = True
             try:
@@ -333,7 +326,7 @@ class Disk:
         ):
             with self._turn_of(lock):  # the view that is there then is this journal's
                 start = self.position
-                reader = view.connect(self.path, "ro", self.lock_timeout_s)
+                reader = view.connect(self.path, "ro", self.timeout_s)
                 opened.callback(reader.close)
                 reader.execute("begin")
                 head = view.begin_of(reader, self.schema)
@@ -368,7 +361,7 @@ class Disk:
 
     def begin_anew(self, now: float) -> None:
         """Begin a segment with the view's rows, after lines of the journal were damaged or lost."""
-        with JournalError.of_system(), self.journal.locked(self.lock_timeout_s):
+        with JournalError.of_system(), self.journal.locked(self.timeout_s):
             self._take_in_others()
             self._begin_of_view(now)
             if identity(self.path) != self.identity:
@@ -383,7 +376,7 @@ class Disk:
         """Apply the lines of other processes, as far as their files exist."""
         applied = self.journal.applied()
         if applied.view == identity(self.path) != self.identity:
-            self._take(view.open_writer(self.path, self.lock_timeout_s))
+            self._take(view.open_writer(self.path, self.timeout_s))
         if applied.view == self.identity:
             self.position = applied.position
         with contextlib.suppress(LostFileError):
@@ -442,7 +435,7 @@ class Elsewhere:
             self._again = time.monotonic() + self.RETRY_AFTER_S
             self.close()
             self._disk = Disk(
-                self._path, self._schema, begins=begins, lock_timeout_s=self.LOCK_TIMEOUT_S
+                self._path, self._schema, begins=begins, timeout_s=self.LOCK_TIMEOUT_S
             )
             self._disk.begins = False
             self._again = float("-inf")

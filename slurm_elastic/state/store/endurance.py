@@ -223,13 +223,13 @@ class Refuge:
     def _opened(self, patience: float) -> Disk:
         earlier = identity(self._path)
         try:
-            disk = Disk(self._path, self._schema, lock_timeout_s=patience)
+            disk = Disk(self._path, self._schema, timeout_s=patience)
         except sqlite3.DatabaseError as error:
             if kind_of(error) is not TroubleKind.CORRUPT:
                 raise
             self._without_damage(earlier)
-            disk = Disk(self._path, self._schema, lock_timeout_s=patience)
-        disk.lock_timeout_s = view.BUSY_TIMEOUT
+            disk = Disk(self._path, self._schema, timeout_s=patience)
+        disk.timeout_s = view.BUSY_TIMEOUT
         _wait_for(disk.db, view.BUSY_TIMEOUT)
         return disk
 

@@ -288,9 +288,7 @@ class Store:
         """The id that the view gives the next row of a ``numbered`` table in the open transaction.
         It derives from the number of the journal's line, so a rebuilt view has the same ids.
         """
-        rows = sum(
-            len(fact.rows) for fact in self._facts if fact.put in self._schema.numbered_tables
-        )
+        rows = sum(len(f.rows) for f in self._facts if f.put in self._schema.numbered_tables)
         return view.first_id(self._line) + rows
 
     def execute(self, changes: str | None, sql: str, *values: object) -> None:

@@ -71,7 +71,7 @@ class Schema(Struct, frozen=True, kw_only=True):
 
 
 def begin_counts_anew(db: sqlite3.Connection, schema: Schema) -> None:
-    """Set the columns ``begun_anew`` of all rows to the values that they begin with."""
+    """Set the ``reset_columns`` of all rows to the values that they begin with."""
     with transaction(db):
         for table, values in schema.reset_columns.items():
             columns = ", ".join(f"{name} = ?" for name in values)
@@ -290,9 +290,7 @@ def least(db: sqlite3.Connection, schema: Schema) -> int:
     """The number that the last line has at least: none is said twice, and rows of later ones are to
     have ids above all that there are.
     """
-    tops = [
-        db.execute(f"select max(id) from {table}").fetchone()[0] for table in schema.numbered_tables
-    ]
+    tops = [db.execute(f"select max(id) from {t}").fetchone()[0] for t in schema.numbered_tables]
     least = max((top >> _NUMBERED for top in tops if top is not None), default=0)
     return max(number_of(db), int(least))
 
@@ -336,7 +334,7 @@ def row_like(
 def copied(
     source: sqlite3.Connection, target: sqlite3.Connection, schema: Schema, since: float
 ) -> None:
-    """Copy the rows ``recent`` of all tables to an empty view."""
+    """Copy the ``recent_rows`` of all tables to an empty view."""
     with transaction(target):
         for table, columns in columns_of(schema).items():
             where = schema.recent_rows.get(table, "")

@@ -34,7 +34,7 @@ class DoorLimits(ServerBounds, frozen=True, kw_only=True):
     """
 
     max_clients: int = 64
-    max_per_user: int = 4
+    per_user: int = 4
     reserved_places: int = 8
     rest_factor: float = 3.0
     max_unread_bytes: int = 128 << 20

@@ -404,7 +404,7 @@ def test_no_view_is_made_of_a_segment_whose_name_is_not_on_the_disk(
 
 
 def test_a_turn_inside_another_one_lets_nobody_in_at_its_end(path: Path) -> None:
-    with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES, lock_timeout_s=0.0)) as other:
+    with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES, timeout_s=0.0)) as other:
         with one.turn():
             one.put([[put("a", 1)]], lambda: 1.0)
             with pytest.raises(sqlite3.Error, match="lock"):
@@ -701,7 +701,7 @@ def test_who_has_the_turn_for_too_long_is_named(
         one.journal.locked(0.0),
         pytest.raises(sqlite3.Error, match=r"lock.*notes\.applied"),
     ):
-        Disk(path, NOTES, lock_timeout_s=0.05)
+        Disk(path, NOTES, timeout_s=0.05)
     assert waited
     assert max(waited) <= 0.05, "no longer at a time than one is to wait at all"
 

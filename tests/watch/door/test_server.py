@@ -163,12 +163,12 @@ def doors() -> int:
 def test_the_bounds_are_as_the_manual_says() -> None:
     """docs/access.md."""
     bounds = DoorLimits()
-    assert (bounds.max_clients, bounds.max_per_user, bounds.request_timeout_s) == (64, 4, 5.0)
+    assert (bounds.max_clients, bounds.per_user, bounds.request_timeout_s) == (64, 4, 5.0)
     assert (bounds.max_line_bytes, bounds.rest_factor) == (64 << 10, 3.0)
 
 
 def test_one_user_has_so_many_places_and_the_next_one_is_told(tmp_path: Path) -> None:
-    with serving(tmp_path, bounds=DoorLimits(max_per_user=2), trusts=nobody) as path:
+    with serving(tmp_path, bounds=DoorLimits(per_user=2), trusts=nobody) as path:
         idle = [connect(path), connect(path)]
         assert b"ask again in a moment" in ask(path, b"x")
         idle.pop().close()
