@@ -179,10 +179,10 @@ def test_so_many_are_served_at_once_and_a_place_is_given_back(path: Path) -> Non
 
 
 def test_of_one_user_so_many_and_more_for_who_is_trusted(path: Path) -> None:
-    with serving(Echo(path, max_per_user=1)), connect(path) as first:
+    with serving(Echo(path, per_user=1)), connect(path) as first:
         assert said(first, b"x\n") == b"x\n"
         assert said(connect(path)) == b"busy\n"
-    with serving(Echo(path, max_clients=1, max_per_user=1, reserved_places=1, trusted=(ME,))):
+    with serving(Echo(path, max_clients=1, per_user=1, reserved_places=1, trusted=(ME,))):
         links = [connect(path), connect(path)]
         assert [said(link, b"x\n") for link in links] == [b"x\n", b"x\n"]
         assert said(connect(path)) == b"busy\n"
@@ -192,7 +192,7 @@ def test_a_directory_server_that_hangs_gives_nobody_more_places(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LOOKUP_TIMEOUT_S", 0.1)
-    with serving(Echo(path, max_per_user=1)) as one:
+    with serving(Echo(path, per_user=1)) as one:
         one._users._has_account = lambda _uid: one.go_on.wait(SECONDS)
         with connect(path) as first:
             assert said(first, b"x\n") == b"x\n"

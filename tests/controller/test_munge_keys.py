@@ -536,7 +536,7 @@ class Shell:
     def __init__(self, code: int = 0, said: bytes = b"", *, hangs: bool = False) -> None:
         self.commands: list[tuple[str, float]] = []
         self.sent, self.ended = b"", False
-        self.why, self.closed = "", False
+        self.failure, self.closed = "", False
         self._code, self._said, self._hangs = code, said, hangs
         self.channel = self
 
