@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from benchmarks.report import Report, Row, bounded, compared, holds, noted, report
 from benchmarks.traces import history
+from slurm_elastic.policies.launch.habits import Habits, RequestedJob
 from slurm_elastic.simulate import easy, start_forecast, swf
-from slurm_elastic.simulate.habits import Habits, RequestedJob
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.start_forecast import Present, RunningJob, quantile
 

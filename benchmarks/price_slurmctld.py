@@ -19,13 +19,14 @@ from msgspec.structs import replace
 from benchmarks.price import Forecast
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.habits import Habits, RequestedJob
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
 from slurm_elastic.simulate import start_forecast
-from slurm_elastic.simulate.habits import Habits, RequestedJob
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.slurm.client.sbatch_test_only import ask_sbatch
-from slurm_elastic.watch.door.pricing import Moment, present_of
+from slurm_elastic.watch.door.forecasts import present_of
+from slurm_elastic.watch.door.pricing import Moment
 from slurm_elastic.watch.door.questions import PriceAsk
 
 NODES, CPUS = 3, 2

@@ -214,3 +214,16 @@ def test_the_sweeper_can_remove_with_what_its_unit_leaves_it(tmp_path: Path) -> 
         os.chown(path, 2, 2)
     assert confined("slurm-elastic-ckpt-sweep.service", "rm", "-r", str(place)).stderr == ""
     assert not place.exists()
+
+
+@pytest.mark.parametrize("service", ["daemon", "ckptman", "watchdog", "hub"])
+def test_a_service_has_no_simulator_in_its_process(service: str) -> None:
+    """A question for a price runs it in the bounded process, which imports it by name."""
+    code = (
+        f"import sys, slurm_elastic.cli.{service}\n"
+        "print([m for m in sys.modules if m.startswith('slurm_elastic.simulate')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ETC.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

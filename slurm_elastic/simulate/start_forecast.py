@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.policies.launch.habits import Habits, RequestedJob
 from slurm_elastic.simulate import easy
-from slurm_elastic.simulate.habits import Habits, RequestedJob
 from slurm_elastic.simulate.jobs import Job, Jobs
 
 FUTURES = 40

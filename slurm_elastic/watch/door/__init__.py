@@ -2,4 +2,5 @@
 
 ``records`` reads the files, ``visibility`` decides which parts a user may see, ``server`` and
 ``client`` are the ends of a unix socket, ``bounded_process`` runs long work in another process.
+Only that process imports ``forecasts`` and the simulator.
 """

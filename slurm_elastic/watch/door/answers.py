@@ -20,7 +20,7 @@ from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.simulate.habits import Habits
+from slurm_elastic.policies.launch.habits import Habits
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.state.heartbeat import read_mark, trouble_text
 from slurm_elastic.watch.door.bounded_process import run_bounded

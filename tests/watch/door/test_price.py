@@ -15,7 +15,7 @@ from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.simulate.habits import Habits
+from slurm_elastic.policies.launch.habits import Habits
 from slurm_elastic.watch.door import bounded_process
 from slurm_elastic.watch.door.answers import DoorAnswers, Refreshed
 from slurm_elastic.watch.door.pricing import Moment, habits_of, prices_of
