@@ -14,7 +14,7 @@ from typing import ClassVar
 from slurm_elastic.base.errors import ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.model.causes import as_cause
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -71,7 +71,7 @@ class BufferedRecorder:
             correlation=correlation,
             kind=kind,
             subjects=subject_list,
-            cause=as_cause(reason),
+            cause=Quoted(text=reason),
         )
         with self._lock:
             self._decisions.append(decision)

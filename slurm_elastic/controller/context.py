@@ -27,7 +27,7 @@ from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.job_starts import JobStarts
 from slurm_elastic.controller.requeues import ExpectedRequeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
-from slurm_elastic.model.causes import AnyCause, as_cause
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import NeverTogether
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
@@ -227,13 +227,11 @@ class Site:
         correlation: str,
         kind: str,
         subjects: Iterable[str],
-        reason: AnyCause | str,
+        cause: AnyCause,
         detail: dict[str, object] | None = None,
     ) -> None:
-        """Record one decision for ``explain``. A ``reason`` that is a sentence becomes a quoted
-        cause; only a text of Slurm, a cloud or a plug-in should be one.
-        """
-        self.recorder.record(correlation, kind, subjects, as_cause(reason), detail)
+        """Record one decision for ``explain``."""
+        self.recorder.record(correlation, kind, subjects, cause, detail)
 
 
 def _slurmctld_looks_names_up(config: Config, slurm: Slurm) -> bool:

@@ -34,7 +34,7 @@ from slurm_elastic.features.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.features.purchase_guard import PurchaseGuard
-from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.holds import MayStart, NoPoliciesLeft, PoliciesStartIt, UpOrComing
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.growth.capacity import OwnGrowth
@@ -182,7 +182,7 @@ class Autoscaler(Part):
         started_nodes: list[str] = []
         placed = {node for _, plan in dealt for start in plan.starts for node in start.nodes}
         for now, plan in dealt:
-            reason = "; ".join(reasons(now, plan))
+            reason = Quoted(text="; ".join(reasons(now, plan)))
             nodes = _chosen(group, plan, {*started_nodes, *placed})
             started_nodes += nodes
             self.charge(now, nodes, payer_of)
@@ -212,12 +212,12 @@ class Autoscaler(Part):
         self._site.ledger.books.record_payers(dict.fromkeys(nodes, payer_shares), self._site.now())
 
     def tell_jobs(
-        self, group: str, queue: Sequence[PendingJob], reason: str, *, has_starts: bool
+        self, group: str, queue: Sequence[PendingJob], reason: Quoted, *, has_starts: bool
     ) -> None:
         """Record for each waiting job once why it waits. If ``has_starts``, record it again,
         because machines are started.
         """
-        if not reason:
+        if not reason.text:
             return
         reasons = self._reasons[group]
         waiting = (job.id for job in queue if reasons.is_news(job.id) or has_starts)

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.job_changes import change_pending
+from slurm_elastic.model.causes.composed import JobSetAside
+from slurm_elastic.model.causes.stops import PayerMaySpend
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.memory import Deferral
 from slurm_elastic.model.slurm import SlurmJob
@@ -86,14 +88,10 @@ def _defer(
         site.ledger.deferred.defer(
             [_deferral(rows.get(j.id), j, other_partitions, limit, now) for j in same_list_jobs]
         )
-        effect = (
-            f"it may start in {', '.join(other_partitions)}"
-            if other_partitions
-            else "it begins then"
-        )
         subjects = [job_subject(job.id) for job in same_list_jobs]
-        site.record(CORRELATION, "set-aside", subjects, f"{limit.reason}; {effect}")
-        log.info("set aside jobs=%s reason=%s", [job.label for job in same_list_jobs], limit.reason)
+        cause = JobSetAside(limit=limit.cause, partitions=other_partitions)
+        site.record(CORRELATION, "set-aside", subjects, cause)
+        log.info("set aside jobs=%s reason=%s", [job.label for job in same_list_jobs], limit.cause)
         if other_partitions:
             _narrow(site, same_list_jobs, rows, other_partitions, limit, now)
         else:
@@ -173,6 +171,6 @@ def _restore(site: Site, queued_rows: Sequence[tuple[Deferral, SlurmJob]], now: 
     jobs = [job for _, job in pending if job.id not in refused]
     if jobs:
         site.ledger.deferred.forget([job.id for job in jobs])
-        reason = "its account and user may start new machines again"
-        site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], reason)
-        log.info("let back jobs=%s reason=%s", [job.label for job in jobs], reason)
+        cause = PayerMaySpend()
+        site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], cause)
+        log.info("let back jobs=%s reason=%s", [job.label for job in jobs], cause)

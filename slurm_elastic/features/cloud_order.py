@@ -54,11 +54,11 @@ def join(site: Site) -> Extensions | None:
 
 
 class CloudOrder(Part):
-    """``looks``: the periodic task that the daemon runs."""
+    """``task``: the periodic task that the daemon runs."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
-        self.looks = SiteTask(
+        self.task = SiteTask(
             site, worker, self.look, "cloud order", period=PERIOD_S, pace=PAUSE_PER_DURATION
         )
         self._orders: dict[int, tuple[str, ...]] = {}

@@ -19,6 +19,16 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import power_down_and_requeue
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.departures import (
+    AllLeft,
+    JobsRedirected,
+    KeptByPerson,
+    LeavesAfterJob,
+    MoveNotBegun,
+    PartitionRefused,
+    StartsOver,
+)
 from slurm_elastic.model.causes.stops import ByOrder
 from slurm_elastic.model.directive import MAINTENANCE, OPERATORS, Departure, Directive, describe
 from slurm_elastic.model.slurm import SlurmJob
@@ -95,9 +105,7 @@ class Departures:
                 describe(directive, site.now()),
             )
         if step.kept:
-            self._record_once(
-                directive, "kept", step.kept, "a person has drained it: its machine stays"
-            )
+            self._record_once(directive, "kept", step.kept, KeptByPerson())
         if step.give_up:
             power_down_and_requeue(
                 site, step.give_up, view, _cause(directive, site.now()), OPERATORS
@@ -108,21 +116,17 @@ class Departures:
     def _finish(self, directive: Directive, departure: Departure) -> None:
         if departure.ends_when_done:
             self._site.ledger.directives.end(directive.number)
-        self._record_once(
-            directive,
-            "departed",
-            departure.nodes,
-            f"all have left: {describe(directive, self._site.now())}",
-        )
+        cause = AllLeft(number=directive.number, order_text=describe(directive, self._site.now()))
+        self._record_once(directive, "departed", departure.nodes, cause)
 
     def _record_once(
-        self, directive: Directive, kind: str, subjects: Sequence[str], reason: str
+        self, directive: Directive, kind: str, subjects: Sequence[str], cause: AnyCause
     ) -> None:
         """Record and log an event once for each subject."""
         unreported = [s for s in subjects if self._recorded.is_news((directive.number, kind, s))]
         if unreported:
-            self._site.record(OPERATORS, kind, unreported, reason)
-            log.info("%s subjects=%s reason=%s", kind, ",".join(unreported), reason)
+            self._site.record(OPERATORS, kind, unreported, cause)
+            log.info("%s subjects=%s reason=%s", kind, ",".join(unreported), cause)
 
     def _notify_and_move(self, directive: Directive, step: NextStep) -> None:
         """Give ckptman a notice for each node once, and look after the jobs on the nodes."""
@@ -157,31 +161,26 @@ class Departures:
         if "RUNNING" not in job.states:
             return
         if not job.batch or not job.requeue:
-            reason = "is no batch job" if not job.batch else "must not be requeued"
             self._record_once(
-                directive, "waited-for", subject, f"it {reason}: its machine leaves after it"
+                directive, "waited-for", subject, LeavesAfterJob(is_batch=bool(job.batch))
             )
             return
         move = None if moves is None else moves.get((job.id, job.restarts))
         if moves is not None and move is None:
             noticed_at = min(self._noticed.get((directive.number, n), site.now()) for n in nodes)
             if site.now() - noticed_at > MAX_SILENCE_S:
-                reason = "slurm-elastic-ckptman has not begun to move it; does it run?"
-                self._record_once(directive, "not-moved", subject, reason)
+                self._record_once(directive, "not-moved", subject, MoveNotBegun())
             return
         if move is not None and not move.is_hopeless:
             return
         site.requeues.expect(job, site.monotonic(), frozenset(nodes))
         site.slurm.requeue(job.id)
-        reason = (
-            move.note if move is not None else "no checkpoint method is at work on this cluster"
+        cause = StartsOver(
+            number=directive.number,
+            order_text=describe(directive, site.now()),
+            obstacle=move.note if move is not None else "",
         )
-        site.record(
-            OPERATORS,
-            "requeued",
-            (*subject, *nodes),
-            f"it starts over ({reason}): {describe(directive, site.now())}",
-        )
+        site.record(OPERATORS, "requeued", (*subject, *nodes), cause)
 
     def _moves(self) -> dict[tuple[int, int], Migration] | None:
         """Return the open moves by job and attempt; None if ckptman never ran on this cluster."""
@@ -209,12 +208,15 @@ class Departures:
             except SlurmError as error:
                 if error.unanswered:
                     raise
-                self._record_once(
-                    directive, "not-redirected", subjects, f"{target} refuses it: {error}"
-                )
+                refusal = PartitionRefused(partition=target, error=str(error))
+                self._record_once(directive, "not-redirected", subjects, refusal)
                 continue
-            reason = f"it may start in {', '.join(partitions)}: {describe(directive, site.now())}"
-            site.record(OPERATORS, "redirected", subjects, reason)
+            cause = JobsRedirected(
+                partitions=tuple(partitions),
+                number=directive.number,
+                order_text=describe(directive, site.now()),
+            )
+            site.record(OPERATORS, "redirected", subjects, cause)
 
 
 def _cause(directive: Directive, now: float) -> ByOrder:

@@ -32,6 +32,7 @@ from slurm_elastic.features.ssh_file import (
     push,
     read_private_key,
 )
+from slurm_elastic.model.causes.joining import RegisteredWithSecret, SecretBrought
 from slurm_elastic.model.causes.pool_failures import KeyNotBrought
 from slurm_elastic.model.memory import generation_time
 from slurm_elastic.model.protocols import Console
@@ -152,8 +153,8 @@ class MungeKeys(Part):
             "%s: the node has registered id=%s node=%s last=%s",
             self._secret_name, instance.id, instance.node, last_failure,
         )  # fmt: skip
-        reason = f"{instance.id}: its node has registered; the last try failed: {last_failure}"
-        self._site.record(CORRELATION, "key-brought", (instance.node,), reason)
+        cause = RegisteredWithSecret(machine=instance.id, last_failure=str(last_failure))
+        self._site.record(CORRELATION, "key-brought", (instance.node,), cause)
 
     def _collect(self, clock: float) -> None:
         for name, future in list(self._running.items()):
@@ -193,9 +194,8 @@ class MungeKeys(Part):
             instance.node,
             instance.address,
         )
-        self._site.record(
-            CORRELATION, "key-brought", (instance.node,), f"{instance.id} at {instance.address}"
-        )
+        cause = SecretBrought(machine=instance.id, address=target.address)
+        self._site.record(CORRELATION, "key-brought", (instance.node,), cause)
         return True
 
     def _keys_of(self, machine: Machine) -> Sequence[HostKey]:

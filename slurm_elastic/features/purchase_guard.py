@@ -14,6 +14,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.features.covered_jobs import counted_id
 from slurm_elastic.features.pool_nodes import Observation, PoolNodes
 from slurm_elastic.features.waiting_jobs import pending
+from slurm_elastic.model.causes.purchases import NeverUsed
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.growth.scaling import PendingJob
@@ -87,11 +88,10 @@ class PurchaseGuard:
             self._report(after, rows)
 
     def _report(self, purchase: Purchase, rows: Sequence[UnhelpedJob]) -> None:
-        nodes = compress(purchase.unused)
-        text = f"{nodes} came up and no job used it; growth does not count these jobs for a time"
+        cause = NeverUsed(nodes=tuple(sorted(purchase.unused)))
         jobs = tuple(f"job:{row.job}" for row in rows)
-        self._site.record(CORRELATION, "unhelped", (*jobs, *sorted(purchase.unused)), text)
-        log.warning("jobs=%s nodes=%s reason=%s", ",".join(jobs), nodes, text)
+        self._site.record(CORRELATION, "unhelped", (*jobs, *cause.nodes), cause)
+        log.warning("jobs=%s nodes=%s reason=%s", ",".join(jobs), compress(cause.nodes), cause)
 
     def _sufficed_jobs(self, purchase: Purchase, view: Observation) -> frozenset[int]:
         """The jobs for which the unused machines and other long-idle ones would have sufficed."""

@@ -22,14 +22,15 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.base.faults import reach
-from slurm_elastic.base.units import money
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.extensions import Caps, Extensions
 from slurm_elastic.controller.launch import assign_addresses, call_with_retries
 from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.features.stopping import recipes_of
+from slurm_elastic.model.causes.composed import RepetitionFailed
 from slurm_elastic.model.causes.machine_ends import CannotBeStarted
+from slurm_elastic.model.causes.purchases import MachineStarted, StartRefused
 from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
 from slurm_elastic.model.protocols import Stops
 from slurm_elastic.policies import actions
@@ -93,19 +94,18 @@ def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, cap
     answer = _call(site, instance)
     if answer.error is None:
         reach("start.after-call")
-        description = (
-            f"{instance.id}, which was stopped: {instance.instance_type} in {instance.zone}, "
-            f"{money(instance.price)}/h"
-        )
+        started = MachineStarted(
+            machine=instance.id, instance_type=instance.instance_type, zone=instance.zone,
+            price=instance.price,
+        )  # fmt: skip
         log.info("started request=%s node=%s id=%s", request.id, instance.node, instance.id)
-        site.record(request.id, "started", (instance.node, *jobs), description)
+        site.record(request.id, "started", (instance.node, *jobs), started)
         if site.clouds[instance.cloud].node_address == "provider" and instance.address:
             assign_addresses(site, {instance.node: instance.address})
         reach("start.after-result")
     elif answer.error:
-        site.record(
-            request.id, "start-refused", (instance.node, *jobs), f"{instance.id}: {answer.error}"
-        )
+        refusal = StartRefused(machine=instance.id, error=answer.error)
+        site.record(request.id, "start-refused", (instance.node, *jobs), refusal)
         _give_up(site, intended, machine.instance.price, answer, request.id)
         return False
     return True
@@ -213,16 +213,17 @@ def start_again(
     cloud = snapshot.terms.cloud
     if site.ledger.end_only:
         return
-    reason_by_id = {a.machine: a.reason for a in starts}
+    cause_by_id = {a.machine: a.cause for a in starts}
     for machine in site.ledger.machines.live():
         instance = machine.instance
-        if instance.cloud != cloud or instance.id not in reason_by_id or not machine.is_wanted:
+        if instance.cloud != cloud or instance.id not in cause_by_id or not machine.is_wanted:
             continue
         answer = _call(site, instance, again=True)
-        kind, reason = "started", reason_by_id[instance.id]
+        kind, cause = "started", cause_by_id[instance.id]
         if answer.error is not None:
-            kind, reason = "start-refused", f"{reason}: {answer.error or 'in doubt'}"
-        site.record(CORRELATION, kind, (instance.node,), reason)
+            kind = "start-refused"
+            cause = RepetitionFailed(cause=cause, error=answer.error or "in doubt")
+        site.record(CORRELATION, kind, (instance.node,), cause)
         if answer.error:
             disk = (
                 site.pool_of[instance.node].stopped_price if instance.node in site.pool_of else 0.0

@@ -28,6 +28,14 @@ from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.enrolment import Desk
 from slurm_elastic.machine.hub.link import by_address
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, Show, ask
+from slurm_elastic.model.causes.joining import (
+    KeyBeforeStop,
+    KeyDoubted,
+    KeyHandedIn,
+    KeyOfHub,
+    KeyOnConsole,
+    TunnelKeySource,
+)
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import Tunnel
 from slurm_elastic.model.protocols import Console
@@ -120,7 +128,7 @@ class TunnelsPart(Part):
         self._due = -inf
         self._recovered = False
         self._hub_reports = ReportOnce[str]()
-        self._key_reports = ReportOnce[tuple[str, str]]()
+        self._key_reports = ReportOnce[tuple[str, str | KeyDoubted]]()
         self.task = SiteTask(site, worker, self.look, "the network", period=PERIOD_S)
 
     def close(self) -> None:
@@ -254,9 +262,7 @@ class TunnelsPart(Part):
                 or peer.handshake < now - HANDSHAKE_MAX_AGE_S
             ):
                 continue
-            self._accept_key(
-                enrolling, peer.key, "the hub has it in still, and the ledger was lost"
-            )
+            self._accept_key(enrolling, peer.key, KeyOfHub(address=enrolling.address))
 
     def _restore_restarted(self) -> None:
         """Accept the earlier key of a restarted machine, which has it on its disk."""
@@ -267,7 +273,7 @@ class TunnelsPart(Part):
         }
         for enrolling in self._admission().enrolling if key_by_machine else ():
             if key := key_by_machine.get((enrolling.generation, enrolling.node)):
-                self._accept_key(enrolling, key, "it had that key before it was stopped")
+                self._accept_key(enrolling, key, KeyBeforeStop(address=enrolling.address))
 
     def _start_reading(self, instance: Instance) -> None:
         clock, running = self._site.monotonic(), self._reading.get(instance.id)
@@ -311,7 +317,8 @@ class TunnelsPart(Part):
             enrolling = Enrolling(
                 generation=instance.generation, node=instance.node, address=address
             )
-            if self._accept_key(enrolling, key, f"{instance.id} has printed it on its console"):
+            source = KeyOnConsole(address=address, machine=instance.id)
+            if self._accept_key(enrolling, key, source):
                 self.apply()
 
     def handed_in(self, address: str, key: str) -> str:
@@ -321,35 +328,34 @@ class TunnelsPart(Part):
         now = self._site.now()
         for enrolling in self._admission().enrolling:
             if enrolling.address == address and may_enrol_once(enrolling, now):
-                if not self._accept_key(enrolling, key, "it came by its launch's own key"):
+                if not self._accept_key(enrolling, key, KeyHandedIn(address=address)):
                     return "refused"
                 return "" if self.apply() else "not now"
         log.warning("a key came from who is not to enrol address=%s", address)
         return "refused"
 
-    def _accept_key(self, enrolling: Enrolling, key: str, reason: str) -> bool:
+    def _accept_key(self, enrolling: Enrolling, key: str, source: TunnelKeySource) -> bool:
         tunnel = Tunnel(
             generation=enrolling.generation, node=enrolling.node, address=enrolling.address,
             key=key, since=self._site.now(),
         )  # fmt: skip
         flaw = self._site.ledger.tunnels.enrol(tunnel)
         if flaw:
-            self._report_refusal(enrolling.node, f"its key is not believed: {flaw}", loud=True)
+            self._report_refusal(enrolling.node, KeyDoubted(flaw=flaw))
             return False
         log.info("enrolled node=%s address=%s key=%s", enrolling.node, enrolling.address, key)
-        self._site.record(
-            CORRELATION, "enrolled", (enrolling.node,), f"{enrolling.address}: {reason}"
-        )
+        self._site.record(CORRELATION, "enrolled", (enrolling.node,), source)
         return True
 
-    def _report_refusal(self, node: str, reason: str, *, loud: bool = False) -> None:
-        """Log each reason once per node. Most reasons only mean that a machine still boots."""
+    def _report_refusal(self, node: str, reason: str | KeyDoubted) -> None:
+        """Log each reason once per node, and record a doubted key. The other reasons only mean that
+        a machine still boots.
+        """
         if not self._key_reports.is_news((node, reason)):
             return
-        log.log(
-            logging.ERROR if loud else logging.INFO, "not enrolled node=%s reason=%s", node, reason
-        )
-        if loud:
+        level = logging.ERROR if isinstance(reason, KeyDoubted) else logging.INFO
+        log.log(level, "not enrolled node=%s reason=%s", node, reason)
+        if isinstance(reason, KeyDoubted):
             self._site.record(CORRELATION, "not-enrolled", (node,), reason)
 
     def _report_trouble(self, step: Callable[[], None]) -> bool:

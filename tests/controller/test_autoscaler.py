@@ -21,6 +21,7 @@ from slurm_elastic.features import autoscaler
 from slurm_elastic.features.autoscaler import Autoscaler
 from slurm_elastic.features.covered_jobs import CoveredJobs
 from slurm_elastic.features.observe import observe, pool_groups
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.memory import Deferral
@@ -440,7 +441,7 @@ def test_a_new_daemon_goes_by_the_last_fifty_decisions(make: Callable[..., World
     world = make(growth="on_demand")
     for number in range(51):
         plan = msgspec.to_builtins(ScalingPlan(covered=(number,)))
-        world.site.record("policy", "policy", ("pool:burst",), "x", {"plan": plan})
+        world.site.record("policy", "policy", ("pool:burst",), Quoted(text="x"), {"plan": plan})
     waiting = [
         SlurmJob(id=number, states=frozenset({"PENDING"}), partitions=("pub",))
         for number in range(51)
@@ -458,7 +459,9 @@ def test_a_new_daemon_knows_for_which_jobs_each_node_was_started(
     first, second = (f"pub{number}" for number in (1, 2))
     for nodes, covered in (((first,), (1,)), ((second,), (1, 2)), ((), (1, 2))):
         plan = msgspec.to_builtins(ScalingPlan(covered=covered))
-        world.site.record("policy", "policy", ("pool:burst", *nodes), "x", {"plan": plan})
+        world.site.record(
+            "policy", "policy", ("pool:burst", *nodes), Quoted(text="x"), {"plan": plan}
+        )
     waiting = [SlurmJob(id=n, states=frozenset({"PENDING"}), partitions=("pub",)) for n in (1, 2)]
     boots, down = frozenset({"POWERING_UP"}), frozenset({"IDLE", "POWERED_DOWN"})
     nodes = {name: SlurmNode(name=name, states=boots) for name in (first, second)}
@@ -473,7 +476,7 @@ def test_growth_goes_on_after_a_decision_that_it_cannot_read(
     make: Callable[..., World], plan: object
 ) -> None:
     world = make(growth="on_demand")
-    world.site.record("policy", "policy", ("pool:burst",), "x", {"plan": plan})
+    world.site.record("policy", "policy", ("pool:burst",), Quoted(text="x"), {"plan": plan})
     assert autoscaler.recalled(world.site, "burst").remaining([], {}) == ()
 
 
@@ -494,14 +497,14 @@ def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., Wor
     queue = [PendingJob(number, 1, 60, 0) for number in range(150)]
 
     def heard() -> list[int]:
-        made.tell_jobs("burst", queue, "none is free", has_starts=False)
+        made.tell_jobs("burst", queue, Quoted(text="none is free"), has_starts=False)
         return [len(world.ledger.decisions.about(f"job:{n}")) for n in (0, 99, 100, 149)]
 
     assert heard() == [1, 1, 0, 0]
     assert heard() == heard() == [1, 1, 1, 1]
-    made.tell_jobs("burst", queue[:1], "one starts", has_starts=True)
+    made.tell_jobs("burst", queue[:1], Quoted(text="one starts"), has_starts=True)
     assert len(world.ledger.decisions.about("job:0")) == 2
-    made.tell_jobs("other", queue[:1], "", has_starts=True)
+    made.tell_jobs("other", queue[:1], Quoted(text=""), has_starts=True)
     assert len(world.ledger.decisions.about("job:0")) == 2, "there is nothing to say"
 
 

@@ -283,7 +283,7 @@ def test_of_sixteen_machines_the_cause_is_looked_for(world: World) -> None:
     world.site.record(
         "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-99", error="of another machine")
     )
-    world.site.record("join", "other", ("n15",), "i-15: of another kind")
+    world.site.record("join", "other", ("n15",), Quoted(text="i-15: of another kind"))
     assert boots.find_known_cause(world.site, some[:16]) is None
     world.site.record(
         "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-15", error="an older word")

@@ -164,7 +164,7 @@ def row(
 
 def test_another_word_of_the_cloud_about_an_end_is_told_too(world: World) -> None:
     row(world)
-    world.site.record("r0", "launched", ["pub1"], "x")
+    world.site.record("r0", "launched", ["pub1"], Quoted(text="x"))
     for error in (TransientError, TransientError, AuthError, AuthError):
         world.clouds["pub"].fail_next(error, 1, "terminate")
         ending.terminate(world.site, "pub", world.ledger.machines.live(), Quoted(text="idle"), "r1")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slurm_elastic.model.causes import AnyCause, Cause, Quoted, as_cause, decoded, encoded
+from slurm_elastic.model.causes import AnyCause, Cause, decoded, encoded
 
 KINDS: tuple[type[Cause], ...] = typing.get_args(AnyCause)
 VALUES: dict[Any, Any] = {str: "aws-1", int: 3, float: 1.5, bool: True}
@@ -63,8 +63,3 @@ def test_no_two_causes_read_alike() -> None:
 def test_a_text_that_is_no_cause_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         decoded('{"kind":"of-tomorrow"}')
-
-
-def test_a_sentence_alone_is_quoted() -> None:
-    assert as_cause("it rains") == Quoted(text="it rains")
-    assert as_cause(Quoted(text="it rains")) == Quoted(text="it rains")

@@ -25,11 +25,6 @@ def decoded(text: str) -> AnyCause:
     return _DECODER.decode(text)
 
 
-def as_cause(reason: str | AnyCause) -> AnyCause:
-    """Return a cause unchanged, or a sentence as a Quoted cause."""
-    return Quoted(text=reason) if isinstance(reason, str) else reason
-
-
 __all__ = [
     "AnyCause",
     "Cause",
@@ -37,7 +32,6 @@ __all__ = [
     "MachineEnd",
     "Quoted",
     "Repair",
-    "as_cause",
     "decoded",
     "encoded",
 ]

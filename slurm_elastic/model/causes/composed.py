@@ -7,7 +7,9 @@ from msgspec import Struct, field
 from slurm_elastic.base.units import counted, money
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.deadline import Deadline
+from slurm_elastic.model.causes.departures import DepartureStep
 from slurm_elastic.model.causes.holds import NodeHold
+from slurm_elastic.model.causes.joining import Joining
 from slurm_elastic.model.causes.limits import Bound
 from slurm_elastic.model.causes.machine_ends import MachineEnd
 from slurm_elastic.model.causes.misfits import Misfit
@@ -226,8 +228,25 @@ class OrderOver(Cause, frozen=True, kw_only=True):
         return f"its time is over: {self.order_text}"
 
 
+class JobSetAside(Cause, frozen=True, kw_only=True):
+    """The job starts no machine because of a ``limit``. It may start in other ``partitions``, or if
+    there are none, when the limit ends.
+    """
+
+    limit: AnyCause
+    partitions: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        if not self.partitions:
+            return f"{self.limit}; it begins then"
+        return f"{self.limit}; it may start in {', '.join(self.partitions)}"
+
+
 class RepetitionFailed(Cause, frozen=True, kw_only=True):
-    """A launch was repeated for this ``cause``, and its cloud answered with an ``error``."""
+    """A launch or a start was repeated for this ``cause``, and its cloud answered with an
+    ``error``.
+    """
 
     cause: AnyCause
     error: str
@@ -274,6 +293,7 @@ class CloudsReordered(Cause, frozen=True, kw_only=True):
 Composed = (
     CloudsReordered
     | RepetitionFailed
+    | JobSetAside
     | TagsNotBelieved
     | CoolsDown
     | PoolPaused
@@ -305,6 +325,8 @@ AnyCause = (
     | Purchase
     | Repair
     | JobSave
+    | DepartureStep
+    | Joining
     | Composed
 )
 """All causes."""

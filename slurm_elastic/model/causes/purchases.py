@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.units import counted, money
 from slurm_elastic.model.causes.cause import Cause
 
@@ -50,5 +51,45 @@ class MachinesBought(Cause, frozen=True, kw_only=True):
         return "; ".join(texts) + among
 
 
-Purchase = BestOffer | MachinesBought
+class MachineStarted(Cause, frozen=True, kw_only=True):
+    """A stopped machine is started instead of a purchase. ``price``: $/h."""
+
+    machine: str
+    instance_type: str
+    zone: str
+    price: float
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.machine}, which was stopped: {self.instance_type} in {self.zone}, "
+            f"{money(self.price)}/h"
+        )
+
+
+class StartRefused(Cause, frozen=True, kw_only=True):
+    """The cloud refused to start the stopped ``machine``, with an ``error``."""
+
+    machine: str
+    error: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.machine}: {self.error}"
+
+
+class NeverUsed(Cause, frozen=True, kw_only=True):
+    """The machines of ``nodes``, which a growth policy started for the jobs, came up and no job
+    used them.
+    """
+
+    nodes: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        came_up = f"{compress(self.nodes)} came up and no job used it"
+        return f"{came_up}; growth does not count these jobs for a time"
+
+
+Purchase = BestOffer | MachinesBought | MachineStarted | StartRefused | NeverUsed
 """All causes about purchases."""

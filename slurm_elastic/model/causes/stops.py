@@ -126,13 +126,22 @@ class PayerOverdrawn(Cause, frozen=True, kw_only=True):
         )
 
 
+class PayerMaySpend(Cause, frozen=True, kw_only=True):
+    """The job's account and user may spend again."""
+
+    @property
+    def words(self) -> str:
+        return "its account and user may start new machines again"
+
+
 SiteStop = (
     ByOrder
     | PayerOverdrawn
+    | PayerMaySpend
     | StoppedByOrder
     | CloudBlocked
     | OutsideTimes
     | BudgetSpent
     | RecordsNotWritten
 )
-"""All reasons why the site lets no machine start."""
+"""All reasons why the site lets no machine start, and ``PayerMaySpend``."""
