@@ -298,5 +298,5 @@ def _heal(arguments: argparse.Namespace) -> int:
         "opennebula" in states
     ):
         cloud.heal()
-    print("no call is made to fail now")
+    print("all failures have ended: calls succeed again")
     return 0

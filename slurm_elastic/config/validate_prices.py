@@ -81,7 +81,9 @@ def _spending_limit(
     for pool, cloud in pools:
         cheapest = _cheapest(pool, cloud)
         if limits.dollars_per_hour and cheapest and limits.dollars_per_hour < cheapest[0]:
-            expected = f"at least {cheapest[0]:g}, one {cheapest[1]} of pool {pool.name}"
+            expected = (
+                f"at least {cheapest[0]:g}, the price of one {cheapest[1]} in pool {pool.name}"
+            )
             actual = describe(limits.dollars_per_hour)
             draft.problems.add((*path, "dollars_per_hour"), actual, expected)
 

@@ -83,7 +83,7 @@ HOST = "https://b1/redfish/v1/Systems/1"
         ("cap", "lots", "expected dollars an hour, or none"),
         ("cap", "0", "dollars_per_hour"),
         ("cap", "-1", "dollars_per_hour"),
-        ("cap", "0.25", "expected at least 1, one small of pool shop"),
+        ("cap", "0.25", "expected at least 1, the price of one small in pool shop"),
         ("cap", "inf", "dollars_per_hour"),
         ("shape", "8x32", "did you mean 8x32G?"),
         ("shape", "0x8G", "cpus"),
