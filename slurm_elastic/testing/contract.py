@@ -91,9 +91,9 @@ class DelayedBed(CloudBed, Protocol):
 
 class FailingBed(CloudBed, Protocol):
     def fail_late(self, node: str) -> Callable[[], None]:
-        """Let the cloud accept the machine of this node and report its failure later. The test
-        calls this before the launch, and the returned function after it; that returns when the
-        machine has failed.
+        """Make the cloud accept the machine of this node and report its failure later. The test
+        calls this before the launch. After the launch it calls the returned function, which waits
+        until the machine has failed.
         """
         ...
 

@@ -109,7 +109,8 @@ def heaviest_first(classes: Sequence[ReservedClass]) -> tuple[ReservedClass, ...
 
 
 def breakevens(classes: Sequence[ReservedClass], on_demand: float) -> tuple[float, ...]:
-    """Return each class's least share of use, against the next lighter class of its term.
+    """Return, for each class, the share of use from which it is cheaper than the next lighter class
+    of its term.
 
     A class that is never the cheapest of its term has an infinite share, and the next heavier class
     is compared with the class below it.

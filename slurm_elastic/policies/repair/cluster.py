@@ -119,8 +119,8 @@ def _tracked(
 
 
 def _at_home(snapshot: ClusterSnapshot) -> dict[str, str]:
-    """Return, by node, the id of the machine of the node's own cloud whose address Slurm has for
-    the node.
+    """Return, by node, the id of the machine at whose address Slurm has the node. Machines of
+    other clouds than the node's own do not count.
     """
     nodes = snapshot.nodes
     return {

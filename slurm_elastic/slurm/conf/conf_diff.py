@@ -71,7 +71,7 @@ def _lines(file: PlannedFile, *, records: bool) -> Iterator[str]:
 
 
 def _kind(keyed_entry: tuple[str, str]) -> tuple[int, str]:
-    """Options, then nodes, then partitions, as the fragment has them."""
+    """The sort key of an entry: options first, then nodes, then partitions, as in the fragment."""
     kinds = {name: (rank, name) for rank, name in enumerate(_RECORDS, start=1)}
     return next((kinds[name] for name in _RECORDS if keyed_entry[0].startswith(name)), (0, ""))
 

@@ -205,8 +205,8 @@ class Disk:
         for damage in damages:
             if not damage.torn:
                 log.error(
-                    "the journal %s is damaged in bytes %d to %d: what was said there is not "
-                    "known; do: slurm-elastic journal verify",
+                    "the journal %s is damaged in bytes %d to %d, and the records there are lost; "
+                    "do: slurm-elastic journal verify",
                     damage.path, damage.begin, damage.end,
                 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The trouble with the file of a ledger, and a person's remedy."""
+"""Why the files of a store cannot be used, and what a person can do about it."""
 
 from __future__ import annotations
 

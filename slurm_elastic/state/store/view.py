@@ -32,7 +32,7 @@ _AT_ONCE = 200
 _SIGNED = 2**31 - 1
 """``pragma application_id`` stores 32 signed bits."""
 OF_LIST = "(select value from json_each(?))"
-"""The values of a list, which is one value of the statement as JSON."""
+"""SQL for the values of a list, which the statement gets as one JSON text."""
 _INFINITE = "9e999"
 """sqlite reads this text as infinity in a column of numbers. JSON has no infinity."""
 _NUMBERED = 20
@@ -334,7 +334,9 @@ def row_like(
 def copied(
     source: sqlite3.Connection, target: sqlite3.Connection, schema: Schema, since: float
 ) -> None:
-    """Copy the ``recent_rows`` of all tables to an empty view."""
+    """Copy all tables to an empty view; of ``schema.recent_rows`` only the rows since
+    ``since``.
+    """
     with transaction(target):
         for table, columns in columns_of(schema).items():
             where = schema.recent_rows.get(table, "")
