@@ -166,5 +166,5 @@ def _change(rotation: Rotation, ssh: Ssh, text: bytes, head: str, *, lose: bool)
         keys.on_head(head, ssh)
         rotation.back()
         raise SlurmElasticError(
-            f"{counted(len(wrong), 'machine')} cannot change: all have the old key again"
+            f"{counted(len(wrong), 'machine')} cannot take the new key, so all use the old key"
         )

@@ -133,7 +133,7 @@ def _teach(rotation: Rotation, before: KeySet, after: KeySet, now: float, *, los
     if len(wrong) > lost:
         rotation.back()
         raise SlurmElasticError(
-            f"{counted(len(wrong), 'machine')} cannot change: nothing is changed"
+            f"{counted(len(wrong), 'machine')} cannot take the new keys, so nothing is changed"
         )
     if rotation.machines:
         time.sleep(SETTLE_S)

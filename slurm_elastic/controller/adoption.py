@@ -42,10 +42,10 @@ def adopt(
             before = _write_row(site, instance, price_by_offer.get(instance.offer_key, 0.0))
         # One by one: a machine that cannot be adopted must not keep the next from its row.
         except (SlurmElasticError, sqlite3.Error) as error:
-            log.warning("not adopted id=%s error=%s", instance.id, error)
+            log.warning("machine not adopted id=%s error=%s", instance.id, error)
             continue
         except Exception:
-            log.exception("not adopted, tried again id=%s", instance.id)
+            log.exception("machine not adopted, tried again id=%s", instance.id)
             continue
         site.unadopted.pop((instance.cloud, instance.id))
         cause = cause_by_id[instance.id] if before is None else _explain_return(before, instance)
@@ -69,11 +69,11 @@ def record_ended_unadopted(site: Site, cloud: str, listed: Sequence[Instance]) -
         try:
             _record_ended(site, instance)
         except (SlurmElasticError, sqlite3.Error) as error:
-            log.warning("not written down yet id=%s error=%s", instance.id, error)
+            log.warning("end of a machine not recorded yet id=%s error=%s", instance.id, error)
             continue
         # Give up this one machine: an entry that always fails would stop every round of the cloud.
         except Exception:
-            log.exception("not written down id=%s", instance.id)
+            log.exception("end of a machine not recorded id=%s", instance.id)
         site.unadopted.pop((cloud, instance.id))
 
 
@@ -126,7 +126,11 @@ def _read_worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str
         try:
             offers = site.providers[pool.cloud].offers(pool)
         except Exception as error:  # noqa: BLE001 - the machines cost money and must be adopted
-            log.warning("adopted at their own price pool=%s error=%r", pool.name, error)
+            log.warning(
+                "offers not read, machines adopted at their own price pool=%s error=%r",
+                pool.name,
+                error,
+            )
             continue
         worst.update({offer.key: offer.worst_price for offer in offers})
     return worst

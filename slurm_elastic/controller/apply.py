@@ -271,7 +271,9 @@ class _Apply:
             return  # a later round buys
         if unread and not error:
             # The error passes by itself, so the request stays in the spool (`PASSING_ERRORS`).
-            raise NotLearntError(f"{unread}: not read yet, its machines may be in no count")
+            raise NotLearntError(
+                f"{unread}: not listed yet, so its machines may be missing from the limits"
+            )
         trouble = CloudUnlisted(cloud=unread, error=error) if error else None
         served = self._end_past(batch)
         # A pool may have moved to another cloud while this one still has a machine of its node.

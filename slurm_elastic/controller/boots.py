@@ -88,7 +88,9 @@ def reopen_pools(site: Site, reopened: Sequence[ReopenPool]) -> None:
         cooled = pool is not None and site.ledger.exclusions.readmit(COOL_DOWN, pool_key(pool))
         paused = breaker is not None and bool(breaker.until)
         if paused:
-            log.warning("breaker closed pool=%s nodes=%s", action.pool, compress(action.nodes))
+            log.warning(
+                "pool no longer paused pool=%s nodes=%s", action.pool, compress(action.nodes)
+            )
             subjects = [*action.nodes, pool_subject(action.pool)]
             site.record("boots", "breaker-closed", subjects, action.cause)
         if cooled or paused:

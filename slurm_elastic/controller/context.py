@@ -205,7 +205,9 @@ class Site:
             # Check again inside the transaction: the ledger may have been lost since the caller
             # checked, and an empty ledger would leave room for the whole limit once more.
             if unknown := self.first_unread_cloud(pool.cloud, state.read_whole):
-                raise NotLearntError(f"{unknown}: not read yet, its machines may be in no count")
+                raise NotLearntError(
+                    f"{unknown}: not listed yet, so its machines may be missing from the limits"
+                )
             yield self.scope(pool, state)
 
     def scope(self, pool: Pool, state: LedgerState | None = None) -> Scope:

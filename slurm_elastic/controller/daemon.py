@@ -180,7 +180,7 @@ class Daemon:
             leave_mark(self._state_dir, mark)
         except OSError as error:
             if self._reports.is_news("mark", str(error)):
-                log.warning("no sign of life can be left beside the ledger: %s", error)
+                log.warning("the mark file cannot be written in the state directory: %s", error)
         else:
             self._reports.clear("mark")
 

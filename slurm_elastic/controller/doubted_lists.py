@@ -68,7 +68,7 @@ def review_lasting_doubt(site: Site, snapshot: ClusterSnapshot) -> str | None:
     shown_id = _find_shown_again(doubt, snapshot.listed or ())
     if shown_id is None:
         return f"{doubt.cause} It has shown none of them since; `clear {cloud}` if they are gone"
-    log.info("list is right again cloud=%s id=%s", cloud, shown_id)
+    log.info("the cloud's list is believed again cloud=%s id=%s", cloud, shown_id)
     site.ledger.exclusions.readmit(DOUBT, cloud)
     cause = ListShowsAgain(machine=shown_id)
     site.record(CORRELATION, "list-right-again", (list_subject(cloud),), cause)

@@ -90,7 +90,7 @@ def _count_obtainable(site: Site, cloud: str) -> tuple[int, AnyCause | None] | N
         try:
             offers = site.providers[cloud].offers(pool)
         except Exception as error:  # noqa: BLE001 - a provider may raise errors of its SDK
-            log.info("not asked how much there is pool=%s error=%r", pool.name, error)
+            log.info("largest possible size not known pool=%s error=%r", pool.name, error)
             # Without the offers of each pool we do not know the sum.
             return None
         if not offers:
@@ -109,7 +109,7 @@ def _move_or_hold(site: Site, job: SlurmJob, barred: KeptOutJob) -> None:
             raise
         log.warning("job not changed job=%s error=%s", job.label, error)
         return
-    log.warning("never fits job=%s reason=%s", job.label, barred.cause)
+    log.warning("job can never start here job=%s reason=%s", job.label, barred.cause)
     site.record(
         barred.correlation,
         "never",
@@ -132,7 +132,10 @@ def _move(site: Site, job: SlurmJob, partition: str) -> str:
         if error.unanswered:
             raise
         log.info(
-            "not moved job=%s partitions=%s error=%s", job.label, ",".join(other_partitions), error
+            "job not moved job=%s partitions=%s error=%s",
+            job.label,
+            ",".join(other_partitions),
+            error,
         )
         return ""
     return f"it may start in {', '.join(other_partitions)}"

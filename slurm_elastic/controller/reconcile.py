@@ -179,7 +179,7 @@ class Round:
         doubt = f"{cloud}: {problem}" if problem else None
         is_news = self._doubts.is_news(cloud, doubt)
         if doubts and is_news:
-            log.error("list cannot be true, nothing ends by it %s", doubt)
+            log.error("the cloud's list is not believed, no machine ends because of it: %s", doubt)
         if doubts:
             stood = site.monotonic() - self._first_seen_at[doubts[0].kind, doubts[0].subject]
             if is_lasting(stood, snapshot.slurmd_timeout):

@@ -331,7 +331,7 @@ class TunnelsPart(Part):
                 if not self._accept_key(enrolling, key, KeyHandedIn(address=address)):
                     return "refused"
                 return "" if self.apply() else "not now"
-        log.warning("a key came from who is not to enrol address=%s", address)
+        log.warning("refused a key from an address that may not enrol address=%s", address)
         return "refused"
 
     def _accept_key(self, enrolling: Enrolling, key: str, source: TunnelKeySource) -> bool:

@@ -163,7 +163,7 @@ def test_jobs_count_once_also_after_a_restart(
     world.advance(60)
     assert len(up(world)) == 2
     assert len(policies(world)) == 1
-    assert "a look fails" not in caplog.text
+    assert "failed; the next try" not in caplog.text
 
 
 def test_a_steady_stream_keeps_one_machine_warm(make: Callable[..., World]) -> None:

@@ -143,11 +143,11 @@ def test_a_repair_is_told_before_it_is_done(world: World, said: Callable[[str], 
     [
         (
             sqlite3.OperationalError("locked"),
-            "not written down yet id=i-1 error=locked",
+            "end of a machine not recorded yet id=i-1 error=locked",
             "WARNING",
             1,
         ),
-        (RuntimeError("bug"), "not written down id=i-1", "ERROR", 0),
+        (RuntimeError("bug"), "end of a machine not recorded id=i-1", "ERROR", 0),
     ],
 )
 def test_a_gone_machine_that_cannot_be_written_down(
@@ -178,7 +178,7 @@ def test_machines_adopted_without_offers(
         [machine],
         {"i-1": "no zone"},
     )
-    told = "adopted at their own price pool=burst error=ValueError('no JSON')"
+    told = "offers not read, machines adopted at their own price pool=burst error=ValueError('no JSON')"
     assert said(told) == ["WARNING"]
     (made,) = [d for d in world.ledger.decisions.about("pub1") if d.kind == "adopted"]
     assert made.reason == "x; its tags are not believed: no zone"
@@ -326,7 +326,9 @@ def test_a_pool_that_is_opened_again(world: World, said: Callable[[str], list[st
         world.ledger.exclusions.add(row)
         reopen_pools(world.site, [reopen])
         assert world.ledger.exclusions.breakers() == ()
-    assert said("breaker closed pool=burst nodes=pub[1-2]") == ["WARNING"], "only what was paused"
+    assert said("pool no longer paused pool=burst nodes=pub[1-2]") == ["WARNING"], (
+        "only what was paused"
+    )
     assert "breaker-closed" in world.kinds("pool:burst")
 
 
@@ -416,12 +418,14 @@ def test_a_sign_of_life_that_cannot_be_left_is_told_of_once(
         with monkeypatch.context() as patched:
             patched.setattr(place, fails(OSError(words)))
             world.advance(30)
-        assert len(said(f"no sign of life can be left beside the ledger: {words}")) == count
+        assert (
+            len(said(f"the mark file cannot be written in the state directory: {words}")) == count
+        )
     world.advance(30)
     with monkeypatch.context() as patched:
         patched.setattr(place, fails(OSError("Read-only")))
         world.advance(30)
-    assert len(said("no sign of life can be left beside the ledger: Read-only")) == 2
+    assert len(said("the mark file cannot be written in the state directory: Read-only")) == 2
 
 
 def test_owners_that_slurm_does_not_tell(

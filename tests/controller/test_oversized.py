@@ -159,8 +159,8 @@ def test_who_never_fits_or_is_not_moved_is_in_the_log(
     site = small.site
     keep_job_out(site, 1, "pub", TOO_LARGE, "r1")
     move_or_hold_jobs(site)
-    assert "not moved job=1 partitions=static error=scontrol" in caplog.text
-    assert "never fits job=1 reason=its 9 nodes" in caplog.text
+    assert "job not moved job=1 partitions=static error=scontrol" in caplog.text
+    assert "job can never start here job=1 reason=its 9 nodes" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_where_nothing_can_be_had_at_all_or_is_not_known_no_job_is_too_large(
     assert find_too_large(world.site, "pub", jobs, jobs) == {}
     assert "not asked how much" not in caplog.text
     assert find_too_large(world.site, "pub", jobs, jobs) == {}, "it fails"
-    assert "not asked how much there is pool=many error=IndexError" in caplog.text
+    assert "largest possible size not known pool=many error=IndexError" in caplog.text
     world.close()
 
 

@@ -337,7 +337,7 @@ def test_a_machine_that_cannot_be_taken_in_stops_no_other_and_is_tried_again(
         patched.setattr(world.ledger.machines, "adopt", adopt)
         world.advance(40)
         assert "pub-b" in known(world)
-        assert "not adopted, tried again id=pub-a" in caplog.text
+        assert "machine not adopted, tried again id=pub-a" in caplog.text
     assert "pub-a" not in known(world)
     world.advance(40)
     assert "pub-a" in known(world)
@@ -355,7 +355,7 @@ def test_why_a_machine_is_not_taken_in_is_in_the_log(
     with monkeypatch.context() as patched:
         patched.setattr(world.ledger.machines, "adopt", adopt)
         world.advance(40)
-    assert "not adopted id=pub-a error=the ledger has no room" in caplog.messages
+    assert "machine not adopted id=pub-a error=the ledger has no room" in caplog.messages
     world.advance(40)
     assert "pub-a" in known(world)
 

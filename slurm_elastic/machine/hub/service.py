@@ -55,7 +55,7 @@ class Hub:
             peers = msgspec.json.decode(self._peers_file.read_bytes(), type=tuple[TunnelPeer, ...])
             check(self._network, peers)  # the configuration may have changed since
         except (FileNotFoundError, msgspec.DecodeError, ValueError) as error:
-            log.info("no peers from an earlier run, none is admitted: %s", error)
+            log.info("no machine is admitted yet, the last list of peers cannot be used: %s", error)
             peers = ()
         with self._lock:
             self._apply(peers)

@@ -76,7 +76,7 @@ class AwsImages:
         try:
             answer = self._api.send("describe_images", {"ImageIds": [image]})
         except ProviderError as error:
-            log.info("what an image is sold as cannot be read cloud=%s error=%s",
+            log.info("product name of an image cannot be read, Linux is assumed cloud=%s error=%s",
                      self._settings.name, error)  # fmt: skip
             return None
         details = next((i.get("PlatformDetails", "") for i in answer.get("Images", ())), "")

@@ -207,7 +207,7 @@ class HostedProvider(ABC, Generic[Kind]):
             # They may be on a host that did not answer, so the caller must call again.
             errors += search_errors
             log.warning(
-                "not terminated, %s cloud=%s ids=%s",
+                "machines not terminated, %s cloud=%s ids=%s",
                 "as not all hosts answer" if search_errors else "gone or not ours",
                 self.name, strangers,
             )  # fmt: skip
@@ -314,7 +314,12 @@ class HostedProvider(ABC, Generic[Kind]):
             try:
                 self._remove(machine)
             except ProviderError as error:
-                log.info("not removed yet cloud=%s id=%s error=%s", self.name, machine.short, error)
+                log.info(
+                    "ended machine not removed yet cloud=%s id=%s error=%s",
+                    self.name,
+                    machine.short,
+                    error,
+                )
             else:
                 with self._lock:
                     self._machines.pop(machine.short, None)

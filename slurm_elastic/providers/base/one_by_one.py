@@ -155,7 +155,9 @@ class OneByOne:
             try:
                 self.terminate([machine.id], end)
             except ProviderError as error:
-                log.warning("not ended, tried again later cloud=%s error=%s", self._cloud, error)
+                log.warning(
+                    "machine not ended, tried again later cloud=%s error=%s", self._cloud, error
+                )
             else:
                 just_ended.add(machine.id)
         return frozenset(just_ended)

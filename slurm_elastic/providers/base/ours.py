@@ -109,7 +109,7 @@ class Ours:
         for machine_id in requested:
             if machine_id not in own_ids:
                 log.warning(
-                    "not %s, gone or not ours cloud=%s id=%s", done, self._cloud, machine_id
+                    "machine not %s, gone or not ours cloud=%s id=%s", done, self._cloud, machine_id
                 )
         return [machine_id for machine_id in requested if machine_id in own_ids]
 

@@ -121,7 +121,7 @@ class SwitchedHosts:
 
         def host_finding(host: str, is_on: Callable[[], bool]) -> Iterator[Finding]:
             if is_on() and host not in claims:
-                text = "on, and not by us: no job is sent there, and we leave it on"
+                text = "on, but slurm-elastic did not switch it on: it stays on and gets no job"
                 yield Finding.note(f"host {host}", text)
             else:
                 yield Finding.ok(f"host {host}", "on, ours" if is_on() else "off")
@@ -143,7 +143,9 @@ class SwitchedHosts:
         # Before the claim: a host in use by other people must never become ours, or we would switch
         # it off one day.
         if self._power.is_on(host):
-            raise CapacityError(self.name, "InUse", f"{host} is on, and not by us")
+            raise CapacityError(
+                self.name, "InUse", f"{host} is on, but slurm-elastic did not switch it on"
+            )
         if not self._claims.take(host, claim):
             raise CapacityError(self.name, "InUse", f"{host} was claimed for an earlier launch")
         try:

@@ -175,7 +175,9 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         search_errors = self._search_hosts(requested)
         own_machines = self._machines_of(requested)
         if missing := [i for i in requested if i not in own_machines]:
-            log.warning("not touched, gone or not ours cloud=%s ids=%s", self.name, missing)
+            log.warning(
+                "machines not touched, gone or not ours cloud=%s ids=%s", self.name, missing
+            )
             raise_first_error(search_errors)
         return list(own_machines.values())
 

@@ -248,7 +248,7 @@ def _networks(call: Callable[..., Any], template: Mapping[str, Any]) -> list[int
     try:
         number_by_name = {str(n.NAME): int(n.ID) for n in call("vnpool.info", ALL, -1, -1).VNET}
     except ProviderError as error:
-        log.info("networks cannot be read, their quotas will be met: %s", error)
+        log.info("networks cannot be read, a launch over their quotas fails: %s", error)
         return numbers
     return numbers + [number_by_name[name] for name in names if name in number_by_name]
 
@@ -264,7 +264,7 @@ def _disk_sizes(call: Callable[..., Any], template: Mapping[str, Any]) -> Iterat
             try:
                 image = call("image.info", int(disk["IMAGE_ID"]))
             except ProviderError as error:
-                log.info("an image cannot be read, its size counts nothing: %s", error)
+                log.info("an image cannot be read, its size is not counted: %s", error)
             else:
                 yield 0.0 if int(image.PERSISTENT) else float(image.SIZE)
 

@@ -137,7 +137,9 @@ class OneMachines:
         results = each(list(numbers), self._ask_to_end, self._threads)
         for result in results:
             if error := result.exception():
-                log.warning("not ended, tried again later cloud=%s error=%s", self.name, error)
+                log.warning(
+                    "machine not ended, tried again later cloud=%s error=%s", self.name, error
+                )
         done = zip(numbers, results, strict=True)
         return frozenset(number for number, result in done if not result.exception())
 

@@ -203,7 +203,10 @@ class OpenNebulaProvider:
             if is_general and not isinstance(error, DeniedError):
                 raise
             log.warning(
-                "not offered cloud=%s template=%d error=%s", self.name, kind.template, error
+                "template not offered cloud=%s template=%d error=%s",
+                self.name,
+                kind.template,
+                error,
             )
             return None
 
@@ -225,7 +228,11 @@ class OpenNebulaProvider:
         except TransientError:
             raise
         except ProviderError as error:
-            log.info("the group's quotas are only met cloud=%s error=%s", self.name, error)
+            log.info(
+                "the group's quotas cannot be read, a launch over them fails cloud=%s error=%s",
+                self.name,
+                error,
+            )
             self._group_hidden = True
             return None
 
@@ -255,7 +262,9 @@ class OpenNebulaProvider:
         if duplicates:
             # oned carried out a call that we had given up, after we had looked for its machine and
             # before we repeated it.
-            log.warning("ended, started twice generation=%s count=%d", generation, len(duplicates))
+            log.warning(
+                "second machines of nodes ended generation=%s count=%d", generation, len(duplicates)
+            )
             self._machines.terminate([convert.instance_id(self.name, v.id) for v in duplicates])
         since_time = (decided_at(generation) or self._clock() - LOOK_BACK_S) - CLOCK_SLACK_S
         ended = {v.node for v in self._machines.ended(generation, since_time)}

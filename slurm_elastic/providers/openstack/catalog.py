@@ -113,7 +113,7 @@ class Catalog:
                 usable[name] = flavor
             else:
                 log.warning(
-                    "not offered cloud=%s type=%s reason=%s", self._settings.name, name, reason
+                    "type not offered cloud=%s type=%s reason=%s", self._settings.name, name, reason
                 )
         return usable
 

@@ -103,7 +103,7 @@ class GlanceImages:
             raise ProviderError(self._settings.name, "BadImage", f"{text}; expected {expected}")
         name = str(uploaded.get("os_hash_algo") or "")
         if name not in hashlib.algorithms_available:
-            raise ProviderError(self._settings.name, "BadImage", "glance tells no checksum of it")
+            raise ProviderError(self._settings.name, "BadImage", "glance shows no checksum of it")
         with open(file.path, "rb") as data:
             digest = hashlib.file_digest(data, name).hexdigest()
         if digest != uploaded.get("os_hash_value"):

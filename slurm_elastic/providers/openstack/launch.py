@@ -100,7 +100,9 @@ class ServerLaunch:
             # nova carried out a call that we had given up, after we had looked for its servers and
             # before we repeated it.
             log.warning(
-                "ended, started twice generation=%s count=%d", spec.generation, len(duplicates)
+                "second machines of nodes ended generation=%s count=%d",
+                spec.generation,
+                len(duplicates),
             )
         self._delete([*broken, *duplicates])
         since_time = (decided_at(spec.generation) or now - LOOK_BACK_S) - CLOCK_SLACK_S
@@ -142,7 +144,11 @@ class ServerLaunch:
             started_count += len(started)
             if refusal is None and len(started) < len(batch):
                 text = f"the quota left room for {len(started)} of {len(batch)}"
-                log.info("launch is cut generation=%s reason=%s", self._spec.generation, text)
+                log.info(
+                    "launch gets fewer machines generation=%s reason=%s",
+                    self._spec.generation,
+                    text,
+                )
                 return
             if refusal is None:
                 continue

@@ -257,7 +257,9 @@ class OpenStackProvider:
             try:
                 self._servers.delete([server.id])
             except ProviderError as error:
-                log.warning("not ended, tried again later cloud=%s error=%s", self.name, error)
+                log.warning(
+                    "machine not ended, tried again later cloud=%s error=%s", self.name, error
+                )
             else:
                 ended.add(server.id)
         return frozenset(ended)

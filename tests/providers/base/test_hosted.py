@@ -329,7 +329,7 @@ def test_each_is_ended_once_and_strangers_are_told_of(
     assert rack.done == []
     rack.terminate(["n1@a", "n2@b", "n1@a", "n9@a"])
     assert rack.did("end") == ["n1@a", "n2@b"]
-    assert "not terminated, gone or not ours cloud=rack ids=['n9@a']" in caplog.text
+    assert "machines not terminated, gone or not ours cloud=rack ids=['n9@a']" in caplog.text
     rack.done.clear()
     rack.terminate(["n1@a"])
     assert rack.done == [("end", "n1@a")], "a known one is not looked for"
@@ -344,7 +344,7 @@ def test_a_host_that_is_away_keeps_no_machine_of_another_alive(
     with pytest.raises(TransientError, match="Timeout"):
         rack.terminate(["n2@b", "n1@a"])
     assert rack.did("end") == ["n1@a"]
-    assert "not terminated, as not all hosts answer cloud=rack ids=['n2@b']" in caplog.text
+    assert "machines not terminated, as not all hosts answer cloud=rack ids=['n2@b']" in caplog.text
 
 
 def test_what_must_be_repeated_is_told_before_what_will_not_pass(rack: Rack) -> None:
@@ -387,7 +387,7 @@ def test_one_that_cannot_be_removed_stays_till_later(
     rack.wrong["remove", "n1@a"] = AWAY
     assert rack.instances() == ()
     assert [m.node for m in rack.machines] == ["n1"]
-    assert "not removed yet cloud=rack id=n1@a" in caplog.text
+    assert "ended machine not removed yet cloud=rack id=n1@a" in caplog.text
     rack.wrong.clear()
     rack.instances()
     assert rack.machines == []

@@ -41,7 +41,7 @@ def test_of_named_ids_those_that_are_ours_are_taken(caplog: pytest.LogCaptureFix
     assert ours.named(["3", "2"], lambda: asked.append("all"), "stopped") == ["2"]
     assert asked == ["all"]
     assert [r.getMessage() for r in caplog.records] == [
-        "not stopped, gone or not ours cloud=a id=3"
+        "machine not stopped, gone or not ours cloud=a id=3"
     ]
 
 

@@ -129,7 +129,7 @@ def test_what_is_no_host_or_in_use_cannot_be_had(bed: Bed) -> None:
     bed.power.on = {"h2"}
     with pytest.raises(CapacityError, match="no host is named h9"):
         bed.launch("h9")
-    with pytest.raises(CapacityError, match="h2 is on, and not by us"):
+    with pytest.raises(CapacityError, match="h2 is on, but slurm-elastic did not switch it on"):
         bed.launch("h2")
     assert bed.claimed() == set()
     assert bed.power.orders == []
@@ -296,7 +296,7 @@ def test_each_host_is_told_of(bed: Bed) -> None:
     found = {one.subject: one for one in bed.provider.examine([POOL])}
     assert (found["host h1"].level, found["host h1"].observed) == (FindingLevel.OK, "on, ours")
     assert found["host h2"].level is FindingLevel.NOTE
-    assert "on, and not by us" in found["host h2"].observed
+    assert "on, but slurm-elastic did not switch it on" in found["host h2"].observed
     assert found["host h3"].level is FindingLevel.WRONG
     assert "Timeout: h3 does not answer" in found["host h3"].observed
     bed.power.on, bed.power.silent = set(), set()

@@ -140,7 +140,7 @@ def test_each_is_ended_once_and_strangers_are_told_of(
     made = machines(oned)
     made.terminate([*names(1, 1, 2), "nonsense"])
     assert oned.ended == [1]
-    assert f"not terminated, gone or not ours cloud=one id={names(2)[0]}" in caplog.text
+    assert f"machine not terminated, gone or not ours cloud=one id={names(2)[0]}" in caplog.text
     assert "id=nonsense" in caplog.text
     oned.asked.clear()
     made.terminate(names(1))
@@ -183,7 +183,9 @@ def test_asked_once_it_is_told_which_took_it(oned: Oned, caplog: pytest.LogCaptu
         2: [InstanceNotFound("one", "NoExists", "gone")],
     }
     assert machines(oned).ask_to_end([1, 2, 3]) == {2, 3}
-    assert "not ended, tried again later cloud=one error=one: WrongState: boots" in caplog.text
+    assert (
+        "machine not ended, tried again later cloud=one error=one: WrongState: boots" in caplog.text
+    )
     assert "already gone cloud=one id=2" in caplog.text
 
 
@@ -240,4 +242,4 @@ def test_one_that_refuses_to_end_is_asked_now_and_then_and_not_at_each_look(
         oned.now += seconds
         made.ask_again(there)
         assert len(oned.asked) == asked
-    assert caplog.text.count("not ended, tried again later cloud=one") == 2
+    assert caplog.text.count("machine not ended, tried again later cloud=one") == 2

@@ -156,7 +156,7 @@ def test_one_that_was_started_twice_is_ended_the_later_one(
     assert sorted(nova.deleted) == ["b", "late", "n2@0.0"], (
         "of two of one moment the lesser id stays"
     )
-    assert "ended, started twice generation=g1 count=3" in caplog.messages
+    assert "second machines of nodes ended generation=g1 count=3" in caplog.messages
 
 
 def test_nothing_is_said_where_none_was_started_twice(
@@ -346,7 +346,7 @@ def test_a_quota_that_cuts_a_call_is_no_refusal(
     found = launch(nova, spec(*NODES))
     assert (nodes(found), found.refusal) == (list(NODES[:3]), None)
     assert len(nova.orders) == 1
-    reason = "launch is cut generation=g1 reason=the quota left room for 3 of 8"
+    reason = "launch gets fewer machines generation=g1 reason=the quota left room for 3 of 8"
     assert caplog.messages == [reason]
     assert nova.looks == 3, "fewer are believed when they are as many twice"
 

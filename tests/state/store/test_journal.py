@@ -341,7 +341,7 @@ def test_of_what_others_leave_a_damaged_line_is_told_and_half_a_line_is_not(
         with segment.open("ab") as file:
             file.write(b"x" * 20 + end)
         one.put([[put("b", 2)]], lambda: 1.0)
-    told = f"the journal {segment} is damaged in bytes {begin} to {begin + 21}:"
+    told = f"the journal {segment} is damaged in bytes {begin} to {begin + 21}, "
     assert (told in caplog.text) is is_told
     assert ("damaged" in caplog.text) is is_told
     path.unlink()
