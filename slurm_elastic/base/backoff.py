@@ -25,5 +25,5 @@ class Backoff(Struct, frozen=True):
         return min(self.first_s * 2.0**doublings, self.longest_s)
 
     def longer(self, pause_s: float) -> float:
-        """The pause (s) that follows one of ``pause_s`` seconds; pass 0 before the first pause."""
+        """The pause (s) after a pause of ``pause_s`` seconds. Pass 0 before the first pause."""
         return min(max(2.0 * pause_s, self.first_s), self.longest_s)

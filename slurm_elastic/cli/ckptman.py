@@ -33,7 +33,7 @@ from slurm_elastic.state.store.trouble import passes
 log = logging.getLogger("slurm_elastic.ckptman")
 
 JOIN_TIMEOUT_S = 5.0
-"""At the end we wait this long for each thread. One that still reads a source loses nothing."""
+"""At the end we wait so long for each thread. A thread that still reads a source loses nothing."""
 
 
 PLANS_EVERY_S = 60.0

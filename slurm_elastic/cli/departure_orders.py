@@ -1,4 +1,4 @@
-"""What ``drain``, ``replace`` and ``migrate`` share: their subject, and what it does and costs."""
+"""The common part of ``drain``, ``replace`` and ``migrate``: their subject, effect and cost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def add_leaving(parser: argparse.ArgumentParser) -> None:
 
 
 def add_subject(parser: argparse.ArgumentParser) -> None:
-    """What ``drain`` and ``replace`` are about, and how."""
+    """Add the subject of ``drain`` and ``replace``, and the option how to treat jobs."""
     parser.add_argument(
         "subject", metavar="NODES|POOL|CLOUD", help="nodes of pools, a pool or a cloud"
     )
@@ -86,19 +86,19 @@ def add_subject(parser: argparse.ArgumentParser) -> None:
 
 
 def read(config: Config, now: float) -> Facts:
-    """The records, and what Slurm says."""
+    """Read the records and Slurm."""
     return gather(config, PromptCli(config.slurm), now)
 
 
 def leave(verb: str, args: argparse.Namespace) -> int:
-    """Say what a drain or a replacement will do, and do it; 2 for what is not ours."""
+    """Show the effect of a drain or a replacement, and order it. Return the exit code."""
     config, facts = opened(args, read)
     word = departure(config, verb, args.subject)
     return order(args, config, facts, replace(word, aggressive=args.aggressive))
 
 
 def order(args: argparse.Namespace, config: Config, facts: Facts, word: Departure) -> int:
-    """The same, of what was read."""
+    """The same as ``leave``, with facts that the caller has read."""
     word = replace(word, unavailable=args.unavailable)
     starts = max(args.at or facts.now, facts.now)
     if word.to:
@@ -108,7 +108,9 @@ def order(args: argparse.Namespace, config: Config, facts: Facts, word: Departur
 
 
 def departure(config: Config, verb: str, text: str) -> Departure:
-    """That of the cloud, the pool or the nodes that a person means; ConfigError for others'."""
+    """The departure of the cloud, the pool or the nodes named by ``text``. ConfigError if ``text``
+    names nodes of others, or nothing.
+    """
     pools = domain_pools(config, expand)
     ours = {node for pool in pools for node in pool.nodes}
     try:
@@ -190,14 +192,14 @@ def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) 
 
 
 class MovedJobs(Struct, frozen=True):
-    """What becomes of the jobs on machines that leave before their jobs have ended."""
+    """Jobs on machines that leave before the jobs have ended, by what happens to them."""
 
     saved: Mapping[str, Sequence[SlurmJob]]
     """By checkpoint method; they continue elsewhere."""
     restarted: Sequence[SlurmJob]
     """They have no method, so they lose their work."""
     awaited: Sequence[SlurmJob]
-    """Interactive jobs and those that may not be requeued."""
+    """Interactive jobs, and jobs that may not be requeued."""
 
 
 def moved_jobs(config: Config, facts: Facts, jobs: Sequence[SlurmJob]) -> MovedJobs:
@@ -233,7 +235,7 @@ def _moved(facts: Facts, jobs: MovedJobs) -> Iterator[str]:
 
 
 def question(config: Config, facts: Facts, word: Departure, starts: float) -> str:
-    """What a person confirms before jobs lose work or a cloud is emptied; empty if neither."""
+    """The question to ask before jobs lose work or a cloud is emptied. "" if neither happens."""
     live = [m for m in facts.machines if m.is_wanted]
     machines = concerned(live, word, starts)
     jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
@@ -311,7 +313,7 @@ def _closed(config: Config, facts: Facts, cloud: str, at: float) -> dict[str, Di
 def _room_there(
     config: Config, facts: Facts, cloud: str, jobs: Sequence[SlurmJob], at: float
 ) -> Iterator[str]:
-    """Which pools of the other cloud are closed, and whether it has room for the jobs' nodes."""
+    """Sentences about closed pools of the other cloud, and its room for the jobs' nodes."""
     closed = _closed(config, facts, cloud, at)
     for order in {order.number: order for order in closed.values()}.values():
         yield f"{stop_reason(order)}: no job starts there."

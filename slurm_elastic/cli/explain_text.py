@@ -1,4 +1,4 @@
-"""What ``explain`` prints of one subject: how it is now, then decisions in the order of time."""
+"""The output of ``explain`` for one subject: its present state, then its decisions by time."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ _OFFERS = ("ranked", "behind", "refused", "rejected")
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """The document of ``explain --json``. ``about`` is ``node``, ``job``, ``pool`` or ``site`` (a
-    node or a partition of the site itself); ``now`` says in a sentence how Slurm has it, or what a
-    pool starts and why not; ``attention`` is what a person should do, or need not do; ``machines``
-    are those of the node since the first decision, those of the job in its order, or the pool's
-    now, the alarming last; ``end_only`` is why the daemon buys nothing. ``verdicts`` say of a
-    pending job for each pool why it gets no machine of it.
+    """The document of ``explain --json``. ``about``: ``node``, ``job``, ``pool`` or ``site`` (a
+    node or a partition of the site itself). ``now``: a sentence about its state in Slurm, or about
+    the machines that a pool starts. ``attention``: what a person should do, or need not do.
+
+    ``machines``: of a node all since its first decision, of a job in their order, of a pool the
+    present ones, the alarming ones last. ``end_only``: why the daemon buys nothing. ``verdicts``:
+    for each pool why a pending job gets no machine there.
     """
 
     subject: str
@@ -132,9 +133,9 @@ def _without_decisions(explanation: Explanation) -> str:
 
 
 def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:
-    """The last decision of each kind and cause, by time, and how often it was taken in all; it is
-    about all that these were about, the last ones first. Where its figures are others each time,
-    those of one job are not told of another.
+    """The last decision of each kind and cause, by time, with how often it was taken. Its subjects
+    are the subjects of all of these decisions, the latest first. If their causes have different
+    figures, decisions about different jobs stay apart.
     """
     found: dict[tuple[str, object], list[Decision]] = {}
     for decision in decisions:

@@ -62,8 +62,8 @@ class OfferRow(Struct, frozen=True, kw_only=True):
 
 
 class PoolOffers(Struct, frozen=True, kw_only=True):
-    """A pool's ranking for ``nodes`` nodes, best first; ``error``: why its cloud was not asked. Of
-    its nodes ``free`` have no machine yet, so that one may be bought for them.
+    """A pool's ranking for ``nodes`` nodes, best first. ``free``: the number of its nodes that have
+    no machine yet. ``error``: why its cloud gave no offers.
     """
 
     pool: str
@@ -76,13 +76,13 @@ class PoolOffers(Struct, frozen=True, kw_only=True):
 
     @property
     def had(self) -> int:
-        """How many of the nodes could be had."""
+        """The number of nodes that could get a machine now."""
         return sum(row.take for row in self.ranked)
 
 
 class OffersDocument(Struct, frozen=True, kw_only=True):
-    """The document of ``offers --json``; ``about`` says for what was asked, ``standstill`` why
-    nothing is bought now, whatever is offered.
+    """The document of ``offers --json``. ``about``: the job or pools of the ranking.
+    ``standstill``: why nothing is bought now, whatever the clouds offer.
     """
 
     at: float
@@ -217,7 +217,7 @@ def _asked(site: Site, job: int | None, pool: str | None) -> tuple[str, Sequence
 def _of_pool(
     config: Config, pool: Pool, free: Sequence[str], scope: Scope, now: float, count: int | None
 ) -> PoolOffers:
-    """Its ranking for ``count`` nodes, or all that are ``free`` of a machine."""
+    """The pool's ranking for ``count`` nodes, or for all its ``free`` nodes."""
     found = PoolOffers(pool=pool.name, cloud=pool.cloud, nodes=count or len(free), free=len(free))
     if not free:
         return found

@@ -1,5 +1,5 @@
-"""A text on the screen without what stands above it already. This is for the eye alone: what is
-left out depends on the words that are printed, and nothing else does.
+"""Leaves out of a printed text the parts that stand above it on the screen already. Only the
+display depends on this.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 _LEAST = 40
-"""Characters that are worth it."""
+"""Shorter repeated parts (characters) stay."""
 
 
 def without_repeats(text: str, printed: Sequence[str]) -> str:

@@ -254,7 +254,7 @@ def _states_text(states: Mapping[str, int]) -> str:
 
 
 def _groups_to_show(view: StatusView, top: int | None) -> Sequence[NodesView]:
-    """The groups of nodes that neither the table of machines nor that of holds explains."""
+    """The groups of nodes that are in neither the table of machines nor the table of holds."""
     held = {name for hold in view.holds for name in expand(hold.nodes)}
     rows = view.instances if top is None or len(view.instances) <= top else ()
     follows = {machine.node: machine.next for machine in rows}

@@ -188,7 +188,7 @@ class Trial:
         return False
 
     def _rest(self) -> Rest:
-        """Everything of the trial that is left.
+        """The requests, launches and machines of the trial that still exist.
 
         Keep the order: a request becomes a launch, and a launch becomes a machine. Each is read
         before the thing that it becomes, so that none is missed between two reads.

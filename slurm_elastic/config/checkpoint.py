@@ -157,7 +157,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a pool does in another way than the section ``checkpoint``."""
+    """A pool's exceptions from the section ``checkpoint``."""
 
     policy: OrNone | None = None
     """Change it when jobs of this pool are interrupted more often or less often than others."""

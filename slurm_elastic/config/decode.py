@@ -78,7 +78,7 @@ class Problems:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The one of ``choices`` that was probably meant, or None."""
+    """The choice that the user probably meant by ``word``, or None."""
     by_lower = {w.lower(): w for w in choices}
     # The underscores first, because people often write "-" in a key.
     close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, 1, 0.6)

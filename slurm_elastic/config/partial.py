@@ -106,7 +106,9 @@ class Draft:
 
     @cached_property
     def all_whole(self) -> bool:
-        """Whether all clouds and pools could be read. Only then may a check say what none has."""
+        """Whether all clouds and pools could be read. Only then may a check report
+        that no cloud or pool has something.
+        """
         have_clouds = all(self.cloud_of(pool) for pool in self.pools.values())
         return have_clouds and {("clouds",), ("pools",)} <= self._shape.built.keys()
 
