@@ -295,7 +295,7 @@ def _there(
 
 
 def require_open(config: Config, facts: Facts, cloud: str, at: float) -> None:
-    """ConfigError where operators let nothing start in the cloud: jobs would be stopped to wait."""
+    """ConfigError if operators let nothing start in the cloud: stopped jobs would only wait."""
     closed = _closed(config, facts, cloud, at)
     if closed and all(pool.name in closed for pool in config.pools if pool.cloud == cloud):
         order, *_ = closed.values()

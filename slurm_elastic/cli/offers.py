@@ -46,10 +46,10 @@ from slurm_elastic.watch.view.attention import sentence
 
 
 class OfferRow(Struct, frozen=True, kw_only=True):
-    """An offer: ``room`` is for how many nodes it could be asked now (0: rejected), ``take`` how
-    many would be bought of it. Dollars per machine-hour: ``price`` now (None: the cloud tells none,
-    and so does not sell it), ``worst`` as limits count. ``notes``: the part of the reason that the
-    other fields do not say.
+    """An offer. ``room``: the number of nodes that it could serve now (0: rejected). ``take``: the
+    number of machines that would be bought. ``price``: $ per machine-hour now (None: the cloud
+    shows no price and so does not sell it). ``worst``: the price that limits count. ``notes``: the
+    part of the reason that is in no other field.
     """
 
     offer: str
@@ -207,8 +207,8 @@ def _asked(site: Site, job: int | None, pool: str | None) -> tuple[str, Sequence
     ]
     if not pools:
         raise SlurmElasticError(
-            f"job {job} is for partition {','.join(found.partitions)}, "
-            f"none of ours ({', '.join(sorted(partitions))})"
+            f"job {job} is for partition {','.join(found.partitions)}, which is not a cloud's "
+            f"({', '.join(sorted(partitions))})"
         )
     count = max(found.node_count, len(found.nodes), 1)
     return f"job {job}, {counted(count, 'node')}", pools, count

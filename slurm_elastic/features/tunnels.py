@@ -60,7 +60,7 @@ READERS = 10
 HANDSHAKE_MAX_AGE_S = 180.0
 """A connected peer repeats its handshake within this many seconds."""
 ENDED_LATELY_S = 3600.0
-"""For this many seconds after its end, a machine's address is not kept as a staying peer."""
+"""For so many seconds after a machine's end, a peer of the hub at its address does not stay."""
 CONSOLE_READ = 1 << 18
 """Only this many last characters of a console are searched. Clouds keep fewer."""
 CORRELATION = "tunnel"

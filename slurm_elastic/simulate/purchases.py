@@ -174,7 +174,7 @@ class Purchases:
     def _store_decision(
         self, pool: int, count: int, placement: Placement, scope: Scope, now: int
     ) -> None:
-        """Store the decision for as many machines as it would also be right for."""
+        """Store the decision, with the number of further machines for which it stays right."""
         machines, standing = self.pools[pool], self._decisions[pool]
         best, room = placement.ranked[0].offer, PLENTY
         if not self.unlimited:

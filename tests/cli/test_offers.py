@@ -137,7 +137,9 @@ def test_a_jobs_offers_are_those_of_its_partitions(config: Config, slurm: FakeSl
     found = offers.gather(config, slurm, T0, job=7)
     assert found.about == "job 7, 6 nodes"
     assert [(p.pool, p.nodes, p.had) for p in found.pools] == [("wide", 6, 5)]
-    with pytest.raises(SlurmElasticError, match=r"job 8 is for partition site, none of ours"):
+    with pytest.raises(
+        SlurmElasticError, match=r"job 8 is for partition site, which is not a cloud"
+    ):
         offers.gather(config, slurm, T0, job=8)
     with pytest.raises(SlurmElasticError, match="job 9 is not in Slurm's queue"):
         offers.gather(config, slurm, T0, job=9)

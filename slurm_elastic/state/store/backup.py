@@ -276,8 +276,8 @@ def _require_newer(source: Path, part: _Part) -> None:
     journal, health = journal_of(part.path), verify(memory)
     if _is_alone(memory):
         raise SlurmElasticError(
-            f"{part.path} has rows of the {part.schema.name} that are in no journal: what only "
-            "this head knows would be lost (--older: take it)"
+            f"{part.path} has rows of the {part.schema.name} that are in no journal and "
+            "would be lost (--older restores all the same)"
         )
     if not health.facts:
         return
@@ -290,8 +290,8 @@ def _require_newer(source: Path, part: _Part) -> None:
         return
     ends = f"{source} ends with line {part.last}" + ("" if is_same else " of another journal")
     raise SlurmElasticError(
-        f"{journal.directory} has line {health.last} of the {part.schema.name}, {ends}: what only "
-        "this head knows would be lost (--older: take it)"
+        f"{journal.directory} has line {health.last} of the {part.schema.name}, {ends}: newer "
+        "records of this head would be lost (--older restores all the same)"
     )
 
 

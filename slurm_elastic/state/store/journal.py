@@ -101,7 +101,7 @@ NOWHERE: Identity = (0, 0)
 
 
 def identity(file: Path | int) -> Identity:
-    """Of the file that is at that path now, or was opened; NOWHERE where none can be found."""
+    """The identity of the file at a path, or of an open file. NOWHERE if there is no such file."""
     try:
         status = os.stat(file)
     except OSError:

@@ -334,9 +334,7 @@ def row_like(
 def copied(
     source: sqlite3.Connection, target: sqlite3.Connection, schema: Schema, since: float
 ) -> None:
-    """Copy all tables to an empty view; of ``schema.recent_rows`` only the rows since
-    ``since``.
-    """
+    """Copy all tables to an empty view; of ``recent_rows`` only rows not before ``since``."""
     with transaction(target):
         for table, columns in columns_of(schema).items():
             where = schema.recent_rows.get(table, "")

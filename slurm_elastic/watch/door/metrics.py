@@ -264,7 +264,7 @@ def _obstacles(facts: Facts) -> Iterator[Metric]:
 
 
 def _directives(facts: Facts) -> Iterator[Metric]:
-    """Orders that hold; ``ends``: by itself, or by a person, who may forget it."""
+    """Orders in force. ``ends``: whether an order ends by itself, or only when a person ends it."""
     begun: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for directive in facts.directives:
         if directive.holds(facts.now):
