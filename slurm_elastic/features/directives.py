@@ -62,7 +62,7 @@ class DirectivesPart(Part):
                 cause = OrderOver(number=directive.number, order_text=describe(directive, now))
                 subjects = subjects_of(site.config, directive)
                 site.record(directive.correlation, "directive-over", subjects, cause)
-                log.info("directive over number=%d: %s", directive.number, cause)
+                log.info("order ended number=%d: %s", directive.number, cause)
 
     def _hold_closed(self, closed: Mapping[str, StoppedByOrder]) -> None:
         """Hold the closed nodes for operators, with their causes. Release all other operator

@@ -477,7 +477,7 @@ def test_a_word_that_is_over(world: World, said: Callable[[str], list[str]]) -> 
     )  # fmt: skip
     number = world.ledger.directives.give(word).number
     world.advance(120)
-    assert said(f"directive over number={number}: its time is over: ") == ["INFO"]
+    assert said(f"order ended number={number}: its time is over: ") == ["INFO"]
     assert world.ledger.directives.all() == ()
 
 

@@ -69,7 +69,7 @@ class Coordinator:
                 "--tmpdir", str(place), "--quiet", "--quiet"]  # fmt: skip
 
     def environment(self, images: Path) -> dict[bytes, bytes]:
-        """Return the variables for such a program that repeat some of these options."""
+        """Return environment variables for what the programs do not take from the options."""
         # dmtcp_restart passes its --ckptdir only to the tasks; the coordinator that it starts reads
         # the variable. dmtcp_launch makes a directory in /tmp before it reads --tmpdir.
         return {b"DMTCP_CHECKPOINT_DIR": os.fsencode(images),

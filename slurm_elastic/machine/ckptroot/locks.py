@@ -151,7 +151,7 @@ def _find_places(task: PinnedTask, memory: int) -> tuple[int, int]:
         elif rights == "rw-p" and inode == "0":
             private = private or start
     if not call or not private:
-        raise ValueError(f"task {task.pid} has no such places")
+        raise ValueError(f"task {task.pid} has no vDSO, or no private memory")
     return call, private
 
 

@@ -145,7 +145,7 @@ class Threshold(Policy, frozen=True, tag="threshold"):
     period: SecondsOver = 600.0
 
     def decide(self, situation: Situation) -> SaveJob | None:
-        """By the hour, else by the price."""
+        """Save before a paid hour ends; at other times by the price."""
         if (hourly := Hour(self.margin).decide(situation)) is not None:
             return hourly
         limit = self.threshold(situation)
@@ -193,7 +193,7 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
     margin: Seconds = 200.0
 
     def decide(self, situation: Situation) -> SaveJob | None:
-        """By the hour, else by the price."""
+        """Save before a paid hour ends; at other times by the price."""
         if (hourly := Hour(self.margin).decide(situation)) is not None:
             return hourly
         price = price_at(situation.prices, situation.now)

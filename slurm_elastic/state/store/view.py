@@ -307,7 +307,7 @@ def to_json(value: object) -> str:
 
 
 def fact_row(row: sqlite3.Row | Mapping[str, Any]) -> dict[str, Any]:
-    """A row as a fact of the journal has it."""
+    """A row in the form that the journal stores, which has no infinity."""
     return {
         name: _INFINITE if value == math.inf else value
         for name, value in zip(row.keys(), tuple(row), strict=True)
