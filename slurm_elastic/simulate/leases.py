@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from slurm_elastic.simulate.billing import HOUR, dollars
 from slurm_elastic.simulate.scenario import PoolModel, Sold
@@ -29,6 +30,16 @@ class Leases:
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
         """Return (batch, end, machines, reclaimed) of each lease."""
         return zip(self.batch, self.end, self.count, self.reclaimed, strict=True)
+
+    def steps(self) -> dict[int, int]:
+        """Return the change of the number of machines (paid and standing), by second."""
+        starts, changes = self._starts, dict[int, int]()
+        for batch, end, count in zip(self.batch, self.end, self.count, strict=True):
+            start = starts[batch]
+            if start <= end:  # else reclaimed during its boot, and never paid
+                changes[start] = changes.get(start, 0) + count
+                changes[end] = changes.get(end, 0) - count
+        return changes
 
     def settle(self) -> None:
         """Make the bill for all leases. Call it when all have ended."""
@@ -69,3 +80,13 @@ def _flat(sold: Sold) -> float | None:
         return sold.offer.price
     prices = sold.market.curve.prices
     return prices[0] if len(prices) == 1 else None
+
+
+def peak(*pools: Mapping[int, int]) -> int:
+    """Return the most machines at a time over all pools. ``pools``: the ``steps`` of each."""
+    changes = dict(pools[0]) if pools else {}
+    for steps in pools[1:]:
+        for second, change in steps.items():
+            changes[second] = changes.get(second, 0) + change
+    # The changes of a second are one: a machine that ends as another begins is not counted twice.
+    return max(accumulate(changes[second] for second in sorted(changes)), default=0)

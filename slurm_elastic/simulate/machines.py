@@ -38,7 +38,7 @@ class PoolMachines:
         "batch_due", "batch_live", "batch_offer", "batch_ready", "batch_spot", "batch_start",
         "booked", "booting", "busy", "busy_area", "coming", "draining", "due", "expected",
         "falls", "free", "held", "idle", "launched", "launches", "leases", "live_of",
-        "max_machines", "peak", "pool", "postponed", "promised", "rates", "reclaimed", "released",
+        "max_machines", "pool", "postponed", "promised", "rates", "reclaimed", "released",
         "releases", "shared", "sold", "spot_area", "spot_live", "spots", "turns", "up_area",
         "yields",
     )  # fmt: skip
@@ -82,7 +82,7 @@ class PoolMachines:
         # postponed: entries that were due while jobs waited.
         self.postponed: list[tuple[int, int]] = []
         self.due: dict[int, list[tuple[int, int]]] = {}
-        self.launched = self.released = self.launches = self.releases = self.peak = 0
+        self.launched = self.released = self.launches = self.releases = 0
         self.spot_live = self.spot_area = self.reclaimed = 0
         self.draining = self.promised = 0
         self.booked: set[int] = set()
@@ -175,7 +175,6 @@ class PoolMachines:
             self.batch_due[batch] = NEVER
             self.idle += self.pool.standing
             self.free.put(batch, self.pool.standing, 0)
-            self.peak = max(self.peak, self.up)
 
     def found_idle(self, started: int, since: int, now: int) -> None:
         """Add a machine, idle since ``since``, for a simulation that begins in mid-run."""
@@ -226,9 +225,6 @@ class PoolMachines:
             started.append((self._batch(begin, machines, offer, ready), machines))
         self.launches += len(started)
         self.booting += count
-        up = self.idle + self.busy + self.booting
-        if up > self.peak:
-            self.peak = up
         return ready, started
 
     def waste(self, sales: Sales, now: int) -> None:

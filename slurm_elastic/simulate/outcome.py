@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.leases import peak
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.shared_machines import machines_needed
@@ -20,8 +21,8 @@ MIN_RUN_S = 10
 
 
 class PoolFigures(Struct, frozen=True, kw_only=True):
-    """Figures of a pool. ``hours``: machine-hours up; ``peak``: the largest number of machines;
-    ``on_demand`` and ``spot``: dollars.
+    """Figures of a pool. ``hours``: machine-hours up; ``peak``: the most machines at a time, paid
+    or standing; ``on_demand`` and ``spot``: dollars.
     """
 
     name: str
@@ -39,7 +40,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     """Figures of the whole site. Waits: seconds until the first start. ``slowdown``: runs shorter
     than 10 s count as 10 s. ``utilisation``: the busy share of the machines' time. ``lost_hours``:
     machine-hours lost to interruptions; ``overhead_hours``: spent on checkpoints and restarts.
-    ``unbought``: why no machine was ever bought although jobs waited.
+    ``peak``: the most machines of all pools at a time. ``unbought``: why no machine was ever bought
+    although jobs waited.
     """
 
     jobs: int
@@ -199,8 +201,10 @@ def _figures(
     )
     up = sum(machines.up_area for machines in pools)
     start = min(jobs.submit, default=0)
+    steps = [machines.leases.steps() for machines in pools]
     pool_figures = tuple(
-        _pool_figures(index, machines, runs) for index, machines in enumerate(pools)
+        _pool_figures(index, machines, runs, peak(steps[index]))
+        for index, machines in enumerate(pools)
     )
     return Figures(
         jobs=len(waits),
@@ -219,17 +223,19 @@ def _figures(
         interruptions=runs.interruptions,
         checkpoints=runs.checkpoints,
         api_calls=sum(machines.launches + machines.releases for machines in pools),
-        peak=sum(machines.peak for machines in pools),
+        peak=pool_figures[0].peak if len(pools) == 1 else peak(*steps),
         pools=pool_figures,
     )
 
 
-def _pool_figures(index: int, machines: PoolMachines, runs: Runs) -> PoolFigures:
+def _pool_figures(
+    index: int, machines: PoolMachines, runs: Runs, most_machines: int
+) -> PoolFigures:
     return PoolFigures(
         name=machines.pool.name,
         jobs=runs.where.count(index),
         launched=machines.launched,
-        peak=machines.peak,
+        peak=most_machines,
         hours=machines.up_area / 3600,
         busy_hours=machines.busy_area / 3600,
         billed_hours=machines.leases.billed / 3600,

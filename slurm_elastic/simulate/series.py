@@ -22,12 +22,7 @@ POINTS = 2000  # more points than a picture can show
 
 def machines(pool: PoolMachines) -> Steps:
     """Return the number of paid and standing machines."""
-    changes = []
-    for batch, end, count, _ in pool.leases.rows():
-        start = pool.batch_start[batch]
-        if start <= end:
-            changes += [(start, float(count)), (end, float(-count))]
-    return _running_sums(changes)
+    return _running_sums((second, float(change)) for second, change in pool.leases.steps().items())
 
 
 def queue(outcome: RunResult) -> Steps:
