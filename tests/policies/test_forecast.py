@@ -56,7 +56,7 @@ def test_a_step_up_and_down_is_followed_as_the_equations_say() -> None:
 
 def test_what_lies_ahead_is_a_parabola_within_its_bounds() -> None:
     state = smoothed([10.0, 20.0])._replace(level=10.0, slope=2.0, change=-0.5)
-    assert state.ahead(2, 100.0) == pytest.approx(10 + 4 - 1)
-    assert state.ahead(100, 100.0) == 0.0
-    assert state._replace(change=1.0).ahead(100, 100.0) == 40.0, "twice the highest"
-    assert state._replace(change=1.0).ahead(100, 25.0) == 25.0
+    assert state.ahead(2, 5.0) == pytest.approx(10 + 4 - 1)
+    assert state.ahead(100, 5.0) == 0.0
+    assert state._replace(change=1.0).ahead(100, 2.0) == 40.0, "twice the highest"
+    assert state._replace(change=1.0).ahead(100, 1.25) == 25.0

@@ -19,9 +19,11 @@ from slurm_elastic.policies.planning.portfolio import (
     bound,
     breakeven,
     breakevens,
+    forecast,
     heaviest_first,
     offline,
     online,
+    scaled,
     shrunk,
     top_up,
     week_cost,
@@ -215,17 +217,36 @@ def test_who_cannot_see_ahead_buys_once_the_use_has_settled() -> None:
     assert foreseen.cost < found.cost < sum(map(sum, usage)) * 1.0
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.sampled_from([4, 9, 26]))
-def test_who_cannot_see_ahead_never_holds_more_than_was_ever_used(
-    levels: list[int], weeks: int
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=30),
+    st.sampled_from([4, 9, 26]),
+    st.sampled_from([1.0, 2.0]),
+)
+def test_who_cannot_see_ahead_holds_no_more_than_the_highest_forecast_pays_for(
+    levels: list[int], weeks: int, most: float
 ) -> None:
+    """The forecast is of all machines together, and may see growth. So more may be held than was
+    ever used, but only as many as the highest total it may predict uses for their break-even.
+    """
     longer = ReservedClass(name="longer", term=weeks * WEEK, upfront=8 * weeks, price=0.7)
     classes = heaviest_first((*SHORT, longer))
     usage = usage_of([level for level in levels for _ in range(2 * WEEK)])
-    bought = online(usage, classes, 1.0)
+    bought = online(usage, classes, 1.0, most=most)
+    # Whole machines: the last one may be used for less than its row says.
+    highest = most * max(sum(row) for row in usage) + WEEK
     for week in range(len(usage) + 1):
         held = sum(b.machines for b in bought if b.week <= week < b.week + classes[b.kind].weeks)
-        assert held <= max(levels)
+        assert held * WEEK * min(breakevens(classes, 1.0)) <= highest
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.floats(0, 4))
+def test_a_scaled_week_has_the_hours_of_so_many_machines(machines: list[int], part: float) -> None:
+    row = usage_of((machines * WEEK)[:WEEK])[0]
+    found = scaled(row, part)
+    assert found == sorted(found, reverse=True)
+    assert len(found) == round(len(row) * part)
+    assert sum(found) == pytest.approx(part * sum(row), abs=WEEK)
+    assert scaled(row, 1.0) == row
 
 
 def test_a_steady_use_is_reserved_once_a_term() -> None:
@@ -243,10 +264,27 @@ def test_a_use_that_falls_is_not_reserved_for_a_year() -> None:
     assert online(falling, (year, never), 1.0) == ()
 
 
-def test_a_machine_that_comes_later_is_reserved_once_its_use_has_lasted() -> None:
+def test_the_forecast_is_of_the_whole_week_and_takes_a_jump_for_growth() -> None:
+    """As in the paper: the total is smoothed, not each machine's use. So after one week of two
+    machines more are expected, within the bound, and too many are bought for a year.
+    """
     year = (ReservedClass(name="year", term=52 * WEEK, upfront=100, price=0.2),)
     usage = usage_of([1] * WEEK * 8 + [2] * WEEK * 20)
-    assert online(usage, year, 1.0) == (Bought(4, 0, 1), Bought(9, 0, 1))
+    first, second, *_ = online(usage, year, 1.0)
+    assert first == Bought(4, 0, 1)
+    assert (second.week, second.machines) > (9, 1)
+    bounded = online(usage, year, 1.0, most=1.0)
+    assert sum(purchase.machines for purchase in bounded) < sum(
+        purchase.machines for purchase in online(usage, year, 1.0)
+    )
+
+
+def test_each_week_of_the_forecast_is_the_mean_week_scaled_to_the_total() -> None:
+    """By hand: 100 hours in each week so far, of which the second machine has a quarter."""
+    steady = smoothed([100.0, 100.0])
+    assert forecast(steady, [75.0, 25.0], 2) == [[75.0, 25.0]] * 2
+    assert forecast(steady, [37.5, 12.5], 1) == [[37.5, 37.5, 12.5, 12.5]], "twice the machines"
+    assert forecast(smoothed([0.0]), [], 3) == [[], [], []]
 
 
 def test_a_week_is_paid_by_the_count_of_each_class() -> None:
@@ -273,7 +311,7 @@ def test_fewer_machines_are_the_top_of_the_same_use() -> None:
 
 @given(st.lists(st.floats(0, 168), min_size=1, max_size=60), st.integers(1, 156))
 def test_a_forecast_stays_within_what_can_be(values: list[float], steps: int) -> None:
-    assert 0 <= smoothed(values).ahead(steps, 168) <= min(168, 2 * max(values))
+    assert 0 <= smoothed(values).ahead(steps, 2) <= 2 * max(values)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3))
@@ -300,7 +338,7 @@ def test_no_portfolio_beats_the_bound(concurrent: list[int]) -> None:
 
 @given(st.floats(0, 168), st.integers(2, 40))
 def test_what_never_changes_is_foretold(value: float, count: int) -> None:
-    assert smoothed([value] * count).ahead(156, 168) == pytest.approx(value)
+    assert smoothed([value] * count).ahead(156, 2) == pytest.approx(value)
 
 
 def test_errors_of_the_level_count_with_their_sign() -> None:
@@ -317,5 +355,5 @@ def test_errors_of_the_level_count_with_their_sign() -> None:
 
 def test_a_trend_is_followed_and_kept_within_reason() -> None:
     rising = smoothed([float(10 * week) for week in range(20)])
-    assert rising.ahead(1, 1000) == pytest.approx(200, rel=0.1)
-    assert smoothed([100.0, 50.0, 10.0, 0.0]).ahead(156, 168) == 0
+    assert rising.ahead(1, 2) == pytest.approx(200, rel=0.1)
+    assert smoothed([100.0, 50.0, 10.0, 0.0]).ahead(156, 2) == 0

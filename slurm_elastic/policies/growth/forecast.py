@@ -60,8 +60,8 @@ class Smoothed(NamedTuple):
         change = gamma.value * (slope - self.slope) + (1 - gamma.value) * self.change
         return Smoothed(level, max(self.highest, value), slope, change, alpha, beta, gamma)
 
-    def ahead(self, steps: int, limit: float) -> float:
-        """Equation 3, kept between 0 and the lower of ``limit`` and twice the highest value."""
+    def ahead(self, steps: int, most: float) -> float:
+        """Equation 3, kept between 0 and ``most`` times the highest value so far."""
         value = self.level + self.slope * steps + self.change * steps * steps / 2
-        # Far ahead a parabola predicts nothing useful: it falls to zero or runs into these bounds.
-        return min(max(value, 0.0), limit, 2 * self.highest)
+        # Far ahead a parabola predicts nothing useful: it falls to zero or runs into this bound.
+        return min(max(value, 0.0), most * self.highest)

@@ -5,14 +5,15 @@ ran at a time, so each row descends. A class is worth its upfront payment for a 
 for a large enough share of the term (``breakeven``).
 
 Source: Niu et al., "Building semi-elastic virtual clusters" (SC '13; IEEE TPDS 2015): Algorithm 1,
-Equations 1 and 2, and the five online steps. The paper leaves two points open. Usage beyond the end
-of the history is unknown, so we take the share of the known part. Among classes of several terms we
-try the longest term first.
+Equations 1 and 2, and the five online steps. The paper leaves points open. Usage beyond the end of
+the history is unknown, so we take the share of the known part. Among classes of several terms we
+try the longest term first. For its forecast see ``forecast``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -21,6 +22,13 @@ from slurm_elastic.policies.growth.forecast import Smoothed
 
 WEEK = 168
 """Hours: the step of all decisions (the paper's tau)."""
+
+MOST_GROWTH = 2.0
+"""The paper bounds its forecast by nothing, and three years ahead the parabola of Equation 3 leaves
+all reason. This bound decides much of what the forecast saves (``scripts/bench papers``).
+"""
+ROUNDING = 1e-9
+"""Factors that should be whole come out of sums of floats."""
 
 Usage = Sequence[Sequence[float]]
 
@@ -141,39 +149,49 @@ def offline(usage: Usage, classes: Sequence[ReservedClass], on_demand: float) ->
 
 
 def online(
-    usage: Usage, classes: Sequence[ReservedClass], on_demand: float, settle: int = 4
+    usage: Usage,
+    classes: Sequence[ReservedClass],
+    on_demand: float,
+    *,
+    settle: int = 4,
+    most: float = MOST_GROWTH,
 ) -> tuple[Bought, ...]:
     """The five steps at the end of each week, each with the weeks before it only.
 
     Nothing is bought in the first ``settle`` weeks. A purchase in week ``len(usage)`` is the
-    recommendation for now.
+    recommendation for now. ``most``: see ``forecast``.
     """
     shares = breakevens(classes, on_demand)
     horizon = max((kind.weeks for kind in classes), default=0)
-    states: list[Smoothed] = []
+    total: Smoothed | None = None
+    sums: list[float] = []
     bought: list[Bought] = []
     for week, row in enumerate(usage, 1):
-        _observe(states, row, week)
+        hours = sum(row)
+        total = Smoothed(hours, highest=hours) if total is None else total.after(hours)
+        sums = [used + more for used, more in zip_longest(sums, row, fillvalue=0.0)]
         if week < settle:
             continue
         # One week more than the longest term, as Algorithm 1 also looks at the week behind a term.
-        expected = _uncovered(forecast(states, horizon + 1), week, bought, classes)
-        counts = demand(_Totals(expected), 0, classes, shares)
+        expected = forecast(total, [used / week for used in sums], horizon + 1, most)
+        counts = demand(_Totals(_uncovered(expected, week, bought, classes)), 0, classes, shares)
         bought += [Bought(week, kind, count) for kind, count in enumerate(counts) if count]
     return tuple(bought)
 
 
-def forecast(states: Sequence[Smoothed], weeks: int) -> list[list[float]]:
-    """Return the usage that the ranks' states predict, at most the hours of a week."""
-    table = []
-    for step in range(1, weeks + 1):
-        row, hours = [], float(WEEK)
-        for state in states:
-            # A rank is used whenever a higher one is.
-            hours = state.ahead(step, hours)
-            row.append(hours)
-        table.append(row)
-    return table
+def forecast(
+    total: Smoothed, mean_row: Sequence[float], weeks: int, most: float = MOST_GROWTH
+) -> list[list[float]]:
+    """Return the usage of the next weeks. As in the paper, Equations 3 and 4 predict the machine-
+    hours of a whole week, here at most ``most`` times those of the highest week so far.
+
+    The paper leaves open how the hours spread over the ranks. We scale the mean row of the weeks so
+    far (see ``scaled``).
+    """
+    mean = sum(mean_row)
+    if not mean:
+        return [[] for _ in range(weeks)]
+    return [scaled(mean_row, total.ahead(step, most) / mean) for step in range(1, weeks + 1)]
 
 
 def demand(
@@ -275,9 +293,15 @@ def active(week: int, bought: Sequence[Bought], classes: Sequence[ReservedClass]
 
 def shrunk(usage: Usage, factor: float) -> list[list[float]]:
     """The usage if only ``factor`` (over 0, up to 1) of the machines were needed at each time."""
+    return [scaled(row, factor) for row in usage]
+
+
+def scaled(row: Sequence[float], factor: float) -> list[float]:
+    """The usage of a week if ``factor`` times the machines were needed at each time."""
+    # The last ranks of a shrunk row, and rounding errors, must not leave the row.
     return [
-        [row[min(int(rank / factor), len(row) - 1)] for rank in range(round(len(row) * factor))]
-        for row in usage
+        row[min(int(rank / factor + ROUNDING), len(row) - 1)]
+        for rank in range(round(len(row) * factor))
     ]
 
 
@@ -335,18 +359,6 @@ def _counts_as(index: int, remaining_weeks: int, classes: Sequence[ReservedClass
         and kind.weeks >= remaining_weeks
     ]
     return min(alike, key=lambda other: classes[other].weeks, default=index)
-
-
-def _observe(states: list[Smoothed], row: Sequence[float], week: int) -> None:
-    """Update the memory of step 2: a rank that was never used before had 0 hours until now."""
-    for rank in range(max(len(states), len(row))):
-        used = row[rank] if rank < len(row) else 0.0
-        if rank < len(states):
-            states[rank] = states[rank].after(used)
-        elif week == 1:
-            states.append(Smoothed(used, highest=used))
-        else:
-            states.append(Smoothed(0.0, highest=0.0).after(used))
 
 
 def _uncovered(
