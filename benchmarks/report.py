@@ -17,11 +17,11 @@ import platform
 import shutil
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -155,6 +155,27 @@ def holds(case: str, ours: float, unit: str, *, ok: bool, goal: str) -> Row:
 def noted(case: str, ours: float, unit: str) -> Row:
     """A figure without a counterpart."""
     return Row(case=case, ours=ours, reference=None, unit=unit, ratio=None, goal=None, ok=None)
+
+
+def identity(case: str, ours: float, reference: float, unit: str, tolerance: float = 0) -> Row:
+    """A figure that the row's own inputs decide. It shows that we count right, and no more: it is
+    no goal that is met, yet a difference is a bug.
+    """
+    row = within(case, ours, reference, unit, tolerance)
+    return structs.replace(row, goal="identity", ok=None if row.ok else False)
+
+
+def ranged(
+    case: str, parameter: str, found: Mapping[object, float], unit: str, paper: float | None = None
+) -> list[Row]:
+    """The least and the greatest of a figure over a parameter that a paper does not give."""
+    rows = []
+    for name, take in (("least", min), ("most", max)):
+        at = take(found, key=found.__getitem__)
+        row = noted(f"{case}: {name}, {parameter} {at}", found[at], unit)
+        ratio = found[at] / paper if paper else None
+        rows.append(structs.replace(row, reference=paper, ratio=ratio))
+    return rows
 
 
 def spread(case: str, values: Sequence[float], unit: str, of: str) -> list[Row]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.report import bounded, compared, noted, quantile, report
+from benchmarks.report import bounded, compared, identity, noted, quantile, ranged, report
 
 ROWS = (
     compared("faster", 1.0, 10.0, "s", at_most=0.2),
@@ -50,6 +50,16 @@ def test_a_missed_goal_shows() -> None:
 
 def test_without_a_reference_no_goal_is_met() -> None:
     assert compared("broken", 1.0, 0.0, "s", at_most=2).ok is False
+
+
+def test_an_identity_is_no_goal_that_was_met_but_a_difference_is_missed() -> None:
+    assert [identity("sum", ours, 5, "$").ok for ours in (5, 6)] == [None, False]
+
+
+def test_a_range_is_the_least_and_the_most_with_the_parameter_of_each() -> None:
+    low, high = ranged("end", "boot", {1: 30, 2: 10, 3: 20}, "s", 20)
+    assert (low.case, low.ours, low.ratio) == ("end: least, boot 2", 10, 0.5)
+    assert (high.case, high.ours, high.ok) == ("end: most, boot 1", 30, None)
 
 
 @pytest.mark.parametrize(("fraction", "value"), [(0.0, 1), (0.5, 2), (0.95, 4), (1.0, 4)])
