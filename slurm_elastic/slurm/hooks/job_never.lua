@@ -7,8 +7,8 @@ local function is_plain(features)
 end
 
 local function count_text(asked, most)
-  return whole(asked) .. (asked == 1 and " node is" or " nodes are") .. " asked for, and " .. whole(most)
-    .. " such can be had at most"
+  return "it asks for " .. whole(asked) .. (asked == 1 and " node" or " nodes") .. ", and at most "
+    .. whole(most) .. " such nodes can run"
 end
 
 -- A limit of the partition that the job breaks; nil where it breaks none. With a QOS, which may lift
@@ -22,7 +22,7 @@ local function over_limit(part, need, job)
   if time and time > most_time then
     return "it asks for a time of " .. time_text(time) .. ", and MaxTime is " .. time_text(most_time)
   elseif (need.nodes or 1) > most_nodes then
-    return whole(need.nodes) .. " nodes are asked for, and MaxNodes is " .. whole(most_nodes)
+    return "it asks for " .. whole(need.nodes) .. " nodes, and MaxNodes is " .. whole(most_nodes)
   elseif (need.mem_node or 0) > most_memory then
     return "it asks for " .. whole(need.mem_node) .. " MB of memory on a node, and MaxMemPerNode is "
       .. whole(most_memory)
@@ -36,7 +36,7 @@ local function never_at_site(part, need, job)
   if nodes and (need.nodes or 1) > nodes then
     return count_text(need.nodes, nodes)
   elseif cpus and need.cpus > cpus then
-    return whole(need.cpus) .. " CPUs are asked for, and its nodes have " .. whole(cpus)
+    return "it asks for " .. whole(need.cpus) .. " CPUs, and its nodes have " .. whole(cpus)
   end
   return over_limit(part, need, job)
 end
@@ -65,7 +65,7 @@ local function never_in_cloud(data, part, need, job)
   if count < asked then
     return count_text(asked, count)
   end
-  return "its nodes, as many as may be up at a time, do not have what it asks for"
+  return "it asks for more than all nodes that may run at the same time have"
 end
 
 -- The sentence about a job that no partition of its list can ever start; nil where one may.
