@@ -53,10 +53,10 @@ def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedR
     if move.was_renewed and run.image is not None:
         lines = (
             f"slurm-elastic: this job was saved at {began_at}, as {move.reason}",
-            f"slurm-elastic: it goes on from {run.source} on {where}, with its full time limit",
+            f"slurm-elastic: it continues from {run.source} on {where}, with its full time limit",
         )
     else:
-        next_step = "begins anew" if run.image is None else f"goes on from {run.source}"
+        next_step = "starts over" if run.image is None else f"continues from {run.source}"
         details = describe_start(move, run).removeprefix(run.source)
         lines = (
             f"slurm-elastic: this job was requeued at {began_at}: {move.reason}",

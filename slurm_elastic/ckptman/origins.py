@@ -20,7 +20,7 @@ the run before, see docs/checkpoint-methods.md.
 """
 READ_BYTES_PER_S = 16 << 20
 """We add the time to verify and read back an image at this rate."""
-_NO_ORIGIN = "that was the plan, its launcher has not told"
+_NO_ORIGIN = "as planned; its launcher has not confirmed it"
 
 
 class StartedRun(Struct, frozen=True, kw_only=True):

@@ -60,9 +60,9 @@ def _notify_user(
     site: CheckpointSite, run: JobRun, verdict: UnsavableRun, *, will_move: bool
 ) -> None:
     outlook = (
-        "it begins anew on a machine that is not taken away"
+        "it starts over on a machine that is not taken away"
         if will_move
-        else "should its machine be taken away, it begins anew"
+        else "if its machine is taken away, it starts over"
     )
     lines = (
         f"slurm-elastic: this job cannot be saved: {verdict.why}; {outlook}",

@@ -69,7 +69,7 @@ def test_an_image_that_was_changed_is_not_used(bed: NodeBed) -> None:
     assert bed.checkpointer.hindered(run) == "", "that run is over"
     log = " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
     assert f"image {second.number} is not used" in log
-    assert f"goes on from image {first.number}" in log
+    assert f"continues from image {first.number}" in log
 
 
 @pytest.mark.release
@@ -144,7 +144,7 @@ def test_with_no_good_image_the_job_starts_anew(bed: NodeBed) -> None:
     image = save(bed, bed.run(), stop=True)
     (Path(image.path) / "manifest.json").write_text("{}")
     bed.run(attempt=1)
-    assert "starts anew" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+    assert "starts over" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
 
 
 def test_a_hold_that_nobody_ends_ends_by_itself() -> None:
@@ -187,7 +187,7 @@ def test_a_killed_session_takes_its_payload_along_and_images_stay(bed: NodeBed) 
     bed.attempts[7] = 1
     bed.say(7, "RUNNING")
     bed.start(7)
-    assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+    assert f"continues from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
 
 
 @pytest.mark.release
@@ -199,7 +199,7 @@ def test_a_machine_that_shuts_down_keeps_the_images(bed: NodeBed) -> None:
     bed.attempts[7] = 1
     bed.say(7, "RUNNING")
     bed.start(7)
-    assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+    assert f"continues from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
 
 
 def test_a_job_that_is_cancelled_leaves_nothing(bed: NodeBed) -> None:
@@ -272,7 +272,7 @@ def test_images_go_on_from_behind_a_closed_directory(bed: NodeBed) -> None:
     """Nobody else comes near a restored job's image, which is his memory."""
     image = save(bed, bed.run(), stop=True)
     bed.run(attempt=1)
-    assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+    assert f"continues from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
     saved = next(Path(image.path).glob("*.dmtcp"))
     with as_user(user_of(1, 1)), pytest.raises(PermissionError):
         saved.read_bytes()

@@ -59,7 +59,7 @@ def waits(bed: NodeBed, why: str) -> None:
 def goes_on(bed: NodeBed, image: Image) -> None:
     """From the image, with an output in which nobody sees the wait."""
     bed.wait(lambda: bed.status(7).get("attempt") == 1, "the launcher answers")
-    assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+    assert f"continues from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
     assert bed.works(bed.run(attempt=1))
     assert "slurm-elastic" not in bed.output_path(7).read_text()
     assert bed.end(7) == 7

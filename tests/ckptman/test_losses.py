@@ -48,7 +48,7 @@ def test_a_node_that_was_lost_between_two_saves_costs_what_was_done_since(world:
     assert first.startswith("slurm-elastic: this job was requeued at ")
     assert first.endswith(": its run ended without a notice")
     save, _, cost = second.partition(", ")
-    assert save == f"slurm-elastic: it goes on from save 1 on {where}"
+    assert save == f"slurm-elastic: it continues from save 1 on {where}"
     minutes = int(cost.split()[0])
     assert 5 <= minutes <= 8
     assert cost == f"{minutes} minutes of its work must be done again"
@@ -65,7 +65,7 @@ def test_nothing_is_told_before_its_launcher_has_told_what_it_goes_on_from(
     assert lines(world) == []
     world.saver.origins[7] = Origin(image=0, why="image 1 is not used: changed")
     world.until(lambda: bool(lines(world)))
-    assert lines(world)[1].startswith(f"slurm-elastic: it begins anew on {world.job(7).nodes[0]}, ")
+    assert lines(world)[1].startswith(f"slurm-elastic: it starts over on {world.job(7).nodes[0]}, ")
     assert lines(world)[1].endswith("be done again: image 1 is not used: changed")
 
 
@@ -87,7 +87,9 @@ def test_an_older_save_that_a_notice_leaves_it_says_what_that_costs(world: CkptW
     world.until(lambda: bool(lines(world)))
     where = world.job(7).nodes[0]
     _, second = lines(world)
-    assert second.startswith(f"slurm-elastic: it goes on from save 1 on {where}, 7 minutes of its")
+    assert second.startswith(
+        f"slurm-elastic: it continues from save 1 on {where}, 7 minutes of its"
+    )
 
 
 def test_a_move_that_saves_costs_nothing_and_says_nothing(world: CkptWorld) -> None:

@@ -130,7 +130,7 @@ def test_a_job_whose_image_could_not_be_used_is_never_said_to_go_on_from_it(
     assert lost_node_seconds(moved) > 0
     told = [str(fields["line"]) for name, fields in launched.slurm.updates if name == "tell"]
     where = launched.job(7).nodes[0]
-    assert told[-1] == f"slurm-elastic: it begins anew on {where}, {why}"
+    assert told[-1] == f"slurm-elastic: it starts over on {where}, {why}"
 
 
 def test_a_job_that_went_on_from_an_older_image_says_so(launched: CkptWorld) -> None:
@@ -148,7 +148,7 @@ def test_a_job_that_went_on_from_an_older_image_says_so(launched: CkptWorld) -> 
     told = [str(fields["line"]) for name, fields in launched.slurm.updates if name == "tell"]
     where = launched.job(7).nodes[0]
     assert told[0].startswith("slurm-elastic: this job was requeued at ")
-    assert told[1:] == [f"slurm-elastic: it goes on from save 81 on {where}, {why}"]
+    assert told[1:] == [f"slurm-elastic: it continues from save 81 on {where}, {why}"]
 
 
 @pytest.mark.parametrize("told", [None, Origin()])
@@ -162,7 +162,7 @@ def test_a_launcher_that_tells_nothing_is_not_waited_for_for_ever(
     (moved,) = launched.migrations()
     assert moved.step is MigrationStep.BACK
     assert moved.image is not None
-    assert moved.note.endswith("that was the plan, its launcher has not told")
+    assert moved.note.endswith("as planned; its launcher has not confirmed it")
     took = moved.reached["back"] - moved.reached["requeued"]
     assert (took > ORIGIN_TIMEOUT_S) is (told is None)
 

@@ -60,7 +60,7 @@ def test_a_job_that_asks_for_it_goes_on_after_its_limit_with_a_full_one(world: C
     assert "this job was saved at" in first
     assert "its time limit of 00:02:00 ends (1 of 2 times)" in first
     assert second == (
-        f"slurm-elastic: it goes on from save {moved.image.number} on {world.job(7).nodes[0]},"
+        f"slurm-elastic: it continues from save {moved.image.number} on {world.job(7).nodes[0]},"
         " with its full time limit"
     )
     assert "ckpt-drained" not in world.kinds(moved.run.nodes[0]), "nothing is wrong with its node"

@@ -77,8 +77,8 @@ def test_a_job_that_cannot_be_saved_is_told_so_within_two_minutes(world: CkptWor
     assert (verdict.job, verdict.why) == (7, "it holds a lock on a file")
     first, second = lines(world)
     assert first == (
-        "slurm-elastic: this job cannot be saved: it holds a lock on a file; should its machine be"
-        " taken away, it begins anew"
+        "slurm-elastic: this job cannot be saved: it holds a lock on a file; if its machine is"
+        " taken away, it starts over"
     )
     assert second.startswith("slurm-elastic: it would help to run it without the lock")
     assert comments(world)[0].startswith("slurm-elastic: cannot be saved: it holds a lock")
@@ -186,7 +186,7 @@ def test_on_demand_requeues_it_at_once_unless_its_user_forbids_that(requeue: boo
         rules = [e for e in world.ledger.exclusions.all() if e.kind == NO_SPOT]
         if not requeue:
             assert (world.job(7).restarts, rules) == (0, [])
-            assert "begins anew" in lines(world)[0]
+            assert "starts over" in lines(world)[0]
             return
         assert [e.scope for e in rules] == ["job:7"]
         assert world.job(7).restarts == 1
@@ -194,7 +194,7 @@ def test_on_demand_requeues_it_at_once_unless_its_user_forbids_that(requeue: boo
         (moved,) = world.migrations()
         assert (moved.cause, moved.image) == (ThreatCause.UNSAVABLE, None)
         world.until(lambda: world.migrations()[0].step is MigrationStep.BACK)
-        assert "it begins anew on" in lines(world)[-1]
+        assert "it starts over on" in lines(world)[-1]
         world.advance(200)
         assert world.job(7).restarts == 1, "once is enough"
         world.slurm.set_job(7, "COMPLETED")

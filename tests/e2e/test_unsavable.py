@@ -54,7 +54,7 @@ def test_it_begins_anew_on_an_on_demand_machine(site: Sandbox) -> None:
     assert market_of(site, fields["NodeList"]) is Market.ON_DEMAND
     assert "cannot be saved" in fields["AdminComment"]
     site.wait_for(
-        lambda: "it begins anew on" in (site.work / f"slurm-{job}.out").read_text(),
+        lambda: "it starts over on" in (site.work / f"slurm-{job}.out").read_text(),
         PATIENCE,
         "its user reads why",
     )

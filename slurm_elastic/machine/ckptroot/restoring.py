@@ -36,7 +36,7 @@ def restore(run: Run, image: Path) -> int:
     method.restore(image, manifest)
     run.given_back = manifest.writing
     seconds = time.monotonic() - begun
-    run.report(f"goes on from image {image.name} on {run.node}, restored in {seconds:.3f} s")
+    run.report(f"continues from image {image.name} on {run.node}, restored in {seconds:.3f} s")
     if manifest.closed:
         run.report(f"its connections are closed: {', '.join(manifest.closed)}")
     return manifest.number

@@ -65,7 +65,7 @@ class Session:
         """Start the job from its beginning. ``again``: it has written outputs before."""
         run = self._run
         if again:
-            run.report("no image to continue from: the job starts anew")
+            run.report("no image to continue from: the job starts over")
             run.given_back = dict.fromkeys(run.meta.outputs, 0)
             for line in outputs.clear(run.copies, run.meta.outputs, run.caller):
                 run.report(line)
@@ -188,7 +188,7 @@ class Session:
             self._saves.resume()
         image = f"image {manifest.number}"
         if is_late:
-            raise RequestRefused(f"{image} is good, but late by the deadline: the job goes on")
+            raise RequestRefused(f"{image} is good, but came after the deadline: the job continues")
         return f"{image}: {manifest.size} bytes in {manifest.seconds:.3f} s", manifest.number
 
     def _release(self) -> None:

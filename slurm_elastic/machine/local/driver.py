@@ -141,7 +141,7 @@ class Driver:
     def _end(self, record: MachineRecord) -> None:
         local_processes.power_off(self._register.workdir(record), slurmd=record.process)
         was_asked = record.state == InstanceState.STOPPING
-        reason = "terminated as asked" if was_asked else "slurmd ended by itself"
+        reason = "terminated as asked" if was_asked else "slurmd exited"
         log.info("ended node=%s machine=%s reason=%s", record.node, record.id, reason)
         with self._register.changing:
             ended = self._clock()

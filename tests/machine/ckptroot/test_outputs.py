@@ -260,7 +260,7 @@ def test_a_link_in_the_place_of_what_is_kept_leads_nowhere(place: Path) -> None:
 
 
 def test_the_copies_go_back_with_the_job(place: Path) -> None:
-    """Image 2 is damaged: the job goes on from image 1, and writes other bytes from there."""
+    """Image 2 is damaged: the job continues from image 1, and writes other bytes from there."""
     out = write(place / "home" / "out", b"step1step2 OLDstep3 OLD")
     for size in (5, 23):
         outputs.keep(place / "keep", [out], {out: size}, CALLER, PLENTY)

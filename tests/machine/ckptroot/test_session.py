@@ -211,7 +211,7 @@ def test_a_restart_without_images_says_that_it_starts_anew_and_what_becomes_of_i
     run.session.begin()
     assert run.node.did == ["start"]
     first, second = run.said()
-    assert first == "no image to continue from: the job starts anew"
+    assert first == "no image to continue from: the job starts over"
     assert second.startswith(f"{run.out}: 10 bytes of earlier runs, or of others")
     assert run.told == [f"job 7: {line}" for line in run.said()]
 
@@ -227,7 +227,7 @@ def test_a_restore_says_what_was_given_back_from_which_image_where_and_how_long_
     again.begin()
     assert run.said() == [
         f"{run.out}: 4 bytes given back, 0 were there",
-        "goes on from image 1 on n1, restored in 2.500 s",
+        "continues from image 1 on n1, restored in 2.500 s",
     ]
     assert run.status()["state"] == "running"
     assert run.status()["origin"] == {"image": 1, "why": ""}
@@ -237,7 +237,7 @@ def test_connections_that_are_closed_in_an_image_are_named_when_it_is_restored(r
     run.save(closes=True)
     run.opened().begin()
     assert run.said() == [
-        "goes on from image 1 on n1, restored in 0.000 s",
+        "continues from image 1 on n1, restored in 0.000 s",
         "its connections are closed: 10.1.2.3:27000",
     ]
 
@@ -525,7 +525,7 @@ def test_an_image_that_is_late_counts_and_stops_nobody(run: Bed, takes: float, l
         assert (text, number) == ("image 1: 6 bytes in 60.000 s", 1)
         return
     with pytest.raises(
-        RequestRefused, match="image 1 is good, but late by the deadline: the job goes on"
+        RequestRefused, match="image 1 is good, but came after the deadline: the job continues"
     ):
         run.save(stop=True)
     assert run.node.did[-1] == "go on"

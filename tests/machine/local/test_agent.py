@@ -225,7 +225,7 @@ def test_a_machine_whose_slurmd_died_is_terminated(run, settings):
     os.kill(found["n1"]["process"]["pid"], signal.SIGKILL)
     eventually(lambda: not machines(agent))
     (record,) = read_records(settings.directory)
-    assert (record.state, record.why) == (InstanceState.TERMINATED, "slurmd ended by itself")
+    assert (record.state, record.why) == (InstanceState.TERMINATED, "slurmd exited")
     assert launch(agent, "g2")["ok"]
 
 

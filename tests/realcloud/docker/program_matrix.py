@@ -335,7 +335,7 @@ class Lane:
         self, program: Program, job: int, alone: Path, moved: Path, shown: Mapping[str, str]
     ) -> None:
         said = self.world.launcher_said(job)
-        anew = [line for line in said if "starts anew" in line or "is not used" in line]
+        anew = [line for line in said if "starts over" in line or "is not used" in line]
         if anew:
             raise _Over(Outcome.LOST, anew[0])
         if shown["JobState"] != "COMPLETED":

@@ -102,7 +102,7 @@ def waits(world: CriuWorld, job: int, why: str) -> None:
 def has_gone_on(world: CriuWorld, job: int) -> None:
     """From its image, and to its end: each step is there once, and no word of a wait."""
     status = world.directory_of(job) / "status.json"
-    world.wait_for(lambda: "goes on from image 1" in status.read_text(), f"job {job} goes on")
+    world.wait_for(lambda: "continues from image 1" in status.read_text(), f"job {job} goes on")
     world.wait_more(job)
     assert world.end(job)["Restarts"] == "1"
     gone(world, job)

@@ -139,7 +139,7 @@ def daly(costs: Sequence[float]) -> float:
 def gone_on_from(world: ServedWorld, job: int) -> int:
     """The number of the image that the job's run began with, by its launcher's word."""
     log = json.loads((world.directory_of(job) / "status.json").read_text())["log"]
-    found = re.search(r"goes on from image (\d+) on", " ".join(log))
+    found = re.search(r"continues from image (\d+) on", " ".join(log))
     return int(found[1]) if found else 0
 
 

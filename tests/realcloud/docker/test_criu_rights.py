@@ -112,7 +112,7 @@ def test_nothing_of_roots_comes_into_a_job_by_a_swapped_path(world: CriuWorld, k
     log = " ".join(json.loads((world.directory_of(job) / "status.json").read_text())["log"])
     assert "image 1 is not used: criu restore" in log
     assert WHY.get(kind, "Permission denied") in log
-    assert "the job starts anew" in log
+    assert "the job starts over" in log
     files = held_files(world, job)
     assert f"place-{job}-1" in files or kind in ("mmap", "cwd", "mem")
     assert SECRET not in files

@@ -77,7 +77,7 @@ def test_a_job_reads_what_a_lost_node_cost(world: ServedWorld) -> None:
     world.wait_for(lambda: told(world, job, "must be done again"), "it reads the cost")
     (said,) = told(world, job, "must be done again")
     where = world.job(job)["NodeList"]
-    assert f"slurm-elastic: it goes on from save 1 on {where}, " in said
+    assert f"slurm-elastic: it continues from save 1 on {where}, " in said
     assert "minute" in said
     world.wait_for(lambda: "its run ended without a notice" in world.told(job), "so reads explain")
     world.end(job)
