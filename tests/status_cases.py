@@ -193,7 +193,14 @@ def decide(ledger: Ledger) -> None:
         (90, "req-0", "dropped", ("pub1",), "Slurm does not have the node powering up", None),
         (100, "req-g2", "ranked", both, "best offer for 2 node(s) of pool general", ranked),
         (101, "req-g2", "launched", both, "c6i.xlarge in eu-west-1a, spot, $0.04/h", None),
-        (400, "refuse", "requeued", ("job:42",), "its nodes cannot be had: spot reclaim", None),
+        (
+            400,
+            "refuse",
+            "requeued",
+            ("job:42",),
+            "no machine is available for its nodes: spot reclaim",
+            None,
+        ),
         (900, "reconcile", "terminated", ("pub1",), "suspended by Slurm", None),
         (2000, "req-g9", "launched", ("pub1", "job:44"), "for another job", None),
     ]

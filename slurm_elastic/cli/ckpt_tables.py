@@ -42,7 +42,7 @@ def threatened(view: CheckpointsView) -> Iterable[RenderableType]:
             table.add(words(t.node), Text(t.kind, style=_WARN), _left(t.left), by)
         yield table
     if standing := [m for m in view.moves if not m.over]:
-        yield _moves("Jobs on their way", standing, "Since", "Left")
+        yield _moves("Jobs that are saved or moved now", standing, "Since", "Left")
     if view.unsavable:
         table = Rows(
             "Jobs that cannot be saved", "Job", "Method", "Why", "It would help to",

@@ -185,10 +185,10 @@ def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) 
             for m in machines
             if m.instance.node in busy
         )
-        over = f"By their time limits that is over at {clock(latest)}"
+        over = f"By their time limits the last one ends at {clock(latest)}"
         yield f"{over}, at most {money(cost)} from now."
     else:
-        yield "Some have no time limit: nobody can say when that is over."
+        yield "Some have no time limit, so the end is unknown."
 
 
 class MovedJobs(Struct, frozen=True):
@@ -222,7 +222,7 @@ def moved_jobs(config: Config, facts: Facts, jobs: Sequence[SlurmJob]) -> MovedJ
 
 def _moved(facts: Facts, jobs: MovedJobs) -> Iterator[str]:
     for method, saved in jobs.saved.items():
-        yield f"{_are(saved, 'saved')} by {method}, to go on elsewhere: {_named(saved)}."
+        yield f"{_are(saved, 'saved')} by {method}, to continue elsewhere: {_named(saved)}."
     if restarted := jobs.restarted:
         lost = sum((facts.now - j.start) * max(len(j.nodes), 1) for j in restarted if j.start)
         hours = f"{lost / 3600:.1f} node-hours of work are LOST"
@@ -289,8 +289,8 @@ def _there(
     dollars = cap.dollars_per_hour
     if dollars is not None and paid + price * len(machines) > dollars:
         yield (
-            f"Its cap is {money(dollars)}/h, of which {money(paid)}/h are used: not all jobs go on "
-            f"at once. `slurm-elastic limit {word.to} dollars_per_hour` changes that."
+            f"Its cap is {money(dollars)}/h, of which {money(paid)}/h are used: not all jobs "
+            f"continue at once. `slurm-elastic limit {word.to} dollars_per_hour` changes that."
         )
 
 

@@ -304,7 +304,7 @@ def _headline(pool: PoolOffers, can: str) -> Text:
     style = "green" if pool.had >= pool.nodes and can == "can" else "yellow"
     few = f", as only {pool.free} of the pool's have no machine" if pool.nodes > pool.free else ""
     return Text(
-        f"{title}: {pool.had} of {counted(pool.nodes, 'node')} {can} be had{few}", style=style
+        f"{title}: {pool.had} of {counted(pool.nodes, 'node')} {can} start{few}", style=style
     )
 
 

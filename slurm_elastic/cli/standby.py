@@ -194,7 +194,7 @@ class Head:
         if place < len(self._slurm.hosts):
             return f"{self._slurm.hosts[place]} acts"
         return (
-            f"SlurmctldHost line {place + 1} acts, and slurm.conf had {len(self._slurm.hosts)} "
+            f"SlurmctldHost line {place + 1} acts, but slurm.conf had {len(self._slurm.hosts)} "
             "when this service started"
         )
 

@@ -330,7 +330,7 @@ def _cool_downs(
     groups: Sequence[Sequence[CoolDownView]], notices: Sequence[StatusNotice]
 ) -> RenderableType:
     names = ("Offer", "Left", "Why")
-    table = Rows("Cool-downs: not asked for now", *names, wrapped={"Offer": 32, "Why": 20})
+    table = Rows("Cool-downs: not bought now", *names, wrapped={"Offer": 32, "Why": 20})
     for group in groups:
         cool_down = group[0]
         table.add(

@@ -124,7 +124,7 @@ class Evidence:
         if all(failed):
             failures = " and ".join(failed)
             # policies.launch.trial finds the remedy by this text: keep it.
-            return f"nobody answers at join.head: {failures}; SlurmctldPort is {self._port}", ""
+            return f"no answer at join.head: {failures}; SlurmctldPort is {self._port}", ""
         return "", f"the machine does not reach join.head {head}, which answers here"
 
 

@@ -176,7 +176,9 @@ class _Apply:
             self._checked_at = self._site.monotonic()
         dropped = [a.subject for a in batch if a not in self._current_repairs]
         if dropped:
-            log.info("repair dropped, Slurm has changed meanwhile subjects=%s", dropped)
+            log.info(
+                "repair dropped, Slurm's state has changed since the decision subjects=%s", dropped
+            )
         return [a for a in batch if a in self._current_repairs]
 
     def _adopt(self, batch: Sequence[actions.Adopt | actions.AdoptStopped]) -> None:

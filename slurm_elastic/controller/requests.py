@@ -146,7 +146,7 @@ class Requests:
         cloud_part.permanent_failures += not isinstance(error, PASSING_ERRORS)
         cloud_part.retry_at = self._site.monotonic() + RETRY_PAUSES.after(cloud_part.attempts)
         if cloud_part.permanent_failures >= MAX_ATTEMPTS:
-            log.error("request given up id=%s; later rounds repair its nodes", key)
+            log.error("request given up id=%s; reconcile takes care of its nodes", key)
             self._finish(cloud, cloud_part)
 
     def _finish(self, cloud: str, cloud_part: _CloudPart) -> None:

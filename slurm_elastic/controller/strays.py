@@ -84,5 +84,5 @@ def make_health(strays: Mapping[tuple[str, str], str], now: float) -> Health:
         f"{id_}: {reason}" for (_, id_), reason in list(strays.items())[:MAX_REPORTED]
     )
     and_more = f"; and {len(strays) - MAX_REPORTED} more" if len(strays) > MAX_REPORTED else ""
-    error = f"{len(strays)} {does(len(strays), 'serve')} nobody: {listed}{and_more}"
+    error = f"{len(strays)} {does(len(strays), 'serve')} no node: {listed}{and_more}"
     return Health(name=NAME, checked=now, error=error, code=CODE)

@@ -95,7 +95,7 @@ class BootTrial:
     def run(self) -> None:
         """Run all steps. SlurmElasticError at the first that fails."""
         identity = self._start()
-        self._say(f"started by {self._order.accel}, told who it is as by {self._order.cloud}")
+        self._say(f"started by {self._order.accel}, with metadata as in {self._order.cloud}")
         keys = self._until(lambda: printed_keys(machine.printed(self._console)),
                            "its host keys on the console")  # fmt: skip
         self._say(f"host keys read from its console: {len(keys)}")

@@ -12,7 +12,7 @@ from slurm_elastic.model.memory import REFUSED, UNREADABLE, Health, Machine
 
 RENEW = (
     "renew the credentials, or give SlurmUser a copy (docs/install.md); slurm-elasticd reads them "
-    "by itself"
+    "without a restart"
 )
 MAX_NAMES = 8  # machines that a sentence names
 

@@ -213,7 +213,7 @@ def _file_state(path: Path) -> tuple[int, ...]:
         status = os.stat(path)
     except PermissionError as error:
         raise ConfigError(
-            f"{path} may not be looked at by uid {os.geteuid()}: run {NAME} as SlurmUser"
+            f"{path} cannot be read by uid {os.geteuid()}: run {NAME} as SlurmUser"
         ) from error
     except OSError:
         return ()

@@ -52,7 +52,7 @@ def said(site: Config, found: Facts, verb: str, subject: str, **fields: object) 
 
 def test_an_ordered_drain_says_who_is_waited_for_how_long_and_at_which_cost(site: Config) -> None:
     found = facts(site, job(41, "op1"))
-    over = f"By their time limits that is over at {departure_orders.clock(NOW + 3600)}"
+    over = f"By their time limits the last one ends at {departure_orders.clock(NOW + 3600)}"
     assert said(site, found, "drain", "rack") == [
         "Drain pool rack: 2 machines at $0.02/h leave, after their jobs.",
         "Nothing new starts there (2 nodes) until `slurm-elastic resume rack`.",
@@ -89,7 +89,7 @@ def test_an_aggressive_one_says_what_is_saved_lost_and_waited_for(site: Config) 
         job(44, "pub2", comment="ckpt=none"),
     )  # fmt: skip
     lines = said(site, found, "drain", "op[1-2],pub[1-2]", aggressive=True)
-    assert "1 job is saved by signal, to go on elsewhere: 41." in lines
+    assert "1 job is saved by signal, to continue elsewhere: 41." in lines
     assert any("start over, 4.0 node-hours of work are LOST: 42, 44." in line for line in lines)
     assert "1 job is waited for, interactive or not to be requeued: 43." in lines
     lines = said(site, facts(site, job(41, "pub1"), ckptman=False), "drain", "aws", aggressive=True)

@@ -254,7 +254,7 @@ def test_a_sold_out_job_is_told_when_its_cloud_is_asked_again_and_nothing_twice(
     slurm.set_job(50, "PENDING", reason="Resources", partitions=(partition,), account="physics")
     for order, (kind, reason) in enumerate((
         ("launch-refused", f"8 offers: aws: {error}"), ("refused", sold_out),
-        ("requeued", f"its nodes cannot be had: {sold_out}"),
+        ("requeued", f"no machine is available for its nodes: {sold_out}"),
     )):  # fmt: skip
         detail = {"refused": [[f"aws: {error}", 8, ["aws/c6i.large/a/spot"]]]}
         ledger.decisions.record(
@@ -273,7 +273,7 @@ def test_a_sold_out_job_is_told_when_its_cloud_is_asked_again_and_nothing_twice(
     screen = " ".join(captured.get().split())
     assert screen.count(error) == 1
     assert "launch-refused 8 offers: aws: (see above) job 50" in screen
-    assert "requeued its nodes cannot be had: for the same reason" in screen
+    assert "requeued no machine is available for its nodes: for the same reason" in screen
     ledger.health.report(Health(name="aws", checked=now, error="refused", code="auth"))
     assert explain.explain(site, slurm, "50").attention == ()
     ledger.close()
@@ -376,7 +376,7 @@ def test_it_reads_well(ledger: Ledger, tmp_path: Path, width: int) -> None:
         "ranked aws/c6i.xlarge/eu-west-1a/spot for 8 nodes: cheapest of 2",
         "rejected aws/c6i.xlarge/eu-west-1b/spot: cools down for 100 s: Insufficient",
         "rejected aws/c6i.xlarge/eu-west-1a/on-demand: dearer than the limit [5 $/h] allows",
-        "requeued its nodes cannot be had: spot reclaim",
+        "requeued no machine is available for its nodes: spot reclaim",
     ):
         assert wanted in words
     lines = text.splitlines()
@@ -415,7 +415,7 @@ def test_a_reason_that_stands_just_above_is_not_repeated() -> None:
     said = [
         Decision(at=T0, correlation="r", kind=kind, subjects=("job:7",), cause=Quoted(text=reason))
         for kind, reason in (
-            ("no-offers", why), ("refused", why), ("requeued", f"its nodes cannot be had: {why}"),
+            ("no-offers", why), ("refused", why), ("requeued", f"no machine is available for its nodes: {why}"),
             ("launched", "c6i"),
         )
     ]  # fmt: skip
@@ -425,7 +425,7 @@ def test_a_reason_that_stands_just_above_is_not_repeated() -> None:
         explain.render_short(found, console)
     text = captured.get()
     assert text.count(why) == 1
-    assert "its nodes cannot be had: for the same reason" in text
+    assert "no machine is available for its nodes: for the same reason" in text
     assert text_of(found, 200).count(why) == 3, "--all has each whole"
 
 

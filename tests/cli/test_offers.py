@@ -168,7 +168,7 @@ def test_a_cloud_that_refuses_our_credentials_sells_nothing(
     assert main(["offers", "--pool", "wide", "--config", str(file)]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "Pool wide of cloud far did not answer, so nothing is known of its offers: " in said
-    assert "can be had" not in said
+    assert "can start" not in said
 
 
 @pytest.mark.usefixtures("ledger")
@@ -179,8 +179,8 @@ def test_the_tables_fit(config: Config, slurm: FakeSlurm, width: int) -> None:
     offers.render(found, Console(file=out, width=width, markup=False, highlight=False))
     lines = out.getvalue().splitlines()
     assert max(len(line) for line in lines) <= width
-    assert "Pool wide of cloud far: 5 of 8 nodes can be had" in lines
-    assert "Pool rack of cloud near: 1 of 3 nodes can be had" in lines
+    assert "Pool wide of cloud far: 5 of 8 nodes can start" in lines
+    assert "Pool rack of cloud near: 1 of 3 nodes can start" in lines
 
 
 @pytest.mark.usefixtures("ledger")
@@ -227,7 +227,7 @@ def test_while_nothing_is_bought_that_is_the_first_line(
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith(f"The disk of {config.state} is full")
     assert any(line.startswith("Slurm does not answer: scontrol ping") for line in rest)
-    assert "Pool rack of cloud near: 1 of 1 node could be had" in rest
+    assert "Pool rack of cloud near: 1 of 1 node could start" in rest
     ledger.close()
 
 
@@ -238,11 +238,11 @@ def test_nodes_that_have_a_machine_or_that_the_pool_lacks_are_not_to_be_had(
         offers.render(offers.gather(config, slurm, T0, pool="wide", nodes=nodes), plain())
         return capsys.readouterr().out.splitlines()[2].rstrip()
 
-    few = "5 of 99 nodes can be had, as only 8 of the pool's have"
+    few = "5 of 99 nodes can start, as only 8 of the pool's have no"
     assert headline(99) == f"Pool wide of cloud far: {few}"
     for n in range(1, 8):
         ledger.machines.adopt(instance(f"i-{n}", f"pub{n}"), "wide", T0)
-    assert headline() == "Pool wide of cloud far: 1 of 1 node can be had"
+    assert headline() == "Pool wide of cloud far: 1 of 1 node can start"
     ledger.machines.adopt(instance("i-8", "pub8"), "wide", T0)
     assert headline() == "Pool wide of cloud far: each of its nodes has a machine"
 

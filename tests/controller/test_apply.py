@@ -267,8 +267,8 @@ def test_a_node_is_given_back_with_the_reason_of_its_hold(world: World) -> None:
     world.ledger.exclusions.add(hold)
     for node in PUB[:2]:
         do_asked(world, actions.GiveBack(node=node, cause=Quoted(text=WHY)))
-    assert told(world, "job:1", "requeued") == ["its nodes cannot be had: none left"]
-    assert told(world, "job:2", "requeued") == [f"its nodes cannot be had: {WHY}"]
+    assert told(world, "job:1", "requeued") == ["no machine is available for its nodes: none left"]
+    assert told(world, "job:2", "requeued") == [f"no machine is available for its nodes: {WHY}"]
 
 
 def test_a_change_of_a_node_is_told_with_its_reason(world: World) -> None:
@@ -507,7 +507,7 @@ def test_nodes_that_are_given_back_tell_their_jobs_the_reason_of_their_own(world
     assert power_down_and_requeue(world.site, [*causes], view, causes, "r1") == {*causes}
     for number, cause in enumerate(causes.values(), 1):
         (made,) = world.ledger.decisions.about(f"job:{number}")
-        assert made.reason == f"its nodes cannot be had: {cause}"
+        assert made.reason == f"no machine is available for its nodes: {cause}"
 
 
 def check_three_kinds(world: World) -> None:

@@ -252,7 +252,7 @@ def test_what_still_boots_is_given_up_and_its_job_starts_elsewhere(world: World)
     world.advance(5, step=1)
     assert phase(world.slurm.node(node)) is Phase.POWERING_DOWN, "before it could run anything"
     (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "requeued"]
-    assert "its nodes cannot be had: pool rack is drained by alice" in why
+    assert "no machine is available for its nodes: pool rack is drained by alice" in why
     world.advance(235)
     assert running(world)[1][0] in PUB
     assert world.alive("onp") == []

@@ -100,7 +100,9 @@ def test_a_repair_that_slurm_calls_for_no_more_is_dropped(
     apply(
         world.site, "pub", [actions.Restore(node="pub1", cause=Quoted(text="x"))], snapshot(world)
     )
-    assert said("repair dropped, Slurm has changed meanwhile subjects=['pub1']") == ["INFO"]
+    assert said(
+        "repair dropped, Slurm's state has changed since the decision subjects=['pub1']"
+    ) == ["INFO"]
     assert len(world.slurm.updates) == before
 
 
@@ -195,7 +197,7 @@ def test_machines_that_are_paid_and_serve_nobody_are_told_of_once(
     world.advance(300)
     for ident in ("pub-a", "pub-b"):
         assert said(f"machine is paid but not served cloud=pub id={ident} reason=") == ["ERROR"]
-    assert "2 serve nobody: pub-a: " in str([h.error for h in world.ledger.health.all()])
+    assert "2 serve no node: pub-a: " in str([h.error for h in world.ledger.health.all()])
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_job_that_can_never_fit_leaves_the_clouds_partition(small: World) -> N
     assert job.start <= small.now, "nothing keeps it from starting there"
     (told,) = [d for d in small.ledger.decisions.about("job:1") if d.kind == "never"]
     assert told.reason == (
-        "its 4 nodes can never be had together in cloud pub, 3 at most: pool many is limited to 3 "
+        "its 4 nodes can never run together in cloud pub, 3 at most: pool many is limited to 3 "
         "nodes, 0 are in use; it may start in static"
     )
 

@@ -99,7 +99,10 @@ def test_one_that_ends_while_it_looks_does_so_for_the_last_time(
     [
         (BROKEN, "slurm cannot be read or changed: "),
         (sqlite3.OperationalError("database is locked"), "looking: the ledger cannot be used: "),
-        (RuntimeError("nobody thought of that"), "looking failed; the next try starts over"),
+        (
+            RuntimeError("nobody thought of that"),
+            "looking round failed; the next try starts over",
+        ),
     ],
     ids=["slurm", "ledger", "unknown"],
 )

@@ -87,7 +87,7 @@ def test_a_machine_without_an_id_is_told_of_with_what_to_do(world: World) -> Non
     assert sorted(machines(world)) == ["pub-0", "pub-2"]
     health = {h.name: h.error for h in world.ledger.health.all()}
     assert health["paid machines"] == (
-        r"1 serves nobody: i-\x1b]0;owned\x07: its cloud lists it under an id that is none, so "
+        r"1 serves no node: i-\x1b]0;owned\x07: its cloud lists it under an id that is none, so "
         "nothing can end it from here: end it with the cloud's own tools"
     )
     assert "pub" in world.ledger.machines.clouds_read(), "it was dealt with: the others may be used"

@@ -78,7 +78,7 @@ def test_a_job_that_cannot_be_had_whole_keeps_no_machine(many: World) -> None:
     (refused,) = [d for d in many.ledger.decisions.about("job:1") if d.kind == "refused"]
     assert set(MANY[:4]) <= set(refused.subjects), "all with one reason"
     ended = [d for d in many.ledger.decisions.about("m1") if d.kind == "terminated"]
-    assert [d.reason for d in ended] == ["its job could not be had whole"]
+    assert [d.reason for d in ended] == ["its job could not get all its nodes"]
     many.advance(60)
     assert many.alive() == []
 
@@ -116,7 +116,7 @@ def test_a_job_that_is_known_not_to_fit_buys_nothing(tmp_path: Path) -> None:
     world.tick()
     assert nodes_of(world.alive()) == list(MANY[:4]), "the other job is served"
     (refused,) = [d for d in world.ledger.decisions.about("job:2") if d.kind == "refused"]
-    assert "wanted: 2 nodes of pool many, 1 can be had" in refused.reason
+    assert "wanted: 2 nodes of pool many, available: 1 (" in refused.reason
     assert "pool many is limited to 5 nodes, 4 are in use" in refused.reason
     assert world.ledger.decisions.about("job:1")[-1].kind == "launched"
     world.close()

@@ -40,7 +40,7 @@ def test_a_machine_whose_node_slurm_has_no_more_ends_after_an_hour(world: World)
     left = adopted(world, "pub", "former1")
     world.advance(3000, step=60)
     assert left in {i.id for i in world.alive()}
-    assert "no pool of cloud pub has node former1 any more" in (strays(world) or "")
+    assert "no pool of cloud pub has node former1 now" in (strays(world) or "")
     world.advance(1200, step=60)
     assert world.alive() == []
     assert strays(world) is None
@@ -72,7 +72,7 @@ def test_a_machine_without_a_nodes_name_is_told_of_and_ends_at_the_maximum_age(
     left = adopted(world, "pub", "")
     world.advance(7000, step=60)
     assert left in {i.id for i in world.alive()}
-    assert strays(world) == f"1 serves nobody: {left}: its tags name no node"
+    assert strays(world) == f"1 serves no node: {left}: its tags name no node"
     world.advance(600, step=60)
     assert world.alive() == []
     world.close()
@@ -89,7 +89,7 @@ def test_a_machine_of_a_cloud_that_left_the_configuration_is_told_of_every_round
     assert strays(world) is None
     world.ledger.machines.adopt(gone, "", world.now)
     world.advance(60)
-    assert strays(world) == "1 serves nobody: far-1: the configuration has no cloud far any more"
+    assert strays(world) == "1 serves no node: far-1: the configuration no longer has cloud far"
 
 
 # a cloud that does not end what it said it would
@@ -146,7 +146,7 @@ def test_a_deletion_that_failed_after_it_was_taken_is_asked_for_again(
     assert world.alive() == []
     assert len(asked) == 2
     (why,) = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "adopted"]
-    assert why == "the ledger had it ended, but its cloud has it, stopping"
+    assert why == "it had ended by the ledger, but its cloud lists it as stopping"
     ended = row(world, machine).ended_at
     assert ended is not None
     assert ended >= asked[1], "it was paid until then"
@@ -172,7 +172,7 @@ def test_a_machine_that_its_cloud_does_not_end_is_counted_and_told_of(
     machine = used(world)
     world.advance(12 * 3600, step=60)
     stuck = "its cloud was asked again and again to end it, and still has it"
-    assert strays(world) == f"1 serves nobody: {machine.id}: {stuck}"
+    assert strays(world) == f"1 serves no node: {machine.id}: {stuck}"
     assert len(asked) > 100
     why = "its end was decided and it is still there"
     ends = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "terminated"]
@@ -358,8 +358,8 @@ def test_what_a_former_cloud_has_is_counted_and_told_of_but_in_no_nodes_way(worl
     assert all("RUNNING" in world.slurm.queue()[job].states for job in (1, 2))
     assert world.site.usage().nodes[""] == 4
     text = strays(world) or ""
-    assert text.startswith("2 serve nobody: ")
-    assert "far-1: the configuration has no cloud far any more" in text
+    assert text.startswith("2 serve no node: ")
+    assert "far-1: the configuration no longer has cloud far" in text
     assert "g00: its launch of 1 node has no answer, and the configuration has no far" in text
 
 

@@ -305,7 +305,7 @@ def test_five_of_the_machines_that_serve_nobody_are_told_one_by_one(count: int, 
     found = {("pub", f"i-{n}"): "why" for n in range(count)}
     health = strays.make_health(found, T0)
     told = "; ".join(f"i-{n}: why" for n in range(5))
-    assert health.error == f"{count} serve nobody: {told}{more}"
+    assert health.error == f"{count} serve no node: {told}{more}"
     assert strays.make_health({}, T0).error is None
 
 

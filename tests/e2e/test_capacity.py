@@ -120,7 +120,7 @@ def assert_held_for_the_cool_down(site: Sandbox, job: int) -> None:
     refused = next(d for d in told if d.kind == "refused")
     for node in ("pub1", "pub2", "pub3"):
         released = [d for d in chain(site, node) if d.kind == "released"][-1]
-        offer = released.reason.removesuffix(" can be had again")
+        offer = released.reason.removesuffix(" is available again")
         assert offer in cool_downs, released.reason
         over = cool_downs[offer].until
         assert over >= first.at + 15.0, "capacity_cooldown is 20 s, and that launch came before"
@@ -144,7 +144,9 @@ def test_a_two_node_job_moves_as_a_whole(site: Sandbox) -> None:
         (job,) = submit_many(site, 1, "sleep 3", FULL, "-N2", "--partition=aws,backup")
         assert site.wait_job(job)["Partition"] == "backup"
         left_over = [m.cause_text for m in machines(site, ended=True) if m.jobs == (job,)]
-        assert "its job could not be had whole" in left_over, "in the round that refused the job"
+        assert "its job could not get all its nodes" in left_over, (
+            "in the round that refused the job"
+        )
     finally:
         site.ec2.stock("[cm]5.large/*/*", None)
         site.ec2.stock("r5.large/*/*", None)

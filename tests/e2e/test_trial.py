@@ -244,11 +244,11 @@ def another_release(site: Sandbox) -> None:
     [
         (
             "127.0.0.1:1", "Unable to contact slurm controller",
-            "wrong head address: nobody answers at join.head: 127.0.0.1:1 refuses",
+            "wrong head address: no answer at join.head: 127.0.0.1:1 refuses",
         ),
         (
             "head.invalid", "getaddrinfo() failed",
-            "name that does not resolve: nobody answers at join.head: head.invalid:",
+            "name that does not resolve: no answer at join.head: head.invalid:",
         ),
     ],
     ids=["port", "name"],

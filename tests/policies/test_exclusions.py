@@ -228,7 +228,7 @@ def test_a_cool_down_and_a_pause_are_over_at_their_end() -> None:
             "true whenever it is read"
         )
     assert str(Deadline.of(T0 + 2 * 86400, T0)) == "until 1970-01-03 00:16 UTC", "not today"
-    assert str(Deadline.of(float("inf"), T0)) == "until somebody ends that"
+    assert str(Deadline.of(float("inf"), T0)) == "until an operator ends it"
     assert Excluded(pool, [rest], T0 + 9).why(OFFER) is None
     assert failing(OPEN, 1, OPEN.until).until == OPEN.until + 3600, "the one on trial failed"
     assert failing(OPEN, 1, OPEN.until - 1).until == OPEN.until

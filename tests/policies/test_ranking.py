@@ -291,7 +291,7 @@ def test_more_nodes_than_the_ceiling_can_never_be_had(
         (
             [replace(OFFER, free=3)],
             Scope(),
-            "3 of 4 nodes can be had now: aws has 3 free",
+            "3 of 4 nodes are available now: aws has 3 free",
         ),
         ([replace(OFFER, free=0)], Scope(), "aws has 0 free"),
         ([OFFER], CALM_OR_NOT, "no hourly cap is set"),

@@ -28,10 +28,10 @@ POOLS = {"pub1": pool(), "moved1": pool("own", "gcp", 1, "moved")}
     [
         (instance("i", "pub1"), None),
         (instance("i", "pub1", bought=offer("left")),
-         "the configuration has no cloud left any more"),
+         "the configuration no longer has cloud left"),
         (instance("i", ""), "its tags name no node"),
-        (instance("i", "pub99"), "no pool of cloud aws has node pub99 any more"),
-        (instance("i", "moved1"), "no pool of cloud aws has node moved1 any more"),
+        (instance("i", "pub99"), "no pool of cloud aws has node pub99 now"),
+        (instance("i", "moved1"), "no pool of cloud aws has node moved1 now"),
     ],
 )  # fmt: skip
 def test_a_machine_is_stray_where_its_cloud_has_no_such_node(
@@ -53,7 +53,7 @@ def test_all_that_somebody_should_look_at_is_told_by_cloud_and_machine() -> None
     found = strays_of([good, strange, stays], [row("g1", "aws"), row("g2", "left")], {"aws"},
                    POOLS, T0)  # fmt: skip
     assert found == {
-        ("aws", "i-2"): "no pool of cloud aws has node pub99 any more",
+        ("aws", "i-2"): "no pool of cloud aws has node pub99 now",
         ("aws", "i-3"): "its cloud was asked again and again to end it, and still has it",
         ("left", "g2"): ("its launch of 2 nodes has no answer, and the configuration has no left"),
     }

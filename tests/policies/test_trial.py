@@ -89,8 +89,8 @@ MISTAKES = {
     "wrong head address": (
         "slurmd: error: Unable to register: Unable to contact slurm controller (connect failure)",
         "slurmd: error: fetch_config: DNS SRV lookup failed",
-        "nobody answers at join.head: 10.0.0.1:6817 refuses the connection; SlurmctldPort is 6820",
-        "nobody answers at join.head: 10.0.0.9:6817 did not answer in 3s (no route to it)",
+        "no answer at join.head: 10.0.0.1:6817 refuses the connection; SlurmctldPort is 6820",
+        "no answer at join.head: 10.0.0.9:6817 did not answer in 3s (no route to it)",
     ),
     "quota": (
         "VcpuLimitExceeded: You have requested more vCPU capacity than your limit allows.",
@@ -116,7 +116,7 @@ MISTAKES = {
     "name that does not resolve": (
         'Could not connect to the endpoint URL: "https://ec2.example/"',
         "slurmd: error: resolve_ctls_from_dns_srv: getaddrinfo: Name or service not known",
-        "nobody answers at join.head: head.invalid:6817: No address associated with hostname",
+        "no answer at join.head: head.invalid:6817: No address associated with hostname",
     ),
     "missing user": ("error: uid 1005 not found on system", "slurmd: fatal: unknown user slurm"),
     "full disk": ("error: write: No space left on device", "SlurmdSpoolDir is full"),
@@ -180,7 +180,7 @@ SILENT = "10.0.0.7:6818 did not answer in 3s (no route to it)"
         ((CONTACT, SILENT), "no route"),
         ((CONTACT, REFUSES), "wrong head address"),
         ((REFUSES, CONTACT), "closed port"),
-        ((REFUSES, "nobody answers at join.head: 10.0.0.1:1 refuses"), "wrong head address"),
+        ((REFUSES, "no answer at join.head: 10.0.0.1:1 refuses"), "wrong head address"),
         ((CONTACT, REFUSES, "write: No space left on device"), "full disk"),
     ],
 )

@@ -24,7 +24,7 @@ SITE = Scenario(pools=(RACK, CLOUD))
     [
         (
             replace(SITE, limits=Limits(nodes=1)),
-            "pool cloud: 1 of 2 nodes can be had now: the cluster",
+            "pool cloud: 1 of 2 nodes are available now: the cluster",
         ),
         (
             replace(SITE, pools=(RACK, replace(CLOUD, machines=1))),

@@ -91,7 +91,7 @@ def test_a_machine_that_is_taken_away_needs_attention(
 def test_what_is_down_already_is_told_as_down(tmp_path: Path) -> None:
     view = seen(tmp_path, node("pub1", "DOWN", reason="gone"), checkpoints=warned())
     assert view.instances[0].next == "down: gone"
-    assert "pub1: is taken away in 1m (interruption), told by EventBridge" in {
+    assert "pub1: is taken away in 1m (interruption), reported by EventBridge" in {
         one.text for one in view.attention
     }
 

@@ -166,7 +166,7 @@ def test_a_probe_of_who_may_not_burst_is_no_fault(
     slurm.says = SlurmError(("sbatch",), 1, "Invalid account or account/partition combination")
     probe = next(f for what, f in found(config, slurm).items() if what.startswith("sbatch"))
     assert probe.level is FindingLevel.NOTE
-    assert probe.advice == "run this as root, who can ask as somebody who is allowed there"
+    assert probe.advice == "run this as root, which can ask as a user who is allowed there"
 
 
 def test_a_cloud_that_may_not_be_used_yet_is_not_probed(
@@ -301,14 +301,14 @@ def looked(config: Config, limits: Limits | None = None) -> dict[str, Finding]:
 
 def test_a_market_without_any_price_is_wrong(config: Config) -> None:
     one = looked(config)["spot offers of pool wide"]
-    assert (one.level, one.observed) == (FindingLevel.WRONG, "the cloud tells no price for small")
+    assert (one.level, one.observed) == (FindingLevel.WRONG, "the cloud gives no price for small")
 
 
 def test_offers_of_which_none_can_ever_be_used_are_wrong(config: Config) -> None:
     assert looked(config)["offers of pool wide"].level is FindingLevel.OK
     one = looked(config, Limits(dollars_per_hour=0.05))["offers of pool wide"]
     assert one.level is FindingLevel.WRONG
-    assert "1, none of which can ever be used: the cluster may spend $0.05/h" in one.observed
+    assert "1, none can ever be used: the cluster may spend $0.05/h" in one.observed
 
 
 def test_offers_lists_what_the_cloud_does_not_sell(

@@ -332,15 +332,15 @@ def test_a_machine_that_serves_nobody_is_shown_with_why(tmp_path: Path) -> None:
         Machine(instance=instance("i-2", ""), pool=""),
         Machine(instance=instance("i-3", "x1", bought=offer(cloud="former")), pool="x"),
     ]
-    health = [Health(name="paid machines", checked=NOW, error="3 serve nobody: i-1: ...")]
+    health = [Health(name="paid machines", checked=NOW, error="3 serve no node: i-1: ...")]
     facts = Facts(now=NOW, nodes={}, machines=machines, health=health)
     view = status_view(config(tmp_path), facts)
     assert {i.id: i.next for i in view.instances} == {
         "i-1": "stray: its tags name no node",
         "i-2": "stray: its tags name no node",
-        "i-3": "stray: the configuration has no cloud former any more",
+        "i-3": "stray: the configuration no longer has cloud former",
     }
-    assert view.daemon.problems == ("paid machines: 3 serve nobody: i-1: ... (0s ago)",)
+    assert view.daemon.problems == ("paid machines: 3 serve no node: i-1: ... (0s ago)",)
 
 
 # words
@@ -612,7 +612,7 @@ def test_what_a_sentence_tells_of_a_cloud_is_only_named_below_it(tmp_path: Path)
     )
     view = status_view(config(tmp_path), facts)
     assert [reason_or_reference(hold, view.attention) for hold in view.holds] == [
-        "cloud aws, told above"
+        "cloud aws, see above"
     ]
     assert [hold.reason for hold in view.holds] == [expired], "programs get all"
 

@@ -77,7 +77,7 @@ class RoomShort(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"{self.room} of {self.wanted} nodes can be had now: {self.cause}"
+        return f"{self.room} of {self.wanted} nodes are available now: {self.cause}"
 
 
 class NeverTogether(Cause, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class NeverTogether(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         return (
-            f"its {self.wanted} nodes can never be had together in cloud {self.cloud},"
+            f"its {self.wanted} nodes can never run together in cloud {self.cloud},"
             f" {self.max_nodes} at most: {self.bound or 'it has no offer'}"
             f"{f'; {self.consequence}' if self.consequence else ''}"
         )
@@ -134,7 +134,7 @@ class NoOfferServes(Cause, frozen=True, kw_only=True):
             lines.append(f"{self.more_offers} more for {counted(self.more_causes, 'other reason')}")
         if self.spare:
             need = f"wanted: {counted(self.lacking, 'node')} of pool {self.pool}"
-            lines.insert(0, f"{need}, {self.spare} can be had, and jobs are served whole")
+            lines.insert(0, f"{need}, available: {self.spare} (a job gets all its nodes or none)")
         return "; ".join(lines)
 
 
@@ -202,7 +202,7 @@ class ServesAnother(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"its job cannot be had whole ({self.cause})"
+        return f"its job cannot get all its nodes ({self.cause})"
 
 
 class NodesUnavailable(Cause, frozen=True, kw_only=True):
@@ -212,7 +212,7 @@ class NodesUnavailable(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"its nodes cannot be had: {self.cause}"
+        return f"no machine is available for its nodes: {self.cause}"
 
 
 class OrderOver(Cause, frozen=True, kw_only=True):

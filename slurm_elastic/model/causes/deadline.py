@@ -29,6 +29,6 @@ class Deadline(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """The text for people. It is absolute, so that it is true also when it is read later."""
         if self.at is None:
-            return "until somebody ends that"
+            return "until an operator ends it"
         end = datetime.fromtimestamp(math.ceil(self.at), UTC)
         return f"until {end:{'%Y-%m-%d %H:%M' if self.is_another_day else '%H:%M:%S'}} UTC"

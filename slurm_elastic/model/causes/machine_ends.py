@@ -39,7 +39,7 @@ class JobNotWhole(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "its job could not be had whole"
+        return "its job could not get all its nodes"
 
 
 class NodePoweredDown(Cause, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class StoppedByOthers(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "the cloud has it stopped, which nobody asked for: it serves nobody"
+        return "it was stopped in the cloud, but not by slurm-elastic: it serves no node"
 
 
 class NoSuchNode(Cause, frozen=True, kw_only=True):

@@ -133,7 +133,7 @@ class StartedByOthers(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "somebody has started it, and its node is up"
+        return "it was started outside slurm-elastic, and its node is up"
 
 
 class OverAge(Cause, frozen=True, kw_only=True):
@@ -248,7 +248,7 @@ class NameLookedUp(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "slurmctld would look its name up"
+        return "slurmctld would look up its name"
 
 
 class NodeUp(Cause, frozen=True, kw_only=True):
@@ -310,7 +310,7 @@ class OfferAvailable(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"{self.offer} can be had again"
+        return f"{self.offer} is available again"
 
 
 class ListShowsAgain(Cause, frozen=True, kw_only=True):
@@ -349,7 +349,7 @@ class ListedAfterEnd(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"the ledger had it ended, but its cloud has it, {self.state}"
+        return f"it had ended by the ledger, but its cloud lists it as {self.state}"
 
 
 class ListDoubted(Cause, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ class NodeNotOfPool(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return "the configuration has its node in this pool no more"
+        return "the configuration no longer has its node in this pool"
 
 
 class NoLongerUsed(Cause, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class NoLongerUsed(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"the pool does not use the {self.property_name} {self.name} any more"
+        return f"the pool no longer uses the {self.property_name} {self.name}"
 
 
 class TooOld(Cause, frozen=True, kw_only=True):

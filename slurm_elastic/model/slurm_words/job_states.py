@@ -12,7 +12,7 @@ _BASE = (
     JobStateRow(name="RUNNING", meaning="it runs", has_nodes=True),
     JobStateRow(name="SUSPENDED", meaning="its processes are stopped", has_nodes=True),
     JobStateRow(name="COMPLETE", shown="COMPLETED", meaning="it ended well", has_ended=True),
-    JobStateRow(name="CANCELLED", meaning="somebody cancelled it", has_ended=True),
+    JobStateRow(name="CANCELLED", meaning="it was cancelled", has_ended=True),
     JobStateRow(name="FAILED", meaning="its script ended with an error", has_ended=True),
     JobStateRow(name="TIMEOUT", meaning="it reached its time limit", has_ended=True),
     JobStateRow(name="NODE_FAIL", meaning="a node of it failed", has_ended=True),

@@ -104,7 +104,7 @@ CAUSES: tuple[NodeTrouble, ...] = (
     ),
     NodeTrouble(
         r"Node unexpectedly rebooted",
-        "the machine was started anew, which ended its jobs", Strike.MACHINE, _fixed_text(""),
+        "the machine rebooted, which ended its jobs", Strike.MACHINE, _fixed_text(""),
     ),
     NodeTrouble(
         # The words of the person who ordered the reboot stand before Slurm's.

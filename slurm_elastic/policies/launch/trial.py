@@ -204,7 +204,7 @@ CAUSES: tuple[FirstMistake, ...] = (
         r"|getpwuid failed|user '?slurm'? (?:is unknown|does not exist)",
         "the image needs the site's users with the head's uids, SlurmUser and munge among them",
     ),
-    FirstMistake("wrong head address", r"nobody answers at join\.head", _HEAD),
+    FirstMistake("wrong head address", r"no answer at join\.head", _HEAD),
     FirstMistake(
         "no route",
         r"No route to host|Network is unreachable|timed out|did not answer in"

@@ -47,12 +47,12 @@ def strays_of(
 def stray(instance: Instance, clouds: Container[str], pool_of: Mapping[str, Pool]) -> str | None:
     """Why no pool has the machine's node; None if its own cloud has a pool for it."""
     if instance.cloud not in clouds:
-        return f"the configuration has no cloud {instance.cloud} any more"
+        return f"the configuration no longer has cloud {instance.cloud}"
     if not instance.node:
         return "its tags name no node"
     pool = pool_of.get(instance.node)
     if pool is None or pool.cloud != instance.cloud:
-        return f"no pool of cloud {instance.cloud} has node {instance.node} any more"
+        return f"no pool of cloud {instance.cloud} has node {instance.node} now"
     return None
 
 

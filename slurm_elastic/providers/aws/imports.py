@@ -65,9 +65,9 @@ class Snapshots:
         if task is None:
             self._send(file, say)
             task = self._start_import(file)
-            say(f"import {task} begun")
+            say(f"import {task} started")
         else:
-            say(f"import {task} of it was begun by an earlier upload")
+            say(f"an earlier upload started import {task} of it")
         snapshot = self._wait_for_import(file, task, say)
         request = {
             "Resources": [snapshot],

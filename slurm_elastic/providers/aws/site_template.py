@@ -52,7 +52,7 @@ class SiteTemplate:
             return self.data()
         except ProviderError as error:
             last_data = self._cache.last(self._settings.launch_template)
-            kept = "not kept" if last_data is None else "those of before"
+            kept = "not kept" if last_data is None else "the last known ones"
             log.warning("launch template's metadata options and placement are %s "
                         "cloud=%s error=%s", kept, self._settings.name, error)  # fmt: skip
             # Deliberate: a launch without the site's metadata options is better than none.

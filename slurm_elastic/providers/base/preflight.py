@@ -41,7 +41,7 @@ class Look(Struct, frozen=True):
             # give.
             lacks_rights = isinstance(error, AuthError)
             if lacks_rights and spared:
-                yield Finding.note(subject, f"cannot be looked at: {error.refusal}", advice=spared)
+                yield Finding.note(subject, f"cannot be checked: {error.refusal}", advice=spared)
                 return
             advice = self.rights if lacks_rights else self.otherwise
             yield Finding.wrong(subject, error.refusal, expected, advice)

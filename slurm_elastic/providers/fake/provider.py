@@ -298,7 +298,7 @@ class FakeProvider:
                 raise InstanceNotFound(self.name, "NotFound", f"there is no {instance}")
             is_stopped = machine.instance.state is InstanceState.STOPPED
             if is_stopped and self.account.free(machine.instance) == 0:
-                raise CapacityError(self.name, "InsufficientCapacity", "no machine to be had")
+                raise CapacityError(self.name, "InsufficientCapacity", "no machine available")
             if is_stopped:
                 machine.instance = replace(machine.instance, launched=self._clock())
                 self._switch(instance, InstanceState.RUNNING)
@@ -351,7 +351,7 @@ class FakeProvider:
     def _start(self, spec: LaunchSpec) -> tuple[str, ...]:
         plan = self._plan(spec)
         if spec.nodes and not plan:
-            raise CapacityError(self.name, "InsufficientCapacity", "no machine to be had")
+            raise CapacityError(self.name, "InsufficientCapacity", "no machine available")
         if self.start_limit is not None:
             self.start_limit = max(self.start_limit - len(plan), 0)
         now = self._clock()
@@ -370,7 +370,7 @@ class FakeProvider:
             free = self.account.free(offer, plan)
             plan += [offer] * (missing if free is None else min(free, missing))
             if spec.alternatives and len(plan) < len(spec.nodes):
-                text = f"{free} machines to be had"
+                text = f"{free} machines available"
                 refused[offer.key] = CapacityError(self.name, "InsufficientCapacity", text)
         return plan
 

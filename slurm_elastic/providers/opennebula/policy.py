@@ -48,7 +48,7 @@ _OWNER = (
 def grant(settings: OpenNebulaCloud, use: GrantUse, holder: Holder) -> Grant:
     """A shell script. See ``CloudKind.grant``. Only the owner of machines can end them."""
     if holder is Holder.WATCHDOG:
-        text = "OpenNebula lets nobody but their owner end machines: the watchdog needs the account"
+        text = "in OpenNebula only their owner can end machines: the watchdog needs the account"
         return Grant(text="", notes=(f"{text} of the services",))
     if holder is Holder.IMAGES:
         store = settings.image_datastore

@@ -230,4 +230,4 @@ def _hosts(call: Call, needs: Mapping[str, capacity.Need]) -> Iterator[Finding]:
         if free_room:
             yield Finding.ok(subject, finding)
         else:
-            yield Finding.note(subject, finding, advice="jobs go elsewhere meanwhile, or wait")
+            yield Finding.note(subject, finding, advice="until then jobs go elsewhere or wait")

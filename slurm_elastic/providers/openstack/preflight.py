@@ -35,7 +35,7 @@ def examine(
     yield from LOOK.at("flavors", "the right to list them", lambda: _flavors(settings, catalog))
     yield from _images(call, settings, catalog, pools)
     if own_word(settings.networks):
-        finding = f"none are named; nova is told {own_word(settings.networks)!r}"
+        finding = f"none are named; the request to nova has {own_word(settings.networks)!r}"
         yield Finding.ok("networks", finding)
     else:
         for name in settings.networks:

@@ -301,7 +301,7 @@ def tell_slurmctld(
         controller.reconfigure(settings)
         return "slurmctld was reconfigured", False
     sentence = (
-        "stop and start slurmctld now (systemctl restart slurmctld; running jobs go on). Do NOT"
+        "stop and start slurmctld now (systemctl restart slurmctld; running jobs continue). Do NOT"
         f" run `scontrol reconfigure`: on Slurm {version[0]}.{version[1]:02} it ends slurmctld when"
         " nodes were added or removed"
     )

@@ -44,7 +44,7 @@ class TunnelRows:
                         "" if recorded.key == tunnel.key else "the machine has another key already"
                     )
                 if recorded.key == tunnel.key:
-                    return f"the key is that of {recorded.node} already"
+                    return f"node {recorded.node} already has this key"
                 if recorded.address == tunnel.address:
                     return f"{tunnel.address} is the address of another machine, of {recorded.node}"
             self._store.change(f"insert into tunnels ({COLUMNS}) values (?, ?, ?, ?, ?)", *row)

@@ -314,7 +314,7 @@ def _parts(source: Path, file: BinaryIO, memories: Sequence[Memory]) -> list[_Pa
     for number, content in enumerate(file, 1):
         line = read_line(content)
         if content[-1:] != b"\n" and segment.fullmatch(source.name):
-            log.warning("%s: half a line at the end, of which no write told, is left out", source)
+            log.warning("%s: an incomplete last line is ignored; its write never finished", source)
             break
         if line is None:
             raise SlurmElasticError(

@@ -46,7 +46,7 @@ def _require_taken(path: Path, journal: Journal) -> None:
     if written > newest.stat().st_mtime + _ROUNDED:
         raise ConfigError(
             f"{path} was written by a release without a journal after {journal.directory}: move "
-            f"{journal.directory} away to go on with the one, or {path} to go on with the other"
+            f"{journal.directory} away to use {path}, or move {path} away to use the directory"
         )
 
 

@@ -112,7 +112,7 @@ class Disk:
             self._take_in()
             self._require_whole()
         except LostFileError as error:
-            log.error("%s; it is begun anew of %s", error, self.path)  # noqa: TRY400 - no defect
+            log.error("%s; a new segment starts from %s", error, self.path)  # noqa: TRY400 - no defect
             self._begin_of_view(time.time())
         epoch = self.journal.epoch
         if epoch and epoch > self.journal.epoch_of(self.position.segment):
@@ -173,7 +173,7 @@ class Disk:
         self._say(damages)
         if position.number < applied_number:
             log.error(
-                "the journal %s ends with line %d and had %d: what was said after it is lost",
+                "the journal %s ends with line %d but had %d: the records after it are lost",
                 self.journal.path(position.segment), position.number, applied_number,
             )  # fmt: skip
         view_identity = identity(self.path)

@@ -168,7 +168,7 @@ class Refuge:
             self._read = clock + READ_SEGMENT_EVERY_S
             if (damage := disk.damaged()) is not None:
                 log.error(
-                    "%s is damaged from byte %d on, and begun anew", damage.path, damage.begin
+                    "%s is damaged from byte %d on and starts over", damage.path, damage.begin
                 )
                 disk.begin_anew(self._how.now())
 

@@ -412,7 +412,7 @@ class Store:
             try:
                 current.shorten(self.lock, self._now())
             except JournalError as error:
-                log.warning("no new segment of %s was begun: %s", current.journal.directory, error)
+                log.warning("cannot begin a segment of %s: %s", current.journal.directory, error)
 
 
 def _opened(path: Path, schema: Schema) -> sqlite3.Connection:

@@ -132,7 +132,7 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
         ),
         TroubleKind.LOCKED: (
             f"another process has locked {path}",
-            f"`fuser -v {path}*` names it: have it let go of the file",
+            f"`fuser -v {path}*` names it: stop that process",
         ),
         TroubleKind.CORRUPT: (
             f"{path} is damaged",

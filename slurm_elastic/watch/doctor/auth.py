@@ -62,7 +62,7 @@ def _keys(config: Config, keys: KeySet, now: float) -> Iterator[Finding]:
         yield Finding.note(
             FILE,
             f"no key of its own: {', '.join(clouds_without_key)}",
-            expected="a key for each cloud, so that its machines can be told apart",
+            expected="a key for each cloud, so that Slurm can distinguish its machines",
             advice="slurm-elastic key rotate",
         )
     elif not expiring_keys:
@@ -86,5 +86,5 @@ def _expiry(key: AuthKey, now: float) -> Finding:
         level=FindingLevel.WRONG if left_s <= 0 else FindingLevel.NOTE,
         observed="it has expired" if left_s <= 0 else f"it expires in {left_s / 86400:.1f} days",
         expected="keys that hold for longer than a week",
-        advice="slurm-elastic key rotate: nodes whose key has ended are lost (docs/keys.md)",
+        advice="slurm-elastic key rotate: Slurm loses nodes with an expired key (docs/keys.md)",
     )

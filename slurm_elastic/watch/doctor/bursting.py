@@ -68,7 +68,7 @@ def filter_called(config: Config) -> Iterator[Finding]:
         subject="submit filter",
         level=FindingLevel.WRONG if has_lua_plugin else FindingLevel.NOTE,
         observed=filter_flaw,
-        expected="a filter that gives our partitions to jobs that name none: no other bursts",
+        expected="a filter that adds our partitions to jobs that name none: only such jobs burst",
         advice="slurm-elastic conf check says which lines to put where (docs/submission.md)",
         cause="" if plan.is_installed(config) else INSTALL,
     )
@@ -94,7 +94,7 @@ def accounts_held(config: Config) -> Iterator[Finding]:
     yield Finding(
         subject="accounts",
         level=FindingLevel.WRONG if is_curable else FindingLevel.NOTE,
-        observed="users may name any account (sbatch -A), so they can pass by allow lists and "
+        observed="users may name any account (sbatch -A), so they can evade allow lists and "
         "budgets of accounts",
         expected="AccountingStorageEnforce with associations, limits or safe",
         advice=f"{advice}{filter_note if _has_slurmdbd(config) else ''}",
@@ -121,7 +121,7 @@ def accounts_known(config: Config, client: Probing) -> Iterator[Finding]:
         yield Finding.wrong(
             subject,
             f"slurmdbd has no account {', '.join(unknown)}",
-            expected="accounts that jobs can have: for an unknown one none bursts",
+            expected="accounts that slurmdbd has: no job of an unknown account bursts",
             advice="is it spelled as in sacctmgr show account? Else: sacctmgr add account",
         )
     else:
@@ -146,9 +146,9 @@ def budgets_passed(config: Config) -> Iterator[Finding]:
     if endless:
         yield Finding.note(
             f"budget of {', '.join(endless)}",
-            "jobs there have no longest time: a machine whose job runs when the budget is spent "
-            "stays for as long as the job does",
-            expected="a longest time, which bounds by how much a budget may be passed",
+            "jobs there have no time limit: when the budget is spent, the machine of a running job "
+            "stays until the job ends",
+            expected="a time limit, which bounds how far a budget can be exceeded",
             advice="set who.max_time, then slurm-elastic conf install (docs/decision.md)",
         )
 
@@ -260,7 +260,7 @@ def _probe_advice(error: SlurmError, *, may_be_refused: bool) -> str:
     if error.unanswered:
         return ""
     if may_be_refused:
-        return "run this as root, who can ask as somebody who is allowed there"
+        return "run this as root, which can ask as a user who is allowed there"
     return "submit such a job: slurm-elastic explain JOBID"
 
 

@@ -63,7 +63,7 @@ def not_looked_at(config: Config) -> Finding:
     """Return the finding for users: their credentials say nothing about those of the services."""
     return Finding.note(
         "credentials, machines, offers",
-        f"not looked at: the cloud's credentials are for root and {config.slurm.user}",
+        f"not checked: the cloud's credentials are for root and {config.slurm.user}",
         advice=f"run this as root or {config.slurm.user}",
     )
 
@@ -108,7 +108,7 @@ def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:
             f"refused: {error.code}: {error.message}",
             expected="credentials that the cloud accepts, which SlurmUser may read",
             advice="renew them, or give SlurmUser a copy (install -o) and say in "
-            f"{FILE} where it is (docs/install.md); slurm-elasticd then takes them by itself",
+            f"{FILE} where it is (docs/install.md); slurm-elasticd reads them without a restart",
             cause=scope_of_cloud(cloud.name),
         )
     except ProviderError as error:
@@ -185,7 +185,7 @@ def _pool(
 def _unusable(subject: str, offers: Sequence[Offer], cause: AnyCause | None) -> Finding:
     return Finding.wrong(
         subject,
-        f"{len(offers)}, none of which can ever be used: {cause}",
+        f"{len(offers)}, none can ever be used: {cause}",
         expected="at least one within the limits that fits the pool",
         advice="slurm-elastic offers has the reason of each",
     )
@@ -204,7 +204,7 @@ def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Itera
         yield Finding(
             subject=f"{market} offers of pool {pool.name}",
             level=FindingLevel.NOTE if market in sold else FindingLevel.WRONG,
-            observed=f"the cloud tells no price for {types}",
+            observed=f"the cloud gives no price for {types}",
             expected="a price of each type on each market of the pool (markets, instance_types)",
             advice="does the cloud sell it there? Else take it out of the pool",
         )
@@ -242,8 +242,8 @@ def _for_sale(subject: str, offers: Sequence[Offer]) -> Finding:
         reasons = "; ".join(dict.fromkeys(o.free_reason for o in counted_offers if o.free_reason))
         return Finding.note(
             subject,
-            f"{len(offers)}, none of which has room now" + (f": {reasons}" if reasons else ""),
-            advice="jobs go elsewhere meanwhile; more quota, or wait",
+            f"{len(offers)}, none has room now" + (f": {reasons}" if reasons else ""),
+            advice="nothing: until there is room, jobs go elsewhere or wait. A larger quota helps",
         )
     room = f", room for {free} more" if len(counted_offers) == len(offers) else ""
     return Finding.ok(subject, f"{len(offers)}{room}")

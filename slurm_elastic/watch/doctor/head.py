@@ -69,7 +69,7 @@ def _lack(subject: str, free_bytes: int, free_inodes: int | None) -> Finding | N
             subject,
             f"{free_bytes // 2**20} MiB free",
             expected=f"{MIN_FREE_BYTES // 2**20} MiB: on a full disk nothing is bought",
-            advice="make room (df names the disk); slurm-elasticd goes on by itself then",
+            advice="make room (df names the disk); slurm-elasticd then continues without a restart",
             cause=DISK,
         )
     if free_inodes is not None and free_inodes < MIN_FREE_INODES:
@@ -77,7 +77,7 @@ def _lack(subject: str, free_bytes: int, free_inodes: int | None) -> Finding | N
             subject,
             f"{free_bytes // 2**20} MiB free, and inodes for {free_inodes} more files",
             expected=f"inodes for {MIN_FREE_INODES} files: each request of slurmctld is one",
-            advice="remove files that nobody needs (df -i names the disk)",
+            advice="remove files that are not needed (df -i names the disk)",
             cause=DISK,
         )
     return None
@@ -94,7 +94,7 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
     if _is_closed(config.state):
         yield Finding.note(
             "requests and ledger",
-            f"not looked at: {config.state} is {config.slurm.user}'s alone",
+            f"not checked: only {config.slurm.user} can read {config.state}",
             advice=f"run this as root or {config.slurm.user}",
         )
         yield from _users(config)
@@ -113,8 +113,8 @@ def _webhook(config: Config) -> Iterator[Finding]:
         yield Finding.note(
             "notify",
             "the address of notify.webhook is in slurm-elastic.yaml, which all users read",
-            expected="the path of a file with it, for SlurmUser alone",
-            advice="who has it can write there: docs/notify.md; then have it renewed",
+            expected="the path of a file that only SlurmUser can read",
+            advice="move it to a file and renew it: who knows it can post there (docs/notify.md)",
         )
 
 
@@ -138,7 +138,7 @@ def _users(config: Config) -> Iterator[Finding]:
         except OSError as error:
             yield Finding.note(
                 "users",
-                f"nobody answers them at {config.read_socket}: {error.strerror}",
+                f"no answer at {config.read_socket}: {error.strerror}",
                 expected="slurm-elasticd: without it status and explain are for root and SlurmUser",
                 advice="does it run, and may SlurmUser write that directory (users.socket)?",
                 cause=DAEMON,

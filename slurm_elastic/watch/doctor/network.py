@@ -106,7 +106,7 @@ def _has_own_address(node: SlurmNode) -> bool:
 def _elsewhere(node: SlurmNode, own_address: str, *, in_tunnel: bool) -> Finding:
     text = f"Slurm has {node.name} at {node.address}, its machine is {own_address}"
     if not in_tunnel:  # a router that gives each machine an address does not hide them
-        expected = "the machine's own address, or one that leads to it alone"
+        expected = "the machine's own address, or one that leads only to it"
         return Finding.note("NodeAddr", text, expected=expected, advice=NAT)
     expected = "the machine's own address in the tunnel"
     advice = "is SlurmctldHost's address in join.network.routes?"
@@ -163,7 +163,7 @@ def _hub(
     if not network.tunnels:
         yield Finding.ok("slurm-elastic-hub", "answers")
         return
-    yield Finding.ok("slurm-elastic-hub", f"answers; packets go by {answer.how}")
+    yield Finding.ok("slurm-elastic-hub", f"answers; it routes packets with {answer.how}")
     peers = by_address(answer.peers)
     yield from _handshakes(config, peers, machines, now)
     fresh = [a for a, p in peers.items() if p.handshake >= now - MAX_HANDSHAKE_AGE_S]

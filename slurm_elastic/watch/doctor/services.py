@@ -41,7 +41,7 @@ from slurm_elastic.watch import causes
 from slurm_elastic.watch.causes import DISK, LEDGER
 from slurm_elastic.watch.out_of_reach import unendable
 
-_CONSOLE = "put the cloud right (above), or end them in its console"
+_CONSOLE = "repair the cloud (above), or end them in its console"
 _ROOTS_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 _STRAYS = (
     "look for them in the cloud: a deletion that failed, a protection, tags that were changed; of "
@@ -159,7 +159,7 @@ def _cannot_write(
         subject,
         trouble.finding,
         expected=f"{place} that can be written",
-        advice=f"{trouble.remedy}; {service} goes on by itself then",
+        advice=f"{trouble.remedy}; {service} then continues without a restart",
         cause=DISK if trouble.is_disk_full else cause,
     )
 

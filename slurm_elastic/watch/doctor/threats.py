@@ -37,8 +37,8 @@ def _lost(node: str, fate: str) -> Finding:
         f"node {node}",
         fate,
         expected="jobs that are saved before their machine goes",
-        advice="tell the job's user at once: what the program itself does not write by then is "
-        "lost, and the job starts anew elsewhere; docs/checkpointing.md has the ways to save it",
+        advice="inform the job's user at once: work that the program does not save by then is "
+        "lost, and the job starts over elsewhere; docs/checkpointing.md has the ways to save it",
     )
 
 
@@ -46,6 +46,6 @@ def _kept(node: str, fate: str) -> Finding:
     return Finding.note(
         f"node {node}",
         fate,
-        expected="its jobs are saved and go on elsewhere",
+        expected="its jobs are saved and continue elsewhere",
         advice="slurm-elastic ckpt list shows how far they are",
     )

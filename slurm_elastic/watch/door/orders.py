@@ -112,7 +112,7 @@ def _check_departure(config: Config, word: Departure) -> None:
     if strange:
         raise ConfigError(f"these nodes are in no pool: {compress(strange)[:MAX_TEXT]!r}")
     if not word.nodes:
-        raise ConfigError("without nodes nothing leaves")
+        raise ConfigError("no nodes are named, so no machine would leave")
     if word.verb not in word.VERBS:
         verb = word.verb[:MAX_TEXT]
         raise ConfigError(f"verb is {verb!r}, expected one of {', '.join(word.VERBS)}")

@@ -76,7 +76,7 @@ def attention(view: StatusView) -> tuple[StatusNotice, ...]:
 def reason_or_reference(row: HoldView | CoolDownView, notices: Iterable[StatusNotice]) -> str:
     """Return the reason of a row, or a reference if a notice above reports that cloud or pool."""
     if is_scope(row.cause) and any(notice.cause == row.cause for notice in notices):
-        return f"{scope_in_words(row.cause)}, told above"
+        return f"{scope_in_words(row.cause)}, see above"
     return row.reason
 
 
@@ -259,7 +259,7 @@ def _jobs_in_danger(view: StatusView) -> Iterable[StatusNotice]:
     reported_nodes = {machine.node for machine in view.instances if machine.next.startswith(TAKEN)}
     for threat in view.checkpoints.threats if view.checkpoints else ():
         if threat.node not in reported_nodes:
-            reason_text = threat.reason or f"told by {threat.source}"
+            reason_text = threat.reason or f"reported by {threat.source}"
             yield StatusNotice(
                 level=AttentionLevel.BAD,
                 text=f"{threat.node}: {taken_phrase(threat)}, {reason_text}",

@@ -166,7 +166,7 @@ def test_a_segment_that_was_copied_while_it_was_written_is_put_back(
     copy.write_bytes((path.parent / "journal" / "ledger-000001.jsonl").read_bytes()[:-10])
     backup.put_back(copy, [(other, LEDGER)], older=False)
     assert jobs(other) == [0, 1]
-    assert "half a line at the end, of which no write told, is left out" in caplog.text
+    assert "an incomplete last line is ignored; its write never finished" in caplog.text
     with pytest.raises(SlurmElasticError, match="line 4 is damaged"):
         backup.put_back(copy.rename(tmp_path / "export"), [(other, LEDGER)], older=True)
     copy.write_bytes(b"half")

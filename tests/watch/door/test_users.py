@@ -172,7 +172,7 @@ def test_a_user_sees_tables_and_the_chain_of_a_job(host: Host) -> None:
     assert (status.returncode, status.stderr) == (0, "")
     assert "Cluster alps" in status.stdout
     assert explain.returncode == 0, explain.stderr
-    assert "its nodes cannot be had: spot reclaim" in explain.stdout
+    assert "no machine is available for its nodes: spot reclaim" in explain.stdout
     assert pool.returncode == 0, pool.stderr
 
 
@@ -516,7 +516,7 @@ LIMIT = {"kind": "limit", "scope": "pool:rack", "key": "max_nodes", "value": 3}
         ({"word": LEAVE | {"unavailable": 0}}, "unavailable is 0"),
         ({"word": LEAVE | {"verb": "explode"}}, "verb is 'explode', expected one of drain"),
         ({"word": LEAVE | {"nodes": ["op9"]}}, "nodes are in no pool: 'op9'"),
-        ({"word": LEAVE | {"nodes": []}}, "without nodes nothing leaves"),
+        ({"word": LEAVE | {"nodes": []}}, "no nodes are named, so no machine would leave"),
         ({"word": LEAVE | {"scope": "rack"}}, "scope is 'rack', expected 'pool:rack'"),
         ({"word": LEAVE | {"to": "moon"}}, "emptied only to another cloud"),
         ({"word": {"kind": "pause", "scope": "cluster"}}, "scope is 'cluster', expected ''"),

@@ -480,7 +480,7 @@ def test_what_is_told_above_is_not_repeated_below_and_what_is_not_known_is_no_nu
     site.changes["status"] = broken
     text = " ".join(page.go().text("main").split())
     assert text.count(refused) == 1
-    assert "cloud aws, told above" in text
+    assert "cloud aws, see above" in text
     assert "the budget is spent" in text
     assert "spot, on-demand; machines not known" in text
     assert "0 machines" not in text

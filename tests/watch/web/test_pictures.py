@@ -54,7 +54,9 @@ STATES = {
     "paused": State("breaker", "#/", 1600, False, "IS PAUSED"),
     "disk": State("full-disk", "#/", 400, True, "Act now"),
     "waits": State("out-of-capacity", "#/explain/50", 1600, False, "Why it gets no machine"),
-    "migration": State("notice-and-migration", "#/migrations", 1600, True, "Jobs on their way"),
+    "migration": State(
+        "notice-and-migration", "#/migrations", 1600, True, "Jobs that are saved or moved now"
+    ),
     "day": State("healthy", "#/day", 1600, False, "Dollars an hour"),
     "cost": State("healthy", "#/cost/account", 400, False, "Checked: parts sum to the charge"),
     "doctor": State("credentials-expired", "#/doctor", 1600, True, "to put right"),

@@ -76,7 +76,7 @@ function costs(shell, found, wanted, days) {
       draw(shell, wanted);
     } } }, `Show ${count(found.lines.length - shown.length)} more, ${micro(rest)} together`)) : "",
     found.lines.some((line) => line.unused || line.unused_micro_dollars)
-      ? h("p", { class: "quiet of-bars" }, "Grey in the bars: paid, and used by nobody (boot, idle, drain, ending).") : "",
+      ? h("p", { class: "quiet of-bars" }, "Grey in the bars: paid, but used by no job (boot, idle, drain, ending).") : "",
   ];
 }
 

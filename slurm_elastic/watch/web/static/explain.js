@@ -35,7 +35,7 @@ function draw(shell) {
   const { subject, chains, error } = state;
   if (!subject) {
     shell.show(h("h1", {}, "Explain"), h("p", {}, "Choose a job or a node, or name one above, or a pool or a cloud: every "
-      + "decision about it is told in the order of time, with its reason, and what was rejected and why."), ...offered(shell));
+      + "decision about it is shown, the newest first, with its reason and the rejected offers."), ...offered(shell));
     return;
   }
   shell.show(h("h1", {}, `Why is ${subject} where it is?`),

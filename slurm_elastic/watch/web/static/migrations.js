@@ -21,7 +21,7 @@ function parts(found) {
       : told([{ level: "bad", text: found.trouble || "slurm-elastic-ckptman is not running; no job is saved" }]),
     found.threats.length ? table("Notices", [["Node", ""], ["Kind", ""], ["Left", "number"], ["Told by", "next"]],
       found.threats.map((one) => [why(one.node), one.kind, left(one.left), one.reason ? `${one.source}: ${one.reason}` : one.source])) : "",
-    open.length ? moves("Jobs on their way", open, ["Since", (one) => clock(one.began)], ["Left", (one) => left(one.left)]) : "",
+    open.length ? moves("Jobs that are saved or moved now", open, ["Since", (one) => clock(one.began)], ["Left", (one) => left(one.left)]) : "",
     found.unsavable.length ? table("Jobs that cannot be saved", [["Job", ""], ["Method", ""], ["Why", "next"], ["It would help to", "next"]],
       found.unsavable.map((one) => [why(one.label), one.method, one.why, one.remedy])) : "",
     found.saved.length ? table("Saved jobs", [["Job", ""], ["Method", ""], ["Save", "number"], ["Node", ""], ["Age", "number"],

@@ -59,7 +59,7 @@ function figures(status) {
   }
   if (queue) {
     shown.push(figure("Jobs", count(queue.running), "have nodes"));
-    shown.push(figure("Jobs waiting", count(queue.waiting), queue.waiting ? reasons(queue) : "nobody waits"));
+    shown.push(figure("Jobs waiting", count(queue.waiting), queue.waiting ? reasons(queue) : "no job waits"));
   }
   for (const one of status.budgets) shown.push(budget(one));
   return h("dl", { class: "figures" }, shown);
@@ -90,7 +90,7 @@ function cloud(status, one) {
       one.price_limit === null ? "" : `, at worst $${dollars(one.price_worst)} of $${dollars(one.price_limit)}`) : "",
     h("p", {}, states(one.states, one.nodes, one.name)),
     one.blocked ? h("p", { class: "told warn" }, h("b", {}, "Shut"), h("span", {}, one.blocked)) : "",
-    one.problem ? h("p", { class: "told bad" }, h("b", {}, "Error"), h("span", {}, "told above")) : "");
+    one.problem ? h("p", { class: "told bad" }, h("b", {}, "Error"), h("span", {}, "see above")) : "");
 }
 
 // By name: state, why it is so, and the machine that is paid for it.
@@ -210,7 +210,7 @@ function notNow(status) {
       status.launches.map((one) => [why(one.pool), one.nodes, one.offer, brief(one.age)])));
   }
   if (status.cool_downs.length) {
-    parts.push(table("Offers that are not asked for now", [["Offer", ""], ["Left", "number"], ["Why", "next"]],
+    parts.push(table("Offers that are not bought now", [["Offer", ""], ["Left", "number"], ["Why", "next"]],
       status.cool_downs.map((one) => [one.key, brief(one.left), `${one.code}: ${because(one, status.attention)}`])));
   }
   if (status.holds.length) {

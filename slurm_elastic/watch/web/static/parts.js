@@ -24,7 +24,7 @@ export function told(sentences) {
 // Why, below these sentences: what they tell of a cloud or a pool is only named.
 export function because(row, sentences) {
   const told = /^(cloud|pool):/.test(row.cause) && sentences.some((one) => one.cause === row.cause);
-  return told ? `${row.cause.replace(":", " ")}, told above` : row.reason;
+  return told ? `${row.cause.replace(":", " ")}, see above` : row.reason;
 }
 
 // What to do, unless the sentence has it already; doctor knows the rest.
