@@ -11,7 +11,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.state.ledger import Decision, Machine
 
 FOLLOWED = 16
-"""Nodes of a job that are followed at most. Large requests name hundreds, too many to read."""
+"""Maximum number of a job's nodes to follow. Large requests name hundreds, too many to read."""
 AFTERMATH = 60.0
 """Seconds after a node's last mention of a job in which decisions on the job alone belong to it."""
 _JOB = "job:"
@@ -46,9 +46,10 @@ def nodes_of(decision: Decision) -> list[str]:
 
 
 def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decision]:
-    """All decisions on a job, and those on its nodes from its first one until another job had the
-    node. ``held_now`` are its nodes by Slurm, else the ranking has kept which nodes it waited for:
-    where known, other nodes of the request are left out. More than FOLLOWED are not followed.
+    """All decisions about a job, and the decisions about its nodes, from the job's first decision
+    until another job got the node. ``held_now``: its nodes according to Slurm. Without them, the
+    recorded rankings say for which nodes of its request it waited. If the job has more than
+    FOLLOWED nodes, none is followed.
     """
     own = list(read(job_subject(job)))
     if not own:
@@ -62,7 +63,9 @@ def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decisio
 
 
 def tell_node(node: str, read: Read) -> list[Decision]:
-    """All decisions on a node, and those on its jobs alone (requeued, restarted) at that time."""
+    """All decisions about a node, and the decisions about only its jobs (requeued, restarted) at
+    that time.
+    """
     own = list(read(node))
     chain = list(own)
     for job in dict.fromkeys(j for d in own for j in jobs_of(d)):
@@ -70,7 +73,7 @@ def tell_node(node: str, read: Read) -> list[Decision]:
         chain += [
             d
             for d in read(job_subject(job))
-            # What names nodes is of this one, and read already, or of others.
+            # A decision that names this node was read above; one that names others is not ours.
             if not nodes_of(d) and min(mentions) <= d.at <= max(mentions) + AFTERMATH
         ]
     return _in_order(chain)
@@ -105,7 +108,7 @@ def _meet(machine: Machine, stay: Stay) -> bool:
 
 
 def _waited_for(job: int, decisions: Iterable[Decision]) -> list[str]:
-    """Its own share of its requests' nodes, by the rankings that told it."""
+    """The job's own share of its requests' nodes, from the recorded rankings."""
     names: dict[str, None] = {}
     for decision in decisions:
         shares = (decision.detail or {}).get("jobs")

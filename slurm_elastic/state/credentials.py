@@ -17,7 +17,7 @@ _NAME, _CODE = "credentials of ", "end "
 
 
 def ending(ends: float, now: float) -> str:
-    """As a person reads it."""
+    """The end of credentials as a phrase for people."""
     when = f"{datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC"
     seconds_left = ends - now
     if seconds_left <= 0:
@@ -30,12 +30,12 @@ def ending(ends: float, now: float) -> str:
 
 
 def soon(ends: float, now: float) -> bool:
-    """Whether somebody has to act."""
+    """Whether the credentials end within WARNING seconds, so that an administrator must act."""
     return ends - now < WARNING
 
 
 def health_of(cloud: str, ends: float | None, now: float) -> Health:
-    """The look's row for the ledger."""
+    """The row of the ledger about a cloud's credentials."""
     warning = None if ends is None or not soon(ends, now) else ending(ends, now)
     code = None if ends is None else f"{_CODE}{ends:.0f}"
     return Health(name=f"{_NAME}{cloud}", checked=now, error=warning, code=code)

@@ -24,7 +24,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.state import statedir
 
 SHARED = ("journal", "requests", "notices", "catalogue", "signal-saves", "blcr-images")
-"""Directories of the state directory that are the same on both heads."""
+"""Directories of the state directory that both heads share."""
 SHARED_FILES = ("known_hosts",)
 LAST_EPOCH = "last-epoch"
 """In state_dir: the highest number of an epoch that this head has seen in the shared directory."""
@@ -32,7 +32,7 @@ _NAME = re.compile(r"epoch-(\d{6,12})")
 
 
 class SupersededError(OSError):
-    """Another head acts: nothing may be written here, nor asked of a cloud."""
+    """Another head acts: this head must not write to the ledger or call a cloud."""
 
 
 class Epoch(Struct, frozen=True, kw_only=True):
@@ -59,15 +59,15 @@ class Epochs:
         self.directory = directory
 
     def number(self) -> int:
-        """Of the newest; 0 where no head has ever acted. By a listing, for which a client of NFS
-        asks its server (nfs(5), cto): where threads open one file again and again, Linux 6.1 had
-        one of them wait in that for ever (NFSv4.2, nfs-ganesha; measured).
-        """
+        """The number of the newest epoch; 0 if no head has ever acted."""
+        # By a listing, for which an NFS client asks its server (nfs(5), cto). Do not open one file
+        # again and again from threads instead: on Linux 6.1 such an open never returned (NFSv4.2,
+        # nfs-ganesha; measured).
         matches = [_NAME.fullmatch(name) for name in os.listdir(self.directory)]
         return max((int(match[1]) for match in matches if match), default=0)
 
     def newest(self) -> Epoch | None:
-        """None where no head has ever acted."""
+        """The newest epoch; None if no head has ever acted."""
         number = self.number()
         if not number:
             return None
@@ -114,7 +114,7 @@ class Fence(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, directory: Path) -> Fence:
-        """The fence of what runs on this host now."""
+        """The fence for services that start on this host now."""
         epochs, host = Epochs(directory), os.uname().nodename
         try:
             newest = epochs.newest()
@@ -135,7 +135,7 @@ class Fence(Struct, frozen=True, kw_only=True):
 
     @property
     def newest(self) -> int:
-        """The number of the newest epoch of all; 0 for none, or where that cannot be read."""
+        """The number of the newest epoch of any head; 0 if there is none or it is unreadable."""
         try:
             return self.epochs.number()
         except OSError:
@@ -150,7 +150,7 @@ def last_seen(state: Path) -> int:
 
 
 def note_seen(state: Path, number: int) -> None:
-    """Keep the number of an epoch that this head sees, if it is higher than those before."""
+    """Record the number of an epoch that this head sees, if it is the highest so far."""
     if number > last_seen(state):
         with contextlib.suppress(OSError):  # a full disk, which end-only reports
             writing.replace(state / LAST_EPOCH, f"{number}\n".encode())

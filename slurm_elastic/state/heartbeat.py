@@ -18,15 +18,16 @@ CKPTMAN = "slurm-elastic-ckptman"
 """The other service's."""
 MARK = "daemon.beat"
 CKPTMAN_MARK = "ckptman.beat"
-END_ONLY_MEANS = "nothing is bought, and what Slurm has powered down is ended"
+END_ONLY_MEANS = "no machine starts, and unneeded machines still end"
 STANDS_BY_MEANS = "this head stands by"
 _SIZE = 4096
 """Bytes of the mark, whatever it says."""
 
 
 class ServiceTrouble(Struct, frozen=True, kw_only=True):
-    """Why a living service does not do all ``since`` then, what that ``effect``, and the
-    ``remedy``. ``is_disk_full``: the disk is the cause, of which others may tell, too.
+    """Why a running service does only a part of its work, ``since`` when (Unix time), what that
+    ``effect``, and the ``remedy``. ``is_disk_full``: the disk is the cause, which other checks may
+    report as well.
     """
 
     problem: str
@@ -37,7 +38,7 @@ class ServiceTrouble(Struct, frozen=True, kw_only=True):
 
     @property
     def finding(self) -> str:
-        """For people, without what to do."""
+        """The trouble for people, without the remedy."""
         return f"{self.problem}; since {minute(self.since)} {self.effect}"
 
     def __str__(self) -> str:
@@ -46,8 +47,9 @@ class ServiceTrouble(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Mark:
-    """A service's last sign of life outside the ledger: when, by which process. ``why`` it does not
-    do all since ``since``, "" where it does, what that ``means``, and the ``remedy``.
+    """A service's last sign of life outside the ledger, ``at`` a Unix time. ``why``: the reason why
+    it does only a part of its work, "" if it does all; then ``since``, ``means`` and ``remedy`` are
+    as in ``ServiceTrouble``.
     """
 
     at: float
@@ -60,17 +62,17 @@ class Mark:
 
     @property
     def beat(self) -> tuple[float, int]:
-        """As the ledger tells of one."""
+        """The time and the pid, as the ledger has heartbeats."""
         return self.at, self.pid
 
     @property
     def stands_by(self) -> bool:
-        """Whether all that keeps it is that the other head acts."""
+        """Whether the service is idle only because the other head acts."""
         return bool(self.why) and self.means == STANDS_BY_MEANS
 
     @property
     def trouble(self) -> ServiceTrouble | None:
-        """Why it does not do all, None if it does."""
+        """Why the service does only a part of its work; None if it does all."""
         if not self.why:
             return None
         return ServiceTrouble(
@@ -90,7 +92,7 @@ def alive(beat: tuple[float, int] | None, found: bool | None, now: float, stale:
 
 
 def process_exists(pid: int) -> bool:
-    """Whether a process of this host has that number, whoever's it is."""
+    """Whether this host has a process with this pid, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -114,7 +116,7 @@ def leave_mark(state: Path, mark: Mark, name: str = MARK) -> None:
 
 
 def read_mark(state: Path, name: str = MARK) -> Mark | None:
-    """None where there is none, or none that can be read."""
+    """The service's mark; None if there is none, or it cannot be read."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         with open(state / name, "rb") as file:
             fields = json.loads(file.read(_SIZE))

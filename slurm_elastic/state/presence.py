@@ -31,7 +31,7 @@ class Presence(Struct, frozen=True, kw_only=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """``ahead``: seconds by which the head's clock is ahead of the one of the directory's disk."""
+    """``ahead``: seconds by which the head's clock is ahead of the shared directory's clock."""
 
     presence: Presence
     ahead: float

@@ -6,10 +6,10 @@ read here. A file is ``requests/<received ns>-<host>-<pid>-<kind>.json``, with o
     {"kind": "resume" | "suspend" | "resume-fail", "hostlist": "pub[1-8]",
      "received": <Unix time>, "resume_file_error": "..." | null}
 
-Below it Slurm's SLURM_RESUME_FILE follows as it came (22.05: ``all_nodes``, ``jobs[].nodes``; from
-23.02 ``all_nodes_resume``, ``jobs[].nodes_resume``), or stands in the line as ``resume_file``. A
-request that cannot be read is set aside in ``requests/bad/`` with a log line, never deleted and
-never in the way of others.
+Slurm's SLURM_RESUME_FILE follows unchanged below this line (22.05: ``all_nodes``, ``jobs[].nodes``;
+from 23.02 ``all_nodes_resume``, ``jobs[].nodes_resume``), or is the line's ``resume_file``. An
+unreadable request is moved to ``requests/bad/`` and logged. It is never deleted, and it never
+blocks other requests.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNREADABLE = (IsADirectoryError, PermissionError, ValueError, ValidationError, 
 
 
 def received_at(request: str) -> float | None:
-    """When the program wrote the request of this id; None where it is none of a request."""
+    """When the program wrote the request with this id (Unix time); None if it is no such id."""
     digits = request.partition("-")[0]
     return int(digits) / 1e9 if digits.isascii() and digits.isdigit() else None
 
@@ -56,8 +56,8 @@ class ResumeJob(Struct, frozen=True, kw_only=True):
 
     @property
     def hostlist(self) -> str:
-        """The nodes of this job that are to be resumed."""
-        # ``nodes`` is 22.05's; ``nodes_alloc`` has those of the job that are up already, too.
+        """The nodes that Slurm resumes for this job."""
+        # Only 22.05 has ``nodes``. ``nodes_alloc`` also has nodes of the job that are up already.
         return self.nodes_resume or self.nodes or self.nodes_alloc or ""
 
 
@@ -103,9 +103,9 @@ class Spool:
                 log.warning("request not read, tried again file=%s reason=%s", path.name, error)
 
     def pending_before(self, read: Callable[[], T]) -> tuple[list[Request], T]:
-        """All requests, and after them what ``read`` finds in the ledger. A request leaves the
-        spool when the ledger has its effect, so one that waits no longer is in the ledger.
-        """
+        """All requests, and the result of ``read``, which reads the ledger."""
+        # The spool before the ledger: a request leaves the spool after the ledger has its effect.
+        # In the other order, a request served between the two reads would be in neither.
         requests = list(self.pending())
         return requests, read()
 
@@ -167,7 +167,7 @@ def _jobs_below(resume_file: bytes) -> tuple[dict[int, tuple[str, ...]], str | N
 
 
 def _jobs(resume_file: object) -> tuple[dict[int, tuple[str, ...]], str | None]:
-    """Which job waits for which nodes, as far as it can be told, and what could not be."""
+    """The nodes per job of a resume file, and a note about an unreadable part (None: all read)."""
     if resume_file is None:
         return {}, None
     entries = resume_file.get("jobs", []) if isinstance(resume_file, dict) else None

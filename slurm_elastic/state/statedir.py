@@ -16,7 +16,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 DIRECTORY, FILE = 0o700, 0o600
-"""Files that are made in it have these modes, whatever the umask."""
+"""The modes of the state directory and of all files in it, whatever the umask."""
 OTHERS = 0o077
 _DEEPEST = 16
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -33,11 +33,11 @@ def private_umask() -> Iterator[None]:
 
 
 def close_to_others(path: Path, uid: int) -> int:
-    """Take from everybody but ``uid`` the rights that modes give in the directory ``path``, itself
-    first; say how many files and directories had any.
+    """Remove the rights of users other than ``uid`` from the directory ``path``, then from files in
+    it. Return the number of changed files and directories.
 
-    No link is followed, and nothing of another owner is touched: that is logged, as is what cannot
-    be looked at. Raises OSError where the directory itself cannot be opened.
+    Links are not followed. Files of other owners and unreadable files are logged and stay as they
+    are. Raises OSError if the directory itself cannot be opened.
     """
     top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -56,14 +56,14 @@ def _close(directory: int, name: str, uid: int, depth: int) -> int:
             changed += _close_entry(directory, entry, f"{name}/{entry}", uid, depth)
         except FileNotFoundError:  # Gone since the listing.
             pass
-        # As of another user's lost+found: it keeps nothing else open.
-        except OSError as error:
+        except OSError as error:  # such as lost+found of root: the other files are still closed
             log.warning("%s/%s is not closed to other users: %s", name, entry, error.strerror)
     return changed
 
 
 def _close_entry(directory: int, entry: str, name: str, uid: int, depth: int) -> int:
-    # Closing a descriptor that was opened with O_PATH drops none of sqlite's locks on the file.
+    # O_PATH: closing any other descriptor of a file drops this process's POSIX locks on it, and
+    # sqlite has such locks.
     descriptor = os.open(entry, os.O_PATH | _FLAGS, dir_fd=directory)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -87,7 +87,7 @@ def _tighten(descriptor: int, name: str, uid: int) -> bool:
     if status.st_uid != uid:
         log.warning("%s belongs to uid %d, not to %d, and stays as it is", name, status.st_uid, uid)
         return False
-    # By its descriptor: what stands under the name by now may be something else. Without setgid,
-    # which a service under RestrictSUIDSGID= may not give (systemd.exec(5)), nor needs.
+    # By the descriptor, because the name may lead to another file since the open. Only rwx bits:
+    # a service under RestrictSUIDSGID= may not set setgid (systemd.exec(5)), and nothing needs it.
     os.chmod(f"/proc/self/fd/{descriptor}", status.st_mode & stat.S_IRWXU)
     return True

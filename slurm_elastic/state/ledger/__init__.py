@@ -91,7 +91,7 @@ __all__ = ["Decision", "Health", "Launch", "Ledger", "LedgerState", "Machine"]
 
 
 END_ONLY = "end-only"
-_MEANS = "nothing is bought, what Slurm has powered down is ended"
+_MEANS = "no machine starts, unneeded machines still end"
 COMPACTED = 10_000
 """Launches that one call of ``Ledger.compact`` shortens."""
 _CONCERNS = (

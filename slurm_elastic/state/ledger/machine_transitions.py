@@ -86,7 +86,7 @@ class Transition(Struct, frozen=True):
 
 
 _LIST = "a complete list of the cloud"
-_AGAIN = f"{_LIST} that has the machine although it had ended by the ledger"
+_AGAIN = f"{_LIST} that has a machine whose row has ended"
 
 TRANSITIONS: tuple[Transition, ...] = (
     # The cloud made machines.
@@ -101,7 +101,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     # A decision ends it, or it has ended.
     Transition(
         LedgerCall.SUSPENDING, (Booting, Serving), Ending, ("suspending", "cause"),
-        "whoever terminates machines, before the call of the cloud",
+        "each decision to end machines, before the call of the cloud",
     ),
     Transition(
         LedgerCall.ENDED, (Booting, Serving), Lost, ("ended", "cause"),
@@ -136,11 +136,11 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(
         LedgerCall.RUNS_AGAIN, (Stopped,), Serving,
         ("suspending", "stopped", "registered", "cause"),
-        "a round: somebody else has started it, and its node is up", begins_part=True,
+        "a round: it was started outside slurm-elastic, and its node is up", begins_part=True,
     ),
     Transition(
         LedgerCall.END, (Stopped,), Ending, ("suspending", "stopped", "cause"),
-        "a round or an operator: nobody needs it any more, before the call of the cloud",
+        "a round or an operator: it is no longer needed; before the call of the cloud",
         begins_part=True,
     ),
     # The cloud lists machines that have a row. Both calls make the same transitions, but ``adopt``

@@ -260,11 +260,11 @@ def _require_taken(source: Path, file: BinaryIO, part: _Part) -> None:
             except (sqlite3.Error, KeyError, TypeError, OverflowError) as error:
                 raise SlurmElasticError(
                     f"{source}: line {line.n} of the {schema.name} cannot be taken ({error}), "
-                    "expected an export as it was"
+                    "expected an unchanged export"
                 ) from error
     if begun is not None and (lacking := begun.rows - beginning) > 0:
         raise SlurmElasticError(
-            f"{source} lacks {lacking} rows of the {schema.name}, expected an export as it was"
+            f"{source} lacks {lacking} rows of the {schema.name}, expected an unchanged export"
         )
 
 
@@ -276,8 +276,8 @@ def _require_newer(source: Path, part: _Part) -> None:
     journal, health = journal_of(part.path), verify(memory)
     if _is_alone(memory):
         raise SlurmElasticError(
-            f"{part.path} has rows of the {part.schema.name} that are in no journal and "
-            "would be lost (--older restores all the same)"
+            f"{part.path} has rows of the {part.schema.name} that are in no journal: the "
+            "rows that only this head has would be lost (--older accept that)"
         )
     if not health.facts:
         return
@@ -290,8 +290,8 @@ def _require_newer(source: Path, part: _Part) -> None:
         return
     ends = f"{source} ends with line {part.last}" + ("" if is_same else " of another journal")
     raise SlurmElasticError(
-        f"{journal.directory} has line {health.last} of the {part.schema.name}, {ends}: newer "
-        "records of this head would be lost (--older restores all the same)"
+        f"{journal.directory} has line {health.last} of the {part.schema.name}, {ends}: the "
+        "lines that only this head has would be lost (--older accept that)"
     )
 
 
@@ -302,7 +302,7 @@ def _is_alone(memory: Memory) -> bool:
     path, schema = memory
     if not path.exists() or not journal_of(path).segments():
         return path.exists()
-    with contextlib.suppress(sqlite3.DatabaseError):  # what is damaged is made anew in any case
+    with contextlib.suppress(sqlite3.DatabaseError):  # a damaged file is rebuilt anyway
         return is_before(path, schema)
     return False
 
@@ -318,8 +318,8 @@ def _parts(source: Path, file: BinaryIO, memories: Sequence[Memory]) -> list[_Pa
             break
         if line is None:
             raise SlurmElasticError(
-                f"{source}: line {number} is damaged, expected an export as it was: take another "
-                "one, or make one of the journal that it was made of"
+                f"{source}: line {number} is damaged, expected an unchanged export: use another "
+                "export, or export the same journal again"
             )
         if line.begin is not None:
             if line.begin.memory not in names:

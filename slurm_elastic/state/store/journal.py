@@ -7,10 +7,10 @@ time and a checksum, so that damaged lines are found::
 
     {"crc":"8e0d1c55","n":71,"at":1800000000.5,"facts":[{"put":"machines","rows":[{"id":"i-1",...}]}]}
 
-Files (segments) are ``NAME-NNNNNN.jsonl``. Each begins with all rows that there were, so that it
-needs no other; the one before it stays until the next. Who writes has the lock of ``NAME.applied``,
-which says how far the view (``state.store.view``) has come. A line's ``epoch`` is 0, but with two
-heads (``state.store.shared_journal``).
+Files (segments) are ``NAME-NNNNNN.jsonl``. Each segment begins with all rows that existed, so it
+needs no other segment. The previous segment is kept until the next one begins. A writer has the
+lock of ``NAME.applied``. This file records which line the view (``state.store.view``) applied last.
+A line's ``epoch`` is 0 except with two heads (``state.store.shared_journal``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HEAD = len(_CRC) + 8
 _POLL = 0.01
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _APPLIED = 4096
-"""Bytes that are read of ``NAME.applied`` at most. It has 256, or a few more."""
+"""Maximum number of bytes to read of ``NAME.applied``, which has 256 or a few more."""
 
 
 class Fact(Struct, frozen=True, omit_defaults=True):
@@ -54,9 +54,9 @@ class Fact(Struct, frozen=True, omit_defaults=True):
 
 
 class Begin(Struct, frozen=True):
-    """What a segment begins with: so many rows of this memory, in the tables of that schema.
-    ``origin`` is the same in all segments of one journal, and another one's in no other. What was
-    put back tells of its ``source``, the origin of that, and ``until`` which line it has it.
+    """The head of a segment: the number of ``rows`` that follow, and the ``schema`` of the tables.
+    ``origin``: a random id that all segments of one journal share. A journal restored from a backup
+    names the backup's origin (``source``) and the last line of the backup (``until``).
     """
 
     memory: str
@@ -68,7 +68,7 @@ class Begin(Struct, frozen=True):
 
 
 class JournalLine(Struct, frozen=True, omit_defaults=True):
-    """The rows that a segment begins with are lines with the number of the last one before."""
+    """A line. The first rows of a segment have the number of the last line of the old segment."""
 
     n: int
     at: float = 0.0
@@ -86,7 +86,7 @@ class Position(NamedTuple):
 
 
 class Damage(Struct, frozen=True, kw_only=True):
-    """Bytes of a segment that are no line. ``torn``: half a line, of an unfinished write."""
+    """Bytes of a segment without a valid line. ``torn``: half a line, from an unfinished write."""
 
     path: Path
     line: int
@@ -96,12 +96,12 @@ class Damage(Struct, frozen=True, kw_only=True):
 
 
 Identity = tuple[int, int]
-"""The device and the number of a file: another one at its path has another."""
+"""The device and the inode number of a file; a file that replaces it has another identity."""
 NOWHERE: Identity = (0, 0)
 
 
 def identity(file: Path | int) -> Identity:
-    """The identity of the file at a path, or of an open file. NOWHERE if there is no such file."""
+    """The identity of the file at a path or behind a descriptor; NOWHERE if there is no file."""
     try:
         status = os.stat(file)
     except OSError:
@@ -110,8 +110,8 @@ def identity(file: Path | int) -> Identity:
 
 
 class Applied(Struct, frozen=True, kw_only=True):
-    """What the view has: all up to the last line that it took in, in which file, in which boot of
-    this host and, of two heads, in which epoch.
+    """How far the view is: the ``position`` after the last line that it applied, the identity of
+    the ``view`` file, the boot of this host, and with two heads the epoch.
     """
 
     position: Position = Position()
@@ -137,12 +137,12 @@ def read_line(raw: bytes) -> JournalLine | None:
         return None
     try:
         return _decode(raw)
-    except (msgspec.MsgspecError, RecursionError):  # thousands of brackets in one another
+    except (msgspec.MsgspecError, RecursionError):  # thousands of nested brackets
         return None
 
 
 def is_whole(raw: bytes) -> bool:
-    """Whether its checksum is right."""
+    """Whether the line's checksum is right."""
     rest = raw[_HEAD + 1 : -1]
     return raw[-1:] == b"\n" and raw[: _HEAD + 1] == b'%s%08x"' % (_CRC, zlib.crc32(rest))
 
@@ -166,8 +166,8 @@ def _give(descriptor: int, mode: int, owner: writing.Owner | None) -> None:
 
 
 class Journal:
-    """For one thread at a time; OSError passes through. ``epoch``: of two heads, in which it
-    writes.
+    """The segments of one memory, for one thread at a time; OSError passes through. ``epoch``: the
+    epoch of this writer with two heads, else 0.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": "to read or write the segments, of all processes"}
@@ -312,8 +312,8 @@ class Journal:
     def lines(
         self, since: Position, damages: list[Damage] | None = None
     ) -> Iterator[tuple[JournalLine | None, Position]]:
-        """All lines after that place, each with the place after it: None in later segments for one
-        that has been there before it. What is no line is told in ``damages``.
+        """All lines after ``since``, each with the position after it. None stands for a line of a
+        later segment that repeats an earlier line. Invalid bytes are appended to ``damages``.
         """
         for segment in self.segments():
             if segment < since.segment:
@@ -330,7 +330,7 @@ class Journal:
     def read(
         self, segment: int, begin: int = 0, damages: list[Damage] | None = None
     ) -> Iterator[tuple[bytes, int, bool]]:
-        """Its lines as they are, where each ends, and whether it is whole."""
+        """The segment's lines as bytes, the offset after each line, and whether it is whole."""
         end = begin
         with ownfile.reader(self.path(segment)) as file:
             file.seek(begin)
@@ -347,14 +347,15 @@ class Journal:
                 yield raw, end, whole
 
     def cut(self, segment: int, size: int) -> None:
-        """Take off what follows: the half of a line that no write has told of. Where that cannot be
-        it becomes such a half, which nobody takes and the next writer (``disk``) cuts off. What
-        cannot even become that is ``uncut``.
+        """Cut the segment at ``size``: the rest belongs to a write that failed. If the file cannot
+        be truncated, overwrite the rest with zero bytes: they are no line, and the next writer
+        (``disk``) cuts them off. If that fails as well, ``uncut`` records the rest.
         """
         descriptor = self._descriptor(segment)
         try:
             os.ftruncate(descriptor, size)
         except OSError:
+            # Recorded first: if the overwriting fails, too, whole lines of a failed write remain.
             self.uncut = Position(segment, size), self._after(segment, size)
             other = ownfile.opened(self.path(segment), os.O_WRONLY)  # ours would append
             with os.fdopen(other, "wb", buffering=0) as file:
@@ -365,7 +366,7 @@ class Journal:
         self.uncut = None
 
     def cut_left(self) -> None:
-        """Under the lock: cut what is ``uncut``, unless others have taken it for a line by now."""
+        """Under the lock: cut the bytes of ``uncut``, unless another process has applied them."""
         if self.uncut is None:
             return
         (segment, size, _), leftover = self.uncut
@@ -390,8 +391,8 @@ class Journal:
         now: float,
         rest: Callable[[IO[bytes]], int] | None = None,
     ) -> Position:
-        """A new segment of these rows, after the line ``number``. ``rest`` writes what has come
-        since to it, and says the last line's number.
+        """Begin a new segment with these rows, after the line ``number``. ``rest`` appends the
+        lines that were written since, and returns the number of the last line.
         """
 
         def written(file: IO[bytes]) -> int:
@@ -411,17 +412,18 @@ class Journal:
             yield line_of(JournalLine(n=number, facts=(fact,)))
 
     def segment_of(self, written: Callable[[IO[bytes]], int]) -> Position:
-        """A new segment of what is ``written`` to it, which says the last line's number. From its
-        name on it is the journal's: whoever has the turn next goes on in it, whatever fails here.
+        """Begin a new segment. ``written`` writes its content and returns the number of the last
+        line. From the rename on, the segment is part of the journal, even if a later step fails
+        here: the next writer continues in it.
         """
         segment = (self.segments() or [0])[-1] + 1
-        # Of one name for all: one that a killed program has left goes with a later segment.
+        # All drafts have one name, so a later segment replaces the draft of a killed program.
         drafts = self.directory / f"{self.name}.jsonl"
         with writing.draft(drafts, owner=writing.owner_in(self.directory)) as draft:
             with writing.open_draft(draft) as file:
                 number = written(file)
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # before the rename: the name stands for a whole segment
                 size = file.tell()
             os.rename(draft, self.path(segment))
         writing.require_synced(self.directory)  # the new name, before an old segment is deleted
@@ -431,18 +433,18 @@ class Journal:
         return Position(segment, size, number)
 
     def first(self, segment: int) -> Begin | None:
-        """What that segment begins with; None where that is damaged."""
+        """The head of the segment; None if it is damaged."""
         for content, _, _ in self.read(segment):
             line = read_line(content)
             return None if line is None else line.begin
         return None
 
     def epoch_of(self, segment: int) -> int:
-        """The one in which that segment was begun; 0 where it cannot be told."""
+        """The epoch in which the segment was begun; 0 if its first line is damaged."""
         head = next((read_line(content) for content, _, _ in self.read(segment)), None)
         return 0 if head is None else head.epoch
 
     def origin(self) -> str:
-        """Of the newest segment that tells one; empty where none does."""
+        """The origin in the newest readable head of a segment; "" if no head can be read."""
         heads = (self.first(segment) for segment in reversed(self.segments()))
         return next((head.origin for head in heads if head is not None), "")

@@ -18,7 +18,7 @@ from msgspec import Struct
 from slurm_elastic.base import writing
 
 DISK_FULL_TEXT = "is full"
-"""What a trouble says of a disk without room."""
+"""The words for a disk without room."""
 RESERVE_BYTES = 2**20
 """Free bytes that the disk must have for a file to count as usable. Without this reserve the first
 failing write would be the warning, which is too late.
@@ -90,8 +90,8 @@ def passes(error: OSError) -> bool:
 
 
 class JournalError(sqlite3.OperationalError):
-    """The journal cannot be written or read; its cause is the system's error. To callers that is
-    what sqlite tells of the view.
+    """The journal cannot be written or read; its cause is the system's error. A subclass of
+    sqlite's error, so that callers handle it like an error of the view.
     """
 
     @staticmethod
@@ -140,7 +140,7 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
         ),
         TroubleKind.LOST: (
             f"{path} was removed or replaced",
-            "nothing while its service runs: it makes it again of what it knows",
+            "nothing while its service runs: it writes the file again from its memory",
         ),
         TroubleKind.READ_ONLY: (
             f"{path} cannot be written",

@@ -40,17 +40,19 @@ _NUMBERED = 20
 
 
 class Schema(Struct, frozen=True, kw_only=True):
-    """A memory of ours: its ``name``, who makes it, and its tables.
+    """One memory: its ``name``, the service that makes it, and its tables.
 
-    ``adoptable_versions`` has the versions of files without a journal that this release takes over:
-    the later ones have more tables or columns. Of the tables ``unjournaled_tables`` nothing is
-    kept: their rows are told anew all the time. Those of ``numbered_tables`` have an ``id`` of the
-    view's own. In memory (``state.store.endurance``) there are of a table only the rows of
-    ``recent_rows`` (``:since``). What is found out again of a row that the journal has, while that
-    cannot be read, counts for the columns ``newer_wins``. Of the tables ``clearable_tables`` a
-    person may take rows away. ``former_names`` has the names of tables in earlier releases, with
-    today's; ``row_translators`` makes rows as earlier releases wrote them rows of today, by table;
-    ``reset_columns`` the columns that count something of the moment, with what they begin with.
+    ``adoptable_versions``: versions of files without a journal that this release takes over; later versions
+    only have more tables or columns. ``unjournaled_tables``: tables without journal lines, because the service
+    writes their rows again and again. ``numbered_tables``: tables whose ``id`` the
+    view assigns.
+    ``recent``: per table the condition (``:since``) for the rows that ``state.store.endurance``
+    keeps in memory. ``newer``: columns for which a value found while the journal was unreadable
+    replaces the journal's value. ``cleared``: tables from which a
+    person may delete rows.
+    ``former_names``: table names of earlier releases and their names now. ``row_translators``: per table,
+    how a row of an earlier release becomes a row of this release. ``reset_columns``: counters, with
+    the values to which a rebuilt view resets them.
     """
 
     name: str
@@ -71,7 +73,7 @@ class Schema(Struct, frozen=True, kw_only=True):
 
 
 def begin_counts_anew(db: sqlite3.Connection, schema: Schema) -> None:
-    """Set the ``reset_columns`` of all rows to the values that they begin with."""
+    """Reset the ``reset_columns`` of all rows to their first values."""
     with transaction(db):
         for table, values in schema.reset_columns.items():
             columns = ", ".join(f"{name} = ?" for name in values)
@@ -100,7 +102,7 @@ def boot() -> str:
 
 
 def connect(path: Path, how: str = "rw", timeout: float | None = None) -> sqlite3.Connection:
-    """``how``: rw, ro, or ``immutable`` for a file that nobody writes."""
+    """Open the file. ``how``: rw, ro, or ``immutable`` for a file without a writer."""
     mode = "ro&immutable=1" if how == "immutable" else how
     return _connect(f"file:{quote(str(path.absolute()))}?mode={mode}", timeout)
 
@@ -158,14 +160,14 @@ def require_sound(db: sqlite3.Connection) -> None:
 
 
 def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:
-    """Its schema's number; ConfigError for one that this release does not know."""
+    """The schema version of the file. Raises ConfigError if this release does not know it."""
     version = int(db.execute("pragma user_version").fetchone()[0])
     require_known(version, path, schema)
     return version
 
 
 def require_known(version: int, path: Path, schema: Schema) -> None:
-    """ConfigError for the schema of a later release."""
+    """Raise ConfigError for the schema of a later release."""
     if version > schema.version:
         raise ConfigError(
             f"the {schema.name} {path} has schema {version}, this release knows schemas up to "
@@ -179,7 +181,7 @@ def open_writer(path: Path, timeout: float | None = None) -> sqlite3.Connection:
     try:
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = off")
-        # On a disk that is read-only now sqlite silently opens the file read-only: fail here.
+        # On a read-only disk sqlite silently opens the file read-only. Fail here, not at a write.
         connection.execute("begin immediate")
         set_number(connection, number_of(connection))
         connection.execute("rollback")
@@ -190,11 +192,11 @@ def open_writer(path: Path, timeout: float | None = None) -> sqlite3.Connection:
 
 
 def open_reader(path: Path, schema: Schema) -> sqlite3.Connection:
-    """For reading only, also for users who may not write in the directory.
+    """A connection for reading only, also for users who may not write in the directory.
 
-    A WAL file can be read by them only while its ``-wal`` and ``-shm`` stand beside it, as they do
-    while the daemon runs. After a clean stop they are gone and the file alone is complete, so that
-    reading it as immutable is right (https://www.sqlite.org/wal.html, "Read-Only Databases").
+    Such users can read a file in WAL mode only if its ``-wal`` and ``-shm`` files exist, as they do
+    while the daemon runs. After a clean stop the file alone is complete, so it may be opened as
+    immutable (https://www.sqlite.org/wal.html, "Read-Only Databases").
     """
     for how in ("ro", "immutable"):
         connection = connect(path, how)
@@ -212,7 +214,7 @@ def open_reader(path: Path, schema: Schema) -> sqlite3.Connection:
     raise AssertionError
 
 
-# what the journal tells
+# facts of the journal
 
 
 class Filler:
@@ -224,8 +226,8 @@ class Filler:
         self._put_sql = functools.lru_cache(512)(self._made_sql)
 
     def facts(self, facts: Iterable[Fact], number: int) -> None:
-        """All of these in their order, of the line of that number. Tables and columns that are none
-        any more are left out.
+        """Apply the facts of line ``number`` in their order. Tables and columns that this release
+        no longer has are left out.
         """
         place = first_id(number)
         for fact in facts:
@@ -263,7 +265,7 @@ _columns: dict[tuple[str, ...], Mapping[str, Mapping[str, int]]] = {}
 
 
 def columns_of(schema: Schema) -> Mapping[str, Mapping[str, int]]:
-    """By table its columns, each with its place in the key (0: none)."""
+    """The columns of each table, with their place in the key (0: not in the key)."""
     tables = _columns.get(schema.statements)
     if tables is None:
         with contextlib.closing(open_memory(schema)) as db:
@@ -282,13 +284,13 @@ def keys_of(schema: Schema, table: str) -> list[str]:
 
 
 def first_id(number: int) -> int:
-    """Of the rows that are known by the line of that number, the first one's."""
+    """The id of the first ``numbered`` row in line ``number`` of the journal."""
     return number << _NUMBERED
 
 
 def least(db: sqlite3.Connection, schema: Schema) -> int:
-    """The number that the last line has at least: none is said twice, and rows of later ones are to
-    have ids above all that there are.
+    """The least possible number of the last line. The next line gets a greater number: no number is
+    used twice, and the ids of its rows are above all existing ids.
     """
     tops = [db.execute(f"select max(id) from {t}").fetchone()[0] for t in schema.numbered_tables]
     least = max((top >> _NUMBERED for top in tops if top is not None), default=0)
@@ -307,7 +309,7 @@ def to_json(value: object) -> str:
 
 
 def fact_row(row: sqlite3.Row | Mapping[str, Any]) -> dict[str, Any]:
-    """A row in the form that the journal stores, which has no infinity."""
+    """The row in it is written in a form that the journal."""
     return {
         name: _INFINITE if value == math.inf else value
         for name, value in zip(row.keys(), tuple(row), strict=True)
@@ -315,7 +317,7 @@ def fact_row(row: sqlite3.Row | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_of(schema: Schema, table: str, row: Mapping[str, Any]) -> tuple[object, ...]:
-    """The table and the key of a row; without the key where its id is the view's own."""
+    """The table and the key of a row; the table alone if the view assigns the row's id."""
     table = schema.former_names.get(table, table)
     has_key = table in columns_of(schema) and table not in schema.numbered_tables
     return (table, *(row.get(key) for key in keys_of(schema, table))) if has_key else (table,)
@@ -324,7 +326,7 @@ def key_of(schema: Schema, table: str, row: Mapping[str, Any]) -> tuple[object, 
 def row_like(
     db: sqlite3.Connection, schema: Schema, table: str, row: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The row that there is of that one's key; nothing where there is none."""
+    """The existing row with the key of ``row``; empty if there is none."""
     keys = [] if table in schema.numbered_tables else keys_of(schema, table)
     where = " and ".join(f"{key} = ?" for key in keys) or "0"
     rows = db.execute(f"select * from {table} where {where}", [row[key] for key in keys])
@@ -380,7 +382,7 @@ def filled(
     except FileNotFoundError:
         if journal.segments()[:1] == segments[:1]:
             raise
-    return filled(db, schema, journal)  # a new one was begun meanwhile, and an old one let go
+    return filled(db, schema, journal)  # a writer began a segment and deleted an old one
 
 
 def _filled(
@@ -389,7 +391,7 @@ def _filled(
     start = segments[-1]
     if len(segments) > 1 and not _begins_whole(journal, start):
         before = journal.first(segments[-2])
-        # Another journal's rows were put into the place of those.
+        # Another origin: a backup was restored, so older segments are of another journal.
         if before is not None and before.origin == journal.origin():
             start = segments[-2]
     damages: list[Damage] = []
@@ -406,8 +408,8 @@ def _filled(
 
 
 def past_damage(end: Position, damages: Sequence[Damage], journal: Journal) -> Position:
-    """After damaged lines at the end of the newest segment, be it all of that, which stay; not
-    after half a line, of which no write told.
+    """The position after damaged lines at the end of the newest segment, which stay in the file.
+    Half a line is not skipped: no finished write has reported it, so the next write replaces it.
     """
     newest = max(journal.segments(), default=end.segment)
     end = max(end, Position(newest, 0, end.number))
@@ -444,7 +446,7 @@ def made_anew(path: Path, schema: Schema, journal: Journal) -> tuple[Position, l
             _create(db, schema)
             filled_to = filled(db, schema, journal)
             set_number(db, filled_to[0].number)
-        for beside in ("-wal", "-shm"):  # a new file would take their pages for its own
+        for beside in ("-wal", "-shm"):  # else sqlite applies their old pages to the new file
             path.with_name(path.name + beside).unlink(missing_ok=True)
         os.replace(draft, path)
     return filled_to

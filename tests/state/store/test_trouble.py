@@ -82,7 +82,7 @@ def test_the_kind_is_told_by_the_code(error: Exception, kind: TroubleKind) -> No
         (OSError(errno.ENOSPC, "x"), "the disk of /var/lib/x is full", "(df /var/lib/x)"),
         (of_sqlite(sqlite3.SQLITE_BUSY), f"another process has locked {PATH}", f"fuser -v {PATH}*"),
         (of_sqlite(sqlite3.SQLITE_CORRUPT), f"{PATH} is damaged", "sets the file aside"),
-        (LOST, f"{PATH} was removed or replaced", "of what it knows"),
+        (LOST, f"{PATH} was removed or replaced", "from its memory"),
         (locked_error(Path("/x/y")), "another process has locked /x/y", "fuser -v /x/y*"),
         (OSError(errno.EROFS, "x"), f"{PATH} cannot be written", f"ls -l {PATH}"),
         (OSError(errno.EACCES, "x"), f"{PATH} cannot be used", "mode of /var/lib/x"),
