@@ -12,7 +12,7 @@ class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
 
     id: str | None = None
-    """Change it when the pool should start from exactly this image until somebody names another."""
+    """Change it when the pool should start from exactly this image until another one is named."""
     name: str | None = None
     """Change it when the pool should start from the newest image of a name, as builds make."""
     os: str | None = None

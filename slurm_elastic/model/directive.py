@@ -217,7 +217,7 @@ def stop_reason(directive: Directive, since: str = "") -> str:
 
 
 def given(directive: Directive, since: str = "") -> str:
-    """The end of the line of ``stop_reason``: by whom, until when and why."""
+    """The end of the line of ``stop_reason``: its author, end and reason."""
     return given_by(directive.who, directive.until, directive.reason, since)
 
 
@@ -229,8 +229,8 @@ def given_by(who: str, until: float | None, reason: str, since: str = "") -> str
 
 
 def describe(directive: Directive, now: float) -> str:
-    """A directive in one line: its effect, its begin if it is not in force yet, its end, by whom
-    and why.
+    """A directive in one line: its effect, its begin if it is not in force yet, its end, its
+    author and the reason.
     """
     start = clock(directive.starts)
     if directive.starts > now:

@@ -3,7 +3,7 @@ it.
 
 The other rows leave the cause out, or refer to the first row. Pure functions.
 
-A cause is the key of what is at fault: a cloud that does not answer as it should (``cloud:aws``), a
+A cause is the key of the thing at fault: a cloud that answers with errors (``cloud:aws``), a
 pool whose machines fail (``pool:general``), an operator's order (``order:3``), the name that the
 ledger's health or its service has, or a constant of this module. A row with the cause "" is always
 shown.
@@ -58,7 +58,7 @@ def once_per_cause(rows: Iterable[_C], reported: set[str]) -> Iterator[_C]:
 
 
 def cause_of_health(health: Health, clouds: Collection[str]) -> str:
-    """Return the key of what is at fault if the last answer of that name was an error."""
+    """Return the key of the thing at fault if the last answer of that name was an error."""
     code = health.code or ""
     if code == SLURM or code.startswith(scope_of_cloud("")):
         return code
@@ -101,7 +101,7 @@ def cause_of_order(number: int) -> str:
 
 
 def cause_of_cool_down(cool_down: Exclusion) -> str:
-    """Return the key of what is at fault in a cool-down.
+    """Return the key of the thing at fault in a cool-down.
 
     Several offers of a cloud that gave the same answer have the same key; so have all offers of a
     pool or a cloud that is not tried at all. A denied offer has none ("").
@@ -117,7 +117,7 @@ def cause_of_cool_down(cool_down: Exclusion) -> str:
 
 
 def cause_of_hold(cause: AnyCause) -> str:
-    """Return the key of what is at fault in a hold, from its cause; "" if no row reports it."""
+    """Return the key of the thing at fault in a hold, from its cause; "" if no row reports it."""
     match cause:
         case StoppedByOrder():
             return cause_of_order(cause.number)

@@ -31,7 +31,7 @@ class CoolsDown(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"cools down {self.until} after {self.code}: {self.cause}"
+        return f"cooling down {self.until} after {self.code}: {self.cause}"
 
 
 class PoolPaused(Cause, frozen=True, kw_only=True):
@@ -266,7 +266,7 @@ class TagsNotBelieved(Cause, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return f"{self.cause}; its tags are not believed: {self.contradiction}"
+        return f"{self.cause}; its tags are not trusted: {self.contradiction}"
 
 
 class CloudsReordered(Cause, frozen=True, kw_only=True):

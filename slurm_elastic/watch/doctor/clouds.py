@@ -194,7 +194,7 @@ def _unusable(subject: str, offers: Sequence[Offer], cause: AnyCause | None) -> 
 def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
     """Report offers that the configuration names but the cloud does not have.
 
-    A whole market that is missing is a mistake that nobody would notice: the pool is bought at
+    A whole market that is missing is a mistake that would stay unnoticed: the pool is bought at
     another price, or never.
     """
     missing = unsold(pool, offers, types_of(cloud, pool)) if offers else ()

@@ -154,7 +154,7 @@ _RIGHTS = {
 
 
 def _rights(config: Config) -> Iterator[Finding]:
-    """Yield who has more rights than other users; nothing if the configuration names nobody."""
+    """Report the groups that the configuration gives more rights than other users have."""
     named = {"operators": config.users.operators, "viewers": config.users.viewers}
     for key, groups in named.items():
         for group in groups:

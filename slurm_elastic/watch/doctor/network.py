@@ -47,7 +47,7 @@ def examine(
 ) -> Iterator[Finding]:
     """Yield all findings; none if Slurm does not answer, which another check reports.
 
-    Without the ledger, which another check also reports, the machines are not looked at.
+    Without the ledger, which another check also reports, the machines are not checked.
     """
     try:
         nodes = slurm.nodes()
@@ -98,7 +98,7 @@ def _addresses(
 
 
 def _has_own_address(node: SlurmNode) -> bool:
-    """Return whether the node is up, at an address that somebody set in slurmctld."""
+    """Return whether the node is up at an address that was set in slurmctld."""
     is_set = node.address not in ("", node.name) and not node.address.startswith("127.")
     return is_set and phase(node) is Phase.UP and not is_down(node)
 

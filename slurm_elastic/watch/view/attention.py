@@ -42,7 +42,7 @@ _MAX_STEPS = 4  # next steps that get a notice of their own
 def private_note(private: Collection[str]) -> str:
     """Return the sentence for a user who sees only a part."""
     options = ",".join(private)
-    return f"Shown is what slurm.conf (PrivateData={options}) lets you see: of your own jobs alone."
+    return f"slurm.conf (PrivateData={options}) lets you see only what belongs to your own jobs."
 
 
 def attention(view: StatusView) -> tuple[StatusNotice, ...]:

@@ -35,7 +35,7 @@ _JOB = "JOBID"  # stands for the job in the command of a shared verdict
 
 
 def kept_views(config: Config, facts: Facts) -> tuple[KeptView, ...]:
-    """Return a row for everything of ours that is kept; rows that nobody intended come first."""
+    """Return a row for everything of ours that is kept; rows about mistakes come first."""
     nodes = facts.nodes or {}
     own_nodes = [
         name for pool in domain_pools(config, expand) for name in pool.nodes if name in nodes

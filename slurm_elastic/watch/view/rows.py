@@ -97,7 +97,7 @@ class AttentionLevel(StrEnum):
 class StatusNotice(Struct, frozen=True, kw_only=True):
     """A notice that stands above the tables of ``status``.
 
-    ``do``: the remedy, if the text does not contain it. ``cause``: the key of what is at fault
+    ``do``: the remedy, if the text does not contain it. ``cause``: the key of the thing at fault
     (``watch.causes``); other rows with the same key refer to this notice.
     """
 
@@ -115,7 +115,7 @@ class StatusNotice(Struct, frozen=True, kw_only=True):
 class DirectiveView(Struct, frozen=True, kw_only=True):
     """An operator's order; ``told`` is its line.
 
-    ``until``: its end (Unix time; None: it holds until somebody ends it). ``holds``: it is in force
+    ``until``: its end (Unix time; None: it holds until a person ends it). ``holds``: it is in force
     now. ``stops``: it lets no new machine start in its scope.
     """
 
@@ -369,7 +369,7 @@ class KeptView(Struct, frozen=True, kw_only=True):
 
     ``kind`` is node, replaced or given-up (also nodes), partition, reservation, job or suspend;
     ``names`` lists the ``count`` things. ``text``: who keeps them, since when and why. ``do``: how
-    to end that. ``stuck``: it does not end by itself, and nobody intended it.
+    to end that. ``stuck``: it does not end by itself, and it is a mistake.
     """
 
     kind: str
