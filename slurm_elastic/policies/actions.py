@@ -138,7 +138,7 @@ class StartAgain(OnMachine, frozen=True, kw_only=True):
 
 
 class RunsAgain(OnMachine, frozen=True, kw_only=True):
-    """Record that a stopped machine runs, because somebody else has started it."""
+    """Record that a stopped machine runs, because it was started outside slurm-elastic."""
 
     kind: ClassVar[str] = "runs-again"
     patient: ClassVar[bool] = True

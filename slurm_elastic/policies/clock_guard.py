@@ -26,8 +26,8 @@ class ClockSetBack(Struct, frozen=True, kw_only=True):
     def finding(self) -> str:
         """The finding for people, without the remedy (``CLOCK_REMEDY``)."""
         return (
-            f"The clock of this host is {self.by_s / 60:.0f} min behind what slurm-elasticd has"
-            " written down: ages and costs are wrong"
+            f"The clock of this host is {self.by_s / 60:.0f} min behind the times that"
+            " slurm-elasticd has recorded: ages and costs are wrong"
         )
 
     def __str__(self) -> str:

@@ -156,7 +156,7 @@ def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ({"batch": False}, "saves batch jobs of one node, and this one is none (srun, salloc)"),
+        ({"batch": False}, "saves batch jobs of one node, and this is no batch job (srun, salloc)"),
         ({"nodes": ("n1", "n2")}, "saves batch jobs of one node, and this one has 2"),
     ],
 )

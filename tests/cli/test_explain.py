@@ -234,7 +234,7 @@ def test_a_sold_out_job_is_told_when_its_cloud_is_asked_again_and_nothing_twice(
     tmp_path: Path,
 ) -> None:
     error = "InsufficientInstanceCapacity: we have too few c6i.large in this zone"
-    sold_out = f"8 offers: cools down until 09:05:05 UTC after {error}"
+    sold_out = f"8 offers: cooling down until 09:05:05 UTC after {error}"
     now, ledger, slurm = time.time(), Ledger(tmp_path / "ledger.db"), FakeSlurm()
     site = config(tmp_path)
     for node in general_pool().nodes:

@@ -118,7 +118,7 @@ def test_what_cools_down_or_is_paused_is_rejected_with_why(
     ledger.exclusions.add(cool)
     (pool,) = offers.gather(config, slurm, T0, pool="wide", nodes=2).pools
     assert [(r.offer, r.reason) for r in pool.rejected] == [
-        (SPOT, "cools down until 08:01:00 UTC after InsufficientCapacity: none left")
+        (SPOT, "cooling down until 08:01:00 UTC after InsufficientCapacity: none left")
     ]
     ledger.exclusions.add(
         Exclusion(

@@ -378,7 +378,7 @@ def test_what_an_adopted_machine_may_cost_is_at_least_what_the_configuration_say
 def test_an_adopted_machine_is_told_with_what_is_not_believed_of_it(world: World) -> None:
     taken_in(world, stranger(world), "its price is no number")
     assert told(world, "pub2", "adopted") == [
-        f"{WHY}; its tags are not believed: its price is no number"
+        f"{WHY}; its tags are not trusted: its price is no number"
     ]
     assert not world.site.unadopted
 

@@ -62,7 +62,7 @@ def test_a_poisoned_machine_in_the_middle_hides_no_other(
     one = machines(world)["pub-1"]
     assert (one.instance.price, one.worst_price) == (0.1, 0.1), "the limits count it"
     told = next(d for d in world.ledger.decisions.about(one.instance.node) if d.kind == "adopted")
-    assert "its tags are not believed" in told.reason
+    assert "its tags are not trusted" in told.reason
     assert told.reason.isprintable()
 
 
@@ -87,8 +87,8 @@ def test_a_machine_without_an_id_is_told_of_with_what_to_do(world: World) -> Non
     assert sorted(machines(world)) == ["pub-0", "pub-2"]
     health = {h.name: h.error for h in world.ledger.health.all()}
     assert health["paid machines"] == (
-        r"1 serves no node: i-\x1b]0;owned\x07: its cloud lists it under an id that is none, so "
-        "nothing can end it from here: end it with the cloud's own tools"
+        r"1 serves no node: i-\x1b]0;owned\x07: its cloud lists it under an invalid id, so "
+        "slurm-elastic cannot end it: end it with the cloud's own tools"
     )
     assert "pub" in world.ledger.machines.clouds_read(), "it was dealt with: the others may be used"
     world.accounts["pub"].machines.pop("i-\x1b]0;owned\x07")

@@ -142,7 +142,9 @@ def test_a_rest_is_of_its_pool_only() -> None:
         count=1,
     )
     (rejected,) = rank(request, [offer], Scope(exclusions=(rest,)), T0).rejected
-    assert rejected.reason == "cools down until 00:16:49 UTC after BootFailed: n1 did not register"
+    assert (
+        rejected.reason == "cooling down until 00:16:49 UTC after BootFailed: n1 did not register"
+    )
     other = replace(request.pool, name="other")
     assert rank(replace(request, pool=other), [offer], Scope(exclusions=(rest,)), T0).ranked
     assert (touches(key, request.pool), touches(key, other)) == (True, False)
@@ -224,7 +226,7 @@ def test_a_cool_down_and_a_pause_are_over_at_their_end() -> None:
     )
     for seen in (T0, T0 + 8):
         told = Excluded(pool, [rest], seen).why(OFFER)
-        assert str(told) == "cools down until 00:16:49 UTC after ICE: none", (
+        assert str(told) == "cooling down until 00:16:49 UTC after ICE: none", (
             "true whenever it is read"
         )
     assert str(Deadline.of(T0 + 2 * 86400, T0)) == "until 1970-01-03 00:16 UTC", "not today"

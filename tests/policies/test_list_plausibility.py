@@ -39,7 +39,7 @@ def test_what_makes_sense_is_kept_as_it_is() -> None:
 def test_a_price_that_is_none_counts_as_the_configured_one(price: float) -> None:
     machine, doubt = only(price=price)
     assert machine.price == 7.0
-    assert doubt == f"price {price} is none: it counts as $7.00/h"
+    assert doubt == f"price {price} is not possible: it counts as $7.00/h"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_all_that_is_wrong_with_a_machine_is_told() -> None:
         "instance type t\\n is none",
         "zone z\\x00 is none",
         "address -x is none",
-        "launch time -1.0 is none: it counts from now",
-        "price -1.0 is none: it counts as $7.00/h",
+        "launch time -1.0 is not possible: it counts from now",
+        "price -1.0 is not possible: it counts as $7.00/h",
     ]
 
 

@@ -129,7 +129,7 @@ def test_cool_downs_cover_an_offer_a_market_or_a_cloud(key: str) -> None:
         count=1,
     )
     assert reason(SPOT, Scope(exclusions=(cool,))) == (
-        "cools down until 13:47:11 UTC after ICE: no machines"
+        "cooling down until 13:47:11 UTC after ICE: no machines"
     )
     over = replace(cool, until=NOW)
     assert rank(request(), [SPOT], Scope(exclusions=(over,)), NOW).ranked

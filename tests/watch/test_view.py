@@ -322,7 +322,7 @@ def test_a_machine_that_its_cloud_does_not_end_is_shown_as_such(tmp_path: Path) 
     view = status_view(config(tmp_path), Facts(now=NOW, nodes={}, machines=ending))
     assert {i.id: i.next for i in view.instances} == {
         "i-1": "terminating: idle",
-        "i-2": "stray: its cloud was asked again and again to end it, and still has it",
+        "i-2": "stray: its cloud still has it after several requests to end it",
     }
 
 
@@ -647,7 +647,7 @@ def test_a_node_that_an_operator_holds_is_held_once(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_is_out_of_machines_is_told_with_whom_it_keeps_waiting(tmp_path: Path) -> None:
-    why = "8 offers: cools down until 09:05:05 UTC after ICE: none"
+    why = "8 offers: cooling down until 09:05:05 UTC after ICE: none"
     made = config(tmp_path)
     held = {f"pub{n}": node(f"pub{n}", "IDLE", "POWERED_DOWN", "DRAIN") for n in range(1, 9)}
     waits = SlurmJob(id=7, states=frozenset({"PENDING"}), partitions=("burst",))

@@ -10,8 +10,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 TRIES = 2
-"""So many saves must fail in a row, because a step of the job, or a connection, may exist for a
-moment only.
+"""The number of saves that must fail in a row. A step of the job, or a connection, may be gone at
+the next save.
 """
 LITTLE = 600.0
 """A job that has worked for less than this (s) loses little by starting over elsewhere."""
@@ -39,7 +39,7 @@ _PASSES = re.compile(
     r"|begun to use System V IPC just now"
     r"|Read-only file system|Stale file handle|the job is held|could not be|still at it"
 )
-"""Matches the message of a save that may succeed another time."""
+"""Matches the message of a failed save whose next try may succeed."""
 _OWN = "save its state yourself: --comment=ckpt=signal (docs/checkpointing.md)"
 STEPS = "start the program without srun, which a job of one node does not need, or " + _OWN
 """The remedy for a job with steps."""
@@ -49,7 +49,7 @@ ON_ONE_NODE = "ask for one node, or " + _OWN
 """The remedies where a method saves no job of that kind."""
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"no clocks of its own",
-     "its node cannot have its clocks go on elsewhere, and what waits by them would wait for ever",
+     "its node cannot set its clocks after a move, so its timers would never end",
      "ask your administrator for Linux 5.6 or later (CAP_SYS_TIME in a container), or " + _OWN),
     # Before the network's rows: a step has connections, and these must not be closed.
     (r"runs a step \(srun\), which (\w+) does not save",
@@ -65,11 +65,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
      "accept connections as they come, or " + _OWN),
     (r"[Cc]onnected TCP|TCP socket|tcp-established|[Ii]n-flight",
      "it has a network connection open",
-     "close it while the job computes, let it be closed by a move, if the program connects anew"
+     "close it while the job computes, or let a move close it if the program reconnects"
      " (--comment=ckpt=criu,tcp=close), or " + _OWN),
     (r"runs a terminal", "it runs in script(1) or the like, which a save would end",
      "write its output to a file"),
-    (r"in valgrind", "it runs in valgrind, which does not go on after a save",
+    (r"in valgrind", "it runs in valgrind, which does not continue after a save",
      "run it without valgrind"),
     (r"Kerberos tickets in", "it has its Kerberos tickets in a keyring of its node's kernel",
      "keep them in a file before kinit (export KRB5CCNAME=FILE:$HOME/.krb5cc), or " + _OWN),
@@ -95,12 +95,12 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
      "it uses io_uring, as node.js does, which CRIU cannot save",
      "have nodes with kernel.io_uring_disabled=2, or " + _OWN),
     (r"may be its own or that of another",
-     "it has files in /tmp, and its user has other processes on the node, whose they may be",
+     "it has files in /tmp, and its user has other processes on the node, which may own them",
      "have it use $TMPDIR"),
     (r"at most travel with it|more than \d+ files are in",
      "it has more files in its node's temporary directories than travel with a save",
      "keep them in the job's directory"),
-    (r"of this node alone", "it uses a file that only its node has, and that is not its own",
+    (r"of this node alone", "it uses a file that only its node has and that does not belong to it",
      "keep it in the job's directory"),
     (r"chr \d+:\d+|of that type|device", "it has a device open, such as a GPU",
      "use the CRIU plug-in of the device where there is one, or " + _OWN),
@@ -115,7 +115,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"seccomp", "a process of it has a seccomp filter, as browsers and sandboxes have",
      "switch its sandbox off, or " + _OWN),
     (r"Can't lookup mount",
-     "it has something open that is in no directory of its node, such as a POSIX message queue",
+     "it has something open that no directory of its node contains, such as a POSIX message queue",
      "use a pipe or a unix socket, or " + _OWN),
     (r"transport socket: Operation not permitted",
      "a process of it has confined itself (Landlock), as xz does",
@@ -130,15 +130,15 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 def unfit(method: str, *, batch: bool, nodes: int) -> str:
     """Return why a method with a launcher cannot save such a job; "" if it can."""
     if not batch:
-        return f"{method} {ONE_NODE}, and this one is none (srun, salloc)"
+        return f"{method} {ONE_NODE}, and this is no batch job (srun, salloc)"
     if nodes > 1:
         return f"{method} {ONE_NODE}, and this one has {nodes}"
     return ""
 
 
 def clearer(before: str, message: str) -> str:
-    """Return the more telling of the messages of two saves that failed in a row. A run that has
-    ended, or is about to, is under no launcher, and that message would hide the real obstacle.
+    """Return the message that explains more, of two saves that failed in a row. A run that has
+    ended is not under the launcher, and this message would hide the real obstacle.
     """
     return before if before and "not under the launcher" in message else message
 

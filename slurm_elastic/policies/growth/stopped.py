@@ -79,8 +79,8 @@ def to_stop(
     recipes: Recipes,
     now: float,
 ) -> list[Machine]:
-    """Return those of the unneeded machines in ``doomed`` that must be stopped, not ended, in their
-    order. ``all_machines``: all live and stopped machines.
+    """Return the unneeded machines of ``doomed`` that must be stopped, not ended, in their order.
+    ``all_machines``: all live and stopped machines.
     """
     kept: list[Machine] = [m for m in all_machines if m.is_off or m.is_stopping]
     chosen: list[Machine] = []

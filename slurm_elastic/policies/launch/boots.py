@@ -91,7 +91,7 @@ def booting(
     machines: Iterable[Machine], cloud: str, pool_of: Mapping[str, Pool]
 ) -> tuple[Machine, ...]:
     """Return a cloud's booting machines whose nodes the present configuration still gives to that
-    cloud. We must not give up a node that is not ours any longer.
+    cloud. We must not give up a node that no longer belongs to us.
     """
     return tuple(
         m

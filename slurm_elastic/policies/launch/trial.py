@@ -40,7 +40,7 @@ MEANING = {
     TrialStep.LAUNCHED: "the cloud took the order",
     TrialStep.RUNNING: "the cloud says that the machine runs",
     TrialStep.ADDRESS: "it has an address",
-    TrialStep.REACHED: "somebody answers at its port",
+    TrialStep.REACHED: "its port accepts connections",
     TrialStep.REGISTERED: "slurmd has registered with slurmctld",
     TrialStep.JOB: "a job of one node has run on it",
     TrialStep.ENDED: "the machine is ended",
@@ -85,7 +85,7 @@ def reached(look: TrialLook, before: Sequence[TrialStep]) -> tuple[TrialStep, ..
 
 
 class Rest(Struct, frozen=True, kw_only=True):
-    """What is left of a trial: Slurm's node (None: no answer), whether a request of the node waits,
+    """The remains of a trial: Slurm's node (None: no answer), whether a request of the node waits,
     whether a launch for it is unanswered, its machines since the start, and whether slurm-elasticd
     gave the node back.
 

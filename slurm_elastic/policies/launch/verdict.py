@@ -260,7 +260,7 @@ def _not_in(kind: str, value: str, allowed: Collection[str], question: _Question
         return ""
     names = ", ".join(sorted(allowed))
     if not value:
-        return f"only {kind} {names} may use it, and the job has none that Slurm knows"
+        return f"only {kind} {names} may use it, and Slurm knows none for the job"
     return f"{kind} {value} may not use it; only {names} may (who in slurm-elastic.yaml)"
 
 
@@ -276,7 +276,7 @@ def _group(question: _Question) -> str:
 def _interactive(question: _Question) -> str:
     if question.listed or question.job.batch or question.case.interactive:
         return ""
-    return "srun and salloc give up before its machines may have booted: submit it by sbatch"
+    return "srun and salloc may give up before its machines have booted: use sbatch"
 
 
 def _requeue(question: _Question) -> str:
@@ -318,7 +318,7 @@ def _unlisted(question: _Question) -> str:
     partition = question.case.partition
     listed = ",".join(filter(None, question.job.partitions))
     cause = question.case.unlisted or (
-        f"the job is for {listed} only: its user named that, or the submit filter left it alone"
+        f"the job is for {listed} only: its user chose that, or the submit filter added nothing"
     )
     return f"{cause}; do: scontrol update jobid={question.job.label} partition={listed},{partition}"
 

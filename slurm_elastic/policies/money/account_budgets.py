@@ -2,8 +2,8 @@
 Pure; shared by the daemon and the simulator.
 
 **The rule.** The payers of the jobs for which a machine was launched pay all its costs, from launch
-to end. Each job counts one: if a machine was launched for two jobs of physics and one of chemistry,
-physics pays two thirds, whoever uses the machine later, and also while it is idle. If a growth
+to end. Each job counts one. If a machine was launched for two jobs of physics and one of chemistry,
+physics pays two thirds, also for the time in which other jobs use it or no job does. If a growth
 policy starts a machine ahead, the payers of the jobs that waited for it pay, by the nodes that they
 wait for. ``NONE`` pays for machines started while no job waits (``min_idle``, an admin's power_up),
 for adopted machines without a known launch, and for jobs without an account; only the cluster's
@@ -87,7 +87,7 @@ def parts(waiting: Iterable[tuple[str, int]]) -> Shares:
 
 
 def charged(paid: Iterable[tuple[Shares, float]]) -> dict[str, float]:
-    """Return the dollars by scope of what the payers paid. The sum of all accounts is the sum paid,
+    """Return the dollars that the payers paid, by scope. The sum of all accounts is the sum paid,
     and so is the sum of all users.
     """
     dollars_by_scope: dict[str, float] = {}

@@ -125,7 +125,7 @@ _PLURAL = {
 def remedy(kept: KeptNode, nodes: str) -> str:
     """The command for a person, or the repair that needs none."""
     if command := kept.command(nodes):
-        return f"once it is mended: {command}"
+        return f"after its repair: {command}"
     if kept.how is Keep.REBOOT:
         return "nothing: it takes jobs again when its slurmd is back"
     return "nothing: slurm-elasticd replaces the machine and returns the node to service"

@@ -12,8 +12,8 @@ def is_pinged(timeout: float) -> bool:
 
 
 def is_lasting(stood: float, timeout: float) -> bool:
-    """Whether a doubt that has stood for ``stood`` s cannot be a loss that slurmctld has yet to
-    notice. slurmctld passes over a node that answered in the third of SlurmdTimeout (s) before a
-    round of pings, and asks it in the next round (src/slurmctld/ping_nodes.c).
+    """Whether slurmctld would have noticed a lost node after ``stood`` seconds of doubt. slurmctld
+    skips a node that answered in the third of SlurmdTimeout (s) before a round of pings, and asks
+    it in the next round (src/slurmctld/ping_nodes.c).
     """
     return not is_pinged(timeout) or stood >= 2 / 3 * timeout

@@ -50,7 +50,7 @@ def sound(listed: Iterable[Instance], price_of: PriceOf, now: float) -> Sound:
     for listed_machine in listed:
         if not _is_word(listed_machine.id, LONGEST):
             unusable[shown(listed_machine.id)] = (
-                "its cloud lists it under an id that is none, so nothing can end it from here: "
+                "its cloud lists it under an invalid id, so slurm-elastic cannot end it: "
                 "end it with the cloud's own tools"
             )
             continue
@@ -99,11 +99,11 @@ def _believed(machine: Instance, price_of: PriceOf, now: float) -> tuple[Instanc
         errors.append(f"address {shown(address)} is none")
         machine = replace(machine, address=None)
     if not (isfinite(machine.launched) and 0 <= machine.launched < LATEST):
-        errors.append(f"launch time {machine.launched} is none: it counts from now")
+        errors.append(f"launch time {machine.launched} is not possible: it counts from now")
         machine = replace(machine, launched=now)
     if not is_price(machine.price):
         price = price_of(machine)
-        errors.append(f"price {machine.price} is none: it counts as {money(price)}/h")
+        errors.append(f"price {machine.price} is not possible: it counts as {money(price)}/h")
         machine = replace(machine, price=price)
     return machine, errors
 

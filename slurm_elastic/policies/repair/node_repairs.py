@@ -97,9 +97,7 @@ def _powered_down(node: SlurmNode) -> Action | None:
 
 
 def _started_again(view: CloudView) -> set[str]:
-    """Return the nodes of stopped machines that somebody else has started and whose
-    nodes are up.
-    """
+    """Return the nodes that are up and whose stopped machines were started by others."""
     running = {i.id for i in view.listed or () if i.state in STANDING}
     nodes = {machine.node for machine in view.stopped if machine.id in running}
     return {name for name in nodes if view.phase(name) is Phase.UP}

@@ -62,7 +62,7 @@ def unending(suspending: float | None, now: float) -> str | None:
     """
     if suspending is None or age(suspending, now) <= UNENDING:
         return None
-    return "its cloud was asked again and again to end it, and still has it"
+    return "its cloud still has it after several requests to end it"
 
 
 def unanswered(cloud: str, nodes: int, clouds: Container[str]) -> str | None:

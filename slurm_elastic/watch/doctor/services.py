@@ -255,7 +255,7 @@ def _paused(breaker: Exclusion, now: float) -> Finding:
     return Finding.wrong(
         f"pool {breaker.scope}",
         f"{state}: {failure.finding}",
-        expected="machines that register with Slurm, and that it takes as they are",
+        expected="machines that register with Slurm and are as it expects them",
         advice=advice,
         cause=scope_of_pool(breaker.scope),
     )
