@@ -87,7 +87,7 @@ def test_the_table_for_people_has_every_cause() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for cause in CAUSES:
         (row,) = [line for line in rows if f"| {cause.meaning} |" in line]
-        counts = "its pool" if cause.strike is Strike.POOL else "nobody"
+        counts = "its pool" if cause.strike is Strike.POOL else "nothing"
         assert f"| {counts} |" in row
 
 
