@@ -94,7 +94,7 @@ def test_of_too_many_the_oldest_end() -> None:
         (off(1, zone="y"), "zone y"),
         (off(1, instance_type="large"), "instance type large"),
         (off(1, market=Market.RESERVED), "market reserved"),
-        (off(1, node="b1"), "in this pool no more"),
+        (off(1, node="b1"), "no longer has its node in this pool"),
     ],
 )
 def test_what_no_fresh_machine_would_be_ends(one: Machine, words: str) -> None:

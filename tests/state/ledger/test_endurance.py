@@ -308,7 +308,7 @@ def test_while_it_cannot_be_written_nothing_is_bought_and_all_else_goes_on(
         assert found.end_only.startswith(f"end-only: the disk of {path.parent} is full")
         assert (bool(found.remedy), found.since) == (True, T0 + 100)
         assert not ledger.state().writable
-        with pytest.raises(EndOnlyError, match=r"is full .*; no machine starts"):
+        with pytest.raises(EndOnlyError, match=r"is full .*; nothing is bought"):
             ledger.launches.record_intent(spec("g2"), "r", T0)
         ledger.machines.record_launch("g1", [instance()], T0 + 1)
         ledger.decisions.record(decision(2), decision(3))

@@ -227,7 +227,7 @@ def test_one_line_more_than_the_export_has_is_not_given_up_unasked(
     with closing(Ledger(path)) as ledger:
         ledger.requeues.lift(3, 0, T0)
     journal = path.parent / "journal"
-    why = f"{journal} has line 4 of the ledger, {export} ends with line 3: what"
+    why = f"{journal} has line 4 of the ledger, {export} ends with line 3: the lines"
     with pytest.raises(SlurmElasticError, match=why):
         backup.put_back(export, [(path, LEDGER)], older=False)
     assert jobs(path) == [0, 1, 2, 3]

@@ -451,7 +451,7 @@ def test_a_damaged_journal_is_begun_anew_with_what_another_process_wrote(
     newest.write_bytes(raw)
     site.clock += 601
     assert site.ledger.check().end_only == ""
-    assert f"{newest} is damaged from byte {raw.index(10) + 1} on, and begun anew" in caplog.text
+    assert f"{newest} is damaged from byte {raw.index(10) + 1} on and starts over" in caplog.text
     for reason in "def":
         site.ledger.decisions.record(*told(reason))
     assert reasons(site.ledger) == list("abcdef")
@@ -1108,7 +1108,7 @@ def test_an_end_that_is_gone_is_told(
     monkeypatch.setattr(view, "boot", lambda: "another")
     with closing(Ledger(path)) as ledger:
         assert len(ledger.requeues.lifted()) == 3
-    assert "ends with line 3 and had 5: what was said after it is lost" in caplog.text
+    assert "ends with line 3 but had 5: the records after it are lost" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -1171,7 +1171,7 @@ def test_a_segment_for_which_there_is_no_room_ends_nothing(
         with monkeypatch.context() as patched:
             patched.setattr(Journal, "segment_of", full)
             ledger.compact(T0)
-        assert "no new segment" in caplog.text
+        assert "cannot begin a segment" in caplog.text
         ledger.requeues.lift(2, 0, T0)
         assert not ledger.end_only
     with closing(made_anew(path)) as ledger:
