@@ -126,6 +126,7 @@ class Hour(Policy, frozen=True, tag="hour"):
 
 def _window(situation: Situation, margin: float, every: float) -> tuple[float, float, float]:
     """Return when the margin opens, when the present lease ends, and how long each lease is."""
+    # A save that begins within a shorter margin would end after the lease.
     wide = max(margin, situation.dump)
     paid = situation.lease if situation.lease > wide else every
     ended = math.floor((situation.now - situation.launched) / paid)
@@ -178,6 +179,7 @@ class Threshold(Policy, frozen=True, tag="threshold"):
         return None if base is None else (base + situation.bid) / 2
 
     def _grid(self, situation: Situation) -> float:
+        # Counted from the launch, so that a restart of the service does not move the grid.
         periods = math.floor((situation.now - situation.launched) / self.period)
         return situation.launched + periods * self.period
 
@@ -275,6 +277,7 @@ class OnNotice(Policy, frozen=True, tag="on_notice"):
         return situation.now if waits else NEVER
 
     def _open(self, notice: Notice, situation: Situation) -> bool:
+        # A checkpoint that was completed after a notice has answered it.
         if notice.seen > situation.now or situation.since > notice.seen:
             return False
         return fits(notice.deadline, situation.now, situation.dump, self.slack)

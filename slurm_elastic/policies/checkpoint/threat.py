@@ -163,6 +163,7 @@ def of_notice(node: str, notice: Notice) -> Threat:
 
 def is_false(notice: Notice, now: float) -> bool:
     """Whether the notice was wrong: the machine still runs, and may take jobs again."""
+    # A notice without a deadline never becomes false: a person or the cloud must withdraw it.
     return notice.deadline is not None and now > notice.deadline + FALSE_AFTER
 
 
@@ -210,6 +211,7 @@ def of_node(node: SlurmNode, now: float, our_mark: str) -> Threat | None:
             reason=cause_text,
             since=now,
         )
+    # Our own drains are answers to threats that other sources report.
     if "DRAIN" not in node.states or has_mark(node, our_mark):
         return None
     when = _date(node.reason)
@@ -309,6 +311,7 @@ def due(
     threats: Threats, job: SlurmJob, dump: float, slack: float, now: float
 ) -> tuple[Threat, ...]:
     """Return the threats to a job that must be answered now, the earliest end first."""
+    # A job of several nodes ends with any of them, so the threats to all its nodes count.
     candidates = [t for subject in (*job.nodes, f"job:{job.id}") for t in threats.get(subject, ())]
     due_threats = [
         t for t in candidates if t.concerns(job) and now >= t.answer_at(job, dump, slack)
@@ -345,6 +348,7 @@ def _span(seconds: float) -> str:
 
 
 def _end(threat: Threat) -> float:
+    # Unknown ends come last: a threat with a deadline must be answered before them.
     return float("inf") if threat.until is None else threat.until
 
 

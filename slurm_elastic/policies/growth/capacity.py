@@ -126,6 +126,7 @@ class SteadyStream(Policy, frozen=True, tag="steady_stream"):
         """One, or none."""
         if demand.up == 0:
             return Growth(1, "one machine is always kept")
+        # One boot at a time: the machine that boots may be enough for the work that waits.
         if demand.booting or demand.seconds <= 5 * self.waste:
             return _for_head(demand)
         return Growth(1, f"{brief(demand.seconds)} of work wait, over {brief(5 * self.waste)}")
@@ -225,6 +226,7 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
         reason = self._too_long(demand) if demand.queue else None
         if reason is None:
             return None
+        # Booting machines count here: the whole queue is sized at each call, not only new jobs.
         count = self.wanted(demand.queue) - demand.idle - demand.booting
         return Growth(count, reason) if count > 0 else None
 
@@ -303,6 +305,7 @@ def _for_head(demand: Demand) -> Growth | None:
 
 def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Growth:
     """Return the ``growth`` that the bounds allow; a count of 0 carries the forbidding bound."""
+    # A spent budget or a closed window forbids the whole growth; the caps below only reduce it.
     stop = stopped(demand.now, bounds, spent)
     if stop is not None:
         return Growth(0, str(stop))

@@ -52,6 +52,7 @@ class Delayed(Policy, frozen=True, tag="delayed"):
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:
         """The first time from now on at which the lease is about to end."""
+        # Nothing is paid ahead, so keeping the machine costs money and only the idle time counts.
         if not public or lease <= 1:
             return max(since + self.on_premises, now)
         margin = residual(started, now, lease)

@@ -175,6 +175,7 @@ def without_growth(now: GroupSnapshot, error_text: str) -> ScalingPlan:
 
 
 def _decided(now: GroupSnapshot) -> ScalingPlan:
+    # The growth first: the warm machines only fill the room that it leaves.
     starts, covered, unserved = _growth(now)
     warm = [start for pool in now.pools if (start := _warm(pool, starts)) is not None]
     plan = ScalingPlan(starts=(*starts, *warm), covered=covered, unserved=unserved)
@@ -186,6 +187,7 @@ def demand_of(now: GroupSnapshot) -> Demand:
     """Return the facts that the growth policy may use."""
     covered_ids = frozenset(now.covered)
     waiting = _waiting(now.queue)
+    # A job that a growth covers must not be bought for again while its machines boot.
     fresh = _waiting(job for job in now.queue if job.id not in covered_ids)
     return Demand(
         now=now.now,
@@ -403,6 +405,7 @@ def _idle_too_long(pool: PoolSnapshot, now: int) -> list[ScaleDown]:
         for machine in pool.idle
         if release.due(machine.started, machine.since, now, rules.lease, public=rules.public) <= now
     ]
+    # Of all idle machines, not of the due ones: the warm machines must stay as well.
     limit = spare(len(pool.idle), rules.min_idle)
     return [ScaleDown(machine.node, _idle_reason(machine, now)) for machine in due_machines[:limit]]
 

@@ -42,6 +42,7 @@ class Recipes(Struct, frozen=True, kw_only=True):
     def changed(self, machine: Machine) -> bool:
         """Whether a fresh machine would certainly be different."""
         fresh = self.fresh.get(machine.pool)
+        # An unknown recipe of the machine differs; without a fresh recipe nothing is certain.
         return fresh is not None and self.made_of.get(machine.instance.generation) != fresh
 
     def same(self, machine: Machine) -> bool:
@@ -82,6 +83,7 @@ def to_stop(
     """Return the unneeded machines of ``doomed`` that must be stopped, not ended, in their order.
     ``all_machines``: all live and stopped machines.
     """
+    # Machines that are being stopped fill the pool's places already.
     kept: list[Machine] = [m for m in all_machines if m.is_off or m.is_stopping]
     chosen: list[Machine] = []
     for machine in doomed:
@@ -89,6 +91,7 @@ def to_stop(
         if pool is None or not _may_stop(machine, pool, recipes, now):
             continue
         held = [m for m in (*kept, *chosen) if m.pool == pool.name]
+        # One per node: a stopped machine can start for its own node only.
         if len(held) < pool.stopped and machine.instance.node not in {
             m.instance.node for m in held
         }:

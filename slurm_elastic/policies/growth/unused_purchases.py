@@ -49,6 +49,7 @@ def watched(purchase: Purchase, use: Mapping[str, NodeUse], now: float) -> Purch
         state = use.get(node, NodeUse.OFF)
         if state is NodeUse.IDLE:
             came_up.setdefault(node, now)
+        # A used machine proves nothing against the jobs, and neither does one that never came up.
         elif state is NodeUse.BUSY or (state is NodeUse.OFF and _is_lost(purchase, node, now)):
             still_open.discard(node)
         elif state is NodeUse.LONG_IDLE or (state is NodeUse.OFF and node in came_up):
@@ -78,6 +79,7 @@ def unhelped(
     """Return the jobs that the machines of a finished purchase did not help: they still wait with
     the same wishes, and the unused machines were ``enough`` for each of them.
     """
+    # Not before all machines are judged: the last one may be the one that the job needs.
     if purchase.open or not purchase.unused:
         return ()
     nodes = tuple(sorted(purchase.unused))

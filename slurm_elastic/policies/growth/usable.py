@@ -27,6 +27,7 @@ def avoided_nodes(
     of the ``reservations`` within its time keeps for others.
     """
     own_reservations = {name for name in job.reservation.split(",") if name}
+    # The nodes of the job's own reservations are the only ones that it may get.
     kept = (row.nodes for row in reservations if row.name not in own_reservations)
     return frozenset(excluded).union(*kept)
 
@@ -58,6 +59,7 @@ def exceeds_max_time(
     max_time = max_times.get(partition)
     if max_time is None or (job.limit is not None and job.limit <= max_time):
         return False
+    # The limit may be only what Slurm shows for a job without one, see above.
     shown = {max_times.get(name) for name in job.partitions if name != partition}
     return is_fixed or job.limit not in shown
 

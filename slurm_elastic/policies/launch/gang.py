@@ -130,6 +130,7 @@ def resolve(
     for name in names:
         if name in served and name not in kept:
             spare_nodes.setdefault(pool_of[name], []).append(name)
+    # Paid machines serve another whole job of this round before any of them is ended.
     reassigned = frozenset(_reassigned(failed, spare_nodes, pool_of))
     ended = [n for n in names if n in served and n not in kept and n not in reassigned]
     ended_nodes = frozenset(ended)

@@ -146,5 +146,6 @@ def shortened(text: str, max_length: int = LONGEST) -> str:
     line = " ".join(text.split())
     if len(line) <= max_length:
         return line
+    # The end of a text often has the remedy, so a third of the length is kept for it.
     end = max_length // 3
     return f"{line[: max_length - end - 3]}...{line[-end:]}"

@@ -259,6 +259,7 @@ def used_by(usage: Usage, pool: Pool, offer: Offer, count: int) -> Usage:
     """Return ``usage`` with ``count`` more machines of ``offer``."""
     cloud = f"cloud:{offer.cloud}"
     scopes = ("", cloud, f"pool:{pool.name}", f"market:{offer.market}", f"{cloud}:{offer.market}")
+    # Not today's price: a spot price may rise while the machine runs (docs/design/10).
     cost = count * offer.worst_price
     nodes = {scope: usage.nodes.get(scope, 0) + count for scope in scopes}
     dollars = {scope: usage.dollars_per_hour.get(scope, 0.0) + cost for scope in scopes[:2]}
@@ -272,6 +273,7 @@ def _rejection(pool: Pool, offer: Offer, scope: Scope, excluded: Excluded) -> An
     it can. ``ceiling`` treats the answer as permanent, so it calls this without conditions that
     pass.
     """
+    # The order decides which cause people read: a stop of the site before a fault of the offer.
     if offer.cloud in scope.blocked:
         return scope.blocked[offer.cloud]
     return excluded.pause or _misfit(pool, offer) or mispriced(offer) or _too_dear(pool, offer)
@@ -351,6 +353,7 @@ def _room(
     cloud_limits = scope.cloud_limits.get(offer.cloud, NO_LIMITS)
     if cloud_limits != NO_LIMITS:
         bounds += _limit_bounds(cloud_limits, f"cloud:{offer.cloud}", offer, scope.usage)
+    # Of equal bounds the first one counts: if all nodes fit, the request itself is the bound.
     return min(bounds, key=lambda bound: bound[0])
 
 

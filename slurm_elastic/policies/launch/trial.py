@@ -224,8 +224,8 @@ CAUSES: tuple[FirstMistake, ...] = (
     ),
     FirstMistake(
         "no capacity or no room",
-        r"InsufficientInstanceCapacity|no free|may spend|is limited to|is paused|cools? down"
-        r"|has no offers|No valid host",
+        r"InsufficientInstanceCapacity|no free|may spend|is limited to|is paused"
+        r"|cool(?:s|ing)? down|has no offers|No valid host",
         "`slurm-elastic offers` says what is in the way",
     ),
 )  # fmt: skip
@@ -273,6 +273,7 @@ def diagnosis(step: TrialStep, evidence: Iterable[str]) -> TrialDiagnosis:
     the best evidence first.
     """
     pieces = [" ".join(piece.split()) for piece in evidence if piece.strip()]
+    # All pieces for strong patterns first: a weak pattern may match a mere consequence.
     for weak in (False, True):
         for piece, cause in product(pieces, CAUSES):
             if cause.weak is weak and re.search(cause.words, piece):

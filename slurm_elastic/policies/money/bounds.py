@@ -20,6 +20,7 @@ class Window(NamedTuple):
     def open(self, now: int) -> bool:
         """Whether ``now`` (Unix s) lies in the window."""
         second = now % 86400
+        # A window such as 20:00-06:00 passes midnight.
         if self.begin <= self.end:
             return self.begin <= second < self.end
         return second >= self.begin or second < self.end

@@ -56,6 +56,7 @@ class PaidTime(NamedTuple):
     def charged(self, until: int) -> int:
         """Return the micro-dollars from ``begin`` to ``until``, rounded half up."""
         paid = max(min(until, self.end) - self.begin, 0)
+        # Whole numbers: sums of floats would differ from the charge by a micro-dollar.
         pico = round(self.price * _PICO) * paid
         unit = HOUR * 1_000_000  # pico-dollars times ms an hour, in a micro-dollar
         return (2 * pico + unit) // (2 * unit)
@@ -137,6 +138,7 @@ def apportion(total: int, weights: Mapping[Key, int]) -> dict[Key, int]:
     part_by_key = {key: total * weight // whole for key, weight in weights.items()}
     undistributed = total - sum(part_by_key.values())
     if undistributed:
+        # ``sorted`` is stable, so of equal remainders the first key wins.
         by_rest = sorted(weights, key=lambda key: -(total * weights[key] % whole))
         for key in by_rest[:undistributed]:
             part_by_key[key] += 1
@@ -149,6 +151,7 @@ def split(
     """Yield the charge of the span from ``since`` to ``until``, hour by hour."""
     begin, end = max(lease.begin, since), min(lease.end, until)
     cuts = _cuts(lease, uses, drains, begin, end)
+    # The earliest run last, so that ``pop`` takes it.
     to_come = sorted(uses, key=lambda use: -use.begin)
     current_uses: list[RunUse] = []
     weights: dict[int | Unused, int] = {}
@@ -171,6 +174,7 @@ def _cuts(
     """Return the times at which something begins or ends, in order."""
     if begin >= end:
         return []
+    # Also each full hour, because ``split`` completes an hour only at a cut.
     times = {begin, end, lease.up, lease.over, *range(begin - begin % HOUR, end, HOUR)}
     for use in uses:
         times.update((use.begin, use.end))
@@ -193,6 +197,7 @@ def _weights(
 
 
 def _reason(lease: PaidTime, drains: Iterable[Drain], time: int) -> Unused:
+    # The order matters: a machine whose end is decided may be drained, and counts as ending.
     if lease.stopped:
         return Unused.STOPPED
     if time >= lease.over:

@@ -122,6 +122,7 @@ def _at_home(snapshot: ClusterSnapshot) -> dict[str, str]:
     """Return, by node, the id of the machine at whose address Slurm has the node. Machines of
     other clouds than the node's own do not count.
     """
+    # Two machines may carry one node's tag, so only the address that Slurm has decides.
     nodes = snapshot.nodes
     return {
         m.instance.node: m.instance.id
@@ -185,6 +186,7 @@ def _unshown(snapshot: ClusterSnapshot) -> frozenset[str]:
     )
 
 
+# The actions are carried out in the order of this table: repairs before the cloud's books.
 _RULES: Mapping[Rule, Callable[[ClusterSnapshot], Iterable[Action]]] = {
     Rule.REPAIR: _repairs,
     Rule.READ: read,

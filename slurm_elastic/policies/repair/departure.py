@@ -46,6 +46,7 @@ def next_step(departure: Departure, nodes: Sequence[SlurmNode]) -> NextStep:
     room = (
         len(nodes)
         if departure.unavailable is None
+        # Nodes that leave already count, or each round would start further ones.
         else max(departure.unavailable - len(leaving), 0)
     )
     chosen = candidates[:room]
@@ -67,6 +68,7 @@ def concerned(machines: Iterable[Machine], departure: Departure, starts: float) 
     """
     nodes = set(departure.nodes)
     machines_there = [m for m in machines if m.instance.node in nodes]
+    # "replace" leaves its nodes open, so a machine from after the order is the replacement.
     return [m for m in machines_there if departure.blocks_starts or born(m) <= starts]
 
 
@@ -77,6 +79,7 @@ def is_leaving(node: SlurmNode) -> bool:
 
 def is_persons(node: SlurmNode) -> bool:
     """Whether a person has drained the node; we leave it to that person."""
+    # Slurm drains a node that it powers down, too, so such a drain is no person's.
     return is_drained(node) and not is_leaving(node) and not has_mark(node, OURS)
 
 
@@ -94,6 +97,7 @@ def redirected(
     """
     jobs_by_partitions: dict[tuple[str, ...], list[int]] = {}
     for job in jobs:
+        # A requeued job is PENDING and COMPLETING until its last run has left the nodes.
         is_pending = "PENDING" in job.states and "COMPLETING" not in job.states
         if is_pending and source in job.partitions and any(could_run(job, pool) for pool in pools):
             other_partitions = (p for p in job.partitions if p not in (source, target))

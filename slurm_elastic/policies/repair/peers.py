@@ -33,6 +33,7 @@ def enrolment_key(secret: str, node: str) -> str:
     computes the same key on the machine; it is clamped according to RFC 7748.
     """
     key_bytes = bytearray(hmac.new(secret.encode(), node.encode(), hashlib.sha256).digest())
+    # Must match ``programs/tunnel.py`` byte for byte, or no machine can enrol.
     key_bytes[0] &= 248
     key_bytes[31] = key_bytes[31] & 127 | 64
     return base64.b64encode(bytes(key_bytes)).decode()
@@ -81,6 +82,7 @@ def admission(
     may be in it. An open launch may have made machines that no list has shown yet, so its nodes may
     enrol.
     """
+    # A machine loses its way to the head when its end is decided, not when the cloud has ended it.
     serving = [m for m in machines if m.is_wanted and m.instance.state in STANDING]
     tunnel_machines = [m for m in serving if m.instance.cloud in clouds]
     launching = [row for row in launches if row.cloud in clouds]
@@ -165,6 +167,7 @@ def blocks(subnet: str, sizes: Mapping[str, int]) -> dict[str, int]:
     subnet_size = IPv4Network(subnet).num_addresses
     used_ranges = [range(SMALLEST), range(subnet_size - SMALLEST, subnet_size)]
     placed: dict[str, int] = {}
+    # The largest blocks first, because they find no place between small ones.
     for size, name in sorted(((-_block(n), name) for name, n in sizes.items())):
         # The place follows from the pool's name, so a new or removed pool moves only pools that
         # want the same place.

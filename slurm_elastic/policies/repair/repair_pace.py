@@ -68,6 +68,7 @@ def limit_disruption(actions: Sequence[Action], live: int) -> tuple[tuple[Action
     for action in actions:
         if action.capped:
             deletions += 1
+            # Dropped, not queued: the next round finds the same repair again if it is still due.
             if deletions > limit:
                 continue
         kept.append(action)

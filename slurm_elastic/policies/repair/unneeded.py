@@ -66,6 +66,7 @@ def overdue(
         and is_unneeded(nodes[machine.node])
         and machine.address not in at_work
     ]
+    # Rebuilt at each look, so that a machine that was needed once starts over.
     standing = {machine.id: _next(before.get(machine.id), now) for machine in unneeded_machines}
     ready = [
         TerminateOrphan(
