@@ -42,6 +42,7 @@ def check_job(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> Mi
         if now - move.changed > MISSING_JOB_TIMEOUT_S:
             return finish(site, move, MigrationStep.ENDED, "Slurm no longer lists the job")
         return move
+    # The restart count proves the requeue, also after a crash between the command and our record.
     if job.restarts > run.attempt:
         if move.step is not MigrationStep.REQUEUED:
             move = enter_step(site, move, MigrationStep.REQUEUED)
@@ -118,6 +119,7 @@ def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
             site.slurm.any_nodes(job.id)
             node_list = ",".join(job.required)
             record_step(site, move, "ckpt-any-nodes", f"it asked for {node_list}, which goes")
+        # Before the begin time is removed: the job could start on a spot machine at once.
         if move.cause is ThreatCause.UNSAVABLE:
             move = _avoid_spot(site, move, job)
         # Other people's drains may end at any moment, so only our own drained nodes count.
@@ -165,6 +167,7 @@ def _avoid_spot(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migrati
 
 
 def _count_release(site: CheckpointSite, move: Migration) -> Migration:
+    # On the disk: after a restart the number of releases must not start over.
     counted = replace(move, helped=move.helped + 1)
     site.state.put(counted)
     return counted

@@ -67,6 +67,7 @@ class KeyedExecutor:
         with self._lock:
             if job in self._busy or lane.closed:
                 return False
+            # Marked under the lock of the check, so that no second piece of work slips in.
             self._busy[job] = kind
             if self._size:
                 lane.put(job, order, _Work(work, on_cancelled))
@@ -143,6 +144,7 @@ class _Lane:
 
     def put(self, job: int, order: Urgency, work: _Work) -> None:
         """Queue the work. The caller holds the lock."""
+        # The number keeps equal orders in their sequence, and works cannot be compared.
         heapq.heappush(self._waiting, (order, next(self._numbers), job, work))
         if self._idle < len(self._waiting) and len(self._threads) < self._size:
             name = f"{self._name}-{len(self._threads) + 1}"
@@ -182,6 +184,7 @@ class _Lane:
                 while not self._waiting and not self.closed:
                     self._wake.wait()
                 self._idle -= 1
+                # Closed: work that still waits was dropped.
                 if not self._waiting:
                     return
                 _, _, job, work = heapq.heappop(self._waiting)

@@ -82,6 +82,7 @@ def resolve(
         return MethodChoice(method="none", policy=Never(), refused=str(error))
     method, options = request or (pool.method or settings.method, {})
     sign = options.get("saved", settings.signal.saved)
+    # With the sign "exit" the save ends the batch script, so it only makes sense for a move.
     ends_by_save = method == "signal" and sign.partition(":")[0] == "exit"
     renewals_asked = options.pop(LIMIT, None)
     if method == "criu" and options.pop(TCP, pool.tcp or settings.tcp) == CLOSE:
@@ -142,6 +143,7 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
 
     Raises ValueError, with one sentence for the user, if the request is not valid.
     """
+    # Cut before the search: users write comments, and each look parses all of them.
     match = _WISH.search(comment[:MAX_COMMENT_LENGTH])
     if match is None:
         return None

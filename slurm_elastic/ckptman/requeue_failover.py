@@ -55,6 +55,7 @@ class RequeueFailover:
 
     def _protect(self, jobs: Mapping[int, SlurmJob]) -> None:
         site = self._site
+        # Measured once, so that both decisions below see the same age.
         away_s = self._seconds_away()
         is_stale = away_s > site.config.timings.heartbeat_stale
         danger = self._find_endangered(jobs.values(), away_s if is_stale else None)
@@ -99,6 +100,7 @@ class RequeueFailover:
         mark file beside it is old.
         """
         site = self._site
+        # The mark file is written even if the ledger cannot be (end-only), so it comes first.
         mark = read_mark(site.config.state)
         if mark and site.now() - mark.at <= site.config.timings.heartbeat_stale:
             return site.now() - mark.at

@@ -142,6 +142,7 @@ class SavesInPlace:
                 continue
             number = received.order.job
             job = snapshot.jobs.get(number)
+            # While Slurm is silent, a missing job may still exist, so the order is not refused.
             if job is None and not snapshot.answered:
                 continue
             can_be_saved = job is not None and (is_working(job) or job.is_suspended_by_person)
@@ -172,6 +173,7 @@ class SavesInPlace:
         self.orders.mark_done(received)
 
     def _save_ordered_job(self, received: ReceivedOrder, plan: JobPlan) -> None:
+        # In any case: an order that stays would be carried out again at each tick.
         try:
             self._save(plan)
         finally:
@@ -209,6 +211,7 @@ class SavesInPlace:
         site, run = self._site, plan.facts.run
         method = site.checkpointers[plan.facts.choice.method]
         expected_s = self._expected_seconds.get(run.job, MIN_SAVE_TIMEOUT_S)
+        # Generous, because a save of a busy machine takes longer than the last one did.
         deadline = site.now() + max(3 * expected_s, MIN_SAVE_TIMEOUT_S)
         try:
             with suspended.resumed_for_save(site, run):
@@ -231,6 +234,7 @@ class SavesInPlace:
         text = f"{plan.reason}: save {image.number}, {image.size} bytes in {image.seconds:.1f} s"
         self._site.recorder.record_run(run, "ckpt-saved", text)
         self._failures_in_row.pop(run.job)
+        # The image proves that the job can be saved and that a requeue loses nothing before it.
         verdicts.withdraw_verdict(site, run)
         self._lift_no_requeue(run)
 
@@ -243,6 +247,7 @@ class SavesInPlace:
             failures, last_error = 0, ""
         failures, error_text = failures + 1, clearer(last_error, error_text)
         self._failures_in_row[run.job] = run.attempt, failures, error_text
+        # Not after one failure: a step or a connection may be gone at the next save.
         is_unsavable = failures >= TRIES and verdicts.judge_run(site, run, choice, error_text)
         self._retry_at[run.job] = site.now() + max(
             UNSAVABLE_RETRY_AFTER_S if is_unsavable else MIN_RETRY_AFTER_S, expected_s

@@ -294,6 +294,7 @@ class SnapshotReader:
         # We release the lock, because a cloud may take long; other threads use the last machines.
         tagged_machines = self._read_tagged_machines(last_machines)
         with self._lock:
+            # Another thread may have read the ledger since, which knows more than the tags.
             if not self._from_ledger:
                 self._machines = tagged_machines
             return self._machines, bool(self._blind)
@@ -319,6 +320,7 @@ class SnapshotReader:
         clock = self._site.monotonic()
         if clock < self._read_tags_at:
             return False
+        # Before the reading, which takes long: other threads must not begin it as well.
         self._read_tags_at = clock + READ_TAGS_EVERY_S
         return True
 
@@ -439,5 +441,6 @@ def mean_times_to_interruption(
 
 def _newest_by_node(machines: Iterable[Machine]) -> dict[str, Machine]:
     """The machine of each node. If a node has two, the newer one wins."""
+    # The newest comes last, so it replaces the older ones in the dictionary.
     by_age = sorted(machines, key=lambda machine: machine.instance.launched)
     return {machine.instance.node: machine for machine in by_age if machine.instance.node}

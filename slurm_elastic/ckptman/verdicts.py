@@ -32,6 +32,7 @@ def judge_run(site: CheckpointSite, run: JobRun, choice: MethodChoice, message: 
     if hindrance is None:
         return False
     last_verdict = site.state.unsavable().get(run.job)
+    # Once per run: the retries every ten minutes must not notify the user again.
     if last_verdict is not None and last_verdict.attempt == run.attempt:
         return True
     verdict = UnsavableRun(
@@ -83,6 +84,7 @@ def _may_move(site: CheckpointSite, run: JobRun, verdict: UnsavableRun) -> bool:
     job = site.jobs.last.get(run.job)
     if job is None or not (job.requeue and job.batch) or verdict.moved:
         return False
+    # A job without an image loses all its work by the move, so only a young one may lose it.
     return site.now() - run.started <= LITTLE and bool(set(spot_nodes(site)) & set(run.nodes))
 
 
