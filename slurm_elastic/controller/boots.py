@@ -192,6 +192,7 @@ def _cool_down(
     known_cause: KnownCause,
 ) -> ScopesCoolDown | None:
     """Cool down the pool or the offers that failed. Returns what cools down; None if nothing."""
+    # Also machines that have ended since: one that registered proves that the pool works.
     since = min(_describe_boot(m).launched for m in failed)
     ids = {m.instance.id for m in failed}
     other_machines = [

@@ -136,6 +136,7 @@ def build_launch_scope(
     """Return all bounds of a launch for the pool, from one reading of the ledger (``state``)."""
     state = state or ledger.state()
     stop: AnyCause | None = None
+    # The first cause wins: without a writable ledger no order or budget matters.
     if not state.writable:
         stop = RecordsNotWritten(trouble=ledger.end_only)
     if orders := state.directives:

@@ -73,6 +73,7 @@ class Requests:
                 for cloud_part in cloud_parts
             }
             served = self._served.copy()
+        # Requests whose file could not be removed the last time. Else they would be served again.
         for key in served:
             self._remove(key)
         for request in self._spool.pending(known_ids | served):
@@ -92,6 +93,7 @@ class Requests:
         if not clouds:
             self._remove(request.id)
             return
+        # Before the request is queued: the rounds that serve it look there for its nodes.
         if request.kind == "suspend":
             site.suspends[request.id] = request
         with self._lock:

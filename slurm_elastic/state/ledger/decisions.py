@@ -30,6 +30,7 @@ class Decisions:
                     id_, d.at, d.correlation, d.kind, to_json(d.subjects), encoded(d.cause),
                     None if d.detail is None else to_json(d.detail),
                 )
+                # Ids derive from the journal's line: a rebuilt view must have the same ones.
                 for id_, d in enumerate(decisions, self._store.first_id())
             ]  # fmt: skip
             self._store.insert("insert into decisions", f"id, {DECISION_COLUMNS}", rows)
@@ -62,6 +63,7 @@ class Decisions:
         ``max_messages`` in ``span_s`` seconds.
         """
         with self._store.transaction(None) as db:
+            # Rows of both spans are kept: one limits repetitions, the other all messages together.
             self._store.change("delete from told where at < ?", now - max(repeat_after_s, span_s))
             told_at_by_key = dict(db.execute("select key, at from told"))
             room = max_messages - sum(told_at > now - span_s for told_at in told_at_by_key.values())

@@ -89,6 +89,7 @@ class Exclusions:
 
     def add(self, *exclusions: Exclusion) -> None:
         """Record exclusions; each replaces an earlier exclusion of its kind and scope."""
+        # Before the write, which replaces the earlier rows that the counts are compared with.
         counts = _counts(self.all(), exclusions)
         with self._store.transaction("exclusions"):
             rows = [exclusion_row(exclusion) for exclusion in exclusions]

@@ -174,6 +174,7 @@ class Launches:
                 raise EndOnlyError(f"{end_only}; nothing is bought")
             row = launch_row(new)
             values = ", ".join("?" * len(row))
+            # "or ignore": a repeated call of the same launch finds its own row, checked below.
             sql = f"insert or ignore into launches ({LAUNCH_COLUMNS}) values ({values})"
             if self._store.change(sql, *row):
                 return

@@ -354,6 +354,7 @@ class Machines:
 
     def record_whole_list(self, cloud: str, now: float) -> None:
         """Record that a complete list of ``cloud`` was observed, its unknown machines adopted."""
+        # Under the lock, so that ``state`` sees the row and this process's own set together.
         with self._store.lock:
             if cloud not in self._store.tables("complete")[0]:
                 sql = "insert or ignore into read_whole (cloud, at) values (?, ?)"
