@@ -108,6 +108,7 @@ class Hour(Policy, frozen=True, tag="hour"):
     def decide(self, situation: Situation) -> SaveJob | None:
         """Save within the margin, unless a checkpoint was completed within it."""
         opens, end, paid = _window(situation, self.margin, self.every)
+        # One save within the margin is enough, also a save that another policy asked for.
         if situation.now < opens or situation.since >= opens:
             return None
         remaining_s = end - situation.now
@@ -273,6 +274,7 @@ class OnNotice(Policy, frozen=True, tag="on_notice"):
 
     def wake(self, situation: Situation) -> float:
         """Now, if a warning waits for an answer; else only a new warning changes anything."""
+        # A notice that leaves too little time does not wait: no later moment leaves more.
         waits = any(self._open(notice, situation) for notice in situation.notices)
         return situation.now if waits else NEVER
 

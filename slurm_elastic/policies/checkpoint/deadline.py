@@ -130,6 +130,7 @@ def choose(race: Race) -> DeadlineChoice:
     if race.where is Where.ON_DEMAND:
         # Stay: to wait now would cost a restart later.
         return DeadlineChoice(Where.ON_DEMAND, "no spot machine is available")
+    # At the next look it would be too late to begin on demand, so begin now.
     if race.slack < race.restart + 2 * race.look:
         return DeadlineChoice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
     if race.patient:
@@ -195,6 +196,7 @@ def _with_spot(race: Race) -> DeadlineChoice:
                 f"spot machines, there for {brief(race.up)}, are not expected to stay long enough"
             )
             return DeadlineChoice(Where.ON_DEMAND, cause)
+        # From an on-demand machine the job restarts twice: on spot, and after the spot machine.
         ways = 1 if race.where is Where.WAITING else 2
         kept = race.slack >= needed + ways * race.restart
         reason = "a spot machine is available"

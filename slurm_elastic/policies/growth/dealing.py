@@ -38,6 +38,7 @@ def split_demand(group: GroupSnapshot) -> list[tuple[GroupSnapshot, ScalingPlan]
     """
     remaining_pools = {pool.name: pool for pool in group.pools}
     classes: dict[tuple[tuple[str, ...], _Narrow], list[PendingJob]] = {}
+    # A dictionary keeps the order of the queue, so the class of the first job chooses first.
     for job in group.queue:
         able = tuple(name for name in remaining_pools if name in job.pools)
         classes.setdefault((able, _Narrow(job.avoids, job.named)), []).append(job)
@@ -98,6 +99,7 @@ def _placed(moment: GroupSnapshot, plan: ScalingPlan, narrow: _Narrow) -> Scalin
     starts: list[ScaleUp] = []
     started_nodes: set[str] = set()
     for start in plan.starts:
+        # Nodes that a job names come first, because it can start on no others.
         free = [node for node in off[start.pool] if node not in started_nodes]
         nodes = sorted(free, key=lambda node: node not in named)[: start.machines]
         started_nodes.update(nodes)
@@ -142,6 +144,7 @@ def _remaining(moment: GroupSnapshot, plan: ScalingPlan) -> Iterable[PoolSnapsho
     for pool in moment.pools:
         started = sum(start.machines for start in plan.starts if start.pool == pool.name)
         idle = tuple(machine for machine in pool.idle if machine.node not in leaving_nodes)
+        # These jobs take idle machines, then booting ones; the next class must not count them.
         of_idle = min(need, len(idle))
         of_booting = min(need - of_idle, pool.booting)
         need -= of_idle + of_booting

@@ -52,6 +52,7 @@ def alternatives(expression: str, nodes: int) -> tuple[tuple[FeatureCount, ...],
         term = _Reader(expression).read()
     except ValueError:
         return ()
+    # Only in square brackets must all nodes have the same feature; (a|b) may mix them.
     if term.is_matching and term.operator == "|":
         return tuple(_parts(choice, nodes) for choice in term.terms)
     return (_parts(term, nodes),)

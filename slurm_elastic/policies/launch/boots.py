@@ -47,6 +47,7 @@ def may_wait(asked: float | None, now: float, resume_timeout: float) -> bool:
     """Whether a node that Slurm requested at ``asked`` (Unix s) may wait longer for its turn. If
     that time is unknown, Slurm's own ResumeTimeout ends the wait.
     """
+    # Not longer: a machine that starts late would be given up before it has booted.
     return asked is None or now < asked + longest_wait(resume_timeout)
 
 

@@ -65,6 +65,7 @@ class Excluded:
         for exclusion in exclusions:
             if exclusion.kind == COOL_DOWN and exclusion.until > now:
                 lasting.append(exclusion)
+            # An ended pause is no pause, but its breaker still allows one trial machine only.
             elif exclusion.kind == BREAKER and exclusion.scope == pool.name:
                 self.pause, self.trial = paused(exclusion, now), _trial(exclusion)
         self._pool, self._now = pool, now
@@ -134,6 +135,7 @@ def of_refusal(
         key = of_market if error.of_market else of_offer
         return key, capacity, DENIED, Quoted(text=f"{error.code}: {error.message}")
     cloud_text = Quoted(text=error.message)
+    # Credentials are the cloud's, so no other offer of it would be sold either.
     if isinstance(error, AuthError):
         return of_cloud, AUTH_COOLDOWN, error.code, cloud_text
     # A quota applies to the whole market of the account; a lack of capacity to one offer.
@@ -148,6 +150,7 @@ def after_refusal(
     """Return the cool-down of ``key`` after one more refusal: ``seconds``, doubled for each of the
     ``strikes`` in a row before it, up to ``longest`` (s).
     """
+    # Backoff is bounded: strikes are kept in the ledger, and 2 ** 1024 would raise OverflowError.
     until = now + Backoff(seconds, max(longest, seconds)).after(strikes + 1)
     return Exclusion(
         kind=COOL_DOWN,
@@ -268,6 +271,7 @@ def to_cool_down(failed: Sequence[Boot], pool_boots: Iterable[Boot], pool: str) 
     If machines of the pool (``pool_boots``) have registered since the first of these was launched,
     return only the offers without a registration, which may be none.
     """
+    # A registration before that may be older than the fault.
     first_launched_at = min(boot.launched for boot in failed)
     proofs = [
         b for b in pool_boots if b.registered is not None and b.registered >= first_launched_at

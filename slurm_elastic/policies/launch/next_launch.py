@@ -73,6 +73,7 @@ def next_launch(
             full_placement.request, offers, scope, now, keys, full_ranking=full_placement
         )
     )
+    # Whole gangs by the room of all offers together; the boot caps only delay a part of them.
     nodes = select(todo, nodes_with_machine, room)
     allowed: int = sys.maxsize
     cap: BootCap | None = None

@@ -52,6 +52,7 @@ def is_down(node: SlurmNode) -> bool:
 
 def is_answering(node: SlurmNode) -> bool:
     """Whether the node is up and a slurmd at its address answers slurmctld's pings."""
+    # slurmctld sets NOT_RESPONDING first, and DOWN only after SlurmdTimeout.
     silent = is_down(node) or "NOT_RESPONDING" in node.states
     return phase(node) is Phase.UP and not silent
 

@@ -57,6 +57,7 @@ def ill(node: SlurmNode, terms: DrainTerms) -> Ill | None:
     # Any other user is a person, who will lift the drain.
     if node.reason_user not in ("", "root", terms.slurm_user):
         return None
+    # Slurm's own words first: a site's pattern such as * must not hide what they mean.
     return known_illness(node.reason) or _declared(node.reason, terms)
 
 
@@ -80,6 +81,7 @@ def known_illness(reason: str) -> Ill | None:
     # First the whole text, because a person's words before "reboot timed out" may contain a comma.
     if (whole := _cause(reason)) is not None:
         return whole
+    # slurmctld joins several reasons by ", ". One unknown part may be a person's: then it stays.
     causes = [_cause(part) for part in reason.split(", ")]
     known_causes = [cause for cause in causes if cause is not None]
     if not known_causes or len(known_causes) < len(causes):
