@@ -102,6 +102,7 @@ def decide(snapshot: Snapshot, slack: float) -> tuple[JobPlan, ...]:
 def plan_all(all_facts: Iterable[JobFacts], slack: float) -> tuple[JobPlan, ...]:
     """The plans for these jobs, most urgent first."""
     job_plans = [plan for facts in all_facts if (plan := _plan(facts, slack)) is not None]
+    # Moves before saves in place, which have no deadline.
     return tuple(sorted(job_plans, key=lambda plan: (plan.kind != MOVE, plan.order)))
 
 
@@ -118,6 +119,7 @@ def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
             for situation in facts.situations
         )
         return JobPlan(kind=MOVE, facts=facts, saves=saves, reason=reason)
+    # After the move above: a threatened job moves even if a save in place would keep nothing.
     if facts.stays_suspended:
         return None
     if action is None and facts.probe:
@@ -144,6 +146,7 @@ def gather(snapshot: Snapshot) -> list[JobFacts]:
     return [
         _facts(snapshot, job, snapshot.choices[job.id])
         for job in snapshot.jobs.values()
+        # With the restart count: the next run of a moved job may be threatened as well.
         if job.id in snapshot.choices and (job.id, job.restarts) not in snapshot.migrations
     ]
 
@@ -239,6 +242,7 @@ def _situations(
     """One situation for each of the job's machines, but equal machines share one: for a policy they
     are the same.
     """
+    # Only images of this run: an older run's image says nothing about the work since.
     images = [image for image in snapshot.images.get(job.id, ()) if image.attempt == job.restarts]
     last_image = max(images, key=lambda image: image.taken, default=None)
     mtti = _mtti(snapshot, job)

@@ -97,6 +97,7 @@ class SqsQueue:
                 reading_of_event(message["Body"], message["ReceiptHandle"], now)
                 for message in messages
             ]
+            # SQS may give fewer messages than it has, so a short answer is not the end.
             if not messages:
                 break
         return readings

@@ -107,6 +107,7 @@ class UnannouncedEnds:
     def _detect_lost_run(self, job: SlurmJob, last_work: _LastWork) -> None:
         earlier_work = self._last_work_by_job.get(job.id)
         self._last_work_by_job[job.id] = last_work
+        # Only a higher restart count is a new run: Slurm or a person has requeued the job.
         if earlier_work is None or earlier_work.run.attempt >= last_work.run.attempt:
             return
         moves = self._site.state.migrations_of(job.id)
@@ -129,7 +130,7 @@ class UnannouncedEnds:
     def _report_loss(self, lost: Migration, job: SlurmJob) -> None:
         run = read_started_run(self._site, lost, job)
         if run is None:
-            return
+            return  # its launcher has not reported yet, the next tick asks again
         self._lost_runs.pop(job.id, None)
         where = ",".join(job.nodes)
         move = replace(lost, image=run.image)

@@ -73,6 +73,7 @@ class NodeReleases:
         self._refusals.pop(ALL_NODES, None)
         self._reports.clear(ALL_NODES)
         for name in names:
+            # Forgotten only after Slurm has done it, so that a crash repeats the release.
             if self._try_to_release(name, view.get(name)):
                 self._site.state.forget_releases(name)
 

@@ -47,11 +47,13 @@ class Orders:
         out, so that the source can acknowledge it.
         """
         with self._lock:
+            # Carried out but not acknowledged yet: the source still delivers it.
             if order in self._done:
                 return True
             if order in self._waiting or order in self._begun:
                 return False
             self._waiting[order] = None
+        # After the lock is free, because the woken loop takes it at once.
         self._wake()
         return False
 

@@ -42,6 +42,7 @@ def read_started_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> St
     if move.method not in STAYING:
         return StartedRun(image=move.image)
     origin = _read_origin(site, move, job)
+    # Without an image there is nothing to restore, so no report is awaited.
     if origin is None and move.image is not None and _may_come(site, move, move.image, job):
         return None
     if origin is None or origin.image is None:
@@ -64,6 +65,7 @@ def _read_origin(site: CheckpointSite, move: Migration, job: SlurmJob) -> Origin
 
 
 def _may_come(site: CheckpointSite, move: Migration, image: Image, job: SlurmJob) -> bool:
+    # The later one: Slurm may show the start of the run before we have recorded the requeue.
     began = max(job.start, move.changed)
     return site.now() - began < ORIGIN_TIMEOUT_S + image.size / READ_BYTES_PER_S
 

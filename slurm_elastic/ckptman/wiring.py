@@ -40,6 +40,7 @@ def open_site(
     config: Config, slurm: Slurm, closing: contextlib.ExitStack, stop: threading.Event
 ) -> CheckpointSite:
     """Open ledger and state, all methods that can be used, and the clouds."""
+    # Followed, not owned: only slurm-elasticd creates and repairs it, so it may be missing.
     ledger = Ledger.followed(config.state / "ledger.db")
     closing.callback(ledger.close)
     state = CheckpointState.enduring(config.state / FILE)
@@ -107,6 +108,7 @@ def open_pollers(site: CheckpointSite, service: Service) -> list[Poller]:
     if settings.queue is not None:
         queue = SqsQueue(settings.queue, client_maker(site.config, "sqs"))
         sources.append((queue, settings.every))
+    # Not beside a queue, which reports the same interruptions without a call to Slurm.
     if settings.queue is None and _has_warning_agents(site.config):
         sources.append((NodeComments(site.slurm, service.reader.machines), settings.every))
     return [

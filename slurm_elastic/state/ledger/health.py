@@ -53,6 +53,7 @@ class ServiceHealth:
         """Record how clouds or ``slurm`` answered, unless the same answer was written less than
         NO_NEWS seconds before.
         """
+        # One lock around reading and writing: each cloud's thread reports here.
         with self._store.lock:
             previous = {h.name: h for h in self.all()}
             changed = [h for h in healths if _is_news(previous.get(h.name), h)]

@@ -95,6 +95,7 @@ class StopRows:
         with self._store.transaction("machines") as db:
             for id_, price in prices.items():
                 before = self._paid_part(db, cloud, id_)
+                # Another decision came first, such as its end.
                 if before is None or not isinstance(before.life, Stopping):
                     continue
                 life = Stopped(since=now, cause=before.life.cause)
@@ -117,6 +118,7 @@ class StopRows:
             before = self._paid_part(db, instance.cloud, instance.id)
             if before is None or not isinstance(before.life, Stopped):
                 return None
+            # A start has a launch row, too: the payers and the generation of the part come from it.
             self._store.insert("insert into launches", LAUNCH_COLUMNS, [launch_row(new_launch)])
             return self._begin_part(
                 db, before, before.life, BOOTING, now,
@@ -183,6 +185,7 @@ class StopRows:
         earlier = previous.instance
         ended_part = replace(previous, instance=replace(earlier, state=InstanceState.TERMINATED))
         end = Ended(ended_at=now, before=ended_life)
+        # First move the old part to its own id: the new part takes the machine's id.
         self._machines.move(
             ended_part, earlier.cloud, self._number_part(db, earlier, now), life=end
         )

@@ -38,7 +38,9 @@ class TunnelRows:
         """
         row = (tunnel.generation, tunnel.node, tunnel.address, tunnel.key, tunnel.since)
         with self._store.transaction("tunnels", "machines"):
+            # Inside the transaction, so that no second machine gets the same key or address.
             for recorded in self.all():
+                # A machine that repeats its own request gets the same answer again.
                 if (recorded.generation, recorded.node) == row[:2]:
                     return (
                         "" if recorded.key == tunnel.key else "the machine has another key already"
