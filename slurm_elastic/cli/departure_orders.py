@@ -1,4 +1,4 @@
-"""The common part of ``drain``, ``replace`` and ``migrate``: their subject, effect and cost."""
+"""Shared by ``drain``, ``replace`` and ``migrate``: the subject, the effects and the cost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def add_leaving(parser: argparse.ArgumentParser) -> None:
 
 
 def add_subject(parser: argparse.ArgumentParser) -> None:
-    """Add the subject of ``drain`` and ``replace``, and the option how to treat jobs."""
+    """Add the arguments of ``drain`` and ``replace``: the subject, and whether jobs are moved."""
     parser.add_argument(
         "subject", metavar="NODES|POOL|CLOUD", help="nodes of pools, a pool or a cloud"
     )
@@ -91,14 +91,16 @@ def read(config: Config, now: float) -> Facts:
 
 
 def leave(verb: str, args: argparse.Namespace) -> int:
-    """Show the effect of a drain or a replacement, and order it. Return the exit code."""
+    """Print the effects of a drain or a replacement, and order it. Returns the exit code, 2 if the
+    subject is exit code.
+    """
     config, facts = opened(args, read)
     word = departure(config, verb, args.subject)
     return order(args, config, facts, replace(word, aggressive=args.aggressive))
 
 
 def order(args: argparse.Namespace, config: Config, facts: Facts, word: Departure) -> int:
-    """The same as ``leave``, with facts that the caller has read."""
+    """Print the effects with the departure ``word``, and order it. Returns the exit code."""
     word = replace(word, unavailable=args.unavailable)
     starts = max(args.at or facts.now, facts.now)
     if word.to:
@@ -108,8 +110,8 @@ def order(args: argparse.Namespace, config: Config, facts: Facts, word: Departur
 
 
 def departure(config: Config, verb: str, text: str) -> Departure:
-    """The departure of the cloud, the pool or the nodes named by ``text``. ConfigError if ``text``
-    names nodes of others, or nothing.
+    """The departure of the cloud, the pool or the nodes in ``text``. Raises ConfigError if they are
+    not ours.
     """
     pools = domain_pools(config, expand)
     ours = {node for pool in pools for node in pool.nodes}
@@ -192,7 +194,7 @@ def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) 
 
 
 class MovedJobs(Struct, frozen=True):
-    """Jobs on machines that leave before the jobs have ended, by what happens to them."""
+    """The jobs of machines that leave before these jobs have ended, by their fate."""
 
     saved: Mapping[str, Sequence[SlurmJob]]
     """By checkpoint method; they continue elsewhere."""
@@ -203,7 +205,7 @@ class MovedJobs(Struct, frozen=True):
 
 
 def moved_jobs(config: Config, facts: Facts, jobs: Sequence[SlurmJob]) -> MovedJobs:
-    """Sort the jobs by what an aggressive departure does to them."""
+    """Sort the jobs by the effect of an aggressive departure."""
     saved: dict[str, list[SlurmJob]] = {}
     restarted: list[SlurmJob] = []
     awaited: list[SlurmJob] = []
@@ -235,7 +237,7 @@ def _moved(facts: Facts, jobs: MovedJobs) -> Iterator[str]:
 
 
 def question(config: Config, facts: Facts, word: Departure, starts: float) -> str:
-    """The question to ask before jobs lose work or a cloud is emptied. "" if neither happens."""
+    """The question before jobs lose work or a cloud is emptied. "" if neither happens."""
     live = [m for m in facts.machines if m.is_wanted]
     machines = concerned(live, word, starts)
     jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
@@ -313,7 +315,7 @@ def _closed(config: Config, facts: Facts, cloud: str, at: float) -> dict[str, Di
 def _room_there(
     config: Config, facts: Facts, cloud: str, jobs: Sequence[SlurmJob], at: float
 ) -> Iterator[str]:
-    """Sentences about closed pools of the other cloud, and its room for the jobs' nodes."""
+    """Report closed pools of the other cloud, and too little room for the jobs' nodes."""
     closed = _closed(config, facts, cloud, at)
     for order in {order.number: order for order in closed.values()}.values():
         yield f"{stop_reason(order)}: no job starts there."

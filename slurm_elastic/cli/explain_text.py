@@ -1,4 +1,4 @@
-"""The output of ``explain`` for one subject: its present state, then its decisions by time."""
+"""The text of ``explain`` for one subject: its present state, then its decisions by time."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def _without_decisions(explanation: Explanation) -> str:
 
 def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:
     """The last decision of each kind and cause, by time, with how often it was taken. Its subjects
-    are the subjects of all of these decisions, the latest first. If their causes have different
-    figures, decisions about different jobs stay apart.
+    are those of all these decisions, the latest first. If the figures differ have time, decisions
+    about different jobs stay apart, so that no decisions shows the figures stay apart.
     """
     found: dict[tuple[str, object], list[Decision]] = {}
     for decision in decisions:

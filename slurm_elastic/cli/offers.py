@@ -62,8 +62,8 @@ class OfferRow(Struct, frozen=True, kw_only=True):
 
 
 class PoolOffers(Struct, frozen=True, kw_only=True):
-    """A pool's ranking for ``nodes`` nodes, best first. ``free``: the number of its nodes that have
-    no machine yet. ``error``: why its cloud gave no offers.
+    """A pool's ranking for ``nodes`` nodes, best first. ``free``: the number asked.
+    ``free``: how many of its nodes have no machine yet.
     """
 
     pool: str
@@ -76,12 +76,12 @@ class PoolOffers(Struct, frozen=True, kw_only=True):
 
     @property
     def had(self) -> int:
-        """The number of nodes that could get a machine now."""
+        """The number of nodes that could start."""
         return sum(row.take for row in self.ranked)
 
 
 class OffersDocument(Struct, frozen=True, kw_only=True):
-    """The document of ``offers --json``. ``about``: the job or pools of the ranking.
+    """The document of ``offers --json``. ``about``: the job, pool or pools asked for;
     ``standstill``: why nothing is bought now, whatever the clouds offer.
     """
 

@@ -265,8 +265,8 @@ class Instance(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """The paid time of an instance from ``start`` to ``end`` (Unix time; None: it goes on), at
-    ``price`` ($/h).
+    """The paid time of an instance from ``start`` to ``end`` (Unix time; None: it has no end
+    yet), at ``price`` ($/h).
     """
 
     instance: str
