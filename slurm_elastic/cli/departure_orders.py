@@ -92,7 +92,7 @@ def read(config: Config, now: float) -> Facts:
 
 def leave(verb: str, args: argparse.Namespace) -> int:
     """Print the effects of a drain or a replacement, and order it. Returns the exit code, 2 if the
-    subject is exit code.
+    subject is not ours.
     """
     config, facts = opened(args, read)
     word = departure(config, verb, args.subject)
@@ -100,7 +100,7 @@ def leave(verb: str, args: argparse.Namespace) -> int:
 
 
 def order(args: argparse.Namespace, config: Config, facts: Facts, word: Departure) -> int:
-    """Print the effects with the departure ``word``, and order it. Returns the exit code."""
+    """Print the effects of the departure ``word``, and order it. Returns the exit code."""
     word = replace(word, unavailable=args.unavailable)
     starts = max(args.at or facts.now, facts.now)
     if word.to:

@@ -134,8 +134,8 @@ def _without_decisions(explanation: Explanation) -> str:
 
 def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:
     """The last decision of each kind and cause, by time, with how often it was taken. Its subjects
-    are those of all these decisions, the latest first. If the figures differ have time, decisions
-    about different jobs stay apart, so that no decisions shows the figures stay apart.
+    are those of all these decisions, the latest first. If the figures differ each time, decisions
+    about different jobs stay apart, so that no job shows the figures of another.
     """
     found: dict[tuple[str, object], list[Decision]] = {}
     for decision in decisions:

@@ -62,7 +62,8 @@ class OfferRow(Struct, frozen=True, kw_only=True):
 
 
 class PoolOffers(Struct, frozen=True, kw_only=True):
-    """A pool's ranking for ``nodes`` nodes, best first. ``free``: the number asked.
+    """A pool's ranking for ``nodes`` nodes, best first. ``free``: how many of its nodes have
+    no machine yet. ``error``: why its cloud was not asked.
     ``free``: how many of its nodes have no machine yet.
     """
 

@@ -85,7 +85,7 @@ def run_guarded(site: Site, look: Callable[[], None], task_name: str) -> bool:
         log.warning("%s: the ledger cannot be used: %s", task_name, error)
     # A bug in one look must not end the task: the next look may find another state.
     except Exception:
-        log.exception("%s: a round failed; the next try starts over", task_name)
+        log.exception("%s: a round failed; the next one starts over", task_name)
     else:
         return True
     return False

@@ -108,7 +108,7 @@ class CloudOrder(Part):
         except Exception as error:  # noqa: BLE001
             error_text = bounded(f"{provider.name}: {type(error).__name__}: {error}")
         else:
-            self._silent.over(pool.name)
+            self._silent.clear(pool.name)
             return offers, None
         if self._silent.is_news(pool.name, error_text):
             log.warning("no offers pool=%s error=%s", pool.name, error_text)

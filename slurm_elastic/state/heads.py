@@ -131,7 +131,7 @@ class Fence(Struct, frozen=True, kw_only=True):
             return
         newest = self.epochs.newest()
         holder = "no head" if newest is None else f"{newest.holder} (epoch {newest.number})"
-        raise SupersededError(f"{holder} acts, not {self.host}: do it do this")
+        raise SupersededError(f"{holder} acts, not {self.host}: do it there")
 
     @property
     def newest(self) -> int:

@@ -154,11 +154,11 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     """
 
     # A node that changes its state in Slurm may look wrong for a moment.
-    grace: float = 120.0
+    grace_s: float = 120.0
     # With fewer misses one bad list would end live machines. With more we would only pay longer for
     # machines that are gone.
     max_missed_listings: int = 3
     invisible_launch_s: float = 600.0
     hidden_start_s: float = 300.0
     # Long: an include file that an administrator comments out by mistake must not end machines.
-    unlisted: float = 3600.0
+    unlisted_node_s: float = 3600.0

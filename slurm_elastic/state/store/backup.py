@@ -277,7 +277,7 @@ def _require_newer(source: Path, part: _Part) -> None:
     if _is_alone(memory):
         raise SlurmElasticError(
             f"{part.path} has rows of the {part.schema.name} that are in no journal: the "
-            "rows that only this head has would be lost (--older accept that)"
+            "rows that only this head has would be lost (--older: accept that)"
         )
     if not health.facts:
         return
@@ -291,7 +291,7 @@ def _require_newer(source: Path, part: _Part) -> None:
     ends = f"{source} ends with line {part.last}" + ("" if is_same else " of another journal")
     raise SlurmElasticError(
         f"{journal.directory} has line {health.last} of the {part.schema.name}, {ends}: the "
-        "lines that only this head has would be lost (--older accept that)"
+        "lines that only this head has would be lost (--older: accept that)"
     )
 
 

@@ -42,17 +42,15 @@ _NUMBERED = 20
 class Schema(Struct, frozen=True, kw_only=True):
     """One memory: its ``name``, the service that makes it, and its tables.
 
-    ``adoptable_versions``: versions of files without a journal that this release takes over; later versions
-    only have more tables or columns. ``unjournaled_tables``: tables without journal lines, because the service
-    writes their rows again and again. ``numbered_tables``: tables whose ``id`` the
-    view assigns.
-    ``recent``: per table the condition (``:since``) for the rows that ``state.store.endurance``
-    keeps in memory. ``newer``: columns for which a value found while the journal was unreadable
-    replaces the journal's value. ``cleared``: tables from which a
-    person may delete rows.
-    ``former_names``: table names of earlier releases and their names now. ``row_translators``: per table,
-    how a row of an earlier release becomes a row of this release. ``reset_columns``: counters, with
-    the values to which a rebuilt view resets them.
+    ``adoptable_versions``: versions of files without a journal that this release takes over; later
+    versions only have more tables or columns. ``unjournaled_tables``: tables without journal lines,
+    because the service writes their rows again and again. ``numbered_tables``: tables whose ``id``
+    the view assigns. ``recent_rows``: per table the condition (``:since``) for the rows that
+    ``state.store.endurance`` keeps in memory. ``newer_wins``: columns for which a value found while
+    the journal was unreadable replaces the journal's value. ``clearable_tables``: tables from which
+    a person may delete rows. ``former_names``: table names of earlier releases and their names now.
+    ``row_translators``: per table, how a row of an earlier release becomes a row of this release.
+    ``reset_columns``: counters, with the values to which a rebuilt view resets them.
     """
 
     name: str
@@ -309,7 +307,7 @@ def to_json(value: object) -> str:
 
 
 def fact_row(row: sqlite3.Row | Mapping[str, Any]) -> dict[str, Any]:
-    """The row in it is written in a form that the journal."""
+    """The row as it is written in a fact of the journal."""
     return {
         name: _INFINITE if value == math.inf else value
         for name, value in zip(row.keys(), tuple(row), strict=True)
