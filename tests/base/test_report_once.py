@@ -213,7 +213,7 @@ def test_each_owner_forgets_what_is_over_or_no_longer_there() -> None:
         for path in PACKAGE.rglob("*.py")
         if "ReportOnce" in (text := path.read_text())
         for name in re.findall(r"self\.(\w+)\b[^=\n]*= .*\bReportOnce\b", text)
-        if not re.search(rf"\b{name}(\[[\w.]+\])?\.(over|forget_unless)\(", text)
+        if not re.search(rf"\b{name}(\[[\w.]+\])?\.(clear|forget_unless)\(", text)
     }
     assert kept_for_ever == set(NOTHING_TO_FORGET)
 
