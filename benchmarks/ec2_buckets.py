@@ -3,7 +3,7 @@
 The sandbox's EC2 enforces the limits; its clock for them stands still and is set ahead by what our
 pacing would have waited. The floor is arithmetic: what does not fit into the full bucket, by its
 refill. The launches go as the daemon's do: what EC2 lets us start now, and more in each repair
-round (``timings.reconcile``).
+round (``timings.reconcile_interval``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.loopback_only import isolated_env
 
-ROUND = Timings().reconcile
+ROUND = Timings().reconcile_interval
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ def open_cloud(control: Ec2Control, time: VirtualTime) -> AwsProvider:
     """Our provider, its limits by the virtual clock."""
     settings = AwsCloud(
         name="aws", location=Location.PUBLIC, region="us-east-1", image="ami-12345678",
-        endpoint=control.url, zones=("us-east-1a",), timeout=120.0,
+        endpoint=control.url, zones=("us-east-1a",), api_timeout=120.0,
         types={"c5.large": InstanceType(cpus=2, memory=4096, price=0.085)},
     )  # fmt: skip
     cluster = Cluster(name="bench", uuid="00000000-0000-4000-8000-000000000000")

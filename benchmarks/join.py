@@ -70,7 +70,7 @@ def _site(world: Any, lab: Any, way: str, options: argparse.Namespace) -> Iterat
     elastic = {
         "clouds": [{"name": f"cloud-{kind}", **CLOUDS[way]} for kind in kinds],
         "pools": [_pool(kind, options.machines) for kind in kinds],
-        "timings": {"reconcile": options.reconcile},
+        "timings": {"reconcile_interval": options.reconcile},
     }
     with (
         _sandboxes() as sandbox,

@@ -200,7 +200,7 @@ def settings(place: Path, nodes: int) -> dict[str, Any]:
         "state_dir": str(place / "state"),
         "slurm": {"conf": str(place / "slurm.conf"), "bin_dir": str(place / "bin"),
                   "user": pwd.getpwuid(os.geteuid()).pw_name},
-        "who": {"groups": ["users"]},
+        "allow": {"groups": ["users"]},
         "limits": {"dollars_per_hour": 1000.0},
         "clouds": [{"name": "pub", "provider": "fake", "location": "public",
                     "types": {"t": shape}}],

@@ -205,7 +205,7 @@ def clouds(count: int) -> Way:
 
 def notice(*, on: bool = False) -> Way:
     """From a cloud's notice to the requeue of the job on that machine, saved on the way."""
-    saves = {"policy": "first_of(on_notice, daly)", "probe": 60.0} if on else {}
+    saves = {"policy": "first_of(on_notice, daly)", "probe_after": 60.0} if on else {}
     with world("tests.ckptman.world", "CkptWorld", site=features(on=on), **saves) as site:
         site.runs(1)
         site.daemon = None  # the other service is not measured
@@ -226,11 +226,11 @@ def features(*, on: bool) -> dict[str, Any]:
     of the cluster, and pools that keep machines stopped.
     """
     if not on:
-        return {"books": BooksSettings(tags=())}
+        return {"accounting": BooksSettings(tags=())}
     plain = importlib.import_module("tests.controller.world").make_config(Path("/nowhere"))
     budget = Budget(per_day=100.0)
     return {
-        "books": BooksSettings(),
+        "accounting": BooksSettings(),
         "notify": Notify(mail=("ops@example.org",)),
         "policies": SitePolicies(budget=budget, account_budgets={"physics": budget}),
         "pools": tuple(replace(pool, stopped=1) for pool in plain.pools),

@@ -46,7 +46,7 @@ def _open(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer
             settings = config.checkpoint
             records = config.state / "blcr-images"
             return BlcrCheckpointer(
-                settings.blcr, _directory(config), records, slurm, keep=settings.keep
+                settings.blcr, _directory(config), records, slurm, keep=settings.keep_images
             )
         case "fake":
             from slurm_elastic.checkpointers.fake import FakeCheckpointer

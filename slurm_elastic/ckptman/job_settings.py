@@ -87,7 +87,7 @@ def resolve(
     renewals_asked = options.pop(LIMIT, None)
     if method == "criu" and options.pop(TCP, pool.tcp or settings.tcp) == CLOSE:
         options = {**options, TCP: CLOSE}
-    rule = at_limit_of(pool.at_limit or settings.at_limit)
+    rule = at_limit_of(pool.at_time_limit or settings.at_time_limit)
     return MethodChoice(
         method=method,
         policy=policy,

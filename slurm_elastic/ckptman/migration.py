@@ -106,7 +106,7 @@ def reschedule(site: CheckpointSite, move: Migration, leaving: Mapping[str, Thre
 def _bring_forward(site: CheckpointSite, move: Migration, deadline: float) -> Migration:
     act_at, now = move.at, site.now()
     if move.step is MigrationStep.WAITING and act_at is not None:
-        act_at = min(act_at, max(deadline - site.config.checkpoint.slack, now))
+        act_at = min(act_at, max(deadline - site.config.checkpoint.deadline_margin, now))
     changed_move = replace(move, deadline=deadline, at=act_at)
     site.state.put(changed_move)
     record_step(
@@ -122,7 +122,7 @@ def _try_again_later(
     site: CheckpointSite, move: Migration, threat: Threat, deadline: float
 ) -> Migration:
     """Plan another save for the time when a save for this threat would begin."""
-    now, slack = site.now(), site.config.checkpoint.slack
+    now, slack = site.now(), site.config.checkpoint.deadline_margin
     job = site.jobs.last.get(move.run.job)
     if job is None or not fits(deadline, now, MIN_FIRST_SAVE_S, slack):
         return move
@@ -176,7 +176,7 @@ def _explain_no_save(site: CheckpointSite, move: Migration) -> str:
     choice = None if job is None else choose_method(site, job)
     if choice is not None and choice.method == "none":
         return explain_no_method(choice)
-    slack = site.config.checkpoint.slack
+    slack = site.config.checkpoint.deadline_margin
     if move.deadline is not None and not fits(move.deadline, move.began, move.dump, slack):
         left_s = max(move.deadline - move.began - slack, 0.0)
         return f"a save may take {brief(move.dump)}, which does not fit into {brief(left_s)}"
@@ -192,14 +192,14 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
     if method is None:
         return fall_back(site, move, f"method {move.method} can no longer be used here")
     # Even a save that takes no time must end ``slack`` seconds before the deadline.
-    if not fits(move.deadline, now, 0.0, settings.slack):
+    if not fits(move.deadline, now, 0.0, settings.deadline_margin):
         # The run may be stopped, because a save was under way when the service died.
         if move.step is MigrationStep.SAVING:
             _release_run(site, move)
         return fall_back(site, move, "the deadline is too near")
     if resumable_at := suspended.resumable_at(site, move.run):
         return enter_step(site, move, MigrationStep.WAITING, again=True, at=resumable_at)
-    deadline = now + UNBOUND_SAVE_S if move.deadline is None else move.deadline - settings.slack
+    deadline = now + UNBOUND_SAVE_S if move.deadline is None else move.deadline - settings.deadline_margin
     # If the method cannot list its images now, our own state still has the highest number.
     images = (*_list_images(site, move), *site.state.images(move.run.job))
     newest_number = max((image.number for image in images), default=0)
@@ -257,7 +257,7 @@ def _handle_failed_save(site: CheckpointSite, move: Migration, error_text: str) 
     # require that much again.
     is_first_save = not site.state.images(move.run.job)
     save_s = min(move.dump, MIN_FIRST_SAVE_S) if is_first_save else move.dump
-    has_time = fits(move.deadline, now + RETRY_AFTER_S, save_s, site.config.checkpoint.slack)
+    has_time = fits(move.deadline, now + RETRY_AFTER_S, save_s, site.config.checkpoint.deadline_margin)
     may_retry = tries < MAX_TRIES or (is_first_save and now - move.run.started < LAUNCHER_START_S)
     job = _read_job(site, move.run)
     is_running = job is not None and job.restarts == move.run.attempt and not job.states & ENDED
@@ -316,7 +316,7 @@ def fall_back(
     text = f"{reason}; the job will continue from save {image.number}, {brief(lost_s)} old"
     record_step(site, move, "ckpt-older-image", text, level=logging.WARNING)
     # Wait until the deadline: the job may end by itself before it, and nothing more can be lost.
-    slack = site.config.checkpoint.slack
+    slack = site.config.checkpoint.deadline_margin
     act_at = site.now() if move.deadline is None else max(move.deadline - slack, site.now())
     return enter_step(
         site, move, MigrationStep.WAITING, image=image, at=act_at, again=False, note=reason
@@ -335,7 +335,7 @@ def _may_end_late(site: CheckpointSite, move: Migration) -> bool:
         or now >= move.deadline
     ):
         return False
-    return not fits(move.deadline, now + RETRY_AFTER_S, 0.0, site.config.checkpoint.slack)
+    return not fits(move.deadline, now + RETRY_AFTER_S, 0.0, site.config.checkpoint.deadline_margin)
 
 
 def _list_images(site: CheckpointSite, move: Migration) -> Sequence[Image]:

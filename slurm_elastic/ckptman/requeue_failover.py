@@ -57,7 +57,7 @@ class RequeueFailover:
         site = self._site
         # Measured once, so that both decisions below see the same age.
         away_s = self._seconds_away()
-        is_stale = away_s > site.config.timings.heartbeat_stale
+        is_stale = away_s > site.config.timings.daemon_timeout
         danger = self._find_endangered(jobs.values(), away_s if is_stale else None)
         if not (is_stale or danger or self._lifted_jobs):
             return
@@ -102,7 +102,7 @@ class RequeueFailover:
         site = self._site
         # The mark file is written even if the ledger cannot be (end-only), so it comes first.
         mark = read_mark(site.config.state)
-        if mark and site.now() - mark.at <= site.config.timings.heartbeat_stale:
+        if mark and site.now() - mark.at <= site.config.timings.daemon_timeout:
             return site.now() - mark.at
         beat = latest(site.ledger.health.heartbeat(DAEMON), mark.beat if mark else None)
         return 0.0 if beat is None else site.now() - beat[0]
@@ -153,7 +153,7 @@ class RequeueFailover:
         config = self._site.config
         resume_timeout_s = config.resume_timeout(config.cloud(self._site.pool_of[node].cloud))
         # One period earlier, because the next tick comes a period later.
-        give_up_after_s = given_up_after(resume_timeout_s) - config.checkpoint.period
+        give_up_after_s = given_up_after(resume_timeout_s) - config.checkpoint.poll_interval
         return self._site.now() - awaited_since >= give_up_after_s
 
 

@@ -63,7 +63,7 @@ class Service:
         self._next_heap_trim_at = site.monotonic() + heap.GIVE_BACK_EVERY_S
         self._reports = ReportOnce[str]()
         self._is_moving = False
-        self._idle_pause_s = site.config.checkpoint.period
+        self._idle_pause_s = site.config.checkpoint.poll_interval
 
     # Called from the pollers' threads:
 
@@ -115,7 +115,7 @@ class Service:
         """Seconds until the next tick. They are few while a job is being moved and right after an
         event; after an event they double with each tick, up to the configured period.
         """
-        period = self.site.config.checkpoint.period
+        period = self.site.config.checkpoint.poll_interval
         self._idle_pause_s *= 2
         if self._idle_pause_s > min(MAX_EVENT_PAUSE_S, period):
             self._idle_pause_s = period
@@ -163,7 +163,7 @@ class Service:
 
     def _read_and_decide(self) -> tuple[Snapshot, Sequence[JobPlan]]:
         snapshot = self.reader.read()
-        return snapshot, decide(snapshot, self.site.config.checkpoint.slack)
+        return snapshot, decide(snapshot, self.site.config.checkpoint.deadline_margin)
 
     def _depend_on_old_slurm_plans(self, plans: Sequence[JobPlan]) -> bool:
         """Whether a job would be moved for a plan of Slurm's that was read some seconds ago."""

@@ -192,7 +192,7 @@ class SnapshotReader:
             for job in last_jobs.values()
             if self._needs_method(job, threatened)
         }
-        saves = {number: save_seconds([image.seconds for image in job_images], settings.expected)
+        saves = {number: save_seconds([image.seconds for image in job_images], settings.expected_duration)
                  for number, job_images in images.items()}  # fmt: skip
         job_threats = self._threats_of_jobs(last_jobs, choices, saves, now)
         threats = by_subject([*node_threats, *job_threats])
@@ -214,12 +214,12 @@ class SnapshotReader:
             choices=choices,
             migrations=migrations,
             unsavable=site.state.unsavable(),
-            probe=settings.probe,
+            probe=settings.probe_after,
             prices=prices,
             mtti=self._mtti,
-            expected=settings.expected,
-            slack=settings.slack,
-            bid=settings.prices.bid,
+            expected=settings.expected_duration,
+            slack=settings.deadline_margin,
+            bid=settings.prices.bid_price,
             leases=site.leases,
         )
 
@@ -234,7 +234,7 @@ class SnapshotReader:
         self, machines: Mapping[str, Machine], prices: Prices, now: float
     ) -> list[Threat]:
         """Threats of machines that reach their maximum age or cost more than the bid."""
-        bid, threats = self._site.config.checkpoint.prices.bid, list[Threat | None]()
+        bid, threats = self._site.config.checkpoint.prices.bid_price, list[Threat | None]()
         for machine in machines.values():
             instance = machine.instance
             if instance.node:
@@ -259,7 +259,7 @@ class SnapshotReader:
         preemption, for jobs that can be saved.
         """
         state = self._site.state
-        expected_s = self._site.config.checkpoint.expected
+        expected_s = self._site.config.checkpoint.expected_duration
         threats = list[Threat | None]()
         for number, choice in choices.items():
             job = jobs[number]

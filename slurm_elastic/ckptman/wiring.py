@@ -85,7 +85,7 @@ def _open_providers(config: Config) -> Mapping[str, Provider]:
     just its notices.
     """
     providers: dict[str, Provider] = {}
-    for cloud in config.clouds if config.checkpoint.notices.clouds else ():
+    for cloud in config.clouds if config.checkpoint.notices.poll_clouds else ():
         try:
             providers[cloud.name] = open_provider(cloud, config.cluster, config)
         except ConfigError as error:
@@ -99,18 +99,18 @@ def open_pollers(site: CheckpointSite, service: Service) -> list[Poller]:
     sources: list[tuple[NoticeSource, float]] = [
         (
             DropDirectory(site.config.state / DROPS, "operators", create=True),
-            site.config.checkpoint.period,
+            site.config.checkpoint.poll_interval,
         )
     ]
-    sources += [(CloudNotices(provider), settings.every) for provider in site.providers.values()]
+    sources += [(CloudNotices(provider), settings.poll_interval) for provider in site.providers.values()]
     if settings.directory is not None:
-        sources.append((DropDirectory(Path(settings.directory)), settings.every))
-    if settings.queue is not None:
-        queue = SqsQueue(settings.queue, client_maker(site.config, "sqs"))
-        sources.append((queue, settings.every))
+        sources.append((DropDirectory(Path(settings.directory)), settings.poll_interval))
+    if settings.queue_url is not None:
+        queue = SqsQueue(settings.queue_url, client_maker(site.config, "sqs"))
+        sources.append((queue, settings.poll_interval))
     # Not beside a queue, which reports the same interruptions without a call to Slurm.
-    if settings.queue is None and _has_warning_agents(site.config):
-        sources.append((NodeComments(site.slurm, service.reader.machines), settings.every))
+    if settings.queue_url is None and _has_warning_agents(site.config):
+        sources.append((NodeComments(site.slurm, service.reader.machines), settings.poll_interval))
     return [
         Poller(site, source, every, service.reader.machines, service.wake, service.orders)
         for source, every in sources
@@ -140,9 +140,9 @@ def open_prices(config: Config) -> PriceBook | None:
 
 def client_maker(config: Config, service: str) -> Callable[[], Any]:
     """Return a function that makes boto3's client of that service, with the account of the cloud in
-    ``notices.cloud``.
+    ``notices.queue_cloud``.
     """
-    cloud_name = config.checkpoint.notices.cloud
+    cloud_name = config.checkpoint.notices.queue_cloud
     clouds = [c for c in config.clouds if isinstance(c, AwsCloud) and cloud_name in (None, c.name)]
     cloud = clouds[0]
 
@@ -152,11 +152,11 @@ def client_maker(config: Config, service: str) -> Callable[[], Any]:
 
         session = boto3.session.Session(profile_name=cloud.profile, region_name=cloud.region)
         limits = BotoConfig(
-            connect_timeout=cloud.timeout, read_timeout=cloud.timeout,
+            connect_timeout=cloud.api_timeout, read_timeout=cloud.api_timeout,
             retries={"total_max_attempts": 2, "mode": "standard"},
         )  # fmt: skip
         client = session.client(service, endpoint_url=cloud.endpoint, config=limits)  # type: ignore[call-overload]
-        bound_boto(client, cloud.timeout * 2)
+        bound_boto(client, cloud.api_timeout * 2)
         return client
 
     return make

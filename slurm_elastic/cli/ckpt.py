@@ -148,7 +148,7 @@ def view_of(config: Config, now: float) -> CheckpointsView:
         never = f"{CKPTMAN} has never run on {config.state}"
         raise SlurmElasticError(facts.checkpoints_error or never)
     live = [machine for machine in facts.machines if not machine.has_ended]
-    view = checkpoints_view(facts.checkpoints, live, now, config.timings.heartbeat_stale)
+    view = checkpoints_view(facts.checkpoints, live, now, config.timings.daemon_timeout)
     return msgspec.structs.replace(view, private=facts.private)
 
 

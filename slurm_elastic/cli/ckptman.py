@@ -76,7 +76,7 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
             if head is not None:
                 site = replace(site, providers=head.fenced(site.providers))
             prices = open_prices(config)
-            service = Service(site, KeyedExecutor(config.checkpoint.parallel), prices)
+            service = Service(site, KeyedExecutor(config.checkpoint.max_parallel), prices)
             threads: list[PeriodicThread] = list(open_pollers(site, service))
             wake = closing.enter_context(WakeSocket(config.state / SOCKET))
             threads.append(SlurmEvents(stop, wake.wait, service.wake_after_event))
@@ -97,7 +97,7 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
         threads.append(PeriodicReader(site, service.plans.name, PLANS_EVERY_S, service.plans.read))
         if prices is not None:
             read = partial(spot_prices, prices, service.reader.machines)
-            threads.append(PeriodicReader(site, prices.name, config.checkpoint.prices.every, read))
+            threads.append(PeriodicReader(site, prices.name, config.checkpoint.prices.poll_interval, read))
         for thread in threads:
             thread.start()
         log.info(

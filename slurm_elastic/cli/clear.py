@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         raise SlurmElasticError(f"the ledger {path} cannot be used: {error}") from error
     for line in cleared:
         plain().print(f"cleared: {line}")
-    outlook = f"slurm-elasticd acts on it within {brief(config.timings.reconcile)}"
+    outlook = f"slurm-elasticd acts on it within {brief(config.timings.reconcile_interval)}"
     print(outlook if cleared else "nothing was cooling down or paused")
     return 0
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.cli import conf_upgrade
 from slurm_elastic.cli.console import say
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
@@ -27,6 +28,7 @@ from slurm_elastic.state.ledger import Ledger
 _ACTIONS: dict[str, str] = {
     "show": "print the whole configuration, defaults included",
     "keys": "print all keys, and when you would change each",
+    "upgrade": "give the keys of an older file their new names",
     "join": "print the program that machines of a cloud run to become nodes",
     "render": "print the file that slurm.conf would include",
     "check": "prove that the site's own nodes and partitions stay as they are",
@@ -39,6 +41,8 @@ _DESCRIPTIONS: dict[str, str] = {
     "at its top say which clouds are not in use yet, and why.",
     "keys": "Print every key of the configuration with its default and when you would change it, "
     "or only the keys with WORD in their names. No configuration is read.",
+    "upgrade": "Give the keys of the configuration file that have been renamed their new names. "
+    "All other text stays as it is, and FILE.before-upgrade keeps the old one.",
     "join": "Print the program that the machines of a cloud run when they boot. It is empty "
     "without join.head, and for clouds whose machines get it in another way.",
     "render": "Print the file that slurm.conf would include: our nodes, partitions and options.",
@@ -53,6 +57,7 @@ _DESCRIPTIONS: dict[str, str] = {
 _RESTART = "--restart 'systemctl restart slurmctld'"
 _OPTIONS = {
     "keys": " timings",
+    "upgrade": " --dry-run",
     "join": " aws",
     "install": f" {_RESTART}",
     "uninstall": f" {_RESTART}",
@@ -72,6 +77,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     runs: dict[str, Callable[[argparse.Namespace], int]] = {
         "show": show,
         "keys": show_keys,
+        "upgrade": conf_upgrade.run,
         "join": join,
         "render": render,
         "check": run_check,
@@ -87,6 +93,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         action.set_defaults(run=runs[name])
         if name == "keys":
             action.add_argument("word", metavar="WORD", nargs="?", default="", help="such as ssh")
+        if name == "upgrade":
+            action.add_argument("--dry-run", action="store_true", help="print the changes only")
         if name == "join":
             action.add_argument("cloud", metavar="CLOUD", help="a cloud of the configuration")
         if name == "diff":

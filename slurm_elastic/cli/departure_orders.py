@@ -254,7 +254,7 @@ def _are(jobs: Sequence[SlurmJob], done: str) -> str:
 
 
 def _silent_ckptman(config: Config, facts: Facts) -> Iterator[str]:
-    there, stale = facts.checkpoints, config.timings.heartbeat_stale
+    there, stale = facts.checkpoints, config.timings.daemon_timeout
     if facts.checkpoints_error:
         yield f"{CKPTMAN} cannot be asked: {facts.checkpoints_error}."
     elif there is None:

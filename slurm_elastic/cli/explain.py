@@ -90,7 +90,7 @@ def show(
     console: Console | None = None,
 ) -> int:
     """Print the explanation of ``subject``. SlurmElasticError if nothing is known about it."""
-    stale = config.timings.heartbeat_stale
+    stale = config.timings.daemon_timeout
     mark, now = read_mark(config.state), time.time()
     end_only_reason = trouble_text(config.state, mark, now, stale)
     console = console or plain()
@@ -112,7 +112,7 @@ def show(
 def explanations(config: Config, slurm: Slurm, subject: str) -> Iterator[Explanation]:
     """The documents that ``--json`` prints. SlurmElasticError if nothing is known."""
     end_only_reason = trouble_text(
-        config.state, read_mark(config.state), time.time(), config.timings.heartbeat_stale
+        config.state, read_mark(config.state), time.time(), config.timings.daemon_timeout
     )
     for single_subject in subjects(config, slurm, subject):
         explanation = explain(config, slurm, single_subject)

@@ -166,4 +166,4 @@ def give(config: Config, facts: Facts, ask: Order, *, dry: bool = False) -> int:
 def is_alive(config: Config, facts: Facts) -> bool:
     """Whether slurm-elasticd runs, as far as this user may see it."""
     beat = latest(facts.heartbeat, facts.mark.beat if facts.mark else None)
-    return alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale)
+    return alive(beat, facts.process_found, facts.now, config.timings.daemon_timeout)

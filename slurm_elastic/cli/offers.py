@@ -165,7 +165,7 @@ def gather(
 
 def _standstill(config: Config, slurm: Slurm, now: float) -> Iterator[str]:
     """Why nothing is bought now, as ``status`` begins with it."""
-    mark, stale = read_mark(config.state), config.timings.heartbeat_stale
+    mark, stale = read_mark(config.state), config.timings.daemon_timeout
     yield from filter(
         None, (sentence(trouble_text(config.state, mark, now, stale)), silent(mark, now, stale))
     )

@@ -258,13 +258,13 @@ def _advise(chosen: Tried | None, console: Console, *, lease: int) -> None:
 
 
 def snippet(policy: str, *, lease: int = 1) -> str:
-    """The lines of slurm-elastic.yaml for this policy; ``lease``: billing period (s)."""
+    """The lines of slurm-elastic.yaml for this policy; ``lease``: billing increment (s)."""
     if policy == CONFIGURED:
         return "# no change\n"
     growth, *terms = split(policy, "+")
     keys = {"growth": growth}
     for term in terms:
-        keys["order" if term in tuple(IdleOrder) else "release"] = term
+        keys["machine_order" if term in tuple(IdleOrder) else "release"] = term
     if lease > 1:
-        keys["lease"] = "1h" if lease == 3600 else f"{lease}s"
+        keys["billing_increment"] = "1h" if lease == 3600 else f"{lease}s"
     return write({"policies": keys})

@@ -116,7 +116,7 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
     # Our own verdict and limits first: Slurm is asked only about partitions that remain.
     barred = _barred(config, slurm, job, now)
     limits, too_short = _limits(slurm, job, asked.options)
-    ask = PriceAsk(job=job, save=config.checkpoint.expected, limits=limits)
+    ask = PriceAsk(job=job, save=config.checkpoint.expected_duration, limits=limits)
     rows = [
         _without_forecast(
             submission, barred.get(submission.pool, "") or too_short.get(submission.partition, "")

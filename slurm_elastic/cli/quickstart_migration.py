@@ -26,10 +26,10 @@ BID, SPIKE = 0.085, 0.075
 """$/h: the price above which the policy expects to lose machines; the spot price of the spike."""
 CHECKPOINT: Mapping[str, Any] = {
     "policy": "first_of(on_notice, threshold)",
-    "expected": "5s",
-    "slack": "2s",
-    "notices": {"every": 1},
-    "prices": {"source": "ec2", "every": 1, "bid": BID},
+    "expected_duration": "5s",
+    "deadline_margin": "2s",
+    "notices": {"poll_interval": 1},
+    "prices": {"source": "ec2", "poll_interval": 1, "bid_price": BID},
 }
 STEPS, _DEADLINE_S, _POLL_EVERY_S = 80, 150.0, 0.2
 _NAME = "walker"

@@ -95,7 +95,7 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Change it when waiting jobs should learn a little sooner that another job has ended, and
     Slurm is newer than 22.05.
     """
-    machine_reasons: tuple[str, ...] = ()
+    replace_reasons: tuple[str, ...] = ()
     """Change it when a health check drains nodes (NHC, HealthCheckProgram): the patterns of its
     reasons, such as "NHC: *". A node with such a reason gets another machine.
     """
@@ -103,11 +103,11 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def drain_terms(self) -> DrainTerms:
         """The rules by which the reasons of drained nodes are read."""
-        return DrainTerms(slurm_user=self.user, machine_reasons=self.machine_reasons)
+        return DrainTerms(slurm_user=self.user, machine_reasons=self.replace_reasons)
 
 
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All values are seconds, except ``boot_failures``."""
+    """All values are seconds, except ``max_boot_failures``."""
 
     gone: ClassVar[Gone] = {
         "misses": "a machine is gone after 3 lists in a row without it",
@@ -127,7 +127,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when machines need longer to end than a minute, so that a node comes back before
     its old machine is gone.
     """
-    reconcile: Seconds = 30.0
+    reconcile_interval: Seconds = 30.0
     """Change it when calls to a cloud's API are scarce or cost money (longer), or repairs should
     come sooner (shorter).
     """
@@ -135,20 +135,20 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when capacity that a cloud refused tends to come back sooner or later than this."""
     quota_cooldown: Seconds = 1800.0
     """Change it when your quota is raised, or freed by others of the account, within minutes."""
-    cooldown_max: Seconds = 3600.0
+    max_cooldown: Seconds = 3600.0
     """Change it when we should ask sooner, or later, for an offer that was refused often."""
-    grace: Seconds = 120.0
+    orphan_timeout: Seconds = 120.0
     """Change it when a machine without work should end sooner, or power-ups reach slurmctld late
     because it is very busy.
     """
-    boot_failures: Count = 10
+    max_boot_failures: Count = 10
     """Change it when a broken image should stop a pool sooner, or single hosts of a cloud often
     fail to boot.
     """
     boot_cooldown: Seconds = 3600.0
     """Change it when nobody repairs a pool within the hour, or the cause passes sooner."""
-    heartbeat_stale: Seconds = 120.0
-    """Change it when ckptman should stand in for a dead daemon sooner, or `reconcile` is longer
+    daemon_timeout: Seconds = 120.0
+    """Change it when ckptman should stand in for a dead daemon sooner, or `reconcile_interval` is longer
     than two minutes.
     """
 
@@ -218,7 +218,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
     max_booting: Count | None = None
     """Change it when machines that boot at once overload a file server, a registry or the cloud."""
-    stopped: Annotated[int, Meta(ge=0)] = 0
+    max_stopped: Annotated[int, Meta(ge=0)] = 0
     """Change it when a start from disk is faster, and the disk costs less than the wait."""
     stopped_price: Annotated[float, Meta(ge=0)] = 0.0
     """Change it when the cloud charges for disks of stopped machines."""
@@ -259,7 +259,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     ha: HaSettings = field(default_factory=HaSettings)
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
-    who: Who = field(default_factory=Who)
+    allow: Who = field(default_factory=Who)
     users: Users = field(default_factory=Users)
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
@@ -267,7 +267,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     join: Join = field(default_factory=Join)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     notify: Notify = field(default_factory=Notify)
-    books: BooksSettings = field(default_factory=BooksSettings)
+    accounting: BooksSettings = field(default_factory=BooksSettings)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
         "location",
         "market",
@@ -304,7 +304,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def who_of(self, cloud: CloudSettings) -> Who:
         """Who may use that cloud."""
-        return effective_who(cloud.who, self.who)
+        return effective_who(cloud.allow, self.allow)
 
     @property
     def state(self) -> Path:
@@ -361,7 +361,7 @@ def blocked_clouds(config: Config) -> dict[str, CloudBlocked]:
 def _missing_consents(config: Config, cloud: CloudSettings) -> tuple[str, ...]:
     missing = []
     if not config.who_of(cloud).anybody:
-        missing.append("nobody is allowed to use it (set who.accounts, who.groups or who.qos)")
+        missing.append("nobody is allowed to use it (set allow.accounts, allow.groups or allow.qos)")
     if config.limits.dollars_per_hour is None and cloud.limits.dollars_per_hour is None:
         missing.append("it has no spending cap (set limits.dollars_per_hour)")
     return tuple(missing)
@@ -391,7 +391,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             # Slurm uses nodes of the lowest weight first. The weights are 10 apart, so that a site
             # can put nodes of its own in between.
             weight=1000 + 10 * rank,
-            stopped=p.stopped,
+            stopped=p.max_stopped,
             stopped_price=p.stopped_price,
         )
         for rank, p in enumerate(config.pools)

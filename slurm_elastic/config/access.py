@@ -1,4 +1,4 @@
-"""The sections ``who`` and ``users``: who may use a cloud, and whose questions are answered."""
+"""The sections ``allow`` and ``users``: who may use a cloud, and whose questions are answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section ``books``: where costs are recorded besides the ledger."""
+"""The section ``accounting``: where costs are recorded besides the ledger."""
 
 from __future__ import annotations
 

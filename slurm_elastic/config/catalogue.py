@@ -96,7 +96,7 @@ def from_state(config: Config, now: float) -> Config:
 
 
 def matching(pool: PoolSettings, known_types: Mapping[str, KnownType]) -> tuple[str, ...]:
-    """The types that meet a pool's requirements: the cheapest, at most ``most`` of them."""
+    """The types that meet a pool's requirements: the cheapest, at most ``max_types`` of them."""
     requirements = pool.instance_types
     if not isinstance(requirements, Requirements):
         return requirements
@@ -107,7 +107,7 @@ def matching(pool: PoolSettings, known_types: Mapping[str, KnownType]) -> tuple[
         if not lacks(machine_type, requirements, node)
     ]
     fitting.sort(key=lambda machine_type: (machine_type.price or 0.0, machine_type.name))
-    return tuple(machine_type.name for machine_type in fitting[: requirements.most])
+    return tuple(machine_type.name for machine_type in fitting[: requirements.max_types])
 
 
 def known_of(cloud: CloudSettings, catalogue: Catalogue | None, now: float) -> dict[str, KnownType]:

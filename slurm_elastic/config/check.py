@@ -119,7 +119,7 @@ def _words(draft: Draft) -> None:
 def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, tuple[str, ...]]]:
     for i, texts in draft.each("pools", "features", tuple).items():
         yield ("pools", i, "features"), texts
-    places: list[KeyPath] = [("who",), *(("clouds", i, "who") for i in draft.indices("clouds"))]
+    places: list[KeyPath] = [("allow",), *(("clouds", i, "allow") for i in draft.indices("clouds"))]
     for place in places:
         for key in ("accounts", "groups", "qos", "licenses"):
             yield (*place, key), draft.value((*place, key), tuple) or ()
@@ -235,7 +235,7 @@ def _paths(draft: Draft) -> None:
     for i in draft.indices("clouds"):
         path = ("clouds", i)
         draft.path((*path, "socket"), _MAX_SOCKET_PATH)
-        for key in ("user_data", "auth", "ca_file", "clouds_file"):
+        for key in ("user_data", "auth_file", "ca_file", "clouds_file"):
             draft.path((*path, key))
         for host in draft.value((*path, "hosts"), dict) or ():
             for key in ("ca_file", "cert_file", "key_file"):
@@ -271,10 +271,10 @@ def _notify(draft: Draft) -> None:
 
 def _machine_reasons(draft: Draft) -> None:
     """A pattern for any drain would end machines that a person drained to examine them."""
-    for i, pattern in enumerate(draft.value(("slurm", "machine_reasons"), tuple) or ()):
+    for i, pattern in enumerate(draft.value(("slurm", "replace_reasons"), tuple) or ()):
         if not re.match(r"[^*?\[]{3}", str(pattern)):
             expected = "a pattern that begins with the health check's own words, such as 'NHC: *'"
-            draft.problems.add(("slurm", "machine_reasons", i), shown(pattern), expected)
+            draft.problems.add(("slurm", "replace_reasons", i), shown(pattern), expected)
 
 
 _CHECKS: tuple[Callable[[Draft], None], ...] = (

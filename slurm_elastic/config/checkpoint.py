@@ -58,13 +58,13 @@ class SignalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where notices come from besides ``ckpt notice``: also files of root or SlurmUser."""
 
-    queue: str | None = None
+    queue_url: str | None = None
     """Change it when EventBridge fills a queue, which is sooner than asking EC2."""
-    cloud: str | None = None
+    queue_cloud: str | None = None
     """Change it when another account than the first AWS cloud's reads the queue."""
-    clouds: bool = True
+    poll_clouds: bool = True
     """Change it when queue or agents report all notices, and calls to the clouds are scarce."""
-    every: Seconds = 5.0
+    poll_interval: Seconds = 5.0
     """Change it when a cloud throttles calls (longer), or its notices leave less than two minutes
     (shorter).
     """
@@ -73,15 +73,15 @@ class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Spot prices for policies. Without a ``bid`` no price ends a machine, as on EC2 today."""
+    """Spot prices for policies. Without a ``bid_price`` no price ends a machine, as on EC2 today."""
 
     source: str = "none"
     """Change it when the checkpoint policy looks at spot prices."""
     file: str | None = None
     """Change it when prices come from your own feed."""
-    every: Seconds = 60.0
+    poll_interval: Seconds = 60.0
     """Change it when the prices of your source change more often or less often than each minute."""
-    bid: Dollars | None = None
+    bid_price: Dollars | None = None
     """Change it when your cloud takes machines back when the price goes above a bid."""
 
 
@@ -126,9 +126,9 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Change it when jobs lose too much at a crash, or saves cost more than they are worth."""
     method: str = "none"
     """Change it when most jobs should be saved without a request of their users."""
-    at_limit: OrNone = "on_request"
+    at_time_limit: OrNone = "on_request"
     """Change it when jobs should continue beyond their time limit without being asked, or never."""
-    probe: Seconds = 60.0
+    probe_after: Seconds = 60.0
     """Change it when jobs have nothing worth saving in their first minute, or their users want to
     know sooner whether saving works.
     """
@@ -138,17 +138,17 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Change it when jobs of CRIU keep connections that they can open again."""
     directory: str | None = None
     """Change it when jobs are saved by criu, dmtcp or blcr: head and nodes share this directory."""
-    keep: Count = 2
+    keep_images: Count = 2
     """Change it when space is short, or an older image should exist in case the newest is bad."""
-    parallel: Count = 32
+    max_parallel: Count = 32
     """Change it when the shared file system can take more saves at a time, or fewer."""
-    period: Seconds = 1.0
+    poll_interval: Seconds = 1.0
     """Change it when slurmctld is so busy that a question each second is too much."""
-    expected: Seconds = 60.0
+    expected_duration: Seconds = 60.0
     """Change it when the first save of a typical job takes longer than a minute, so that it would
     begin too late.
     """
-    slack: Seconds = 5.0
+    deadline_margin: Seconds = 5.0
     """Change it when saves end later than predicted: the speed of the file system varies."""
     notices: NoticeSettings = field(default_factory=NoticeSettings)
     prices: PriceSettings = field(default_factory=PriceSettings)
@@ -163,7 +163,7 @@ class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Change it when jobs of this pool are interrupted more often or less often than others."""
     method: OrNone | None = None
     """Change it when this pool's image has another checkpointer."""
-    at_limit: OrNone | None = None
+    at_time_limit: OrNone | None = None
     """Change it when another rule is right for this pool's jobs at their time limit."""
     unsavable: str | None = None
     """Change it when this pool is all spot, or all on demand."""

@@ -47,11 +47,11 @@ class CloudSettings(
     limits: Limits = field(default_factory=Limits)
     node_address: str = "registration"
     """Change it when slurmctld cannot resolve machines' names: NAT, or Slurm 22.05 without DNS."""
-    timeout: Seconds = 30.0
+    api_timeout: Seconds = 30.0
     """Change it when the cloud's API is slow and needs longer for its answers."""
     max_booting: Count | None = None
     """Change it when machines that boot at once overload the cloud, an image store or the head."""
-    who: Who | None = None
+    allow: Who | None = None
     policies: CloudPolicies = field(default_factory=CloudPolicies)
     suspend_time: SuspendSeconds | None = None
     """Change it when an idle machine of this cloud costs more or less than one elsewhere."""

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from slurm_elastic.base import trust, writing
 from slurm_elastic.base.account import account
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import Config, settled
+from slurm_elastic.config import Config, renamed_keys, settled
 from slurm_elastic.config import document as yaml_document
 from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.config.check import UUID_FORM, check, is_uuid
@@ -101,6 +101,8 @@ def _converted(
     document = yaml_document.read(text, source)
     if document.value is None:
         raise ConfigError(f"{source}: found an empty file, expected {keys}")
+    if kind is Config:
+        _require_new_keys(document)
     problems = Problems(document)
     shape = Conversion(problems, {CloudSettings: table() if whole else Tolerant(table())})
     value = shape.convert(_schema(cast(Hashable, kind)), document.value, ())
@@ -112,6 +114,17 @@ def _converted(
     if sentences or not isinstance(value, kind):
         raise ConfigError(*sentences)
     return value
+
+
+def _require_new_keys(document: yaml_document.YamlDocument) -> None:
+    """ConfigError if the file has old keys. Their values are unread, so the checks must not run."""
+    found_keys = tuple(renamed_keys.find(document.value))
+    if found_keys:
+        raise ConfigError(*(
+            f"{document.source}:{document.line(key.path)}: "
+            + renamed_keys.sentence(document.locate(key.path), key.new)
+            for key in found_keys
+        ))  # fmt: skip
 
 
 def dump(config: Config) -> str:

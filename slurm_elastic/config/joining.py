@@ -121,9 +121,9 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when two clusters have their head on one host."""
     firewall: Firewall | None = None
     """Change it when the head's ports can be reached from networks that you do not trust."""
-    ports: tuple[Port, ...] = (6817,)
+    head_ports: tuple[Port, ...] = (6817,)
     """Change it when slurmctld listens elsewhere, or machines need NFS or more of the head."""
-    trusted: tuple[str, ...] = ()
+    trusted_networks: tuple[str, ...] = ()
     """Change it when the firewall is on: the site's own nodes and login nodes are named here."""
 
     @property

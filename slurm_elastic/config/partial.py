@@ -81,7 +81,7 @@ class Draft:
     @property
     def who(self) -> Who:
         """The cluster's allow list and times. Empty if they are broken."""
-        return self.section("who", Who, Who()) or Who()
+        return self.section("allow", Who, Who()) or Who()
 
     @cached_property
     def clouds(self) -> dict[int, CloudSettings]:

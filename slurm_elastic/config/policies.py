@@ -35,20 +35,20 @@ class Policies(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when idle machines should end by another rule than `suspend_time`, such as at the
     end of a paid hour.
     """
-    order: IdleOrder | None = None
+    machine_order: IdleOrder | None = None
     """Change it when jobs should fill machines so that others become idle sooner."""
-    lease: Billed | None = None
+    billing_increment: Billed | None = None
     """Change it when the cloud bills by the hour or the minute instead of the second."""
-    boot: Billed | None = None
+    expected_boot_time: Billed | None = None
     """Change it when machines need longer or shorter to become nodes than two minutes, so that
     predictions fit.
     """
-    windows: tuple[str, ...] = ()
+    start_windows: tuple[str, ...] = ()
     """Change it when machines should start only at some times, such as when power is cheap."""
 
 
 class PoolPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    min_idle: Annotated[int, Meta(ge=0)] = 0
+    min_idle_machines: Annotated[int, Meta(ge=0)] = 0
     """Change it when jobs must start at once, and a machine kept for them is worth its price."""
 
 
@@ -57,7 +57,7 @@ class CloudPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    look: Look = 15.0
+    poll_interval: Look = 15.0
     """Change it when leases are so short that a look every 15 s would miss their ends, or the
     queue is so long that looks cost too much.
     """

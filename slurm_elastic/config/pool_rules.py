@@ -50,23 +50,23 @@ def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolR
     sections: tuple[Policies, ...] = (pool.policies, cloud.policies, site)
     growth = next((s.growth for s in sections if s.growth is not None), None)
     release = next((s.release for s in sections if s.release is not None), None)
-    windows = next((s.windows for s in sections if s.windows), ())
-    order: IdleOrder | None = next((s.order for s in sections if s.order is not None), None)
+    windows = next((s.start_windows for s in sections if s.start_windows), ())
+    order: IdleOrder | None = next((s.machine_order for s in sections if s.machine_order is not None), None)
     return PoolRules(
         growth=Slurm() if growth is None else growth_of(growth),
         release=None if release is None else parse_release(release),
         order=order,
-        lease=round(_first((s.lease for s in sections), 1)),
-        boot=round(_first((s.boot for s in sections), BOOT)),
+        lease=round(_first((s.billing_increment for s in sections), 1)),
+        boot=round(_first((s.expected_boot_time for s in sections), BOOT)),
         windows=tuple(parse_window(text) for text in windows),
-        min_idle=pool.policies.min_idle,
+        min_idle=pool.policies.min_idle_machines,
         public=cloud.location is Location.PUBLIC,
     )
 
 
 def inert(config: Config) -> bool:
     """Whether all sections are empty: then Slurm decides alone, and the daemon need not look."""
-    empty = (Policies(), PoolPolicies(), CloudPolicies(), SitePolicies(look=config.policies.look))
+    empty = (Policies(), PoolPolicies(), CloudPolicies(), SitePolicies(poll_interval=config.policies.poll_interval))
     sections: tuple[Policies, ...] = (
         config.policies,
         *(cloud.policies for cloud in config.clouds),
@@ -82,7 +82,7 @@ def bounds_of(budget: Budget) -> Bounds:
 
 def lease_of(config: Config, cloud: CloudSettings) -> int:
     """The unit (s) in which the cloud bills."""
-    return round(_first((cloud.policies.lease, config.policies.lease), 1))
+    return round(_first((cloud.policies.billing_increment, config.policies.billing_increment), 1))
 
 
 def fail_safe(config: Config, cloud: CloudSettings) -> float:

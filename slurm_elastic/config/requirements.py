@@ -43,7 +43,7 @@ class KnownType(Struct, frozen=True, kw_only=True):
 
 
 class Requirements(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each key narrows the choice to types that fit the nodes. The ``most`` cheapest are taken."""
+    """Each key narrows the choice to types that fit the nodes. The ``max_types`` cheapest are taken."""
 
     cpus: RangeText | None = None
     """Change it when types with more CPUs than the nodes have would be a waste, or are welcome."""
@@ -57,7 +57,7 @@ class Requirements(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Change it when old generations are slow for their price."""
     exclude: tuple[str, ...] = ()
     """Change it when some families do not fit, such as burstable ones."""
-    most: Count = 20
+    max_types: Count = 20
     """Change it when more types mean fewer refusals, or fewer are easier to oversee."""
 
 

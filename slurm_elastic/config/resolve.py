@@ -13,7 +13,7 @@ from slurm_elastic.config.pool_rules import BOOT
 
 T = TypeVar("T", bound=Policies)
 
-_DEFAULTS = Policies(growth="slurm", lease=1.0, boot=float(BOOT))
+_DEFAULTS = Policies(growth="slurm", billing_increment=1.0, expected_boot_time=float(BOOT))
 """The values if no section sets any. Without ``release``, Slurm's SuspendTime decides."""
 
 

@@ -33,7 +33,7 @@ class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when a chat or a monitoring system should be notified."""
     command: tuple[str, ...] = ()
     """Change it when a program of your own should be called, such as a pager's."""
-    again: Seconds = 86400.0
+    repeat_interval: Seconds = 86400.0
     """Change it when a reminder each day about the same thing is too much, or too rare."""
 
     @property

@@ -166,9 +166,9 @@ def _ports(draft: Draft) -> None:
 
 
 def _timings(draft: Draft) -> None:
-    _at_least(draft, "cooldown_max", "capacity_cooldown")
-    _at_least(draft, "cooldown_max", "quota_cooldown")
-    _at_least(draft, "heartbeat_stale", "reconcile")
+    _at_least(draft, "max_cooldown", "capacity_cooldown")
+    _at_least(draft, "max_cooldown", "quota_cooldown")
+    _at_least(draft, "daemon_timeout", "reconcile_interval")
     for i, pool, cloud in draft.pools_with_clouds:
         longest = cloud.resume_timeout or draft.timing("resume_timeout")
         if pool.max_age is not None and longest is not None and pool.max_age <= longest:
@@ -194,12 +194,12 @@ def _at_least(draft: Draft, key: str, floor: str) -> None:
 
 def _who_times(draft: Draft) -> None:
     scopes: list[tuple[KeyPath, float | None, float | None]] = []
-    scopes.append((("who", "default_time"), draft.who.default_time, draft.who.max_time))
+    scopes.append((("allow", "default_time"), draft.who.default_time, draft.who.max_time))
     for i, cloud in draft.clouds.items():
-        if cloud.who is not None:
-            rules = effective_who(cloud.who, draft.who)
+        if cloud.allow is not None:
+            rules = effective_who(cloud.allow, draft.who)
             scopes.append(
-                (("clouds", i, "who", "default_time"), rules.default_time, rules.max_time)
+                (("clouds", i, "allow", "default_time"), rules.default_time, rules.max_time)
             )
     for path, default, max_time in scopes:
         if default is not None and max_time is not None and default > max_time:

@@ -83,7 +83,7 @@ def _paths(draft: Draft) -> None:
 def _policies(draft: Draft) -> None:
     forms: dict[str, tuple[Callable[[str], object], str]] = {
         "policy": (checkpoint.parse, "a policy such as first_of(on_notice, daly)"),
-        "at_limit": (checkpoint.parse_at_limit, "a rule such as on_request(times=5)"),
+        "at_time_limit": (checkpoint.parse_at_limit, "a rule such as on_request(times=5)"),
     }
     for key, (parse, expected) in forms.items():
         for path, text in _each(draft, key):
@@ -116,13 +116,13 @@ def _accounts(draft: Draft) -> None:
         return
     amazons = [c.name for c in draft.clouds.values() if c.provider == "aws"]
     notices, prices = settings.notices, settings.prices
-    if notices.cloud is not None and notices.cloud not in amazons:
+    if notices.queue_cloud is not None and notices.queue_cloud not in amazons:
         expected = f"a cloud of provider aws: one of {', '.join(amazons) or '(none)'}"
-        draft.problems.add((SECTION, "notices", "cloud"), shown(notices.cloud), expected)
-    if notices.queue is not None and not notices.queue.startswith(("http://", "https://")):
+        draft.problems.add((SECTION, "notices", "queue_cloud"), shown(notices.queue_cloud), expected)
+    if notices.queue_url is not None and not notices.queue_url.startswith(("http://", "https://")):
         expected = "the URL of an SQS queue"
-        draft.problems.add((SECTION, "notices", "queue"), shown(notices.queue), expected)
-    needs = {("notices", "queue"): notices.queue, ("prices", "source"): prices.source}
+        draft.problems.add((SECTION, "notices", "queue_url"), shown(notices.queue_url), expected)
+    needs = {("notices", "queue_url"): notices.queue_url, ("prices", "source"): prices.source}
     for place, value in needs.items():
         if value not in (None, "none", "file") and not amazons:
             expected = "a cloud of provider aws, whose account is used"

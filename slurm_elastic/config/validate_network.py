@@ -23,19 +23,19 @@ def check_network(draft: Draft) -> None:
     if join is None or join.network is None:
         return
     network = join.network
-    for key in ("routes", "trusted"):
+    for key in ("routes", "trusted_networks"):
         _networks(draft, key, getattr(network, key))
     if network.tunnels:
         _tunnel(draft, join, network)
     elif network.firewall is None:
         expected = "kind: wireguard, firewall: nftables, or no join.network"
         draft.problems.add((*AT, "kind"), "none without a firewall", expected)
-    if network.firewall is not None and not network.trusted:
+    if network.firewall is not None and not network.trusted_networks:
         expected = (
             "the networks of the site's own nodes and login nodes, such as [10.1.0.0/16]: from"
             " elsewhere only live machines reach the head's ports"
         )
-        draft.problems.add((*AT, "trusted"), "none with a firewall", expected)
+        draft.problems.add((*AT, "trusted_networks"), "none with a firewall", expected)
 
 
 def _tunnel(draft: Draft, join: Join, network: Network) -> None:
@@ -107,7 +107,7 @@ def _room(draft: Draft, network: Network, subnet: IPv4Network) -> None:
 
 def _networks(draft: Draft, key: str, values: tuple[str, ...]) -> None:
     for n, text in enumerate(values):
-        if _network(text) is None and not (key == "trusted" and _any_network(text)):
+        if _network(text) is None and not (key == "trusted_networks" and _any_network(text)):
             expected = "a network without host bits, such as 10.1.2.0/24"
             draft.problems.add((*AT, key, n), shown(text), expected)
 

@@ -33,11 +33,11 @@ def _texts(draft: Draft) -> None:
             draft, (*path, "growth"), section.growth, checked_growth if draft.strict else growth_of
         )
         _text(draft, (*path, "release"), section.release, parse_release)
-        for i, window in enumerate(section.windows):
+        for i, window in enumerate(section.start_windows):
             try:
                 parse_window(window)
             except ValueError:
-                draft.problems.add((*path, "windows", i), shown(window), WINDOW_FORM)
+                draft.problems.add((*path, "start_windows", i), shown(window), WINDOW_FORM)
 
 
 def _text(draft: Draft, path: KeyPath, text: str | None, parse: Callable[[str], object]) -> None:
@@ -135,13 +135,13 @@ def _together(draft: Draft) -> None:
             pool_rules.boot,
             pool_rules.min_idle,
         )
-        for reason in (*misfit_reasons, *_late_looks(pool_rules, site.look)):
+        for reason in (*misfit_reasons, *_late_looks(pool_rules, site.poll_interval)):
             actual = f"growth {_name(pool_rules.growth)} with release {_name(pool_rules.release)}"
             draft.problems.add(path, actual, f"policies that go together: {reason}")
         count = len(draft.nodes.get(i, ()))
         if count and pool_rules.min_idle > (pool.max_nodes or count):
             expected = f"at most {pool.max_nodes or count}, the machines that the pool may have"
-            draft.problems.add((*path, "policies", "min_idle"), f"{pool_rules.min_idle}", expected)
+            draft.problems.add((*path, "policies", "min_idle_machines"), f"{pool_rules.min_idle}", expected)
 
 
 def _late_looks(pool_rules: PoolRules, look: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Checks that pools with ``stopped`` can keep stopped machines. Pure."""
+"""Checks that pools with ``max_stopped`` can keep stopped machines. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from slurm_elastic.model.cluster import Market
 
 
 def check_stopped(draft: Draft) -> None:
-    """Check ``stopped`` of all pools."""
+    """Check ``max_stopped`` of all pools."""
     for i, pool, cloud in draft.pools_with_clouds:
-        if pool.stopped and (expected := _expected(pool, cloud, draft.nodes.get(i, ()))):
-            draft.problems.add(("pools", i, "stopped"), describe(pool.stopped), expected)
+        if pool.max_stopped and (expected := _expected(pool, cloud, draft.nodes.get(i, ()))):
+            draft.problems.add(("pools", i, "max_stopped"), describe(pool.max_stopped), expected)
 
 
 def _expected(pool: PoolSettings, cloud: CloudSettings, nodes: Sequence[str]) -> str:
-    """The ``stopped`` that the pool could have instead. Empty if its own is possible."""
+    """The ``max_stopped`` that the pool could have instead. Empty if its own is possible."""
     if not cloud.can_stop:
         return f"0: machines of provider {cloud.provider} cannot be stopped and started"
     if not markets_used(pool, cloud) - {Market.SPOT}:
         return "0: spot machines are not stopped; or a market beside spot in markets"
-    if nodes and pool.stopped > len(nodes):
+    if nodes and pool.max_stopped > len(nodes):
         return f"at most {len(nodes)}, the number of nodes of the pool"
     return ""

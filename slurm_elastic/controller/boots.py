@@ -154,7 +154,7 @@ def _count_failures(
         before,
         len(failed),
         now,
-        limit=timings.boot_failures,
+        limit=timings.max_boot_failures,
         cool_down=timings.boot_cooldown,
         how=taken_out or BootsFailed(),
     )

@@ -202,13 +202,13 @@ class Daemon:
                 self._running_requests[name] = work
 
     def _begin_repairs_if_due(self) -> None:
-        """Start a round of repair for each cloud once per ``timings.reconcile`` seconds. A cloud
+        """Start a round of repair for each cloud once per ``timings.reconcile_interval`` seconds. A cloud
         whose last round still runs is left out, and reported after STUCK_AFTER_S.
         """
         clock = self._site.monotonic()
         if clock < self._next_repair:
             return
-        self._next_repair = clock + self._site.config.timings.reconcile
+        self._next_repair = clock + self._site.config.timings.reconcile_interval
         self.settler.must_recheck = True
         # All clouds share one reading of Slurm's nodes: at a large site a reading takes a second.
         reading = TickReading(self._site)

@@ -295,7 +295,7 @@ def end_far_exclusions(site: Site, exclusions: Iterable[Exclusion]) -> None:
     after the clock was set back, and would exclude offers for as long as it was wrong.
     """
     timings = site.config.timings
-    cool_downs = (timings.cooldown_max, timings.capacity_cooldown, timings.quota_cooldown)
+    cool_downs = (timings.max_cooldown, timings.capacity_cooldown, timings.quota_cooldown)
     longest = max(*cool_downs, timings.boot_cooldown, AUTH_COOLDOWN) + CLOCK_SLACK_S
     latest = site.now() + longest
     if not any(row.until > latest and row.kind in TIMED for row in exclusions):
@@ -314,12 +314,12 @@ def make_cool_down(site: Site, offer: Offer, error: ProviderError) -> Exclusion:
 
 def grow_cool_down(site: Site, key: str, seconds: float, code: str, cause: AnyCause) -> Exclusion:
     """Return the cool-down of ``key``: ``seconds``, doubled with each refusal in a row, at most
-    ``timings.cooldown_max``.
+    ``timings.max_cooldown``.
     """
     now = site.now()
     strikes, longest = (
         strikes_of(site.ledger.exclusions.all(), key, now),
-        site.config.timings.cooldown_max,
+        site.config.timings.max_cooldown,
     )
     return after_refusal(key, strikes, now, seconds, longest, code, cause)
 

@@ -228,7 +228,7 @@ def _decide_next_launch(
             alternatives=decided.offers[1:],
         )
         if request.owners:
-            owner = agreed(decided.jobs, request.owners, site.config.books.tags)
+            owner = agreed(decided.jobs, request.owners, site.config.accounting.tags)
             spec = replace(spec, owner=owner)
         for describe in site.extensions.complete_spec:
             spec = describe(spec)

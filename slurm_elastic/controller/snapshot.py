@@ -80,9 +80,9 @@ def build_terms(site: Site, cloud: str) -> Terms:
         pool_of=site.pool_of,
         resume_timeout=timings.resume_timeout,
         suspend_timeout=config.suspend_timeout(settings),
-        thresholds=Thresholds(grace_s=timings.grace),
+        thresholds=Thresholds(grace_s=timings.orphan_timeout),
         # Not shorter than the period of the rounds: a round must have seen the machine in service.
-        proven_after_s=min(PROOF_AGE_S, max(idle, timings.reconcile)),
+        proven_after_s=min(PROOF_AGE_S, max(idle, timings.reconcile_interval)),
         drain_terms=config.slurm.drain_terms,
         tells_addresses=settings.node_address == "provider",
         looks_names_up=site.looks_names_up,

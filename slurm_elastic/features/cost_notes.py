@@ -1,4 +1,4 @@
-"""Write the cost of each ended job into its AdminComment in slurmdbd (``books.admin_comment``). The
+"""Write the cost of each ended job into its AdminComment in slurmdbd (``accounting.admin_comment``). The
 site's own text in the comment is kept. If slurmdbd refuses, the cost is not noted.
 """
 

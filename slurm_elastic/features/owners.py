@@ -1,4 +1,4 @@
-"""Tags machines with their owners (``books.tags``), if Slurm knows the owners of the jobs."""
+"""Tags machines with their owners (``accounting.tags``), if Slurm knows the owners of the jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 def join(site: Site) -> Extensions | None:
     """Join if the configuration asks for such tags."""
-    return Extensions(find_owners=[partial(owners_of, site)]) if site.config.books.tags else None
+    return Extensions(find_owners=[partial(owners_of, site)]) if site.config.accounting.tags else None
 
 
 def owners_of(site: Site, nodes: Sequence[str], jobs: Jobs) -> Owners:

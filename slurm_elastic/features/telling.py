@@ -90,7 +90,7 @@ class Teller(Part):
         # The ledger records an occasion before it is sent. After a crash in between it is not sent;
         # the other order could send it again and again.
         for key in site.ledger.decisions.claim_messages(
-            [key.key for key in occasions], now, self._notify.again, MAX_PER_HOUR, HOUR_S
+            [key.key for key in occasions], now, self._notify.repeat_interval, MAX_PER_HOUR, HOUR_S
         ):
             self.hand_over(next(o for o in occasions if o.key == key))
 

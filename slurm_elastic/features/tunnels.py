@@ -176,7 +176,7 @@ class TunnelsPart(Part):
             self._applied = None
             self._hub(Apply(peers=peers))
             self._applied = frozenset(peers)
-            self._due = clock + self._site.config.timings.reconcile
+            self._due = clock + self._site.config.timings.reconcile_interval
             # Delete the rows only after the hub has removed the peers. Otherwise a crash in between
             # would leave peers in the hub that the ledger does not know.
             if admitted.over:

@@ -65,7 +65,7 @@ class UsageRecord(Part):
         jobs = site.slurm.jobs(ended=True)
         changed_runs = news(site, before, jobs, now)
         site.ledger.usage.write(changed_runs)
-        if site.config.books.admin_comment:
+        if site.config.accounting.admin_comment:
             note_costs(site, changed_runs, jobs)
 
 

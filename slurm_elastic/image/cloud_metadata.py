@@ -33,7 +33,7 @@ clouds:
     {cloud}
 pools:
   - {{name: check, cloud: check, nodes: {node}, cpus: 1, memory: 768, instance_types: [check],
-     stopped: 1}}
+     max_stopped: 1}}
 timings: {{resume_timeout: {boot:.0f}}}
 join:
   head: {head}
@@ -56,7 +56,7 @@ _CLOUDS = {
     "opennebula": """provider: opennebula
     location: on-premises
     endpoint: http://127.0.0.1:2633/RPC2
-    pending_limit: 5
+    pending_timeout: 5
     types: {check: {template: 0, cpus: 1, memory: 768}}""",
 }
 _PLACEHOLDER_HOST_KEY = (

@@ -173,19 +173,19 @@ def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
         "state_dir": f"{root}/state",
         "slurm": {"conf": f"{root}/etc/slurm.conf", "programs_dir": f"{root}/programs"},
         "users": {"socket": f"{root}/door/read.sock"},
-        "who": {"groups": list(spec.groups), "max_time": "1h", "default_time": "10m"},
+        "allow": {"groups": list(spec.groups), "max_time": "1h", "default_time": "10m"},
         "limits": {"dollars_per_hour": 2.0},
         "timings": {
             "suspend_time": spec.suspend_time,
             "resume_timeout": spec.resume_timeout,
             "suspend_timeout": spec.suspend_timeout,
-            "reconcile": 2.0,
+            "reconcile_interval": 2.0,
             "capacity_cooldown": 20.0,
             "quota_cooldown": 60.0,
-            "cooldown_max": 120.0,
-            "grace": 20.0,
+            "max_cooldown": 120.0,
+            "orphan_timeout": 20.0,
         },
-        "checkpoint": {"expected": 10.0, "notices": {"every": 1.0}},
+        "checkpoint": {"expected_duration": 10.0, "notices": {"poll_interval": 1.0}},
         "clouds": [_onprem(root), _aws()],
         "pools": _pools(spec),
     }
@@ -267,7 +267,7 @@ def elastic(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
                 cloud.setdefault("user_data", f"{spec.dir}/etc/machine-part")
         if cloud["provider"] == "opennebula":
             cloud.setdefault("endpoint", f"http://127.0.0.1:{ports.one}/RPC2")
-            cloud["auth"] = f"{spec.dir}/one/one_auth"
+            cloud["auth_file"] = f"{spec.dir}/one/one_auth"
     port = ports.nodes + spec.static_nodes
     for pool in config["pools"]:
         pool.setdefault("slurmd_port", port)

@@ -88,7 +88,7 @@ def _max_time_lines(site: SiteFacts, answers: Answers) -> Iterator[str]:
     if site.max_time is None and site.default_time is None:
         yield "# Jobs without a time limit do not start in a cloud until this has a"
         yield "# default_time, such as default_time: 4h."
-    yield f"who: {{max_time: {format_duration(answers.max_time)}}}    # for jobs in the clouds"
+    yield f"allow: {{max_time: {format_duration(answers.max_time)}}}    # for jobs in the clouds"
 
 
 def _cap_lines(answers: Answers) -> Iterator[str]:
@@ -145,9 +145,9 @@ def _access_lines(answers: Answers, everywhere: Who) -> Iterator[str]:
     ) and lists_by_key:
         return
     if lists_by_key:
-        yield f"    who: {flow(lists_by_key)}"
+        yield f"    allow: {flow(lists_by_key)}"
     else:
-        yield "    # who: {accounts: [physics]}    # or groups: it stays shut while nobody is named"
+        yield "    # allow: {accounts: [physics]}    # or groups: it stays shut while nobody is named"
 
 
 _COMMENTS = {

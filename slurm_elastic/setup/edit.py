@@ -5,7 +5,7 @@ as it is. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import yaml
 
@@ -55,6 +55,45 @@ def append(text: str, section: str, lines: Sequence[str]) -> str:
     end = comments.end() if comments else end
     shift = " " * entries.start_mark.column
     return text[:end] + "".join(f"\n{shift}{line[2:]}" for line in lines) + text[end:]
+
+
+def rename_keys(text: str, new_names: Mapping[KeyPath, str]) -> str:
+    """Return ``text`` with the keys at these paths under their new names.
+
+    ValueError, with the old name, if an anchor puts one key at places that need different names, or
+    if the key is not spelled in the text as it reads.
+    """
+    spellings: dict[tuple[int, int], str] = {}
+    for path, key in _keys(yaml.compose(text, Loader=yaml.SafeLoader), ()):
+        start, end = key.start_mark.index, key.end_mark.index
+        new_name = new_names.get(path, key.value)
+        old_spelling = text[start:end]
+        if new_name != key.value and old_spelling.count(key.value) != 1:
+            raise ValueError(key.value)
+        spelling = old_spelling.replace(key.value, new_name)
+        if spellings.setdefault((start, end), spelling) != spelling:
+            raise ValueError(key.value)
+    # From the end, so that the positions of the keys above stay true.
+    for (start, end), spelling in sorted(spellings.items(), reverse=True):
+        text = text[:start] + spelling + text[end:]
+    return text
+
+
+def _keys(node: yaml.Node | None, path: KeyPath) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
+    """All keys with their paths. The keys of a merged mapping (``<<``) are at the merging place."""
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            yield from _keys(item, (*path, number))
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        if key.tag == "tag:yaml.org,2002:merge":
+            merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for mapping in merged:
+                yield from _keys(mapping, path)
+            continue
+        yield (*path, key.value), key
+        yield from _keys(value, (*path, key.value))
 
 
 def _node_at(text: str, path: Sequence[str | int]) -> yaml.Node | None:

@@ -30,10 +30,10 @@ def earlier(config: Config, clouds_found: Iterable[Found] = ()) -> Earlier:
     host reaches; they show whether machines of a configured cloud join by themselves.
     """
     public = [cloud for cloud in config.clouds if cloud.location is Location.PUBLIC]
-    access = config.who_of(public[0]) if public else config.who
+    access = config.who_of(public[0]) if public else config.allow
     answers = Answers(
         accounts=access.accounts, groups=access.groups, cap=config.limits.dollars_per_hour,
-        max_time=config.who.max_time, head=config.join.head or "",
+        max_time=config.allow.max_time, head=config.join.head or "",
         checkpoints=config.checkpoint.directory or "",
     )  # fmt: skip
     names = frozenset({*(c.name for c in config.clouds), *(p.name for p in config.pools)})
@@ -60,7 +60,7 @@ class ConfigMerge:
         ]
         self._edits = tuple(_edits(config, already.answers, answers))
         self._clouds = [
-            line for cloud in new_clouds for line in cloud_lines(cloud, answers, config.who)
+            line for cloud in new_clouds for line in cloud_lines(cloud, answers, config.allow)
         ]
         self._pools = [line for cloud in new_clouds for line in pool_lines(cloud, site, answers)]
         # ``config`` is made from changed values and ``text`` by edits of the text. Only if both
@@ -116,7 +116,7 @@ def _edits(config: Config, before: Answers, answers: Answers) -> Iterator[Edit]:
             )
     if answers.max_time != before.max_time:
         time = None if answers.max_time is None else str(format_duration(answers.max_time))
-        yield ("who", "max_time"), time
+        yield ("allow", "max_time"), time
     if answers.cap != before.cap:
         yield ("limits", "dollars_per_hour"), None if answers.cap is None else dollars(answers.cap)
     if answers.head != before.head:
@@ -132,13 +132,13 @@ def _access_paths(config: Config, names: Sequence[str]) -> Iterator[KeyPath]:
     clouds, because an empty list would open them to all users.
     """
     public = [i for i, c in enumerate(config.clouds) if c.location is Location.PUBLIC]
-    everywhere = config.who.anybody
+    everywhere = config.allow.anybody
     if everywhere and len(public) == len(config.clouds):
-        yield ("who",)
+        yield ("allow",)
     elif everywhere and public and not names:
-        raise ConfigError("the list in who also applies to your own clouds: edit it by hand")
+        raise ConfigError("the list in allow also applies to your own clouds: edit it by hand")
     else:
-        yield from (("clouds", i, "who") for i in public)
+        yield from (("clouds", i, "allow") for i in public)
 
 
 def _set(values: Any, path: KeyPath, value: object) -> None:  # noqa: ANN401 - of YAML

@@ -84,11 +84,11 @@ def type_requirements(cloud: Found, size: Size) -> dict[str, object]:
     ranges: tuple[dict[str, object], ...] = ({"cpus": f"{cpus}..{2 * cpus}"}, {})
     archs: tuple[dict[str, object], ...] = ({"arch": "x86_64"}, {})
     for narrowed, range_, arch in product(({**cloud.narrowed}, {}), ranges, archs):
-        requirements = {**range_, **arch, **narrowed, "most": 20}
+        requirements = {**range_, **arch, **narrowed, "max_types": 20}
         typed_requirements = convert(requirements, Requirements)
         if any(_holds_node(type_, cloud, size, typed_requirements) for type_ in cloud.types):
             return requirements
-    return {"most": 20}
+    return {"max_types": 20}
 
 
 _NO_REQUIREMENTS = Requirements()

@@ -82,7 +82,7 @@ def bought_as(config: Config, base: Scenario) -> Scenario:
         cloud_limits=limits_of(config),
         boot_caps=boot_caps_of(config, base.pools),
         ranking=config.ranking,
-        cool_downs=CoolDownTimes(capacity=timings.capacity_cooldown, longest=timings.cooldown_max),
+        cool_downs=CoolDownTimes(capacity=timings.capacity_cooldown, longest=timings.max_cooldown),
     )
 
 

@@ -34,8 +34,8 @@ BOOT_S = 5.0
 FOR_EVER_S = 1e6
 """Seconds. Emulators have their own clock, so the bench itself ends the hiding of machines."""
 TIMINGS = Timings(
-    suspend_time=20, suspend_timeout=10, resume_timeout=900, reconcile=10, grace=20,
-    capacity_cooldown=30, quota_cooldown=60, cooldown_max=60,
+    suspend_time=20, suspend_timeout=10, resume_timeout=900, reconcile_interval=10, orphan_timeout=20,
+    capacity_cooldown=30, quota_cooldown=60, max_cooldown=60,
 )  # fmt: skip
 
 
@@ -329,9 +329,9 @@ def _config(bed: BenchBed, directory: Path, nodes: Sequence[str]) -> Config:
                 name=pool.name, cloud=pool.cloud, nodes=compress(nodes), cpus=pool.cpus,
                 memory=pool.real_memory + 300, real_memory=pool.real_memory,
                 instance_types=pool.instance_types, markets=pool.markets,
-                stopped=pool.stopped, stopped_price=pool.stopped_price, image=pool.image,
+                max_stopped=pool.stopped, stopped_price=pool.stopped_price, image=pool.image,
                 max_age=pool.max_age,
             ),
         ),
-        state_dir=str(directory), who=Who(accounts=("physics",)), timings=TIMINGS,
+        state_dir=str(directory), allow=Who(accounts=("physics",)), timings=TIMINGS,
     )  # fmt: skip

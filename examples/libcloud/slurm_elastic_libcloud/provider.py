@@ -41,7 +41,7 @@ class LibcloudProvider:
     def __init__(self, settings, cluster, config, driver, clock=time.monotonic):
         self.name, self._settings, self._cluster = settings.name, settings, cluster
         self._driver, self._lock, self._nodes = driver, threading.Lock(), {}
-        driver.connection.timeout = settings.timeout
+        driver.connection.timeout = settings.api_timeout
         self._whose = ownership_of(settings, cluster, config)
         self._calls = OneByOne(self.name, settings.listing_lag, clock)
 

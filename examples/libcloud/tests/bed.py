@@ -141,7 +141,7 @@ class DummyBed:
     def settings(self, timeout: float = 6.0) -> LibcloudCloud:
         return LibcloudCloud(
             name="dummy", location=Location.PUBLIC, driver="dummy", credentials="none", image="1",
-            types={"Big": InstanceType(cpus=2, memory=4096, price=0.2)}, timeout=timeout,
+            types={"Big": InstanceType(cpus=2, memory=4096, price=0.2)}, api_timeout=timeout,
         )  # fmt: skip
 
     def open(self, uuid: str = UUID, timeout: float = 60.0) -> LibcloudProvider:

@@ -30,7 +30,7 @@ def table(network: Network, peers: Sequence[TunnelPeer], slurm: Sequence[str]) -
         _set("enrolling", "ipv4_addr", (p.address for p in peers if not p.live)),
     ]
     for name, version in (("trusted", 4), ("trusted6", 6)):
-        trusted = [text for text in network.trusted if ip_network(text).version == version]
+        trusted = [text for text in network.trusted_networks if ip_network(text).version == version]
         lines.append(_set(name, f"ipv{version}_addr", trusted, interval=True))
     lines.append(_set("routes", "ipv4_addr", network.routes, interval=True))
     input_rules = [*(_into_head(network, slurm) if network.tunnels else ()), *_closed(network)]
@@ -50,7 +50,7 @@ def _into_head(network: Network, slurm: Sequence[str]) -> Iterable[str]:
     # Before the accept rules, because the enrolment port may lie in srun's port range. It also
     # stops users of the head and jobs.
     yield f"ip daddr {head_address(network.subnet)} tcp dport {ENROL_PORT} drop"
-    for ports in dict.fromkeys([*slurm, *map(str, network.ports)]):
+    for ports in dict.fromkeys([*slurm, *map(str, network.head_ports)]):
         yield f"{tunnel} ip saddr @live tcp dport {ports} accept"
     yield f"{tunnel} ip saddr @live ct state established,related accept"
     yield f"{tunnel} ip saddr @live meta l4proto icmp accept"
@@ -63,7 +63,7 @@ def _closed(network: Network) -> Iterable[str]:
     """
     if network.firewall is None:
         return
-    ports = f"tcp dport {{ {', '.join(map(str, network.ports))} }}"
+    ports = f"tcp dport {{ {', '.join(map(str, network.head_ports))} }}"
     yield 'iifname "lo" accept'
     yield f"{ports} ip saddr @live accept"
     yield f"{ports} ip saddr @trusted accept"

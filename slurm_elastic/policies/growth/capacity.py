@@ -261,7 +261,7 @@ class OwnGrowth(Policy, frozen=True, tag="own"):
 
     Its fields are the parameters in the text (``weekend(most=4)``): numbers and texts, each with a
     default. ``period``: seconds between two looks in the simulator (None: when a job arrives or
-    ends); the daemon looks every ``policies.look`` seconds. ``once``: a pending job counts for one
+    ends); the daemon looks every ``policies.poll_interval`` seconds. ``once``: a pending job counts for one
     growth only and then leaves ``Demand.fresh``.
 
     Both methods must be pure and quick: no clock but ``demand.now`` (Unix s), no file, no random
@@ -341,7 +341,7 @@ def misfits(
     if isinstance(release, Idle) and isinstance(growth, Slurm) and release.seconds < 1 and boot:
         reasons.append("idle(0) releases machines before the job that they were booted for")
     if isinstance(release, Flagged) and min_idle:
-        reasons.append("flagged release lets go of machines that min_idle would start again")
+        reasons.append("flagged release lets go of machines that min_idle_machines would start again")
     return reasons
 
 

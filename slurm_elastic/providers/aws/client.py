@@ -60,7 +60,7 @@ class AwsApi:
 
     def __init__(self, settings: AwsCloud, pace: RateLimits | None) -> None:
         self.pace = pace
-        self.max_wait_s = settings.timeout * _TURN_FRACTION
+        self.max_wait_s = settings.api_timeout * _TURN_FRACTION
         self._settings = settings
         self._sleep = time.sleep if pace is None else pace.sleep
         self._lock = threading.Lock()
@@ -91,7 +91,7 @@ class AwsApi:
                 self._note(operation, machines, error)
                 # A slow answer may mean that the request took effect; only an early refusal is
                 # certain to be a busy cloud.
-                too_late = time.monotonic() - started > self._settings.timeout * _RETRY_FRACTION
+                too_late = time.monotonic() - started > self._settings.api_timeout * _RETRY_FRACTION
                 if retries == _MAX_RETRIES or too_late:
                     raise
                 log.debug("repeated operation=%s error=%s", operation, error)
@@ -142,7 +142,7 @@ class AwsApi:
 
     def _config(self) -> Config:
         """Time-outs that keep a whole call within the cloud's time-out."""
-        timeout = self._settings.timeout
+        timeout = self._settings.api_timeout
         return Config(
             connect_timeout=timeout * _CONNECT_FRACTION,
             read_timeout=timeout * (1 - _CONNECT_FRACTION - _RETRY_FRACTION),
@@ -170,7 +170,7 @@ def open_client(settings: AwsCloud, config: Config) -> EC2Client:
         profile_name=settings.profile, region_name=settings.region, botocore_session=core
     )
     client = session.client("ec2", endpoint_url=settings.endpoint, config=config)
-    bound_boto(client, settings.timeout)
+    bound_boto(client, settings.api_timeout)
     # EC2 reports sixty fields of a machine, and we read eleven. Converting all of them took 0.4 s
     # of processor time for a thousand machines, as much as the rest of a launch. Trimming the model
     # halves the time.
@@ -185,13 +185,13 @@ def other_service(settings: AwsCloud, name: str, region: str) -> Iterator[Any]:
     """
     session: Any = boto3.session.Session(profile_name=settings.profile, region_name=region)
     limits = Config(
-        connect_timeout=settings.timeout / 10,
-        read_timeout=settings.timeout,
+        connect_timeout=settings.api_timeout / 10,
+        read_timeout=settings.api_timeout,
         retries={"total_max_attempts": 2, "mode": "standard"},
     )
     with translated(settings.name):
         client = session.client(name, endpoint_url=settings.endpoint, config=limits)
-        bound_boto(client, settings.timeout * 2)
+        bound_boto(client, settings.api_timeout * 2)
         with contextlib.closing(client):
             yield client
 

@@ -79,7 +79,7 @@ def _complete(cloud: Found, profile: str | None, region: str, endpoint: str | No
     base |= {"profile": profile} if profile else {}
     base |= {"endpoint": endpoint} if endpoint else {}
     settings = AwsCloud(
-        name=cloud.name, location=cloud.location, image="ami-0", timeout=TIMEOUT_S, **base
+        name=cloud.name, location=cloud.location, image="ami-0", api_timeout=TIMEOUT_S, **base
     )
     api = AwsApi(settings, None)
     image = _image(api.send("describe_images", {"Owners": ["self"]}))

@@ -162,7 +162,7 @@ class Snapshots:
         """A client of S3. Its own time-outs and retries are used, because it repeats whole
         parts.
         """
-        seconds = self._settings.timeout
+        seconds = self._settings.api_timeout
         config = Config(
             connect_timeout=seconds, read_timeout=seconds,
             retries={"total_max_attempts": 4, "mode": "standard"},

@@ -1,7 +1,7 @@
 """The provider for EC2. boto3 finds the credentials; the calls are described in the EC2 API
 reference.
 
-A call without an answer ends after the cloud's ``timeout``. An operation that needs several
+A call without an answer ends after the cloud's ``api_timeout``. An operation that needs several
 requests (thousands of machines) may take so long for each of them. A request that may have taken
 effect is only ever repeated with the same client token.
 """

@@ -19,11 +19,11 @@ class HostsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
     """Change it when a host comes or goes."""
     types: Annotated[dict[str, InstanceType], Meta(min_length=1)]
     """Change it when the hosts are of another size."""
-    on_wait: Seconds = 120.0
+    power_on_timeout: Seconds = 120.0
     """Change it when BMCs need longer than two minutes to show that a host is on."""
-    off_wait: Seconds = 180.0
+    power_off_timeout: Seconds = 180.0
     """Change it when hosts need longer than three minutes to shut down cleanly."""
-    claims: str | None = None
+    claims_file: str | None = None
     """Change it when the file should outlive the state directory, or be on a disk that a second
     head has, too.
     """

@@ -1,7 +1,7 @@
 """Hosts of the site as machines, which are switched on and off. A node is the host of the same
 name.
 
-A host is ours if it was off and free when we claimed it (``claims``). A host switched on by other
+A host is ours if it was off and free when we claimed it (``claims_file``). A host switched on by other
 people is never switched off. A host that we saw on, and later off, is free again.
 """
 
@@ -186,14 +186,14 @@ class SwitchedHosts:
     def _update_state(self, host: str, claim: Claim, *, on: bool) -> InstanceState:
         """The state of our host, and the orders that follow from it."""
         now = self._clock()
-        boot_overdue = now - float(claim.marks[MADE]) >= self._settings.on_wait
+        boot_overdue = now - float(claim.marks[MADE]) >= self._settings.power_on_timeout
         with suppress(ProviderError):  # the next listing tries the same again
-            # Before ``on_wait`` has passed, an order to come on may still be under way. So a host
+            # Before ``power_on_timeout`` has passed, an order to come on may still be under way. So a host
             # is released only later, unless we have seen it on.
             if not on and (claim.seen or (boot_overdue and claim.ending)):
                 self._claims.release(host, claim)
                 return InstanceState.TERMINATED
-            shutdown_overdue = claim.ending and now - claim.ending >= self._settings.off_wait
+            shutdown_overdue = claim.ending and now - claim.ending >= self._settings.power_off_timeout
             # The change proves that the claim is still the same. Without it we could switch off a
             # host that now belongs to another launch.
             if on and shutdown_overdue and self._claims.change(host, claim, claim):

@@ -27,7 +27,7 @@ def check_listing_lag(draft: Draft, i: int, cloud: ListedLate) -> None:
 
     A value up to the default is always accepted, as every site that sets nothing gets the default.
     """
-    lag, round_ = cloud.listing_lag, draft.timing("reconcile")
+    lag, round_ = cloud.listing_lag, draft.timing("reconcile_interval")
     resume_timeout = cloud.resume_timeout or draft.timing("resume_timeout")
     if lag is None or round_ is None or resume_timeout is None:
         return
@@ -36,7 +36,7 @@ def check_listing_lag(draft: Draft, i: int, cloud: ListedLate) -> None:
         return
     if given_up_s - round_ > default:
         bound = (
-            f"less than {format_duration(round(given_up_s - round_, 2))}, timings.reconcile before"
+            f"less than {format_duration(round(given_up_s - round_, 2))}, timings.reconcile_interval before"
         )
     else:
         bound = f"at most {format_duration(round(default, 2))}, so that an order is repeated before"

@@ -20,7 +20,7 @@ class Engines(Hosts[DockerClient]):
     """All calls to a cloud's hosts go through this class. Thread-safe."""
 
     def __init__(self, settings: DockerCloud) -> None:
-        super().__init__(settings.name, tuple(settings.hosts), settings.timeout)
+        super().__init__(settings.name, tuple(settings.hosts), settings.api_timeout)
         self._settings = settings
         # Providers are never closed, so the connections are closed with the last reference.
         # The callback refers to the dictionary and not to ``self``, which it would keep alive.

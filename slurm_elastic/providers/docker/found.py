@@ -36,7 +36,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
     hosts = {HERE: DockerHost(url=f"unix://{SOCKET}")}
     engines = Engines(DockerCloud(
         name=cloud.name, location=cloud.location, hosts=hosts, image="?", network="?", types={},
-        timeout=TIMEOUT_S,
+        api_timeout=TIMEOUT_S,
     ))  # fmt: skip
     try:
         with engines.limited():

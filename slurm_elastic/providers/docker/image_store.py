@@ -63,7 +63,7 @@ class EngineImages:
     def upload(self, file: ImageFile, place: str, say: Callable[[str], None]) -> CloudImage:
         """Import the file. An engine that does not get the whole file creates no image."""
         say(f"{file.size >> 20} MiB are imported as {file.name}")
-        limit = time.monotonic() + upload_limit(file.size, self._settings.timeout)
+        limit = time.monotonic() + upload_limit(file.size, self._settings.api_timeout)
         with until(limit):
             output = self._engines.call(place, lambda client: self._import(client, file))
             if error_text := _error_in(output):

@@ -327,8 +327,8 @@ class FakeProvider:
         """
         self.calls.append(FakeCall(name, size))
         if self.latency:
-            self._sleep(min(self.latency, self._settings.timeout))
-        if self.latency > self._settings.timeout:
+            self._sleep(min(self.latency, self._settings.api_timeout))
+        if self.latency > self._settings.api_timeout:
             raise TransientError(self.name, "TimedOut", "the cloud did not answer in time")
         with self.account.lock:
             for index, (call, error) in enumerate(self._faults):

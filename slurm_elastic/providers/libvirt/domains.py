@@ -81,7 +81,7 @@ def image(connection: Any, settings: LibvirtCloud) -> tuple[Any, str, str, int]:
     """The storage pool, its directory, and the format and size (bytes) of the image in it.
     ProviderError if the image is not uploaded completely.
     """
-    pool = connection.storagePoolLookupByName(settings.storage)
+    pool = connection.storagePoolLookupByName(settings.storage_pool)
     volume = pool.storageVolLookupByName(settings.image)
     if lookup(pool.storageVolLookupByName, settings.image + UNFINISHED):
         text = f"{settings.image} is being uploaded, or an upload of it was broken off"

@@ -34,7 +34,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
     )  # fmt: skip
     hosts = LibvirtHosts(LibvirtCloud(
         name=cloud.name, location=cloud.location, hosts={HERE: LibvirtHost(uri=URI)}, image="?",
-        types={}, timeout=TIMEOUT_S,
+        types={}, api_timeout=TIMEOUT_S,
     ))  # fmt: skip
     try:
         with hosts.limited():
@@ -56,7 +56,7 @@ def _complete(cloud: Found, connection: Any) -> Found:  # noqa: ANN401
     storage, image = images[0]
     capabilities = connection.getCapabilities()
     keys: dict[str, object] = {
-        "hosts": {HERE: {"uri": URI}}, "image": image, "storage": storage, "network": networks[0],
+        "hosts": {HERE: {"uri": URI}}, "image": image, "storage_pool": storage, "network": networks[0],
     }  # fmt: skip
     kind = next(
         (v for v in Virtualization if f"<domain type='{v}'" in capabilities), Virtualization.KVM

@@ -68,14 +68,14 @@ class LibvirtHosts(AsideHosts[Any]):
     def __init__(self, settings: LibvirtCloud) -> None:
         names = tuple(settings.hosts)
         # Four more than launches use, so that a listing can run beside a launch.
-        super().__init__(settings.name, names, settings.timeout, settings.threads + 4)
+        super().__init__(settings.name, names, settings.api_timeout, settings.threads + 4)
         self._settings = settings
         self.failure = bindings().libvirtError
 
     def _opened(self, host: str) -> Any:  # noqa: ANN401
         connection = bindings().open(self._settings.hosts[host].uri)
         with suppress(self.failure):  # the test driver in our process has no keepalive
-            connection.setKeepAlive(max(1, int(self._settings.timeout / 4)), 3)
+            connection.setKeepAlive(max(1, int(self._settings.api_timeout / 4)), 3)
         return connection
 
     def _meaning(self, error: Any) -> Meaning:  # noqa: ANN401

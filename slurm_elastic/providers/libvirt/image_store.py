@@ -72,7 +72,7 @@ class VolumeImages:
 
     def steps(self, file: ImageFile) -> Sequence[str]:
         """The three steps of an upload."""
-        name, storage = volume_name(file), self._settings.storage
+        name, storage = volume_name(file), self._settings.storage_pool
         return (
             f"send {file.size >> 20} MiB as volume {name} of storage pool {storage}",
             "read it back and compare it with the file",
@@ -86,7 +86,7 @@ class VolumeImages:
         try:
             say(f"{file.size >> 20} MiB are sent as {name}")
             # Twice the time, because the file is sent and then read back.
-            limit = time.monotonic() + 2 * upload_limit(file.size, self._settings.timeout)
+            limit = time.monotonic() + 2 * upload_limit(file.size, self._settings.api_timeout)
             with until(limit):
                 self._call(place, partial(_fill, self._settings, file, self._label(file), say))
         except BaseException:
@@ -132,7 +132,7 @@ def volume_name(file: ImageFile) -> str:
 
 def _begin(settings: LibvirtCloud, name: str, connection: Any) -> None:  # noqa: ANN401
     """Create the mark. ProviderError if the mark or a volume of this name exists already."""
-    pool = connection.storagePoolLookupByName(settings.storage)
+    pool = connection.storagePoolLookupByName(settings.storage_pool)
     if lookup(pool.storageVolLookupByName, name + UNFINISHED):
         text = f"an upload of {name} was broken off, or is under way; --again removes it"
         raise ProviderError(settings.name, "UnfinishedImage", text)
@@ -149,7 +149,7 @@ def _fill(
     say: Say,
     connection: Any,  # noqa: ANN401
 ) -> None:
-    pool, name = connection.storagePoolLookupByName(settings.storage), volume_name(file)
+    pool, name = connection.storagePoolLookupByName(settings.storage_pool), volume_name(file)
     # As raw: for qcow2 libvirt would create a header of its own. The real form is recognised by its
     # content.
     target = new_volume(pool, name, file.size, "raw")
@@ -190,7 +190,7 @@ def _read(connection: Any, target: Any, size: int) -> Iterator[bytes]:  # noqa: 
 
 
 def _finish(settings: LibvirtCloud, name: str, connection: Any) -> None:  # noqa: ANN401
-    pool = connection.storagePoolLookupByName(settings.storage)
+    pool = connection.storagePoolLookupByName(settings.storage_pool)
     if mark := lookup(pool.storageVolLookupByName, name + UNFINISHED):
         mark.delete()
 
@@ -199,7 +199,7 @@ def _delete_unfinished(settings: LibvirtCloud, name: str, connection: Any) -> No
     """Delete an unfinished image, its mark last. An image without the mark is kept, because it may
     be in use.
     """
-    pool = connection.storagePoolLookupByName(settings.storage)
+    pool = connection.storagePoolLookupByName(settings.storage_pool)
     if not lookup(pool.storageVolLookupByName, name + UNFINISHED):
         return
     for volume_name in (name + LABEL, name, name + UNFINISHED):
@@ -208,7 +208,7 @@ def _delete_unfinished(settings: LibvirtCloud, name: str, connection: Any) -> No
 
 
 def _listed(settings: LibvirtCloud, host: str, connection: Any) -> list[CloudImage]:  # noqa: ANN401
-    pool = connection.storagePoolLookupByName(settings.storage)
+    pool = connection.storagePoolLookupByName(settings.storage_pool)
     volume_by_name = {volume.name(): volume for volume in pool.listAllVolumes()}
     marked_names = {name.removesuffix(end) for name in volume_by_name for end in (LABEL, UNFINISHED)
              if name.endswith(end)}  # fmt: skip

@@ -86,11 +86,11 @@ def volumes(name: str) -> tuple[str, str]:
 
 def template(settings: LibvirtCloud) -> str:
     """The domain XML to start from. ConfigError if the site's own cannot be used."""
-    if settings.domain is None:
+    if settings.domain_file is None:
         return _DOMAIN.format(network=settings.network)
-    where = f"domain of cloud {settings.name!r}: {settings.domain}"
+    where = f"domain of cloud {settings.name!r}: {settings.domain_file}"
     try:
-        text = read_part(settings.domain, f"domain of cloud {settings.name!r}")
+        text = read_part(settings.domain_file, f"domain of cloud {settings.name!r}")
         root = Xml.fromstring(text)  # noqa: S314 - the site's own
     except Xml.ParseError as error:
         raise ConfigError(f"{where} cannot be used: {error}") from error
@@ -157,7 +157,7 @@ class DomainPlan(Struct, frozen=True, kw_only=True):
         for tag, value in values.items():
             Xml.SubElement(root, tag).text = value
         tags = marks_of(self.spec, self.node, self.cluster, self.settings.name, now)
-        Xml.SubElement(root, "metadata").append(_marked(tags | {STORAGE: self.settings.storage}))
+        Xml.SubElement(root, "metadata").append(_marked(tags | {STORAGE: self.settings.storage_pool}))
         for volume, kind, place in zip(volumes(self.name), ("qcow2", "raw"), "ab", strict=True):
             disk = Xml.SubElement(root.findall("devices")[0], "disk", type="file", device="disk")
             Xml.SubElement(disk, "driver", name="qemu", type=kind)

@@ -33,9 +33,9 @@ def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Fi
     kind, advice = settings.virtualization, "look at /dev/kvm there, and at the BIOS"
     yield look("virtualization", partial(_kind, kind), f"domains of type {kind}", advice)
     advice = "copy it into the storage pool's directory, then virsh pool-refresh"
-    image, storage = settings.image, settings.storage
+    image, storage = settings.image, settings.storage_pool
     yield look(f"image {image} of {storage}", partial(_image, settings), "there", advice)
-    if settings.domain is None:
+    if settings.domain_file is None:
         advice = "virsh net-define, net-autostart, net-start, on that host"
         network = settings.network
         yield look(f"network {network}", partial(_network, network), "there, and active", advice)

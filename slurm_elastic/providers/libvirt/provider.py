@@ -47,7 +47,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         self._text = machine.template(settings)
         site = read_user_data(settings.user_data, settings.name)
         self._parts = tuple(filter(None, (joining, site)))
-        self._recipe = (settings.image, settings.storage, self._text, self._parts)
+        self._recipe = (settings.image, settings.storage_pool, self._text, self._parts)
         self._marks: dict[str, Mapping[tuple[str, bool], Marks]] = {}
         self._changed: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -125,7 +125,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         except TransientError:
             raise
         except ProviderError:
-            place = (plan.id, plan.name, self._settings.storage)
+            place = (plan.id, plan.name, self._settings.storage_pool)
             self._calls.call(host, lambda connection: domains.remove(connection, *place))
             raise
 

@@ -59,11 +59,11 @@ class LibvirtCloud(
     """Change it when nodes should start from another volume."""
     types: Annotated[dict[str, LibvirtType], Meta(min_length=1)]
     """Change it when machines need other sizes."""
-    storage: str = "default"
+    storage_pool: str = "default"
     """Change it when images are in another storage pool of libvirt."""
     network: str = "default"
     """Change it when machines should be in another network of libvirt, such as a bridge."""
-    domain: str | None = None
+    domain_file: str | None = None
     """Change it when machines need other devices (GPUs), firmware or CPU than usual."""
     virtualization: Virtualization = Virtualization.KVM
     """Change it when the hosts have no KVM."""
@@ -91,12 +91,12 @@ def check(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
         if unproven := _unproven(uri):
             expected = f"a host that proves who it is, without {unproven}"
             draft.problems.add(("clouds", i, "hosts", name, "uri"), shown(uri), expected)
-    for key in ("image", "storage", "network"):
+    for key in ("image", "storage_pool", "network"):
         if not _WORD.fullmatch(word := getattr(cloud, key)):
             expected = "a name, without blanks, quotes or /"
             draft.problems.add(("clouds", i, key), shown(word), expected)
     for name, kind in cloud.types.items():
-        if kind.gres and cloud.domain is None:
+        if kind.gres and cloud.domain_file is None:
             expected = "no gres, or a domain that has the devices"
             draft.problems.add(("clouds", i, "types", name, "gres"), ", ".join(kind.gres), expected)
 

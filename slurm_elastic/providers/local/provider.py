@@ -153,7 +153,7 @@ class LocalProvider:
 
     def _exchange(self, line: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(self._settings.timeout)
-            budget = ReadBudget(MAX_ANSWER_BYTES, self._settings.timeout)
+            connection.settimeout(self._settings.api_timeout)
+            budget = ReadBudget(MAX_ANSWER_BYTES, self._settings.api_timeout)
             connection.connect(self._settings.socket)
             return exchange(connection, line, budget)

@@ -118,7 +118,7 @@ def open_server(settings: OpenNebulaCloud) -> Any:  # noqa: ANN401 - pyone has n
     context = ssl.create_default_context(cafile=settings.ca_file) if secure else None
     server = OneServer(settings.endpoint, session=session(settings, os.environ))
     # pyone offers no way to pass a transport, so its private attribute is replaced.
-    server._ServerProxy__transport = Transport(settings.timeout, context)
+    server._ServerProxy__transport = Transport(settings.api_timeout, context)
     return server
 
 
@@ -138,10 +138,10 @@ def token_end(user: Any, secret: str) -> float | None:  # noqa: ANN401 - pyone h
 
 
 def session(settings: OpenNebulaCloud, env: Mapping[str, str]) -> str:
-    """``user:password`` from the cloud's ``auth`` file, else ONE_AUTH's, else ~/.one/one_auth.
+    """``user:password`` from the cloud's ``auth_file``, else ONE_AUTH's, else ~/.one/one_auth.
     NoCredentials.
     """
-    named_path = settings.auth or env.get("ONE_AUTH")
+    named_path = settings.auth_file or env.get("ONE_AUTH")
     path = Path(named_path) if named_path else Path.home() / ".one" / "one_auth"
     try:
         flaw = trust.flaw(path, trust.ours(), private=True)

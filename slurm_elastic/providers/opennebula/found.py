@@ -36,8 +36,8 @@ def found(place: SearchPlace) -> Iterator[Found]:
     if not endpoint.startswith(("http://", "https://")):
         yield unusable(cloud, f"correct {where}: it has no URL such as {HERE}")
         return
-    keys: dict[str, Any] = {"endpoint": endpoint, "auth": str(auth.resolve())}
-    settings = OpenNebulaCloud(name=cloud.name, location=cloud.location, timeout=TIMEOUT_S, **keys)
+    keys: dict[str, Any] = {"endpoint": endpoint, "auth_file": str(auth.resolve())}
+    settings = OpenNebulaCloud(name=cloud.name, location=cloud.location, api_timeout=TIMEOUT_S, **keys)
     try:
         types = known_types(settings)
     except ProviderError as error:

@@ -116,7 +116,7 @@ class OneImages:
 
     def _wait_until_ready(self, file: ImageFile, image_id: int, say: Callable[[str], None]) -> None:
         """Wait until the image is READY and check its size. A wrong image is deleted again."""
-        give_up_at = time.monotonic() + upload_limit(file.size, self._settings.timeout)
+        give_up_at = time.monotonic() + upload_limit(file.size, self._settings.api_timeout)
         while int((record := self._call("image.info", image_id)).STATE) == LOCKED:
             if time.monotonic() > give_up_at:
                 text = f"image {image_id} is still LOCKED; the next upload continues with it"

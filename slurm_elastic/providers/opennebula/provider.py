@@ -82,7 +82,7 @@ class OpenNebulaProvider:
             ownership or ownership_of(settings, cluster, None),
             self._call,
             settings.threads,
-            settings.timeout,
+            settings.api_timeout,
         )
         self._unconfirmed = UnconfirmedOrders(
             settings.name, settings.listing_lag or LISTING_LAG, monotonic
@@ -133,7 +133,7 @@ class OpenNebulaProvider:
         machines = self._placements.dated(self._machines.live(), now)
         self._machines.ask_again(machines)
         failed = {v.id: v for v in machines if v.never_up}
-        failed.update(given_up(machines, now, self._settings.pending_limit))
+        failed.update(given_up(machines, now, self._settings.pending_timeout))
         self._in_line = in_line(machines)
         ended = self._end_failed(tuple(failed.values())) if failed else frozenset()
         return tuple(

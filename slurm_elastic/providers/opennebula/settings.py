@@ -27,7 +27,7 @@ class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields
 class OpenNebulaCloud(
     CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="opennebula"
 ):
-    """A front end's XML-RPC ``endpoint``. Credentials are in the file ``auth``, never in this one.
+    """A front end's XML-RPC ``endpoint``. Credentials are in the file ``auth_file``, never in this one.
     A file without ``listing_lag`` gets ``default_listing_lag``.
     """
 
@@ -37,13 +37,13 @@ class OpenNebulaCloud(
     """Change it when machines of other templates or sizes are used."""
     catalogue: bool = False
     """Change it when templates and costs should come from OpenNebula instead of this file."""
-    auth: str | None = None
+    auth_file: str | None = None
     """Change it when the user's credentials are in another file."""
     ca_file: str | None = None
     """Change it when the front end has a certificate of your own authority."""
     user_data: str | None = None
     """Change it when machines need a first boot of your own besides joining."""
-    pending_limit: Seconds = 60.0
+    pending_timeout: Seconds = 60.0
     """Change it when the scheduler places machines in rounds longer than a minute."""
     listing_lag: Seconds | None = None
     """Change it when the front end, or what is before it, answers after more than a minute."""

@@ -23,5 +23,5 @@ def check(draft: Draft, i: int, cloud: OpenNebulaCloud) -> None:
     elif cloud.ca_file is not None and not cloud.endpoint.startswith("https://"):
         expected = "no ca_file: the endpoint is not https"
         draft.problems.add((*cloud_path, "ca_file"), shown(cloud.ca_file), expected)
-    check_wait(draft, i, cloud, "pending_limit")
+    check_wait(draft, i, cloud, "pending_timeout")
     check_listing_lag(draft, i, cloud)

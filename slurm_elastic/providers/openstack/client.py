@@ -139,7 +139,7 @@ class OpenStackApi:
     """One project in one region, by plain requests. Thread-safe."""
 
     def __init__(self, settings: OpenStackCloud) -> None:
-        self._timeout = settings.timeout
+        self._timeout = settings.api_timeout
         self._http = BoundedSession()
         region = region_of(settings, self._http)
         session = region.get_session()

@@ -50,7 +50,7 @@ def _examine(entry: str, path: Path) -> Found:
     cloud = _found(name, f"project {entry} in {path}", path)
     keys: dict[str, Any] = {"cloud": entry, "clouds_file": str(path.resolve())}
     settings = OpenStackCloud(
-        name=name, location=cloud.location, image="?", timeout=TIMEOUT_S, **keys
+        name=name, location=cloud.location, image="?", api_timeout=TIMEOUT_S, **keys
     )
     try:
         image, network = _parts(settings)

@@ -59,7 +59,7 @@ class GlanceImages:
         image_id = str(created["id"])
         try:
             say(f"image {image_id} made, private; {file.size >> 20} MiB are sent")
-            seconds = upload_limit(file.size, self._settings.timeout)
+            seconds = upload_limit(file.size, self._settings.api_timeout)
             with open(file.path, "rb") as data:
                 self._project.send("image", f"/images/{image_id}/file", data, seconds)
             uploaded = self._call("image", "GET", f"/images/{image_id}")

@@ -50,7 +50,7 @@ FAILURE_COUNTS_S = 300.0
 class OpenStackProvider:
     """One project in one region. The contract is in protocols.Provider. Thread-safe.
 
-    Each request ends after the cloud's ``timeout``. A launch may need several requests.
+    Each request ends after the cloud's ``api_timeout``. A launch may need several requests.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_failure_by_type", "_launching")}
@@ -105,7 +105,7 @@ class OpenStackProvider:
             lambda: self._take_failure(spec.offer.instance_type),
             self._cluster.uuid or "",
             spec,
-            self._settings.schedule_wait,
+            self._settings.schedule_timeout,
             self._unconfirmed,
         )
         with self._hold_launch(spec.generation):

@@ -54,7 +54,7 @@ class OpenStackCloud(
     """Change it when machines need a first boot of your own besides joining."""
     config_drive: bool = False
     """Change it when the cloud has no metadata service."""
-    schedule_wait: Seconds = 20.0
+    schedule_timeout: Seconds = 20.0
     """Change it when nova needs longer than 20 s to say that it has no host."""
     listing_lag: Seconds | None = None
     """Change it when nova's message bus or what is before it answers later than after a minute."""

@@ -19,5 +19,5 @@ def check(draft: Draft, i: int, cloud: OpenStackCloud) -> None:
     for n, word in enumerate(cloud.networks):
         if word in NETWORK_WORDS and len(cloud.networks) > 1:
             draft.problems.add((*cloud_path, "networks", n), shown(word), "that word alone")
-    check_wait(draft, i, cloud, "schedule_wait")
+    check_wait(draft, i, cloud, "schedule_timeout")
     check_listing_lag(draft, i, cloud)

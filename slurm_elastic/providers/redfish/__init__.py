@@ -22,7 +22,7 @@ def _open(settings: RedfishCloud, cluster: Cluster, config: Config | None) -> Pr
     from slurm_elastic.providers.base.claims import claims_of
     from slurm_elastic.providers.base.switched import SwitchedHosts
 
-    claims = claims_of(settings, settings.claims, config)
+    claims = claims_of(settings, settings.claims_file, config)
     if settings.command:
         from slurm_elastic.providers.redfish.command import RedfishCommand
 
@@ -45,9 +45,9 @@ def _check(draft: Draft, i: int, cloud: RedfishCloud) -> None:
     all_urls = [url for mate in mates for url in mate.hosts.values()]
     if any(all_urls.count(url) > 1 for url in cloud.hosts.values()):
         draft.problems.add(hosts_path, "a host that another node has, too", "one for each node")
-    if not cloud.command and cloud.credentials is None:
+    if not cloud.command and cloud.credentials_file is None:
         expected = "a JSON file with username and password"
-        draft.problems.add(("clouds", i), "no 'credentials'", expected)
+        draft.problems.add(("clouds", i), "no 'credentials_file'", expected)
     for n, pool in draft.pools.items():
         missing = [name for name in draft.nodes.get(n, ()) if name not in cloud.hosts]
         if pool.cloud == cloud.name and missing:

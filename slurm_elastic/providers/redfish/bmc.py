@@ -24,9 +24,9 @@ def redfish_of(settings: RedfishCloud) -> Redfish:
     """The switches of a cloud. ConfigError, without any of its content, if the file of credentials
     cannot be used.
     """
-    where = f"cloud {settings.name!r}: credentials: {settings.credentials}"
+    where = f"cloud {settings.name!r}: credentials: {settings.credentials_file}"
     try:
-        path = Path(settings.credentials or "")
+        path = Path(settings.credentials_file or "")
         flaw = trust.flaw(path, trust.ours(), private=True)
         login = json.loads(path.read_text(encoding="utf-8"))
         credentials = str(login["username"]), str(login["password"])
@@ -73,7 +73,7 @@ class Redfish:
         name, url = self._settings.name, urlsplit(self._settings.hosts[host])
         link = connector.Connector(
             f"{url.scheme}://{url.netloc}", verify=self._settings.ca_file or True,
-            server_side_retries=1, default_request_timeout=self._settings.timeout,
+            server_side_retries=1, default_request_timeout=self._settings.api_timeout,
         )  # fmt: skip
         # No session: a BMC has only a few of them, and a crash would leave one behind.
         link.set_http_basic_auth(*self._login)

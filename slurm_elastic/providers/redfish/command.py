@@ -42,7 +42,7 @@ class RedfishCommand:
             raise ProviderError(name, "NoCommand", f"{command[0]}: {error}") from error
         with process:
             try:
-                output, error_output = process.communicate(timeout=self._settings.timeout)
+                output, error_output = process.communicate(timeout=self._settings.api_timeout)
             except subprocess.TimeoutExpired as error:
                 # Kill its whole process group, or a child may carry out the order much later.
                 os.killpg(process.pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ class RedfishCloud(
     or the argument that ``command`` takes for it.
     """
 
-    credentials: str | None = None
+    credentials_file: str | None = None
     """Change it when the BMCs' account is in another file."""
     ca_file: str | None = None
     """Change it when the BMCs have certificates of your own authority."""

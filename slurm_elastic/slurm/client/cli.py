@@ -1,7 +1,7 @@
 """Slurm through its own commands, mostly with JSON answers. This is the default client.
 
 It runs ``scontrol``, ``squeue``, ``sinfo`` and ``scancel --signal``, and with
-``books.admin_comment`` also ``sacct`` and ``sacctmgr``: with a list of arguments, a time limit and
+``accounting.admin_comment`` also ``sacct`` and ``sacctmgr``: with a list of arguments, a time limit and
 nearly no environment. Updates name nodes by compressed hostlist, so a thousand nodes cost one call.
 """
 

@@ -284,7 +284,7 @@ def _order(site: SiteConf) -> Iterator[str]:
 
 
 def _access(config: Config, cloud: CloudSettings, site: SiteConf) -> Iterator[str]:
-    """The limits of ``who:``. Slurm requires all lists: account, group and QOS (slurm.conf(5))."""
+    """The limits of ``allow:``. Slurm requires all lists: account, group and QOS (slurm.conf(5))."""
     rules = config.who_of(cloud)
     lists = {"AllowAccounts": rules.accounts, "AllowGroups": rules.groups, "AllowQos": rules.qos}
     for name, allowed in lists.items():
@@ -321,7 +321,7 @@ def _times(config: Config, cloud: CloudSettings) -> Iterator[str]:
 
 def _billing(config: Config, cloud: CloudSettings) -> Iterator[str]:
     """TRESBillingWeights by the cloud's highest on-demand price for a CPU."""
-    unit = config.books.billing_unit
+    unit = config.accounting.billing_unit
     prices = [
         shape.price / shape.cpus
         for pool in config.pools

@@ -37,11 +37,11 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
             f" two such lines, as ha.directory is set: no head would take over ({_PAGE})"
         )
         return
-    needed, grace = takeover(timeout_of(site)), config.timings.grace
+    needed, grace = takeover(timeout_of(site)), config.timings.orphan_timeout
     if grace < needed:
         # The services wait that long in any case, so a smaller value in the key would be wrong.
         yield (
-            f"timings.grace: found {grace:g} s, expected {needed:g} s or more (2 x SlurmctldTimeout"
+            f"timings.orphan_timeout: found {grace:g} s, expected {needed:g} s or more (2 x SlurmctldTimeout"
             f" of {site.path} + 60 s): for that long after a takeover Slurm repeats forgotten"
             f" requests, and no machine ends without a request ({_PAGE})"
         )

@@ -275,7 +275,7 @@ def shared_partitions(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     for place in mentions.partitions(site, NodesAndPartitions(nodes=nodes)):
         yield (
             f"{place.location}: {place.holder} has cloud nodes ({place.listed}): its jobs get them"
-            " whatever `who` and `max_time` of their cloud say, and `conf uninstall` is refused"
+            " whatever `allow` and `max_time` of their cloud say, and `conf uninstall` is refused"
             " while it has them"
         )
 

@@ -83,7 +83,7 @@ def _without_limit(config: Config, site: SiteConf) -> Iterator[str]:
     if closed:
         yield (
             f"partition {default.names[0]} has neither MaxTime nor DefaultTime: jobs that name no"
-            f" time start in no cloud with a max_time ({', '.join(closed)}) until who.default_time"
+            f" time start in no cloud with a max_time ({', '.join(closed)}) until allow.default_time"
             " is set"
         )
     shorter = [f"{brief(rules.default_time)} in cloud {name}"

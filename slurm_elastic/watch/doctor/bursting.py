@@ -106,7 +106,7 @@ def accounts_known(config: Config, client: Probing) -> Iterator[Finding]:
     listed = {name for cloud in config.clouds for name in config.who_of(cloud).accounts}
     if not listed or not _has_slurmdbd(config):
         return
-    subject = "accounts of who.accounts"
+    subject = "accounts of allow.accounts"
     try:
         known_accounts = client.accounts()
     except SlurmError as error:
@@ -149,7 +149,7 @@ def budgets_passed(config: Config) -> Iterator[Finding]:
             "jobs there have no time limit: when the budget is spent, the machine of a running job "
             "stays until the job ends",
             expected="a time limit, which bounds how far a budget can be exceeded",
-            advice="set who.max_time, then slurm-elastic conf install (docs/decision.md)",
+            advice="set allow.max_time, then slurm-elastic conf install (docs/decision.md)",
         )
 
 

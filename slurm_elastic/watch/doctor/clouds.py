@@ -96,7 +96,7 @@ def look(
     if isinstance(provider, Examinable):
         yield from provider.examine(pools)
     if cloud.clock_url is not None:
-        yield from _clock(cloud.clock_url, cloud.timeout)
+        yield from _clock(cloud.clock_url, cloud.api_timeout)
 
 
 def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:

@@ -191,7 +191,7 @@ def budgets(config: Config) -> Iterator[Finding]:
         if all(allow_lists) and account not in listed_accounts:
             yield Finding.note(
                 f"budget of account {account}",
-                "no public cloud's who.accounts names the account",
+                "no public cloud's allow.accounts names the account",
                 expected=f"one of {', '.join(sorted(listed_accounts))}",
                 advice="is it spelled as in Slurm (sacctmgr show account)?",
             )
@@ -205,7 +205,7 @@ def allowed_groups(config: Config) -> Iterator[Finding]:
             yield Finding.note(
                 f"who may use {cloud}",
                 f"this host has no group {group}",
-                advice="correct the name in who.groups, or make the group",
+                advice="correct the name in allow.groups, or make the group",
             )
 
 

@@ -52,7 +52,7 @@ _STRAYS = (
 def daemon(config: Config, now: float) -> Iterator[Finding]:
     """Yield slurm-elasticd's heartbeat, its last errors, and what it has paused."""
     path, mark = config.state / "ledger.db", read_mark(config.state)
-    service = trouble_of_service(config.state, mark, now, config.timings.heartbeat_stale)
+    service = trouble_of_service(config.state, mark, now, config.timings.daemon_timeout)
     if service and not _stands_by(config, mark):
         yield _cannot_write("daemon", service, "a ledger", DAEMON, LEDGER)
     try:
@@ -125,7 +125,7 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
     """
     yield from _guard(config)
     mark = read_mark(config.state, CKPTMAN_MARK)
-    trouble = trouble_of_service(config.state, mark, now, config.timings.heartbeat_stale)
+    trouble = trouble_of_service(config.state, mark, now, config.timings.daemon_timeout)
     if trouble and not _stands_by(config, mark):
         yield _cannot_write("checkpoints", trouble, "a state directory", CKPTMAN, CKPTMAN)
 
@@ -180,7 +180,7 @@ def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
     """
     mark = read_mark(config.state, CKPTMAN_MARK)
     beat = latest(ledger.health.heartbeat(CKPTMAN), mark.beat if mark else None)
-    if beat is None or alive(beat, process_exists(beat[1]), now, config.timings.heartbeat_stale):
+    if beat is None or alive(beat, process_exists(beat[1]), now, config.timings.daemon_timeout):
         return
     yield Finding.wrong(
         "checkpoints",
@@ -262,7 +262,7 @@ def _paused(breaker: Exclusion, now: float) -> Finding:
 
 
 def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Finding:
-    limit = config.timings.heartbeat_stale
+    limit = config.timings.daemon_timeout
     if beat is not None and alive(beat, process_exists(beat[1]), now, limit):
         text = f"heartbeat {brief(max(now - beat[0], 0))} ago, pid {beat[1]}"
         return Finding.ok("daemon", text)

@@ -21,7 +21,7 @@ def examine(config: Config, slurm: Slurm, now: float) -> Iterator[Finding]:
     facts = read_facts(config, now)
     if facts.checkpoints is None:
         return
-    stale = config.timings.heartbeat_stale
+    stale = config.timings.daemon_timeout
     view = checkpoints_view(facts.checkpoints, facts.machines, now, stale)
     jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
     with contextlib.suppress(SlurmError):

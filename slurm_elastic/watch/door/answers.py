@@ -192,7 +192,7 @@ class DoorAnswers:
 
     def _end_only(self) -> str:
         config = self._config
-        stale = config.timings.heartbeat_stale
+        stale = config.timings.daemon_timeout
         return trouble_text(config.state, read_mark(config.state), self._now(), stale)
 
     def trusts(self, peer: Peer) -> bool:

@@ -186,7 +186,7 @@ def _machines(config: Config, facts: Facts, states: States | None) -> Iterator[M
     yield _gauge("machines", "Machines that are paid now.", [
         (dict(zip(names, key, strict=True)), float(n)) for key, n in offers.items()
     ])  # fmt: skip
-    kept = {p.name: p.cloud for p in config.pools if p.stopped}
+    kept = {p.name: p.cloud for p in config.pools if p.max_stopped}
     kept |= {m.pool: m.instance.cloud for m in facts.stopped}
     off = Counter(m.pool for m in facts.stopped)
     yield _gauge("machines_stopped", "Stopped machines that can be started again.", [

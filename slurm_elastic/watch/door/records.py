@@ -77,7 +77,7 @@ def read_facts(config: Config, now: float) -> Facts:
 
 def _read_facts(config: Config, now: float) -> Facts:
     mark = read_mark(config.state)
-    trouble = trouble_of(config.state, mark, now, config.timings.heartbeat_stale)
+    trouble = trouble_of(config.state, mark, now, config.timings.daemon_timeout)
     facts = replace(_ledger_facts(config, now), mark=mark, end_only=trouble)
     if (beat := latest(facts.heartbeat, mark.beat if mark else None)) is not None:
         facts = replace(facts, process_found=process_exists(beat[1]))
@@ -141,7 +141,7 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
         beat = latest(beat, ledger.health.heartbeat(CKPTMAN))
     is_running = None if beat is None else process_exists(beat[1])
     stands_by = config.ha.directory is not None and mark is not None and mark.stands_by
-    trouble = trouble_text(config.state, mark, now, config.timings.heartbeat_stale)
+    trouble = trouble_text(config.state, mark, now, config.timings.daemon_timeout)
     return CheckpointFacts(
         heartbeat=beat,
         process_found=is_running,

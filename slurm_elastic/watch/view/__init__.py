@@ -94,7 +94,7 @@ class _Join:
             other = self.newest.get(machine.instance.node)
             if machine.is_wanted and (other is None or _order(other) < _order(machine)):
                 self.newest[machine.instance.node] = machine
-        stale = config.timings.heartbeat_stale
+        stale = config.timings.daemon_timeout
         self.checkpoints = (
             checkpoints_view(facts.checkpoints, facts.machines, facts.now, stale)
             if facts.checkpoints
@@ -261,7 +261,7 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
     stands_by = facts.head is not None and facts.mark is not None and facts.mark.stands_by
     trouble = None if stands_by else facts.end_only  # the head row reports a standby
     return DaemonView(
-        alive=alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale),
+        alive=alive(beat, facts.process_found, facts.now, config.timings.daemon_timeout),
         heartbeat=beat_at,
         age=age,
         pid=pid,

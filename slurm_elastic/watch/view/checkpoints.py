@@ -119,7 +119,7 @@ class CheckpointsView(Struct, frozen=True, kw_only=True):
 def checkpoints_view(
     facts: CheckpointFacts, machines: Sequence[Machine], now: float, stale: float
 ) -> CheckpointsView:
-    """Join the records with the machines; ``stale`` (s) is ``timings.heartbeat_stale``."""
+    """Join the records with the machines; ``stale`` (s) is ``timings.daemon_timeout``."""
     age = None if facts.heartbeat is None else max(now - facts.heartbeat[0], 0.0)
     node_of = {m.instance.id: m.instance.node for m in machines}
     newest: dict[int, Image] = {}

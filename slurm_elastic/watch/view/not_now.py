@@ -82,7 +82,7 @@ def breaker(exclusion: Exclusion, config: Config, facts: Facts) -> BreakerView:
     return BreakerView(
         pool=exclusion.scope,
         failures=exclusion.count,
-        limit=config.timings.boot_failures,
+        limit=config.timings.max_boot_failures,
         until=exclusion.until or None,
         left=max(0.0, exclusion.until - now) if exclusion.until else None,
         how=str(replace(failure, in_a_row=0)) if taken_out else "booted but never registered",

@@ -1,0 +1,53 @@
+"""``slurm-elastic conf upgrade``: gives the keys of a configuration file their new names."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+from pathlib import Path
+
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.cli.console import say
+from slurm_elastic.config import configfile
+from slurm_elastic.setup.upgrade import upgraded
+
+BACKUP_SUFFIX = ".before-upgrade"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Rewrite the file, or with ``--dry-run`` print the changes only."""
+    named_path = Path(args.config)
+    path = named_path.resolve()  # a link stays a link; the file behind it is rewritten
+    if os.geteuid() == 0:
+        configfile.require_ours(path)
+    upgrade = upgraded(configfile.text(path), str(named_path))
+    if not upgrade.changes:
+        say(f"{named_path}: all keys have their newest names")
+        return 0
+    for line in upgrade.changes:
+        say(line)
+    if args.dry_run:
+        say(f"{named_path} is not changed, because of --dry-run")
+        return 0
+    backup = path.with_name(path.name + BACKUP_SUFFIX)
+    _write(path, backup, upgrade.text)
+    say(f"wrote {named_path}; {backup} has the old text")
+    return 0
+
+
+def _write(path: Path, backup: Path, text: str) -> None:
+    """Write both files with the mode and owner of the configuration."""
+    try:
+        status, old_content = path.stat(), path.read_bytes()
+        mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
+        mark = _BYTE_ORDER_MARK if old_content.startswith(_BYTE_ORDER_MARK) else b""
+        writing.replace(backup, old_content, mode, owner)
+        writing.replace(path, mark + text.encode(), mode, owner)
+    except OSError as error:
+        place = error.filename or path
+        raise ConfigError(
+            f"{place}: cannot be written: {error.strerror}; {path} is unchanged"
+        ) from None
