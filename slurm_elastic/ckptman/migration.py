@@ -199,7 +199,9 @@ def _save(site: CheckpointSite, move: Migration) -> Migration:
         return fall_back(site, move, "the deadline is too near")
     if resumable_at := suspended.resumable_at(site, move.run):
         return enter_step(site, move, MigrationStep.WAITING, again=True, at=resumable_at)
-    deadline = now + UNBOUND_SAVE_S if move.deadline is None else move.deadline - settings.deadline_margin
+    deadline = (
+        now + UNBOUND_SAVE_S if move.deadline is None else move.deadline - settings.deadline_margin
+    )
     # If the method cannot list its images now, our own state still has the highest number.
     images = (*_list_images(site, move), *site.state.images(move.run.job))
     newest_number = max((image.number for image in images), default=0)
@@ -257,7 +259,9 @@ def _handle_failed_save(site: CheckpointSite, move: Migration, error_text: str) 
     # require that much again.
     is_first_save = not site.state.images(move.run.job)
     save_s = min(move.dump, MIN_FIRST_SAVE_S) if is_first_save else move.dump
-    has_time = fits(move.deadline, now + RETRY_AFTER_S, save_s, site.config.checkpoint.deadline_margin)
+    has_time = fits(
+        move.deadline, now + RETRY_AFTER_S, save_s, site.config.checkpoint.deadline_margin
+    )
     may_retry = tries < MAX_TRIES or (is_first_save and now - move.run.started < LAUNCHER_START_S)
     job = _read_job(site, move.run)
     is_running = job is not None and job.restarts == move.run.attempt and not job.states & ENDED

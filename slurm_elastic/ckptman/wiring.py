@@ -102,7 +102,9 @@ def open_pollers(site: CheckpointSite, service: Service) -> list[Poller]:
             site.config.checkpoint.poll_interval,
         )
     ]
-    sources += [(CloudNotices(provider), settings.poll_interval) for provider in site.providers.values()]
+    sources += [
+        (CloudNotices(provider), settings.poll_interval) for provider in site.providers.values()
+    ]
     if settings.directory is not None:
         sources.append((DropDirectory(Path(settings.directory)), settings.poll_interval))
     if settings.queue_url is not None:

@@ -97,7 +97,9 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
         threads.append(PeriodicReader(site, service.plans.name, PLANS_EVERY_S, service.plans.read))
         if prices is not None:
             read = partial(spot_prices, prices, service.reader.machines)
-            threads.append(PeriodicReader(site, prices.name, config.checkpoint.prices.poll_interval, read))
+            threads.append(
+                PeriodicReader(site, prices.name, config.checkpoint.prices.poll_interval, read)
+            )
         for thread in threads:
             thread.start()
         log.info(

@@ -361,7 +361,9 @@ def blocked_clouds(config: Config) -> dict[str, CloudBlocked]:
 def _missing_consents(config: Config, cloud: CloudSettings) -> tuple[str, ...]:
     missing = []
     if not config.who_of(cloud).anybody:
-        missing.append("nobody is allowed to use it (set allow.accounts, allow.groups or allow.qos)")
+        missing.append(
+            "nobody is allowed to use it (set allow.accounts, allow.groups or allow.qos)"
+        )
     if config.limits.dollars_per_hour is None and cloud.limits.dollars_per_hour is None:
         missing.append("it has no spending cap (set limits.dollars_per_hour)")
     return tuple(missing)

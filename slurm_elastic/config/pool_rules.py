@@ -51,7 +51,9 @@ def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolR
     growth = next((s.growth for s in sections if s.growth is not None), None)
     release = next((s.release for s in sections if s.release is not None), None)
     windows = next((s.start_windows for s in sections if s.start_windows), ())
-    order: IdleOrder | None = next((s.machine_order for s in sections if s.machine_order is not None), None)
+    order: IdleOrder | None = next(
+        (s.machine_order for s in sections if s.machine_order is not None), None
+    )
     return PoolRules(
         growth=Slurm() if growth is None else growth_of(growth),
         release=None if release is None else parse_release(release),
@@ -66,7 +68,12 @@ def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolR
 
 def inert(config: Config) -> bool:
     """Whether all sections are empty: then Slurm decides alone, and the daemon need not look."""
-    empty = (Policies(), PoolPolicies(), CloudPolicies(), SitePolicies(poll_interval=config.policies.poll_interval))
+    empty = (
+        Policies(),
+        PoolPolicies(),
+        CloudPolicies(),
+        SitePolicies(poll_interval=config.policies.poll_interval),
+    )
     sections: tuple[Policies, ...] = (
         config.policies,
         *(cloud.policies for cloud in config.clouds),

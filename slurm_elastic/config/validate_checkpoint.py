@@ -118,7 +118,9 @@ def _accounts(draft: Draft) -> None:
     notices, prices = settings.notices, settings.prices
     if notices.queue_cloud is not None and notices.queue_cloud not in amazons:
         expected = f"a cloud of provider aws: one of {', '.join(amazons) or '(none)'}"
-        draft.problems.add((SECTION, "notices", "queue_cloud"), shown(notices.queue_cloud), expected)
+        draft.problems.add(
+            (SECTION, "notices", "queue_cloud"), shown(notices.queue_cloud), expected
+        )
     if notices.queue_url is not None and not notices.queue_url.startswith(("http://", "https://")):
         expected = "the URL of an SQS queue"
         draft.problems.add((SECTION, "notices", "queue_url"), shown(notices.queue_url), expected)

@@ -141,7 +141,9 @@ def _together(draft: Draft) -> None:
         count = len(draft.nodes.get(i, ()))
         if count and pool_rules.min_idle > (pool.max_nodes or count):
             expected = f"at most {pool.max_nodes or count}, the machines that the pool may have"
-            draft.problems.add((*path, "policies", "min_idle_machines"), f"{pool_rules.min_idle}", expected)
+            draft.problems.add(
+                (*path, "policies", "min_idle_machines"), f"{pool_rules.min_idle}", expected
+            )
 
 
 def _late_looks(pool_rules: PoolRules, look: float) -> Iterator[str]:

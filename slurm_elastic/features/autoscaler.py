@@ -80,7 +80,10 @@ class Autoscaler(Part):
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
-        look, period = self._clear if inert(site.config) else self.look, site.config.policies.poll_interval
+        look, period = (
+            self._clear if inert(site.config) else self.look,
+            site.config.policies.poll_interval,
+        )
         self.task = SiteTask(site, worker, look, "policies", period=period, pace=PAUSE_PER_DURATION)
         self._calls = InTime()
         self._guard = PurchaseGuard(site)

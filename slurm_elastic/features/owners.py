@@ -15,7 +15,9 @@ log = logging.getLogger(__name__)
 
 def join(site: Site) -> Extensions | None:
     """Join if the configuration asks for such tags."""
-    return Extensions(find_owners=[partial(owners_of, site)]) if site.config.accounting.tags else None
+    return (
+        Extensions(find_owners=[partial(owners_of, site)]) if site.config.accounting.tags else None
+    )
 
 
 def owners_of(site: Site, nodes: Sequence[str], jobs: Jobs) -> Owners:

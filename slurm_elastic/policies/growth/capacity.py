@@ -341,7 +341,9 @@ def misfits(
     if isinstance(release, Idle) and isinstance(growth, Slurm) and release.seconds < 1 and boot:
         reasons.append("idle(0) releases machines before the job that they were booted for")
     if isinstance(release, Flagged) and min_idle:
-        reasons.append("flagged release lets go of machines that min_idle_machines would start again")
+        reasons.append(
+            "flagged release lets go of machines that min_idle_machines would start again"
+        )
     return reasons
 
 

@@ -193,7 +193,9 @@ class SwitchedHosts:
             if not on and (claim.seen or (boot_overdue and claim.ending)):
                 self._claims.release(host, claim)
                 return InstanceState.TERMINATED
-            shutdown_overdue = claim.ending and now - claim.ending >= self._settings.power_off_timeout
+            shutdown_overdue = (
+                claim.ending and now - claim.ending >= self._settings.power_off_timeout
+            )
             # The change proves that the claim is still the same. Without it we could switch off a
             # host that now belongs to another launch.
             if on and shutdown_overdue and self._claims.change(host, claim, claim):

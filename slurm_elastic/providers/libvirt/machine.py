@@ -157,7 +157,9 @@ class DomainPlan(Struct, frozen=True, kw_only=True):
         for tag, value in values.items():
             Xml.SubElement(root, tag).text = value
         tags = marks_of(self.spec, self.node, self.cluster, self.settings.name, now)
-        Xml.SubElement(root, "metadata").append(_marked(tags | {STORAGE: self.settings.storage_pool}))
+        Xml.SubElement(root, "metadata").append(
+            _marked(tags | {STORAGE: self.settings.storage_pool})
+        )
         for volume, kind, place in zip(volumes(self.name), ("qcow2", "raw"), "ab", strict=True):
             disk = Xml.SubElement(root.findall("devices")[0], "disk", type="file", device="disk")
             Xml.SubElement(disk, "driver", name="qemu", type=kind)

@@ -37,7 +37,9 @@ def found(place: SearchPlace) -> Iterator[Found]:
         yield unusable(cloud, f"correct {where}: it has no URL such as {HERE}")
         return
     keys: dict[str, Any] = {"endpoint": endpoint, "auth_file": str(auth.resolve())}
-    settings = OpenNebulaCloud(name=cloud.name, location=cloud.location, api_timeout=TIMEOUT_S, **keys)
+    settings = OpenNebulaCloud(
+        name=cloud.name, location=cloud.location, api_timeout=TIMEOUT_S, **keys
+    )
     try:
         types = known_types(settings)
     except ProviderError as error:
