@@ -174,7 +174,7 @@ def test_the_first_configurations_are_whole_and_short(tmp_path: Path) -> None:
 
 def test_the_bounds_of_the_page_for_deciders_are_keys(tmp_path: Path) -> None:
     site = yaml.safe_load(shown("docs/first-burst.md", "    provider: aws").text)
-    bounds = yaml.safe_load(shown("docs/decision.md", "who: {groups:").text)
+    bounds = yaml.safe_load(shown("docs/decision.md", "allow: {groups:").text)
     (tmp_path / "slurm-elastic.yaml").write_text(yaml.safe_dump(site | bounds))
     assert configfile.load(tmp_path / "slurm-elastic.yaml").policies.budget.per_month == 900
 

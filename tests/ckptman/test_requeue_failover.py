@@ -56,7 +56,7 @@ def test_one_whose_machine_comes_up_after_all_keeps_its_users_word(world: CkptWo
     world.hears = False  # it boots slowly
     world.advance(10)
     daemon_dies(world)
-    world.advance(world.config.timings.heartbeat_stale + 60)
+    world.advance(world.config.timings.daemon_timeout + 60)
     assert world.job(7).requeue is True
     world.hears = True
     world.advance(30)
@@ -72,7 +72,7 @@ def test_a_daemon_that_only_hung_finds_all_as_it_was(world: CkptWorld, boots: bo
     hung = world.daemon
     daemon_dies(world)
     world.slurm.submit(7, PUB, requeue=False)
-    world.advance(world.config.timings.heartbeat_stale + 30)
+    world.advance(world.config.timings.daemon_timeout + 30)
     assert world.job(7).requeue is True
     world.daemon = hung
     if not boots:
@@ -87,7 +87,7 @@ def test_a_daemon_that_only_hung_finds_all_as_it_was(world: CkptWorld, boots: bo
 def test_a_job_that_is_cancelled_meanwhile_leaves_nothing(world: CkptWorld) -> None:
     daemon_dies(world)
     world.slurm.submit(7, PUB, requeue=False)
-    world.advance(world.config.timings.heartbeat_stale + 30)
+    world.advance(world.config.timings.daemon_timeout + 30)
     world.slurm.finish(7)
     world.advance(10)
     assert world.ledger.requeues.lifted() == ()
@@ -174,12 +174,12 @@ def test_what_a_stand_in_that_was_restarted_has_lifted_is_put_back_by_the_daemon
     hung = world.daemon
     daemon_dies(world)
     world.slurm.submit(7, PUB, requeue=False)
-    world.advance(world.config.timings.heartbeat_stale + 30)
+    world.advance(world.config.timings.daemon_timeout + 30)
     assert world.job(7).requeue is True
     world.daemon = hung
     world.advance(5)
     world.restart_ckptman()
-    world.advance(REQUEUE_TIMEOUT_S + 2 * world.config.timings.reconcile)
+    world.advance(REQUEUE_TIMEOUT_S + 2 * world.config.timings.reconcile_interval)
     job = world.job(7)
     assert ("RUNNING" in job.states, job.restarts, job.requeue) == (True, 0, False)
     assert world.ledger.requeues.lifted() == ()
@@ -195,7 +195,7 @@ def test_a_job_whose_nodes_are_given_back_since_the_look_keeps_its_leave(
     hung = world.daemon
     daemon_dies(world)
     world.slurm.submit(7, PUB, requeue=False)
-    world.advance(world.config.timings.heartbeat_stale + 30)
+    world.advance(world.config.timings.daemon_timeout + 30)
     assert world.job(7).requeue is True
     assert world.service is not None
     failover = world.service.applier._failover
@@ -216,7 +216,7 @@ def test_what_already_runs_or_is_not_ours_is_left_alone(world: CkptWorld) -> Non
     world.slurm.set_node("st1", "ALLOCATED", "POWERING_UP")
     world.slurm.set_job(8, "CONFIGURING", requeue=False, nodes=("st1",))
     daemon_dies(world)
-    world.advance(world.config.timings.heartbeat_stale + 60)
+    world.advance(world.config.timings.daemon_timeout + 60)
     assert world.job(7).requeue is False
     assert world.job(8).requeue is False
     assert world.ledger.requeues.lifted() == ()
@@ -240,7 +240,7 @@ def test_a_slurm_that_refuses_is_asked_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.slurm, "set_requeue", refuses)
-        world.advance(world.config.timings.heartbeat_stale + 30)
+        world.advance(world.config.timings.daemon_timeout + 30)
         assert world.job(7).requeue is False
     world.advance(10)
     assert world.job(7).requeue is True
@@ -265,7 +265,7 @@ def test_a_ledger_that_cannot_be_written_stops_nothing_else(
         patched.setattr(
             world.service.applier.saves, "remove_images", lambda *_: cleaned.append(world.now)
         )
-        world.advance(world.config.timings.heartbeat_stale + 30)
+        world.advance(world.config.timings.daemon_timeout + 30)
         assert (world.job(7).requeue, world.job(8).requeue) == (False, True)
     assert cleaned[-1] == world.now
     assert caplog.text.count("disk is full") == 1
@@ -288,7 +288,7 @@ def test_a_ledger_that_cannot_be_read_stops_nothing_else(
         world.service.applier.saves, "remove_images", lambda *_: cleaned.append(world.now)
     )
     with caplog.at_level(logging.WARNING):
-        world.advance(world.config.timings.heartbeat_stale + 30)
+        world.advance(world.config.timings.daemon_timeout + 30)
     assert cleaned[-1] == world.now
     assert caplog.text.count("disk I/O error") == 1
 

@@ -265,7 +265,7 @@ AWS = """
     catalogue: true
 """
 FLEXIBLE = """
-  - {name: pub, cloud: aws, nodes: "pub[1-2]", cpus: 4, memory: 8G, instance_types: {cpus: 4, most: 3}}
+  - {name: pub, cloud: aws, nodes: "pub[1-2]", cpus: 4, memory: 8G, instance_types: {cpus: 4, max_types: 3}}
 """
 
 

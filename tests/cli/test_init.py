@@ -239,7 +239,7 @@ def test_a_second_run_has_its_defaults_from_the_file(
     assert f"changed {host.yaml}" in out
     config = configfile.load(host.yaml)
     assert config.who_of(config.clouds[0]).groups == ("users",)
-    assert config.who.max_time == 86400
+    assert config.allow.max_time == 86400
     assert config.limits.dollars_per_hour == 4
     assert config.checkpoint.directory == "/shared/checkpoints"
     examples = ("# limits:", "    # who:")  # values are in their places now
@@ -257,13 +257,13 @@ def test_what_cannot_be_put_in_is_told_whole(
 ) -> None:
     conf = host.site("small")
     assert host.init(conf, "--yes") == 0
-    text = host.yaml.read_text().replace("who: {max_time: 1d}", "who: &w\n  ? max_time\n  : 1d")
+    text = host.yaml.read_text().replace("allow: {max_time: 1d}", "allow: &w\n  ? max_time\n  : 1d")
     host.yaml.write_text(text)
     (host.root / "answers.yaml").write_text("max_time: 2d\ncap: 9\n")
     assert host.init(conf, "--answers", str(host.root / "answers.yaml")) == 2
     told = capsys.readouterr().err
     assert "nothing is changed" in told
-    assert "  who.max_time: 2d\n  limits.dollars_per_hour: 9\n" in told
+    assert "  allow.max_time: 2d\n  limits.dollars_per_hour: 9\n" in told
     assert host.yaml.read_text() == text
 
 

@@ -120,7 +120,7 @@ def test_an_answer_is_written_as_it_is_meant(key: str, text: str, value: object)
     config = written(found, {key: text})
     if key == "accounts":
         assert config.cloud("shop").who is not None
-        assert config.cloud("shop").who.accounts == value  # type: ignore[union-attr]
+        assert config.cloud("shop").allow.accounts == value  # type: ignore[union-attr]
     if key == "cap":
         assert config.limits.dollars_per_hour == value
 
@@ -160,7 +160,7 @@ THERE = """\
 # mine
 cluster: {name: small}
 slurm: {conf: /etc/slurm/slurm.conf}
-who: {max_time: 1d}
+allow: {max_time: 1d}
 # limits: {dollars_per_hour: 5}    # the cap
 
 clouds:
@@ -190,8 +190,8 @@ def test_a_public_cloud_that_is_added_shuts_none_of_the_sites_own() -> None:
 def test_a_list_that_holds_for_others_too_is_left_to_a_person() -> None:
     text = merged(THERE, (SHOP,), accounts=("physics",)).replace("{max_time", "{qos: [q], max_time")
     changed = merged(text, accounts=("bio",))
-    assert "    who: {accounts: [bio]}" in changed
-    alone = changed.replace("    who: {accounts: [bio]}\n", "").replace(
+    assert "    allow: {accounts: [bio]}" in changed
+    alone = changed.replace("    allow: {accounts: [bio]}\n", "").replace(
         "qos: [q]", "accounts: [bio]"
     )
     with pytest.raises(ConfigError, match="also applies to your own clouds"):
@@ -203,18 +203,18 @@ def test_values_go_where_they_stand_and_leave_nothing_behind() -> None:
     assert "\nlimits: {dollars_per_hour: 4}\n" in changed
     assert "# limits" not in changed
     again = merged(changed, cap=None, head="", checkpoints="", max_time=None)
-    assert again == THERE.replace("who: {max_time: 1d}\n", "").replace(
+    assert again == THERE.replace("allow: {max_time: 1d}\n", "").replace(
         "# limits: {dollars_per_hour: 5}    # the cap\n", ""
     )
 
 
 @pytest.mark.parametrize(
     "who",
-    ['"who": {max_time: 1d}', "who:\n  max_time: 1d   # a day", "who: {\n  max_time: 1d }"],
+    ['"who": {max_time: 1d}', "who:\n  max_time: 1d   # a day", "allow: {\n  max_time: 1d }"],
 )
 def test_a_section_may_be_written_in_any_way(who: str) -> None:
-    text = merged(THERE.replace("who: {max_time: 1d}", who), max_time=7200.0)
-    assert configfile.parse(text, "new").who.max_time == 7200.0
+    text = merged(THERE.replace("allow: {max_time: 1d}", who), max_time=7200.0)
+    assert configfile.parse(text, "new").allow.max_time == 7200.0
     assert text.count("max_time") == 1
     assert "# a day" in text or "# a day" not in who
 

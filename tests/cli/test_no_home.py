@@ -21,7 +21,7 @@ CONFIG = """\
 cluster: {{name: alps, uuid: 11111111-2222-4333-8444-555555555555}}
 state_dir: {root}/state
 slurm: {{conf: {root}/slurm.conf, user: slurm}}
-who: {{groups: [users]}}
+allow: {{groups: [users]}}
 limits: {{dollars_per_hour: 2.0}}
 clouds:
   - name: aws

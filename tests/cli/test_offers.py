@@ -32,7 +32,7 @@ YAML = """
 cluster: {{name: alps, uuid: 11111111-1111-4111-8111-111111111111}}
 state_dir: {state}
 slurm: {{bin_dir: {state}/no-slurm-here, user: {me}}}
-who: {{accounts: [physics]}}
+allow: {{accounts: [physics]}}
 limits: {{dollars_per_hour: 0.50}}
 clouds:
   - name: near

@@ -463,7 +463,7 @@ def test_warm_machines_and_booting_caps_of_the_configuration(
         return mean
 
     plain = waits()
-    warm = (rack, "    policies: {min_idle: 2}\n")
+    warm = (rack, "    policies: {min_idle_machines: 2}\n")
     assert waits(warm) < plain
     assert waits(warm, compare="slurm") == waits(compare="slurm")
     assert waits((rack, "    max_booting: 1\n")) > plain
@@ -547,7 +547,7 @@ def test_windows_of_the_configuration_and_a_requeue_delay(
     site, out = tmp_path / "site.yaml", tmp_path / "out.json"
     waits = []
     for hours in ("00:00-00:30", "00:00-02:00"):
-        site.write_text(EXAMPLE.read_text() + f'policies: {{windows: ["{hours}"]}}\n')
+        site.write_text(EXAMPLE.read_text() + f'policies: {{start_windows: ["{hours}"]}}\n')
         arguments = ["--sacct", str(file), "--requeue-delay", "90", "--json", str(out)]
         assert main(["--config", str(site), "simulate", *arguments]) == 0
         waits.append(json.loads(out.read_text())["rows"][0]["figures"]["mean_wait"])

@@ -24,7 +24,7 @@ from slurm_elastic.config.requirements import KnownType, Range, parse_range
 TEXT = """\
 cluster: {name: demo}
 state_dir: STATE
-who: {accounts: [a]}
+allow: {accounts: [a]}
 limits: {dollars_per_hour: 5}
 clouds:
   - name: aws

@@ -78,15 +78,15 @@ def test_values_of_a_good_file() -> None:
     assert isinstance(aws, AwsCloud)
     assert aws.types["c5.large"].memory == 4096
     assert config.pools[1].markets == (Market.SPOT, Market.ON_DEMAND)
-    assert config.who.max_time == 86400
+    assert config.allow.max_time == 86400
     assert config.limits == Limits(nodes=10, dollars_per_hour=5.0)
     assert isinstance(config.limits.dollars_per_hour, float)
-    assert config.timings.reconcile == 30.0
+    assert config.timings.reconcile_interval == 30.0
 
 
 def test_yaml_words_that_are_no_booleans_stay_text() -> None:
     config = good("accounts: [physics]", "accounts: [no, on, y, 0x10, 2026-01-01]")
-    assert config.who.accounts == ("no", "on", "y", "0x10", "2026-01-01")
+    assert config.allow.accounts == ("no", "on", "y", "0x10", "2026-01-01")
 
 
 def test_anchors_and_merge_keys_work() -> None:
@@ -130,7 +130,7 @@ def test_the_optional_keys_of_the_example_mean_what_they_mean_without(tmp_path: 
     assert config.checkpoint == shipped.checkpoint
     assert config.clouds == shipped.clouds
     assert config.timings == shipped.timings
-    assert (config.policies.release, config.policies.order) == (None, None)
+    assert (config.policies.release, config.policies.machine_order) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def sentences_of_blocked(config: Config) -> dict[str, str]:
 
 
 def test_a_public_cloud_is_shut_until_somebody_is_allowed_and_a_cap_is_set() -> None:
-    nobody = "nobody is allowed to use it (set who.accounts, who.groups or who.qos)"
+    nobody = "nobody is allowed to use it (set allow.accounts, allow.groups or allow.qos)"
     no_cap = "it has no spending cap (set limits.dollars_per_hour)"
     assert sentences_of_blocked(good()) == {}
     assert sentences_of_blocked(good("  accounts: [physics]\n", "")) == {
@@ -295,7 +295,7 @@ def test_a_public_cloud_is_shut_until_somebody_is_allowed_and_a_cap_is_set() -> 
 
 def test_a_cloud_may_have_its_own_allow_list_and_cap() -> None:
     text = GOOD.replace("  accounts: [physics]\n", "").replace("  dollars_per_hour: 5\n", "")
-    own = "image: ami-1\n    who: {qos: [burst]}\n    limits: {dollars_per_hour: 3}"
+    own = "image: ami-1\n    allow: {qos: [burst]}\n    limits: {dollars_per_hour: 3}"
     assert blocked_clouds(parse(text.replace("image: ami-1", own))) == {}
 
 
@@ -305,14 +305,14 @@ def test_on_premises_machines_with_a_price_need_no_consent() -> None:
 
 
 def test_a_clouds_own_times_leave_the_allow_list_of_all() -> None:
-    config = good("image: ami-1", "image: ami-1\n    who: {max_time: 4h}")
+    config = good("image: ami-1", "image: ami-1\n    allow: {max_time: 4h}")
     who = config.who_of(config.cloud("aws"))
     assert who == Who(accounts=("physics",), max_time=14400.0, default_time=3600.0)
     assert config.who_of(config.cloud("onprem")) == config.who
 
 
 def test_a_clouds_own_allow_list_replaces_that_of_all() -> None:
-    config = good("image: ami-1", "image: ami-1\n    who: {qos: [burst]}")
+    config = good("image: ami-1", "image: ami-1\n    allow: {qos: [burst]}")
     who = config.who_of(config.cloud("aws"))
     assert (who.accounts, who.qos, who.max_time) == ((), ("burst",), 86400.0)
 
@@ -360,7 +360,7 @@ NEBULA = """
     location: on-premises
     endpoint: http://one:2633/RPC2
     types: {small: {template: 12, cpus: 2, memory: 4G}}
-    pending_limit: 5s
+    pending_timeout: 5s
 """
 
 

@@ -109,7 +109,7 @@ def clouds(draw: st.DrawFn, number: int) -> CloudSettings:
     shared = {
         "name": draw(st.sampled_from([name, f"{number}e5"])),
         "limits": draw(LIMITS),
-        "who": draw(st.none() | whos()),
+        "allow": draw(st.none() | whos()),
         "timeout": draw(SECONDS),
         "resume_timeout": draw(st.none() | SECONDS),
     }

@@ -11,7 +11,7 @@ from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_address
 
 SITE = """\
 cluster: {{name: alps, uuid: 7d1f0c52-8f7e-4d5d-9d5e-111111111111}}
-who: {{groups: [hpc]}}
+allow: {{groups: [hpc]}}
 limits: {{dollars_per_hour: 2}}
 clouds:
   - {{name: aws, provider: aws, location: public, region: us-east-1, image: ami-1,

@@ -11,7 +11,7 @@ from slurm_elastic.config.resolve import effective
 
 EXAMPLE = Path(__file__).parents[2] / "etc" / "slurm-elastic.yaml"
 POLICIES = """
-policies: {growth: on_demand, release: "idle(seconds=600)", lease: 1h, windows: ["20:00-06:00"]}
+policies: {growth: on_demand, release: "idle(seconds=600)", billing_increment: 1h, start_windows: ["20:00-06:00"]}
 """
 
 
@@ -38,7 +38,7 @@ def test_it_is_a_configuration_that_means_the_same(config: Config) -> None:
 def test_nothing_is_left_open_that_a_wider_section_says(config: Config) -> None:
     for cloud in effective(config).clouds:
         open_ones = [cloud.partition, cloud.suspend_time, cloud.resume_timeout, cloud.who]
-        assert None not in [*open_ones, cloud.policies.growth, cloud.policies.boot]
+        assert None not in [*open_ones, cloud.policies.growth, cloud.policies.expected_boot_time]
     pools = effective(config).pools
     assert [pool.real_memory for pool in pools] == [pool.slurm_memory for pool in config.pools]
     assert {p.name: p.max_age for p in pools}["compute"] == 7 * 86400

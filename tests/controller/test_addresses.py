@@ -44,7 +44,7 @@ def test_by_the_clouds_word_a_lost_node_has_no_address_from_the_very_command_on(
     (other,) = [m for m in world.accounts["pub"].machines.values() if m.instance.node == "pub2"]
     other.instance = replace(other.instance, address=old)
     world.slurm.set_addresses({"pub2": old or ""})
-    world.advance(world.config.timings.reconcile + 5, step=1)
+    world.advance(world.config.timings.reconcile_interval + 5, step=1)
     assert node_updates(world, "DOWN") == [(("pub1",), NOWHERE)]
     assert world.slurm.node("pub2").address == old, "its new owner keeps it"
     world.advance(300)
@@ -79,7 +79,7 @@ def test_unless_another_machine_has_its_address_already(world: World) -> None:
 
 def test_so_does_a_node_that_slurmctld_itself_gave_up(world: World) -> None:
     world.slurm.set_node("pub3", "DOWN", "CLOUD", reason="Not responding", address=REUSED)
-    world.advance(world.config.timings.reconcile + 5)
+    world.advance(world.config.timings.reconcile_interval + 5)
     assert node_updates(world, "POWER_DOWN") == [(("pub3",), NOWHERE)]
     world.advance(120)
     node = world.slurm.node("pub3")

@@ -98,8 +98,8 @@ def test_where_the_resume_is_lost_as_well_the_repair_does_it(world: World) -> No
     off(world)
     world.slurm.submit(2, ("pub1",), requeue=False)
     lose(world)
-    took = until_runs(world, 2, within=world.config.timings.grace + 120)
-    assert took >= world.config.timings.grace
+    took = until_runs(world, 2, within=world.config.timings.orphan_timeout + 120)
+    assert took >= world.config.timings.orphan_timeout
     (new,) = world.machines_of("pub1")
     assert new != old
 
@@ -122,7 +122,7 @@ def test_none_is_bought_where_slurm_gave_the_node_up_while_the_old_one_was_ended
     monkeypatch.setattr(cloud, "terminate", slow)
     launched = len(world.ledger.decisions.about("pub1"))
     world.slurm.submit(2, ("pub1",))
-    world.advance(world.config.timings.grace + 120)
+    world.advance(world.config.timings.orphan_timeout + 120)
     assert world.machines_of("pub1") == []
     kinds = world.kinds("pub1")
     assert kinds.count("launched") == 1, kinds[launched:]
@@ -279,7 +279,7 @@ def test_a_lost_suspend_and_a_clock_set_back_cost_a_grace(world: World) -> None:
     off(world)
     world.slurm.submit(2, ("pub1",), requeue=False)
     set_back(world)
-    until_runs(world, 2, within=world.config.timings.grace + 120)
+    until_runs(world, 2, within=world.config.timings.orphan_timeout + 120)
     assert old not in world.machines_of("pub1")
 
 
@@ -322,7 +322,7 @@ def test_a_machine_that_is_gone_is_missed_whatever_the_clock_says(
     world.hears = False  # SlurmdTimeout is long
     world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "NOT_RESPONDING")
     timings = world.config.timings
-    world.advance((Thresholds().max_missed_listings + 1) * timings.reconcile)
+    world.advance((Thresholds().max_missed_listings + 1) * timings.reconcile_interval)
     assert reasons(world, "ended") == ["the cloud did not list it 3 times in a row"]
     assert world.ledger.machines.live() == ()
 
@@ -350,7 +350,7 @@ def test_a_machine_that_cannot_be_ended_does_not_hide_the_loss_of_the_next(world
     until_runs(world, 2, within=120)
     (new,) = (i for i in world.machines_of("pub1") if i != old)
     world.clouds["pub"].take(new)
-    world.advance(2 * world.config.timings.reconcile)
+    world.advance(2 * world.config.timings.reconcile_interval)
     assert world.slurm.queue()[2].restarts == 1
 
 
@@ -369,7 +369,7 @@ def test_a_machine_that_does_not_end_is_told_of_whatever_the_clock_says(world: W
 def test_the_longest_cool_down_outlives_a_small_step_of_the_clock(
     world: World, step: float
 ) -> None:
-    longest = world.config.timings.cooldown_max
+    longest = world.config.timings.max_cooldown
     until = world.site.now() + longest
     world.ledger.exclusions.add(
         Exclusion(

@@ -255,7 +255,7 @@ def test_what_slurm_took_out_of_service_is_told_in_its_words(world: World) -> No
 def test_at_the_limit_the_pool_is_paused_and_told_of_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limit = world.config.timings.boot_failures
+    limit = world.config.timings.max_boot_failures
     some = [booting(world, f"i-{n}", PUB[n % 3], age=100.0) for n in range(limit)]
     record_boot_failures(world.site, some, "boots", [7])
     record_boot_failures(world.site, [booting(world, "i-x", "pub1", age=100.0)], "boots", [7])

@@ -202,7 +202,7 @@ def test_a_clock_set_back_stops_nothing(world: World) -> None:
     world.advance(30)
     set_back[0] = 86400.0
     world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "POWERING_UP")  # its request was lost
-    world.advance(world.config.timings.grace + 120)
+    world.advance(world.config.timings.orphan_timeout + 120)
     beat = world.ledger.health.heartbeat("slurm-elasticd")
     assert beat is not None
     assert beat[0] > world.now - 86400 - 30

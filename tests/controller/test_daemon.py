@@ -371,7 +371,7 @@ def test_a_round_that_runs_is_not_begun_again(world: World) -> None:
     )  # fmt: skip
     for _ in range(3):
         daemon.tick()
-        world.now += world.config.timings.reconcile - 1
+        world.now += world.config.timings.reconcile_interval - 1
         daemon.tick()
         world.now += 1
     assert len(begun["pub"]) == len(begun["onp"]) == 1

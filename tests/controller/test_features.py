@@ -22,7 +22,7 @@ OFF = {
     "tunnels", "munge_keys", "host_keys", "key_rotation",
 }  # fmt: skip
 """Modules that only features have."""
-PLAIN = {"books": BooksSettings(tags=())}
+PLAIN = {"accounting": BooksSettings(tags=())}
 
 
 ALWAYS_JOINED = {"doers", "find_recipes"}
@@ -68,7 +68,7 @@ def test_of_what_is_switched_off_no_code_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "steps"),
     [
-        ({"books": BooksSettings(tags=("user",))}, {"find_owners"}),
+        ({"accounting": BooksSettings(tags=("user",))}, {"find_owners"}),
         (
             {"policies": SitePolicies(account_budgets={"a": Budget(per_day=1.0)})},
             {"filter_admitted"},

@@ -98,7 +98,7 @@ def test_slurm_is_left_alone_while_holds_stand(world: World) -> None:
     world.advance(60)
     before = world.slurm.calls["nodes"]
     world.advance(600, step=1)
-    rounds = 2 * 600 / world.config.timings.reconcile
+    rounds = 2 * 600 / world.config.timings.reconcile_interval
     assert world.slurm.calls["nodes"] - before <= rounds * 2 + 5
 
 

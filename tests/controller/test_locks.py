@@ -233,7 +233,7 @@ def test_the_looks_end_once_nothing_is_left_of_policies_that_there_are_no_more(
     scaler.task.tick()
     assert not ended, "a job that is set aside is waited for"
     world.ledger.deferred.forget([5])
-    world.now += world.config.policies.look
+    world.now += world.config.policies.poll_interval
     scaler.task.tick()
     assert ended
 

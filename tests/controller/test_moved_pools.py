@@ -129,7 +129,7 @@ def test_one_that_is_lost_with_its_request_gets_its_machine_from_the_repair(worl
     world.advance(timings.suspend_time + timings.suspend_timeout + 60)
     world.programs = lambda *_: None
     world.slurm.submit(2, ("pub1",), requeue=False)
-    world.advance(timings.grace + 2 * timings.reconcile + 60)
+    world.advance(timings.orphan_timeout + 2 * timings.reconcile_interval + 60)
     assert jobs(world) == [(True, 0)]
     assert len(world.alive("new")) == 1
 

@@ -142,7 +142,7 @@ def test_a_fresh_machine_that_the_cloud_does_not_show_is_not_lost(
 def test_a_machine_that_the_cloud_forgets_for_two_readings_is_not_lost(world: World) -> None:
     (machine,) = up(world, "pub1")
     record = world.accounts["pub"].machines[machine.id]
-    record.visible_from = world.now + 2 * world.config.timings.reconcile
+    record.visible_from = world.now + 2 * world.config.timings.reconcile_interval
     world.advance(200)
     assert known(world) == [machine.id]
     assert "ended" not in world.kinds("pub1")
@@ -176,7 +176,7 @@ def test_a_machine_of_an_open_launch_that_dies_before_it_answers_is_in_the_books
     world.advance(5)
     first, second = world.accounts["pub"].machines.values()
     first.visible_from = world.now
-    world.advance(world.config.timings.reconcile + 35)
+    world.advance(world.config.timings.reconcile_interval + 35)
     assert known(world) == [first.instance.id], "it is paid from now on, whatever becomes of it"
     assert len(world.ledger.launches.open()) == 1
     cloud.take(first.instance.id)
@@ -208,7 +208,7 @@ def test_an_orphan_ends_after_the_grace(world: World) -> None:
     (machine,) = up(world, "pub1")
     world.slurm.finish(1)
     world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
-    world.advance(world.config.timings.grace - 40)
+    world.advance(world.config.timings.orphan_timeout - 40)
     assert world.alive() == [machine]
     world.advance(120)
     assert world.alive() == []
@@ -269,7 +269,7 @@ def test_a_round_says_how_many_deletions_its_cap_leaves_for_the_next(
     (machine,) = up(world, "pub1")
     for number in range(12):
         add(world, machine, f"pub-double-{number}", generation=f"g-{number}", address="")
-    world.advance(world.config.timings.grace + 600)
+    world.advance(world.config.timings.orphan_timeout + 600)
     assert world.alive() == [machine]
     assert "deletions capped cloud=pub waiting=2" in caplog.text
 
@@ -408,7 +408,7 @@ def test_an_address_that_slurm_did_not_take_is_told_again(
     assert "addresses not set, reconcile tries again" in caplog.text
     (machine,) = world.alive()
     for _ in range(10):
-        world.now += world.config.timings.reconcile
+        world.now += world.config.timings.reconcile_interval
         world.tick()
     node = world.slurm.node("pub1")
     assert (phase(node), node.address) == (Phase.POWERING_UP, machine.address)
@@ -516,7 +516,7 @@ def test_a_loss_that_the_cloud_tells_fails_the_node_in_the_same_round(world: Wor
     cloud.tells_losses = True
     (machine,) = up(world, "pub1")
     cloud.take(machine.id)
-    world.advance(world.config.timings.reconcile + 5)
+    world.advance(world.config.timings.reconcile_interval + 5)
     assert "node-lost" in world.kinds("pub1")
     world.advance(300)
     assert [m.id for m in world.alive()] != [machine.id]

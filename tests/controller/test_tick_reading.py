@@ -18,7 +18,7 @@ def readings(directory: Path, clouds: int) -> int:
     try:
         world.advance(120)
         before = world.slurm.calls["nodes"]
-        world.now += world.config.timings.reconcile
+        world.now += world.config.timings.reconcile_interval
         world.tick()
         return world.slurm.calls["nodes"] - before
     finally:
@@ -87,6 +87,6 @@ def test_the_round_after_a_request_does_not_go_by_the_nodes_of_before(
     world.slurm.submit(1, ("pub1",))
     world.advance(5)
     served = world.now
-    world.now += world.config.timings.reconcile
+    world.now += world.config.timings.reconcile_interval
     world.tick()
     assert served in asked

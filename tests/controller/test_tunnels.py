@@ -427,7 +427,7 @@ def test_after_a_restart_of_either_service_peers_are_those_of_live_machines(bed:
     bed.tunnels.look()
     assert bed.admitted() == {(K1, True), (K2, True)}
     bed.hub.peers = ()  # the hub has lost all
-    bed.clock += bed.site.config.timings.reconcile + 1
+    bed.clock += bed.site.config.timings.reconcile_interval + 1
     bed.tunnels.look()
     assert bed.admitted() == {(K1, True), (K2, True)}
 
@@ -505,7 +505,7 @@ def test_a_hub_that_is_away_is_told_of_once_in_the_log_and_in_the_status(
 
 def test_the_hub_is_told_anew_with_each_round_of_repair(bed: Bed) -> None:
     bed.tunnels.look()
-    bed.clock += bed.site.config.timings.reconcile - 1
+    bed.clock += bed.site.config.timings.reconcile_interval - 1
     bed.tunnels.look()
     assert bed.hub.told == 1
     bed.clock += 1
@@ -617,7 +617,7 @@ def test_while_a_cloud_is_not_learnt_nobody_stays_in_at_the_place_or_by_the_key_
     bed.tunnels.look()
     assert {(p.address, p.key) for p in bed.hub.peers} == {(address, K1), ("10.99.0.78", K3)}
     bed.hub.peers = (TunnelPeer(address="10.99.0.77", key=K1),)
-    bed.clock += bed.site.config.timings.reconcile
+    bed.clock += bed.site.config.timings.reconcile_interval
     bed.tunnels.look()
     assert {(p.address, p.key) for p in bed.hub.peers} == {(address, K1)}
 
@@ -638,7 +638,7 @@ def test_with_a_lost_ledger_machines_without_a_tunnel_stay_in_but_those_that_end
     walled.tunnels.look()
     assert walled.hub.peers == ()
     walled.hub.peers = (TunnelPeer(address="10.0.0.7"),)
-    walled.clock += walled.site.config.timings.reconcile
+    walled.clock += walled.site.config.timings.reconcile_interval
     walled.tunnels.look()
     assert [p.address for p in walled.hub.peers] == ["10.0.0.7"], "nobody knows it yet"
     walled.ledger.machines.record_whole_list("aws", walled.now)

@@ -164,7 +164,7 @@ def test_a_host_that_takes_most_machines_with_it_is_believed(large: World) -> No
         large.clouds["pub"].take(machine.id)
     ended = [0]
     for _ in range(24):
-        large.advance(large.config.timings.reconcile)
+        large.advance(large.config.timings.reconcile_interval)
         ended.append(30 - len(live_rows(large) & {i.id for i in machines[:30]}))
     assert ended[-1] == 30
     assert max(b - a for a, b in pairwise(ended)) <= 10

@@ -67,7 +67,7 @@ def make_config(state_dir: Path, **changes: Any) -> Config:
             ),
         ),
         "state_dir": str(state_dir),
-        "who": Who(accounts=("physics",)),
+        "allow": Who(accounts=("physics",)),
         "limits": Limits(nodes=4),
         "timings": Timings(suspend_time=300, suspend_timeout=30, resume_timeout=600),
     }

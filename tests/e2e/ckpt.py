@@ -21,9 +21,9 @@ SITE: Mapping[str, Any] = {
     "elastic": {
         "checkpoint": {
             "policy": "on_notice",
-            "expected": "5s",
-            "slack": "1s",
-            "notices": {"every": 1},
+            "expected_duration": "5s",
+            "deadline_margin": "1s",
+            "notices": {"poll_interval": 1},
         }
     },
 }

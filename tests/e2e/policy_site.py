@@ -28,7 +28,7 @@ def configure(
 ) -> float:
     """From now on the site has these policies, by a changed file and a new daemon; the time now."""
     config = yaml.safe_load(site.layout.config.read_text())
-    config["policies"] = {"look": LOOK, **policies}
+    config["policies"] = {"poll_interval": LOOK, **policies}
     config["clouds"][0]["policies"] = dict(cloud or {})
     config["pools"][0]["policies"] = dict(pool or {})
     site.daemon_stop()

@@ -44,7 +44,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         never_boot="pub[1-6]",
         resume_timeout=RESUME,
         elastic={
-            "timings": {"boot_failures": 5, "boot_cooldown": 600.0, "capacity_cooldown": 120.0}
+            "timings": {"max_boot_failures": 5, "boot_cooldown": 600.0, "capacity_cooldown": 120.0}
         },
     )
 

@@ -24,10 +24,10 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         elastic={
             "checkpoint": {
                 "policy": "on_notice",
-                "expected": "5s",
-                "slack": "1s",
-                "period": "1h",
-                "notices": {"every": 1},
+                "expected_duration": "5s",
+                "deadline_margin": "1s",
+                "poll_interval": "1h",
+                "notices": {"poll_interval": 1},
             }
         },
     )

@@ -25,7 +25,7 @@ DOUBT = "slurmctld hears the nodes"
 GONE = "the cloud did not list it"
 CLOUD = {
     "name": "nebula", "provider": "opennebula", "location": "on-premises", "listing_lag": 300,
-    "types": {"small": {"cpus": 2, "memory": 2048, "template": 3}}, "pending_limit": 500,
+    "types": {"small": {"cpus": 2, "memory": 2048, "template": 3}}, "pending_timeout": 500,
 }  # fmt: skip
 POOL = {
     "name": "neb", "cloud": "nebula", "nodes": "neb[1-2]", "cpus": 2, "memory": 1256,

@@ -23,7 +23,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         suspend_time=5.0,
         suspend_timeout=5.0,
         resume_timeout=60.0,
-        elastic={"timings": {"heartbeat_stale": 6.0}},
+        elastic={"timings": {"daemon_timeout": 6.0}},
     )
 
 

@@ -53,7 +53,7 @@ def small_disk(path: Path) -> Iterator[None]:
 def site(sandbox: Callable[..., Sandbox]) -> Iterator[Sandbox]:
     made = sandbox(
         static_nodes=1, drop=("onprem",), suspend_time=5.0, suspend_timeout=5.0,
-        resume_timeout=300.0, elastic={"timings": {"grace": 10.0, "reconcile": 5.0}},
+        resume_timeout=300.0, elastic={"timings": {"orphan_timeout": 10.0, "reconcile_interval": 5.0}},
     )  # fmt: skip
     made.daemon_stop()
     made.ckptman_stop()

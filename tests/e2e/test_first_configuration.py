@@ -104,7 +104,7 @@ def opened_by_a_person(site: Sandbox) -> None:
     text = site.layout.config.read_text()
     for old, new in (
         ("\nwho: {", "\nwho: {default_time: 10m, "),
-        ("# who: {accounts: [physics]}", "who: {groups: [nogroup, root]}"),
+        ("# allow: {accounts: [physics]}", "allow: {groups: [nogroup, root]}"),
         ("# limits: {dollars_per_hour: 5}", "limits: {dollars_per_hour: 5}"),
         ("slurm: {", f"state_dir: {root}/state\nslurm: {{programs_dir: {root}/programs, "),
         ("    nodes: aws-", f"    slurmd_port: {ports.nodes + site.spec.static_nodes}\n    nodes: aws-"),
@@ -112,7 +112,7 @@ def opened_by_a_person(site: Sandbox) -> None:
         assert text.count(old) == 1, text
         text = text.replace(old, new)
     text += f"users: {{socket: {root}/door/read.sock}}\n"
-    text += "timings: {suspend_time: 8, suspend_timeout: 5, resume_timeout: 180, reconcile: 2}\n"
+    text += "timings: {suspend_time: 8, suspend_timeout: 5, resume_timeout: 180, reconcile_interval: 2}\n"
     site.layout.config.write_text(text)
     assert "not in use" not in ours(site, "conf", "show")
 

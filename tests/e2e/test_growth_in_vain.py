@@ -34,7 +34,7 @@ def grows_on_demand(sandbox: Callable[..., Sandbox], *slurm_conf: str) -> Sandbo
         drop=("onprem",),
         resume_timeout=180.0,
         slurm_conf=slurm_conf,
-        elastic={"policies": {"release": "idle(seconds=80000)", "look": "1s"}},
+        elastic={"policies": {"release": "idle(seconds=80000)", "poll_interval": "1s"}},
     )
     configure(site, growth="on_demand", release="idle(seconds=5)")
     site.wait_for(lambda: len(held(site)) == 6, 60, "all are kept from Slurm")

@@ -37,9 +37,9 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     """Its ckptman asks no cloud for notices, and reads the queue of the emulated EC2."""
     up = sandbox(**SITE)
     document = yaml.safe_load(up.layout.config.read_text())
-    page = shown("docs/sandbox.md", "checkpoint: {notices: {queue:").text
+    page = shown("docs/sandbox.md", "checkpoint: {notices: {queue_url:").text
     told = yaml.safe_load(page.replace("PORT", str(up.layout.read().ports.ec2)))
-    document["checkpoint"]["notices"] = {"every": 1, "clouds": False} | told["checkpoint"][
+    document["checkpoint"]["notices"] = {"poll_interval": 1, "poll_clouds": False} | told["checkpoint"][
         "notices"
     ]
     up.layout.config.write_text(yaml.safe_dump(document))

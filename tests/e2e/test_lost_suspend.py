@@ -28,7 +28,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         suspend_time=5.0,
         suspend_timeout=5.0,
         resume_timeout=RESUME_TIMEOUT,
-        elastic={"timings": {"grace": RESUME_TIMEOUT}},
+        elastic={"timings": {"orphan_timeout": RESUME_TIMEOUT}},
     )
 
 

@@ -25,7 +25,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         slurm_conf=AS_AT_SITES,
         suspend_time=600.0,
         elastic={
-            "timings": FAST | {"boot_failures": LIMIT, "capacity_cooldown": 5.0},
+            "timings": FAST | {"max_boot_failures": LIMIT, "capacity_cooldown": 5.0},
             "clouds": [
                 {"name": "aws", "types": {"m5.large": {"cpus": 2, "memory": 2 * TOO_MUCH, "price": 0.096}}}
             ],

@@ -33,7 +33,7 @@ FULL = "--cpus-per-task=2"
 ELASTIC, USERS = 2, 1
 CLOUD = {
     "name": "nebula", "provider": "opennebula", "location": "on-premises",
-    "types": {"small": {"cpus": 2, "memory": 2048, "template": 3}}, "pending_limit": 10,
+    "types": {"small": {"cpus": 2, "memory": 2048, "template": 3}}, "pending_timeout": 10,
 }  # fmt: skip
 POOL = {
     "name": "neb", "cloud": "nebula", "nodes": "neb[1-4]", "cpus": 2, "memory": 1256,

@@ -46,7 +46,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         static_nodes=1,
         drop=("onprem",),
         resume_timeout=180.0,
-        elastic={"policies": {"release": "idle(seconds=80000)", "look": LOOK}},
+        elastic={"policies": {"release": "idle(seconds=80000)", "poll_interval": LOOK}},
     )
 
 

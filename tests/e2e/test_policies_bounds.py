@@ -47,7 +47,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         static_nodes=1,
         drop=("onprem",),
         resume_timeout=180.0,
-        elastic={"policies": {"release": NEVER, "look": LOOK}},
+        elastic={"policies": {"release": NEVER, "poll_interval": LOOK}},
     )
 
 

@@ -41,7 +41,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         resume_timeout=40.0,
         # A job that is requeued with an exit code of 44 is held in the state SPECIAL_EXIT.
         slurm_conf=("Licenses=matlab:1", "RequeueExitHold=44", "RebootProgram=/bin/true"),
-        elastic={"slurm": {"machine_reasons": ["disk check: *"]}},
+        elastic={"slurm": {"replace_reasons": ["disk check: *"]}},
     )
 
 

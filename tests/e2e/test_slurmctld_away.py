@@ -38,7 +38,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         static_nodes=1,
         drop=("onprem",),
         slurm_conf=AT_ONCE,
-        elastic={"timings": {"grace": 2.0}, "policies": {"look": 2.0}},
+        elastic={"timings": {"orphan_timeout": 2.0}, "policies": {"poll_interval": 2.0}},
     )
 
 

@@ -41,7 +41,7 @@ REASONS = (
 )
 SIZE = {"cpus": 2, "memory": 1256, "real_memory": 1000, "instance_types": ["small"]}
 NEBULA = {
-    "name": "nebula", "provider": "opennebula", "location": "on-premises", "pending_limit": 10,
+    "name": "nebula", "provider": "opennebula", "location": "on-premises", "pending_timeout": 10,
     "types": {"small": {"cpus": 2, "memory": 2048, "template": 3}},
 }  # fmt: skip
 POOLS = [

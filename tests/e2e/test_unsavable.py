@@ -26,7 +26,7 @@ def site(sandbox: Callable[..., Sandbox], tmp_path_factory: pytest.TempPathFacto
             "checkpoint": {
                 "directory": str(images),
                 "policy": "on_notice",
-                "probe": "3s",
+                "probe_after": "3s",
                 "unsavable": "on_demand",
             }
         },

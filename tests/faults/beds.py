@@ -138,7 +138,7 @@ class Stack(StackBed):
     }
 
     def settings(self, **more: object) -> CloudSettings:
-        return super().settings(**({"timeout": TIMEOUT, "schedule_wait": 1.0} | more))
+        return super().settings(**({"timeout": TIMEOUT, "schedule_timeout": 1.0} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return OpenStackProvider(self.settings(), CLUSTER, monotonic=clock)

@@ -138,7 +138,7 @@ def config(tmp_path: Path) -> Path:
     host = {"cpus": 1, "memory": "1G"}
     made = {
         "cluster": {"name": "site", "uuid": "2b0e5f6c-0000-4000-8000-000000000001"},
-        "who": {"accounts": ["physics"]}, "limits": {"nodes": 4},
+        "allow": {"accounts": ["physics"]}, "limits": {"nodes": 4},
         "clouds": [
             {"name": "lab", "provider": "libvirt", "location": "on-premises", "image": "n.qcow2",
              "hosts": {"kvm1": {}}, "types": {"small": host}},

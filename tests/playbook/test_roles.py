@@ -40,7 +40,7 @@ PartitionName=batch Nodes=n1 Default=YES State=UP
 """
 ELASTIC = """\
 cluster: {name: lab}
-who: {groups: [users]}
+allow: {groups: [users]}
 clouds:
   - {name: hall, provider: local, location: on-premises}
 pools:

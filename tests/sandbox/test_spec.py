@@ -52,7 +52,7 @@ def test_overrides_merge_by_name_and_drop_leaves_out():
     )
     config = elastic(spec, PORTS)
     assert config["timings"]["suspend_time"] == 5.0
-    assert config["timings"]["reconcile"] == 2.0
+    assert config["timings"]["reconcile_interval"] == 2.0
     assert [(p["name"], p["nodes"]) for p in config["pools"]] == [("op", "op[1-4]"), ("x", "x1")]
     assert config["pools"][0]["cpus"] == 2
 
@@ -88,7 +88,7 @@ def test_any_number_of_static_nodes(nodes):
 
 def test_what_was_saved_is_read_again(tmp_path):
     saved = Saved(
-        spec=SandboxSpec(dir=tmp_path, elastic={"timings": {"reconcile": 1}}), ports=PORTS
+        spec=SandboxSpec(dir=tmp_path, elastic={"timings": {"reconcile_interval": 1}}), ports=PORTS
     )
     layout = Layout(dir=tmp_path)
     layout.save(saved)

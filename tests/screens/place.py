@@ -40,7 +40,7 @@ cluster: {{name: alps, uuid: 11111111-1111-4111-8111-111111111111}}
 state_dir: {state}
 slurm: {{conf: {state}.etc/slurm.conf}}
 users: {{socket: {state}.run/users.sock}}
-who: {who}
+allow: {who}
 limits: {limits}
 policies: {policies}
 timings: {{suspend_time: 300, suspend_timeout: 30, resume_timeout: 600}}

@@ -15,7 +15,7 @@ DIRECTORY = ROOT / "data" / "slurm-conf"
 CONFIGURATION = """\
 cluster: {{name: {cluster}}}
 slurm: {{conf: {conf}}}
-who: {{groups: [users], max_time: 1d}}
+allow: {{groups: [users], max_time: 1d}}
 limits: {{dollars_per_hour: 2.0}}
 clouds:
   - name: aws

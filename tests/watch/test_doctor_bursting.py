@@ -34,7 +34,7 @@ YAML = """
 cluster: {{name: alps, uuid: 11111111-1111-4111-8111-111111111111}}
 state_dir: {state}
 slurm: {{conf: {state}/slurm.conf, bin_dir: {state}, user: {me}}}
-who: {{accounts: [physics], qos: [normal]}}
+allow: {{accounts: [physics], qos: [normal]}}
 limits: {{dollars_per_hour: 0.50}}
 clouds:
   - name: far
@@ -185,12 +185,12 @@ def test_without_an_answer_of_slurmctld_nothing_is_probed(
 
 
 def test_accounts_that_slurmdbd_lacks_are_wrong(config: Config, slurm: ProbingSlurm) -> None:
-    assert found(config, slurm)["accounts of who.accounts"].level is FindingLevel.OK
+    assert found(config, slurm)["accounts of allow.accounts"].level is FindingLevel.OK
     slurm.known = frozenset({"phisics"})
-    one = found(config, slurm)["accounts of who.accounts"]
+    one = found(config, slurm)["accounts of allow.accounts"]
     assert (one.level, one.observed) == (FindingLevel.WRONG, "slurmdbd has no account physics")
     slurm.known = SlurmError(("sacctmgr",), 1, "no slurmdbd")
-    assert found(config, slurm)["accounts of who.accounts"].level is FindingLevel.NOTE
+    assert found(config, slurm)["accounts of allow.accounts"].level is FindingLevel.NOTE
 
 
 def test_accounts_that_nobody_checks_are_told(
@@ -216,7 +216,7 @@ def test_a_budget_that_jobs_without_a_longest_time_may_pass_is_a_note(
     config: Config, slurm: ProbingSlurm, budget: str
 ) -> None:
     told = found(again(config, budget), slurm)["budget of far"]
-    assert (told.level, "who.max_time" in told.advice) == (FindingLevel.NOTE, True)
+    assert (told.level, "allow.max_time" in told.advice) == (FindingLevel.NOTE, True)
 
 
 def test_a_budget_is_no_note_where_jobs_have_a_longest_time(
@@ -253,7 +253,7 @@ def test_without_slurmdbd_accounts_are_any_words(
 ) -> None:
     (tmp_path / "slurm.conf").write_text("ClusterName=alps\nJobSubmitPlugins=lua\n")
     slurm.known = frozenset()
-    assert "accounts of who.accounts" not in found(config, slurm)
+    assert "accounts of allow.accounts" not in found(config, slurm)
 
 
 def test_a_job_submit_lua_that_does_not_call_the_filter_is_wrong(

@@ -54,7 +54,7 @@ def test_one_that_leaves_none_is_a_mistake(lag: float) -> None:
     ((at, _, expected),) = told(lag)
     assert at == ("clouds", 2, "listing_lag")
     assert expected.startswith("less than ")
-    assert "timings.reconcile before a node is given up" in expected
+    assert "timings.reconcile_interval before a node is given up" in expected
 
 
 def test_the_clouds_own_time_to_boot_counts_first() -> None:

@@ -60,7 +60,7 @@ class ElasticWorld(ContainerWorld):
         return {
             "cluster": {"name": "containers"},
             "timings": {"suspend_time": 4, "suspend_timeout": 5, "resume_timeout": 300,
-                        "reconcile": 2, "grace": 20},
+                        "reconcile_interval": 2, "orphan_timeout": 20},
             "clouds": [
                 {
                     "name": "boxes", "provider": "docker", "location": "on-premises",

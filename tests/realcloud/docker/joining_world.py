@@ -140,10 +140,10 @@ class JoiningWorld(Ec2World):
         return {
             "cluster": {"name": "containers"},
             "state_dir": "/shared/state",
-            "who": {"groups": [USER], "max_time": "1h", "default_time": "30m"},
+            "allow": {"groups": [USER], "max_time": "1h", "default_time": "30m"},
             "limits": {"dollars_per_hour": 2.0},
             "timings": {"suspend_time": 300, "suspend_timeout": 5, "resume_timeout": 600,
-                        "reconcile": 2, "grace": 20},
+                        "reconcile_interval": 2, "orphan_timeout": 20},
             "clouds": [cloud("aws", AWS, 600), cloud("far", FAR, self.far_timeout)],
             "pools": [pool("pub", "aws"), pool("far", "far")],
             "join": {

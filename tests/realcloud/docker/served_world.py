@@ -24,7 +24,7 @@ clouds:
 pools:
   - {name: rack, cloud: onprem, nodes: "n[1-NODES]", cpus: 2, memory: 1G, real_memory: 1000,
      checkpoint: {method: criu}}
-checkpoint: {directory: /shared/ckpt, expected: EXPECTED, MORE}
+checkpoint: {directory: /shared/ckpt, expected_duration: EXPECTED, MORE}
 """
 
 

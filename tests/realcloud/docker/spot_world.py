@@ -118,10 +118,10 @@ class SpotWorld(Ec2World, ServedWorld):
             # That of the nodes' ckpt-root.conf.
             "cluster": {"name": "containers", "uuid": "5d1f6f0c-9f0e-4c55-8f4b-1d9a6a1f2b7c"},
             "state_dir": "/shared/state",
-            "who": {"groups": [USER], "max_time": "1h", "default_time": "30m"},
+            "allow": {"groups": [USER], "max_time": "1h", "default_time": "30m"},
             "limits": {"dollars_per_hour": 2.0},
             "timings": {"suspend_time": 120, "suspend_timeout": 5, "resume_timeout": 300,
-                        "reconcile": 2, "grace": 20, "capacity_cooldown": 20},
+                        "reconcile_interval": 2, "orphan_timeout": 20, "capacity_cooldown": 20},
             "clouds": [
                 {
                     "name": "boxes", "provider": "docker", "location": "on-premises",
@@ -147,7 +147,7 @@ class SpotWorld(Ec2World, ServedWorld):
                  "instance_types": ["c5.large"], **size, **criu},
             ],
             "join": {"head": "head"},
-            "checkpoint": {"directory": "/shared/ckpt", "policy": "on_notice", "expected": "10s"},
+            "checkpoint": {"directory": "/shared/ckpt", "policy": "on_notice", "expected_duration": "10s"},
         }  # fmt: skip
 
 

@@ -68,7 +68,7 @@ class PlaneBed:
             "image": "worker",
             "networks": ("none",),
             "types": {"small": Flavor(cpus=CPUS, memory=MEMORY, price=0.02)},
-            "schedule_wait": 60.0,
+            "schedule_timeout": 60.0,
         }
         return OpenStackCloud(name=NAME, location=Location.ON_PREMISES, **(values | more))
 

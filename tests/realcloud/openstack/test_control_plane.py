@@ -421,7 +421,7 @@ def configured(bed: PlaneBed, tmp_path: Path) -> Path:
     }  # fmt: skip
     document = {
         "cluster": {"name": "site", "uuid": "2b0e5f6c-0000-4000-8000-000000000001"},
-        "who": {"accounts": ["physics"]}, "limits": {"nodes": 4},
+        "allow": {"accounts": ["physics"]}, "limits": {"nodes": 4},
         "clouds": [cloud], "pools": [pool, pool | {"name": "old", "nodes": "old1", "image": None}],
     }  # fmt: skip
     del document["pools"][1]["image"]
