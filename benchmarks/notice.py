@@ -221,7 +221,9 @@ def world(directory: str, count: int, periodic: int = 0) -> Iterator[CheckpointS
                PoolSettings(name="q", cloud="pub", nodes=f"n[{count}-{every}]", cpus=2,
                             memory=4096, markets=(Market.SPOT,), checkpoint=due)),
         state_dir=directory,
-        checkpoint=CheckpointSettings(method="fake", policy="on_notice", expected_duration=5.0, probe_after=1e9),
+        checkpoint=CheckpointSettings(
+            method="fake", policy="on_notice", expected_duration=5.0, probe_after=1e9,
+        ),
     )  # fmt: skip
     ledger, memory = Ledger(state / "ledger.db"), CheckpointState(state / FILE)
     buy(ledger, every)
@@ -288,7 +290,9 @@ def stages(count: int) -> list[Row]:
     directory.chmod(0o755)
     spec = SandboxSpec(
         dir=directory, static_nodes=1, suspend_time=60.0,
-        elastic={"checkpoint": {"policy": "on_notice", "expected_duration": "5s", "notices": {"poll_interval": 1}}},
+        elastic={"checkpoint": {
+            "policy": "on_notice", "expected_duration": "5s", "notices": {"poll_interval": 1},
+        }},
     )  # fmt: skip
     site = Sandbox(spec)
     site.up()

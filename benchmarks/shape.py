@@ -233,7 +233,7 @@ def features(*, on: bool) -> dict[str, Any]:
         "accounting": BooksSettings(),
         "notify": Notify(mail=("ops@example.org",)),
         "policies": SitePolicies(budget=budget, account_budgets={"physics": budget}),
-        "pools": tuple(replace(pool, stopped=1) for pool in plain.pools),
+        "pools": tuple(replace(pool, max_stopped=1) for pool in plain.pools),
     }
 
 

@@ -54,7 +54,7 @@ def config(state_dir: Path, *, allowed: bool = True) -> Config:
             ),
         ),
         state_dir=str(state_dir),
-        who=Allowed(accounts=("physics",)) if allowed else Allowed(),
+        allow=Allowed(accounts=("physics",)) if allowed else Allowed(),
     )
 
 

@@ -199,7 +199,7 @@ def test_a_hosts_room_is_counted_for_one_launch_at_a_time(monkeypatch: pytest.Mo
     kind = DockerType(cpus=2, memory=1024, price=0.02)
     cloud = DockerCloud(
         name="aws", location=Location.ON_PREMISES, image="node", network="n", types={"small": kind},
-        hosts={"h": DockerHost(url="unix:///nowhere")}, timeout=patience(60),
+        hosts={"h": DockerHost(url="unix:///nowhere")}, api_timeout=patience(60),
     )  # fmt: skip
     boxes: Any = DockerProvider(cloud, Cluster(name="c", uuid="u"))
     lock = boxes._launching["h"] = Watched()
@@ -226,7 +226,7 @@ def test_a_machine_that_is_tidied_away_while_it_is_ended_is_ended(
 ) -> None:
     cloud = DockerCloud(
         name="aws", location=Location.ON_PREMISES, image="node", network="n", types={},
-        hosts={"h": DockerHost(url="unix:///nowhere")}, timeout=patience(60),
+        hosts={"h": DockerHost(url="unix:///nowhere")}, api_timeout=patience(60),
     )  # fmt: skip
     boxes: Any = DockerProvider(cloud, Cluster(name="c", uuid="u"))
     box = Tagged(machine=instance(), name="b", host="h", unstarted=False, tags={})

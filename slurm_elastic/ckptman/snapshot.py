@@ -192,8 +192,10 @@ class SnapshotReader:
             for job in last_jobs.values()
             if self._needs_method(job, threatened)
         }
-        saves = {number: save_seconds([image.seconds for image in job_images], settings.expected_duration)
-                 for number, job_images in images.items()}  # fmt: skip
+        saves = {
+            number: save_seconds([i.seconds for i in job_images], settings.expected_duration)
+            for number, job_images in images.items()
+        }
         job_threats = self._threats_of_jobs(last_jobs, choices, saves, now)
         threats = by_subject([*node_threats, *job_threats])
         return Snapshot(

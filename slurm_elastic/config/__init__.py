@@ -148,8 +148,8 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     boot_cooldown: Seconds = 3600.0
     """Change it when nobody repairs a pool within the hour, or the cause passes sooner."""
     daemon_timeout: Seconds = 120.0
-    """Change it when ckptman should stand in for a dead daemon sooner, or `reconcile_interval` is longer
-    than two minutes.
+    """Change it when ckptman should stand in for a dead daemon sooner, or `reconcile_interval` is
+    longer than two minutes.
     """
 
 

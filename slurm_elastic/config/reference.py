@@ -24,7 +24,7 @@ CLOUDS = ("clouds", "pools")  # the sections with most keys; they come after all
 
 
 class ReferenceKey(Struct, frozen=True, kw_only=True):
-    """A key at a ``place`` (``timings.suspend_time``). ``default`` as in the file (empty: required)."""
+    """A key at a ``place`` (``limits.nodes``). ``default`` as in the file (empty: required)."""
 
     place: str
     default: str

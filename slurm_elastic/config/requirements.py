@@ -43,7 +43,9 @@ class KnownType(Struct, frozen=True, kw_only=True):
 
 
 class Requirements(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each key narrows the choice to types that fit the nodes. The ``max_types`` cheapest are taken."""
+    """Each key narrows the choice to types that fit the nodes. The ``max_types`` cheapest are
+    taken.
+    """
 
     cpus: RangeText | None = None
     """Change it when types with more CPUs than the nodes have would be a waste, or are welcome."""

@@ -32,7 +32,7 @@ def _cloud(config: Config, cloud: CloudSettings, site: Policies) -> CloudSetting
         suspend_time=config.suspend_time(cloud),
         resume_timeout=config.resume_timeout(cloud),
         suspend_timeout=config.suspend_timeout(cloud),
-        who=config.who_of(cloud),
+        allow=config.who_of(cloud),
         policies=_filled(cloud.policies, site),
     )
 

@@ -202,7 +202,7 @@ class Daemon:
                 self._running_requests[name] = work
 
     def _begin_repairs_if_due(self) -> None:
-        """Start a round of repair for each cloud once per ``timings.reconcile_interval`` seconds. A cloud
+        """Start a round of repair for each cloud every ``timings.reconcile_interval``. A cloud
         whose last round still runs is left out, and reported after STUCK_AFTER_S.
         """
         clock = self._site.monotonic()

@@ -147,7 +147,7 @@ def _access_lines(answers: Answers, everywhere: Who) -> Iterator[str]:
     if lists_by_key:
         yield f"    allow: {flow(lists_by_key)}"
     else:
-        yield "    # allow: {accounts: [physics]}    # or groups: it stays shut while nobody is named"
+        yield "    # allow: {accounts: [physics]}  # or groups: it stays shut while nobody is named"
 
 
 _COMMENTS = {

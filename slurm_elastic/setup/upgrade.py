@@ -1,4 +1,4 @@
-"""Gives the old keys in a configuration file their new names, and leaves all other text as it is."""
+"""Gives the old keys in a configuration file their new names. All other text stays as it is."""
 
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ def opennebula(url: str, place: Path) -> None:
     auth.write_text("user:password\n")
     auth.chmod(0o600)
     cloud = OpenNebulaCloud(
-        name="one", location=Location.ON_PREMISES, endpoint=f"{url}/RPC2", auth=str(auth),
-        timeout=3.0, types={"t": OneTemplate(cpus=1, memory=1, template=1)},
+        name="one", location=Location.ON_PREMISES, endpoint=f"{url}/RPC2", auth_file=str(auth),
+        api_timeout=3.0, types={"t": OneTemplate(cpus=1, memory=1, template=1)},
     )  # fmt: skip
     open_server(cloud).system.version()
 

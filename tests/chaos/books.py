@@ -226,7 +226,7 @@ class Books:
     def _fits(self, stopped: Instance) -> bool:
         """Whether it may be started for certain."""
         stage = self._stage
-        if not any(pool.stopped for pool in stage.config.pools):
+        if not any(pool.max_stopped for pool in stage.config.pools):
             return False  # a site that keeps none any more ends those that are left
         pool = next(p for p in stage.config.pools if stopped.node in expand(p.nodes))
         account = stage.accounts[stopped.cloud]
@@ -488,8 +488,10 @@ class Books:
         for pool in self._stage.config.pools:
             names = expand(pool.nodes)
             some = [i for i in stopped.values() if i.node in names]
-            if len(some) > pool.stopped:
-                return f"{KEPT} {[i.id for i in some]} of {pool.name}, which keeps {pool.stopped}"
+            if len(some) > pool.max_stopped:
+                return (
+                    f"{KEPT} {[i.id for i in some]} of {pool.name}, which keeps {pool.max_stopped}"
+                )
             for one in some:
                 account = self._stage.accounts[one.cloud]
                 old = pool.max_age is not None and self._age(one.id)[0] > pool.max_age

@@ -21,7 +21,7 @@ DISK = 0.02
 KINDS = ("two clouds", "in turns", "policies", "one cap")
 TIMINGS = {
     "suspend_time": 120.0, "suspend_timeout": 30.0, "resume_timeout": 300.0,
-    "quota_cooldown": 240.0, "cooldown_max": 480.0, "boot_cooldown": 480.0,
+    "quota_cooldown": 240.0, "max_cooldown": 480.0, "boot_cooldown": 480.0,
 }  # fmt: skip
 
 
@@ -33,14 +33,16 @@ def site_of(
     """
     keeps = kind is None and rng.random() < 0.5
     kind = kind or rng.choice(KINDS)
-    checkpoint = CheckpointSettings(method="fake", policy="on_notice", expected=10.0, period=10.0)
+    checkpoint = CheckpointSettings(
+        method="fake", policy="on_notice", expected_duration=10.0, poll_interval=10.0
+    )
     config = make_config(state, timings=Timings(**TIMINGS), checkpoint=checkpoint)  # type: ignore[arg-type]
     onp, pub = config.clouds
     if kind == "in turns":
         config = replace(config, clouds=(replace(onp, max_booting=1), pub))
     elif kind == "policies":
         config = replace(
-            config, policies=SitePolicies(growth="on_demand", release="idle(seconds=120)", look=10.0),
+            config, policies=SitePolicies(growth="on_demand", release="idle(seconds=120)", poll_interval=10.0),
             timings=Timings(**TIMINGS | {"suspend_time": 900.0}),  # type: ignore[arg-type]
         )  # fmt: skip
     elif kind == "one cap":
@@ -62,7 +64,7 @@ def _keeping(rng: random.Random, config: Config) -> Config:
         spot = pool.markets if rng.random() < 0.2 else (Market.ON_DEMAND,)
         pools.append(
             replace(
-                pool, markets=spot, stopped=rng.choice((1, 1, 2, 3)), stopped_price=DISK,
+                pool, markets=spot, max_stopped=rng.choice((1, 1, 2, 3)), stopped_price=DISK,
                 max_age=rng.choice((None, None, 5000.0, 8000.0)),
             )
         )  # fmt: skip
@@ -74,7 +76,7 @@ def _keeping(rng: random.Random, config: Config) -> Config:
 
 def keeping(config: Config, most: Sequence[int]) -> Config:
     """The same where each pool keeps so many stopped machines."""
-    pools = tuple(replace(p, stopped=n) for p, n in zip(config.pools, most, strict=True))
+    pools = tuple(replace(p, max_stopped=n) for p, n in zip(config.pools, most, strict=True))
     return replace(config, pools=pools)
 
 

@@ -564,7 +564,7 @@ class Stage:
     @property
     def keeps(self) -> bool:
         """Whether any of its pools keeps stopped machines."""
-        return any(pool.stopped for pool in self.config.pools)
+        return any(pool.max_stopped for pool in self.config.pools)
 
     def asked(self, node: str) -> float:
         """Since when (s of the run) the node is in its phase: of one whose power-up Slurm has

@@ -14,7 +14,7 @@ from slurm_elastic.config.checkpoint import PriceSettings
 from slurm_elastic.providers.base.prices.book import Key, Points, PriceBook
 from tests.ckptman.world import CkptWorld
 
-PRICES = PriceSettings(source="ec2", every=10.0, bid=0.10)
+PRICES = PriceSettings(source="ec2", poll_interval=10.0, bid_price=0.10)
 
 
 class Feed:
@@ -44,7 +44,7 @@ def watched(world: CkptWorld, feed: Feed) -> PeriodicReader:
     book = PriceBook(feed, lambda: world.now)
     world.service = Service(world.ckpt, KeyedExecutor(0), book)
     read = partial(spot_prices, book, world.service.reader.machines)
-    return PeriodicReader(world.ckpt, book.name, PRICES.every, read)
+    return PeriodicReader(world.ckpt, book.name, PRICES.poll_interval, read)
 
 
 def saves(world: CkptWorld) -> int:

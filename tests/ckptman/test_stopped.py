@@ -15,7 +15,7 @@ from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 
 POOL = PoolSettings(
-    name="burst", cloud="pub", nodes=compress(PUB), cpus=2, memory=4096, stopped=1,
+    name="burst", cloud="pub", nodes=compress(PUB), cpus=2, memory=4096, max_stopped=1,
     markets=(Market.ON_DEMAND,),
 )  # fmt: skip
 

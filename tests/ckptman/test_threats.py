@@ -166,7 +166,7 @@ def test_a_limit_that_was_raised_meanwhile_lets_the_job_stay(world: CkptWorld) -
 )
 def test_how_often_a_limit_is_renewed(rule: str, comment: str, times: int) -> None:
     site = CheckpointSettings(method="fake")
-    assert resolve(comment, "", PoolCheckpoint(at_limit=rule), site).renewals == times
+    assert resolve(comment, "", PoolCheckpoint(at_time_limit=rule), site).renewals == times
     assert asks_for_limit(comment) == ("limit" in comment)
 
 

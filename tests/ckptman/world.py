@@ -25,7 +25,11 @@ from slurm_elastic.state.ledger import Ledger
 from tests.controller.world import PUB, Killed, World
 
 SETTINGS = CheckpointSettings(
-    method="fake", policy="on_notice", expected=10.0, probe=1e9, directory="/shared/images"
+    method="fake",
+    policy="on_notice",
+    expected_duration=10.0,
+    probe_after=1e9,
+    directory="/shared/images",
 )
 
 

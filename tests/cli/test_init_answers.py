@@ -119,7 +119,7 @@ def test_an_answer_is_written_as_it_is_meant(key: str, text: str, value: object)
     assert getattr(answers, key) == value
     config = written(found, {key: text})
     if key == "accounts":
-        assert config.cloud("shop").who is not None
+        assert config.cloud("shop").allow is not None
         assert config.cloud("shop").allow.accounts == value  # type: ignore[union-attr]
     if key == "cap":
         assert config.limits.dollars_per_hour == value

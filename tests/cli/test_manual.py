@@ -109,7 +109,7 @@ def test_bash_completes(share: Path, words: tuple[str, ...], some: set[str]) -> 
 CONF = (
     "cluster:\n  name: alps\nclouds:\n- provider: fake\n  name: aws\n  types:\n    name: x\n"
     "pools:\n- name: general\n  cloud: aws\n  nodes: pub[1-2]\n- name: gpu\n  cloud: aws\n"
-    "policies:\n  account_budgets:\n    physics:\n      per_day: 5.0\n  look: 10s\n    x: y\n"
+    "policies:\n  account_budgets:\n    physics:\n      per_day: 5.0\n  poll_interval: 10s\n    x: y\n"
 )
 STATUS = (
     '{"instances":[{"id":"i-1","node":"old7","pool":""},{"id":"i-2","node":"pub1","pool":"gpu"}],'

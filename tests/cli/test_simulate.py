@@ -370,9 +370,9 @@ POLICIES = """
 policies:
   growth: on_demand
   release: delayed(on_premises=60, before_end=120)
-  order: min_margin
-  lease: 1h
-  boot: 3m
+  machine_order: min_margin
+  billing_increment: 1h
+  expected_boot_time: 3m
 """
 
 

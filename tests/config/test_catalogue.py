@@ -89,7 +89,7 @@ def resolved(state: Path, wanted: str, at: float = NOW) -> tuple[str, ...]:
         ("{memory: '>=16G'}", ("t3.xlarge", "m4.xlarge", "m5.2xlarge")),
         ("{generation: '>=5', exclude: ['c6*']}", ("c5.xlarge", "m5.2xlarge")),
         ("{gpu: 1}", ("g4dn.xlarge",)),
-        ("{most: 2}", ("c6g.xlarge", "t3.xlarge")),
+        ("{max_types: 2}", ("c6g.xlarge", "t3.xlarge")),
         ("{cpus: '>=64'}", ()),
     ],
 )
@@ -113,7 +113,7 @@ def test_only_the_types_that_pools_name_are_bought_by_the_catalogue(tmp_path: Pa
 
 def test_a_typed_type_goes_over_the_catalogue(tmp_path: Path) -> None:
     typed = {"types: {}": "types: {c5.xlarge: {cpus: 4, memory: 8G, price: 0.5}}"}
-    config = filled(read(tmp_path, "{most: 3, arch: x86_64}", **typed), catalogue(), NOW)
+    config = filled(read(tmp_path, "{max_types: 3, arch: x86_64}", **typed), catalogue(), NOW)
     assert config.clouds[0].shapes["c5.xlarge"].price == 0.5
     assert config.pools[0].type_names == ("t3.xlarge", "m4.xlarge", "m5.2xlarge")
 
@@ -135,7 +135,9 @@ def test_a_kept_catalogue_fills_the_file_as_it_is_loaded(tmp_path: Path) -> None
     import time
 
     file = tmp_path / "slurm-elastic.yaml"
-    file.write_text(TEXT.replace("STATE", str(tmp_path)).replace("WANTED", "{cpus: 4, most: 1}"))
+    file.write_text(
+        TEXT.replace("STATE", str(tmp_path)).replace("WANTED", "{cpus: 4, max_types: 1}")
+    )
     plain = configfile.read(file)
     path = path_of(plain, plain.clouds[0])
     path.parent.mkdir()

@@ -308,7 +308,7 @@ def test_a_clouds_own_times_leave_the_allow_list_of_all() -> None:
     config = good("image: ami-1", "image: ami-1\n    allow: {max_time: 4h}")
     who = config.who_of(config.cloud("aws"))
     assert who == Who(accounts=("physics",), max_time=14400.0, default_time=3600.0)
-    assert config.who_of(config.cloud("onprem")) == config.who
+    assert config.who_of(config.cloud("onprem")) == config.allow
 
 
 def test_a_clouds_own_allow_list_replaces_that_of_all() -> None:

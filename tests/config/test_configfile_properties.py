@@ -46,8 +46,8 @@ def timings(draw: st.DrawFn) -> Timings:
     return Timings(
         suspend_time=draw(SECONDS),
         resume_timeout=draw(SECONDS),
-        cooldown_max=draw(SECONDS) + 1800,
-        boot_failures=draw(st.integers(1, 9)),
+        max_cooldown=draw(SECONDS) + 1800,
+        max_boot_failures=draw(st.integers(1, 9)),
     )
 
 
@@ -110,7 +110,7 @@ def clouds(draw: st.DrawFn, number: int) -> CloudSettings:
         "name": draw(st.sampled_from([name, f"{number}e5"])),
         "limits": draw(LIMITS),
         "allow": draw(st.none() | whos()),
-        "timeout": draw(SECONDS),
+        "api_timeout": draw(SECONDS),
         "resume_timeout": draw(st.none() | SECONDS),
     }
     if kind is LocalCloud:
@@ -136,8 +136,8 @@ def clouds(draw: st.DrawFn, number: int) -> CloudSettings:
             location=Location.ON_PREMISES,
             endpoint=draw(st.sampled_from(["http://one:2633/RPC2", "https://one/RPC2"])),
             types=draw(one_types()),
-            auth=draw(st.none() | st.just("/root/one_auth")),
-            pending_limit=draw(st.floats(0.1, 0.9)),
+            auth_file=draw(st.none() | st.just("/root/one_auth")),
+            pending_timeout=draw(st.floats(0.1, 0.9)),
             listing_lag=draw(st.floats(0.1, 0.9)),
             **shared,
         )
@@ -149,7 +149,7 @@ def clouds(draw: st.DrawFn, number: int) -> CloudSettings:
             types=draw(flavors()),
             clouds_file=draw(st.none() | st.just("/etc/slurm-elastic/clouds.yaml")),
             networks=draw(st.sampled_from([(), ("none",), ("lan", "ib")])),
-            schedule_wait=draw(st.floats(0.1, 0.9)),
+            schedule_timeout=draw(st.floats(0.1, 0.9)),
             listing_lag=draw(st.floats(0.1, 0.9)),
             **shared,
         )
@@ -205,7 +205,7 @@ def configs(draw: st.DrawFn) -> Config:
         pools=tuple(draw(pools(i, cloud)) for i, cloud in enumerate(some)),
         state_dir=draw(st.sampled_from(["/var/lib/x", "/ä"])),
         slurm=draw(st.builds(SlurmSettings, command_timeout=SECONDS)),
-        who=draw(st.just(Who()) | whos()),
+        allow=draw(st.just(Who()) | whos()),
         limits=draw(LIMITS),
         timings=draw(timings()),
         ranking=tuple(draw(st.permutations(["location", "market", "price", "waste"]))),

@@ -54,8 +54,11 @@ def test_machines_told_by_user_data_have_a_tunnel() -> None:
         ("{endpoint: 'h:1', routes: [10.1.2.0/24], clouds: [op]}", "clouds[0]: found 'op'"),
         ("{endpoint: 'h:1', routes: [10.1.2.0/24], enrol: once}", "expected console"),
         ("{kind: none}", "kind: found none without a firewall"),
-        ("{kind: none, firewall: nftables}", "trusted: found none with a firewall"),
-        ("{kind: none, firewall: nftables, trusted: [any]}", "trusted[0]: found 'any'"),
+        ("{kind: none, firewall: nftables}", "trusted_networks: found none with a firewall"),
+        (
+            "{kind: none, firewall: nftables, trusted_networks: [any]}",
+            "trusted_networks[0]: found 'any'",
+        ),
         ("{kind: openvpn}", "join.network.kind: found 'openvpn', expected one of none, wireguard"),
         ("{endpoint: 'h:1', routes: [10.1.2.0/24], interface: 'a b'}", "interface: found 'a b'"),
         ("{endpoint: 'h:1', routes: [10.1.2.0/24], mtu: 100}", "mtu: found 100"),
@@ -81,7 +84,8 @@ def test_the_head_may_be_a_name_or_the_hub_itself() -> None:
 
 def test_a_firewall_alone_has_no_tunnel() -> None:
     config = configfile.parse(
-        site("{kind: none, firewall: nftables, trusted: [10.1.0.0/16, 'fd00::/8']}"), "site.yaml"
+        site("{kind: none, firewall: nftables, trusted_networks: [10.1.0.0/16, 'fd00::/8']}"),
+        "site.yaml",
     )
     assert clouds_with_tunnel(config) == frozenset()
     assert isinstance(config.join.network, Network)

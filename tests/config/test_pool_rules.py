@@ -26,9 +26,9 @@ def config(site: str = "", aws: str = "", gpu: str = "") -> Config:
 
 def test_the_narrower_section_goes_first_key_by_key() -> None:
     made = config(
-        "growth: bursts(waste=60), release: idle(300), boot: 3m",
-        "lease: 1h, release: delayed(before_end=180)",
-        "growth: slurm, min_idle: 1",
+        "growth: bursts(waste=60), release: idle(300), expected_boot_time: 3m",
+        "billing_increment: 1h, release: delayed(before_end=180)",
+        "growth: slurm, min_idle_machines: 1",
     )
     std, pub, gpu = (rules_of(made, pool) for pool in made.pools)
     assert (std.growth, std.release, std.lease) == (Bursts(waste=60), Idle(300), 1)
@@ -44,9 +44,9 @@ def test_the_narrower_section_goes_first_key_by_key() -> None:
         ({}, 600),
         ({"aws": "release: idle(900)"}, 1200),
         ({"aws": "release: idle(60)"}, 600),
-        ({"aws": "lease: 1h, release: delayed(before_end=180)"}, 3900),
+        ({"aws": "billing_increment: 1h, release: delayed(before_end=180)"}, 3900),
         ({"aws": "release: delayed(on_premises=1200)"}, 1500),
-        ({"gpu": "min_idle: 1"}, 86400),
+        ({"gpu": "min_idle_machines: 1"}, 86400),
         ({"aws": "growth: steady_stream, release: flagged"}, 86400),
     ],
 )
@@ -58,11 +58,11 @@ def test_the_fail_safe_is_later_than_the_daemon(sections: dict[str, str], second
 
 def test_without_a_word_all_is_left_to_slurm() -> None:
     assert inert(configfile.parse(GOOD, "site.yaml"))
-    assert inert(config("look: 5s"))
+    assert inert(config("poll_interval: 5s"))
     for sections in (
-        {"site": "lease: 1h"},
+        {"site": "billing_increment: 1h"},
         {"aws": "budget: {per_day: 5}"},
-        {"gpu": "min_idle: 1"},
+        {"gpu": "min_idle_machines: 1"},
     ):
         assert not inert(config(**sections))
 

@@ -37,7 +37,7 @@ def test_it_is_a_configuration_that_means_the_same(config: Config) -> None:
 
 def test_nothing_is_left_open_that_a_wider_section_says(config: Config) -> None:
     for cloud in effective(config).clouds:
-        open_ones = [cloud.partition, cloud.suspend_time, cloud.resume_timeout, cloud.who]
+        open_ones = [cloud.partition, cloud.suspend_time, cloud.resume_timeout, cloud.allow]
         assert None not in [*open_ones, cloud.policies.growth, cloud.policies.expected_boot_time]
     pools = effective(config).pools
     assert [pool.real_memory for pool in pools] == [pool.slurm_memory for pool in config.pools]

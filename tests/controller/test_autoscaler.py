@@ -56,7 +56,7 @@ def make() -> Iterator[Callable[..., World]]:
             name="pub", location=Location.PUBLIC, types=SHAPE,
             limits=Limits(dollars_per_hour=10.0), policies=CloudPolicies(**(cloud or {})),
         )  # fmt: skip
-        site.setdefault("look", 5.0)
+        site.setdefault("poll_interval", 5.0)
         one = World(
             who=who or Who(accounts=("physics",)),
             clouds=(pub,),
@@ -183,7 +183,10 @@ def test_a_steady_stream_keeps_one_machine_warm(make: Callable[..., World]) -> N
 
 
 def test_a_delayed_release_waits_for_the_end_of_the_paid_hour(make: Callable[..., World]) -> None:
-    world = make(cloud={"lease": 3600.0, "release": "delayed(before_end=180)"}, look=15.0)
+    world = make(
+        cloud={"billing_increment": 3600.0, "release": "delayed(before_end=180)"},
+        poll_interval=15.0,
+    )
     assert world.config.timings.suspend_time == 300  # the fragment's is later: see test_fragment
     world.slurm.set_suspend_time(3900)
     submit(world, 1)
@@ -234,7 +237,7 @@ def test_a_request_that_comes_when_the_budget_is_spent_starts_nothing(
     make: Callable[..., World],
 ) -> None:
     """Slurm may have asked before the nodes were held."""
-    world = make(budget=Budget(per_day=0.02), look=3600.0)
+    world = make(budget=Budget(per_day=0.02), poll_interval=3600.0)
     submit(world, 1)
     world.advance(900)
     submit(world, 2)
@@ -293,7 +296,7 @@ def test_where_something_is_done_nothing_is_said_of_what_is_not() -> None:
 
 def test_windows_stop_new_machines(make: Callable[..., World]) -> None:
     hour = int(T0 % 86400 // 3600)
-    world = make(windows=(f"{(hour + 2) % 24:02}:00-{(hour + 4) % 24:02}:00",))
+    world = make(start_windows=(f"{(hour + 2) % 24:02}:00-{(hour + 4) % 24:02}:00",))
     world.advance(20)
     assert drained(world) == list(PUB)
     submit(world, 1)
@@ -345,7 +348,7 @@ def test_a_pool_without_capacity_is_left_alone_until_it_has_some(
 
 
 def test_warm_machines_are_kept_and_replaced(make: Callable[..., World]) -> None:
-    world = make(pool={"min_idle": 1}, release="idle(seconds=30)")
+    world = make(pool={"min_idle_machines": 1}, release="idle(seconds=30)")
     world.slurm.set_suspend_time(86400)
     world.advance(60)
     assert up(world) == ["pub1"]
@@ -360,7 +363,11 @@ def test_warm_machines_are_kept_and_replaced(make: Callable[..., World]) -> None
 def test_idle_machines_are_weighed_by_what_is_left_of_their_lease(
     make: Callable[..., World],
 ) -> None:
-    world = make(cloud={"lease": 3600.0}, order="max_margin", release="delayed(before_end=180)")
+    world = make(
+        cloud={"billing_increment": 3600.0},
+        machine_order="max_margin",
+        release="delayed(before_end=180)",
+    )
     world.slurm.set_suspend_time(7200)
     submit(world, 1)
     world.advance(600)
@@ -383,7 +390,11 @@ def test_a_job_that_is_about_to_start_does_not_turn_the_weights_round(
     make: Callable[..., World],
 ) -> None:
     """slurmctld chooses by them in the next moment."""
-    world = make(cloud={"lease": 3600.0}, order="min_margin", release="idle(seconds=80000)")
+    world = make(
+        cloud={"billing_increment": 3600.0},
+        machine_order="min_margin",
+        release="idle(seconds=80000)",
+    )
     world.slurm.set_suspend_time(86400)
     submit(world, 1)
     world.advance(600)
@@ -578,7 +589,9 @@ def test_for_half_a_minute_a_job_and_an_idle_machine_are_for_each_other(
 
 
 def test_semi_elastic_holds_a_burst_until_the_wait_limit(make: Callable[..., World]) -> None:
-    world = make(growth="semi_elastic(wait_limit=300)", release="idle(seconds=600)", boot=10.0)
+    world = make(
+        growth="semi_elastic(wait_limit=300)", release="idle(seconds=600)", expected_boot_time=10.0
+    )
     world.advance(20)
     submit(world, 1, limit=240)
     world.advance(60)

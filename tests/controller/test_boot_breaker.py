@@ -31,7 +31,7 @@ def build(directory: Path, *, cap: int | None = None, **pool: Any) -> World:
         "markets": (Market.ON_DEMAND,),
     }  # fmt: skip
     timings = Timings(
-        suspend_time=900, suspend_timeout=30, resume_timeout=RESUME, boot_failures=3,
+        suspend_time=900, suspend_timeout=30, resume_timeout=RESUME, max_boot_failures=3,
         boot_cooldown=1800.0,
     )  # fmt: skip
     return World(

@@ -127,7 +127,7 @@ def test_what_a_former_cloud_cost_counts_in_all_together(tmp_path: Path) -> None
 
 
 def test_a_window_stops_a_pool_outside_of_it(tmp_path: Path) -> None:
-    world = build(tmp_path, windows=("10:00-12:00",))
+    world = build(tmp_path, start_windows=("10:00-12:00",))
     assert set(stops(world)) == {"burst", "rack"}
     world.now -= 1
     assert stops(world) == {}

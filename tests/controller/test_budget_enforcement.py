@@ -40,7 +40,7 @@ def make() -> Iterator[Callable[..., World]]:
         pub = FakeCloud(
             name="pub", location=Location.PUBLIC, types=SHAPE, limits=Limits(dollars_per_hour=10.0)
         )
-        site.setdefault("look", 5.0)
+        site.setdefault("poll_interval", 5.0)
         site.setdefault("account_budgets", {"physics": SMALL})
         one = World(
             who=Who(accounts=("physics", "chemistry")),
@@ -165,7 +165,7 @@ def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
     assert running(world) == [1, 2]
     assert world.slurm.queue()[2].nodes == (OWN,)
     world.stop()
-    world.config = replace(world.config, policies=SitePolicies(look=5.0))
+    world.config = replace(world.config, policies=SitePolicies(poll_interval=5.0))
     world.start()
     world.advance(60)
     assert 3 in running(world), "there are no budgets any more"
@@ -190,7 +190,7 @@ def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
     world.stop()
     world.config = replace(
         world.config,
-        policies=SitePolicies(look=5.0, account_budgets={"physics": Budget(per_day=9)}),
+        policies=SitePolicies(poll_interval=5.0, account_budgets={"physics": Budget(per_day=9)}),
     )
     world.start()
     world.advance(30)
@@ -216,7 +216,7 @@ def test_slurms_estimate_is_not_taken_for_a_begin_time_of_its_own(
     world.stop()
     world.config = replace(
         world.config,
-        policies=SitePolicies(look=5.0, account_budgets={"physics": Budget(per_day=9)}),
+        policies=SitePolicies(poll_interval=5.0, account_budgets={"physics": Budget(per_day=9)}),
     )
     world.start()
     world.advance(60)
@@ -492,13 +492,13 @@ def test_a_job_that_is_refused_again_still_gets_its_own_begin_time_back(
     submit(world, 2, "physics", partitions=("main", "pub"), **later)
     world.advance(60)
     (first,) = world.ledger.deferred.jobs()
-    monthly = SitePolicies(look=5.0, account_budgets={"physics": Budget(per_month=0.02)})
+    monthly = SitePolicies(poll_interval=5.0, account_budgets={"physics": Budget(per_month=0.02)})
     restart(world, monthly)
     world.advance(60)
     (row,) = world.ledger.deferred.jobs()
     assert row.until > first.until, "it waits for the next month by now"
     assert row.begin == pytest.approx(own)
-    restart(world, SitePolicies(look=5.0, growth="slurm"))
+    restart(world, SitePolicies(poll_interval=5.0, growth="slurm"))
     world.advance(60)
     assert world.slurm.queue()[2].begin == pytest.approx(own, abs=10)
     assert world.ledger.deferred.jobs() == ()
@@ -527,7 +527,7 @@ def test_what_slurm_does_not_give_back_now_is_tried_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.slurm, "change_pending", refuses)
-        restart(world, SitePolicies(look=5.0, growth="slurm"))
+        restart(world, SitePolicies(poll_interval=5.0, growth="slurm"))
         world.advance(60)
         assert 3 in running(world)
         assert [row.job for row in world.ledger.deferred.jobs()] == [2]

@@ -128,7 +128,9 @@ def test_a_restarted_daemon_goes_by_it(world: World) -> None:
 def test_a_pause_of_the_cloud_that_policies_grow_holds_what_they_would_start(
     tmp_path: Path,
 ) -> None:
-    world = World(tmp_path, limits=Limits(nodes=10), policies=SitePolicies(growth="bursts", look=5))
+    world = World(
+        tmp_path, limits=Limits(nodes=10), policies=SitePolicies(growth="bursts", poll_interval=5)
+    )
     say(world, Pause(scope="cloud:onp"), seconds=300)
     world.slurm.submit(1, ONP, 1, partitions=("onp",), limit=3600, node_count=1)
     world.advance(120)
@@ -175,7 +177,9 @@ def test_a_limit_lowered_for_a_while_says_nothing_of_never(world: World) -> None
 
 def test_a_budget_may_be_changed(tmp_path: Path) -> None:
     world = World(
-        tmp_path, limits=Limits(nodes=10), policies=SitePolicies(budget=Budget(per_day=10), look=5)
+        tmp_path,
+        limits=Limits(nodes=10),
+        policies=SitePolicies(budget=Budget(per_day=10), poll_interval=5),
     )
     say(world, LimitChange(scope="", key="per_day", value=0.001))
     world.slurm.submit(1, PUB[:1], 1)

@@ -74,7 +74,7 @@ def test_of_what_is_switched_off_no_code_runs(tmp_path: Path) -> None:
             {"filter_admitted"},
         ),
         (
-            {"pools": tuple(replace(p, stopped=1) for p in make_config(Path("/x")).pools)},
+            {"pools": tuple(replace(p, max_stopped=1) for p in make_config(Path("/x")).pools)},
             {"serve_before_buying", "on_intent", "on_answer", "spare_from_end"},
         ),
     ],

@@ -139,7 +139,7 @@ def libvirt(tmp_path: Path) -> Iterator[tuple[Any, Mapping[str, str]]]:
             bed,
             {
                 'qemu+ssh://slurm@kvm1/system"': f'{daemon.uri("test:///default")}", memory: 1T',
-                "slurm-node.qcow2": f"{IMAGE}\n    storage: default-pool\n    virtualization: test",
+                "slurm-node.qcow2": f"{IMAGE}\n    storage_pool: default-pool\n    virtualization: test",
             },
         )
         bed.close()

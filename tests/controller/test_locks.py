@@ -85,7 +85,7 @@ def test_a_start_and_a_purchase_that_are_decided_at_once_share_the_clusters_cap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Limits(dollars_per_hour=10.0)
-    keeping = structs.replace(pool("a", "a1"), stopped=1, stopped_price=0.01)
+    keeping = structs.replace(pool("a", "a1"), max_stopped=1, stopped_price=0.01)
     world = World(
         tmp_path, clouds=(public("a", own), public("b", own)),
         pools=(keeping, pool("b", "b1")), limits=Limits(dollars_per_hour=0.15),
@@ -156,7 +156,7 @@ def held() -> Iterator[World]:
             ),
         ),
         limits=Limits(),
-        policies=SitePolicies(look=5.0),
+        policies=SitePolicies(poll_interval=5.0),
     )  # fmt: skip
     holds.hold_back(world.site, PUB, holds.BY_POLICY)
     holds.drain_when_powered_down(world.site)

@@ -27,8 +27,8 @@ LIMIT = 3
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     timings = Timings(
-        suspend_time=90_000, suspend_timeout=30, resume_timeout=100, reconcile=10,
-        boot_failures=LIMIT, boot_cooldown=7200, capacity_cooldown=20,
+        suspend_time=90_000, suspend_timeout=30, resume_timeout=100, reconcile_interval=10,
+        max_boot_failures=LIMIT, boot_cooldown=7200, capacity_cooldown=20,
     )  # fmt: skip
     made = World(tmp_path, timings=timings)
     yield made
@@ -181,8 +181,8 @@ def test_machines_that_serve_until_slurm_suspends_them_prove_that_their_pool_wor
 ) -> None:
     """Short jobs and a short SuspendTime: none is ever in service for longer."""
     timings = Timings(
-        suspend_time=120, suspend_timeout=30, resume_timeout=100, reconcile=10,
-        boot_failures=2, boot_cooldown=200, capacity_cooldown=20,
+        suspend_time=120, suspend_timeout=30, resume_timeout=100, reconcile_interval=10,
+        max_boot_failures=2, boot_cooldown=200, capacity_cooldown=20,
     )  # fmt: skip
     world = World(tmp_path, timings=timings)
     for count, node in enumerate(("pub1", "pub2"), 1):

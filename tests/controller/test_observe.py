@@ -207,7 +207,7 @@ def test_when_machines_are_expected_to_be_free_is_told_where_a_policy_asks(make:
     machines = {name: machine(name) for name in ("pub1", "pub2", "pub3")}
     runs = job(1, "RUNNING", nodes=("pub2",), start=NOW - 100.0, limit=700)
     seen = view(*nodes, machines=machines, jobs=(runs,))
-    asks = make(growth="semi_elastic(wait_limit=300)", boot=90.0)
+    asks = make(growth="semi_elastic(wait_limit=300)", expected_boot_time=90.0)
     assert group(asks, seen).now.pools[0].free == (NOW - 910, NOW, NOW + 600)
     assert group(make(), seen).now.pools[0].free == ()
     endless = replace(seen, jobs=(replace(runs, limit=None),))

@@ -95,7 +95,7 @@ def make() -> Iterator[Callable[[], World]]:
     def world() -> World:
         one = World(
             who=Who(accounts=("physics",)), clouds=(pub,), pools=(burst,), limits=Limits(),
-            policies=SitePolicies(look=5.0),
+            policies=SitePolicies(poll_interval=5.0),
         )  # fmt: skip
         made.append(one)
         return one

@@ -55,7 +55,7 @@ DISK = 0.01
 
 
 def pools(**changes: Any) -> tuple[PoolSettings, ...]:
-    own: dict[str, Any] = {"stopped": 1, "stopped_price": DISK, "markets": (Market.ON_DEMAND,)}
+    own: dict[str, Any] = {"max_stopped": 1, "stopped_price": DISK, "markets": (Market.ON_DEMAND,)}
     return (
         PoolSettings(name="rack", cloud="onp", nodes=compress(ONP), cpus=2, memory=4096),
         PoolSettings(
@@ -131,7 +131,7 @@ def test_an_idle_machine_is_stopped_and_started_for_the_next_job(
 
 
 def test_without_the_setting_it_ends(open_world: Callable[..., World]) -> None:
-    world = open_world(stopped=0)
+    world = open_world(max_stopped=0)
     run(world, 1, "pub1")
     idle(world)
     assert world.alive() == []
@@ -262,7 +262,7 @@ def test_without_offers_of_spot_a_stopped_machine_serves_all_the_same(
 
 
 def test_no_more_start_than_may_boot_the_cheapest_first(open_world: Callable[..., World]) -> None:
-    world = open_world(stopped=3)
+    world = open_world(max_stopped=3)
     run(world, 1, "pub1", "pub2")
     idle(world)
     assert sorted(stopped(world).values()) == ["pub1", "pub2"]
@@ -436,7 +436,7 @@ def test_a_stopped_machine_that_lists_lacked_for_long_is_kept_and_paid_once_they
 
 
 def test_stopped_machines_end_each_for_its_own_reason(open_world: Callable[..., World]) -> None:
-    world = open_world(stopped=3)
+    world = open_world(max_stopped=3)
     run(world, 1, "pub1", "pub2")
     idle(world)
     todo = [
@@ -669,7 +669,7 @@ def test_while_the_cloud_does_not_tell_the_image_all_stay(world: World) -> None:
     assert len(stopped(world)) == 1
 
 
-@pytest.mark.parametrize("change", [{"stopped": 0}, {"instance_types": ("large",)}])
+@pytest.mark.parametrize("change", [{"max_stopped": 0}, {"instance_types": ("large",)}])
 def test_a_changed_configuration_ends_what_it_does_not_keep(
     world: World, change: dict[str, Any]
 ) -> None:
@@ -893,7 +893,7 @@ def test_machines_of_a_pool_that_keeps_none_stopped_are_not_looked_at(
 def test_of_two_machines_at_one_price_the_first_node_gets_its_own(
     open_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = open_world(stopped=3)
+    world = open_world(max_stopped=3)
     run(world, 1, "pub1", "pub2")
     idle(world)
     monkeypatch.setattr(starting, "to_start", lambda mine, *_: list(reversed(mine)))

@@ -26,7 +26,11 @@ TIGHT, RICH = Budget(per_day=0.01), Budget(per_day=1e6)
 def policies(growth: str, physics: Budget) -> SitePolicies:
     budgets = {"physics": physics, "chemistry": RICH, "(none)": RICH}
     return SitePolicies(
-        look=10.0, growth=growth, release="idle(seconds=120)", budget=RICH, account_budgets=budgets
+        poll_interval=10.0,
+        growth=growth,
+        release="idle(seconds=120)",
+        budget=RICH,
+        account_budgets=budgets,
     )
 
 

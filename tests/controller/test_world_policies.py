@@ -26,14 +26,16 @@ class PolicyChaos(Chaos):
             FakeCloud(
                 name="pub", location=Location.PUBLIC, types=SHAPE,
                 limits=Limits(dollars_per_hour=0.25),
-                policies=CloudPolicies(lease=3600.0, release="delayed(before_end=180)",
+                policies=CloudPolicies(billing_increment=3600.0, release="delayed(before_end=180)",
                                        budget=Budget(per_month=1e6)),
             ),
         )  # fmt: skip
         return WatchedWorld(
             clouds=clouds,
             timings=Timings(suspend_time=4200, suspend_timeout=30, resume_timeout=600),
-            policies=SitePolicies(growth=self.growth, release="idle(seconds=120)", look=10.0),
+            policies=SitePolicies(
+                growth=self.growth, release="idle(seconds=120)", poll_interval=10.0
+            ),
         )
 
     def unrest(self, held: bool) -> str:

@@ -33,7 +33,7 @@ def early(expected: str) -> dict[str, Any]:
     """``SITE`` that takes a first save for so long, and begins it as much before an end: the
     machine may stand still meanwhile.
     """
-    checkpoint = {**SITE["elastic"]["checkpoint"], "expected": expected}
+    checkpoint = {**SITE["elastic"]["checkpoint"], "expected_duration": expected}
     return {**SITE, "elastic": {"checkpoint": checkpoint}}
 
 

@@ -45,7 +45,11 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     site = sandbox(
         static_nodes=NODES["batch"],
         elastic={
-            "policies": {"growth": "on_demand", "release": "idle(seconds=5)", "poll_interval": "1s"},
+            "policies": {
+                "growth": "on_demand",
+                "release": "idle(seconds=5)",
+                "poll_interval": "1s",
+            },
             "pools": [{"name": "pub", "nodes": f"pub[1-{NODES['aws']}]"}],
         },
     )

@@ -59,7 +59,7 @@ def config(site: SubmissionSite, who: Who) -> Config:
         cluster=Cluster(name="submissions"),
         state_dir=str(site.root / "state"),
         clouds=tuple(
-            FakeCloud(name=name, location=Location.ON_PREMISES, who=who) for name in clouds
+            FakeCloud(name=name, location=Location.ON_PREMISES, allow=who) for name in clouds
         ),
         pools=tuple(
             PoolSettings(

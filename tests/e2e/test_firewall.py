@@ -27,7 +27,7 @@ STRANGER, LOGIN = "172.30.9.9", "10.7.0.5"
 ECHO, SHUT, OPEN = 7777, 7778, 7779
 """Ports of the head: of the firewall, of the firewall and the site's own, and of neither."""
 NETWORK = {
-    "kind": "none", "firewall": "nftables", "ports": [6817, ECHO, SHUT], "trusted": ["10.7.0.0/24"],
+    "kind": "none", "firewall": "nftables", "head_ports": [6817, ECHO, SHUT], "trusted_networks": ["10.7.0.0/24"],
 }  # fmt: skip
 SITES_OWN = f"""table inet site {{
   chain input {{
@@ -54,7 +54,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def site(lab: Lab, sandbox: Callable[..., Sandbox]) -> Iterator[Site]:
-    timings = {"reconcile": ROUND, "heartbeat_stale": ROUND}
+    timings = {"reconcile_interval": ROUND, "daemon_timeout": ROUND}
     with site_on(lab, sandbox, NETWORK, routed=["aws"], elastic={"timings": timings}) as there:
         yield there
 

@@ -39,9 +39,9 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     document = yaml.safe_load(up.layout.config.read_text())
     page = shown("docs/sandbox.md", "checkpoint: {notices: {queue_url:").text
     told = yaml.safe_load(page.replace("PORT", str(up.layout.read().ports.ec2)))
-    document["checkpoint"]["notices"] = {"poll_interval": 1, "poll_clouds": False} | told["checkpoint"][
-        "notices"
-    ]
+    document["checkpoint"]["notices"] = {"poll_interval": 1, "poll_clouds": False} | told[
+        "checkpoint"
+    ]["notices"]
     up.layout.config.write_text(yaml.safe_dump(document))
     up.ckptman_stop()
     up.ckptman_start()
@@ -62,7 +62,7 @@ def left(site: Sandbox) -> int:
     client = client_maker(config, "sqs")()
     try:
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        url = config.checkpoint.notices.queue
+        url = config.checkpoint.notices.queue_url
         found = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
         return sum(int(found[name]) for name in names)
     finally:

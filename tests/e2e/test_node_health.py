@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 FULL = "--cpus-per-task=2"
 AS_AT_SITES = ("ReturnToService=1", "SlurmdParameters=shutdown_on_reboot")
 """The sandbox lets nodes return whatever they report, which no site does."""
-FAST = {"reconcile": 2.0, "grace": 2.0}
+FAST = {"reconcile_interval": 2.0, "orphan_timeout": 2.0}
 
 
 def elastic(site: Sandbox, *words: str) -> str:

@@ -94,7 +94,9 @@ def test_a_delayed_release_keeps_an_idle_machine_until_its_paid_hour_ends(
     site: Sandbox, under: Callable[..., float]
 ) -> None:
     """An hour of a minute."""
-    since = under(cloud={"lease": LEASE, "release": f"delayed(before_end={BEFORE_END})"})
+    since = under(
+        cloud={"billing_increment": LEASE, "release": f"delayed(before_end={BEFORE_END})"}
+    )
     job = site.submit("sleep 1", *FULL, "--time=1")
     (node,) = site.wait_job(job)["NodeList"].split(",")
     machine = machines(site, ended=True)[-1]
@@ -117,7 +119,9 @@ def test_a_delayed_release_keeps_an_idle_machine_until_its_paid_hour_ends(
 def test_semi_elastic_holds_a_burst_until_the_wait_limit(
     site: Sandbox, under: Callable[..., float]
 ) -> None:
-    since = under(growth="semi_elastic(wait_limit=150)", release="idle(seconds=30)", boot="5s")
+    since = under(
+        growth="semi_elastic(wait_limit=150)", release="idle(seconds=30)", expected_boot_time="5s"
+    )
     site.wait_for(lambda: len(held(site)) == 6, 60, "all are kept from Slurm")
     until = Until(site)
     first = site.submit(f"{until.script}; sleep 15", *FULL, "--time=1")
@@ -226,7 +230,7 @@ def test_what_slurmctld_gave_a_job_without_money_is_refused_before_a_machine_is_
 ) -> None:
     """No look comes in between: the first one is over when the job is there."""
     budgets = {"account_budgets": {"biology": {"per_month": 0.0002}}}
-    under(**budgets, look="1h")
+    under(**budgets, poll_interval="1h")
     running = site.submit("sleep 600", *FULL, "--account=biology")
     running_nodes(site, [running])
     why = "account biology has spent $0.00"

@@ -61,7 +61,7 @@ def under(site: Sandbox) -> Iterator[Callable[..., float]]:
 def test_a_warm_pool_is_topped_up_when_its_machine_gets_a_job(
     site: Sandbox, under: Callable[..., float]
 ) -> None:
-    since = under(pool={"min_idle": 1}, release="idle(seconds=4)")
+    since = under(pool={"min_idle_machines": 1}, release="idle(seconds=4)")
     site.wait_for(lambda: len(up(site)) == 1, 120, "one machine is up for nobody")
     (warm,) = up(site)
     assert "1 more in pool pub: 1 machines are kept idle" in starts(site, since)[0].reason
@@ -89,10 +89,10 @@ def _window(begin: float, end: float) -> str:
 
 
 def test_a_window_stops_new_machines_only(site: Sandbox, under: Callable[..., float]) -> None:
-    under(windows=[_window(-2, 2)])
+    under(start_windows=[_window(-2, 2)])
     running = site.submit("sleep 600", *ONE_CPU)
     (node,) = running_nodes(site, [running])[running]
-    under(windows=[_window(4, 6), _window(8, 10)])
+    under(start_windows=[_window(4, 6), _window(8, 10)])
     site.wait_for(lambda: len(held(site)) == 5, 60, "all others are kept from Slurm")
     assert all(nodes(site)[n].reason.startswith(f"{HELD}{OUTSIDE}") for n in held(site))
     second = site.submit("sleep 1", *ONE_CPU)
@@ -102,7 +102,7 @@ def test_a_window_stops_new_machines_only(site: Sandbox, under: Callable[..., fl
     assert site.job(waiting)["JobState"] == "PENDING"
     assert site.job(running)["JobState"] == "RUNNING", "running jobs go on"
     assert live_ec2(site) == [node]
-    since = under(windows=[_window(4, 6), _window(-2, 2)])
+    since = under(start_windows=[_window(4, 6), _window(-2, 2)])
     assert site.wait_job(waiting)["NodeList"] != node
     site.wait_for(lambda: not held(site), 60, "nothing is held any more")
     (new,) = [m for m in machines(site) if m.instance.node != node]
@@ -155,8 +155,8 @@ def test_jobs_get_the_machine_with_most_or_least_of_its_paid_lease_left(
     site: Sandbox, under: Callable[..., float]
 ) -> None:
     """Hours that begin with each machine's launch: the one that was bought later has more left."""
-    cloud = {"lease": "1h", "release": NEVER}
-    under(cloud={**cloud, "order": "max_margin"})
+    cloud = {"billing_increment": "1h", "release": NEVER}
+    under(cloud={**cloud, "machine_order": "max_margin"})
     jobs = [site.submit("sleep 600", *FULL)]
     (old,) = running_nodes(site, jobs)[jobs[0]]
     jobs.append(site.submit("sleep 600", *FULL))
@@ -166,7 +166,7 @@ def test_jobs_get_the_machine_with_most_or_least_of_its_paid_lease_left(
     site.run(["scancel", *map(str, jobs)])
     site.wait_for(lambda: _weight(site, new) < _weight(site, old), 60, "the newer one comes first")
     assert site.wait_job(site.submit("sleep 1", *FULL))["NodeList"] == new
-    under(cloud={**cloud, "order": "min_margin"})
+    under(cloud={**cloud, "machine_order": "min_margin"})
     site.wait_for(lambda: _weight(site, old) < _weight(site, new), 60, "the older one comes first")
     assert site.wait_job(site.submit("sleep 1", *FULL))["NodeList"] == old
 
@@ -203,7 +203,7 @@ def test_slurms_suspend_time_ends_what_a_policy_keeps_up_also_while_the_daemon_i
 ) -> None:
     """The policy would keep the machine for the rest of its hour."""
     assert short == f"{site.spec.suspend_time:g}"
-    since = under(growth="on_demand", cloud={"lease": "1h", "release": "delayed"})
+    since = under(growth="on_demand", cloud={"billing_increment": "1h", "release": "delayed"})
     first = site.submit("sleep 1", *FULL)
     site.wait_job(first)
     site.wait_for(lambda: not live_ec2(site), 120, "a hold does not outlive SuspendTime")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     pool = {"name": "pub", "nodes": "pub[1-3]", "markets": ["on-demand"]}
-    kept = {"stopped": 1, "stopped_price": 0.001}
+    kept = {"max_stopped": 1, "stopped_price": 0.001}
     return sandbox(static_nodes=1, drop=("onprem",), elastic={"pools": [pool | kept]})
 
 

@@ -239,12 +239,12 @@ def submissions_config(site: SubmissionSite) -> Config:
             FakeCloud(
                 name="public",
                 location=Location.PUBLIC,
-                who=Who(groups=(MEMBER,), max_time=24 * 3600.0),
+                allow=Who(groups=(MEMBER,), max_time=24 * 3600.0),
             ),
             FakeCloud(
                 name="onprem",
                 location=Location.ON_PREMISES,
-                who=Who(max_time=5 * 24 * 3600.0),
+                allow=Who(max_time=5 * 24 * 3600.0),
             ),
         ),
         pools=(

@@ -28,7 +28,9 @@ def site() -> Iterator[SubmissionSite]:
     with running_site(enforce="NO", extra="RequeueExitHold=3") as made:
         config = submissions_config(made)
         allowed = Who(accounts=("physics",), max_time=24 * 3600.0)
-        made.install(replace(config, clouds=tuple(replace(c, who=allowed) for c in config.clouds)))
+        made.install(
+            replace(config, clouds=tuple(replace(c, allow=allowed) for c in config.clouds))
+        )
         made.restart()
         Ledger(config.state / "ledger.db").close()
         yield made

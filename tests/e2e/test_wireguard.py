@@ -39,7 +39,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def site(lab: Lab, sandbox: Callable[..., Sandbox]) -> Iterator[Site]:
-    pool = {"name": "pub", "nodes": "pub[1-6]", "markets": ["on-demand"], "stopped": 1}
+    pool = {"name": "pub", "nodes": "pub[1-6]", "markets": ["on-demand"], "max_stopped": 1}
     with site_on(lab, sandbox, {}, elastic={"pools": [pool]}) as there:
         yield there
 

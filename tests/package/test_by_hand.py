@@ -98,7 +98,10 @@ def configuration(url: str) -> str:
         f"nodes: {NODES}": f"nodes: {NODES}\n    slurmd_port: {PORT}",  # its machines are one host
     }
     assert [word for word in mine if text.count(word) != 1] == []
-    return replaced(text, mine) + "timings: {suspend_time: 10, suspend_timeout: 5, reconcile_interval: 2}\n"
+    return (
+        replaced(text, mine)
+        + "timings: {suspend_time: 10, suspend_timeout: 5, reconcile_interval: 2}\n"
+    )
 
 
 def types(machine: Head, line: str, user: str = "") -> str:

@@ -61,7 +61,7 @@ def config_of(bed: AwsBed, state: Path, wanted: object, **types: object) -> Conf
     )  # fmt: skip
 
 
-SOME = Requirements(cpus="4..8", memory=">=8G", generation=">=5", exclude=("t*",), most=12)
+SOME = Requirements(cpus="4..8", memory=">=8G", generation=">=5", exclude=("t*",), max_types=12)
 
 
 def test_ec2_tells_types_and_prices(bed: AwsBed) -> None:
@@ -174,7 +174,7 @@ def wait_for(event: threading.Event) -> None:
 
 
 def test_the_keeper_asks_and_tells_of_another_catalogue(bed: AwsBed, tmp_path: Path) -> None:
-    plain = config_of(bed, tmp_path, Requirements(cpus="4", most=1))
+    plain = config_of(bed, tmp_path, Requirements(cpus="4", max_types=1))
     changed = threading.Event()
     keeper = catalogues.CatalogueKeeper(plain, from_state(plain, time.time()), changed.set)
     keeper.start()

@@ -219,7 +219,7 @@ def test_a_hypervisor_elsewhere_is_refused(uri: str, here: bool, guarded: list[o
     kinds = {"t": LibvirtType(cpus=1, memory=1)}
     cloud = LibvirtCloud(
         name="l", location=Location.ON_PREMISES, hosts={"h": LibvirtHost(uri=uri)}, types=kinds,
-        image="i", storage="s",
+        image="i", storage_pool="s",
     )  # fmt: skip
     with nullcontext() if here else pytest.raises(SandboxError, match="not on this host's"):
         require_emulated([cloud])

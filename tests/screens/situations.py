@@ -107,7 +107,7 @@ def breaker() -> Place:
 @situation
 def holds() -> Place:
     """Only between 20 and 6 o'clock may machines start; it is morning."""
-    place = busy("holds", policies='{windows: ["20:00-06:00"]}')
+    place = busy("holds", policies='{start_windows: ["20:00-06:00"]}')
     place.advance(120)
     place.job(50, *PUB[2:4], count=2)
     place.advance(60)
@@ -118,7 +118,7 @@ def holds() -> Place:
 @situation
 def budget_reached() -> Place:
     place = busy(
-        "budget-reached", policies="{budget: {per_day: 0.10, per_month: 50}, look: 10}"
+        "budget-reached", policies="{budget: {per_day: 0.10, per_month: 50}, poll_interval: 10}"
     )  # fmt: skip
     place.job(50, *PUB[2:4], count=2)
     place.advance(120)

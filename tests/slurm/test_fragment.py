@@ -361,7 +361,7 @@ def test_jobs_without_a_time_get_the_sites_limit_in_a_cloud_that_allows_it(
     site = site_of(
         tmp_path, f"NodeName=n1 CPUs=2\nPartitionName=site Nodes=n1 Default=YES {partition}\n"
     )
-    cloud = FakeCloud(name="near", location=Location.ON_PREMISES, who=who)
+    cloud = FakeCloud(name="near", location=Location.ON_PREMISES, allow=who)
     pool = PoolSettings(name="p", cloud="near", nodes="c[1-2]", cpus=2, memory=2000)
     plain = Config(cluster=Cluster(name="small"), clouds=(cloud,), pools=(pool,))
     text = rendered(plain, site)

@@ -568,7 +568,9 @@ def test_a_grace_shorter_than_a_takeover_is_warned_of(
     host.conf.write_text(f"{host.conf.read_text()}\nSlurmctldHost=spare\n{timeout}")
     assert told_of_two_heads(host, "/shared/slurm-elastic", needed) == []
     (notice,) = told_of_two_heads(host, "/shared/slurm-elastic", needed - 1)
-    assert notice.startswith(f"timings.orphan_timeout: found {needed - 1} s, expected {needed} s or more")
+    assert notice.startswith(
+        f"timings.orphan_timeout: found {needed - 1} s, expected {needed} s or more"
+    )
     assert f"2 x SlurmctldTimeout of {host.conf}" in notice
 
 

@@ -84,7 +84,7 @@ def config(**changes: Any) -> Config:
     settings: dict[str, Any] = {
         "cluster": Cluster(name="test"),
         "clouds": (
-            FakeCloud(name="public", location=Location.PUBLIC, who=Who(groups=("staff",))),
+            FakeCloud(name="public", location=Location.PUBLIC, allow=Who(groups=("staff",))),
             FakeCloud(name="onprem", location=Location.ON_PREMISES),
         ),
         "pools": (
@@ -522,7 +522,7 @@ def test_interactive_jobs_are_listed_where_srun_waits_long_enough_for_machines(
                 FakeCloud(
                     name="public",
                     location=Location.PUBLIC,
-                    who=Who(groups=("staff",)),
+                    allow=Who(groups=("staff",)),
                     resume_timeout=seconds,
                 ),
                 FakeCloud(name="onprem", location=Location.ON_PREMISES, resume_timeout=60.0),

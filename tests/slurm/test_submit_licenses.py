@@ -41,7 +41,7 @@ def test_a_job_with_licences_gets_the_clouds_that_list_them(
 ) -> None:
     plain = config()
     clouds = tuple(
-        replace(cloud, who=replace(cloud.who, licenses=("stata", "matlab")))
+        replace(cloud, allow=replace(cloud.allow, licenses=("stata", "matlab")))
         if cloud.name == "public" and cloud.who else cloud for cloud in plain.clouds
     )  # fmt: skip
     job = {"licenses": licenses, "time_limit": 10}

@@ -424,7 +424,7 @@ def test_root_looks_at_clouds_with_the_rights_of_slurm_user(
 
 
 def test_a_group_of_an_allow_list_that_is_not_there_is_a_note(config: Config) -> None:
-    config = replace(config, who=replace(config.who, accounts=(), groups=("root", "no-such")))
+    config = replace(config, allow=replace(config.allow, accounts=(), groups=("root", "no-such")))
     (finding,) = head.allowed_groups(config)
     assert (finding.level, finding.observed) == (
         FindingLevel.NOTE,

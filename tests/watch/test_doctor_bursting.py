@@ -224,8 +224,8 @@ def test_a_budget_is_no_note_where_jobs_have_a_longest_time(
 ) -> None:
     assert "budget of far" not in found(config, slurm), "there is no budget"
     timed = again(config, DAILY)
-    who = replace(timed.who, max_time=86400.0)
-    assert "budget of far" not in found(replace(timed, who=who), slurm)
+    who = replace(timed.allow, max_time=86400.0)
+    assert "budget of far" not in found(replace(timed, allow=who), slurm)
     (near,) = (replace(cloud, location=Location.ON_PREMISES) for cloud in timed.clouds)
     assert "budget of far" not in found(replace(timed, clouds=(near,)), slurm)
     assert "budget of far" not in found(replace(timed, limits=Limits()), slurm), "it is shut"

@@ -512,7 +512,7 @@ def test_next_actions_by_policy(tmp_path: Path) -> None:
     launched = machine.instance.launched
 
     def told(now: float, release: str) -> str:
-        policies = CloudPolicies(release=release, lease=3600.0)
+        policies = CloudPolicies(release=release, billing_increment=3600.0)
         aws = replace(cloud, policies=policies)
         clouds = tuple(aws if c.name == "aws" else c for c in made.clouds)
         outlook = Outlook(replace(made, clouds=clouds), aws, now)

@@ -261,8 +261,8 @@ class OwnGrowth(Policy, frozen=True, tag="own"):
 
     Its fields are the parameters in the text (``weekend(most=4)``): numbers and texts, each with a
     default. ``period``: seconds between two looks in the simulator (None: when a job arrives or
-    ends); the daemon looks every ``policies.poll_interval`` seconds. ``once``: a pending job counts for one
-    growth only and then leaves ``Demand.fresh``.
+    ends); the daemon looks every ``policies.poll_interval``. ``once``: a pending job counts for
+    one growth only and then leaves ``Demand.fresh``.
 
     Both methods must be pure and quick: no clock but ``demand.now`` (Unix s), no file, no random
     number. If one raises, or returns nonsense, nothing starts and nothing ends, and the error is

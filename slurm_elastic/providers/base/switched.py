@@ -1,8 +1,8 @@
 """Hosts of the site as machines, which are switched on and off. A node is the host of the same
 name.
 
-A host is ours if it was off and free when we claimed it (``claims_file``). A host switched on by other
-people is never switched off. A host that we saw on, and later off, is free again.
+A host is ours if it was off and free when we claimed it (``claims_file``). A host switched on by
+other people is never switched off. A host that we saw on, and later off, is free again.
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ class SwitchedHosts:
         now = self._clock()
         boot_overdue = now - float(claim.marks[MADE]) >= self._settings.power_on_timeout
         with suppress(ProviderError):  # the next listing tries the same again
-            # Before ``power_on_timeout`` has passed, an order to come on may still be under way. So a host
-            # is released only later, unless we have seen it on.
+            # Before ``power_on_timeout`` has passed, an order to come on may be under way. So a
+            # host is released only later, unless we have seen it on.
             if not on and (claim.seen or (boot_overdue and claim.ending)):
                 self._claims.release(host, claim)
                 return InstanceState.TERMINATED

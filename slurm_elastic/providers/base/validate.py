@@ -35,7 +35,8 @@ def check_listing_lag(draft: Draft, i: int, cloud: ListedLate) -> None:
     if lag <= default or lag + round_ < given_up_s:
         return
     if given_up_s - round_ > default:
-        bound = f"less than {format_duration(round(given_up_s - round_, 2))}, timings.reconcile_interval before"
+        longest = format_duration(round(given_up_s - round_, 2))
+        bound = f"less than {longest}, timings.reconcile_interval before"
     else:
         bound = f"at most {format_duration(round(default, 2))}, so that an order is repeated before"
     expected = f"{bound} a node is given up ({format_duration(round(given_up_s, 2))})"

@@ -56,7 +56,8 @@ def _complete(cloud: Found, connection: Any) -> Found:  # noqa: ANN401
     storage, image = images[0]
     capabilities = connection.getCapabilities()
     keys: dict[str, object] = {
-        "hosts": {HERE: {"uri": URI}}, "image": image, "storage_pool": storage, "network": networks[0],
+        "hosts": {HERE: {"uri": URI}}, "image": image, "storage_pool": storage,
+        "network": networks[0],
     }  # fmt: skip
     kind = next(
         (v for v in Virtualization if f"<domain type='{v}'" in capabilities), Virtualization.KVM

@@ -27,7 +27,7 @@ class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields
 class OpenNebulaCloud(
     CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="opennebula"
 ):
-    """A front end's XML-RPC ``endpoint``. Credentials are in the file ``auth_file``, never in this one.
+    """A front end's XML-RPC ``endpoint``. Credentials are in ``auth_file``, never in this file.
     A file without ``listing_lag`` gets ``default_listing_lag``.
     """
 

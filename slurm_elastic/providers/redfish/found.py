@@ -17,7 +17,8 @@ def found(place: SearchPlace) -> Iterator[Found]:
     if CREDENTIALS.exists():
         yield Found(
             name="rack", provider="redfish", location=Location.ON_PREMISES, usable=True,
-            what=f"BMCs, by the account in {CREDENTIALS}", keys={"credentials_file": str(CREDENTIALS)},
+            what=f"BMCs, by the account in {CREDENTIALS}",
+            keys={"credentials_file": str(CREDENTIALS)},
             sized=True, by_node=True,
             reads={str(CREDENTIALS): "chown {user} {path}; chmod 600 {path}"},
         )  # fmt: skip

@@ -284,7 +284,7 @@ def _order(site: SiteConf) -> Iterator[str]:
 
 
 def _access(config: Config, cloud: CloudSettings, site: SiteConf) -> Iterator[str]:
-    """The limits of ``allow:``. Slurm requires all lists: account, group and QOS (slurm.conf(5))."""
+    """The limits of ``allow``. Slurm requires all lists: account, group and QOS (slurm.conf(5))."""
     rules = config.who_of(cloud)
     lists = {"AllowAccounts": rules.accounts, "AllowGroups": rules.groups, "AllowQos": rules.qos}
     for name, allowed in lists.items():

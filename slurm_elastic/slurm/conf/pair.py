@@ -41,9 +41,9 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
     if grace < needed:
         # The services wait that long in any case, so a smaller value in the key would be wrong.
         yield (
-            f"timings.orphan_timeout: found {grace:g} s, expected {needed:g} s or more (2 x SlurmctldTimeout"
-            f" of {site.path} + 60 s): for that long after a takeover Slurm repeats forgotten"
-            f" requests, and no machine ends without a request ({_PAGE})"
+            f"timings.orphan_timeout: found {grace:g} s, expected {needed:g} s or more (2 x"
+            f" SlurmctldTimeout of {site.path} + 60 s): for that long after a takeover Slurm"
+            f" repeats forgotten requests, and no machine ends without a request ({_PAGE})"
         )
 
 

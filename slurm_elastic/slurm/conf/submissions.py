@@ -83,8 +83,8 @@ def _without_limit(config: Config, site: SiteConf) -> Iterator[str]:
     if closed:
         yield (
             f"partition {default.names[0]} has neither MaxTime nor DefaultTime: jobs that name no"
-            f" time start in no cloud with a max_time ({', '.join(closed)}) until allow.default_time"
-            " is set"
+            f" time start in no cloud with a max_time ({', '.join(closed)}) until"
+            " allow.default_time is set"
         )
     shorter = [f"{brief(rules.default_time)} in cloud {name}"
                for name, rules in allowed.items() if rules.default_time]  # fmt: skip

@@ -22,7 +22,9 @@ SLURM = ("6817", "32768-60999")
 KEY, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 TUNNEL = Network(endpoint="h:51820", routes=("10.1.2.0/24",))
 SHUT = Network(
-    kind=NetworkKind.NONE, firewall=Firewall.NFTABLES, trusted=("10.1.0.0/16", "2001:db8::/32")
+    kind=NetworkKind.NONE,
+    firewall=Firewall.NFTABLES,
+    trusted_networks=("10.1.0.0/16", "2001:db8::/32"),
 )
 LIVE = TunnelPeer(address="10.99.0.9", key=KEY)
 COMING = TunnelPeer(address="10.99.0.10", key=OTHER, live=False)
@@ -32,7 +34,7 @@ COMING = TunnelPeer(address="10.99.0.10", key=OTHER, live=False)
 @pytest.mark.parametrize(
     "network",
     [TUNNEL, SHUT, Network(endpoint="h:1", node_ports=(6818,), firewall=Firewall.NFTABLES,
-                           trusted=("10.1.0.0/16",))],
+                           trusted_networks=("10.1.0.0/16",))],
     ids=["tunnel", "firewall", "both"],
 )  # fmt: skip
 def test_nft_takes_the_table_and_takes_it_again(network: Network, tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def client(path: Path) -> socket.socket:
 
 
 def provider(path: Path) -> LocalProvider:
-    settings = LocalCloud(name="host", location=Location.ON_PREMISES, socket=str(path), timeout=5.0)
+    settings = LocalCloud(
+        name="host", location=Location.ON_PREMISES, socket=str(path), api_timeout=5.0
+    )
     return LocalProvider(settings, Cluster(name="c", uuid="u"))
 
 

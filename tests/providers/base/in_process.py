@@ -167,7 +167,7 @@ class StackInProcess:
             cloud="hpc",
             image="worker",
             types={"small": Flavor(cpus=2, memory=4096)},
-            schedule_wait=2.0,
+            schedule_timeout=2.0,
         )
         return OpenStackProvider(settings, CLUSTER, clock=self.clock, monotonic=self.clock)
 

@@ -72,7 +72,7 @@ class Bed:
         settings = HostsCloud(
             name="rack", location=Location.ON_PREMISES, hosts=dict(hosts),
             types={"host": InstanceType(cpus=2, memory=4096, price=0.05)},
-            on_wait=120.0, off_wait=180.0,
+            power_on_timeout=120.0, power_off_timeout=180.0,
         )  # fmt: skip
         return SwitchedHosts(settings, cluster, self.power, self.claims, lambda: self.now)
 
@@ -386,7 +386,7 @@ def settings(**more: object) -> HostsCloud:
 def test_what_is_not_said_is_as_people_are_told(tmp_path: Path) -> None:
     """docs/configuration-clouds.md."""
     found = settings()
-    assert (found.on_wait, found.off_wait, found.claims) == (120, 180, None)
+    assert (found.power_on_timeout, found.power_off_timeout, found.claims_file) == (120, 180, None)
     assert found.room == 3
     assert Market.SPOT not in found.markets
 

@@ -70,6 +70,6 @@ def test_the_default_may_be_said_however_long_a_round_is() -> None:
     assert "so that an order is repeated before a node is given up" in expected
 
 
-@pytest.mark.parametrize("broken", [{"reconcile": None}, {"resume_timeout": None}])
+@pytest.mark.parametrize("broken", [{"reconcile_interval": None}, {"resume_timeout": None}])
 def test_beside_broken_timings_nothing_is_said(broken: dict[str, None]) -> None:
     assert told(10_000.0, **broken) == []

@@ -125,10 +125,10 @@ class LibvirtBed:
         values: dict[str, Any] = {
             "hosts": {HOST: host},
             "image": IMAGE,
-            "storage": "default-pool",
+            "storage_pool": "default-pool",
             "types": {"small": LibvirtType(cpus=1, memory=16, price=0.02)},
             "virtualization": Virtualization(self.driver),
-            "domain": str(self.domain),
+            "domain_file": str(self.domain),
         }
         return LibvirtCloud(name=NAME, location=Location.ON_PREMISES, **(values | more))
 

@@ -76,7 +76,7 @@ class OneBed:
     def settings(self, **more: object) -> OpenNebulaCloud:
         values: dict[str, object] = {
             "endpoint": self.control.endpoint,
-            "auth": str(self.auth),
+            "auth_file": str(self.auth),
             "types": {"small": OneTemplate(cpus=2, memory=4096, template=0, price=0.02)},
         }
         return OpenNebulaCloud(name=NAME, location=Location.ON_PREMISES, **(values | more))

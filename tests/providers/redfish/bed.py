@@ -148,7 +148,7 @@ def running(directory: Path) -> Iterator[Bmcs]:
 
 def rack(place: Path, **more: Any) -> RedfishCloud:
     return RedfishCloud(
-        name="rack", location=Location.ON_PREMISES, claims=str(place / "claims.db"),
+        name="rack", location=Location.ON_PREMISES, claims_file=str(place / "claims.db"),
         types={"host": InstanceType(cpus=2, memory=4096, price=0.05)}, **more,
     )  # fmt: skip
 

@@ -168,7 +168,7 @@ clouds:
     provider: redfish
     location: on-premises
     hosts: {r1: "https://b1/redfish/v1/Systems/1", r2: "https://b2/redfish/v1/Systems/1"}
-    credentials: /nonexistent
+    credentials_file: /nonexistent
     types: {host: {cpus: 2, memory: 4G, price: 0.1}}
 pools:
   - {name: r, cloud: rack, nodes: "r[1-2]", cpus: 2, memory: 4G, instance_types: [host], markets: [reserved]}
@@ -182,7 +182,7 @@ pools:
         ("https://b2", "b2", "r2: found 'b2/redfish/v1/Systems/1', expected a URL as https"),
         ("https://b2", "http://b2", "r2: found 'http://b2/redfish/v1/Systems/1', expected a URL as https"),
         ("https://b2", "https://b1", "found a host that another node has, too, expected one for each node"),
-        ("    credentials: /nonexistent\n", "", "found no 'credentials', expected a JSON file"),
+        ("    credentials_file: /nonexistent\n", "", "found no 'credentials_file', expected a JSON file"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told(right: str, wrong: str, told: str) -> None:

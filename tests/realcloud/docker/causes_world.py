@@ -31,7 +31,7 @@ LONG = 400.0
 """Seconds in which a wave has to be over, on a machine that is busy with other work."""
 MORE = 3
 """Steps that a job does after its move, and before it is struck."""
-EXPECTED, SETTINGS = "30s", "probe: 1h, slack: 25s"
+EXPECTED, SETTINGS = "30s", "probe_after: 1h, deadline_margin: 25s"
 """A save takes half a second, and twenty on a machine with thirty processes for each processor."""
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 COUNT = """\

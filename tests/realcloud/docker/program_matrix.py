@@ -396,7 +396,7 @@ def matrix_world(
     """
     with MatrixWorld(engine, image, lanes=lanes, criu=criu) as world:
         assert isinstance(world, MatrixWorld)
-        world.serve(policy="on_notice", more="probe: 1h")
+        world.serve(policy="on_notice", more="probe_after: 1h")
         yield world
 
 

@@ -205,7 +205,7 @@ def sizes_world(engine: Engine, image: str) -> Iterator[SizesWorld]:
     """
     with SizesWorld(engine, image) as world:
         assert isinstance(world, SizesWorld)
-        world.serve(policy="on_notice", more="probe: 1d", expected="60s")
+        world.serve(policy="on_notice", more="probe_after: 1d", expected="60s")
         yield world
 
 

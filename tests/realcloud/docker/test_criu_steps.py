@@ -27,7 +27,7 @@ SAID = "it runs a step (srun), which criu does not save"
 def world(docker_engine: Engine, request: pytest.FixtureRequest) -> Iterator[ServedWorld]:
     with ServedWorld(docker_engine, request.getfixturevalue(request.param)) as running:
         needed(running)
-        running.serve(policy="on_notice", more="probe: 3s")
+        running.serve(policy="on_notice", more="probe_after: 3s")
         yield running
 
 

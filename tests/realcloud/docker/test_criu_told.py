@@ -38,7 +38,7 @@ IN_TIME = 300.0
 def world(docker_engine: Engine, trixie: str) -> Iterator[ServedWorld]:
     with ServedWorld(docker_engine, trixie) as running:
         needed(running)
-        running.serve(policy="on_notice", more="probe: 5s")
+        running.serve(policy="on_notice", more="probe_after: 5s")
         yield running
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.release]
 def world(docker_engine: Engine, trixie: str) -> Iterator[ServedWorld]:
     with ServedWorld(docker_engine, trixie) as running:
         needed(running)
-        running.serve(policy="on_notice", more="probe: 5s, at_limit: on_request")
+        running.serve(policy="on_notice", more="probe_after: 5s, at_time_limit: on_request")
         yield running
 
 
