@@ -118,7 +118,7 @@ def _count_machine(counts: Counts, machine: Machine, since: float, until: float)
     life = machine.life
     if isinstance(life, Ended | Lost) and since <= life.ended_at < until:
         end_kind = "asked" if isinstance(life, Ended) else "lost"
-        counts[series("ended", why=end_kind, **labels)] += 1
+        counts[series("ended", reason=end_kind, **labels)] += 1
     if life.registered_at is not None and since <= life.registered_at < until:
         seconds = max(life.registered_at - instance.launched, 0.0)
         observe(counts, "boot_seconds", seconds, cloud=instance.cloud, pool=machine.pool)
@@ -135,7 +135,7 @@ def _count_dollars(counts: Counts, config: Config, books: CostRows) -> None:
         for hour in charge.hours:
             for key, micro in hour.parts.items():
                 if isinstance(key, Unused):
-                    name = series("unused_dollars", cloud=instance.cloud, pool=pool, why=str(key))
+                    name = series("unused_dollars", cloud=instance.cloud, pool=pool, reason=str(key))
                 else:
                     account = books.runs[key].account or NONE
                     account_label = account if account in budgets else "(other)"

@@ -381,7 +381,7 @@ def test_a_short_resume_timeout_leaves_less_time_for_lists(timeout: str, lag: fl
 def test_the_effective_config_shows_defaults_and_readable_durations() -> None:
     shown = yaml.safe_load(configfile.dump(good()))
     assert shown["timings"]["quota_cooldown"] == "30m"
-    assert shown["who"]["max_time"] == "1d"
+    assert shown["allow"]["max_time"] == "1d"
     assert shown["pools"][0]["memory"] == "4G"
     assert shown["slurm"]["user"] == "slurm"
     assert list(shown["clouds"][0])[:2] == ["provider", "name"]

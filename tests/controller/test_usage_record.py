@@ -232,7 +232,7 @@ def test_what_becomes_of_a_machine_counts_in_one_span(site: Site, at: float, cou
     found = counted(site.config, site.ledger, T, T + 100, T + 1000)
     names = (
         series("launched", **labels),
-        series("ended", why="lost", **labels),
+        series("ended", reason="lost", **labels),
         series("boot_seconds_bucket", cloud="pub", pool="burst", le="+Inf"),
     )
     assert [found.get(name, 0) for name in names] == [counts] * 3

@@ -73,6 +73,8 @@ OLD_NAMES = {
 """Names before 0.1.0. For one release they are exported beside the new ones, and the databases may
 have counts under them.
 """
+OLD_LABELS = {"why": "reason"}
+"""Names of labels before 0.1.0, under which the ledger may have counts."""
 
 Labels = Mapping[str, str]
 
@@ -163,7 +165,7 @@ def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Met
     yield _gauge("credential_expiry_timestamp_seconds", "When the cloud's credentials end.", [
         ({"cloud": cloud}, ends) for cloud, ends in ends_of(facts.health)
     ])  # fmt: skip
-    yield _gauge("doubt", "Whether the cloud's list cannot be true; nothing ends by it.", [
+    yield _gauge("cloud_list_implausible", "Whether the cloud's list cannot be true; nothing ends by it.", [
         ({"cloud": name}, float(health is not None and health.code == "unlisted"))
         for name, health in clouds
     ])  # fmt: skip
@@ -296,16 +298,16 @@ def _migrations(facts: Facts) -> Iterator[Metric]:
     ]
     yield _gauge("migrations_open", "Jobs that are being moved off a machine.", under_way)
     yield _gauge(OLD_NAMES["migrations_open"], _old("migrations_open"), under_way)
-    yield _gauge("threats", "Open notices about machines.", [({}, float(len(checkpoints.warned)))])
+    yield _gauge("notices_open", "Open notices about machines.", [({}, float(len(checkpoints.warned)))])
     images: dict[int, float] = {}
     for image in checkpoints.images:
         images[image.job] = max(images.get(image.job, 0.0), image.taken)
     oldest = facts.now - min(images.values()) if images else 0.0
-    yield _gauge("oldest_image_seconds", "Age of the oldest job's last checkpoint.", [
+    yield _gauge("checkpoint_image_oldest_seconds", "Age of the oldest job's last checkpoint.", [
         ({}, max(oldest, 0.0))
     ])  # fmt: skip
     size = sum(image.size for image in checkpoints.images)
-    yield _gauge("images_bytes", "Size of the checkpoints that are kept.", [({}, float(size))])
+    yield _gauge("checkpoint_images_bytes", "Size of the checkpoints that are kept.", [({}, float(size))])
 
 
 def _counted(config: Config) -> Iterator[Metric]:
@@ -324,7 +326,10 @@ def _counted(config: Config) -> Iterator[Metric]:
         parsed = _SERIES.fullmatch(name)
         if parsed is None:
             continue
-        labels = tuple((key, _unescaped(word)) for key, word in _LABEL.findall(parsed[3] or ""))
+        labels = tuple(
+            (OLD_LABELS.get(key, key), _unescaped(word))
+            for key, word in _LABEL.findall(parsed[3] or "")
+        )
         plain = parsed[1].removesuffix("_total")
         sums = kept.setdefault(renamed.get(plain, plain), defaultdict(float))
         sums[parsed[2] or "", labels] += value

@@ -174,7 +174,7 @@ def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_pat
     found = samples(text(site, T0 + 7200))
     spot = 'cloud="aws",market="spot",pool="general"'
     assert found[f"slurm_elastic_launched_total{{{spot}}}"] == 4
-    assert found[f'slurm_elastic_ended_total{{{spot},why="lost"}}'] == 1
+    assert found[f'slurm_elastic_ended_total{{{spot},reason="lost"}}'] == 1
     whole = found[f"slurm_elastic_dollars_total{{{spot}}}"]
     book = Ledger(tmp_path / "ledger.db", read_only=True)
     expected = sum(
@@ -265,12 +265,12 @@ def step(site: Config, ledger: Ledger) -> None:
     aws = {"cloud": "aws", "pool": "general"}
     counts = {
         series("launched", market="spot", **aws): 1.0,
-        series("ended", market="spot", why="asked", **aws): 1.0,
-        series("ended", market="spot", why="lost", **aws): 1.0,
+        series("ended", market="spot", reason="asked", **aws): 1.0,
+        series("ended", market="spot", reason="lost", **aws): 1.0,
         series("refusals", cloud="aws", market="spot", code="x"): 1.0,
         series("boot_failures", pool="general"): 1.0,
         series("dollars", market="spot", **aws): 1.0,
-        series("unused_dollars", why="idle", **aws): 0.2,
+        series("unused_dollars", reason="idle", **aws): 0.2,
         series("account_dollars", account="physics"): 0.5,
         series("api_calls", cloud="aws", call="launch", outcome="ok"): 1.0,
     }
@@ -333,6 +333,18 @@ def test_an_old_name_says_the_same_with_all_that_was_counted_under_it(
         assert {n: v for n, v in values.items() if n.startswith(PREFIX + old)} == {
             name.replace(new, old): value for name, value in mine.items()
         }
+
+
+def test_counts_under_an_old_label_are_added_to_those_under_the_new_one(
+    site: Config, ledger: Ledger
+) -> None:
+    everything(site, ledger)
+    labels = {"cloud": "aws", "market": "spot", "pool": "general"}
+    ledger.usage.count({series("ended", why="lost", **labels): 2.0})
+    values = samples(text(site, NOW))
+    spot = 'cloud="aws",market="spot",pool="general"'
+    assert values[f'{PREFIX}ended_total{{{spot},reason="lost"}}'] == 3.0
+    assert [name for name in values if "why=" in name] == []
 
 
 def test_the_unit_of_the_timer_writes_what_node_exporter_reads(
