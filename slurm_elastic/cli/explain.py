@@ -137,7 +137,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
         # Programs read these names since before there were states.
         row |= msgspec.to_builtins(columns_of(machine.life)._asdict())
         del row["life"]
-        row["why"] = machine.cause_text or None
+        row["end_reason"] = machine.cause_text or None
     return fields
 
 

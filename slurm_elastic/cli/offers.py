@@ -45,7 +45,7 @@ from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.watch.view.attention import sentence
 
 
-class OfferRow(Struct, frozen=True, kw_only=True):
+class OfferRow(Struct, frozen=True, kw_only=True, rename={"worst": "worst_price"}):
     """An offer. ``room``: the number of nodes that it could serve now (0: rejected). ``take``: the
     number of machines that would be bought. ``price``: $ per machine-hour now (None: the cloud
     shows no price and so does not sell it). ``worst``: the price that limits count. ``notes``: the

@@ -48,14 +48,14 @@ says that such jobs are first in the queue.
 """
 
 
-class PartitionRow(Struct, frozen=True, kw_only=True):
+class PartitionRow(Struct, frozen=True, kw_only=True, rename={"by_slurm": "by_slurm_s"}):
     """A forecast, and slurmctld's own estimate (seconds until the start; None: no estimate)."""
 
     forecast: PartitionPrice
     by_slurm: int | None = None
 
 
-class Priced(Struct, frozen=True, kw_only=True):
+class Priced(Struct, frozen=True, kw_only=True, rename={"limit": "limit_s"}):
     """The document of ``price --json``.
 
     ``limit``: the job's own time limit (s); None if it has none, so that each forecast has its own.

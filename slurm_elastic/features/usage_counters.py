@@ -135,7 +135,9 @@ def _count_dollars(counts: Counts, config: Config, books: CostRows) -> None:
         for hour in charge.hours:
             for key, micro in hour.parts.items():
                 if isinstance(key, Unused):
-                    name = series("unused_dollars", cloud=instance.cloud, pool=pool, reason=str(key))
+                    name = series(
+                        "unused_dollars", cloud=instance.cloud, pool=pool, reason=str(key)
+                    )
                 else:
                     account = books.runs[key].account or NONE
                     account_label = account if account in budgets else "(other)"

@@ -27,7 +27,7 @@ class FindingLevel(StrEnum):
     WRONG = "wrong"
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True, kw_only=True, rename={"what": "check"}):
     """One check of ``doctor``. ``subject``: the checked thing. ``observed``: its state.
     ``expected``: the expected state if it differs. ``advice``: the remedy. ``cause``: the key of
     the fault, by which ``watch.causes`` joins findings with the same fault.

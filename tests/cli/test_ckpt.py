@@ -128,7 +128,7 @@ def test_list_shows_notices_moves_and_images(
         assert wanted in said, wanted
     assert run(config, "list", "--json") == 0
     view = json.loads(capsys.readouterr().out)
-    assert view["saved"][0]["size"] == 1024
+    assert view["saved"][0]["size_bytes"] == 1024
     assert view["moves"][0]["step"] == "saved"
 
 
@@ -234,7 +234,7 @@ def test_list_says_which_jobs_cannot_be_saved_and_what_would_help(
     assert max(len(line) for line in said.splitlines()) <= 80
     assert run(config, "list", "--json") == 0
     (one,) = json.loads(capsys.readouterr().out)["unsavable"]
-    assert (one["job"], one["remedy"]) == (8, "run it without the lock")
+    assert (one["job"], one["advice"]) == (8, "run it without the lock")
 
 
 def test_a_service_that_never_ran_is_said(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,4 +26,4 @@ def test_a_cause_is_data_and_a_sentence() -> None:
     (row,) = found["decisions"]
     assert row["cause"] == {"kind": "node-powered-down", "for_s": 300, "was_stopped": False}
     assert row["reason"] == "Slurm has its node powered down for 5m"
-    assert [one["why"] for one in found["machines"]] == [row["reason"], None]
+    assert [one["end_reason"] for one in found["machines"]] == [row["reason"], None]

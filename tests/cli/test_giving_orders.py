@@ -63,7 +63,7 @@ def test_a_pause_is_said_done_and_shown_first(
     assert lines[1].startswith("Cloud onprem is paused by root until"), "below the headline"
     main(["status", "--json", "--config", file])
     (view,) = json.loads(told(capsys))["directives"]
-    assert (view["who"], view["holds"], view["stops"]) == ("root", True, True)
+    assert (view["given_by"], view["holds"], view["stops"]) == ("root", True, True)
 
 
 def test_a_dry_run_changes_nothing(

@@ -210,7 +210,7 @@ def test_values_go_where_they_stand_and_leave_nothing_behind() -> None:
 
 @pytest.mark.parametrize(
     "who",
-    ['"who": {max_time: 1d}', "who:\n  max_time: 1d   # a day", "allow: {\n  max_time: 1d }"],
+    ['"allow": {max_time: 1d}', "allow:\n  max_time: 1d   # a day", "allow: {\n  max_time: 1d }"],
 )
 def test_a_section_may_be_written_in_any_way(who: str) -> None:
     text = merged(THERE.replace("allow: {max_time: 1d}", who), max_time=7200.0)

@@ -60,9 +60,9 @@ def test_a_user_sees_starts_and_costs_of_each_partition(site: Sandbox, script: P
     done = price(site, str(script), "--partition=batch,onprem,aws", "--nodes=1", "--json")
     found = rows(done)
     assert (found["batch"]["low"], found["batch"]["high"]) == (0, 0)
-    assert 0 < found["batch"]["start"][1] < found["batch"]["by_limits"] <= 3600
-    assert found["batch"]["by_slurm"] > 3000, "Slurm goes by the limit of what runs"
-    assert found["onprem"]["start"][1] > 0, "a machine has to boot"
+    assert 0 < found["batch"]["start_s"][1] < found["batch"]["by_limits_s"] <= 3600
+    assert found["batch"]["by_slurm_s"] > 3000, "Slurm goes by the limit of what runs"
+    assert found["onprem"]["start_s"][1] > 0, "a machine has to boot"
     assert found["aws"]["chance"] > 0
     assert 0 < found["aws"]["low"] <= found["aws"]["high"]
     table = price(site, str(script), "--partition=batch,onprem,aws")
@@ -83,7 +83,7 @@ def test_a_job_without_a_limit_is_priced_for_the_limit_that_slurm_gives_it(site:
     command = ["squeue", "--noheader", "--format=%l", f"--jobs={job}"]
     given = site.run(command, user="root").stdout.strip()
     assert given == "10:00"
-    assert (found["aws"]["limit"], found["batch"]["limit"]) == (600, 600)
+    assert (found["aws"]["limit_s"], found["batch"]["limit_s"]) == (600, 600)
 
 
 def test_a_question_about_one_partition_takes_one_job_number(site: Sandbox, script: Path) -> None:

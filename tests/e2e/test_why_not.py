@@ -119,7 +119,7 @@ def doctor(site: SubmissionSite) -> dict[str, tuple[str, str]]:
     done = site.run(str(program), "--config", str(config), "doctor", "--quick", "--json")
     parts = json.loads(done.out)["parts"]
     assert parts[-1]["name"] == "a job of one node"
-    return {f["what"]: (f["level"], f["found"]) for part in parts for f in part["findings"]}
+    return {f["check"]: (f["level"], f["found"]) for part in parts for f in part["findings"]}
 
 
 def test_doctor_ends_with_what_sbatch_answers_in_each_partition(site: SubmissionSite) -> None:

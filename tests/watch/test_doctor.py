@@ -335,7 +335,7 @@ def test_before_conf_install_nothing_of_ours_is_missed(
     monkeypatch.setattr(doctor, "ProbingCli", lambda _settings: slurm)
     assert main(["doctor", "--quick", "--json", "--config", str(file)]) == 1
     told = msgspec.json.decode(capsys.readouterr().out)
-    found = {f["what"]: f["level"] for f in told["parts"][-1]["findings"]}
+    found = {f["check"]: f["level"] for f in told["parts"][-1]["findings"]}
     if line:
         assert found["our nodes"] == "ok"
     else:
@@ -391,7 +391,7 @@ def test_the_command(
     assert document["wrong"] >= 2
     for part in document["parts"]:
         for finding in part["findings"]:
-            assert set(finding) == {"what", "level", "found", "expected", "advice", "cause"}
+            assert set(finding) == {"check", "level", "found", "expected", "advice", "cause"}
     well = doctor.Diagnosis(at=T0, wrong=0, parts=())
     monkeypatch.setattr(doctor, "diagnose", lambda *_, **__: well)
     assert main(["doctor", "--config", str(file)]) == 0

@@ -165,7 +165,8 @@ def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Met
     yield _gauge("credential_expiry_timestamp_seconds", "When the cloud's credentials end.", [
         ({"cloud": cloud}, ends) for cloud, ends in ends_of(facts.health)
     ])  # fmt: skip
-    yield _gauge("cloud_list_implausible", "Whether the cloud's list cannot be true; nothing ends by it.", [
+    text = "Whether the cloud's list cannot be true; nothing ends by it."
+    yield _gauge("cloud_list_implausible", text, [
         ({"cloud": name}, float(health is not None and health.code == "unlisted"))
         for name, health in clouds
     ])  # fmt: skip
@@ -298,7 +299,9 @@ def _migrations(facts: Facts) -> Iterator[Metric]:
     ]
     yield _gauge("migrations_open", "Jobs that are being moved off a machine.", under_way)
     yield _gauge(OLD_NAMES["migrations_open"], _old("migrations_open"), under_way)
-    yield _gauge("notices_open", "Open notices about machines.", [({}, float(len(checkpoints.warned)))])
+    yield _gauge(
+        "notices_open", "Open notices about machines.", [({}, float(len(checkpoints.warned)))]
+    )
     images: dict[int, float] = {}
     for image in checkpoints.images:
         images[image.job] = max(images.get(image.job, 0.0), image.taken)
@@ -307,7 +310,9 @@ def _migrations(facts: Facts) -> Iterator[Metric]:
         ({}, max(oldest, 0.0))
     ])  # fmt: skip
     size = sum(image.size for image in checkpoints.images)
-    yield _gauge("checkpoint_images_bytes", "Size of the checkpoints that are kept.", [({}, float(size))])
+    yield _gauge(
+        "checkpoint_images_bytes", "Size of the checkpoints that are kept.", [({}, float(size))]
+    )
 
 
 def _counted(config: Config) -> Iterator[Metric]:

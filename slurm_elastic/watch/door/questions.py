@@ -89,7 +89,19 @@ class PriceAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="price"):
     limits: Mapping[str, int] = {}
 
 
-class PartitionPrice(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PartitionPrice(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename={
+        "why": "reason",
+        "start": "start_s",
+        "run": "run_s",
+        "by_limits": "by_limits_s",
+        "limit": "limit_s",
+    },
+):
     """A forecast for one partition and one of its pools ("": the site's own machines).
 
     ``nodes``: the number of nodes that the job takes. ``why``: why the job cannot start there, or

@@ -30,7 +30,12 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
     unsavable: Sequence[UnsavableRun] = ()
 
 
-class SavedView(Struct, frozen=True, kw_only=True):
+class SavedView(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"age": "age_s", "seconds": "took_s", "size": "size_bytes"},
+):
     """A job's last good image: ``age`` in seconds, ``size`` in bytes (0: the application's own
     image).
     """
@@ -45,7 +50,9 @@ class SavedView(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class UnsavableView(Struct, frozen=True, kw_only=True):
+class UnsavableView(
+    Struct, frozen=True, kw_only=True, rename={"age": "age_s", "why": "reason", "remedy": "advice"}
+):
     """A job that cannot be saved: the reason, and what would help."""
 
     job: int
@@ -56,7 +63,7 @@ class UnsavableView(Struct, frozen=True, kw_only=True):
     remedy: str
 
 
-class ThreatView(Struct, frozen=True, kw_only=True):
+class ThreatView(Struct, frozen=True, kw_only=True, rename={"left": "left_s"}):
     """A notice that still holds.
 
     ``left``: seconds to the deadline (None: unknown). ``source``: who gave the notice. If the
@@ -70,7 +77,12 @@ class ThreatView(Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
-class MoveView(Struct, frozen=True, kw_only=True):
+class MoveView(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"left": "left_s", "began": "began_at", "took": "took_s", "work_lost": "work_lost_s"},
+):
     """A job that leaves its nodes or returns to them, or did so in the last day; ``cause`` says
     why.
 
@@ -98,7 +110,7 @@ class MoveView(Struct, frozen=True, kw_only=True):
     work_lost: float | None = None
 
 
-class CheckpointsView(Struct, frozen=True, kw_only=True):
+class CheckpointsView(Struct, frozen=True, kw_only=True, rename={"age": "heartbeat_age_s"}):
     """Everything about checkpoints.
 
     ``alive``: slurm-elastic-ckptman's heartbeat, ``age`` seconds old, is fresh and its process is

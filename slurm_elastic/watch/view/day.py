@@ -58,7 +58,7 @@ class Peak(Struct, frozen=True, kw_only=True):
     at: float | None
 
 
-class DayView(Struct, frozen=True, kw_only=True):
+class DayView(Struct, frozen=True, kw_only=True, rename={"most": "peaks", "step": "step_s"}):
     """Series with one value for each of ``points``.
 
     The first point is at ``begin`` (Unix time), the next ones follow each ``step`` seconds, the

@@ -1,7 +1,8 @@
 """The input and the output of ``status``, as values.
 
 ``slurm-elastic status --json`` prints ``StatusView`` as JSON. Within one ``version`` fields are
-added, never renamed or removed. Times are Unix seconds, durations seconds, money US dollars.
+added, never renamed or removed. Times are Unix seconds, durations seconds, money US dollars. In
+JSON a field has the name that ``rename`` gives it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from slurm_elastic.watch.view.checkpoints import CheckpointFacts, CheckpointsVie
 MAX_WAITING_ROWS = 200  # rows of waiting jobs; a page has no room for more
 
 
-class HeadView(Struct, frozen=True, kw_only=True):
+class HeadView(Struct, frozen=True, kw_only=True, rename={"told": "text", "do": "advice"}):
     """The state of two heads.
 
     ``acting``: the host that Slurm has act ("" if none does, or if that is unknown). ``epoch``: the
@@ -94,7 +95,7 @@ class AttentionLevel(StrEnum):
     NOTE = "note"
 
 
-class StatusNotice(Struct, frozen=True, kw_only=True):
+class StatusNotice(Struct, frozen=True, kw_only=True, rename={"do": "advice"}):
     """A notice that stands above the tables of ``status``.
 
     ``do``: the remedy, if the text does not contain it. ``cause``: the key of the thing at fault
@@ -112,7 +113,7 @@ class StatusNotice(Struct, frozen=True, kw_only=True):
         return f"{self.text}; do: {self.do}" if self.do else self.text
 
 
-class DirectiveView(Struct, frozen=True, kw_only=True):
+class DirectiveView(Struct, frozen=True, kw_only=True, rename={"told": "text", "who": "given_by"}):
     """An operator's order; ``told`` is its line.
 
     ``until``: its end (Unix time; None: it holds until a person ends it). ``holds``: it is in force
@@ -129,7 +130,12 @@ class DirectiveView(Struct, frozen=True, kw_only=True):
     stops: bool
 
 
-class DaemonView(Struct, frozen=True, kw_only=True):
+class DaemonView(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"heartbeat": "heartbeat_at", "age": "heartbeat_age_s"},
+):
     """The state of slurm-elasticd.
 
     ``alive``: its heartbeat is fresh and its process is not known to be gone. ``age``: seconds
@@ -148,7 +154,12 @@ class DaemonView(Struct, frozen=True, kw_only=True):
     trouble: ServiceTrouble | None = None
 
 
-class CloudRow(Struct, frozen=True, kw_only=True):
+class CloudRow(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"do": "advice", "checked": "checked_at", "refused": "credentials_refused"},
+):
     """A cloud.
 
     ``states`` counts its nodes by state. ``machines``: how many are paid now, including open
@@ -189,7 +200,7 @@ class SiteView(Struct, frozen=True, kw_only=True):
     price_limit: float | None
 
 
-class PoolView(Struct, frozen=True, kw_only=True):
+class PoolView(Struct, frozen=True, kw_only=True, rename={"shut": "blocked"}):
     """A pool.
 
     ``states`` counts its nodes by state. ``stopped``: stopped machines that can be started again.
@@ -227,7 +238,9 @@ class JobView(Struct, frozen=True, kw_only=True):
     label: str = ""
 
 
-class InstanceView(Struct, frozen=True, kw_only=True):
+class InstanceView(
+    Struct, frozen=True, kw_only=True, rename={"launched": "launched_at", "age": "age_s"}
+):
     """A machine that is paid now: its ``cost`` so far, its ``next`` step; ``calm``: it needs no
     person.
     """
@@ -250,7 +263,7 @@ class InstanceView(Struct, frozen=True, kw_only=True):
     calm: bool = True
 
 
-class LaunchView(Struct, frozen=True, kw_only=True):
+class LaunchView(Struct, frozen=True, kw_only=True, rename={"age": "age_s"}):
     """A launch that the cloud has not yet answered."""
 
     generation: str
@@ -262,10 +275,8 @@ class LaunchView(Struct, frozen=True, kw_only=True):
     age: float
 
 
-class CoolDownView(Struct, frozen=True, kw_only=True):
-    """An offer, or a whole market (stars in ``key``), that is not tried for another ``left``
-    seconds.
-    """
+class CoolDownView(Struct, frozen=True, kw_only=True, rename={"left": "left_s"}):
+    """An offer, or a market (stars in ``key``), that is not tried for ``left`` more seconds."""
 
     key: str
     code: str
@@ -276,7 +287,7 @@ class CoolDownView(Struct, frozen=True, kw_only=True):
     cause: str = ""
 
 
-class BreakerView(Struct, frozen=True, kw_only=True):
+class BreakerView(Struct, frozen=True, kw_only=True, rename={"left": "left_s", "remedy": "advice"}):
     """A pool whose last machines failed, ``failures`` in a row; ``how`` says in which way.
 
     The pool is paused for another ``left`` seconds (0: the next machine is on trial; None: it is
@@ -295,7 +306,7 @@ class BreakerView(Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-class HoldView(Struct, frozen=True, kw_only=True):
+class HoldView(Struct, frozen=True, kw_only=True, rename={"left": "left_s"}):
     """Nodes that are held, for ``left`` seconds (``capacity``) or by the site's ``policy``."""
 
     pool: str
@@ -339,7 +350,12 @@ class BudgetView(Struct, frozen=True, kw_only=True):
     stop: str | None = None
 
 
-class WaitingView(Struct, frozen=True, kw_only=True):
+class WaitingView(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"age": "age_s", "why": "pool_reason", "wait": "reason_text"},
+):
     """A waiting job, or ``tasks`` tasks of an array.
 
     ``age``: seconds since the submission (None: unknown). ``nodes``: nodes for each task. ``why``:
@@ -364,7 +380,7 @@ class WaitingView(Struct, frozen=True, kw_only=True):
     stuck: bool = False
 
 
-class KeptView(Struct, frozen=True, kw_only=True):
+class KeptView(Struct, frozen=True, kw_only=True, rename={"do": "advice"}):
     """Nodes, partitions or jobs that Slurm or a person keeps from running.
 
     ``kind`` is node, replaced or given-up (also nodes), partition, reservation, job or suspend;
@@ -380,7 +396,7 @@ class KeptView(Struct, frozen=True, kw_only=True):
     stuck: bool = False
 
 
-class QueueView(Struct, frozen=True, kw_only=True):
+class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}):
     """Slurm's queue.
 
     ``running`` and ``waiting`` count jobs (each task of an array is one). ``oldest``: seconds that

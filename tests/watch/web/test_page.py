@@ -74,8 +74,8 @@ class Site:
 DIAGNOSIS = {
     "version": 1, "at": NOW, "wrong": 1,
     "parts": [{"name": "cloud aws", "findings": [
-        {"what": "image", "level": "ok", "found": "ami-1", "expected": "", "advice": ""},
-        {"what": "credentials", "level": "wrong", "found": HOSTILE, "expected": "ones that hold",
+        {"check": "image", "level": "ok", "found": "ami-1", "expected": "", "advice": ""},
+        {"check": "credentials", "level": "wrong", "found": HOSTILE, "expected": "ones that hold",
          "advice": "renew them"},
     ]}],
 }  # fmt: skip
@@ -209,9 +209,9 @@ def test_the_day_tells_the_most_at_one_moment_and_hours_their_most(page: Page, s
             "spot": [0.0] * 40 + [1.2] + [0.0] * (points - 41),
             "on-demand": none,
         }
-        at = document["begin"] + 40 * document["step"]
-        document["most"]["machines"] = {"value": 4, "at": at}
-        document["most"]["dollars"] = {"value": 7.5, "at": at}
+        at = document["begin"] + 40 * document["step_s"]
+        document["peaks"]["machines"] = {"value": 4, "at": at}
+        document["peaks"]["dollars"] = {"value": 7.5, "at": at}
 
     site.changes["day"] = short
     page.go("#/day")
@@ -246,7 +246,7 @@ def test_which_of_two_heads_acts_is_told(page: Page, site: Site) -> None:
     told = "Head: heada acts, epoch 2; this one, headb, stands by"
     page.go()
     assert "Head: " not in page.text("main")
-    site.changes["status"] = lambda document: document.update(head={"told": told})
+    site.changes["status"] = lambda document: document.update(head={"text": told})
     page.wait(lambda: told in page.text("main"))
 
 
@@ -382,7 +382,7 @@ def test_jobs_that_wait_are_listed_and_lead_to_why(page: Page, site: Site, place
     def many(document: dict[str, Any]) -> None:
         one = document["queue"]["jobs"][0]
         told = [
-            one | {"id": 50 + n, "label": str(50 + n), "tasks": 1 + 3 * (n == 1), "age": 60.0 * n}
+            one | {"id": 50 + n, "label": str(50 + n), "tasks": 1 + 3 * (n == 1), "age_s": 60.0 * n}
             for n in range(15)
         ]
         document["queue"] |= {"jobs": told, "waiting": 18}
@@ -447,10 +447,14 @@ def test_nodes_of_which_slurm_does_not_tell_are_unknown_and_not_down(
 def test_what_is_to_be_done_is_said_or_asked_of_doctor(page: Page, site: Site) -> None:
     def told(document: dict[str, Any]) -> None:
         document["attention"] = [
-            {"level": "loud", "text": "Slurm does not answer", "do": "systemctl status slurmctld"},
-            {"level": "loud", "text": "The ledger cannot be read", "do": ""},
-            {"level": "bad", "text": "The clock is wrong; do: timedatectl", "do": ""},
-            {"level": "warn", "text": "Cloud aws is paused by root", "do": ""},
+            {
+                "level": "loud",
+                "text": "Slurm does not answer",
+                "advice": "systemctl status slurmctld",
+            },
+            {"level": "loud", "text": "The ledger cannot be read", "advice": ""},
+            {"level": "bad", "text": "The clock is wrong; do: timedatectl", "advice": ""},
+            {"level": "warn", "text": "Cloud aws is paused by root", "advice": ""},
         ]
 
     site.changes["status"] = told
@@ -470,11 +474,11 @@ def test_what_is_told_above_is_not_repeated_below_and_what_is_not_known_is_no_nu
 
     def broken(document: dict[str, Any]) -> None:
         document["attention"] = [
-            {"level": "bad", "text": f"Cloud aws: {refused}", "do": "", "cause": "cloud:aws"}
+            {"level": "bad", "text": f"Cloud aws: {refused}", "advice": "", "cause": "cloud:aws"}
         ]
         document["clouds"][1]["problem"] = refused
         document["holds"][0] |= {"reason": f"aws: {refused}", "cause": "cloud:aws"}
-        document["queue"]["jobs"][0] |= {"why": "the budget is spent", "reason": "None"}
+        document["queue"]["jobs"][0] |= {"pool_reason": "the budget is spent", "reason": "None"}
         document["ledger_error"] = "it is damaged"
 
     site.changes["status"] = broken

@@ -40,7 +40,7 @@ function draw(shell) {
 }
 
 function charts(day) {
-  const times = Array.from({ length: day.points }, (_, i) => day.begin + i * day.step);
+  const times = Array.from({ length: day.points }, (_, i) => day.begin + i * day.step_s);
   const markets = Object.keys(day.machines);
   const machines = markets.map((market) => ({ name: market, values: day.machines[market], colour: market }));
   const money = markets.map((market) => ({ name: market, values: day.dollars[market], colour: market }));
@@ -49,9 +49,9 @@ function charts(day) {
   return [
     day.private.length ? h("p", { class: "quiet" }, `PrivateData=${day.private.join(",")}: only your own jobs' part is shown`) : "",
     h("div", { class: "charts" },
-      chart("Machines paid", times, machines, count, day.most.machines),
-      chart("Dollars an hour", times, money, (value) => `$${dollars(value)}`, day.most.dollars),
-      chart("Jobs", times, jobs, count, day.most.running, "running "),
+      chart("Machines paid", times, machines, count, day.peaks.machines),
+      chart("Dollars an hour", times, money, (value) => `$${dollars(value)}`, day.peaks.dollars),
+      chart("Jobs", times, jobs, count, day.peaks.running, "running "),
       chart("Machines booting", times, [{ name: "booting", values: day.booting, colour: "boot" }], count)),
     day.waiting ? h("p", { class: "quiet" }, "Still waiting: the jobs that wait now, from their submission on.") : "",
     hours(day, times, markets),
@@ -98,7 +98,7 @@ function plot(place, times, series, told) {
 }
 
 function hours(day, times, markets) {
-  const long = day.at - day.begin > DAY, each = Math.round((long ? DAY : 3600) / day.step);
+  const long = day.at - day.begin > DAY, each = Math.round((long ? DAY : 3600) / day.step_s);
   const rows = [];
   for (let i = day.points - 1; i >= 0; i -= each) {
     const of = (values) => values.slice(i, i + each);

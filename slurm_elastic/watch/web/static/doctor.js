@@ -63,7 +63,7 @@ function sentences(findings) {
   return h("ul", { class: "sentences" }, findings.map((finding) => {
     const [kind, word] = LEVELS[finding.level];
     return h("li", { class: `told ${kind}` }, h("b", {}, word), h("div", {},
-      h("p", {}, h("b", {}, finding.what), `: ${finding.found}`),
+      h("p", {}, h("b", {}, finding.check), `: ${finding.found}`),
       finding.expected ? h("p", { class: "quiet" }, `expected: ${finding.expected}`) : "",
       finding.advice ? h("p", { class: "do" }, `do: ${finding.advice}`) : ""));
   }));

@@ -48,12 +48,12 @@ function draw(shell) {
 function offered(shell) {
   const status = shell.status();
   if (!status) return [h("p", { class: "quiet" }, "Reading the cluster ...")];
-  const nodes = status.instances.filter((machine) => machine.node).sort((a, b) => b.launched - a.launched).slice(0, RECENT);
+  const nodes = status.instances.filter((machine) => machine.node).sort((a, b) => b.launched_at - a.launched_at).slice(0, RECENT);
   return [
     h("section", { "aria-labelledby": "queue" }, h("h2", { id: "queue" }, "Waiting jobs"), waiting(status.queue, () => draw(shell))),
     h("section", { "aria-labelledby": "recent" }, h("h2", { id: "recent" }, "Recent nodes"), nodes.length
       ? table("Nodes with the newest machines", [["Node", ""], ["Next", "next"], ["Pool", ""], ["Age", "number"]],
-        nodes.map((machine) => [why(machine.node), machine.next, why(machine.pool), brief(machine.age)]))
+        nodes.map((machine) => [why(machine.node), machine.next, why(machine.pool), brief(machine.age_s)]))
       : h("p", { class: "quiet" }, status.ledger_error ? "Not known: the ledger cannot be read." : "No machine is paid.")),
   ];
 }
@@ -94,7 +94,7 @@ function machines(chain) {
   const found = [...chain.machines].reverse().slice(0, 5);
   if (!found.length) return "";
   return h("div", { "data-key": "machines" }, h("h2", {}, "Machines"),
-    h("ul", { class: "plain" }, found.map(({ instance: i, ended, suspending, why: reason }) => h("li", {},
+    h("ul", { class: "plain" }, found.map(({ instance: i, ended, suspending, end_reason: reason }) => h("li", {},
       why(i.node), ": ", h("code", {}, i.id), `, ${i.instance_type} in ${i.zone}, ${i.market}, $${dollars(i.price)}/h, `,
       `since ${day(i.launched)} ${clock(i.launched)}`,
       ended ? `, ended after ${brief(ended - i.launched)}: ${reason ?? ""}` : suspending ? `, terminating: ${reason ?? ""}` : ""))),

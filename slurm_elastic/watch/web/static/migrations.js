@@ -16,19 +16,19 @@ function parts(found) {
   const open = found.moves.filter((move) => !move.over), over = found.moves.filter((move) => move.over);
   return [
     found.alive && !found.trouble ? h("p", { class: "told fine" }, h("b", {}, "Alive"), h("span", {},
-      `slurm-elastic-ckptman, heartbeat ${brief(found.age ?? 0)} before this reading; `
+      `slurm-elastic-ckptman, heartbeat ${brief(found.heartbeat_age_s ?? 0)} before this reading; `
       + `${plural(found.threats.length, "notice")}, ${plural(open.length, "job")} on the way, ${plural(found.saved.length, "saved job")}`))
       : told([{ level: "bad", text: found.trouble || "slurm-elastic-ckptman is not running; no job is saved" }]),
     found.threats.length ? table("Notices", [["Node", ""], ["Kind", ""], ["Left", "number"], ["Told by", "next"]],
-      found.threats.map((one) => [why(one.node), one.kind, left(one.left), one.reason ? `${one.source}: ${one.reason}` : one.source])) : "",
-    open.length ? moves("Jobs that are saved or moved now", open, ["Since", (one) => clock(one.began)], ["Left", (one) => left(one.left)]) : "",
+      found.threats.map((one) => [why(one.node), one.kind, left(one.left_s), one.reason ? `${one.source}: ${one.reason}` : one.source])) : "",
+    open.length ? moves("Jobs that are saved or moved now", open, ["Since", (one) => clock(one.began_at)], ["Left", (one) => left(one.left_s)]) : "",
     found.unsavable.length ? table("Jobs that cannot be saved", [["Job", ""], ["Method", ""], ["Why", "next"], ["It would help to", "next"]],
-      found.unsavable.map((one) => [why(one.label), one.method, one.why, one.remedy])) : "",
+      found.unsavable.map((one) => [why(one.label), one.method, one.reason, one.advice])) : "",
     found.saved.length ? table("Saved jobs", [["Job", ""], ["Method", ""], ["Save", "number"], ["Node", ""], ["Age", "number"],
       ["Size", "number"], ["Took", "number"]], found.saved.map((one) => [why(one.label), one.method, one.number, why(one.node),
-      brief(one.age), bytes(one.size), `${one.seconds.toFixed(1)} s`])) : "",
-    over.length ? moves("Moved in the last 24 hours", over, ["Began", (one) => clock(one.began)], ["Took", (one) => brief(one.took)],
-      ["Work lost", (one) => one.work_lost === null ? "-" : brief(one.work_lost)]) : "",
+      brief(one.age_s), bytes(one.size_bytes), `${one.took_s.toFixed(1)} s`])) : "",
+    over.length ? moves("Moved in the last 24 hours", over, ["Began", (one) => clock(one.began_at)], ["Took", (one) => brief(one.took_s)],
+      ["Work lost", (one) => one.work_lost_s === null ? "-" : brief(one.work_lost_s)]) : "",
   ];
 }
 

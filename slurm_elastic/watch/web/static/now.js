@@ -12,7 +12,7 @@ const SORTS = {
   node: ["Node", () => 0],
   price: ["Price", (a, b) => b.price - a.price],
   cost: ["Cost so far", (a, b) => b.cost - a.cost],
-  age: ["Age", (a, b) => b.age - a.age],
+  age: ["Age", (a, b) => b.age_s - a.age_s],
 };
 
 const seen = { node: "", sort: "attention", words: "", rows: FIRST, all: false };
@@ -41,7 +41,7 @@ function headline(status) {
     `${plural(status.instances.length, "machine")}, nothing needs attention`));
   return h("section", { "aria-label": "What needs attention" },
     urgent.length ? "" : calm, told(status.attention),
-    status.head ? h("p", { class: "quiet" }, status.head.told) : "", status.daemon.pending_requests
+    status.head ? h("p", { class: "quiet" }, status.head.text) : "", status.daemon.pending_requests
       ? h("p", { class: "quiet" }, `${plural(status.daemon.pending_requests, "request of slurmctld waits", "requests of slurmctld wait")}`)
       : "");
 }
@@ -68,7 +68,7 @@ function figures(status) {
 function reasons(queue) {
   const [first, ...more] = Object.keys(queue.reasons).filter((reason) => reason !== "None");
   const told = first ? `${first}${more.length ? ` and ${plural(more.length, "other reason")}` : ""}` : "";
-  return [queue.oldest ? `oldest ${brief(queue.oldest)}` : "", told].filter(Boolean).join("; ");
+  return [queue.oldest_s ? `oldest ${brief(queue.oldest_s)}` : "", told].filter(Boolean).join("; ");
 }
 
 export function budget(one) {
@@ -140,7 +140,7 @@ function chosen(name, of, node) {
   const machine = node?.machine;
   return h("p", { class: "chosen" }, h("b", {}, name), ` is ${of(name)[0]}`, node?.note ? `: ${node.note}` : "",
     machine ? `. ${machine.instance_type} in ${machine.zone}, ${machine.market}, $${dollars(machine.price)}/h for `
-      + `${brief(machine.age)}; ${jobs(machine)}${machine.next}` : "", " ", why(name, "Why?", `Explain ${name}`));
+      + `${brief(machine.age_s)}; ${jobs(machine)}${machine.next}` : "", " ", why(name, "Why?", `Explain ${name}`));
 }
 
 const jobs = (machine) => machine.jobs.length
@@ -196,7 +196,7 @@ function row(one) {
     one.node ? why(one.node) : h("span", { class: "quiet" }, "none"),
     h("span", { class: one.calm ? "" : "alarm" }, one.next),
     h("span", { class: `market ${one.market}` }, one.market),
-    one.price.toFixed(4), brief(one.age), `$${one.cost.toFixed(4)}`,
+    one.price.toFixed(4), brief(one.age_s), `$${one.cost.toFixed(4)}`,
     one.jobs.slice(0, 3).map((job, i) => [i ? ", " : "", why(String(job.label || job.id)), job.user ? ` ${job.user}` : ""]).concat(
       one.jobs.length > 3 ? [` and ${one.jobs.length - 3} more`] : []),
     `${one.instance_type}, ${one.zone}`, h("code", {}, one.id),
@@ -207,16 +207,16 @@ function notNow(status) {
   const parts = [];
   if (status.launches.length) {
     parts.push(table("Launches without an answer yet", [["Pool", ""], ["Nodes", "list"], ["Offer", ""], ["Since", "number"]],
-      status.launches.map((one) => [why(one.pool), one.nodes, one.offer, brief(one.age)])));
+      status.launches.map((one) => [why(one.pool), one.nodes, one.offer, brief(one.age_s)])));
   }
   if (status.cool_downs.length) {
     parts.push(table("Offers that are not bought now", [["Offer", ""], ["Left", "number"], ["Why", "next"]],
-      status.cool_downs.map((one) => [one.key, brief(one.left), `${one.code}: ${because(one, status.attention)}`])));
+      status.cool_downs.map((one) => [one.key, brief(one.left_s), `${one.code}: ${because(one, status.attention)}`])));
   }
   if (status.holds.length) {
     parts.push(table("Nodes kept from Slurm", [["Pool", ""], ["Nodes", "list"], ["Left", "number"], ["Why", "next"]],
       status.holds.map((one) => [why(one.pool), one.nodes,
-        one.kind === "capacity" ? (one.left > 0 ? brief(one.left) : "over") : "-", because(one, status.attention)])));
+        one.kind === "capacity" ? (one.left_s > 0 ? brief(one.left_s) : "over") : "-", because(one, status.attention)])));
   }
   return parts.length ? h("section", { "aria-labelledby": "notnow" }, h("h2", { id: "notnow" }, "Not now"), parts) : "";
 }

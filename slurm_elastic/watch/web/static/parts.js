@@ -28,7 +28,7 @@ export function because(row, sentences) {
 }
 
 // What to do, unless the sentence has it already; doctor knows the rest.
-function remedy({ level, text, do: told }) {
+function remedy({ level, text, advice: told }) {
   if (told) return h("p", { class: "do" }, `do: ${told}`);
   const asks = (level === "loud" || level === "bad") && !text.includes("do: ");
   return asks ? h("p", { class: "do" }, h("a", { href: "#/doctor" }, "What to do, says doctor")) : "";
@@ -48,7 +48,7 @@ export function waiting(queue, again) {
     table(`${plural(queue.waiting, "job waits", "jobs wait")}${found < queue.waiting ? `, of which ${count(found)} are listed` : ""}${jobs.length > 1 ? ", the longest first" : ""}`,
       [["Job", ""], ["Why it waits", "list"], ["Waits", "number"], ["User", "list"], ["Wants", ""], ["Partition", ""]],
       shown.map((one) => [[why(String(one.label || one.id)), one.tasks > 1 ? ` (${count(one.tasks)} tasks)` : "", one.name ? ` ${one.name}` : ""],
-        one.stuck ? one.wait : one.why || one.wait || one.reason, one.age === null ? "" : brief(one.age), [one.user, one.account].filter(Boolean).join(", "),
+        one.stuck ? one.reason_text : one.pool_reason || one.reason_text || one.reason, one.age_s === null ? "" : brief(one.age_s), [one.user, one.account].filter(Boolean).join(", "),
         `${plural(one.nodes, "node")}, ${plural(one.cpus, "CPU")}`, one.partitions.join(", ")]), "waiting"),
     shown.length < jobs.length ? h("p", {}, h("button", { type: "button", on: { click: () => {
       all.add("waiting");
