@@ -161,7 +161,7 @@ def ends(site: Sandbox, job: int) -> None:
 def test_a_job_is_saved_on_one_kernel_and_goes_on_on_another(
     sandbox: Callable[..., Sandbox], tmp_path: Path
 ) -> None:
-    notices = {"clouds": False, "every": 1.0}
+    notices = {"poll_clouds": False, "poll_interval": 1.0}
     pool = {"name": "pub", "nodes": "pub[1-2]", "markets": ["spot"],
             "checkpoint": {"method": "criu"}}  # fmt: skip
     with nfs(tmp_path):

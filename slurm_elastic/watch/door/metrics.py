@@ -165,8 +165,8 @@ def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Met
     yield _gauge("credential_expiry_timestamp_seconds", "When the cloud's credentials end.", [
         ({"cloud": cloud}, ends) for cloud, ends in ends_of(facts.health)
     ])  # fmt: skip
-    text = "Whether the cloud's list cannot be true; nothing ends by it."
-    yield _gauge("cloud_list_implausible", text, [
+    help_text = "Whether the cloud's list cannot be true; nothing ends by it."
+    yield _gauge("cloud_list_implausible", help_text, [
         ({"cloud": name}, float(health is not None and health.code == "unlisted"))
         for name, health in clouds
     ])  # fmt: skip
