@@ -242,7 +242,7 @@ def test_a_second_run_has_its_defaults_from_the_file(
     assert config.allow.max_time == 86400
     assert config.limits.dollars_per_hour == 4
     assert config.checkpoint.directory == "/shared/checkpoints"
-    examples = ("# limits:", "    # who:")  # values are in their places now
+    examples = ("# limits:", "    # allow:")  # values are in their places now
     kept = [line for line in text.splitlines() if not line.startswith(examples)]
     assert all(line in host.yaml.read_text().splitlines() for line in kept)
     assert not any(line.startswith(examples) for line in host.yaml.read_text().splitlines())

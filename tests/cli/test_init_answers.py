@@ -40,7 +40,7 @@ SHOP = replace(
 )  # fmt: skip
 RACK = Found(
     name="rack", provider="redfish", location=Location.ON_PREMISES, what="BMCs", usable=True,
-    keys={"credentials": "/etc/slurm-elastic/bmc.json"}, sized=True, by_node=True,
+    keys={"credentials_file": "/etc/slurm-elastic/bmc.json"}, sized=True, by_node=True,
 )  # fmt: skip
 NEBULA = replace(LAB, name="nebula", keys={}, types=(
     KnownType(name="worker", cpus=2, memory=4096), KnownType(name="ant", cpus=900, memory=64),

@@ -289,7 +289,7 @@ def test_a_public_cloud_is_shut_until_somebody_is_allowed_and_a_cap_is_set() -> 
     assert sentences_of_blocked(good("  dollars_per_hour: 5\n", "")) == {
         "aws": f"cloud aws costs money: {no_cap}"
     }
-    both = replace(good(), who=Who(), limits=Limits())
+    both = replace(good(), allow=Who(), limits=Limits())
     assert sentences_of_blocked(both) == {"aws": f"cloud aws costs money: {nobody} and {no_cap}"}
 
 
@@ -300,7 +300,7 @@ def test_a_cloud_may_have_its_own_allow_list_and_cap() -> None:
 
 
 def test_on_premises_machines_with_a_price_need_no_consent() -> None:
-    config = replace(good("capacity: 4", "price: 0.02"), who=Who(), limits=Limits())
+    config = replace(good("capacity: 4", "price: 0.02"), allow=Who(), limits=Limits())
     assert list(blocked_clouds(config)) == ["aws"]
 
 

@@ -127,7 +127,7 @@ def test_what_holds_in_their_place() -> None:
 
 
 def test_it_is_told_of_beside_mistakes_too(caplog: pytest.LogCaptureFixture) -> None:
-    text = GOOD.replace("timings:\n", "timings:\n  misses: 5\n  boot_failures: many\n")
-    with pytest.raises(ConfigError, match="boot_failures"):
+    text = GOOD.replace("timings:\n", "timings:\n  misses: 5\n  max_boot_failures: many\n")
+    with pytest.raises(ConfigError, match="max_boot_failures"):
         configfile.parse(text, "site.yaml")
     assert [text.split(": ")[1] for text in caplog.messages] == ["timings.misses"]
