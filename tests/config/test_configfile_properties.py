@@ -253,7 +253,7 @@ TREES = st.recursive(
                     "nodes",
                     "types",
                     "limits",
-                    "who",
+                    "allow",
                     "cloud",
                     "max_time",
                 ]
@@ -269,7 +269,7 @@ SECTIONS = [
     "cluster",
     "clouds",
     "pools",
-    "who",
+    "allow",
     "limits",
     "timings",
     "slurm",
