@@ -171,7 +171,7 @@ def _quiet(*, usage: bool, on: bool) -> Way:
         site.advance(120)
         before = site.kinds("pub1")
         way, other = Way(), Way()
-        site.now += site.config.timings.reconcile
+        site.now += site.config.timings.reconcile_interval
         site.live()
         calls = site.slurm.calls.total()
         with (way if usage else other).seen():
@@ -193,7 +193,7 @@ def clouds(count: int) -> Way:
     try:
         made.advance(120)
         way, before = Way(), made.slurm.calls.total()
-        made.now += made.config.timings.reconcile
+        made.now += made.config.timings.reconcile_interval
         made.live()
         with way.seen():
             made.tick()

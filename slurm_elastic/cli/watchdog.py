@@ -79,7 +79,7 @@ def _heads_signs(config: Config) -> Sequence[Path]:
 def _serve(args: argparse.Namespace, config: Config) -> None:
     lowest = max(config.timings.daemon_timeout, config.timings.orphan_timeout)
     reason = (
-        "timings.heartbeat_stale and timings.grace of the configuration, within which "
+        "timings.daemon_timeout and timings.orphan_timeout of the configuration, within which "
         "slurm-elasticd acts itself"
     )
     if config.ha.directory and (takeover := controllers(config.slurm.conf).takeover) > lowest:

@@ -103,7 +103,7 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def drain_terms(self) -> DrainTerms:
         """The rules by which the reasons of drained nodes are read."""
-        return DrainTerms(slurm_user=self.user, machine_reasons=self.replace_reasons)
+        return DrainTerms(slurm_user=self.user, replace_reasons=self.replace_reasons)
 
 
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -269,7 +269,7 @@ def _notify(draft: Draft) -> None:
         draft.problems.add(("notify", "webhook"), shown(webhook), expected)
 
 
-def _machine_reasons(draft: Draft) -> None:
+def _replace_reasons(draft: Draft) -> None:
     """A pattern for any drain would end machines that a person drained to examine them."""
     for i, pattern in enumerate(draft.value(("slurm", "replace_reasons"), tuple) or ()):
         if not re.match(r"[^*?\[]{3}", str(pattern)):
@@ -289,5 +289,5 @@ _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _paths,
     _choices,
     _notify,
-    _machine_reasons,
+    _replace_reasons,
 )

@@ -113,7 +113,7 @@ def test_slurms_own_words_by_another_user_are_that_persons() -> None:
 
 
 def test_the_site_says_which_reasons_of_a_health_check_belong_to_the_machine() -> None:
-    declared = DrainTerms(machine_reasons=("NHC: *", "disk check failed"))
+    declared = DrainTerms(replace_reasons=("NHC: *", "disk check failed"))
     mounts = "NHC: check_fs_mount: /scratch not mounted"
     for reason in (mounts, "disk check failed"):
         found = ill(node(reason, "root"), declared)

@@ -42,7 +42,7 @@ def test_a_job_with_licences_gets_the_clouds_that_list_them(
     plain = config()
     clouds = tuple(
         replace(cloud, allow=replace(cloud.allow, licenses=("stata", "matlab")))
-        if cloud.name == "public" and cloud.who else cloud for cloud in plain.clouds
+        if cloud.name == "public" and cloud.allow else cloud for cloud in plain.clouds
     )  # fmt: skip
     job = {"licenses": licenses, "time_limit": 10}
     assert submitted(lua, job, PARTITIONS, config(clouds=clouds)) == (expected, "")

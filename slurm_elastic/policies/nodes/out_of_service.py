@@ -18,12 +18,12 @@ from slurm_elastic.policies.nodes.node_state import is_down, is_drained
 class DrainTerms(Struct, frozen=True, kw_only=True):
     """How to read drains.
 
-    ``slurm_user``: the user as whom slurmctld takes nodes out of service. ``machine_reasons``:
+    ``slurm_user``: the user as whom slurmctld takes nodes out of service. ``replace_reasons``:
     shell patterns of reasons for which, says the site, the machine is at fault, such as ``NHC: *``.
     """
 
     slurm_user: str = "slurm"
-    machine_reasons: tuple[str, ...] = ()
+    replace_reasons: tuple[str, ...] = ()
 
 
 class Ill(Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ def ill(node: SlurmNode, terms: DrainTerms) -> Ill | None:
 
 def _declared(reason: str, terms: DrainTerms) -> Ill | None:
     """Return the illness that the site's own health check reports."""
-    if not any(fnmatchcase(reason, pattern) for pattern in terms.machine_reasons):
+    if not any(fnmatchcase(reason, pattern) for pattern in terms.replace_reasons):
         return None
     return Ill(
         slurm_reason=reason,

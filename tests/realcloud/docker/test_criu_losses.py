@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 NODES = ("n1", "n2", "n3")
 SLACK = 5.0
-"""The default of checkpoint.slack."""
+"""The default of checkpoint.deadline_margin."""
 READ_ONLY = (
     "mount --bind /shared/ckpt /shared/ckpt && mount -o remount,ro,bind /shared/ckpt"
     " && ! touch /shared/ckpt/refused 2>/dev/null"

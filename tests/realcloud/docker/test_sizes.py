@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 SIZE = 100 * MIB
 TOO_SHORT = 4.0
-"""Seconds: fewer than `checkpoint.slack`, so that no save fits, however fast it is."""
+"""Seconds: fewer than `checkpoint.deadline_margin`, so that no save fits, however fast it is."""
 
 
 @pytest.fixture(scope="module")
