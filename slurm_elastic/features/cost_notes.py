@@ -1,5 +1,5 @@
 """Write the cost of each ended job into its AdminComment in slurmdbd, if the site wants that
-(``accounting.admin_comment``). The site's own text in the comment is kept. If slurmdbd refuses, the
+(``admin_comment``). The site's own text in the comment is kept. If slurmdbd refuses, the
 cost is not noted.
 """
 

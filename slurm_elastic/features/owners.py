@@ -1,4 +1,4 @@
-"""Tags machines with their owners (``accounting.tags``), if Slurm knows the owners of the jobs."""
+"""Tags machines with their owners (``tags``), if Slurm knows the owners of the jobs."""
 
 from __future__ import annotations
 

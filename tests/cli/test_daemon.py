@@ -301,7 +301,7 @@ NEBULA = """
     provider: opennebula
     location: on-premises
     endpoint: http://127.0.0.1:1/RPC2
-    auth: {auth}
+    auth_file: {auth}
     types: {{small: {{template: 1, cpus: 2, memory: 4G}}}}
 """
 BY_SSH = """

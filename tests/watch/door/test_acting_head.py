@@ -85,8 +85,8 @@ def test_each_head_tells_which_one_acts(
     assert told in screen_of(view)
     document: Any = msgspec.json.decode(msgspec.json.encode(view))
     assert document["head"] == {
-        "told": told, "hosts": ["heada", "headb"], "acting": "heada", "here": host, "epoch": 2,
-        "do": "",
+        "text": told, "hosts": ["heada", "headb"], "acting": "heada", "here": host, "epoch": 2,
+        "advice": "",
     }  # fmt: skip
     found = metrics_of(site)
     for name in ("heada", "headb"):
