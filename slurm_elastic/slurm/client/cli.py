@@ -1,8 +1,8 @@
 """Slurm through its own commands, mostly with JSON answers. This is the default client.
 
-It runs ``scontrol``, ``squeue``, ``sinfo`` and ``scancel --signal``, and with ``admin_comment`` also
-``sacct`` and ``sacctmgr``: with a list of arguments, a time limit and nearly no environment. Updates
-name nodes by compressed hostlist, so a thousand nodes cost one call.
+It runs ``scontrol``, ``squeue``, ``sinfo``, ``scancel --signal`` and, with ``admin_comment``,
+``sacct`` and ``sacctmgr``: with a list of arguments, a time limit and nearly no environment.
+Updates name nodes by compressed hostlist, so a thousand nodes cost one call.
 """
 
 from __future__ import annotations
