@@ -98,7 +98,7 @@ class Pair:
         return replace(
             plain, state_dir=str(self._states[host]), ha=HaSettings(directory=str(self.shared)),
             slurm=SlurmSettings(conf=str(self._conf)),
-            timings=replace(plain.timings, grace=self._grace),
+            timings=replace(plain.timings, orphan_timeout=self._grace),
         )  # fmt: skip
 
     def head(self, owner: str, config: Config) -> Head:

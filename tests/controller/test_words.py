@@ -318,7 +318,7 @@ def test_five_of_the_machines_that_serve_nobody_are_told_one_by_one(count: int, 
 def test_a_machine_proves_its_pool_in_ten_minutes_or_the_time_that_it_may_be_idle(
     world: World, idle: float, reconcile_: float, served: float
 ) -> None:
-    timings = replace(world.config.timings, suspend_time=idle, reconcile=reconcile_)
+    timings = replace(world.config.timings, suspend_time=idle, reconcile_interval=reconcile_)
     config = replace(world.config, timings=timings)
     site = Site.of(config, world.slurm, world.ledger, world.clouds, lambda: world.now)
     assert build_terms(site, "pub").proven_after_s == served

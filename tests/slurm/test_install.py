@@ -540,7 +540,7 @@ def test_install_says_where_slurmctld_does_not_ping(host: Host, timeout: str, to
 
 
 def told_of_two_heads(host: Host, directory: str | None, grace: float = 120.0) -> list[str]:
-    timings = replace(host.config.timings, grace=grace)
+    timings = replace(host.config.timings, orphan_timeout=grace)
     config = replace(host.config, ha=HaSettings(directory=directory), timings=timings)
     notices = plan.make(config, version=VERSION).notices
     return [n for n in notices if "docs/two-heads.md" in n]

@@ -33,10 +33,10 @@ class Draft:
 
 
 def told(
-    lag: float | None, own: float | None = None, *, reconcile: float | None = 15.0,
+    lag: float | None, own: float | None = None, *, reconcile_interval: float | None = 15.0,
     resume_timeout: float | None = 600.0,
 ) -> list[tuple[Any, str, str]]:  # fmt: skip
-    draft = Draft(reconcile=reconcile, resume_timeout=resume_timeout)
+    draft = Draft(reconcile_interval=reconcile_interval, resume_timeout=resume_timeout)
     check_listing_lag(draft, 2, Cloud(lag, own))  # type: ignore[arg-type]
     return draft.told
 
@@ -64,8 +64,8 @@ def test_the_clouds_own_time_to_boot_counts_first() -> None:
 
 def test_the_default_may_be_said_however_long_a_round_is() -> None:
     default = default_listing_lag(60.0)
-    assert told(default, own=60.0, reconcile=3600.0) == []
-    ((_, _, expected),) = told(default + 1, own=60.0, reconcile=3600.0)
+    assert told(default, own=60.0, reconcile_interval=3600.0) == []
+    ((_, _, expected),) = told(default + 1, own=60.0, reconcile_interval=3600.0)
     assert expected.startswith("at most ")
     assert "so that an order is repeated before a node is given up" in expected
 
