@@ -59,7 +59,7 @@ class Aws(AwsBed):
     )  # fmt: skip
 
     def settings(self, **more: object) -> CloudSettings:
-        return super().settings(**({"timeout": TIMEOUT, "zones": ("us-east-1a",)} | more))
+        return super().settings(**({"api_timeout": TIMEOUT, "zones": ("us-east-1a",)} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return super().open(UUID, TIMEOUT)
@@ -95,7 +95,7 @@ class One(OneBed):
     ACTIONS = {"launch": INSTANTIATE, "list": "one.vmpool.*", "terminate": "one.vm.action"}  # noqa: RUF012
 
     def settings(self, **more: object) -> CloudSettings:
-        return super().settings(**({"timeout": TIMEOUT} | more))
+        return super().settings(**({"api_timeout": TIMEOUT} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return OpenNebulaProvider(self.settings(), CLUSTER, monotonic=clock)
@@ -138,7 +138,7 @@ class Stack(StackBed):
     }
 
     def settings(self, **more: object) -> CloudSettings:
-        return super().settings(**({"timeout": TIMEOUT, "schedule_timeout": 1.0} | more))
+        return super().settings(**({"api_timeout": TIMEOUT, "schedule_timeout": 1.0} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return OpenStackProvider(self.settings(), CLUSTER, monotonic=clock)
@@ -200,7 +200,7 @@ class Local(LocalBed):
     }
 
     def settings(self) -> CloudSettings:
-        return local_bed.settings(self.socket, timeout=TIMEOUT)
+        return local_bed.settings(self.socket, api_timeout=TIMEOUT)
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return super().open(UUID, TIMEOUT)
@@ -261,7 +261,7 @@ class Docker(DockerBed):
 
     def settings(self, **more: object) -> CloudSettings:  # type: ignore[override]
         types = {"small": DockerType(cpus=1, memory=1024, price=0.02)}
-        return super().settings(**({"timeout": self.ANSWER_IN, "types": types} | more))
+        return super().settings(**({"api_timeout": self.ANSWER_IN, "types": types} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return super().open(UUID, self.ANSWER_IN)
@@ -336,7 +336,7 @@ class Libvirt(LibvirtBed):
         self._stack.close()
 
     def settings(self, **more: object) -> CloudSettings:  # type: ignore[override]
-        return super().settings(**({"timeout": TIMEOUT} | more))
+        return super().settings(**({"api_timeout": TIMEOUT} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return super().open(UUID, TIMEOUT)

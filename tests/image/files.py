@@ -58,7 +58,7 @@ def qcow2_at(tmp_path: Path) -> Path:
 
 def opened(bed: ConfiguredBed, **more: object) -> ImageStore:
     """The images of the bed's cloud."""
-    settings = bed.settings(**({"timeout": 20.0} | more))
+    settings = bed.settings(**({"api_timeout": 20.0} | more))
     return open_images(settings, Cluster(name="site", uuid=UUID))
 
 

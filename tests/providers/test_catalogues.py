@@ -50,7 +50,7 @@ def bed(ec2: Ec2Control) -> AwsBed:
 
 
 def config_of(bed: AwsBed, state: Path, wanted: object, **types: object) -> Config:
-    cloud = bed.settings(types=dict(types), catalogue=True, timeout=patience(60))
+    cloud = bed.settings(types=dict(types), catalogue=True, api_timeout=patience(60))
     pool = PoolSettings(
         name="pub", cloud="aws", nodes="pub[1-4]", cpus=4, memory=8192, instance_types=wanted,
         markets=(Market.SPOT, Market.ON_DEMAND),
@@ -67,7 +67,7 @@ SOME = Requirements(cpus="4..8", memory=">=8G", generation=">=5", exclude=("t*",
 def test_ec2_tells_types_and_prices(bed: AwsBed) -> None:
     found = {
         t.name: t
-        for t in catalogues.ask(bed.settings(catalogue=True, timeout=patience(60)), 1.0).types
+        for t in catalogues.ask(bed.settings(catalogue=True, api_timeout=patience(60)), 1.0).types
     }
     assert len(found) > 500
     large = found["c5.large"]
@@ -104,7 +104,7 @@ def test_spot_above_the_catalogues_price_blocks_the_type(bed: AwsBed, tmp_path: 
 def test_the_price_list_refused_is_the_cloud_refused(bed: AwsBed, tmp_path: Path) -> None:
     bed.control.fail(Fault(kind=FaultKind.AUTH, action="GetProducts"))
     with pytest.raises(AuthError):
-        catalogues.ask(bed.settings(catalogue=True, timeout=patience(60)), 1.0)
+        catalogues.ask(bed.settings(catalogue=True, api_timeout=patience(60)), 1.0)
     plain = config_of(bed, tmp_path, SOME)
     read = catalogues.gathered(plain, time.time())
     config = catalogues.completed_by(plain, read, time.time())
@@ -228,7 +228,9 @@ def test_flavors_are_types(tmp_path: Path) -> None:
         stand_in.world.page = 2
         types = {
             t.name: t
-            for t in catalogues.ask(bed.settings(catalogue=True, timeout=patience(60)), 1.0).types
+            for t in catalogues.ask(
+                bed.settings(catalogue=True, api_timeout=patience(60)), 1.0
+            ).types
         }
     assert (types["small"].cpus, types["small"].memory, types["small"].price) == (2, 4096, None)
 
@@ -250,7 +252,7 @@ def test_templates_are_types(one: OneControl, tmp_path: Path) -> None:
     bed = OneBed(one, tmp_path)
     types = {
         t.name: t
-        for t in catalogues.ask(bed.settings(catalogue=True, timeout=patience(60)), 1.0).types
+        for t in catalogues.ask(bed.settings(catalogue=True, api_timeout=patience(60)), 1.0).types
     }
     worker = types["worker"]
     assert (worker.cpus, worker.memory, worker.price) == (2, 4096, None)

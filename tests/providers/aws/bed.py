@@ -69,7 +69,7 @@ class AwsBed:
 
     def open(self, uuid: str = UUID, timeout: float = 60.0, **more: object) -> Provider:
         return open_provider(
-            self.settings(timeout=timeout, **more), Cluster(name="site", uuid=uuid)
+            self.settings(api_timeout=timeout, **more), Cluster(name="site", uuid=uuid)
         )
 
     def alive(self) -> set[str]:

@@ -107,7 +107,7 @@ def guarded(kind: type[AwsBed], ec2: Ec2Control, gate: Gate) -> AwsBed:
     class Bed(kind):
         def open(self, uuid: str = UUID, timeout: float = 60.0, **more: object) -> Provider:
             cluster = Cluster(name="site", uuid=uuid)
-            return gate.open(self.settings(timeout=timeout, **more), cluster, [self.pool])
+            return gate.open(self.settings(api_timeout=timeout, **more), cluster, [self.pool])
 
         def add_foreign(self) -> set[str]:
             gate.policy, kept = {"Statement": []}, gate.policy

@@ -635,7 +635,7 @@ def _spec(zone: str, bound: float | None) -> LaunchSpec:
 
 
 def _at(bed: AwsBed, endpoint: str, timeout: float) -> AwsCloud:
-    return replace(bed.settings(), endpoint=endpoint, timeout=timeout)
+    return replace(bed.settings(), endpoint=endpoint, api_timeout=timeout)
 
 
 def test_a_machines_console_is_shown(bed: AwsBed) -> None:

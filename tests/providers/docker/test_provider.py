@@ -71,7 +71,7 @@ def settings(*urls: str, **more: Any) -> DockerCloud:
         "image": "node:1",
         "network": "slurm",
         "types": {"small": SMALL},
-        "timeout": 20.0,
+        "api_timeout": 20.0,
     }
     return DockerCloud(name=NAME, location=Location.ON_PREMISES, **(values | more))
 
@@ -454,7 +454,7 @@ class TestWays:
     ) -> None:
         with running_proxy(tmp_path / "other.sock", None) as other:
             other.fail(Fault(silent=True))
-            provider = opened(other.url, proxy.url, timeout=5.0)
+            provider = opened(other.url, proxy.url, api_timeout=5.0)
             with awake() as took:
                 assert [o.zone for o in provider.offers(POOL)] == ["h1"]
                 # The silent one would be so for a minute.
@@ -469,7 +469,7 @@ class TestWays:
             Fault(status=201, body=b'{"Id": "1"}', match="create", delay=0.8),
             Fault(status=204, match="start$", delay=0.8),
         )
-        provider = opened(proxy.url, timeout=2.0)
+        provider = opened(proxy.url, api_timeout=2.0)
         with pytest.raises(TransientError):
             provider.launch(spec("bx1", "bx2", "bx3"))
         assert proxy.count("start$") < 3

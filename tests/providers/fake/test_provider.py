@@ -60,7 +60,7 @@ class FakeBed:
 
     def open(self, uuid: str = UUID, timeout: float = 60.0) -> Provider:
         provider = FakeProvider(
-            settings(timeout=timeout),
+            settings(api_timeout=timeout),
             Cluster(name="c", uuid=uuid),
             self.account,
             clock=lambda: time.time() + self.ahead,

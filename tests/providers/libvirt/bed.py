@@ -134,7 +134,7 @@ class LibvirtBed:
 
     def open(self, cluster: str = UUID, timeout: float = 60.0, **more: Any) -> Provider:
         return open_provider(
-            self.settings(timeout=timeout, **more), Cluster(name="site", uuid=cluster)
+            self.settings(api_timeout=timeout, **more), Cluster(name="site", uuid=cluster)
         )
 
     def domains(self) -> dict[str, Any]:

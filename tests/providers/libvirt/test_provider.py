@@ -38,7 +38,7 @@ def test_a_domain_that_others_may_write_is_refused(bed: LibvirtBed, tmp_path: Pa
     file.write_text("<domain><devices/></domain>")
     file.chmod(0o664)
     with pytest.raises(ConfigError, match=r"domain of cloud .* may be written by others"):
-        opened(bed, domain=str(file))
+        opened(bed, domain_file=str(file))
 
 
 def test_a_clone_of_a_machine_is_nobodys_to_end(bed: LibvirtBed) -> None:
@@ -237,7 +237,7 @@ class TestDomains:
             opened(bed)
 
     def test_the_default_one_is_accepted(self, bed: LibvirtBed) -> None:
-        provider = opened(bed, domain=None)
+        provider = opened(bed, domain_file=None)
         assert len(provider.launch(spec_for(bed, provider, 1))) == 1
         assert provider.instances()[0].address is not None  # as the driver's own DHCP has it
 
@@ -252,7 +252,7 @@ class TestDomains:
 
 class TestDoctor:
     def test_all_is_well(self, bed: LibvirtBed) -> None:
-        found = opened(bed, domain=None).examine([])
+        found = opened(bed, domain_file=None).examine([])
         assert {f.level for f in found} == {FindingLevel.OK}
         assert [f.subject.partition(" ")[0] for f in found] == [
             "libvirt",
@@ -264,7 +264,7 @@ class TestDoctor:
 
     def test_each_thing_that_is_missing_is_named(self, bed: LibvirtBed) -> None:
         found = opened(
-            bed, domain=None, image="no.qcow2", network="no", virtualization=Virtualization.KVM
+            bed, domain_file=None, image="no.qcow2", network="no", virtualization=Virtualization.KVM
         ).examine([])
         wrong = [f.subject for f in found if f.level is FindingLevel.WRONG]
         assert wrong == [

@@ -73,7 +73,7 @@ class LocalBed:
         )
 
     def open(self, uuid: str = UUID, timeout: float = 60.0) -> Provider:
-        return provider_at(self.socket, uuid, timeout=timeout)
+        return provider_at(self.socket, uuid, api_timeout=timeout)
 
     def alive(self) -> set[str]:
         records = read_records(self._place / "machines")

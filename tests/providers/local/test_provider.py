@@ -142,7 +142,7 @@ def answering(place, answer):
 def test_odd_answers_are_one_of_the_errors(place, answer, error, code):
     listener, thread = answering(place, answer)
     with pytest.raises(error) as caught:
-        provider_at(place / "odd", timeout=60.0 if answer is not None else 0.3).check()
+        provider_at(place / "odd", api_timeout=60.0 if answer is not None else 0.3).check()
     assert caught.value.code == code
     thread.join()
     listener.close()
@@ -191,7 +191,7 @@ def test_an_agent_that_takes_no_connection_keeps_nobody(place):
 
             def ask():
                 try:
-                    provider_at(place / "odd", timeout=0.3).check()
+                    provider_at(place / "odd", api_timeout=0.3).check()
                 except TransientError as error:
                     caught.append(error)
 

@@ -88,7 +88,10 @@ class GatedBed(OneBed):
         }[method]
 
     def open(self, uuid: str = UUID, timeout: float = 60.0, **more: object) -> Provider:
-        settings, cluster = self.settings(timeout=timeout, **more), Cluster(name="site", uuid=uuid)
+        settings, cluster = (
+            self.settings(api_timeout=timeout, **more),
+            Cluster(name="site", uuid=uuid),
+        )
         use = GrantUse(cluster=cluster, pools=(self.pool,))
         script = CLOUD.grant(settings, use, Holder.SERVICES).text
         for line in carried_out(script, self.directory):

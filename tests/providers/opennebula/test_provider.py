@@ -208,10 +208,10 @@ class TestCapacity:
 
     def test_a_machine_that_finds_no_place_is_given_up_after_the_limit(self, bed: OneBed) -> None:
         bed.control.hosts(FULL)
-        patient = bed.open(pending_limit=1000.0)
+        patient = bed.open(pending_timeout=1000.0)
         patient.launch(spec_for(bed, patient, 2))
         assert {m.state for m in patient.instances()} == {InstanceState.PENDING}
-        provider = bed.open(pending_limit=1.0)
+        provider = bed.open(pending_timeout=1.0)
         eventually(lambda: {m.state for m in provider.instances()} == {InstanceState.TERMINATED})
         assert bed.alive() == set()
         assert provider.instances() == ()
@@ -224,7 +224,7 @@ class TestCapacity:
     def test_a_launch_that_the_scheduler_places_in_parts_is_placed_whole(self, bed: OneBed) -> None:
         """It takes several times the limit; each machine but the first ones has a message."""
         bed.control.pace(OnePace(schedule=0.5, boot=0.1, dispatch=2))
-        provider = bed.open(pending_limit=2.0)
+        provider = bed.open(pending_timeout=2.0)
         provider.launch(spec_for(bed, provider, 16))
         eventually(lambda: {m.state for m in provider.instances()} == {InstanceState.RUNNING})
         assert len(bed.alive()) == 16
@@ -242,7 +242,7 @@ class TestCapacity:
 
     def test_waiting_without_a_message_is_only_waiting(self, bed: OneBed) -> None:
         bed.control.pace(OnePace(schedule=1000.0))
-        provider = bed.open(pending_limit=0.2)
+        provider = bed.open(pending_timeout=0.2)
         provider.launch(spec_for(bed, provider, 1))
         time.sleep(0.3)
         assert [m.state for m in provider.instances()] == [InstanceState.PENDING]
@@ -603,7 +603,7 @@ class TestCredentials:
 
     def test_one_auth_names_the_file(self, bed: OneBed, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ONE_AUTH", str(bed.auth))
-        bed.open(auth=None).check()
+        bed.open(auth_file=None).check()
 
     def test_home_has_the_file(
         self, bed: OneBed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -612,7 +612,7 @@ class TestCredentials:
         monkeypatch.setenv("HOME", str(tmp_path))
         (tmp_path / ".one").mkdir()
         bed.auth.rename(tmp_path / ".one" / "one_auth")
-        bed.open(auth=None).check()
+        bed.open(auth_file=None).check()
 
 
 class TestTransport:

@@ -364,7 +364,7 @@ def test_a_deletion_that_nova_has_taken_counts_before_it_shows(bed: StackBed) ->
 def ordered(bed: StackBed) -> ProviderError:
     """The error of an order without a look-up before it."""
     with pytest.raises(ProviderError) as caught, translated("stack"):
-        OpenStackApi(bed.settings(timeout=TIMEOUT)).call("compute", "POST", "/servers", {})
+        OpenStackApi(bed.settings(api_timeout=TIMEOUT)).call("compute", "POST", "/servers", {})
     return caught.value
 
 

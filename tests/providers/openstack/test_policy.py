@@ -60,7 +60,10 @@ class GatedBed(StackBed):
         return {min(found, key=lambda rule: rule[2].count("*"))}
 
     def open(self, uuid: str = UUID, timeout: float = 60.0, **more: object) -> Provider:
-        settings, cluster = self.settings(timeout=timeout, **more), Cluster(name="site", uuid=uuid)
+        settings, cluster = (
+            self.settings(api_timeout=timeout, **more),
+            Cluster(name="site", uuid=uuid),
+        )
         use = GrantUse(cluster=cluster, pools=(self.pool,), console=self.console)
         for rule in json.loads(CLOUD.grant(settings, use, self.holder).text):
             self.rules.add((rule["service"], rule["method"], rule["path"]))

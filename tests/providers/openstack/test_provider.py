@@ -87,7 +87,7 @@ class TestScheduler:
 
         bed.stand_in.struck = struck  # type: ignore[method-assign]
         try:
-            (machine,) = launch(bed, 2, schedule_wait=120.0)
+            (machine,) = launch(bed, 2, schedule_timeout=120.0)
         finally:
             bed.stand_in.struck = original  # type: ignore[method-assign]
         assert bed.world.servers[machine.id]["status"] == "ACTIVE"
@@ -106,13 +106,13 @@ class TestScheduler:
         with pytest.raises(CapacityError):
             launch(bed)
         bed.world.schedule = 1000.0
-        (machine,) = launch(bed, generation="g2", schedule_wait=0.5)
+        (machine,) = launch(bed, generation="g2", schedule_timeout=0.5)
         assert machine.state is InstanceState.PENDING
 
     def test_a_start_that_fails_later_is_ended_told_once_and_remembered(
         self, bed: StackBed, caplog: pytest.LogCaptureFixture
     ) -> None:
-        provider = bed.open(schedule_wait=0.5)
+        provider = bed.open(schedule_timeout=0.5)
         bed.world.schedule = 1000.0
         bed.limit(0)
         assert provider.launch(spec_for(bed, provider, 1))

@@ -170,7 +170,7 @@ class RedfishBed:
 
     def settings(self, timeout: float = 6.0) -> RedfishCloud:
         hosts = {h: f"{self.bmcs.url}/{number}" for h, number in self.bmcs.ids.items()}
-        return rack(self.place, timeout=timeout, credentials=str(self.login), hosts=hosts)
+        return rack(self.place, api_timeout=timeout, credentials_file=str(self.login), hosts=hosts)
 
     def open(self, uuid: str = UUID, timeout: float = 60.0) -> Provider:
         return open_provider(self.settings(timeout), Cluster(name="site", uuid=uuid))

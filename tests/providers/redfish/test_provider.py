@@ -150,7 +150,7 @@ def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(tmp_path:
     file.chmod(0o755)
     (tmp_path / "hang").touch()
     power = RedfishCommand(
-        rack(tmp_path, command=(str(file),), hosts={"h1": "x"}, timeout=patience(2))
+        rack(tmp_path, command=(str(file),), hosts={"h1": "x"}, api_timeout=patience(2))
     )
     with pytest.raises(TransientError, match="shutdown did not end in"):
         power.switch("h1", "shutdown")
@@ -213,7 +213,7 @@ def test_no_word_of_a_file_of_credentials_is_told(
     file.write_bytes(content)
     file.chmod(mode)
     with pytest.raises(ConfigError, match=told) as raised:
-        redfish_of(rack(tmp_path, hosts={"h1": "https://b/1"}, credentials=str(file)))
+        redfish_of(rack(tmp_path, hosts={"h1": "https://b/1"}, credentials_file=str(file)))
     assert "geh" not in "".join(traceback.format_exception(raised.value))
 
 
@@ -226,7 +226,7 @@ def test_credentials_of_another_user_are_refused(
     file = tmp_path / "bmc.json"
     file.write_text('{"username": "elastic", "password": "secret"}')
     file.chmod(0o600)
-    settings = rack(tmp_path, hosts={"h1": "https://b/1"}, credentials=str(file))
+    settings = rack(tmp_path, hosts={"h1": "https://b/1"}, credentials_file=str(file))
     redfish_of(settings)
     os.chown(file, 65534, 65534)
     with pytest.raises(ConfigError, match=r"bmc\.json belongs to nobody, not to root"):
@@ -242,7 +242,7 @@ def test_it_is_small() -> None:
 
 def test_a_bmc_that_is_not_there_is_told_in_plain_words(bmcs: Bmcs, tmp_path: Path) -> None:
     hosts = {"h1": "https://127.0.0.1:1/redfish/v1/Systems/1"}
-    cloud = rack(tmp_path, hosts=hosts, credentials=str(RedfishBed(bmcs, tmp_path).login))
+    cloud = rack(tmp_path, hosts=hosts, credentials_file=str(RedfishBed(bmcs, tmp_path).login))
     with pytest.raises(TransientError) as told, redfish_of(cloud)._system("h1"):
         pass
     words = "NotConnected: h1: 127.0.0.1:1 cannot be reached: Connection refused"

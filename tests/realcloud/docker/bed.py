@@ -77,7 +77,7 @@ class DockerBed:
 
     def open(self, uuid: str = UUID, timeout: float = 60.0, **more: Any) -> Provider:
         return open_provider(
-            self.settings(timeout=timeout, **more), Cluster(name="site", uuid=uuid)
+            self.settings(api_timeout=timeout, **more), Cluster(name="site", uuid=uuid)
         )
 
     def containers(self) -> list[Any]:

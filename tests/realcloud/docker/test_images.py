@@ -44,7 +44,7 @@ class Shelf(DockerBed):
         super().close()
 
     def store(self) -> ImageStore:
-        return open_images(self.settings(timeout=30.0), Cluster(name="site", uuid=UUID))
+        return open_images(self.settings(api_timeout=30.0), Cluster(name="site", uuid=UUID))
 
     def sent(self, path: Path, said: list[str] | None = None, name: str = "") -> list[str]:
         said = [] if said is None else said

@@ -77,7 +77,9 @@ class PlaneBed:
         have started with the same generation.
         """
         own = self._uuids.setdefault(uuid, str(uuid4()))
-        return open_provider(self.settings(timeout=timeout, **more), Cluster(name="site", uuid=own))
+        return open_provider(
+            self.settings(api_timeout=timeout, **more), Cluster(name="site", uuid=own)
+        )
 
     def alive(self) -> set[str]:
         """Ids of the servers, once all that are being deleted are gone."""

@@ -142,7 +142,7 @@ class TestPlaneLags:
     def test_an_order_that_was_taken_and_is_not_listed_is_not_repeated_either(
         self, bed: PlaneBed
     ) -> None:
-        provider = bed.open(listing_lag=600.0, schedule_wait=1.0)
+        provider = bed.open(listing_lag=600.0, schedule_timeout=1.0)
         spec = spec_for(bed, provider, 2)
         with pytest.raises(TransientError, match="NotListed"):
             provider.launch(spec)
