@@ -84,4 +84,4 @@ def test_the_watchdog_of_opennebula_has_no_document(capsys: pytest.CaptureFixtur
     assert render("opennebula", "--for", "watchdog") == 1
     told = capsys.readouterr()
     assert told.out == ""
-    assert "nobody but their owner" in told.err
+    assert "only their owner can end" in told.err

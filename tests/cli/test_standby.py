@@ -168,7 +168,7 @@ def test_a_place_that_slurm_conf_did_not_have_takes_the_head_away(
         says(place, tmp_path)
         eventually(lambda: lost)
     assert lost == [1]
-    cause = f"SlurmctldHost line {place + 1} acts, and slurm.conf had 2 when this service started"
+    cause = f"SlurmctldHost line {place + 1} acts, but slurm.conf had 2 when this service started"
     assert head._reason_not_to_act() == f"{cause} (epoch 1 of b)"
     says(1, tmp_path)
     assert head._reason_not_to_act() == "", "the next heartbeat that is sound gives it back"

@@ -51,7 +51,7 @@ def test_ten_jobs_of_an_aggressive_drain_go_on_in_another_cloud_each_step_once(
         wait_steps(site, job, 4)
     assert {p for job in jobs for p in partition_of(site, job)} == {"aws"}
     said = command(site, "drain", "aws", "--aggressive", "--dry-run", "--reason", "new image")
-    assert f"{JOBS} jobs are saved by signal, to go on elsewhere" in said
+    assert f"{JOBS} jobs are saved by signal, to continue elsewhere" in said
     assert "dry run: nothing was changed" in said
     said = command(site, "drain", "aws", "--aggressive", "--reason", "new image")
     assert "cloud aws is drained by root: new image" in said

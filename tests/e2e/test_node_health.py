@@ -98,7 +98,7 @@ def test_a_machine_that_was_started_anew_is_replaced_and_its_job_runs_again(
             lambda: "node-failed" in elastic(site, "explain", node), 90, "the failure is told", 3.0
         )
         told = elastic(site, "explain", node)
-        assert "Node unexpectedly rebooted: the machine was started anew" in told
+        assert "Node unexpectedly rebooted: the machine rebooted" in told
         site.wait_for(
             lambda: before.instance.id not in {m.instance.id for m in machines(site)},
             60, "its machine has ended",

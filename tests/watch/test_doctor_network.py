@@ -130,7 +130,7 @@ def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[PeerSee
     said = {f.subject: f.observed for f in found}
     assert said["tunnel"] == "2 machines, the oldest handshake 1m 30s ago"
     assert said["way to slurmctld"] == "SlurmctldHost alps is 10.1.2.3"
-    assert said["slurm-elastic-hub"] == "answers; packets go by kernel"
+    assert said["slurm-elastic-hub"] == "answers; it routes packets with kernel"
 
 
 def test_machines_that_are_silent_are_named(

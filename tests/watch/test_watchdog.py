@@ -134,7 +134,7 @@ def test_a_mark_that_may_not_be_looked_at_is_no_silence(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("slurm_elastic.watch.watchdog.os.stat", forbidden)
-    with pytest.raises(ConfigError, match=f"{MARK} may not be looked at"):
+    with pytest.raises(ConfigError, match=f"{MARK} cannot be read"):
         dog(world).look()
 
 

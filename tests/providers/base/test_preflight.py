@@ -34,7 +34,7 @@ def test_missing_rights_are_told_from_other_refusals(
     assert found == Finding.wrong("images", "Denied: you may not", "an image", advice)
     (spared,) = LOOK.at("images", "an image", ask, spared="it goes without")
     if kind is AuthError:
-        told = "cannot be looked at: Denied: you may not"
+        told = "cannot be checked: Denied: you may not"
         assert spared == Finding.note("images", told, advice="it goes without")
     else:
         assert spared == found

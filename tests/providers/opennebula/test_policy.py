@@ -145,4 +145,4 @@ def test_the_watchdog_has_no_account_of_its_own(bed: GatedBed) -> None:
     use = GrantUse(cluster=Cluster(name="site", uuid=UUID), pools=(bed.pool,))
     grant = CLOUD.grant(bed.settings(), use, Holder.WATCHDOG)
     assert grant.text == ""
-    assert "nobody but their owner" in grant.notes[0]
+    assert "only their owner can end" in grant.notes[0]
