@@ -1,4 +1,4 @@
-"""OpenStack, through the session of openstacksdk."""
+"""OpenStack: credentials and catalogue by openstacksdk, requests of our own."""
 
 from __future__ import annotations
 

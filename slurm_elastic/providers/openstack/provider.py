@@ -1,5 +1,5 @@
-"""The provider for OpenStack (nova), through openstacksdk's session. Credentials are in
-clouds.yaml, never in our file.
+"""The provider for OpenStack (nova). openstacksdk reads credentials and catalogue; requests are our
+own. Credentials are in clouds.yaml, never in our file.
 
 nova creates many servers in one call and has no idempotency token. Therefore a launch first looks
 for servers that carry its generation, including ended ones (``launch``).
