@@ -108,7 +108,7 @@ def _steady_or_on_demand() -> list[Row]:
 
 def _figure_12() -> list[Row]:
     """21: machines at most, and the last job's end, beside a tenth of the jobs on ten machines."""
-    peaks, ends, parts = dict[object, float](), dict[object, float](), dict[object, float]()
+    peaks, ends, parts = dict[str, float](), dict[str, float](), dict[str, float]()
     for run, boot in product(RUNS, BOOTS):
         at = f"{run} s, {boot} s"
         peaks[at], ends[at] = _three_waves((400, 150, 600), run, boot, None)

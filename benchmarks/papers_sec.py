@@ -155,7 +155,7 @@ def _figure_7a(usage: Usage) -> list[Row]:
     return [
         noted("7a SEC Algorithm 1, all known, saves of the cost on demand", best, "%"),
         within("7a SEC online (forecast up to twice the highest week)", ours, best, "%", CLOSE),
-        *ranged("7a SEC online saves", "bound of the forecast", dict(by_bound), "%", best),
+        *ranged("7a SEC online saves", "bound of the forecast", by_bound, "%", best),
         *(
             noted(f"7a SEC online with {name} classes alone saves", saved, "%")
             for name, saved in alone.items()
@@ -169,7 +169,7 @@ def _figure_7b(usage: Usage) -> list[Row]:
     """Points of the cost on demand between knowing all and buying week by week."""
     rows: list[Row] = []
     for name in ("grows", "falls"):
-        behind, saved = dict[object, float](), dict[object, float]()
+        behind, saved = dict[str, float](), dict[str, float]()
         for factor in (2, 8):
             weeks = _changing(usage, factor, grows=name == "grows")
             best = _saved(weeks, offline(weeks, BOTH_TERMS, ON_DEMAND), BOTH_TERMS)

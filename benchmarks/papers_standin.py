@@ -89,9 +89,9 @@ def vhec() -> list[Row]:
     near = sum(142 - 5 <= end <= 148 + 5 for end in ends.values())
     return [
         *rows,
-        *ranged("22 VHEC end", "with", dict(ends), "min", 148),
+        *ranged("22 VHEC end", "with", ends, "min", 148),
         noted(f"22 VHEC policies that end within 5 min of its three, of {len(ends)}", near, ""),
-        *ranged("22 VHEC a: moments of starts", "own boots of", dict(moments), "", 4),
+        *ranged("22 VHEC a: moments of starts", "own boots of", moments, "", 4),
     ]
 
 
@@ -121,7 +121,7 @@ def ec3_table() -> list[Row]:
     }
     rows: list[Row] = []
     for name, paper in (("on demand", 38_832), ("spot", 39_381)):
-        ends: dict[object, float] = {at: run.makespan for at, run in runs[name].items()}
+        ends = {at: run.makespan for at, run in runs[name].items()}
         title = f"4 EC3 makespan, {name} (stand-in jobs)"
         near = sum(abs(end - paper) <= 0.25 * paper for end in ends.values())
         rows += [
@@ -132,11 +132,11 @@ def ec3_table() -> list[Row]:
         name: {at: run.mean_wait for at, run in by_spacing.items()}
         for name, by_spacing in runs.items()
     }
-    more: dict[object, float] = {at: waits["spot"][at] - waits["on demand"][at] for at in SPACINGS}
+    more = {at: waits["spot"][at] - waits["on demand"][at] for at in SPACINGS}
     return [
         *rows,
-        *ranged("4 EC3 mean wait, on demand", "spacing (s)", dict(waits["on demand"]), "s", 434),
-        *ranged("4 EC3 mean wait, spot", "spacing (s)", dict(waits["spot"]), "s", 609),
+        *ranged("4 EC3 mean wait, on demand", "spacing (s)", waits["on demand"], "s", 434),
+        *ranged("4 EC3 mean wait, spot", "spacing (s)", waits["spot"], "s", 609),
         *ranged("4 EC3 spot waits longer by", "spacing (s)", more, "s", 175),
         holds("4 EC3 spot waits longer than on demand, whatever the spacing", min(more.values()),
               "s", ok=min(more.values()) > 0, goal="> 0"),
@@ -173,7 +173,7 @@ def _on_trace(path: Path, trace: str) -> list[Row]:
     runs = {name: _thirteen(curve, policy).figures for name, policy in POLICIES.items()}
     ratios = {name: run.cost / plain.cost for name, run in runs.items()}
     ordered = ratios["threshold"] <= ratios["hour"] * 1.001 and ratios["hour"] < ratios["none"] < 1
-    over: dict[object, float] = {}
+    over: dict[str, float] = {}
     for phase in PHASES:
         late = _crossing_at(path, CROSSING + phase * MINUTE)
         over[f"{phase} min"] = _thirteen(late, Hour(200)).figures.makespan / plain.makespan - 1

@@ -19,12 +19,15 @@ import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct, structs
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+Value = TypeVar("Value")
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -166,7 +169,7 @@ def identity(case: str, ours: float, reference: float, unit: str, tolerance: flo
 
 
 def ranged(
-    case: str, parameter: str, found: Mapping[object, float], unit: str, paper: float | None = None
+    case: str, parameter: str, found: Mapping[Value, float], unit: str, paper: float | None = None
 ) -> list[Row]:
     """The least and the greatest of a figure over a parameter that a paper does not give."""
     rows = []
