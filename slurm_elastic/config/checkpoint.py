@@ -73,7 +73,7 @@ class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Spot prices for policies. Above the ``bid_price``, one for all types, the cloud takes a machine.
+    """Spot prices for policies. Above the ``bid_price`` of all types the cloud takes a machine.
     Without a bid no price ends a machine, as on EC2.
     """
 
