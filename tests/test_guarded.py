@@ -279,7 +279,7 @@ def test_decisions_that_wait_for_the_ledger(tmp_path: Path) -> None:
     again = Ledger(tmp_path / "ledger.db")
     recorder._ledger = again
     recorder.flush()
-    assert [one.reason for one in again.decisions.about("job:7")] == ["why"]
+    assert [str(one.reason) for one in again.decisions.about("job:7")] == ["why"]
     again.close()
 
 

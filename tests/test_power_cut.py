@@ -87,7 +87,7 @@ def test_a_local_machines_file_is_the_new_one(tmp_path: Path, names: Names) -> N
     disk = Disk(tmp_path / "machines", tmp_path / "cut")
     run(disk, SAVE, tmp_path / "machines")
     (found,) = read_records(disk.after_cut(tmp_path / "after", names))
-    assert found.why == "new"
+    assert str(found.why) == "new"
 
 
 WRITE = """

@@ -112,7 +112,7 @@ def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
         reason = facts.reason
         if action is not None:
             is_same = isinstance(action.cause, NoticeGiven) and action.cause.notice == facts.notice
-            reason = action.reason if is_same else f"{reason}: {action.reason}"
+            reason = str(action.cause) if is_same else f"{reason}: {action.cause}"
         # A run that certainly ends at the deadline is saved whatever its policy says.
         saves = (action is not None or facts.cause in CERTAIN) and all(
             fits(facts.deadline, situation.now, situation.dump, slack)
@@ -128,7 +128,7 @@ def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
         )
     if action is None:
         return None
-    return JobPlan(kind=SAVE, facts=facts, saves=True, reason=action.reason)
+    return JobPlan(kind=SAVE, facts=facts, saves=True, reason=str(action.cause))
 
 
 def _first_action(facts: JobFacts) -> SaveJob | None:

@@ -132,12 +132,12 @@ def document(explanation: Explanation) -> dict[str, Any]:
     """The document of ``explain --json``: each cause as data, and its sentence as ``reason``."""
     fields: dict[str, Any] = msgspec.to_builtins(explanation)
     for decision, row in zip(explanation.decisions, fields["decisions"], strict=True):
-        row["reason"] = decision.reason
+        row["reason"] = str(decision.reason)
     for machine, row in zip(explanation.machines, fields["machines"], strict=True):
         # Programs read these names since before there were states.
         row |= msgspec.to_builtins(columns_of(machine.life)._asdict())
         del row["life"]
-        row["end_reason"] = machine.cause_text or None
+        row["end_reason"] = None if machine.cause_text is None else str(machine.why)
     return fields
 
 

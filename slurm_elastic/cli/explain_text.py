@@ -76,7 +76,9 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
     room = lines - len(head) - 2  # the last two lines may say what is left out
     chosen: list[tuple[Decision, str]] = []
     for decision, again in reversed(told):
-        write = partial(_decision, decision, console, subject, again=again, printed=decision.reason)
+        write = partial(
+            _decision, decision, console, subject, again=again, printed=str(decision.cause)
+        )
         block = _printed(console, write)
         new_day = not chosen or _date(chosen[-1][0]) != _date(decision)
         room -= len(block) + 2 * new_day
@@ -87,7 +89,7 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
     day, printed = "", [one.reason for one in explanation.verdicts]
     for decision, again in reversed(chosen):
         day = _day(decision, day, console)
-        whole = decision.reason
+        whole = str(decision.cause)
         short = replace(decision, cause=Quoted(text=without_repeats(whole, printed)))
         _decision(short, console, subject, again=again, printed=whole)
         printed.append(whole)
@@ -191,10 +193,11 @@ def _machine(machine: Machine) -> Text:
     i = machine.instance
     text = Text(f"{i.node}: {i.id}, {i.instance_type} in {i.zone}, {i.market}, {money(i.price)}/h")
     text.append(f", since {_clock(i.launched, day=True)}")
+    why = "" if machine.why is None else f": {machine.why}"
     if machine.ended_at is not None:
-        text.append(f", ended after {brief(machine.ended_at - i.launched)}: {machine.cause_text}")
+        text.append(f", ended after {brief(machine.ended_at - i.launched)}{why}")
     elif machine.retired_at is not None:
-        text.append(f", terminating: {machine.cause_text}")
+        text.append(f", terminating{why}")
     return text
 
 
@@ -215,7 +218,7 @@ def _decision(
     line.add_column(width=8)
     line.add_column(min_width=_KIND_WIDTH, no_wrap=True)
     line.add_column(overflow="fold")
-    reason = words(localised(decision.reason, decision.at))
+    reason = words(localised(str(decision.reason), decision.at))
     beside = Text() if small else reason
     line.add_row(Text(_clock(decision.at)), Text(decision.kind, style="bold"), beside)
     console.print(line)

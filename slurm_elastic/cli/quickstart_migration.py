@@ -101,7 +101,7 @@ class MigrationAct:
             f"the spot price of {machine.instance_type} in {machine.zone} jumps from"
             f" {money(machine.price)} to {money(SPIKE)}"
         )
-        self._line(self._decision("ckpt-saved").reason)
+        self._line(str(self._decision("ckpt-saved").reason))
 
     def _verdict(self, first_machine: Instance) -> list[str]:
         fields = self.sandbox.job(self.job)

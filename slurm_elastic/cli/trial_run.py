@@ -255,7 +255,7 @@ class Trial:
         with self._ledger() as ledger:
             decisions = ledger.decisions.about(self.node)
         refusals = [d for d in decisions if d.at >= self.began and d.kind in REFUSED]
-        return refusals[0].reason if refusals else ""
+        return str(refusals[0].reason) if refusals else ""
 
     def _is_given_up(self, look: TrialLook) -> bool:
         """Whether Slurm no longer waits for the node."""

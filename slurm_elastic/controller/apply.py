@@ -242,7 +242,7 @@ class _Apply:
     def _abandon(self, batch: Sequence[actions.Abandon]) -> None:
         for action in batch:
             self._site.ledger.launches.record_failure(
-                action.generation, action.reason, self._site.now()
+                action.generation, str(action.cause), self._site.now()
             )
 
     def _terminate(self, batch: Sequence[actions.OnMachine]) -> None:

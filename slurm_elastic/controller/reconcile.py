@@ -175,7 +175,7 @@ class Round:
         sentence. If this round's doubt has stood for long, keep it in the ledger.
         """
         site, cloud, patience = self._site, self._cloud, snapshot.terms.thresholds
-        problem = doubts[0].reason if doubts else review_lasting_doubt(site, snapshot)
+        problem = str(doubts[0].cause) if doubts else review_lasting_doubt(site, snapshot)
         doubt = f"{cloud}: {problem}" if problem else None
         is_news = self._doubts.is_news(cloud, doubt)
         if doubts and is_news:

@@ -72,7 +72,7 @@ class Strays:
         """Return the error with which the cloud did not end the machine; "" if there was none."""
         for decision in reversed(self._site.ledger.decisions.about(machine.instance.node)):
             if decision.kind == TERMINATE_FAILED:
-                return decision.reason
+                return str(decision.cause)
         return ""
 
 

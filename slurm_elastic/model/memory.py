@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from slurm_elastic.base.backoff import Backoff
+from slurm_elastic.base.sentence import Sentence
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Instance, Lease, Offer
 from slurm_elastic.model.launch_states import INTENDED, LaunchState
@@ -130,9 +131,9 @@ class Machine(Struct, frozen=True, kw_only=True):
         return self.life.cause
 
     @property
-    def cause_text(self) -> str:
-        """The cause of its end or stop for people, "" if there is none."""
-        return str(self.cause) if self.cause is not None else ""
+    def cause_text(self) -> Sentence | None:
+        """The cause of its end or stop for people; None if there is none, or none is known."""
+        return self.cause.sentence if self.cause is not None and str(self.cause) else None
 
     @property
     def lease(self) -> Lease:
@@ -182,9 +183,9 @@ class Decision(Struct, frozen=True, kw_only=True):
     detail: dict[str, object] | None = None
 
     @property
-    def reason(self) -> str:
+    def reason(self) -> Sentence:
         """The cause for people."""
-        return str(self.cause)
+        return self.cause.sentence
 
 
 _PLAIN_NAMES = {"plans of Slurm": "Slurm's reservations and drains", "slurm (ckptman)": "slurm"}

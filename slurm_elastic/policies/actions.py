@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from slurm_elastic.base.sentence import Sentence
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.exclusion import ExclusionKind
 from slurm_elastic.model.memory import Drained
@@ -34,9 +35,9 @@ class Action(Struct, frozen=True, kw_only=True):
     bulk: ClassVar[bool] = True
 
     @property
-    def reason(self) -> str:
+    def reason(self) -> Sentence:
         """The cause for people."""
-        return str(self.cause)
+        return self.cause.sentence
 
     @property
     def subject(self) -> str:

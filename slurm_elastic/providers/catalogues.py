@@ -191,19 +191,21 @@ def tell_used(config: Config, decisions: DecisionReader, now: float) -> None:
     for cloud in (c for c in config.clouds if c.catalogued):
         catalogue = kept(path_of(config, cloud))
         for pool in (p for p in config.pools if p.cloud == cloud.name):
-            reason = f"{len(pool.type_names)} types by {_source_text(catalogue)}: " + (
-                "; ".join(_type_text(cloud, name) for name in pool.type_names) or "none fits"
+            types_text = "; ".join(_type_text(cloud, name) for name in pool.type_names)
+            source_text = _source_text(catalogue)
+            cause = Quoted(
+                text=f"{len(pool.type_names)} types by {source_text}: {types_text or 'none fits'}"
             )
             subject = pool_subject(pool.name)
             newest_first = reversed(decisions.about(subject))
             earlier = (d for d in newest_first if d.kind == KIND)
-            if reason != next((d.reason for d in earlier), None):
+            if cause != next((d.cause for d in earlier), None):
                 decision = Decision(
                     at=now,
                     correlation=KIND,
                     kind=KIND,
                     subjects=(subject,),
-                    cause=Quoted(text=reason),
+                    cause=cause,
                 )
                 decisions.record(decision)
 

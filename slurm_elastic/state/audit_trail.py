@@ -136,7 +136,7 @@ def _in_order(decisions: Iterable[Decision]) -> list[Decision]:
     seen_keys: set[tuple[object, ...]] = set()
     for d in decisions:
         # A decision is read once for each of its subjects.
-        key = (d.at, d.correlation, d.kind, d.subjects, d.reason)
+        key = (d.at, d.correlation, d.kind, d.subjects, d.cause)
         if key not in seen_keys:
             seen_keys.add(key)
             kept.append(d)

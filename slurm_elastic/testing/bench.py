@@ -293,7 +293,7 @@ class Bench:
 
     def story(self) -> str:
         rows = [
-            (m.instance.id, m.instance.node, m.missed_listings, m.cause_text)
+            (m.instance.id, m.instance.node, m.missed_listings, m.cause)
             for m in self.ledger.machines.live()
         ]
         states = {n: sorted(self.slurm.node(n).states) for n in self.nodes}

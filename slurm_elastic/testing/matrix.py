@@ -145,7 +145,7 @@ def launching(bench: Bench, fault: str) -> str:
 
 def explained(bench: Bench) -> None:
     """Check that the decisions explain why the nodes waited, and that no job was requeued."""
-    reasons = [d.reason for node in bench.nodes for d in bench.ledger.decisions.about(node)]
+    reasons = [str(d.reason) for node in bench.nodes for d in bench.ledger.decisions.about(node)]
     assert any("lists may lack them yet" in reason for reason in reasons)
     assert [j.restarts for j in bench.slurm.queue().values()] == [0]
 

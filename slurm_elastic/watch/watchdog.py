@@ -22,6 +22,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.periodic import PeriodicTask
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import ON_NODES, SlurmNode
@@ -181,13 +182,13 @@ class Watchdog:
         if not actions or (self._read_beat() != self._beat):
             return
         verb = "would end" if self._dry_run else "ends"
-        ids_by_reason: defaultdict[str, list[str]] = defaultdict(list)
+        ids_by_cause: defaultdict[AnyCause, list[str]] = defaultdict(list)
         for action in actions:
-            ids_by_reason[action.reason].append(action.machine)
-        for reason, ids in ids_by_reason.items():
+            ids_by_cause[action.cause].append(action.machine)
+        for cause, ids in ids_by_cause.items():
             ended_nodes = compress({node_of[id_] for id_ in ids})
             log.warning(
-                "%s cloud=%s nodes=%s ids=%s reason=%s", verb, cloud, ended_nodes, ids, reason
+                "%s cloud=%s nodes=%s ids=%s reason=%s", verb, cloud, ended_nodes, ids, cause
             )
         if not self._dry_run:
             _terminate(cloud, provider, [action.machine for action in actions])

@@ -254,7 +254,9 @@ def test_a_job_that_died_meanwhile_is_not_said_to_go_on(
     monkeypatch.setattr(world.saver, "checkpoint", dies)
     world.interrupt(node)
     world.until(lambda: "ckpt-no-image" in world.told(7))
-    (said,) = [d.reason for d in world.ledger.decisions.about("job:7") if d.kind == "ckpt-no-image"]
+    (said,) = [
+        str(d.reason) for d in world.ledger.decisions.about("job:7") if d.kind == "ckpt-no-image"
+    ]
     assert said == "job 7: there is no such process; there is no image: its run is over"
 
 

@@ -106,7 +106,7 @@ def test_a_daemon_that_dies_shortly_before_resume_timeout_loses_none(
     assert world.job(7).restarts == 1, "slurmctld has requeued it"
     assert "requeue-lifted" in world.told(7)
     (reason,) = [
-        d.reason for d in world.ledger.decisions.about("job:7") if d.kind == "requeue-lifted"
+        str(d.reason) for d in world.ledger.decisions.about("job:7") if d.kind == "requeue-lifted"
     ]
     assert "pub1 does not come up for" in reason
 

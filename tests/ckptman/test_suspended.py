@@ -114,7 +114,7 @@ def test_one_that_cannot_be_saved_goes_on_from_its_older_save_and_is_suspended(
     (moved,) = world.migrations()
     assert moved.image is not None
     text = " ".join(
-        d.reason for d in world.ledger.decisions.about("job:7") if d.kind == "ckpt-back"
+        str(d.reason) for d in world.ledger.decisions.about("job:7") if d.kind == "ckpt-back"
     )
     assert "2 minutes of its work must be done again" in text
 

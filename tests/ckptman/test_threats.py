@@ -72,7 +72,9 @@ def test_its_limit_is_renewed_as_often_as_the_site_allows_and_no_more(world: Ckp
     world.advance(130)
     assert world.job(7).restarts == 2
     assert world.told(7).count("ckpt-limit") == 1
-    reasons = [d.reason for d in world.ledger.decisions.about("job:7") if d.kind == "ckpt-limit"]
+    reasons = [
+        str(d.reason) for d in world.ledger.decisions.about("job:7") if d.kind == "ckpt-limit"
+    ]
     assert reasons == ["its time limit of 00:02:00 ends, and it was requeued for that 2 times"]
 
 

@@ -57,7 +57,7 @@ def until_runs(world: World, job: int, within: float) -> float:
 
 
 def reasons(world: World, kind: str) -> list[str]:
-    return [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == kind]
+    return [str(d.reason) for d in world.ledger.decisions.about("pub1") if d.kind == kind]
 
 
 def set_back(world: World, seconds: float = STEP_BACK) -> None:

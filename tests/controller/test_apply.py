@@ -74,7 +74,7 @@ def calls(world: World, name: str) -> int:
 
 
 def told(world: World, subject: str, kind: str) -> list[str]:
-    return [d.reason for d in world.ledger.decisions.about(subject) if d.kind == kind]
+    return [str(d.reason) for d in world.ledger.decisions.about(subject) if d.kind == kind]
 
 
 def row(world: World, machine: str) -> Machine:
@@ -485,7 +485,7 @@ def test_each_node_is_told_its_own_reason(world: World) -> None:
     world.slurm.set_node("pub1", "DOWN", "CLOUD", reason="slurm-elastic:lost: the machine is gone")
     world.slurm.set_node("pub2", "DOWN", "CLOUD", reason="ResumeTimeout reached")
     world.advance(120)
-    told = {n: world.ledger.decisions.about(n)[-1].reason for n in ("pub1", "pub2")}
+    told = {n: str(world.ledger.decisions.about(n)[-1].reason) for n in ("pub1", "pub2")}
     assert "the machine is gone" in told["pub1"]
     assert "ResumeTimeout reached" in told["pub2"]
     assert "ResumeTimeout" not in told["pub1"]
@@ -495,7 +495,7 @@ def test_each_node_is_told_its_own_reason(world: World) -> None:
 def test_each_machine_ends_for_its_own_reason(world: World, kind: type[actions.OnMachine]) -> None:
     machines = up(world, "pub1", "pub2")
     do(world, *(kind(machine=m.id, cause=Quoted(text=f"the reason of {m.node}")) for m in machines))
-    told = {m.node: world.ledger.decisions.about(m.node)[-1].reason for m in machines}
+    told = {m.node: str(world.ledger.decisions.about(m.node)[-1].reason) for m in machines}
     assert told == {node: f"the reason of {node}" for node in ("pub1", "pub2")}
 
 
@@ -507,7 +507,7 @@ def test_nodes_that_are_given_back_tell_their_jobs_the_reason_of_their_own(world
     assert power_down_and_requeue(world.site, [*causes], view, causes, "r1") == {*causes}
     for number, cause in enumerate(causes.values(), 1):
         (made,) = world.ledger.decisions.about(f"job:{number}")
-        assert made.reason == f"no machine is available for its nodes: {cause}"
+        assert str(made.reason) == f"no machine is available for its nodes: {cause}"
 
 
 def check_three_kinds(world: World) -> None:

@@ -111,7 +111,9 @@ def test_a_machine_that_got_no_munge_key_is_said_to_have_got_none(world: World) 
         KeyNotBrought(machine="i-older", error=f"{why} of an older one"),
     )
     world.advance(RESUME)
-    (told,) = [d.reason for d in world.ledger.decisions.about(one.node) if d.kind == "boot-failed"]
+    (told,) = [
+        str(d.reason) for d in world.ledger.decisions.about(one.node) if d.kind == "boot-failed"
+    ]
     assert told.endswith(f"1 in a row in pool many; munge key not brought: {why}")
     assert why in world.slurm.node(one.node).reason
 
@@ -224,7 +226,9 @@ def test_a_turn_that_does_not_come_in_time_is_a_refusal_with_its_reason(tmp_path
     assert phase(world.slurm.node("m3")) is Phase.POWERING_UP
     assert "refused" not in world.kinds("m3")
     world.advance(30, step=1)
-    (refused,) = [d.reason for d in world.ledger.decisions.about("job:3") if d.kind == "refused"]
+    (refused,) = [
+        str(d.reason) for d in world.ledger.decisions.about("job:3") if d.kind == "refused"
+    ]
     assert "its turn to boot did not come in 5" in refused
     assert "cloud pub boots 2 at a time" in refused
     assert "PENDING" in world.slurm.queue()[3].states

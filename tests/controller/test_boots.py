@@ -71,7 +71,9 @@ def launched(world: World, request: str, created: float, *jobs: int) -> Machine:
 
 
 def last(world: World, subject: str, kind: str) -> str:
-    return next(d.reason for d in reversed(world.ledger.decisions.about(subject)) if d.kind == kind)
+    return next(
+        str(d.reason) for d in reversed(world.ledger.decisions.about(subject)) if d.kind == kind
+    )
 
 
 def timeouts(

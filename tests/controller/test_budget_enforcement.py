@@ -87,7 +87,7 @@ def own_node_is_free(world: World) -> None:
 
 
 def whys(world: World, job: int, kind: str) -> list[str]:
-    return [d.reason for d in world.ledger.decisions.about(f"job:{job}") if d.kind == kind]
+    return [str(d.reason) for d in world.ledger.decisions.about(f"job:{job}") if d.kind == kind]
 
 
 def test_its_jobs_wait_for_the_next_day_others_go_on_and_so_do_running_ones(

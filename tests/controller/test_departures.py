@@ -223,7 +223,7 @@ def test_a_job_of_which_nothing_can_be_saved_is_requeued_once(world: World) -> N
     world.advance(200)
     assert world.slurm.queue()[1].restarts == 1
     assert running(world)[1][0] in PUB
-    (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "requeued"]
+    (why,) = [str(d.reason) for d in world.ledger.decisions.about("job:1") if d.kind == "requeued"]
     assert why.startswith("it starts over (there is no image): pool rack is drained by alice")
 
 
@@ -251,7 +251,7 @@ def test_what_still_boots_is_given_up_and_its_job_starts_elsewhere(world: World)
     leave(world, aggressive=True)
     world.advance(5, step=1)
     assert phase(world.slurm.node(node)) is Phase.POWERING_DOWN, "before it could run anything"
-    (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "requeued"]
+    (why,) = [str(d.reason) for d in world.ledger.decisions.about("job:1") if d.kind == "requeued"]
     assert "no machine is available for its nodes: pool rack is drained by alice" in why
     world.advance(235)
     assert running(world)[1][0] in PUB
@@ -267,7 +267,9 @@ def test_a_partition_that_refuses_waiting_jobs_is_told_once(world: World) -> Non
     leave(world, "migrate", "cloud:onp", aggressive=True, to="pub")
     world.advance(120)
     assert world.slurm.queue()[1].partitions == ("onp",)
-    (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "not-redirected"]
+    (why,) = [
+        str(d.reason) for d in world.ledger.decisions.about("job:1") if d.kind == "not-redirected"
+    ]
     assert why.startswith("pub refuses it: ")
     assert "redirected" not in world.kinds("job:1")
 
@@ -400,7 +402,9 @@ def test_a_job_that_runs_in_no_batch_script_is_waited_for(world: World) -> None:
     world.slurm.set_job(1, "RUNNING", nodes=running(world)[1], batch=False)
     leave(world, aggressive=True)
     world.advance(20)
-    (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "waited-for"]
+    (why,) = [
+        str(d.reason) for d in world.ledger.decisions.about("job:1") if d.kind == "waited-for"
+    ]
     assert why == "it is no batch job: its machine leaves after it"
 
 

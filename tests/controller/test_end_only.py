@@ -231,7 +231,7 @@ def test_waiting_jobs_are_sent_elsewhere_with_the_reason(
     assert "refused" not in world.kinds("pub1"), "it may soon be over"
     world.advance(120)
     assert "refused" in world.kinds("pub1")
-    reasons = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "refused"]
+    reasons = [str(d.reason) for d in world.ledger.decisions.about("pub1") if d.kind == "refused"]
     assert "end-only: the disk of" in reasons[0]
     assert "slurm-elastic:hold:" in world.slurm.node("pub2").reason
     assert launches(world) == 0
@@ -516,7 +516,7 @@ def test_a_machine_that_goes_before_the_ledger_can_take_it_in_is_written_down_al
     row = rows(world)[machine]
     assert row.ended_at is not None
     assert row.instance.launched < world.now - 180 < row.ended_at <= world.now
-    assert "gone before the ledger could be written" in (row.cause_text or "")
+    assert "gone before the ledger could be written" in str(row.why)
     world.close()
 
 

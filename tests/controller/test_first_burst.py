@@ -171,7 +171,7 @@ def run(site: Burst, alive: Callable[[], set[str]]) -> None:
         site.step(10)
         if site.running():
             break
-    assert site.running(), [d.reason for d in site.ledger.decisions.about("job:42")]
+    assert site.running(), [str(d.reason) for d in site.ledger.decisions.about("job:42")]
     (machine,) = site.ledger.machines.live()
     (running,) = alive()
     assert running.split("-", 1)[-1] == machine.instance.id.split("-", 1)[-1]

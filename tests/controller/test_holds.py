@@ -252,7 +252,7 @@ def test_only_a_job_that_never_started_loses_its_word_for_a_while(
     )
     assert given == {"pub1"}
     assert bool(world.ledger.requeues.lifted()) is (state == "CONFIGURING" and not requeue)
-    assert [d.reason for d in world.ledger.decisions.about("job:7")] == [
+    assert [str(d.reason) for d in world.ledger.decisions.about("job:7")] == [
         "no machine is available for its nodes: x"
     ]
 

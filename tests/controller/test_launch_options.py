@@ -74,7 +74,7 @@ def test_one_launch_may_use_all_offers_of_its_market(world: World) -> None:
     assert {m.instance.offer_key: m.worst_price for m in machines} == {
         "pub/small/a/spot": 0.10, "pub/small/b/spot": 0.10, "pub/large/a/spot": 0.20,
     }  # fmt: skip
-    reasons = [d.reason for d in world.ledger.decisions.about("m1") if d.kind == "launched"]
+    reasons = [str(d.reason) for d in world.ledger.decisions.about("m1") if d.kind == "launched"]
     assert len(reasons) == 1
     assert "small in a, spot, $0.03/h (3)" in reasons[0]
     assert reasons[0].endswith("chosen by the cloud among 4 offers")
@@ -137,5 +137,5 @@ def test_what_a_cloud_does_not_start_yet_waits_and_nobody_is_refused(world: Worl
     world.advance(10)
     assert launches(world) == [40, 20]
     assert len({m.instance.node for m in world.ledger.machines.live()}) == 60
-    reasons = [d.reason for d in world.ledger.decisions.about("m60") if d.kind == "waiting"]
+    reasons = [str(d.reason) for d in world.ledger.decisions.about("m60") if d.kind == "waiting"]
     assert "the API of cloud pub starts only so many machines a second" in reasons[0]

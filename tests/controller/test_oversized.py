@@ -48,7 +48,7 @@ def test_a_job_that_can_never_fit_leaves_the_clouds_partition(small: World) -> N
     assert job.partitions == ("static",)
     assert job.start <= small.now, "nothing keeps it from starting there"
     (told,) = [d for d in small.ledger.decisions.about("job:1") if d.kind == "never"]
-    assert told.reason == (
+    assert str(told.reason) == (
         "its 4 nodes can never run together in cloud pub, 3 at most: pool many is limited to 3 "
         "nodes, 0 are in use; it may start in static"
     )
@@ -62,7 +62,7 @@ def test_one_that_has_no_other_partition_is_held_and_not_tried_again(small: Worl
     assert small.slurm.queue()[1].reason == "JobHeldUser"
     assert resumes(small) == tries
     (told,) = [d for d in small.ledger.decisions.about("job:1") if d.kind == "never"]
-    assert told.reason.endswith("it is held; once that is changed: scontrol release 1")
+    assert str(told.reason).endswith("it is held; once that is changed: scontrol release 1")
 
 
 def test_one_that_its_other_partitions_refuse_is_held_and_not_tried_again(small: World) -> None:
@@ -267,7 +267,7 @@ def test_the_spending_limit_counts_at_the_on_demand_price(tmp_path: Path) -> Non
     world.slurm.submit(1, MANY, 4, partitions=("pub",))
     world.advance(200)
     (told,) = [d for d in world.ledger.decisions.about("job:1") if d.kind == "never"]
-    assert "cloud pub may spend $0.35/h" in told.reason
+    assert "cloud pub may spend $0.35/h" in str(told.reason)
     assert world.alive() == []
     world.close()
 

@@ -205,7 +205,7 @@ def test_the_daemon_starts_what_it_asks_for(folder: Path, make: Callable[[], Wor
     world.advance(40)
     assert [j.id for j in world.slurm.queue().values() if "RUNNING" in j.states] == [1]
     (first,) = [d for d in world.ledger.decisions.about("pool:burst") if d.kind == "policy"]
-    assert "as I like it" in first.reason
+    assert "as I like it" in str(first.reason)
     assert health(world) == ""
 
 

@@ -82,7 +82,7 @@ def test_a_request_that_240_offers_refuse_takes_less_than_20_kb(empty: World) ->
     assert told.detail is not None
     (row,) = told.detail["refused"]  # type: ignore[misc]
     assert row[1] == 240, "all for one cause, though each names its own type and zone"
-    assert "240 offers: " in told.reason
+    assert "240 offers: " in str(told.reason)
     assert kept(empty) - before < 20_000
 
 

@@ -112,7 +112,7 @@ def test_an_error_of_a_clouds_library_is_logged_told_and_tried_again(
         idle(world, 305)
     assert "connection pool exhausted" in caplog.text
     (failed,) = [d for d in world.ledger.decisions.about("pub1") if d.kind == "terminate-failed"]
-    assert "RuntimeError: SDK: connection pool exhausted" in failed.reason
+    assert "RuntimeError: SDK: connection pool exhausted" in str(failed.reason)
     world.advance(120)
     assert world.alive() == []
 
@@ -168,7 +168,9 @@ def test_another_word_of_the_cloud_about_an_end_is_told_too(world: World) -> Non
     for error in (TransientError, TransientError, AuthError, AuthError):
         world.clouds["pub"].fail_next(error, 1, "terminate")
         ending.terminate(world.site, "pub", world.ledger.machines.live(), Quoted(text="idle"), "r1")
-    told = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "terminate-failed"]
+    told = [
+        str(d.reason) for d in world.ledger.decisions.about("pub1") if d.kind == "terminate-failed"
+    ]
     assert told == [f"pub: Fake{e}: as it was asked to" for e in ("TransientError", "AuthError")]
 
 

@@ -31,7 +31,7 @@ def test_jobs_start_elsewhere_at_once(
     assert "RUNNING" in job.states
     assert job.restarts <= 1
     assert world.alive("onp") == [], "nothing is bought: it may have the machine already"
-    (why,) = [d.reason for d in world.ledger.decisions.about("op1") if d.kind == "refused"]
+    (why,) = [str(d.reason) for d in world.ledger.decisions.about("op1") if d.kind == "refused"]
     assert why.startswith("its machines could not be listed, so it sells none: onp: ")
 
 
@@ -150,7 +150,7 @@ def test_an_error_as_long_as_an_answer_is_cut_before_it_is_kept(
     monkeypatch.setattr(world.clouds["pub"], name, fail)
     world.slurm.submit(1, ("pub1",))
     world.advance(30)
-    kept = [d.reason for d in world.ledger.decisions.about("pub1")]
+    kept = [str(d.reason) for d in world.ledger.decisions.about("pub1")]
     kept += [one.error or "" for one in world.ledger.health.all()]
     assert any("<item>" in text for text in kept)
     assert max(map(len, kept)) < 1200

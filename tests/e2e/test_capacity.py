@@ -120,7 +120,7 @@ def assert_held_for_the_cool_down(site: Sandbox, job: int) -> None:
     refused = next(d for d in told if d.kind == "refused")
     for node in ("pub1", "pub2", "pub3"):
         released = [d for d in chain(site, node) if d.kind == "released"][-1]
-        offer = released.reason.removesuffix(" is available again")
+        offer = str(released.reason).removesuffix(" is available again")
         assert offer in cool_downs, released.reason
         over = cool_downs[offer].until
         assert over >= first.at + 15.0, "capacity_cooldown is 20 s, and that launch came before"
@@ -143,7 +143,7 @@ def test_a_two_node_job_moves_as_a_whole(site: Sandbox) -> None:
     try:
         (job,) = submit_many(site, 1, "sleep 3", FULL, "-N2", "--partition=aws,backup")
         assert site.wait_job(job)["Partition"] == "backup"
-        left_over = [m.cause_text for m in machines(site, ended=True) if m.jobs == (job,)]
+        left_over = [str(m.why) for m in machines(site, ended=True) if m.jobs == (job,)]
         assert "its job could not get all its nodes" in left_over, (
             "in the round that refused the job"
         )
@@ -170,7 +170,7 @@ def test_a_refused_credential_is_said_and_the_job_moves_on(site: Sandbox) -> Non
     site.ec2.fail(Fault(kind=FaultKind.AUTH, action="RunInstances"))
     (job,) = submit_many(site, 1, "sleep 2", FULL, "--partition=aws")
     site.wait_for(lambda: held(site), 60, "the pool is held")
-    reasons = " ".join(d.reason for d in chain(site, f"job:{job}"))
+    reasons = " ".join(str(d.reason) for d in chain(site, f"job:{job}"))
     assert "AuthFailure" in reasons
     site.ec2.heal()
     site.wait_job(job, timeout=240)

@@ -159,7 +159,7 @@ def waits(site: Site, node: str) -> str:
 
 def test_a_machine_joins_by_the_word_of_its_launch(site: Site, joined: str) -> None:
     book = site.decisions("pub1")
-    enrolled = [d.reason for d in book if d.kind == "enrolled"]
+    enrolled = [str(d.reason) for d in book if d.kind == "enrolled"]
     assert len(enrolled) == 1
     assert enrolled[0].endswith(": it came by its launch's own key")
     printed = (site.place / joined / "console").read_text()

@@ -50,7 +50,7 @@ def test_jobs_run_on_machines_that_one_call_found_in_several_places(site: Sandbo
     bought = [m.instance for m in machines(site, ended=True)]
     assert len({i.offer_key for i in bought}) == len({i.node for i in bought}) == 3
     with closing(ledger(site)) as book:
-        said = [d.reason for d in book.decisions.about(f"job:{job}") if d.kind == "launched"]
+        said = [str(d.reason) for d in book.decisions.about(f"job:{job}") if d.kind == "launched"]
     assert any("chosen by the cloud among" in reason for reason in said)
 
 

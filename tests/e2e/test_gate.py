@@ -60,7 +60,7 @@ def site(sandbox: Callable[..., Sandbox], place: Path, scratch: Path) -> Sandbox
 def why(site: Sandbox, kind: str, subject: str) -> str:
     book = ledger(site)
     try:
-        return next((d.reason for d in book.decisions.about(subject) if d.kind == kind), "")
+        return next((str(d.reason) for d in book.decisions.about(subject) if d.kind == kind), "")
     finally:
         book.close()
 
@@ -124,7 +124,7 @@ def test_a_machine_that_fails_its_check_gets_no_job_and_counts_as_a_failed_boot(
         lambda: "boot-failed" in kinds(site, "pool:pub")[from_start:], 3 * PATIENCE, "it failed"
     )
     book = ledger(site)
-    told = [d.reason for d in book.decisions.about("pool:pub") if d.kind == "boot-failed"]
+    told = [str(d.reason) for d in book.decisions.about("pool:pub") if d.kind == "boot-failed"]
     book.close()
     assert "its check failed: exit 3: disk sda fails; twice" in told[-1]
     # Its node is given back right after the failure was counted: it has waited all the time.

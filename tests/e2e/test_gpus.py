@@ -138,7 +138,7 @@ def test_a_machine_with_too_few_gpus_gets_no_job_and_says_which_it_has(
         lambda: "boot-failed" in kinds(site, "pool:gpu")[from_start:], 3 * PATIENCE, "it failed"
     )
     book = ledger(site)
-    reasons = [d.reason for d in book.decisions.about("pool:gpu") if d.kind == "boot-failed"]
+    reasons = [str(d.reason) for d in book.decisions.about("pool:gpu") if d.kind == "boot-failed"]
     book.close()
     assert "nvidia-smi -L has 2 x MIG 3g.20gb; 1 x Tesla T4; the node shall have" in reasons[-1]
     assert "4 x gpu:t4" in reasons[-1]

@@ -77,7 +77,7 @@ def test_the_next_job_of_the_node_gets_a_new_machine_at_once(site: Sandbox) -> N
     assert (fields["Restarts"], fields["NodeList"]) == ("0", node)
     book = ledger(site)
     try:
-        ended = [d.reason for d in book.decisions.about(node) if d.kind == "terminated"]
+        ended = [str(d.reason) for d in book.decisions.about(node) if d.kind == "terminated"]
     finally:
         book.close()
     assert "waits for a machine that boots after that" in ended[0]

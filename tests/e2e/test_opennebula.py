@@ -64,7 +64,7 @@ def healthy(site: Sandbox) -> Iterator[None]:
 def reasons(site: Sandbox, job: int) -> str:
     book = ledger(site)
     try:
-        return " ".join(d.reason for d in book.decisions.about(f"job:{job}"))
+        return " ".join(str(d.reason) for d in book.decisions.about(f"job:{job}"))
     finally:
         book.close()
 

@@ -78,7 +78,7 @@ def is_over(job: SlurmJob) -> bool:
 def reasons(site: Sandbox, job: int) -> str:
     book = ledger(site)
     try:
-        return " ".join(d.reason for d in book.decisions.about(f"job:{job}"))
+        return " ".join(str(d.reason) for d in book.decisions.about(f"job:{job}"))
     finally:
         book.close()
 

@@ -64,7 +64,7 @@ def test_a_warm_pool_is_topped_up_when_its_machine_gets_a_job(
     since = under(pool={"min_idle_machines": 1}, release="idle(seconds=4)")
     site.wait_for(lambda: len(up(site)) == 1, 120, "one machine is up for nobody")
     (warm,) = up(site)
-    assert "1 more in pool pub: 1 machines are kept idle" in starts(site, since)[0].reason
+    assert "1 more in pool pub: 1 machines are kept idle" in str(starts(site, since)[0].reason)
     (job,) = running_nodes(site, [site.submit("sleep 600", *FULL)])
     assert site.job(job)["NodeList"] == warm, "it need not wait for a boot"
     site.wait_for(lambda: len(up(site)) == 2, 120, "another one is up for nobody")
@@ -220,7 +220,7 @@ def test_slurms_suspend_time_ends_what_a_policy_keeps_up_also_while_the_daemon_i
     site.wait_for(lambda: not live_ec2(site), 120, "it serves what Slurm has asked for meanwhile")
     site.wait_for(lambda: len(held(site)) == 6, 60, "and keeps all of them from Slurm again")
     assert [d for d in decisions(site, since) if d.detail and d.detail["plan"]["leaves"]] == []
-    assert [m.cause_text for m in _since(site, since)] == ["suspended by Slurm"] * 2
+    assert [str(m.why) for m in _since(site, since)] == ["suspended by Slurm"] * 2
 
 
 def _is_off(site: Sandbox, node: str) -> bool:

@@ -99,7 +99,7 @@ def new_image(bench: Bench) -> None:
 def told(bench: Bench, kind: str) -> list[str]:
     """The reasons of the decisions of this kind."""
     rows = {d for n in bench.nodes for d in bench.ledger.decisions.about(n) if d.kind == kind}
-    return [d.reason for d in rows]
+    return [str(d.reason) for d in rows]
 
 
 def test_the_next_job_has_the_machines_of_the_last(bench: Bench) -> None:

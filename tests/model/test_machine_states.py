@@ -75,7 +75,7 @@ def test_every_state_answers_the_same_questions() -> None:
 
 def test_the_cause_of_a_row_that_has_none_is_empty() -> None:
     assert state_of(suspending=T0) == Ending(retired_at=T0, cause=Quoted(text=""))
-    assert Machine(instance=instance("i-1"), pool="", life=state_of(ended=T0)).cause_text == ""
+    assert Machine(instance=instance("i-1"), pool="", life=state_of(ended=T0)).cause_text is None
 
 
 @pytest.mark.parametrize("state", STATES)

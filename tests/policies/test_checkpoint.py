@@ -142,7 +142,7 @@ def test_the_lease_is_the_clouds_and_no_hour(policy: AnyPolicy) -> None:
     assert policy.decide(at(1599, lease=1800.0)) is None
     action = policy.decide(at(1600, lease=1800.0))
     assert action is not None
-    assert action.reason == "the paid lease of 30m ends in 3m 20s (margin 3m 20s)"
+    assert str(action.reason) == "the paid lease of 30m ends in 3m 20s (margin 3m 20s)"
     assert policy.decide(at(3400, lease=86_400.0)) is None
     assert policy.decide(at(86_300, lease=86_400.0)) is not None
 
@@ -152,7 +152,7 @@ def test_where_machines_are_paid_by_the_second_the_policy_says_how_often() -> No
     assert Hour(every=7200).wake(at(100, lease=60.0)) == LAUNCH + 7000
     action = Hour(every=7200).decide(at(7000, lease=60.0))
     assert action is not None
-    assert action.reason.startswith("its time of 2h ends")
+    assert str(action.reason).startswith("its time of 2h ends")
 
 
 def test_work_beside_a_save_counts_from_its_beginning() -> None:
@@ -285,7 +285,7 @@ def test_a_notice_is_answered_once_and_only_if_a_checkpoint_fits() -> None:
 def test_a_notice_that_is_heard_of_just_now_is_answered_with_the_time_that_is_left() -> None:
     action = OnNotice().decide(at(20, notices=(notice(20, 200),)))
     assert action is not None
-    assert action.reason == "interruption notice, 3m left"
+    assert str(action.reason) == "interruption notice, 3m left"
     assert OnNotice().decide(at(30, last=LAUNCH + 20, notices=(notice(20, None),))) is not None
     assert OnNotice().decide(at(30, last=LAUNCH + 21, notices=(notice(20, None),))) is None
 
@@ -301,7 +301,7 @@ def test_the_first_policy_that_acts_gives_the_reason() -> None:
     warned = at(5000, notices=(notice(4990, 5400),))
     action = policy.decide(warned)
     assert action is not None
-    assert "notice" in action.reason
+    assert "notice" in str(action.reason)
     assert policy.wake(at(0)) == Daly(mtti=3600).wake(at(0))
 
 

@@ -75,7 +75,7 @@ def drive(policy: AnyPolicy, how: Drive) -> Run:
         run.looks.append(situation)
         action = policy.decide(situation)
         if action is not None:
-            run.saves.append(Save(situation, action.reason))
+            run.saves.append(Save(situation, str(action.reason)))
             now = last = now + how.dump
     return run
 
@@ -183,7 +183,7 @@ def test_the_first_of_several_acts_when_any_does_and_for_its_reason(how: Drive) 
     run = drive(FIRST, how)
     saved = {s.situation.now: s.reason for s in run.saves}
     for look in run.looks:
-        said = [a.reason for p in FIRST.policies if (a := p.decide(look)) is not None]
+        said = [str(a.reason) for p in FIRST.policies if (a := p.decide(look)) is not None]
         assert saved.get(look.now) == (said[0] if said else None)
 
 

@@ -31,7 +31,7 @@ def test_three_looks_in_a_row_over_the_whole_time_are_needed() -> None:
     assert (first.ready, second.ready) == ((), ())
     (ended,) = look(1061.0, second.unneeded_since).ready
     assert ended.machine == "i-1"
-    assert ended.reason == "Slurm has its node powered down for 1m 1s"
+    assert str(ended.reason) == "Slurm has its node powered down for 1m 1s"
 
 
 def test_many_looks_in_a_short_time_are_not_enough() -> None:

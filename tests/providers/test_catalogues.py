@@ -218,7 +218,7 @@ def test_explain_tells_once_which_types_a_pool_is_bought_by(tmp_path: Path, bed:
         catalogues.tell_used(from_state(plain, time.time()), ledger.decisions, time.time())
     (decision,) = ledger.decisions.about("pool:pub")
     assert decision.kind == catalogues.KIND
-    assert "c5.xlarge (4 cpus, 8192 MiB, $0.17/h)" in decision.reason
+    assert "c5.xlarge (4 cpus, 8192 MiB, $0.17/h)" in str(decision.reason)
     ledger.close()
 
 

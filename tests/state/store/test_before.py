@@ -46,9 +46,9 @@ def test_a_ledger_with_machines_an_open_launch_and_operators_words_goes_on(path:
         (open_launch,) = ledger.launches.open()
         assert (open_launch.generation, open_launch.nodes) == ("g2", ("pub3",))
         (ended,) = (m for m in ledger.machines.live(ended_since=0.0) if m.has_ended)
-        assert (ended.instance.id, ended.cause_text) == ("i-0", "suspended by Slurm")
-        assert [d.reason for d in ledger.decisions.about("pub1")] == ["cheapest", "it is up"]
-        assert [d.reason for d in ledger.decisions.about("job:7")] == ["cheapest"]
+        assert (ended.instance.id, str(ended.cause_text)) == ("i-0", "suspended by Slurm")
+        assert [str(d.reason) for d in ledger.decisions.about("pub1")] == ["cheapest", "it is up"]
+        assert [str(d.reason) for d in ledger.decisions.about("job:7")] == ["cheapest"]
         (doubt,) = (e for e in ledger.exclusions.all() if e.kind == DOUBT)
         assert doubt.until == math.inf
         assert [d.number for d in ledger.directives.all()] == [1800000000]

@@ -493,7 +493,7 @@ def test_an_order_is_for_operators_and_the_kernel_says_who_it_is(host: Host) -> 
     (one,) = host.ledger.directives.all()
     assert one.who == "nobody"
     (decision,) = host.ledger.decisions.about("pool:rack", 1)
-    assert (decision.kind, decision.reason) == ("directed", lines[0])
+    assert (decision.kind, str(decision.reason)) == ("directed", lines[0])
     assert host.told({"ask": "end", "numbers": [one.number]}).error
     done = host.told({"ask": "end", "numbers": [one.number]}, groups=[group]).lines
     assert done == ("order ended: pool rack is paused by nobody: disk",)
