@@ -137,7 +137,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
         # Programs read these names since before there were states.
         row |= msgspec.to_builtins(columns_of(machine.life)._asdict())
         del row["life"]
-        row["end_reason"] = None if machine.cause_text is None else str(machine.why)
+        row["end_reason"] = None if machine.cause_text is None else str(machine.cause_text)
     return fields
 
 

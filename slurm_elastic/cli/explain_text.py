@@ -193,7 +193,7 @@ def _machine(machine: Machine) -> Text:
     i = machine.instance
     text = Text(f"{i.node}: {i.id}, {i.instance_type} in {i.zone}, {i.market}, {money(i.price)}/h")
     text.append(f", since {_clock(i.launched, day=True)}")
-    why = "" if machine.why is None else f": {machine.why}"
+    why = "" if machine.cause_text is None else f": {machine.cause_text}"
     if machine.ended_at is not None:
         text.append(f", ended after {brief(machine.ended_at - i.launched)}{why}")
     elif machine.retired_at is not None:

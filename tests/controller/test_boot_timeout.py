@@ -127,7 +127,10 @@ def test_a_machine_that_would_register_late_is_ended_once_and_keeps_its_owner(wo
     world.advance(60, step=1)
     assert world.alive() == []
     (machine,) = world.ledger.machines.live(ended_since=0.0)
-    assert (machine.instance.node, str(machine.cause_text)) == ("op1", "it did not register in time")
+    assert (machine.instance.node, str(machine.cause_text)) == (
+        "op1",
+        "it did not register in time",
+    )
     assert phase(world.slurm.node("op1")) is Phase.POWERED_DOWN
 
 
@@ -140,7 +143,9 @@ def test_a_cloud_that_does_not_end_it_at_once_is_asked_again(world: World) -> No
     for _ in range(10):
         world.advance(1, step=1)
         seen += [m for m in world.ledger.machines.live() if not m.is_wanted]
-    assert {str(m.why) for m in seen} == {"it did not register in time"}, "its end is decided"
+    assert {str(m.cause_text) for m in seen} == {"it did not register in time"}, (
+        "its end is decided"
+    )
     world.advance(120, step=1)
     assert world.alive("onp") == []
     assert "RUNNING" in world.slurm.queue()[1].states

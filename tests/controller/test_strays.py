@@ -243,7 +243,7 @@ def test_a_machine_that_ended_by_misses_and_comes_back_stopped_is_ended(world: W
     assert machine.id not in {i.id for i in world.alive()}
     found = row(world, machine)
     assert found.ended_at is not None
-    assert str(found.why) != missing
+    assert str(found.cause_text) != missing
 
 
 # a machine whose node is told later

@@ -127,7 +127,7 @@ def run_elsewhere(site: Sandbox, config: Config) -> None:
     assert site.job(once)["Requeue"] == "0", "its own setting is kept"
     assert given_up_by_slurm(site) == before
     back_to_zero(site)
-    assert {str(m.why) for m in bought()} == {"it did not register in time"}
+    assert {str(m.cause_text) for m in bought()} == {"it did not register in time"}
     assert "boot-failed" in told(site, config, "pub")
 
 

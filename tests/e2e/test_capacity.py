@@ -143,7 +143,7 @@ def test_a_two_node_job_moves_as_a_whole(site: Sandbox) -> None:
     try:
         (job,) = submit_many(site, 1, "sleep 3", FULL, "-N2", "--partition=aws,backup")
         assert site.wait_job(job)["Partition"] == "backup"
-        left_over = [str(m.why) for m in machines(site, ended=True) if m.jobs == (job,)]
+        left_over = [str(m.cause_text) for m in machines(site, ended=True) if m.jobs == (job,)]
         assert "its job could not get all its nodes" in left_over, (
             "in the round that refused the job"
         )

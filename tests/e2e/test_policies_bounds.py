@@ -220,7 +220,7 @@ def test_slurms_suspend_time_ends_what_a_policy_keeps_up_also_while_the_daemon_i
     site.wait_for(lambda: not live_ec2(site), 120, "it serves what Slurm has asked for meanwhile")
     site.wait_for(lambda: len(held(site)) == 6, 60, "and keeps all of them from Slurm again")
     assert [d for d in decisions(site, since) if d.detail and d.detail["plan"]["leaves"]] == []
-    assert [str(m.why) for m in _since(site, since)] == ["suspended by Slurm"] * 2
+    assert [str(m.cause_text) for m in _since(site, since)] == ["suspended by Slurm"] * 2
 
 
 def _is_off(site: Sandbox, node: str) -> bool:

@@ -144,7 +144,11 @@ class Outlook:
         node.
         """
         if machine.retired_at is not None:
-            return f"terminating: {machine.cause_text}" if machine.cause_text is not None else "terminating"
+            return (
+                f"terminating: {machine.cause_text}"
+                if machine.cause_text is not None
+                else "terminating"
+            )
         if machine.missed_listings > 0:
             return _unlisted(machine.missed_listings, node)
         if node is None:

@@ -44,7 +44,7 @@ def test_machines_go_on_and_logic_reads_why_the_others_ended(path: Path) -> None
         "i-3": SuspendedBySlurm(),
         "i-4": OutOfService(node_reason="Prolog error"),
     }
-    assert str(machines["i-3"].why) == "suspended by Slurm"
+    assert str(machines["i-3"].cause_text) == "suspended by Slurm"
 
 
 def test_breakers_and_holds_work_on_by_their_cause(path: Path) -> None:
