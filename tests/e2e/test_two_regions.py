@@ -66,6 +66,8 @@ def site(request: pytest.FixtureRequest, sandbox: Callable[..., Sandbox]) -> San
         elastic={
             "clouds": [cloud(region) for region in regions],
             "pools": [pool(region) for region in regions],
+            # Longer than two looks, so that each test sees a cool-down.
+            "timings": {"capacity_cooldown": 180},
         },
     )
 
