@@ -44,7 +44,7 @@ clouds:
     endpoint: {url}
     zones: [us-east-1a, us-east-1b]
     node_address: provider
-    timeout: 300s
+    api_timeout: 300s
     types: {{c5.large: {{cpus: 2, memory: 4G, price: 0.085}}}}
 pools:
   - name: pub

@@ -34,7 +34,7 @@ class Looks(Service):
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, Path]]:
     monkeypatch.setattr(services, "HEARTBEAT_EVERY_S", 0.05)
-    world = CkptWorld(period=3600.0)
+    world = CkptWorld(poll_interval=3600.0)
     site = world.ckpt
     object.__setattr__(site, "monotonic", time.monotonic)
     service = Looks(site, KeyedExecutor(0))

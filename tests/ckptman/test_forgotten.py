@@ -16,7 +16,7 @@ from tests.ckptman.world import CkptWorld
 
 @pytest.fixture
 def world() -> Iterator[CkptWorld]:
-    made = CkptWorld(policy="daly", probe=10.0)
+    made = CkptWorld(policy="daly", probe_after=10.0)
     yield made
     made.close()
 

@@ -24,7 +24,7 @@ DUMP, SLACK = 10.0, 5.0
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[CkptWorld]:
-    made = CkptWorld(at_limit="on_request(times=2)")
+    made = CkptWorld(at_time_limit="on_request(times=2)")
     made.patch(monkeypatch)
     yield made
     made.close()
@@ -116,7 +116,7 @@ def test_a_save_that_fails_leaves_the_job_to_its_end(world: CkptWorld) -> None:
 
 def test_a_save_that_comes_after_its_time_serves_before_the_limit_ends_the_run() -> None:
     """The launcher has made an image, though nobody waited for its answer any more."""
-    world = CkptWorld(at_limit="on_request(times=2)", slack=20.0)
+    world = CkptWorld(at_time_limit="on_request(times=2)", deadline_margin=20.0)
     try:
         begins(world, 7, limit=180, comment="ckpt=fake,limit")
         until = world.job(7).start + 180

@@ -24,7 +24,7 @@ BUSY = CheckpointError("job 7: no answer to checkpoint in time: its launcher is 
 
 
 def made(**settings: object) -> CkptWorld:
-    return CkptWorld(probe=60.0, **settings)
+    return CkptWorld(probe_after=60.0, **settings)
 
 
 @pytest.fixture

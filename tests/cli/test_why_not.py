@@ -82,12 +82,12 @@ def test_a_job_that_slurm_has_not_asked_for_is_told_slurms_reason(site: Config) 
 def test_the_allow_list_of_the_configuration_is_asked(site: Config) -> None:
     found = told(site, partitions=("static",), account="arts")
     assert found.startswith("account: account arts may not use it; only physics may")
-    grouped = replace(site, who=Who(groups=("no-such-group",)))
+    grouped = replace(site, allow=Who(groups=("no-such-group",)))
     assert told(grouped, partitions=("static",), user="root").startswith("group: root is in none")
 
 
 def test_time_and_size_are_those_of_the_configuration(site: Config) -> None:
-    timed = replace(site, who=Who(accounts=("physics",), max_time=3600.0))
+    timed = replace(site, allow=Who(accounts=("physics",), max_time=3600.0))
     assert told(timed, limit=7200).startswith("time: the job's time limit is 2h")
     assert told(site, node_count=9).startswith("size: the job asks for 9 nodes, and 8 such")
     capped = replace(site, limits=Limits(nodes=3, dollars_per_hour=5.0))

@@ -58,7 +58,7 @@ def make() -> Iterator[Callable[..., World]]:
         )  # fmt: skip
         site.setdefault("poll_interval", 5.0)
         one = World(
-            who=who or Who(accounts=("physics",)),
+            allow=who or Who(accounts=("physics",)),
             clouds=(pub,),
             pools=(burst,),
             limits=Limits(),

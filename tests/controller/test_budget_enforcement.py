@@ -43,7 +43,7 @@ def make() -> Iterator[Callable[..., World]]:
         site.setdefault("poll_interval", 5.0)
         site.setdefault("account_budgets", {"physics": SMALL})
         one = World(
-            who=Who(accounts=("physics", "chemistry")),
+            allow=Who(accounts=("physics", "chemistry")),
             clouds=(pub,),
             pools=(replace(plain.pools[1], markets=(Market.ON_DEMAND,), max_booting=booting),),
             limits=Limits(),

@@ -153,7 +153,7 @@ def test_only_a_job_that_never_started_is_requeued_against_its_will(
 
 def test_a_blocked_clouds_nodes_are_only_held_where_a_job_walks_into_them(tmp_path: Path) -> None:
     """Its partition is INACTIVE in the fragment; an older fragment may still let jobs in."""
-    world = World(tmp_path, who=Who())
+    world = World(tmp_path, allow=Who())
     world.advance(60)
     assert world.ledger.exclusions.holds() == ()
     world.slurm.submit(1, PUB)

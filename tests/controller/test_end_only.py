@@ -124,7 +124,7 @@ def test_with_a_full_disk_no_machine_is_stopped_to_be_started_again(
 ) -> None:
     """Whoever reads the ledger next would not know of it."""
     world = EnduringWorld(tmp_path)
-    burst = replace(world.config.pools[1], stopped=1, markets=(Market.ON_DEMAND,))
+    burst = replace(world.config.pools[1], max_stopped=1, markets=(Market.ON_DEMAND,))
     world.config = replace(world.config, pools=(world.config.pools[0], burst))
     world.restart()
     run_one(world, 1, "pub1")

@@ -104,7 +104,7 @@ def test_another_service_of_the_site_joins_anew(world: World) -> None:
 def test_owners_are_asked_for_once_a_request_whatever_pools_it_has(tmp_path: Path) -> None:
     rack, burst = make_config(Path("/x")).pools
     pools = (rack, replace(burst, nodes="pub[1-2]"), replace(burst, name="more", nodes="pub3"))
-    world = World(tmp_path, pools=pools, books=BooksSettings(tags=("user",)), limits=Limits())
+    world = World(tmp_path, pools=pools, accounting=BooksSettings(tags=("user",)), limits=Limits())
     world.slurm.submit(1, ("pub1", "pub3"), count=2)
     world.advance(30)
     assert {m.instance.node for m in world.ledger.machines.live()} == {"pub1", "pub3"}

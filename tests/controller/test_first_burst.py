@@ -125,7 +125,7 @@ def opennebula(tmp_path: Path) -> Iterator[tuple[Any, Mapping[str, str]]]:
         yield (
             bed,
             {
-                "http://front-end:2633/RPC2": f"{control.endpoint}\n    auth: {bed.auth}",
+                "http://front-end:2633/RPC2": f"{control.endpoint}\n    auth_file: {bed.auth}",
                 "template: 12": "template: 0",
             },
         )

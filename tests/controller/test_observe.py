@@ -40,7 +40,7 @@ def make(tmp_path: Any) -> Iterator[Make]:
         policies = SitePolicies(**({"growth": "on_demand"} | site))
         one = World(
             clouds=(plain.clouds[1],), pools=(burst,), limits=Limits(), policies=policies,
-            who=who or Who(accounts=("physics",)),
+            allow=who or Who(accounts=("physics",)),
         )  # fmt: skip
         made.append(one)
         return one
@@ -333,7 +333,7 @@ def test_a_job_that_one_pool_serves_takes_no_machine_of_the_next(tmp_path: Any) 
     pools = [replace(plain.pools[1], name=f"p{n}", nodes=f"pub{n}") for n in (1, 2)]
     world = World(
         clouds=(plain.clouds[1],), pools=tuple(pools), limits=Limits(),
-        policies=SitePolicies(growth="on_demand"), who=Who(accounts=("physics",)),
+        policies=SitePolicies(growth="on_demand"), allow=Who(accounts=("physics",)),
     )  # fmt: skip
     nodes, machines = idle(2, 600.0)
     seen = view(*nodes, machines=machines, jobs=(job(1, submit=NOW - 5.0),))

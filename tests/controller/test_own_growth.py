@@ -94,7 +94,7 @@ def make() -> Iterator[Callable[[], World]]:
 
     def world() -> World:
         one = World(
-            who=Who(accounts=("physics",)), clouds=(pub,), pools=(burst,), limits=Limits(),
+            allow=Who(accounts=("physics",)), clouds=(pub,), pools=(burst,), limits=Limits(),
             policies=SitePolicies(poll_interval=5.0),
         )  # fmt: skip
         made.append(one)

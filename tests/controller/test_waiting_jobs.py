@@ -41,7 +41,7 @@ def make(tmp_path: Any) -> Iterator[Make]:
         one = World(
             clouds=(plain.clouds[1],), pools=pools, limits=Limits(),
             policies=SitePolicies(**({"growth": "on_demand"} | site)),
-            who=Who(accounts=("physics",), max_time=HOUR),
+            allow=Who(accounts=("physics",), max_time=HOUR),
         )  # fmt: skip
         made.append(one)
         return one
@@ -297,6 +297,6 @@ def _one_world(factory: Any) -> World:
         policies, who = SitePolicies(growth="on_demand"), Who(accounts=("physics",))
         cloud = plain.clouds[1]
         _WORLDS.append(
-            World(clouds=(cloud,), pools=pools, limits=Limits(), policies=policies, who=who)
+            World(clouds=(cloud,), pools=pools, limits=Limits(), policies=policies, allow=who)
         )
     return _WORLDS[0]

@@ -143,7 +143,7 @@ def config(tmp_path: Path) -> Path:
             {"name": "lab", "provider": "libvirt", "location": "on-premises", "image": "n.qcow2",
              "hosts": {"kvm1": {}}, "types": {"small": host}},
             {"name": "desks", "provider": "redfish", "location": "on-premises",
-             "hosts": {"d1": "https://bmc.invalid/redfish/v1/Systems/1"}, "credentials": "/etc/bmc", "types": {"desk": host | {"price": 0}}},
+             "hosts": {"d1": "https://bmc.invalid/redfish/v1/Systems/1"}, "credentials_file": "/etc/bmc", "types": {"desk": host | {"price": 0}}},
         ],
         "pools": [
             {"name": name, "cloud": "lab", "nodes": f"{name}[1-2]", "cpus": 1, "memory": 512,

@@ -323,7 +323,7 @@ def test_no_byte_of_the_callers_credentials_is_sent(home: Path) -> None:
                 "region": "us-east-1",
                 "image": "ami-1",
                 "endpoint": f"http://127.0.0.1:{server.getsockname()[1]}",
-                "timeout": 3,
+                "api_timeout": 3,
                 "types": {"t": {"cpus": 1, "memory": 1, "price": 1.0}},
             }
         )

@@ -112,7 +112,7 @@ def test_windows_go_by_the_clock_wherever_the_history_begins() -> None:
 def test_flagged_release_with_warm_machines_is_refused() -> None:
     pool = replace(POOL, min_idle=1, release=Flagged())
     (why,) = Scenario(pools=(pool,), growth=SteadyStream()).problems()
-    assert "flagged release lets go of machines that min_idle would start again" in why
+    assert "flagged release lets go of machines that min_idle_machines would start again" in why
 
 
 def _seen(engine: Engine, least: int) -> list[tuple[int, int, int]]:

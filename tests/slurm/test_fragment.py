@@ -326,7 +326,7 @@ def test_partitions_have_billing_weights_in_money_where_the_site_wants_them(
     config: Config, tmp_path: Path
 ) -> None:
     assert "TRESBillingWeights" not in rendered(config, site_of(tmp_path, ""))
-    config = replace(config, books=BooksSettings(billing_unit=0.001))
+    config = replace(config, accounting=BooksSettings(billing_unit=0.001))
     text = rendered(config, site_of(tmp_path, ""))
     for cloud in config.clouds:
         mine = [p for p in config.pools if p.cloud == cloud.name]

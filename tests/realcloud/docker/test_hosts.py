@@ -53,7 +53,7 @@ class TwoHosts:
             NEAR: DockerHost(url=self.near.url, cpus=1000, memory=10**6),
         }
         values: dict[str, Any] = {
-            "hosts": hosts, "image": self.image, "network": self.id, "timeout": 60.0,
+            "hosts": hosts, "image": self.image, "network": self.id, "api_timeout": 60.0,
             "types": {"small": DockerType(cpus=1, memory=64)}, "command": ("sleep", "infinity"),
         }  # fmt: skip
         cloud = DockerCloud(name=NAME, location=Location.ON_PREMISES, **(values | more))

@@ -64,7 +64,7 @@ class Far:
             "network": self.network,
             "types": {"small": DockerType(cpus=1, memory=64)},
             "command": ("sleep", "infinity"),
-            "timeout": 60.0,
+            "api_timeout": 60.0,
         }
         cloud = DockerCloud(name="far", location=Location.ON_PREMISES, **(values | more))
         # A cluster of its own: other tests use the same engine.
