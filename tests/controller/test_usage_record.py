@@ -390,7 +390,7 @@ def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: Wo
 
 @pytest.fixture
 def noting(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, books=BooksSettings(admin_comment=True))
+    made = World(tmp_path, accounting=BooksSettings(admin_comment=True))
     yield made
     made.close()
 
