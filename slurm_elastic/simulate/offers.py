@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import money
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.pool_rules import cheapest, types_of
 from slurm_elastic.model.cluster import Market, Pool
@@ -32,9 +33,12 @@ them when it needed the capacity.
 
 
 class SpotFacts(Struct, frozen=True, kw_only=True):
-    """Facts about spot machines outside the configuration (see ``SpotMarket``)."""
+    """Facts about spot machines (see ``SpotMarket``). ``bid``: the site's, for all types (None: the
+    on-demand price of each type, in prices from before BIDS_UNTIL).
+    """
 
     span: HistorySpan
+    bid: float | None = None
     prices: PriceTrace | None = None
     availability: tuple[Supply, ...] = ()
     notice: int = 120
@@ -73,7 +77,8 @@ def assumptions(pool: str, sold: Sequence[Sold], facts: SpotFacts) -> Iterator[s
     if any(
         spot_offer.market is not None and spot_offer.market.bid is not None for spot_offer in spot
     ):
-        yield f"pool {pool}: spot machines are lost when the price exceeds the on-demand price"
+        bid = "the on-demand price" if facts.bid is None else f"the bid of {money(facts.bid)}"
+        yield f"pool {pool}: spot machines are lost when the price exceeds {bid}"
     zones = dict.fromkeys(spot_offer.offer.zone for spot_offer in spot)
     supplies = {s.name: s for zone in zones for s in supplies_of(pool, zone, facts.availability)}
     if supplies:
@@ -116,9 +121,10 @@ def _spot_offers(
         return
     kind = _types(cloud, pool)[name]
     supplies = supplies_of(pool.name, zone, facts.availability)
+    assumed_bid = kind.price if series.times[-1] < BIDS_UNTIL else None
     market = SpotMarket(
         _repeat(series, facts.span),
-        bid=kind.price if series.times[-1] < BIDS_UNTIL else None,
+        bid=assumed_bid if facts.bid is None else facts.bid,
         available=available(supplies, facts.span),
         notice=facts.notice,
         rebalance=facts.rebalance,

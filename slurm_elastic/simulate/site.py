@@ -43,6 +43,8 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
     """Return the site's pools in the order of use, and notes about omissions and assumptions."""
     notes: list[str] = []
     models = []
+    # ckptman takes a price above this bid for a threat, so the simulator must lose machines there.
+    world = replace(world, bid=config.checkpoint.prices.bid)
     if world.static is not None:
         nodes, procs = world.static
         models.append(

@@ -162,6 +162,27 @@ def test_two_files_of_the_same_offer_are_one_series(
         assert rows_[0]["figures"]["interruptions"] > 0
 
 
+def test_the_sites_bid_takes_machines_as_it_threatens_them_for_ckptman(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without one, no price of 2021 takes a machine."""
+    site, prices = tmp_path / "site.yaml", tmp_path / "p.csv"
+    rows = [
+        f"{1614643200 + 3600 * n},c6i.xlarge,us-east-1a,{0.09 if n % 2 else 0.01}"
+        for n in range(24 * 30)
+    ]
+    prices.write_text("\n".join(["timestamp,instance_type,az,price", *rows]))
+    asked = ["simulate", "--workload", str(WORKLOAD), "--prices", str(prices)]
+    lost = []
+    for bid in ("", "\ncheckpoint:\n  prices: {bid: 0.05}\n"):
+        site.write_text(EXAMPLE.read_text() + bid)
+        out = tmp_path / "out.json"
+        assert main(["--config", str(site), *asked, "--json", str(out)]) == 0
+        lost.append(json.loads(out.read_text())["rows"][0]["figures"]["interruptions"])
+    assert lost[0] == 0 < lost[1]
+    assert "lost when the price exceeds the bid of $0.05" in capsys.readouterr().err
+
+
 @pytest.mark.release
 def test_each_availability_counts_or_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
