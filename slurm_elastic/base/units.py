@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 
 DURATION_FORMS = "a duration such as 90s, 15m, 2h, 7d, HH:MM:SS or D-HH:MM:SS"
 SIZE_FORMS = "a size such as 512M, 4G or plain MiB"
+MOMENT_FORMS = "a date such as 2026-11-01 or 2026-11-01T11:30Z (UTC if it names no zone)"
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MEBIBYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
@@ -46,6 +48,20 @@ def format_duration(seconds: float) -> str | float:
         return seconds
     unit = next(u for u in ("d", "h", "m", "s") if seconds % _SECONDS[u] == 0)
     return f"{int(seconds) // _SECONDS[unit]}{unit}"
+
+
+def parse_moment(text: str) -> float:
+    """Unix time of a date in ISO 8601; without a zone it is UTC. Raises ValueError for another
+    text.
+    """
+    moment = datetime.fromisoformat(text.strip())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def format_moment(time: float) -> str:
+    """The date in a form that ``parse_moment`` reads."""
+    moment = datetime.fromtimestamp(time, UTC)
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 def brief(seconds: float) -> str:

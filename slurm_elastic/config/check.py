@@ -23,6 +23,7 @@ from slurm_elastic.config.validate_join import check_images, check_join
 from slurm_elastic.config.validate_network import check_network
 from slurm_elastic.config.validate_policies import POLICIES_FIT
 from slurm_elastic.config.validate_prices import LIMIT_FITS
+from slurm_elastic.config.validate_reservations import check_reservations
 from slurm_elastic.config.validate_stopped import check_stopped
 from slurm_elastic.policies.launch.ranking import KEYS
 
@@ -52,6 +53,7 @@ def check(draft: Draft) -> None:
         check_join,
         check_network,
         check_stopped,
+        check_reservations,
         check_images,
         *CHECKPOINT_FITS,
     ):

@@ -21,7 +21,9 @@ from slurm_elastic.config.numbers import (
 )
 from slurm_elastic.config.policies import CloudPolicies
 from slurm_elastic.config.requirements import KnownType
+from slurm_elastic.config.reservations import Reservation
 from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.launch.boots import given_up_after
 
 ONE_ZONE = "default"  # the one zone of a cloud whose scheduler chooses by itself
@@ -53,6 +55,8 @@ class CloudSettings(
     """Change it when machines that boot at once overload the cloud, an image store or the head."""
     allow: Who | None = None
     policies: CloudPolicies = field(default_factory=CloudPolicies)
+    reservations: tuple[Reservation, ...] = ()
+    """Change it when the site buys or ends reserved capacity in this cloud."""
     suspend_time: SuspendSeconds | None = None
     """Change it when an idle machine of this cloud costs more or less than one elsewhere."""
     resume_timeout: SlurmSeconds | None = None
@@ -74,6 +78,8 @@ class CloudSettings(
     """Whether its machines can be stopped and started again."""
     tells_launch: ClassVar[bool] = True
     """Whether user data may differ from launch to launch."""
+    targets_reservations: ClassVar[bool] = False
+    """Whether a launch can name a reservation by its id."""
     reach_advice: ClassVar[str] = "look at the endpoint, the network and the cloud's own state"
     """The advice of ``doctor`` if the cloud does not answer."""
 
@@ -113,7 +119,17 @@ class CloudSettings(
         """The markets on which it sells."""
         if self.location is Location.ON_PREMISES:
             return frozenset({Market.RESERVED, Market.ON_DEMAND})
-        return frozenset(Market)
+        return frozenset({Market.SPOT, Market.ON_DEMAND}) | self.reserved_market
+
+    @property
+    def reserved_market(self) -> frozenset[Market]:
+        """The market of its reservations. Empty without reservations."""
+        return frozenset({Market.RESERVED} if self.reservations else ())
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """Its reservations in the form of the domain model."""
+        return tuple(reservation.held(self.name) for reservation in self.reservations)
 
     @property
     def known_zones(self) -> tuple[str, ...]:

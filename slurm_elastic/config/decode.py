@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec.inspect as mi
 from msgspec import Struct
@@ -19,10 +19,13 @@ from msgspec import Struct
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import (
     DURATION_FORMS,
+    MOMENT_FORMS,
     SIZE_FORMS,
     format_duration,
+    format_moment,
     format_size,
     parse_duration,
+    parse_moment,
     parse_size,
 )
 from slurm_elastic.config.document import KeyPath, YamlDocument, shown
@@ -30,9 +33,10 @@ from slurm_elastic.config.gone import Gone, farewell
 
 MAX_NUMBER = 10**12  # a bound so that sums and the ledger's integers cannot overflow
 
-_UNITS: Mapping[str, tuple[Callable[[str], float], str]] = {
-    "duration": (parse_duration, DURATION_FORMS),
-    "size": (parse_size, SIZE_FORMS),
+_UNITS: Mapping[str, tuple[Callable[[str], float], str, Callable[[Any], object]]] = {
+    "duration": (parse_duration, DURATION_FORMS, format_duration),
+    "size": (parse_size, SIZE_FORMS, format_size),
+    "moment": (parse_moment, MOMENT_FORMS, format_moment),
 }
 
 
@@ -170,13 +174,15 @@ class Conversion:
         whole, meant_keys = self._unknown_keys(kind, plain, path)
         values: dict[str, object] = {}
         for field in kind.fields:
-            if field.name in plain:
-                values[field.name] = self._value(field, plain[field.name], (*path, field.name))
+            # A key such as "from" cannot be a name in Python.
+            key = field.encode_name
+            if key in plain:
+                values[field.name] = self._value(field, plain[key], (*path, key))
                 whole = whole and values[field.name] is not BAD
             elif field.required:
                 whole = False
-                if field.name not in meant_keys:
-                    self._problems.add(path, f"no {field.name!r}", expectation(field.type))
+                if key not in meant_keys:
+                    self._problems.add(path, f"no {key!r}", expectation(field.type))
         return kind.cls(**values) if whole else BAD
 
     def _value(self, field: mi.Field, plain: object, path: KeyPath) -> object:
@@ -409,7 +415,7 @@ def _tags(kind: mi.UnionType) -> dict[str, mi.StructType]:
 
 def _keys(kind: mi.StructType) -> list[str]:
     tag = [kind.tag_field] if kind.tag_field else []
-    return [*tag, *(field.name for field in kind.fields)]
+    return [*tag, *(field.encode_name for field in kind.fields)]
 
 
 def _one_of(choices: Iterable[str]) -> str:
@@ -430,13 +436,13 @@ def render(kind: mi.Type, value: object) -> object:
             return render(mi.type_info(type(value)), value)  # one of a family
         case mi.StructType():
             tag = {kind.tag_field: kind.tag} if kind.tag_field else {}
-            return tag | {f.name: render(f.type, getattr(value, f.name)) for f in kind.fields}
+            return tag | {
+                f.encode_name: render(f.type, getattr(value, f.name)) for f in kind.fields
+            }
         case mi.VarTupleType() if isinstance(value, tuple):
             return [render(kind.item_type, item) for item in value]
         case mi.DictType() if isinstance(value, dict):
             return {key: render(kind.value_type, item) for key, item in value.items()}
-    if unit == "duration" and isinstance(value, float):
-        return format_duration(value)
-    if unit == "size" and isinstance(value, int):
-        return format_size(value)
+    if unit and isinstance(value, int | float):
+        return _UNITS[unit][2](value)
     return value.value if isinstance(value, Enum) else value

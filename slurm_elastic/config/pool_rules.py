@@ -19,6 +19,7 @@ from slurm_elastic.config.policies import (
     SitePolicies,
 )
 from slurm_elastic.model.cluster import Location, Pool
+from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.capacity import Slurm, SteadyStream
 from slurm_elastic.policies.growth.release import Delayed, Idle, IdleOrder, parse_release
 from slurm_elastic.policies.growth.scaling import PoolRules
@@ -90,6 +91,11 @@ def bounds_of(budget: Budget) -> Bounds:
 def lease_of(config: Config, cloud: CloudSettings) -> int:
     """The unit (s) in which the cloud bills."""
     return round(_first((cloud.policies.billing_increment, config.policies.billing_increment), 1))
+
+
+def paid_reservations(config: Config, now: float) -> tuple[Held, ...]:
+    """The reservations of all clouds whose price is due now."""
+    return tuple(held for cloud in config.clouds for held in cloud.held if held.is_paid(now))
 
 
 def fail_safe(config: Config, cloud: CloudSettings) -> float:

@@ -53,7 +53,7 @@ def _below(
         if (home, field.name) in listed_fields:
             continue
         listed_fields.add((home, field.name))
-        key_place = f"{place}.{field.name}" if place else field.name
+        key_place = f"{place}.{field.encode_name}" if place else field.encode_name
         inner = tuple(_structs(field.type))
         if not inner or _is_value(field.type):
             yield ReferenceKey(

@@ -29,7 +29,7 @@ class LibcloudCloud(
     @property
     def markets(self) -> frozenset[Market]:
         """No spot: libcloud does not know it."""
-        return without_spot(self.location)
+        return without_spot(self.location) | self.reserved_market
 
     def shares_place(self, other: CloudSettings) -> bool:
         """Credentials do not tell which account they lead to."""

@@ -79,12 +79,13 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     tells_launch: ClassVar[bool] = False
     by_user_data: ClassVar[bool] = True
     can_stop: ClassVar[bool] = True
+    targets_reservations: ClassVar[bool] = True
 
     @property
     def markets(self) -> frozenset[Market]:
         """Spot and on-demand. An endpoint on the premises sells the same as other clouds there."""
         if self.endpoint is None or self.location is Location.PUBLIC:
-            return frozenset({Market.SPOT, Market.ON_DEMAND})
+            return frozenset({Market.SPOT, Market.ON_DEMAND}) | self.reserved_market
         return super().markets
 
     @property

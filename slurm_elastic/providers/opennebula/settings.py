@@ -69,7 +69,7 @@ class OpenNebulaCloud(
     @property
     def markets(self) -> frozenset[Market]:
         """All markets of the location except spot."""
-        return without_spot(self.location)
+        return without_spot(self.location) | self.reserved_market
 
     @property
     def clock_url(self) -> str | None:

@@ -77,7 +77,7 @@ class OpenStackCloud(
     @property
     def markets(self) -> frozenset[Market]:
         """All markets of the location except spot."""
-        return without_spot(self.location)
+        return without_spot(self.location) | self.reserved_market
 
     @property
     def known_zones(self) -> tuple[str, ...]:
