@@ -23,7 +23,8 @@ from slurm_elastic.cli import cost
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
-from slurm_elastic.features.books import By, CostLine, CostRows, Costs, charges, read_books, report
+from slurm_elastic.features.books import CostLine, CostRows, Costs, charges, read_books, report
+from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import ChargedRun, part_id, whole_id

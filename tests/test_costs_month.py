@@ -19,7 +19,7 @@ from benchmarks.traces import history
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.cli import cost
 from slurm_elastic.cli.main import main
-from slurm_elastic.features.books import By
+from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.policies.growth.release import Idle

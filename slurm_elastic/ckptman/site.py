@@ -109,6 +109,12 @@ class CheckpointSite:
         return {node: pools[pool.name] for node, pool in self.pool_of.items()}
 
     @functools.cached_property
+    def reservation_ends(self) -> Mapping[tuple[str, str], float | None]:
+        """By cloud and reservation, when the cloud ends its machines; None: it does not."""
+        held = (h for cloud in self.config.clouds for h in cloud.held)
+        return {(h.cloud, h.name): h.machines_end_at for h in held}
+
+    @functools.cached_property
     def max_ages(self) -> Mapping[str, float | None]:
         """How long (s) a machine of each pool may live; None: no limit."""
         return {pool.name: max_age(self.config, pool) for pool in self.config.pools}

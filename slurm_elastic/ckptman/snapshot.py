@@ -30,6 +30,7 @@ from slurm_elastic.policies.checkpoint.threat import (
     by_subject,
     moving,
     of_age,
+    of_end,
     of_limit,
     of_node,
     of_notice,
@@ -245,6 +246,10 @@ class SnapshotReader:
                     # We use this head's clock, as slurm-elasticd does: another clock may differ by
                     # more.
                     threats.append(of_age(instance.node, born(machine), age, now))
+                if instance.reservation:
+                    key = (instance.cloud, instance.reservation)
+                    ends_at = self._site.reservation_ends.get(key)
+                    threats.append(of_end(instance.node, instance.reservation, ends_at, now))
                 if bid is not None:
                     price_steps = prices.get((instance.instance_type, instance.zone), ())
                     threats.append(of_price(instance.node, price_steps, bid))

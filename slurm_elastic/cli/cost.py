@@ -20,7 +20,8 @@ from slurm_elastic.cli.machine_readable import write_csv, write_json
 from slurm_elastic.cli.streams import in_a_line
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.features.books import By, CostLine, Costs, charges, read_books
+from slurm_elastic.features.books import CostLine, Costs, charges, idle_reservations, read_books
+from slurm_elastic.features.cost_keys import By
 from slurm_elastic.watch.door.client import costs_of
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.door.records import may_read, opened
@@ -201,7 +202,8 @@ def _print_focus(config: Config, since: float, until: float | None, now: float) 
         raise SlurmElasticError("--format focus shows all jobs: it is for root and SlurmUser")
     with opened(config) as ledger:
         books = read_books(config, ledger, since, until, now)
-    rows = focus.rows(charges(books), books.runs, config.cluster.name)
+    idle = idle_reservations(books)
+    rows = focus.rows(charges(books), books.runs, config.cluster.name, idle)
     write_csv(chain([focus.COLUMNS], ([row[name] for name in focus.COLUMNS] for row in rows)))
     return 0
 

@@ -19,6 +19,7 @@ from slurm_elastic.cli.giving_orders import direct, duration, opened
 from slurm_elastic.cli.status import gather
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.limit_changes import places, pools_in, scope_named, with_limits
+from slurm_elastic.config.pool_rules import paid_reservations
 from slurm_elastic.model.directive import (
     Departure,
     Directive,
@@ -287,7 +288,9 @@ def _there(
     )
     cap = with_limits(config, limit_changes(facts.directives, facts.now)).cloud(word.to).limits
     live = [m for m in facts.machines if not m.has_ended]
-    paid = usage(live, facts.open_launches).dollars_per_hour.get(f"cloud:{word.to}", 0.0)
+    held = paid_reservations(config, facts.now)
+    in_use = usage(live, facts.open_launches, paid=held)
+    paid = in_use.dollars_per_hour.get(f"cloud:{word.to}", 0.0)
     dollars = cap.dollars_per_hour
     if dollars is not None and paid + price * len(machines) > dollars:
         yield (

@@ -15,7 +15,9 @@ from slurm_elastic.cli.giving_orders import (
     give,
     opened,
 )
+from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import DOLLARS, KEYS, checked, configured, scope_named
+from slurm_elastic.config.pool_rules import paid_reservations
 from slurm_elastic.model.directive import LimitChange, bound, limit_changes, scope_in_words
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.watch.door.questions import EndAsk
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     configured_value = configured(config, scope, key)
     if args.value != RESET:
         word = checked(scope, key, _number(args.value))
-        return direct(args, config, facts, word, _preview(facts, word, configured_value))
+        return direct(args, config, facts, word, _preview(config, facts, word, configured_value))
     changes = [
         d for d in facts.directives if d.word.is_limit and d.word.replaced_key == (scope, key)
     ]
@@ -71,13 +73,16 @@ def _number(text: str) -> float:
         raise ConfigError(f"VALUE: {text[:24]!r} is neither a number nor {RESET!r}") from None
 
 
-def _preview(facts: Facts, word: LimitChange, configured_value: float | None) -> Iterator[str]:
+def _preview(
+    config: Config, facts: Facts, word: LimitChange, configured_value: float | None
+) -> Iterator[str]:
     now = {(c.scope, c.key): c.value for c in limit_changes(facts.directives, facts.now)}
     before = now.get((word.scope, word.key), configured_value)
     yield f"{word.subject}: {word.key} {bound(word.key, before)} -> {bound(word.key, word.value)}"
     # Stopped machines and launches without an answer count, too.
     live = [m for m in facts.machines if not m.has_ended]
-    paid = usage((*live, *facts.stopped), facts.open_launches)
+    held = paid_reservations(config, facts.now)
+    paid = usage((*live, *facts.stopped), facts.open_launches, paid=held)
     if word.key == DOLLARS:
         used = paid.dollars_per_hour.get(word.scope, 0.0)
         yield f"now {money(used)}/h at the worst prices{_over(used, word)}"

@@ -26,7 +26,7 @@ from slurm_elastic.cli.machine_readable import as_json
 from slurm_elastic.cli.status import PERIOD_S, gather, gather_day
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.features.books import By
+from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import costs_of

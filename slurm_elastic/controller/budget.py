@@ -15,7 +15,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.policies import Budget
-from slurm_elastic.config.pool_rules import bounds_of, lease_of
+from slurm_elastic.config.pool_rules import bounds_of, lease_of, paid_reservations
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.stops import (
     BudgetSpent,
@@ -25,12 +25,14 @@ from slurm_elastic.model.causes.stops import (
 )
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.directive import Directive, limit_changes, stopped_pools
+from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.scaling import PoolRules, stops
 from slurm_elastic.policies.launch.exclusions import RANKED
 from slurm_elastic.policies.launch.ranking import Scope
-from slurm_elastic.policies.money.account_budgets import Overdrawn, charged, overdrawn
+from slurm_elastic.policies.money.account_budgets import Overdrawn, Shares, charged, overdrawn
 from slurm_elastic.policies.money.accounting import booting, usage
 from slurm_elastic.policies.money.bounds import Bounds, Spent
+from slurm_elastic.policies.money.reservations import spent_on
 from slurm_elastic.state.ledger import Ledger, LedgerState
 
 NO_BUDGET = Budget()
@@ -106,16 +108,19 @@ def build_scope(
     state: LedgerState,
     blocked: Mapping[str, AnyCause],
     worst_prices: Mapping[str, float] | None = None,
+    *,
+    now: float,
 ) -> Scope:
     """Return all bounds of launches except the budgets and windows of a single pool.
 
     ``config``: with the limits that operators have changed (``apply_directives``).
     """
+    paid = paid_reservations(config, now)
     return Scope(
         limits=config.limits,
         cloud_limits={cloud.name: cloud.limits for cloud in config.clouds},
         pool_nodes={pool.name: pool.max_nodes for pool in config.pools},
-        usage=usage((*state.machines, *state.stopped), state.launches, worst_prices or {}),
+        usage=usage((*state.machines, *state.stopped), state.launches, worst_prices, paid),
         # The ranking needs no held nodes, and a large site has thousands of them.
         exclusions=tuple(x for x in state.exclusions if x.kind in RANKED),
         blocked=blocked,
@@ -144,7 +149,8 @@ def build_launch_scope(
         order = stopped_pools(orders, {pool.name: pool.cloud}, now).get(pool.name)
         if stop is None and order is not None:
             stop = StoppedByOrder.of(order)
-    scope = build_scope(config, state, blocked, worst_prices)
+    scope = build_scope(config, state, blocked, worst_prices, now=now)
+    scope = replace(scope, boot_s=config.resume_timeout(config.cloud(pool.cloud)))
     pool_rules, spent = rules[pool.name], {} if stop else read_spending(config, ledger, now)
     if spent or pool_rules.windows:
         stop = stop or _find_budget_or_window_stop(
@@ -173,19 +179,34 @@ def read_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent
     for cloud in clouds:
         lease = lease_of(config, cloud)
         by_cloud[cloud.name] = Spent(
-            day=ledger.books.dollars(cloud.name, day, now, lease),
-            month=ledger.books.dollars(cloud.name, month, now, lease),
+            day=_read_dollars(ledger, cloud.name, cloud.held, day, now, lease),
+            month=_read_dollars(ledger, cloud.name, cloud.held, month, now, lease),
         )
     spent_by_scope = {c.name: by_cloud[c.name] for c in clouds if c.policies.budget != NO_BUDGET}
     if of_all:
         former = _list_former_clouds(config, ledger, month)
         spent_by_scope[""] = Spent(
             day=sum(spent.day for spent in by_cloud.values())
-            + sum(ledger.books.dollars(name, day, now, UNKNOWN_LEASE_S) for name in former),
+            + sum(_read_dollars(ledger, name, (), day, now, UNKNOWN_LEASE_S) for name in former),
             month=sum(spent.month for spent in by_cloud.values())
-            + sum(ledger.books.dollars(name, month, now, UNKNOWN_LEASE_S) for name in former),
+            + sum(_read_dollars(ledger, name, (), month, now, UNKNOWN_LEASE_S) for name in former),
         )
     return spent_by_scope
+
+
+def _read_dollars(
+    ledger: Ledger, cloud: str, held: Sequence[Held], since: float, now: float, lease: int
+) -> float:
+    """Return the dollars of a cloud's machines and reservations from ``since`` until ``now``."""
+    return sum(dollars for _, dollars in _read_paid(ledger, cloud, held, since, now, lease))
+
+
+def _read_paid(
+    ledger: Ledger, cloud: str, held: Sequence[Held], since: float, now: float, lease: int
+) -> list[tuple[Shares, float]]:
+    """Return the same dollars by payers."""
+    reserved = ledger.books.reserved(cloud, since, now)
+    return [*ledger.books.paid(cloud, since, now, lease), *spent_on(reserved, held, since, now)]
 
 
 def read_payer_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
@@ -196,6 +217,7 @@ def read_payer_spending(config: Config, ledger: Ledger, now: float) -> dict[str,
     if not payers:
         return {}
     leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
+    held = {cloud.name: cloud.held for cloud in config.clouds}
     leases |= dict.fromkeys(
         _list_former_clouds(config, ledger, begin_of_day_and_month(now)[1]), UNKNOWN_LEASE_S
     )
@@ -203,7 +225,7 @@ def read_payer_spending(config: Config, ledger: Ledger, now: float) -> dict[str,
         charged(
             paid
             for name, lease in leases.items()
-            for paid in ledger.books.cost_by_payers(name, since, now, lease)
+            for paid in _read_paid(ledger, name, held.get(name, ()), since, now, lease)
         )
         for since in begin_of_day_and_month(now)
     )

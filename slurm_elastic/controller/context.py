@@ -19,7 +19,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.pool_rules import rules_of
+from slurm_elastic.config.pool_rules import paid_reservations, rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import build_launch_scope
 from slurm_elastic.controller.decision_recorder import DecisionRecorder
@@ -174,7 +174,8 @@ class Site:
         state = self.ledger.state()
         # Stopped machines count, too: their cloud still charges for the disks.
         machines = (*state.machines, *state.stopped)
-        return usage(machines, state.launches, self.worst_prices.snapshot())
+        paid = paid_reservations(self.config, self.now())
+        return usage(machines, state.launches, self.worst_prices.snapshot(), paid)
 
     def first_unread_cloud(self, cloud: str, read: Collection[str]) -> str:
         """Return a cloud whose machines must be listed before we may buy from ``cloud``, or "".

@@ -68,6 +68,10 @@ class Extensions(Struct, kw_only=True):
     """
     find_owners: list[Callable[[Sequence[str], Jobs], Owners]] = field(default_factory=list)
     """Requested nodes and their jobs -> the jobs' owners. Called once for each request."""
+    split_requests: list[Callable[[NodeRequest], Sequence[NodeRequest]]] = field(
+        default_factory=list
+    )
+    """The request for a pool -> requests for all its nodes, each of which is served by itself."""
     serve_before_buying: list[
         Callable[[NodeRequest, Sequence[Gang], Sequence[Offer], Caps], Collection[str]]
     ] = field(default_factory=list)

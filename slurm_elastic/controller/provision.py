@@ -92,9 +92,15 @@ def provision(
         # Only ``max_booting`` needs this reading of Slurm. Without it a machine that has registered
         # since the last round would still count as booting and keep the next one waiting.
         record_registrations(site, cloud)
-    for name, pool_nodes in by_pool.items():
-        request = request_for(correlation, site.pools[name], pool_nodes, jobs, owners)
-        pool_cap = request.pool.max_booting
+    requests = (
+        part
+        for name, pool_nodes in by_pool.items()
+        for part in _split(
+            site, request_for(correlation, site.pools[name], pool_nodes, jobs, owners)
+        )
+    )
+    for request in requests:
+        name, pool_cap = request.pool.name, request.pool.max_booting
         scopes = ((f"cloud:{cloud}", cloud_cap), (f"pool:{name}", pool_cap))
         caps = [(scope, cap) for scope, cap in scopes if cap is not None]
         shortfall, pool_waiting = _provision_pool(site, request, given_up, asked_at, trouble, caps)
@@ -108,6 +114,14 @@ def provision(
     if shortfalls:
         refuse_jobs(site, cloud, shortfalls, nodes, jobs)
     return tuple(waiting)
+
+
+def _split(site: Site, request: NodeRequest) -> Sequence[NodeRequest]:
+    """Return the parts of a request that are served one after another."""
+    parts: Sequence[NodeRequest] = (request,)
+    for split in site.extensions.split_requests:
+        parts = [smaller for part in parts for smaller in split(part)]
+    return parts
 
 
 def _provision_pool(

@@ -1,8 +1,9 @@
 """The cost of the ledger's machines, split over the jobs that they ran
 (``policies.money.cost_split``).
 
-``charges`` gives each machine's hours with their parts; ``report`` sums them by a key and checks
-that nothing is lost on the way: parts against hours, hours against machines, lines against the sum.
+``charges`` gives each machine's hours with their parts, and ``idle_reservations`` the parts of
+reservations that no machine used; ``report`` sums them by a key and checks that nothing is lost on
+the way: parts against hours, hours against machines, lines against the sum.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -18,8 +18,17 @@ from msgspec import Struct
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.pool_rules import lease_of
+from slurm_elastic.features.cost_keys import (
+    OF_MACHINES,
+    By,
+    key_of_idle,
+    key_of_machine,
+    key_of_run,
+    pool_of_idle,
+)
+from slurm_elastic.features.reserved_charges import Charge, settled
 from slurm_elastic.model.memory import ChargedRun, Drained, whole_id
-from slurm_elastic.policies.money.account_budgets import NONE
+from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.money.cost_split import (
     HOUR,
     WHOLE,
@@ -32,6 +41,7 @@ from slurm_elastic.policies.money.cost_split import (
     paid_until,
     split,
 )
+from slurm_elastic.policies.money.reservations import IdleHour
 from slurm_elastic.state.ledger import Ledger, Machine
 from slurm_elastic.state.ledger.books import MINIMUM
 from slurm_elastic.state.ledger.retention import MACHINES_KEPT
@@ -39,24 +49,6 @@ from slurm_elastic.state.ledger.retention import MACHINES_KEPT
 MAX_PROBLEMS = 20
 UNKNOWN_LEASE_S = 1
 """Billing unit (seconds) of a cloud that is no longer configured."""
-
-
-class By(StrEnum):
-    """The keys by which costs are summed."""
-
-    ACCOUNT = "account"
-    USER = "user"
-    JOB = "job"
-    PARTITION = "partition"
-    POOL = "pool"
-    MARKET = "market"
-    CLOUD = "cloud"
-    TYPE = "type"
-    DAY = "day"
-
-
-OF_MACHINES = frozenset({By.POOL, By.MARKET, By.CLOUD, By.TYPE, By.DAY})
-"""Keys of machines: the unused part of a machine has them, too."""
 
 
 class CostLine(Struct, frozen=True, kw_only=True):
@@ -96,16 +88,8 @@ class Costs(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-class Charge(NamedTuple):
-    """The charges of one machine in the span (micro-dollars), hour by hour."""
-
-    machine: Machine
-    micro: int
-    hours: Sequence[CostHour]
-
-
 class CostRows(NamedTuple):
-    """The ledger's rows of a span of time (Unix time)."""
+    """The ledger's rows of a span of time (Unix time). ``held``: the reservations by cloud."""
 
     since: float
     until: float
@@ -114,6 +98,7 @@ class CostRows(NamedTuple):
     runs: Sequence[ChargedRun]
     drains: Sequence[Drained]
     leases: Mapping[str, int]
+    held: Mapping[str, Sequence[Held]] = {}
 
 
 def read_books(
@@ -141,15 +126,44 @@ def read_books(
         ledger.usage.runs(begin, until),
         ledger.usage.drains(begin, until),
         leases,
+        {cloud.name: cloud.held for cloud in config.clouds if cloud.reservations},
     )
 
 
 def charges(books: CostRows) -> Iterator[Charge]:
     """Yield the charges of each machine that was paid in the span."""
+    bought = _bought(books)
+    if not books.held:
+        yield from bought
+        return
+    listed = list(bought)
+    repriced = {
+        index: c
+        for held in settled(books.held, listed, *_billed_span(books))
+        for index, c in held.charges.items()
+    }
+    yield from (repriced.get(index, charge) for index, charge in enumerate(listed))
+
+
+def idle_reservations(books: CostRows) -> tuple[IdleHour, ...]:
+    """Return the parts of reservations that no machine used in the span, hour by hour."""
+    if not books.held:
+        return ()
+    of_clouds = settled(books.held, list(_bought(books)), *_billed_span(books))
+    return tuple(hour for of_cloud in of_clouds for hour in of_cloud.idle)
+
+
+def _billed_span(books: CostRows) -> tuple[int, int]:
+    """The span in ms. The future is not billed yet."""
+    return _ms(books.since), _ms(min(books.until, books.now))
+
+
+def _bought(books: CostRows) -> Iterator[Charge]:
+    """Yield the charges at the prices at which the machines were bought."""
     uses, drains = _uses(books.runs, books.now), _drains(books.drains, books.now)
     since, until = _ms(books.since), _ms(books.until)
     for machine in books.machines:
-        lease = lease_of_machine(machine, books)
+        lease = leasekey_of_machine(machine, books)
         begin, end = max(lease.begin, since), min(lease.end, until)
         if begin >= end:
             continue
@@ -165,7 +179,7 @@ def charges(books: CostRows) -> Iterator[Charge]:
         yield Charge(machine, lease.between(begin, end), tuple(hours))
 
 
-def lease_of_machine(machine: Machine, books: CostRows) -> PaidTime:
+def leasekey_of_machine(machine: Machine, books: CostRows) -> PaidTime:
     """The machine's lease, as known at ``books.now``."""
     instance, ended = machine.instance, _ended(machine, books.now)
     unit = books.leases.get(instance.cloud, UNKNOWN_LEASE_S)
@@ -184,11 +198,16 @@ def report(books: CostRows, by: By, *, share_unused: bool = False, uid: int | No
     ``share_unused``: the jobs of a pool pay the unused parts of its machines, in proportion to
     their use. The unused parts of a pool without jobs stay unused. It has no effect with ``uid``.
     """
-    if uid is not None:
-        books = of_jobs(books, {run.job for run in books.runs if run.uid == uid})
+    jobs = {run.job for run in books.runs if run.uid == uid}
+    # With reservations all machines are read, because they share the price.
+    all_books, books = books, books if uid is None else of_jobs(books, jobs)
     sums = _Sums(by, books.runs, uid)
-    for charge in charges(books):
-        sums.add(charge)
+    kept = {(m.instance.cloud, m.instance.id) for m in books.machines}
+    for charge in charges(all_books if all_books.held else books):
+        if (charge.machine.instance.cloud, charge.machine.instance.id) in kept:
+            sums.add(charge)
+    for idle in () if uid is not None else idle_reservations(books):
+        sums.add_idle(idle)
     # The sums of one user lack the other users, who would pay their part of the unused time.
     lines = sums.lines(share_unused=share_unused and uid is None)
     total, problems = sum(line.micro for line in lines), sums.problems
@@ -243,8 +262,27 @@ class _Sums:
         self.pieces += len(charge.hours)
         self._check(charge)
         for hour in charge.hours:
+            factor = None if charge.is_settled else _on_demand_factor(charge.machine)
             for key, micro in hour.parts.items():
                 self._add(charge.machine, hour, key, micro)
+                if factor is None:
+                    weight = hour.weights[key] / (HOUR * WHOLE) * 1e6
+                    micro_on_demand = weight * _on_demand_price(charge.machine)
+                else:
+                    micro_on_demand = micro * factor
+                if isinstance(key, Unused):
+                    is_counted = self._uid is None
+                else:
+                    is_counted = self._uid in (None, self._runs[key].uid)
+                self.on_demand += micro_on_demand if is_counted else 0.0
+
+    def add_idle(self, idle: IdleHour) -> None:
+        """Add the part of a reservation that no machine used."""
+        reason, pool = Unused.RESERVED, pool_of_idle(idle)
+        self.micro += idle.micro
+        self.on_demand += idle.micro
+        self.pieces += 1
+        self._unused[pool, reason, key_of_idle(self._by, idle)] += idle.micro
 
     @property
     def machines(self) -> int:
@@ -317,16 +355,14 @@ class _Sums:
     def _add(self, machine: Machine, hour: CostHour, key: int | Unused, micro: int) -> None:
         if isinstance(key, Unused):
             if self._uid is None:
-                name = _of_machine(self._by, machine, hour)
+                name = key_of_machine(self._by, machine, hour)
                 self._unused[machine.pool, key, name] += micro
-                self.on_demand += micro * _on_demand_factor(machine)
                 self._times[not name, name or str(key)] += hour.weights[key]
             return
         run = self._runs[key]
         if self._uid is None or run.uid == self._uid:
-            name = _of_run(self._by, run) or _of_machine(self._by, machine, hour)
+            name = key_of_run(self._by, run) or key_of_machine(self._by, machine, hour)
             self._used[machine.pool, name] += micro
-            self.on_demand += micro * _on_demand_factor(machine)
             self._times[False, name] += hour.weights[key]
 
 
@@ -336,6 +372,12 @@ def _on_demand_factor(machine: Machine) -> float:
     """
     price = machine.instance.price
     return 1.0 if machine.is_off or not price else max(machine.worst_price / price, 1.0)
+
+
+def _on_demand_price(machine: Machine) -> float:
+    """The on-demand price of the machine ($/h). A stopped machine costs only its disk."""
+    price = machine.instance.price
+    return price if machine.is_off else max(machine.worst_price, price)
 
 
 def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], int]) -> None:
@@ -349,30 +391,6 @@ def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], i
         reasons = [key for key in unused if key[0] == pool]
         for key, micro in apportion(sum(unused.pop(key) for key in reasons), weights).items():
             used[key] += micro
-
-
-def _of_run(by: By, run: ChargedRun) -> str:
-    """The key of a job's run; "" if ``by`` is a key of machines."""
-    if by is By.JOB:
-        return run.label or str(run.job)
-    if by is By.ACCOUNT:
-        return run.account or NONE
-    if by is By.USER:
-        return run.user or NONE
-    return (run.partition or NONE) if by is By.PARTITION else ""
-
-
-def _of_machine(by: By, machine: Machine, hour: CostHour) -> str:
-    """The key of a machine; "" if ``by`` is a key of jobs."""
-    if by is By.POOL:
-        return machine.pool or NONE
-    if by is By.MARKET:
-        return str(machine.instance.market)
-    if by is By.CLOUD:
-        return machine.instance.cloud
-    if by is By.TYPE:
-        return f"{machine.instance.cloud}/{machine.instance.instance_type}"
-    return f"{datetime.fromtimestamp(hour.begin / 1000, UTC):%Y-%m-%d}" if by is By.DAY else ""
 
 
 def _highest_first(sums: Mapping[str, int] | Mapping[Unused, int]) -> list[tuple[str, int]]:

@@ -42,7 +42,9 @@ def costs_of(site: Site, jobs: Collection[int]) -> dict[int, tuple[int, set[str]
     # Read the runs job by job. The ledger may keep millions of runs, and a reading holds its lock.
     begins = (run.begin for job in jobs for run in site.ledger.usage.runs_of(job))
     begin = min(begins, default=now)
-    books = of_jobs(read_books(site.config, site.ledger, begin, None, now), jobs)
+    books = read_books(site.config, site.ledger, begin, None, now)
+    # With reservations all machines are read, because they share the price.
+    books = books if books.held else of_jobs(books, jobs)
     micro: defaultdict[int, int] = defaultdict(int)
     markets: defaultdict[int, set[str]] = defaultdict(set)
     for charge in charges(books):

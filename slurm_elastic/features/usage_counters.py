@@ -18,7 +18,8 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
-from slurm_elastic.features.books import CostRows, charges, read_books
+from slurm_elastic.features.books import CostRows, charges, idle_reservations, read_books
+from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.machine_states import Ended, Lost
 from slurm_elastic.model.memory import generation_time
 from slurm_elastic.model.protocols import Provider
@@ -143,6 +144,13 @@ def _count_dollars(counts: Counts, config: Config, books: CostRows) -> None:
                     account_label = account if account in budgets else "(other)"
                     name = series("account_dollars", account=account_label)
                 counts[name] += micro / 1e6
+    for idle in idle_reservations(books):
+        cloud, pool = idle.held.cloud, f"(reservation {idle.held.name})"
+        market, reason = str(Market.RESERVED), str(Unused.RESERVED)
+        dollars = series("dollars", cloud=cloud, pool=pool, market=market)
+        unused = series("unused_dollars", cloud=cloud, pool=pool, why=reason)
+        for name in (dollars, unused):
+            counts[name] += idle.micro / 1e6
 
 
 def _count_starts(counts: Counts, books: CostRows) -> None:

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from slurm_elastic.base.units import money
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.reserved import Held
 
 
 class Location(StrEnum):
@@ -74,6 +75,8 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
     ``free_reason``: the cloud's text about ``free``. ``interruption_rate``: interruptions per hour.
     ``reference_price``: the highest price ($/h) that the cloud itself publishes for this type, to
     check a configured price. ``reference``: which price that is (catalogue, spot in a zone).
+    ``held``: the reservation that covers the machine; ``price`` is then the true price of an hour
+    on it.
     """
 
     cloud: str
@@ -91,6 +94,7 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
     interruption_rate: float = 0.0
     reference_price: float | None = None
     reference: str = ""
+    held: Held | None = None
 
     @cached_property
     def key(self) -> str:
@@ -104,6 +108,20 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
         """
         return max(self.price, self.on_demand_price or 0.0, self.reference_price or 0.0)
 
+    @property
+    def marginal_price(self) -> float:
+        """What a machine-hour adds to the bill ($/h). The rest of a reservation's price is paid in
+        any case.
+        """
+        return self.price if self.held is None else self.held.marginal_price
+
+    @property
+    def capped_price(self) -> float:
+        """The price ($/h) that a new machine takes from the caps. The fixed price of a reservation
+        counts there from its begin to its end, whether machines use it or not.
+        """
+        return self.worst_price if self.held is None else self.held.marginal_price
+
 
 def worst_price(instance: Instance, offers: Sequence[Offer]) -> float:
     """The highest price ($/h) that a machine of a launch on these offers may reach."""
@@ -116,7 +134,8 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
     """Nodes of one pool that Slurm wants to power up for ``jobs``. ``id``: the correlation id.
 
     ``job_nodes``: by job, the nodes that it waits for. ``owners``: by job, its ``account`` and
-    ``user``. Both contain only the known jobs.
+    ``user``. Both contain only the known jobs. ``needs_s``: for so long (s) the machines must stay
+    after they have registered, because a job may run so long and cannot be saved.
     """
 
     id: str
@@ -125,6 +144,7 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
     jobs: tuple[int, ...] = ()
     job_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     owners: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    needs_s: float = 0.0
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
@@ -189,8 +209,11 @@ class Usage(Struct, frozen=True, kw_only=True):
     """The paid machines (live instances and open launch intents), counted per scope.
 
     Keys of ``nodes``: ``""`` (the cluster), ``cloud:NAME``, ``pool:NAME``, ``market:MARKET``,
-    ``cloud:NAME:MARKET``. Keys of ``dollars_per_hour``: ``""`` and ``cloud:NAME``. It counts each
-    machine at its worst price (on-demand if the cloud has an on-demand price).
+    ``cloud:NAME:MARKET``, ``reservation:CLOUD/NAME``. Keys of ``dollars_per_hour``: ``""``,
+    ``cloud:NAME`` and ``reservation:CLOUD/NAME``. It counts each machine at its worst price
+    (on-demand if the cloud has an on-demand price), and each reservation at its fixed price. A
+    machine on a reservation counts with what it adds to that; its true price counts in the scope of
+    the reservation.
     """
 
     nodes: Mapping[str, int] = field(default_factory=dict)
@@ -243,7 +266,8 @@ OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
 
 class Instance(Struct, frozen=True, kw_only=True, dict=True):
     """One machine. ``node`` and ``generation`` come from its tags. ``price``: $/h. ``launched``:
-    Unix time. ``id`` is unique within the cloud, also after the machine's end.
+    Unix time. ``id`` is unique within the cloud, also after the machine's end. ``reservation``: the
+    name of the reservation on which it was launched; empty if on none.
     """
 
     id: str
@@ -257,6 +281,7 @@ class Instance(Struct, frozen=True, kw_only=True, dict=True):
     state: InstanceState
     launched: float
     address: str | None = None
+    reservation: str = ""
 
     @cached_property
     def offer_key(self) -> str:

@@ -309,6 +309,20 @@ class Slurm(Protocol):
         """All reservations of nodes, including past and future ones. One command."""
         ...
 
+    def reserve(self, name: str, nodes: Sequence[str], start: float, end: float) -> None:
+        """Keep all users' jobs off these nodes from ``start`` until ``end`` (Unix time). Jobs that
+        run now may run on.
+        """
+        ...
+
+    def reserve_other_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        """Change the nodes of a reservation of ``reserve``."""
+        ...
+
+    def unreserve(self, name: str) -> None:
+        """End a reservation of ``reserve``."""
+        ...
+
     def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
         """By pending job, its excluded nodes (``--exclude``), if the list of jobs lacks them. At
         most one command.

@@ -12,7 +12,7 @@ from msgspec import Struct
 from slurm_elastic.base.units import money
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.pool_rules import cheapest, types_of
-from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.prices.trace import PriceTrace, Series
 from slurm_elastic.simulate.availability import (
@@ -56,7 +56,13 @@ def offers_of(cloud: CloudSettings, pool: Pool, facts: SpotFacts) -> tuple[Sold,
         for offer in _spot_offers(cloud, pool, facts, kind, zone)
     ]
     place = (cloud.name, cloud.location)
-    fixed = [market for market in pool.markets if market is not Market.SPOT]
+    # The simulator knows no reservations: what these would save is the question of plan reserve.
+    fixed = [
+        market
+        for market in pool.markets
+        if market is Market.ON_DEMAND
+        or (market is Market.RESERVED and cloud.location is Location.ON_PREMISES)
+    ]
     for market in fixed or ([] if sold else [Market.ON_DEMAND]):
         for name, kind in kinds.items():
             sold += [Sold(offer=typed_offer(place, name, kind, zone, market)) for zone in zones]

@@ -28,7 +28,8 @@ from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.controller import provision
 from slurm_elastic.controller.snapshot import build_terms, take_snapshot
 from slurm_elastic.features import starting, stopping
-from slurm_elastic.features.books import By, charges, read_books, report
+from slurm_elastic.features.books import charges, read_books, report
+from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import (
     Instance,

@@ -11,9 +11,10 @@ from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.client.fenced import READS, fenced
 
 CHANGES = {
-    "any_nodes", "change_pending", "close", "exclude_nodes", "hold", "release", "requeue", "resume",
+    "any_nodes", "change_pending", "close", "exclude_nodes", "hold", "release", "requeue", "reserve",
+    "reserve_other_nodes", "resume",
     "set_accounted_comment", "set_addresses", "set_admin_comment", "set_partitions", "set_requeue",
-    "set_weights", "signal", "start_now", "suspend", "tell", "update_nodes",
+    "set_weights", "signal", "start_now", "suspend", "tell", "unreserve", "update_nodes",
 }  # fmt: skip
 
 

@@ -109,5 +109,27 @@ class TurnMissed(Cause, frozen=True, kw_only=True):
         )
 
 
-Bound = FewFree | NodesLimited | DollarsLimited | BootCap | WaitsForTurn | TurnMissed
+class ReservationUsed(Cause, frozen=True, kw_only=True):
+    """Machines use the reservation already: ``machines`` of ``count``, or ``spent`` of the savings
+    plan's ``commit`` ($/h).
+    """
+
+    reservation: str
+    machines: int
+    count: int
+    commit: float
+    spent: float
+
+    @property
+    def words(self) -> str:
+        if self.commit:
+            used = f"{money(self.spent)}/h of {money(self.commit)}/h are in use"
+        else:
+            used = f"{self.machines} of {self.count} machines are in use"
+        return f"reservation {self.reservation}: {used}"
+
+
+Bound = (
+    FewFree | ReservationUsed | NodesLimited | DollarsLimited | BootCap | WaitsForTurn | TurnMissed
+)
 """All limits that leave too little room."""

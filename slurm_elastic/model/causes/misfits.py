@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_elastic.base.units import money
+from slurm_elastic.base.units import brief, format_moment, money
 from slurm_elastic.model.causes.cause import Cause
 
 
@@ -106,6 +106,37 @@ class SpotNotCheaper(Cause, frozen=True, kw_only=True):
         return f"spot at {money(self.price)}/h is not cheaper than on-demand at {dear}/h"
 
 
+class ReservationNotRunning(Cause, frozen=True, kw_only=True):
+    """The reservation takes machines only between ``begins_at`` and ``ends_at`` (Unix time)."""
+
+    reservation: str
+    begins_at: float
+    ends_at: float
+
+    @property
+    def words(self) -> str:
+        span = f"from {format_moment(self.begins_at)} until {format_moment(self.ends_at)}"
+        return f"reservation {self.reservation} takes machines {span}"
+
+
+class ReservationEnds(Cause, frozen=True, kw_only=True):
+    """The cloud ends the machines of the reservation at ``ends_at`` (Unix time). That is too soon
+    for jobs that may run for ``needs_s`` (None: they have no time limit) and cannot be saved.
+    """
+
+    reservation: str
+    ends_at: float
+    needs_s: float | None
+
+    @property
+    def words(self) -> str:
+        end = f"reservation {self.reservation} ends its machines at {format_moment(self.ends_at)}"
+        if self.needs_s == 0:
+            return f"{end}, too soon for a boot"
+        span = "without a time limit" if self.needs_s is None else f"of up to {brief(self.needs_s)}"
+        return f"{end}, too soon for a job {span} that cannot be saved"
+
+
 Misfit = (
     OfCloud
     | MarketNotUsed
@@ -115,5 +146,7 @@ Misfit = (
     | PriceMistyped
     | TooDear
     | SpotNotCheaper
+    | ReservationNotRunning
+    | ReservationEnds
 )
 """All reasons why an offer does not fit a pool."""

@@ -8,7 +8,8 @@ reclaim        the cloud, a person         moved                                
 rebalance      the cloud, a person         saved, and stays                            yes
 price          a price over the bid        saved, and stays                            yes
 health         a node in Slurm's FAIL      moved                                       yes
-planned end    its machine's maximum age   moved                                       no
+planned end    its machine's maximum age,  moved                                       no
+               or its reservation's end
 maintenance    a reservation (MAINT)       moved, if it may still run when that begins no
 drain          a date in the drain's text  moved, if it may still run at that time     no
 limit          the job's own time limit    requeued, with a full limit                 no
@@ -179,6 +180,17 @@ def of_age(node: str, launched: float, max_age: float | None, now: float) -> Thr
         target=node, cause=ThreatCause.PLANNED_END, answer=Response.MOVE, since=now,
         reason=f"its machine reaches the pool's maximum age of {_span(max_age)}",
         until=ends if ends > now else None,
+    )  # fmt: skip
+
+
+def of_end(node: str, reservation: str, ends_at: float | None, now: float) -> Threat | None:
+    """Return the threat to a machine whose cloud ends it with its reservation; None if not soon."""
+    if ends_at is None or ends_at - now > HORIZON:
+        return None
+    return Threat(
+        what=node, cause=ThreatCause.PLANNED_END, answer=Response.MOVE, since=now,
+        why=f"the cloud ends its machine with reservation {reservation}",
+        until=ends_at if ends_at > now else None,
     )  # fmt: skip
 
 

@@ -104,5 +104,6 @@ def next_launch(
         placement=placement,
         nodes=nodes,
         jobs=part_of(request, nodes).jobs,
-        offers=(best.offer, *islice(fitting, choices)),
+        # A machine must be known to be on its reservation, so a reservation has no alternative.
+        offers=(best.offer, *islice(fitting, choices if best.offer.held is None else 0)),
     )

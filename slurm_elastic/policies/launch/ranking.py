@@ -42,6 +42,7 @@ from slurm_elastic.model.cluster import (
 )
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.protocols import RankingKey
+from slurm_elastic.policies.launch import reservations
 from slurm_elastic.policies.launch.exclusions import Excluded
 
 ROUNDED = 1.01
@@ -59,7 +60,8 @@ class Scope(Struct, frozen=True, kw_only=True):
     ``cloud_limits``: by cloud name. ``pool_nodes``: maximum of machines by pool, if it differs from
     the pool's ``max_nodes``. ``blocked``: by cloud, why nothing may start there: a budget is spent,
     the time of day, an operator's pause (``controller/budget.py``). ``booting``: counts of machines
-    that have not registered (``pool:NAME``, ``cloud:NAME``).
+    that have not registered (``pool:NAME``, ``cloud:NAME``). ``boot_s``: the longest time (s) in
+    which a machine registers.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -69,6 +71,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     exclusions: tuple[Exclusion, ...] = ()
     blocked: Mapping[str, AnyCause] = field(default_factory=dict)
     booting: Mapping[str, int] = field(default_factory=dict)
+    boot_s: float = 0.0
 
 
 def location(_request: NodeRequest, offer: Offer) -> float:
@@ -85,7 +88,7 @@ def market(_request: NodeRequest, offer: Offer) -> float:
 
 def price(_request: NodeRequest, offer: Offer) -> float:
     """The cheaper machine first (dollars per machine-hour)."""
-    return offer.price
+    return offer.marginal_price
 
 
 def risk(request: NodeRequest, offer: Offer) -> float:
@@ -98,7 +101,7 @@ def risk(request: NodeRequest, offer: Offer) -> float:
     EC2's price-capacity-optimized and from SpotOn (SoCC 2015): the market with the least expected
     cost.
     """
-    return offer.price * (1 + lost_share(request, offer))
+    return offer.marginal_price * (1 + lost_share(request, offer))
 
 
 def lost_share(request: NodeRequest, offer: Offer) -> float:
@@ -139,7 +142,11 @@ def rank(
     excluded = Excluded(request.pool, scope.exclusions, now, request.jobs)
     resting = excluded.among(offers)
     for offer in offers:
-        cause = _rejection(request.pool, offer, scope, excluded) or resting.get(offer.key)
+        cause = (
+            _rejection(request.pool, offer, scope, excluded)
+            or resting.get(offer.key)
+            or reservations.misfit(offer, request.needs_s, scope.boot_s, now)
+        )
         room, bound = (0, cause) if cause is not None else _room(request, offer, scope, excluded)
         if room < 1:
             rejected.append(Rejected(offer=offer, cause=bound or NoOffers()))
@@ -258,11 +265,15 @@ def shortfall(
 def used_by(usage: Usage, pool: Pool, offer: Offer, count: int) -> Usage:
     """Return ``usage`` with ``count`` more machines of ``offer``."""
     cloud = f"cloud:{offer.cloud}"
-    scopes = ("", cloud, f"pool:{pool.name}", f"market:{offer.market}", f"{cloud}:{offer.market}")
     # Not today's price: a spot price may rise while the machine runs (docs/design/10).
-    cost = count * offer.worst_price
+    scopes = ["", cloud, f"pool:{pool.name}", f"market:{offer.market}", f"{cloud}:{offer.market}"]
+    costs = dict.fromkeys(scopes[:2], offer.capped_price)
+    if offer.held is not None:
+        scopes.append(offer.held.key)
+        costs[offer.held.key] = offer.price
     nodes = {scope: usage.nodes.get(scope, 0) + count for scope in scopes}
-    dollars = {scope: usage.dollars_per_hour.get(scope, 0.0) + cost for scope in scopes[:2]}
+    spent = usage.dollars_per_hour
+    dollars = {scope: spent.get(scope, 0.0) + count * cost for scope, cost in costs.items()}
     return Usage(
         nodes={**usage.nodes, **nodes}, dollars_per_hour={**usage.dollars_per_hour, **dollars}
     )
@@ -317,8 +328,8 @@ def _misfit(pool: Pool, offer: Offer) -> Misfit | None:
 
 
 def _too_dear(pool: Pool, offer: Offer) -> Misfit | None:
-    if pool.max_price is not None and offer.price > pool.max_price:
-        return TooDear(price=offer.price, maximum=pool.max_price)
+    if pool.max_price is not None and offer.marginal_price > pool.max_price:
+        return TooDear(price=offer.marginal_price, maximum=pool.max_price)
     if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
         return SpotNotCheaper(price=offer.price, on_demand=offer.on_demand_price or 0.0)
     return None
@@ -338,6 +349,8 @@ def _room(
     if offer.free is not None:
         few_free = FewFree(cloud=offer.cloud, free=offer.free, cloud_message=offer.free_reason)
         bounds.append((offer.free, few_free))
+    if (reserved_room := reservations.room(offer, scope.usage)) is not None:
+        bounds.append(reserved_room)
     pool = request.pool
     if excluded.trial:
         # A paused pool tries one machine at a time, until it registers.
@@ -367,7 +380,7 @@ def _limit_bounds(
     if by_market is not None:
         key = f"{scope}:{offer.market}" if scope else f"market:{offer.market}"
         bounds.append(_left(scope, by_market, usage.nodes.get(key, 0), offer.market))
-    worst = offer.worst_price
+    worst = offer.capped_price
     # Machines without a price, such as those on the premises, fit under any cap.
     if limits.dollars_per_hour is not None and worst > 0:
         spent = usage.dollars_per_hour.get(scope, 0.0)

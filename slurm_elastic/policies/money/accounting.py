@@ -5,10 +5,11 @@ launches.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.model.memory import Launch, Machine
+from slurm_elastic.model.reserved import Held
 
 
 def booting(machines: Iterable[Machine], open_launches: Iterable[Launch]) -> Mapping[str, int]:
@@ -31,6 +32,7 @@ def usage(
     machines: Iterable[Machine],
     open_launches: Iterable[Launch],
     worst: Mapping[str, float] | None = None,
+    paid: Collection[Held] = (),
 ) -> Usage:
     """Return nodes and dollars per hour by scope (keys as in ``model.cluster.Usage``).
 
@@ -38,36 +40,68 @@ def usage(
     open launch counts with all its nodes, except those whose machines are known already. Each
     machine counts with the highest of three prices: its price, the worst price in the ledger, and
     ``worst`` ($/h by ``Offer.key``: on-demand prices of today's offers, if the caller has them).
+    ``paid``: the reservations whose price is due now. Each counts with its fixed price, and a
+    machine on it with what its use adds to that.
     """
-    nodes: Counter[str] = Counter()
-    dollars: defaultdict[str, float] = defaultdict(float)
+    counts = _Counts(paid)
     known_by_generation: Counter[str] = Counter()
     worst = worst or {}
-
-    def add(count: int, cloud: str, pool: str, market: str, price: float) -> None:
-        scopes = ("", f"cloud:{cloud}", f"pool:{pool}", f"market:{market}")
-        for scope in (*scopes, f"cloud:{cloud}:{market}"):
-            nodes[scope] += count
-        for scope in scopes[:2]:
-            dollars[scope] += count * price
-
     for machine in machines:
         # A machine whose end is only decided still costs money, so it counts.
         if machine.has_ended:
             continue
         i = machine.instance
         if machine.is_off:
-            dollars[""] += i.price
-            dollars[f"cloud:{i.cloud}"] += i.price
+            counts.add_dollars(i.cloud, i.price)
             continue
         known_by_generation[i.generation] += 1
         # The highest possible price: a spot price that rises later must not break a cap.
         price = max(i.price, machine.worst_price, worst.get(i.offer_key, 0.0))
-        add(1, i.cloud, machine.pool, i.market, price)
+        price = counts.add_reserved(1, i.cloud, i.reservation, i.price, price)
+        counts.add(1, i.cloud, machine.pool, i.market, price)
     for launch in open_launches:
         missing = len(launch.nodes) - known_by_generation[launch.generation]
         if missing > 0:
             # The cloud may have bought any of the launch's offers.
             price = max(max(o.worst_price, worst.get(o.key, 0.0)) for o in launch.offers)
-            add(missing, launch.cloud, launch.pool, launch.offer.market, price)
-    return Usage(nodes=dict(nodes), dollars_per_hour=dict(dollars))
+            held, true_price = launch.offer.held, launch.offer.price
+            name = held.name if held else ""
+            price = counts.add_reserved(missing, launch.cloud, name, true_price, price)
+            counts.add(missing, launch.cloud, launch.pool, launch.offer.market, price)
+    return Usage(nodes=dict(counts.nodes), dollars_per_hour=dict(counts.dollars))
+
+
+class _Counts:
+    """Adds machines up by scope. ``paid``: the reservations whose price is due now."""
+
+    def __init__(self, paid: Collection[Held]) -> None:
+        self.nodes: Counter[str] = Counter()
+        self.dollars: defaultdict[str, float] = defaultdict(float)
+        self._paid = {held.key: held for held in paid}
+        for held in self._paid.values():
+            self.add_dollars(held.cloud, held.fixed_per_hour)
+
+    def add(self, count: int, cloud: str, pool: str, market: str, price: float) -> None:
+        """Add ``count`` machines at ``price`` ($/h) each."""
+        scopes = ("", f"cloud:{cloud}", f"pool:{pool}", f"market:{market}")
+        for scope in (*scopes, f"cloud:{cloud}:{market}"):
+            self.nodes[scope] += count
+        self.add_dollars(cloud, count * price)
+
+    def add_dollars(self, cloud: str, dollars: float) -> None:
+        """Add dollars per hour."""
+        self.dollars[""] += dollars
+        self.dollars[f"cloud:{cloud}"] += dollars
+
+    def add_reserved(
+        self, count: int, cloud: str, reservation: str, true_price: float, price: float
+    ) -> float:
+        """Add machines to their reservation, if they have one. Return what each adds to the bill
+        ($/h): after the end of the reservation, and without one, its ``price``.
+        """
+        if not reservation:
+            return price
+        key = f"reservation:{cloud}/{reservation}"
+        self.nodes[key] += count
+        self.dollars[key] += count * true_price
+        return self._paid[key].marginal_price if key in self._paid else price

@@ -6,7 +6,8 @@ is charged the largest of its shares of the machine's CPUs, memory and GPUs. If 
 together exceed the machine, each is reduced in proportion. The remainder is ``unused``, with a
 reason: ``boot`` until the node has registered, ``drain`` while it takes no jobs, ``ending`` from
 the decision to end it until the end of the paid time, ``stopped`` while it is stopped, else
-``idle``.
+``idle``. The part of a reservation that no machine used is ``reserved``
+(``policies.money.reservations``).
 
 Money is in whole micro-dollars. Hours add up to the charge (``PaidTime.between``), and the parts of
 an hour add up to the hour, because its micro-dollars are distributed by the largest remainder.
@@ -38,6 +39,7 @@ class Unused(StrEnum):
     DRAIN = "drain"
     ENDING = "ending"
     STOPPED = "stopped"
+    RESERVED = "reserved"
 
 
 class PaidTime(NamedTuple):

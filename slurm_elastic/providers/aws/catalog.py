@@ -19,7 +19,7 @@ from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.offers import typed_offer
+from slurm_elastic.providers.base.offers import reserved_offers, typed_offer
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +71,12 @@ class AwsOffers:
             k: p for k, p in spot.items() if k[1] in usable or self._has_region_prices(k[1])
         }
         highest_spot = _highest_spot(comparable_prices)
-        return tuple(
+        sold = (
             self._offer(name, types[name], zone, market, price, highest_spot.get(name))
             for name, zone, market, price in priced
             if price is not None
         )
+        return (*reserved_offers(self._settings, pool, zones), *sold)
 
     def samples(self, pool: Pool) -> Iterator[Offer]:
         """An offer for each market of the pool, whatever EC2 reports about prices. Only dry runs
@@ -83,7 +84,7 @@ class AwsOffers:
         """
         types, zones = self._types(pool), _zones(pool, self._usable_zones())
         for name, zone in ((n, z) for n in list(types)[:1] for z in zones[:1]):
-            for market in pool.markets:
+            for market in (m for m in pool.markets if m is not Market.RESERVED):
                 yield self._offer(name, types[name], zone, market, types[name].price, None)
 
     def _types(self, pool: Pool) -> Mapping[str, InstanceType]:

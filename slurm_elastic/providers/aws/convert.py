@@ -56,6 +56,7 @@ def instances(records: Iterable[Record], settings: AwsCloud) -> Sequence[Instanc
 
 def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Instance:
     tagged = tags(record)
+    reservation = tagged.get(machine_tags.RESERVATION, "")
     kind, zone = record["InstanceType"], record.get("Placement", {}).get("AvailabilityZone", "")
     return Instance(
         id=record["InstanceId"],
@@ -64,12 +65,13 @@ def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Inst
         generation=tagged.get(machine_tags.GENERATION, ""),
         instance_type=kind,
         zone=zone,
-        market=market_of(record),
+        market=Market.RESERVED if reservation else market_of(record),
         price=price_of(price_text(tagged, kind, zone), kind, settings.types),
         state=_state(record),
         launched=record["LaunchTime"].timestamp(),
         # A machine in an IPv6-only subnet has no private IPv4 address.
         address=record.get("PrivateIpAddress") or record.get("Ipv6Address") or None,
+        reservation=reservation,
     )
 
 

@@ -16,6 +16,7 @@ from botocore.exceptions import UnknownRegionError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.reserved import TARGETED
 from slurm_elastic.providers.aws import capacity
 from slurm_elastic.providers.aws.imports import FOLDER
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
@@ -209,7 +210,12 @@ def _places(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]
         arns_needed.append(arns.ec2("spot-instances-request"))
     if settings.key_name:
         arns_needed.append(arns.ec2("key-pair", settings.key_name))
-    if settings.strategy is not Strategy.FLEET and settings.launch_template is not None:
+    arns_needed += [
+        arns.ec2("capacity-reservation", held.id) for held in settings.held if held.kind in TARGETED
+    ]
+    # A launch on a reservation is no fleet.
+    is_run = settings.strategy is not Strategy.FLEET or settings.reservations
+    if is_run and settings.launch_template is not None:
         template = settings.launch_template
         arns_needed.append(
             arns.ec2("launch-template", template if template.startswith("lt-") else "*")

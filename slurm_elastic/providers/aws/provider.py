@@ -106,7 +106,8 @@ class AwsProvider:
         """Launch in calls of 1000 nodes. If a later call is refused, the launch is partial."""
         if not spec.nodes:
             return ()
-        start = self._fleet.start if self._settings.strategy is Strategy.FLEET else self._run
+        is_fleet = self._settings.strategy is Strategy.FLEET and spec.offer.held is None
+        start = self._fleet.start if is_fleet else self._run
         started: list[Instance] = []
         refusal: ProviderError | None = None
         for number, nodes in enumerate(requests.chunks(spec.nodes, self._settings)):

@@ -11,6 +11,7 @@ from typing import Any
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Market, Offer, Pool
+from slurm_elastic.model.reserved import TARGETED, ReservationKind
 from slurm_elastic.providers.aws.settings import Allocation, AwsCloud
 from slurm_elastic.providers.aws.tags import MAX_NODE_TAGS, fleet_tags
 from slurm_elastic.providers.base.joining import facts_of
@@ -93,7 +94,7 @@ def run_instances(
     subnet = settings.subnets.get(spec.offer.zone)
     placement = {**(site or {}).get("Placement", {}), "AvailabilityZone": spec.offer.zone}
     place = {"SubnetId": subnet} if subnet else {"Placement": placement}
-    return request | place | _market(spec) | settings_of_site(settings)
+    return request | place | _market(spec) | _reservation(spec) | settings_of_site(settings)
 
 
 def _spot(spec: LaunchSpec) -> bool:
@@ -145,6 +146,20 @@ def _market(spec: LaunchSpec) -> dict[str, object]:
     if bound is not None:
         options["MaxPrice"] = bound
     return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": options}}
+
+
+def _reservation(spec: LaunchSpec) -> dict[str, object]:
+    """The options for machines in a capacity reservation or block. Reserved instances and savings
+    plans cover machines on EC2's bill, so a launch does not name them.
+    """
+    held = spec.offer.held
+    if held is None or held.kind not in TARGETED:
+        return {}
+    target = {"CapacityReservationTarget": {"CapacityReservationId": held.id}}
+    request: dict[str, object] = {"CapacityReservationSpecification": target}
+    if held.kind is ReservationKind.BLOCK:
+        request["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
+    return request
 
 
 def settings_of_site(settings: AwsCloud) -> dict[str, object]:

@@ -21,7 +21,7 @@ from slurm_elastic.providers.base.tags import PREFIX, PRICE, NodeNames, gathered
 
 MAX_NODE_TAGS = 16
 SITE_TAGS = 16
-"""EC2 allows 50 tags. Ten are ours from the start, including account and user of a job, and a
+"""EC2 allows 50 tags. Eleven are ours from the start, including account and user of a job, and a
 fleet's prices and places take at most 8 more. The site's own launch template may use this many.
 """
 PRICES = PREFIX + "prices"

@@ -22,6 +22,7 @@ from slurm_elastic.providers.base.tags import (
     POOL,
     PREFIX,
     PRICE,
+    RESERVATION,
     NodeNames,
     market_of,
     price_of,
@@ -32,7 +33,9 @@ TYPE = PREFIX + "type"
 ZONE = PREFIX + "zone"
 MARKET = PREFIX + "market"
 MADE = PREFIX + "made"
-_SPELLED = (CLUSTER, NAME, CLOUD, POOL, GENERATION, TYPE, MARKET, JOBS, PRICE, *OWNER.values())
+_SPELLED = (
+    CLUSTER, NAME, CLOUD, POOL, GENERATION, TYPE, MARKET, JOBS, PRICE, RESERVATION, *OWNER.values(),
+)  # fmt: skip
 
 
 def bought(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str) -> dict[str, str]:
@@ -77,6 +80,7 @@ def machine_of(
         # ``fields``.
         launched=float(made_at) if made_at.isdecimal() else 0.0,
         address=address,
+        reservation=marks.get(RESERVATION, ""),
     )
     return replace(machine, **fields)
 

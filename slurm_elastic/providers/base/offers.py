@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.model.cluster import Location, Market, Offer, Pool
 
@@ -42,6 +44,27 @@ def typed_offer(
     )
 
 
+def reserved_offers(settings: CloudSettings, pool: Pool, zones: Sequence[str]) -> Sequence[Offer]:
+    """One offer for each type and zone of the pool that a reservation of the cloud covers. The
+    ranking decides which of them run now, and how many machines they have left.
+    """
+    if Market.RESERVED not in pool.markets or not settings.reservations:
+        return ()
+    types, place = settings.shapes, (settings.name, settings.location)
+    return tuple(
+        replace(
+            typed_offer(place, name, types[name], zone, Market.RESERVED),
+            price=held.machine_price(types[name].price, name),
+            held=held,
+        )
+        for held in settings.held
+        for name in pool.instance_types or types
+        if name in types
+        for zone in zones
+        if held.covers_type(name, zone)
+    )
+
+
 def offers_with(
     settings: CloudSettings, pool: Pool, room: Callable[[str], Room | None]
 ) -> Sequence[Offer]:
@@ -49,15 +72,19 @@ def offers_with(
     have. ``room`` is called once for each type; None says that the cloud does not have the type.
     """
     zones = [z for z in settings.known_zones if not pool.zones or z in pool.zones]
-    places = [(z, m) for z in zones for m in pool.markets if m in settings.markets]
+    markets = [m for m in pool.markets if m in settings.markets]
+    if settings.location is Location.PUBLIC:
+        markets = [m for m in markets if m is not Market.RESERVED]
+    places = [(zone, market) for zone in zones for market in markets]
     types, place = settings.shapes, (settings.name, settings.location)
     names = [n for n in pool.instance_types or types if n in types] if places else []
-    return tuple(
+    typed_offers = (
         typed_offer(place, name, types[name], zone, market, free)
         for name in names
         if (free := room(name)) is not None
         for zone, market in places
     )
+    return (*reserved_offers(settings, pool, zones), *typed_offers)
 
 
 def plain_offers(

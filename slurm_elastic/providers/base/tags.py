@@ -25,6 +25,7 @@ GENERATION = PREFIX + "generation"
 NODES = PREFIX + "nodes"
 JOBS = PREFIX + "jobs"
 PRICE = PREFIX + "price"
+RESERVATION = PREFIX + "reservation"
 OWNER = {"account": PREFIX + "account", "user": PREFIX + "user"}
 
 MAX_VALUE = 256
@@ -45,6 +46,8 @@ def tags_of(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str
         GENERATION: spec.generation,
         PRICE: f"{spec.offer.price:g}",
     }
+    if spec.offer.held is not None:
+        values[RESERVATION] = spec.offer.held.name
     if spec.jobs:
         values[JOBS] = _jobs(spec.jobs)
     values |= {OWNER[key]: value for key, value in spec.owner.items()}

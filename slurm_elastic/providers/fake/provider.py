@@ -32,6 +32,7 @@ from slurm_elastic.model.cluster import (
     Instance,
     InstanceState,
     LaunchSpec,
+    Location,
     Market,
     Notice,
     NoticeKind,
@@ -39,7 +40,7 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.providers.base.launched import launched
-from slurm_elastic.providers.base.offers import typed_offer
+from slurm_elastic.providers.base.offers import reserved_offers, typed_offer
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.fake.settings import FakeCloud
 
@@ -108,6 +109,7 @@ class FakeAccount:
             state=InstanceState.RUNNING,
             launched=now,
             address=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
+            reservation=offer.held.name if offer.held else "",
         )
         self.machines[instance.id] = _Machine(instance, owner, visible_from)
         return instance.id
@@ -220,16 +222,19 @@ class FakeProvider:
         """
         with self._called("offers"):
             types = pool.instance_types or tuple(self._settings.types)
-            offers = (
+            zones = [z for z in self._settings.zones if not pool.zones or z in pool.zones]
+            is_public = self._settings.location is Location.PUBLIC
+            markets = [m for m in pool.markets if m is not Market.RESERVED or not is_public]
+            sold = (
                 self._offer(name, self._settings.types[name], zone, market)
                 for name in types
                 if name in self._settings.types
-                for zone in self._settings.zones
-                if not pool.zones or zone in pool.zones
-                for market in pool.markets
+                for zone in zones
+                for market in markets
             )
+            reserved = reserved_offers(self._settings, pool, zones) if is_public else ()
             free = self.account.free if self.tells_free else lambda _: None
-            return tuple(replace(o, free=free(o)) for o in offers)
+            return tuple(replace(o, free=free(o)) for o in (*reserved, *sold))
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """Start as many machines as the stock allows. CapacityError if the stock is empty."""

@@ -24,12 +24,13 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import chunks, compress, expand
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client import answers, queue_text
 from slurm_elastic.slurm.client.command import CallTimeout, run
 from slurm_elastic.slurm.client.json_form import choose_form
 from slurm_elastic.slurm.client.queue_text import QueueText
 from slurm_elastic.slurm.client.records import Records
+from slurm_elastic.slurm.client.reservation_commands import ReservationCommands
 from slurm_elastic.slurm.client.shared_reading import SharedReading
 from slurm_elastic.slurm.client.update_errors import is_left_over, only_started
 
@@ -52,7 +53,7 @@ _FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re
 """A text on standard error that shows a failure even if the exit status is 0."""
 
 
-class SlurmCli:
+class SlurmCli(ReservationCommands):
     """``model.protocols.Slurm`` by commands. ``calls`` counts them. After ``stop`` none waits."""
 
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
@@ -256,10 +257,6 @@ class SlurmCli:
 
     def resume(self, job: int) -> None:
         self._run_repeatable("scontrol", "resume", self._label(job))
-
-    def reservations(self) -> Sequence[Reservation]:
-        """``scontrol show reservations``, as text, because 22.05 has no JSON for it."""
-        return self._table(answers.reservations, "scontrol", "--oneliner", "show", "reservations")
 
     def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
         """``squeue --format=%x``, because 22.05's ``squeue --Format`` has no such field."""

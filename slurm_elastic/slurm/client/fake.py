@@ -268,6 +268,27 @@ class FakeSlurm:
             self._command("reservations")
             return tuple(self.reserved)
 
+    def reserve(self, name: str, nodes: Sequence[str], start: float, end: float) -> None:
+        """Add the reservation to ``reserved``."""
+        with self._lock:
+            self._command("reserve", reservation=name)
+            self.reserved.append(Reservation(name=name, start=start, end=end, nodes=tuple(nodes)))
+
+    def reserve_other_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        """Change the nodes of the reservation."""
+        with self._lock:
+            self._command("reserve_other_nodes", reservation=name)
+            self.reserved = [
+                msgspec.structs.replace(r, nodes=tuple(nodes)) if r.name == name else r
+                for r in self.reserved
+            ]
+
+    def unreserve(self, name: str) -> None:
+        """Remove the reservation from ``reserved``."""
+        with self._lock:
+            self._command("unreserve", reservation=name)
+            self.reserved = [r for r in self.reserved if r.name != name]
+
     def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
         """Nothing, because ``jobs`` has the excluded nodes."""
         return {}

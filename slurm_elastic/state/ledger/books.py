@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from slurm_elastic.policies.money.reservations import ReservedLease
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
@@ -16,9 +17,11 @@ SPENT = """
     with leases as (
         select accounts, price, launched, max(?3 - launched, 0) as seconds
         from machines indexed by machines_live where cloud = ?1 and ended is null
+        and reservation = ''
         union all
         select accounts, price, launched, max(ended - launched, 0) as seconds
         from machines indexed by machines_ended where cloud = ?1 and ended >= ?2 - ?4
+        and reservation = ''
     ), paid as (
         select accounts, price, launched, case
             when ?4 <= 1 then max(seconds, ?5)
@@ -33,6 +36,17 @@ SPENT = """
 """Values: cloud, since, now, lease, minimum; times and durations in seconds. Each begun lease
 counts whole, at the price at which its machine was bought. If a lease began before ``since``, only
 its part after ``since`` counts. All machines with the same payers and parts make one row.
+Machines that were launched on a reservation are left out: see ``reserved``.
+"""
+RESERVED = """
+    select reservation, accounts, price, worst_price, launched, ended
+    from machines indexed by machines_live
+    where cloud = ?1 and ended is null and reservation != ''
+    union all
+    select reservation, accounts, price, worst_price, launched, ended
+    from machines indexed by machines_ended
+    where cloud = ?1 and ended >= ?2 and reservation != ''
+    order by launched
 """
 
 
@@ -53,6 +67,21 @@ class BookRows:
         rows = self._store.select(SPENT, cloud, since, now, float(lease), MINIMUM)
         decode = msgspec.json.decode
         return tuple((decode(r["accounts"], type=dict[str, int]), r["dollars"]) for r in rows)
+
+    def reserved(self, cloud: str, since: float, now: float) -> tuple[ReservedLease, ...]:
+        """The machines launched on a reservation that cost money from ``since`` until ``now``."""
+        decode = msgspec.json.decode
+        return tuple(
+            ReservedLease(
+                row["reservation"],
+                decode(row["accounts"], type=dict[str, int]),
+                row["launched"],
+                now if row["ended"] is None else min(row["ended"], now),
+                row["price"],
+                row["worst_price"],
+            )
+            for row in self._store.select(RESERVED, cloud, since)
+        )
 
     def record_payers(self, accounts: Mapping[str, Mapping[str, int]], now: float) -> None:
         """Record by node which accounts pay for its next machine; replaces an earlier record."""

@@ -36,7 +36,7 @@ _ENDED_IN_CLOUD = EndedInCloud()
 MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
     "pool, jobs, last_seen, misses, suspending, ended, cause, worst_price, registered, accounts, "
-    "stopping, stopped, born, tunnel_key"
+    "stopping, stopped, born, tunnel_key, reservation"
 )
 SEEN = f"""
     update machines set
@@ -88,7 +88,7 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         machine.last_seen, machine.missed_listings, life.suspending, life.ended,
         None if life.cause is None else encoded(life.cause), machine.worst_price,
         life.registered, to_json(machine.accounts), life.stopping, life.stopped,
-        machine.first_launched_at, machine.tunnel_key,
+        machine.first_launched_at, machine.tunnel_key, instance.reservation,
     )  # fmt: skip
 
 
@@ -106,6 +106,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
         state=InstanceState(row["state"]),
         launched=row["launched"],
         address=row["address"],
+        reservation=row["reservation"],
     )
     return Machine(
         instance=instance,

@@ -50,6 +50,7 @@ _STATEMENTS = (
         stopped real,
         born real,
         tunnel_key text,
+        reservation text not null default '',
         primary key (cloud, id)
     ) without rowid""",
     "create index machines_live on machines (cloud) where ended is null",
@@ -185,7 +186,7 @@ _NONE = "where 0 = :since"
 LEDGER = Schema(
     name="ledger",
     maker="the daemon",
-    version=19,
+    version=20,
     adoptable_versions=range(12, 17),
     statements=_STATEMENTS,
     unjournaled_tables=frozenset({"heartbeats", "health", "decision_subjects"}),

@@ -17,7 +17,7 @@ from slurm_elastic.config.catalogue import Catalogue
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import types_of
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.cluster import OFF, STANDING, Limits, NodeRequest, Offer, Pool
+from slurm_elastic.model.cluster import OFF, STANDING, Limits, Market, NodeRequest, Offer, Pool
 from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Examinable, Expiring, Provider
@@ -198,6 +198,9 @@ def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Itera
     another price, or never.
     """
     missing = unsold(pool, offers, types_of(cloud, pool)) if offers else ()
+    if cloud.reservations:
+        # A reservation is for the types that it names.
+        missing = tuple(wish for wish in missing if wish[1] is not Market.RESERVED)
     sold = {offer.market for offer in offers}
     for market in dict.fromkeys(market for _, market in missing):
         types = ", ".join(sorted(name for name, offer_market in missing if offer_market is market))

@@ -27,6 +27,7 @@ from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
 from slurm_elastic.model.directive import Directive, LimitChange, describe
 from slurm_elastic.policies.launch.exclusions import Excluded
 from slurm_elastic.policies.launch.ranking import shortfall
+from slurm_elastic.providers.base.offers import reserved_offers
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.questions import Bar
 
@@ -40,7 +41,7 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
     stops = find_stops(config, ledger, rules, now)
     state, blocked = ledger.state(), blocked_clouds(config)
     closed = stopped_by_operators(config, state.directives, now)
-    scope = build_scope(apply_directives(config, ledger, now), state, blocked)
+    scope = build_scope(apply_directives(config, ledger, now), state, blocked, now=now)
     closed_bars = []
     for pool in domain_pools(config, expand):
         request = NodeRequest(id="explain", pool=pool, nodes=pool.nodes[:wants])
@@ -78,8 +79,12 @@ def _order_text(obstacle: AnyCause, directives: Iterable[Directive], now: float)
 def _configured(cloud: CloudSettings, pool: Pool) -> Iterator[Offer]:
     """The configured offers. Spot offers have no price here, so the on-demand price counts."""
     prices = {name: kind.price for name, kind in types_of(cloud, pool).items()}
+    places = {*(pool.zones or cloud.known_zones), *(held.zone for held in cloud.held if held.zone)}
+    yield from reserved_offers(cloud, pool, sorted(places) or (ANY,))
     for name, price in (prices or {ANY: cloud.flat_price or 0.0}).items():
         for market in pool.markets:
+            if market is Market.RESERVED and cloud.reservations:
+                continue
             for zone in pool.zones or (ANY,):
                 spot = market is Market.SPOT
                 yield Offer(

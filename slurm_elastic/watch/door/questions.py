@@ -27,7 +27,8 @@ from msgspec import Struct
 from slurm_elastic.base import account
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
-from slurm_elastic.features.books import By, Costs
+from slurm_elastic.features.books import Costs
+from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.directive import Word
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from slurm_elastic.features.books import Charge
+from slurm_elastic.features.reserved_charges import Charge
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import ChargedRun, whole_id
 from slurm_elastic.policies.money.cost_split import HOUR, METHOD, WHOLE, CostHour, Unused
+from slurm_elastic.policies.money.reservations import IdleHour
 from slurm_elastic.state.ledger import Machine
 
 _CATEGORY = {
@@ -40,9 +41,14 @@ COLUMNS = (
 
 
 def rows(
-    charges: Iterator[Charge], runs: Sequence[ChargedRun], cluster: str
+    charges: Iterator[Charge],
+    runs: Sequence[ChargedRun],
+    cluster: str,
+    idle: Sequence[IdleHour] = (),
 ) -> Iterator[dict[str, str]]:
-    """Yield a row for each part of each hour, ordered by machine and time; empty texts are null."""
+    """Yield a row for each part of each hour, ordered by machine and time; empty texts are null.
+    ``idle``: the parts of reservations that no machine used, which come last.
+    """
     for charge in charges:
         machine_columns = _machine_columns(charge.machine, cluster)
         for hour in charge.hours:
@@ -50,27 +56,67 @@ def rows(
             for key in hour.parts:
                 yield hour_columns | _part_columns(charge.machine, hour, key, runs)
 
+    for idle_hour in idle:
+        yield _idle_columns(idle_hour, cluster)
 
-def _machine_columns(machine: Machine, cluster: str) -> dict[str, str]:
-    instance = machine.instance
+
+def _idle_columns(idle: IdleHour, cluster: str) -> dict[str, str]:
+    held, cost = idle.held, _plain(Decimal(idle.micro) / 1_000_000)
+    hours = (idle.end - idle.begin) / HOUR
+    return _place_columns(held.cloud) | _span_columns(idle.begin, idle.end) | {
+        "BilledCost": cost,
+        "EffectiveCost": cost,
+        "ContractedCost": cost,
+        "ListCost": cost,
+        "ChargeDescription": f"{held.kind} {held.name}, unused: {Unused.RESERVED}",
+        "ChargeFrequency": "Recurring",
+        "PricingCategory": _CATEGORY[Market.RESERVED],
+        "PricingQuantity": _plain(round(Decimal(hours), 12)),
+        "ConsumedQuantity": "0",
+        "ListUnitPrice": _plain(Decimal(repr(held.fixed_per_hour))),
+        "ContractedUnitPrice": _plain(Decimal(repr(held.fixed_per_hour))),
+        "AvailabilityZone": held.zone,
+        "ResourceId": held.id or held.name,
+        "ResourceName": held.name,
+        "ResourceType": "Reservation",
+        "SkuId": held.instance_type,
+        "SkuPriceId": held.key,
+        "Tags": json.dumps({"cluster": cluster, "market": str(Market.RESERVED)}),
+        "AllocatedMethodId": METHOD,
+        "AllocatedMethodDetails": _METHOD,
+        "AllocatedResourceId": f"unused/{Unused.RESERVED}",
+        "AllocatedResourceName": "unused",
+        "AllocatedTags": "{}",
+        "x_UnusedReason": str(Unused.RESERVED),
+    }  # fmt: skip
+
+
+def _place_columns(cloud: str) -> dict[str, str]:
+    """Return the columns that all charges of a cloud share."""
     return {
         "BillingCurrency": "USD",
-        "BillingAccountId": instance.cloud,
-        "BillingAccountName": instance.cloud,
+        "BillingAccountId": cloud,
+        "BillingAccountName": cloud,
         "ChargeCategory": "Usage",
         "ChargeClass": "",
-        "ChargeFrequency": "Usage-Based",
-        "PricingCategory": _CATEGORY[instance.market],
         "PricingUnit": "Hours",
-        "ListUnitPrice": _plain(_list_price(machine)),
-        "ContractedUnitPrice": _plain(_price(machine)),
         "ConsumedUnit": "Hours",
         "ServiceCategory": "Compute",
         "ServiceSubcategory": "Virtual Machines",
         "ServiceName": "Virtual Machines",
-        "ProviderName": instance.cloud,
-        "PublisherName": instance.cloud,
-        "InvoiceIssuerName": instance.cloud,
+        "ProviderName": cloud,
+        "PublisherName": cloud,
+        "InvoiceIssuerName": cloud,
+    }
+
+
+def _machine_columns(machine: Machine, cluster: str) -> dict[str, str]:
+    instance = machine.instance
+    return _place_columns(instance.cloud) | {
+        "ChargeFrequency": "Usage-Based",
+        "PricingCategory": _CATEGORY[instance.market],
+        "ListUnitPrice": _plain(_list_price(machine)),
+        "ContractedUnitPrice": _plain(_price(machine)),
         "AvailabilityZone": instance.zone,
         "ResourceId": whole_id(instance.id),
         "ResourceName": instance.node,
@@ -86,14 +132,18 @@ def _machine_columns(machine: Machine, cluster: str) -> dict[str, str]:
 
 
 def _hour_columns(hour: CostHour) -> dict[str, str]:
-    begin = datetime.fromtimestamp(hour.begin / 1000, UTC)
+    return _span_columns(hour.begin, hour.end)
+
+
+def _span_columns(begin_ms: int, end_ms: int) -> dict[str, str]:
+    begin = datetime.fromtimestamp(begin_ms / 1000, UTC)
     month = begin.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     next_month = (month + timedelta(days=32)).replace(day=1)
     return {
         "BillingPeriodStart": _time(month),
         "BillingPeriodEnd": _time(next_month),
         "ChargePeriodStart": _time(begin),
-        "ChargePeriodEnd": _time(datetime.fromtimestamp(hour.end / 1000, UTC)),
+        "ChargePeriodEnd": _time(datetime.fromtimestamp(end_ms / 1000, UTC)),
     }
 
 

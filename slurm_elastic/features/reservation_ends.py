@@ -1,0 +1,166 @@
+"""Keeps jobs off machines whose reservation ends before the jobs do.
+
+Some reservations end their machines (EC2's capacity blocks). A request is split, so that jobs that
+cannot end in time and cannot be saved get other machines. A machine that is up may get further jobs
+from slurmctld without asking us, so a reservation in Slurm takes its node from that time on:
+slurmctld starts no job there whose time limit reaches into it. ckptman moves the jobs that are
+there nevertheless (``policies.checkpoint.threat``).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.ckptman.job_settings import resolve_for
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Part
+from slurm_elastic.controller.periodic import SiteTask
+from slurm_elastic.model.cluster import LaunchSpec, NodeRequest
+from slurm_elastic.model.reserved import Held
+from slurm_elastic.model.slurm import Reservation, SlurmJob
+from slurm_elastic.policies.launch.gang import part_of
+from slurm_elastic.policies.launch.reservations import split_by_need
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 10.0
+"""A new machine takes longer to boot, so its node is in the reservation before its first job ends.
+"""
+ROUNDED_S = 120.0
+"""Slurm rounds the duration of a reservation to minutes."""
+CLEAN_UP_S = 86400.0
+"""For so long after the end of a reservation we remove what is left of it in Slurm."""
+PREFIX = "slurm-elastic-"
+"""The names of our reservations in Slurm begin with this."""
+
+
+def join(site: Site) -> Extensions | None:
+    """Join if a reservation of the site ends its machines."""
+    ending = tuple(
+        held
+        for cloud in site.clouds.values()
+        for held in cloud.held
+        if held.machines_end_at is not None
+    )
+    if not ending:
+        return None
+    return Extensions(
+        parts=[("reservations", lambda worker: ReservationEnds(site, ending, worker))],
+        on_intent=[partial(reserve_ahead, site)],
+        split_requests=[partial(split, site, frozenset(held.cloud for held in ending))],
+    )
+
+
+def split(site: Site, clouds: frozenset[str], request: NodeRequest) -> Sequence[NodeRequest]:
+    """Split a request by how long its machines must stay."""
+    if request.pool.cloud not in clouds or not request.job_nodes:
+        return (request,)
+    needs = _needs(site, request)
+    return tuple(
+        replace(part_of(request, nodes), needs_s=need)
+        for nodes, need in split_by_need(request.nodes, request.job_nodes, needs)
+    )
+
+
+def _needs(site: Site, request: NodeRequest) -> Mapping[int, float]:
+    """Return by job for how long (s) its machines must stay: its time limit, or 0 if it can be
+    saved. A job that Slurm does not list, or has no limit, may need them for ever.
+    """
+    needs = dict.fromkeys(request.job_nodes, math.inf)
+    try:
+        jobs = site.slurm.jobs()
+    except SlurmError as error:
+        log.warning("time limits cannot be read, reservations that end are not used: %s", error)
+        return needs
+    for job in jobs:
+        if job.id in needs:
+            limit = math.inf if job.limit is None else float(job.limit)
+            needs[job.id] = 0.0 if _is_savable(site, request, job) else limit
+    return needs
+
+
+def _is_savable(site: Site, request: NodeRequest, job: SlurmJob) -> bool:
+    config = site.config
+    section = next(p.checkpoint for p in config.pools if p.name == request.pool.name)
+    return resolve_for(job, section, config.checkpoint).method != "none"
+
+
+class ReservationEnds(Part):
+    """``looks``: the periodic task that keeps Slurm's reservations as the machines are."""
+
+    def __init__(self, site: Site, ending: Sequence[Held], worker: Executor) -> None:
+        self._site, self._ending = site, ending
+        self.looks = SiteTask(site, worker, self.look, "reservations", period=PERIOD_S)
+
+    def look(self) -> None:
+        """Compare Slurm's reservations with the machines, and change what differs. SlurmError
+        passes; the next look tries again.
+        """
+        now = self._site.now()
+        keep(self._site, [h for h in self._ending if h.begins_at <= now < h.ends_at + CLEAN_UP_S])
+
+
+def reserve_ahead(site: Site, spec: LaunchSpec) -> None:
+    """Keep the nodes of a launch free from the end of its reservation on. A growth policy starts
+    nodes that have no job yet, and slurmctld may give them any job from now on.
+    """
+    held = spec.offer.held
+    if held is None or held.machines_end_at is None:
+        return
+    try:
+        keep(site, [held])
+    except SlurmError as error:
+        log.warning("nodes are not reserved in Slurm yet nodes=%s: %s", ",".join(spec.nodes), error)
+
+
+def keep(site: Site, ending: Sequence[Held]) -> None:
+    """Make Slurm's reservations for these reservations as the machines are."""
+    if not ending:
+        return
+    slurm, now = site.slurm, site.now()
+    reserved = {r.name: r for r in slurm.reservations() if r.name.startswith(PREFIX)}
+    for held in ending:
+        name = f"{PREFIX}{held.cloud}-{held.name}"
+        nodes = sorted(set(_nodes_on(site, held)))
+        if nodes and now < held.ends_at:
+            _reserve(site, held, name, nodes, reserved.get(name))
+        elif name in reserved:
+            log.info("no machine is on the reservation any longer name=%s", held.name)
+            slurm.unreserve(name)
+
+
+def _reserve(
+    site: Site, held: Held, name: str, nodes: Sequence[str], reserved: Reservation | None
+) -> None:
+    slurm = site.slurm
+    starts_at = max(held.machines_end_at or held.ends_at, site.now() + 1)
+    if reserved is not None and abs(reserved.end - held.ends_at) > ROUNDED_S:
+        # The configuration has another end now.
+        slurm.unreserve(name)
+        reserved = None
+    if reserved is None:
+        log.info("Slurm starts no job that passes the end of the reservation name=%s nodes=%s",
+                 held.name, ",".join(nodes))  # fmt: skip
+        slurm.reserve(name, nodes, starts_at, held.ends_at)
+    elif set(reserved.nodes) != set(nodes):
+        slurm.reserve_other_nodes(name, nodes)
+
+
+def _nodes_on(site: Site, held: Held) -> Iterator[str]:
+    """Yield the nodes whose machines are on the reservation, or may soon be."""
+    state = site.ledger.state()
+    for machine in state.machines:
+        instance = machine.instance
+        is_on_it = (instance.cloud, instance.reservation) == (held.cloud, held.name)
+        if is_on_it and not machine.has_ended and instance.node:
+            yield instance.node
+    for launch in state.launches:
+        if launch.offer.held is not None and launch.offer.held.key == held.key:
+            yield from launch.nodes

@@ -1,0 +1,48 @@
+"""Commands about Slurm's own reservations of nodes, which keep jobs off nodes at a later time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.model.slurm import Reservation
+from slurm_elastic.slurm.client import answers
+
+T = TypeVar("T")
+
+
+class ReservationCommands:
+    """The part of ``model.protocols.Slurm`` that deals with reservations."""
+
+    def _run(self, *command: str) -> str:
+        raise NotImplementedError
+
+    def _table(self, read: Callable[[str], T], *command: str) -> T:
+        raise NotImplementedError
+
+    def reservations(self) -> Sequence[Reservation]:
+        """``scontrol show reservations``, as text, because 22.05 has no JSON for it."""
+        return self._table(answers.reservations, "scontrol", "--oneliner", "show", "reservations")
+
+    def reserve(self, name: str, nodes: Sequence[str], start: float, end: float) -> None:
+        """``scontrol create reservation``, for root alone."""
+        minutes = max(-(-round(end - start) // 60), 1)
+        self._run(
+            "scontrol", "create", f"reservationname={name}", f"nodes={compress(nodes)}",
+            f"starttime={_local(start)}", f"duration={minutes}", "users=root", "flags=ignore_jobs",
+        )  # fmt: skip
+
+    def reserve_other_nodes(self, name: str, nodes: Sequence[str]) -> None:
+        """``scontrol update reservationname=NAME nodes=...``."""
+        self._run("scontrol", "update", f"reservationname={name}", f"nodes={compress(nodes)}")
+
+    def unreserve(self, name: str) -> None:
+        """``scontrol delete reservationname=NAME``."""
+        self._run("scontrol", "delete", f"reservationname={name}")
+
+
+def _local(time: float) -> str:
+    """Slurm reads a time without a zone as local time."""
+    return f"{datetime.fromtimestamp(time):%Y-%m-%dT%H:%M:%S}"  # noqa: DTZ006

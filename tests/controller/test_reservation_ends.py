@@ -1,0 +1,164 @@
+"""Machines on a block that ends: which jobs get them, and what Slurm may place there later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledger_cases import instance, offer
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.policies import Budget, CloudPolicies
+from slurm_elastic.config.reservations import Reservation
+from slurm_elastic.controller.budget import read_spending
+from slurm_elastic.features.reservation_ends import split
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest
+from slurm_elastic.model.reserved import BLOCK_LEAD_S, ReservationKind
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.checkpoint.threat import Response, ThreatCause, of_end
+from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from tests.controller.world import SHAPE, T0, World
+
+HOUR = 3600.0
+ENDS_AT = T0 + 2 * HOUR
+BLOCK = Reservation(
+    name="block", kind=ReservationKind.BLOCK, id="cr-1", type="small", zone="zone-1", count=2,
+    upfront=10.0, begins_at=T0 - HOUR, ends_at=ENDS_AT + BLOCK_LEAD_S,
+)  # fmt: skip
+NODES = ("m1", "m2", "m3", "m4")
+
+
+def build(directory: Path, **cloud: Any) -> World:
+    fields: dict[str, Any] = {"limits": Limits(dollars_per_hour=9.0), "reservations": (BLOCK,)}
+    public = FakeCloud(name="pub", location=Location.PUBLIC, types=SHAPE, **(fields | cloud))
+    pool = PoolSettings(
+        name="many", cloud="pub", nodes="m[1-4]", cpus=2, memory=4096,
+        markets=(Market.RESERVED, Market.ON_DEMAND),
+    )  # fmt: skip
+    return World(directory, clouds=(public,), pools=(pool,), limits=Limits())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = build(tmp_path)
+    yield made
+    made.close()
+
+
+def job(number: int, limit: int | None, comment: str = "") -> SlurmJob:
+    return SlurmJob(
+        id=number, states=frozenset({"RUNNING", "CONFIGURING"}), limit=limit, comment=comment
+    )
+
+
+class Queue(FakeSlurm):
+    """A Slurm with these jobs."""
+
+    def __init__(self, *jobs: SlurmJob) -> None:
+        super().__init__([])
+        self.listed, self.silent = jobs, False
+
+    def jobs(self, *, ended: bool = False) -> tuple[SlurmJob, ...]:
+        if self.silent:
+            raise SlurmError(("squeue",), 1, "away")
+        return self.listed
+
+
+def parts(
+    world: World, slurm: FakeSlurm, **jobs: tuple[str, ...]
+) -> list[tuple[tuple[str, ...], float]]:
+    site = world.site
+    object.__setattr__(site, "slurm", slurm)
+    of_job = {int(name[1:]): nodes for name, nodes in jobs.items()}
+    request = NodeRequest(
+        id="r", pool=site.pools["many"], nodes=NODES, jobs=tuple(of_job), job_nodes=of_job
+    )
+    found = split(site, frozenset({"pub"}), request)
+    assert split(site, frozenset({"other"}), request) == (request,)
+    return [(part.nodes, part.needs_s) for part in found]
+
+
+def test_a_request_is_split_by_how_long_its_jobs_may_run(world: World) -> None:
+    saved = "ckpt=signal,saved=file:state"
+    queue = Queue(job(1, 600), job(2, None), job(3, None, saved))
+    assert parts(world, queue, j1=("m1",), j2=("m2", "m3"), j3=("m4",)) == [
+        (("m4",), 0.0), (("m1",), 600.0), (("m2", "m3"), float("inf")),
+    ]  # fmt: skip
+
+
+def test_where_slurm_says_nothing_jobs_may_run_for_ever(world: World) -> None:
+    queue = Queue()
+    queue.silent = True
+    assert parts(world, queue, j1=("m1",)) == [
+        (("m2", "m3", "m4"), 0.0), (("m1",), float("inf")),
+    ]  # fmt: skip
+
+
+def test_machines_of_a_block_are_counted_and_the_rest_is_bought(world: World) -> None:
+    for number, node in enumerate(NODES, 1):
+        world.slurm.submit(number, (node,), 1)
+    world.advance(60)
+    bought = sorted((m.market, m.reservation) for m in world.alive())
+    assert bought[:2] == [(Market.ON_DEMAND, "")] * 2 or bought == [(Market.ON_DEMAND, "")] * 4
+    assert sum(m.reservation == "block" for m in world.alive()) <= 2
+
+
+def test_slurm_keeps_the_nodes_free_from_the_end_on_and_no_longer_than_the_machines(
+    world: World,
+) -> None:
+    look = _look(world)
+    look()
+    assert world.site.slurm.reservations() == ()
+    _machine(world, "m1")
+    look()
+    (made,) = world.site.slurm.reservations()
+    assert (made.name, made.nodes) == ("slurm-elastic-pub-block", ("m1",))
+    assert (made.start, made.end) == (ENDS_AT, ENDS_AT + BLOCK_LEAD_S)
+    _machine(world, "m2")
+    look()
+    (made,) = world.site.slurm.reservations()
+    assert made.nodes == ("m1", "m2")
+    for node in ("m1", "m2"):
+        world.ledger.machines.ended("pub", [f"i-{node}"], Quoted(text="gone"), world.now)
+    look()
+    assert world.site.slurm.reservations() == ()
+
+
+def test_its_end_is_a_planned_end_that_moves_jobs() -> None:
+    assert of_end("m1", "block", ENDS_AT, ENDS_AT - HOUR) is None
+    threat = of_end("m1", "block", ENDS_AT, ENDS_AT - 100)
+    assert threat is not None
+    assert (threat.cause, threat.answer, threat.until) == (
+        ThreatCause.PLANNED_END, Response.MOVE, ENDS_AT,
+    )  # fmt: skip
+    assert threat.why == "the cloud ends its machine with reservation block"
+    assert of_end("m1", "other", None, ENDS_AT) is None
+
+
+def test_budgets_and_caps_count_the_whole_price(tmp_path: Path) -> None:
+    world = build(tmp_path, policies=CloudPolicies(budget=Budget(per_month=99.0)))
+    world.now = T0 + HOUR / 2
+    _machine(world, "m1")
+    spent = read_spending(world.config, world.ledger, world.now)["pub"]
+    whole_hours = (ENDS_AT + BLOCK_LEAD_S - BLOCK.begins_at) / HOUR
+    assert spent.month == pytest.approx(10.0 * 1.5 / whole_hours)
+    assert world.site.usage().dollars_per_hour["cloud:pub"] == pytest.approx(10.0 / whole_hours)
+    assert world.site.usage().nodes["reservation:pub/block"] == 1
+    world.close()
+
+
+def _look(world: World) -> Any:
+    (make,) = [make for name, make in world.site.extensions.parts if name == "reservations"]
+    return make(None).look  # type: ignore[arg-type,attr-defined]
+
+
+def _machine(world: World, node: str) -> None:
+    one = instance(f"i-{node}", node, f"g-{node}", launched=world.now, bought=offer(cloud="pub"))
+    on_block = replace(one, reservation="block", market=Market.RESERVED)
+    world.ledger.machines.adopt(on_block, "many", world.now)
