@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.providers.aws.tags import FleetNodeNames
@@ -23,6 +24,7 @@ from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, EventQueue
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults, FaultTarget, Stock
 from slurm_elastic.sandbox.ec2_prices import Quote, shipped
+from slurm_elastic.sandbox.ec2_reservations import Reservations, ReservationView
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class MachineView(Struct, frozen=True, kw_only=True):
     visible_from: float
     interruption: Interruption | None = None
     reason: str = ""
+    reservation: str = ""
 
 
 class Ec2View(Struct, frozen=True, kw_only=True):
@@ -79,6 +82,7 @@ class Ec2View(Struct, frozen=True, kw_only=True):
     prices: tuple[Quote, ...]
     visible_after: float
     throttled: int = 0
+    reservations: tuple[ReservationView, ...] = ()
 
 
 @dataclass
@@ -170,6 +174,7 @@ class EmulatedCloud:
         self.listed_prices: dict[str, float] = {}
         self.events: dict[str, ScheduledEvent] = {}
         self.consoles: dict[str, str] = {}
+        self.reservations = Reservations()
 
     def zone_of(self, call: Ec2Call) -> str:
         """Return the zone in which a launch would place its machines."""
@@ -190,7 +195,17 @@ class EmulatedCloud:
 
     def free(self, target: FaultTarget) -> int | None:
         """Return how many machines of this kind are available now; None: any number."""
-        return self.stock.free(target, (m.target for m in self.machines.values() if m.placed))
+        # A reservation has hosts of its own.
+        reserved = self.reservations.machines
+        placed = (m for m in self.machines.values() if m.placed and m.id not in reserved)
+        return self.stock.free(target, (m.target for m in placed))
+
+    def free_reserved(self, call: Ec2Call) -> int:
+        """Return how many more machines fit into the reservation that the launch names."""
+        return self.reservations.room(call, self._placed())
+
+    def _placed(self) -> list[str]:
+        return [m.id for m in self.machines.values() if m.placed]
 
     def stopped(self, ids: Iterable[str]) -> list[FaultTarget]:
         """Return the kinds of the stopped machines among these."""
@@ -218,6 +233,11 @@ class EmulatedCloud:
                 # moto writes this attribute into its answers if it exists.
                 instance.spot_instance_request_id = machine.spot_request
             self.machines[machine.id] = machine
+        ids = [str(instance.id) for instance in instances]
+        lifecycle = self.reservations.launched(call, ids)
+        for instance in instances if lifecycle else ():
+            # moto writes this attribute into its answers if it is set.
+            instance.lifecycle = lifecycle
         return [str(instance.id) for instance in instances]
 
     def hidden(self, now: float) -> set[str]:
@@ -266,7 +286,12 @@ class EmulatedCloud:
         self.consoles[instance_id] = text
 
     def reap(self, now: float) -> None:
-        """Terminate the machines whose notice has ended."""
+        """Terminate the machines whose notice or capacity block has ended."""
+        over = self.reservations.over(now)
+        for machine in self.machines.values():
+            if machine.id in over and machine.alive:
+                log.info("machine of a block ended id=%s node=%s", machine.id, machine.node)
+                machine.instance.terminate()
         for machine in self.machines.values():
             is_due = machine.interruption is not None and machine.interruption.deadline <= now
             if is_due and machine.alive:
@@ -280,7 +305,10 @@ class EmulatedCloud:
         """Return the whole state for the control API."""
         return Ec2View(
             now=now,
-            machines=tuple(m.view() for m in self.machines.values()),
+            machines=tuple(
+                replace(m.view(), reservation=self.reservations.machines.get(m.id, ""))
+                for m in self.machines.values()
+            ),
             calls=dict(self.calls),
             access_keys=tuple(sorted(self.access_keys)),
             faults=self.faults.standing(),
@@ -288,6 +316,7 @@ class EmulatedCloud:
             prices=tuple(self.prices.quotes(now)),
             visible_after=self.visible_after,
             throttled=self.buckets.rejected,
+            reservations=self.reservations.views(self._placed(), now),
         )
 
     def _spot(self, instance_id: str) -> EmulatedInstance:

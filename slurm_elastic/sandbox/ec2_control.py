@@ -13,6 +13,7 @@ import msgspec
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.providers.base.prices.trace import load_trace
 from slurm_elastic.sandbox.ec2_cloud import Ec2View, EmulatedCloud, ScheduledEvent
+from slurm_elastic.sandbox.ec2_reservations import EmulatedReservation
 from slurm_elastic.sandbox.steering import Order, Steering
 
 
@@ -95,6 +96,34 @@ def _advance(cloud: EmulatedCloud, _now: float, seconds: float) -> None:
     cloud.buckets.advance(seconds)
 
 
+def _reserve(
+    cloud: EmulatedCloud,
+    _now: float,
+    id: str,  # noqa: A002
+    kind: str,
+    type: str,  # noqa: A002
+    zone: str,
+    count: int,
+    begins_at: float,
+    ends_at: float,
+    upfront: float = 0.0,
+    price: float = 0.0,
+) -> None:
+    cloud.reservations.add(
+        EmulatedReservation(
+            id=id,
+            kind=kind,
+            type=type,
+            zone=zone,
+            count=count,
+            begins_at=begins_at,
+            ends_at=ends_at,
+            upfront=upfront,
+            price=price,
+        )
+    )
+
+
 def _reset(cloud: EmulatedCloud, now: float) -> None:
     cloud.reset(now)
 
@@ -112,6 +141,7 @@ ORDERS: Mapping[str, Order] = {
     "schedule": _schedule,
     "buckets": _buckets,
     "advance": _advance,
+    "reserve": _reserve,
     "reset": _reset,
 }
 
@@ -175,6 +205,10 @@ class Ec2Control(Steering):
     def advance(self, seconds: float) -> None:
         """Advance the time of the rate limits."""
         self.order("advance", seconds=seconds)
+
+    def reserve(self, reservation: EmulatedReservation) -> None:
+        """Buy a reservation, or replace the one with its id."""
+        self.order("reserve", **msgspec.structs.asdict(reservation))
 
     def reset(self) -> None:
         """Discard all state of the cloud."""

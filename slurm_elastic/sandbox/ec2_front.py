@@ -286,9 +286,22 @@ class Ec2Front:
         price_error = self.price_error(call, target)
         if price_error:
             return _error(price_error)
+        if self.cloud.reservations.targeted(call):
+            refused = self.cloud.reservations.refusal(call, target, self._clock())
+            if refused:
+                return _error(refused)
+            return self._start_up_to(self.cloud.free_reserved(call), call, target, environ)
+        return self._start_up_to(self.cloud.free(target), call, target, environ)
+
+    def _start_up_to(
+        self, free: int | None, call: Ec2Call, target: FaultTarget, environ: Environ
+    ) -> ControlAnswer:
+        """Start as many machines as are asked for and ``free``."""
         min_count, max_count = (int(call.params.get(name, 1)) for name in ("MinCount", "MaxCount"))
-        free = self.cloud.free(target)
         count = max_count if free is None else min(max_count, free)
+        if count < min_count and self.cloud.reservations.targeted(call):
+            text = "The requested reservation does not have sufficient capacity."
+            return _error(Ec2Error("ReservationCapacityExceeded", 400, text))
         if count < min_count:
             return _refusal(Fault(kind=FaultKind.CAPACITY), target)
         answer, ids = self.start(call, target, count, environ)
