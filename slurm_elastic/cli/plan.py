@@ -10,16 +10,18 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli import history, plan_checkpoint, plan_deadline, plan_policy
+from slurm_elastic.cli import history, plan_checkpoint, plan_deadline, plan_held, plan_policy
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.plan_tables import render
 from slurm_elastic.cli.simulate_tables import SCHEDULER, tell_unbought
 from slurm_elastic.config.configfile import load_as
 from slurm_elastic.config.numbers import Dollars, Seconds
+from slurm_elastic.policies.planning.held import Risk, plan_with
 from slurm_elastic.policies.planning.portfolio import ReservedClass, heaviest_first
 from slurm_elastic.policies.planning.reserve import usage_of_steps
 from slurm_elastic.simulate.engine import simulate
@@ -78,6 +80,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     reserve.add_argument(
         "--pool", metavar="NAME", help="plan for this pool (default: the only public one)"
     )
+    plan_held.add_arguments(reserve)
     reserve.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
     reserve.set_defaults(run=run)
     plan_policy.add(kinds)
@@ -88,6 +91,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Simulate the history, plan, and print the plan. ConfigError if the history is too short."""
     classes, on_demand = pricing(args.pricing)
+    inventory = plan_held.read(args, classes)
     setting = history.read(args)
     scenario = setting.scenario(args.policy)
     index = _pool(args.pool, scenario.pools)
@@ -96,8 +100,10 @@ def run(args: argparse.Namespace) -> int:
     console = Output()
     # Before the plan: a policy that bought no machine is the usual reason for the error of _plan.
     tell_unbought({args.policy: outcome.figures}, console)
-    plan = _plan(outcome, index, classes, on_demand)
+    plan = _plan(outcome, index, classes, on_demand, inventory)
     render(plan, scenario.pools[index].name, setting.history.start, console)
+    if plan.held is not None and inventory is not None:
+        plan_held.render(plan.held, inventory[0], classes, console)
     console.print(SCHEDULER, markup=False, highlight=False)
     for note in setting.notes_for([args.policy]):
         print(f"note: {note}", file=sys.stderr)
@@ -145,7 +151,11 @@ def _pool(name: str | None, pools: Sequence[PoolModel]) -> int:
 
 
 def _plan(
-    outcome: RunResult, pool: int, classes: tuple[ReservedClass, ...], on_demand: float
+    outcome: RunResult,
+    pool: int,
+    classes: tuple[ReservedClass, ...],
+    on_demand: float,
+    inventory: tuple[plan_held.Inventory, Risk] | None,
 ) -> PurchasePlan:
     usage = usage_of_steps(outcome.paid_steps(pool))
     if len(usage) < WEEKS:
@@ -153,4 +163,8 @@ def _plan(
             f"the history uses machines of the pool for {len(usage)} whole weeks, expected at least"
             f" {WEEKS}: a shorter history says nothing about the coming years"
         )
-    return plan_of(usage, classes, on_demand)
+    plan = plan_of(usage, classes, on_demand)
+    if inventory is None:
+        return plan
+    held, risk = plan_held.counts(inventory[0], classes), inventory[1]
+    return replace(plan, held=plan_with(usage, classes, on_demand, held, risk))

@@ -21,7 +21,9 @@ def render(plan: PurchasePlan, pool: str, start: int, console: Console) -> None:
     console.print(_classes(plan))
     console.print(_choices(plan))
     _purchases(plan, start, console)
-    _advice(plan, console)
+    # Without an inventory the rule's own purchases count as held.
+    if plan.held is None:
+        _advice(plan, console)
 
 
 def _classes(plan: PurchasePlan) -> Table:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.policies.planning.held import HeldPlan
 from slurm_elastic.policies.planning.portfolio import (
     Bill,
     Bought,
@@ -55,6 +56,7 @@ class PurchasePlan(Struct, frozen=True, kw_only=True):
     ``breakeven_left``: if less than this share of the demand remains, the purchases cost more than
     machines on demand (0: never; None: nothing was bought). ``outlook``: the share of the cost on
     demand that the held reservations save, estimated from the history's weeks (None: none held).
+    ``held``: the answer for a real inventory, if the user has given one.
     """
 
     weeks: int
@@ -67,6 +69,7 @@ class PurchasePlan(Struct, frozen=True, kw_only=True):
     falls: tuple[Fall, ...]
     breakeven_left: float | None
     outlook: Interval | None = None
+    held: HeldPlan | None = None
 
 
 def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) -> PurchasePlan:

@@ -131,6 +131,10 @@ def test_plan_reserve_goes_by_the_price_list_of_the_page(place: Path) -> None:
     for one in yaml.safe_load(prices)["classes"]:
         assert one["name"] in told[0]
     assert "to buy now" in told[0]
+    (place / "held.yaml").write_text(shown("docs/planning.md", "held:").text)
+    told.clear()
+    block.run(lambda line: told.append(typed(f"{line} --held held.yaml")))
+    assert "held now: 40 x 1Y no upfront (200d" in told[0]
 
 
 def test_plan_deadline_is_kept(place: Path) -> None:

@@ -373,3 +373,54 @@ def test_no_save_pays_where_nothing_is_taken(capsys: pytest.CaptureFixture[str])
 def test_an_unknown_checkpoint_policy_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan("checkpoint", "--workload", str(WORKLOAD), "--policies", "often") == 2
     assert "--policies: " in capsys.readouterr().err
+
+
+def test_reserve_says_what_to_buy_besides_what_is_held(
+    steady: Path, pricing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held, out = tmp_path / "held.yaml", tmp_path / "plan.json"
+    arguments = ["--workload", str(steady), "--pricing", str(pricing), "--pool", "rack"]
+    held.write_text("held: []\n")
+    assert plan("reserve", *arguments, "--held", str(held), "--json", str(out)) == 0
+    text = capsys.readouterr().out
+    assert "held now: nothing" in text
+    assert "to buy now besides it, by the use of the last 12 weeks: 1 x quarter, $500 up" in text
+    assert "these reservations then save" not in text, "the rule's own purchases are not held"
+    assert [case["share"] for case in json.loads(out.read_text())["held"]["cases"]] == [
+        0.5, 0.75, 1.0, 1.25, 1.5,
+    ]  # fmt: skip
+    assert plan("reserve", *arguments, "--held", str(held), "--prefer-short") == 0
+    assert "weeks: 1 x month" in capsys.readouterr().out
+    assert plan("reserve", *arguments, "--held", str(held), "--at-most", "quarter=0") == 0
+    assert "weeks: 1 x month" in capsys.readouterr().out
+    held.write_text("held: [{class: month, machines: 1, left: 20d}]\n")
+    assert plan("reserve", *arguments, "--held", str(held)) == 0
+    text = capsys.readouterr().out
+    assert "held now: 1 x month (20d" in text
+    assert "weeks: nothing" in text
+    held.write_text("held: [{class: month, machines: 1, left: 6d}]\n")
+    assert plan("reserve", *arguments, "--held", str(held)) == 0
+    assert "weeks: 1 x quarter" in capsys.readouterr().out, "it ends within a week"
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        ("held: [{class: mont, machines: 1, left: 1d}]", [],
+         "held[0].class: found 'mont', expected a class of the price list: one of quarter, month"),
+        ("held: [{machines: 1, left: 1d}]", [], "held[0]: found no 'class', expected text"),
+        ("held: []", ["--at-most", "day=1"], "--at-most: found 'day', expected a class"),
+        (None, ["--prefer-short"], "--at-most and --prefer-short need --held"),
+    ],
+)  # fmt: skip
+def test_a_wrong_inventory_is_refused(
+    steady: Path, pricing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    text: str | None, more: list[str], message: str,
+) -> None:  # fmt: skip
+    held = tmp_path / "held.yaml"
+    arguments = ["--workload", str(steady), "--pricing", str(pricing), "--pool", "rack", *more]
+    if text is not None:
+        held.write_text(text)
+        arguments += ["--held", str(held)]
+    assert plan("reserve", *arguments) == 2
+    assert message in capsys.readouterr().err

@@ -73,9 +73,9 @@ def trailing(
         bare += sum(row) * on_demand
         if week < settle or paid > bare * (1 + regret):
             continue
-        means = _means(usage[max(week - weeks, 0) : week])
+        mean_hours = means(usage[max(week - weeks, 0) : week])
         served = sum(active(week, bought, classes))
-        counts = _heaviest(means[served:], shares)
+        counts = _heaviest(mean_hours[served:], shares)
         bought += [Bought(week, kind, count) for kind, count in enumerate(counts) if count]
     return tuple(bought)
 
@@ -132,8 +132,8 @@ def _one_rank(
     return best[0], bought
 
 
-def _means(rows: Usage) -> list[float]:
-    """Each rank's mean hours a week."""
+def means(rows: Usage) -> list[float]:
+    """Return each rank's mean hours a week."""
     sums = [0.0] * max((len(row) for row in rows), default=0)
     for row in rows:
         for rank, hours in enumerate(row):
@@ -141,10 +141,10 @@ def _means(rows: Usage) -> list[float]:
     return [hours / len(rows) for hours in sums]
 
 
-def _heaviest(means: Sequence[float], shares: Sequence[float]) -> list[int]:
+def _heaviest(mean_hours: Sequence[float], shares: Sequence[float]) -> list[int]:
     """Return how many machines of each class these ranks are worth."""
     counts = [0] * len(shares)
-    for mean in means:
+    for mean in mean_hours:
         kind = next((k for k, share in enumerate(shares) if mean >= share * WEEK), None)
         if kind is None:
             break  # means descend with the ranks

@@ -1,0 +1,123 @@
+"""What to reserve now, given what the site has reserved already. Pure.
+
+The rule is that of ``reserve.trailing``, with a real inventory instead of the purchases that the
+rule itself would have made: held machines serve the lowest ranks, and each rank above them gets the
+class that its mean use of the last weeks pays for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.policies.planning.portfolio import (
+    WEEK,
+    ReservedClass,
+    Usage,
+    breakevens,
+    shrunk,
+    week_cost,
+)
+from slurm_elastic.policies.planning.reserve import TRAILING, means
+
+DEMANDS = (0.5, 0.75, 1.0, 1.25, 1.5)
+"""The demand of the coming weeks, as shares of the last weeks' demand."""
+
+
+class Risk(Struct, frozen=True, kw_only=True):
+    """The site's bounds of its risk. ``at_most``: by class index, how many machines may be held.
+    ``prefer_short``: of the classes that pay off, buy the one with the shortest term.
+    """
+
+    at_most: Mapping[int, int] = {}
+    prefer_short: bool = False
+
+
+class DemandCase(Struct, frozen=True, kw_only=True):
+    """A demand of ``share`` of the last weeks'. ``buy``: by class, what to buy now if it comes.
+
+    Dollars per week, upfront payments spread over their terms: ``on_demand``: with machines on
+    demand alone; ``held``: with what is held now; ``bought``: with what is held and what is advised
+    for an unchanged demand.
+    """
+
+    share: float
+    buy: tuple[int, ...]
+    on_demand: float
+    held: float
+    bought: float
+
+
+class HeldPlan(Struct, frozen=True, kw_only=True):
+    """What to buy now: by class ``buy``, for ``upfront`` dollars today. ``held``: machines by
+    class. ``weeks``: of how many weeks the use was taken.
+    """
+
+    held: tuple[int, ...]
+    buy: tuple[int, ...]
+    upfront: float
+    weeks: int
+    cases: tuple[DemandCase, ...]
+
+
+def buy_now(
+    usage: Usage,
+    classes: Sequence[ReservedClass],
+    on_demand: float,
+    held: Sequence[int],
+    risk: Risk,
+) -> tuple[int, ...]:
+    """Return how many machines of each class to buy at the end of ``usage``; ``classes`` heaviest
+    first.
+    """
+    shares = breakevens(classes, on_demand)
+    order: Sequence[int] = range(len(classes))
+    if risk.prefer_short:
+        # The order within a term stays, because the heaviest class that pays off is the cheapest.
+        order = sorted(order, key=lambda kind: classes[kind].term)
+    counts = [0] * len(classes)
+    for mean in means(usage[-TRAILING:])[sum(held) :]:
+        fitting = (
+            kind
+            for kind in order
+            if mean >= shares[kind] * WEEK
+            and held[kind] + counts[kind] < risk.at_most.get(kind, held[kind] + counts[kind] + 1)
+        )
+        kind = next(fitting, None)
+        if kind is None:
+            break  # means descend with the ranks, and bounds only tighten
+        counts[kind] += 1
+    return tuple(counts)
+
+
+def plan_with(
+    usage: Usage,
+    classes: Sequence[ReservedClass],
+    on_demand: float,
+    held: Sequence[int],
+    risk: Risk,
+) -> HeldPlan:
+    """Return what to buy now, and what it costs if the demand grows or shrinks."""
+    weeks = usage[-TRAILING:]
+    buy = buy_now(weeks, classes, on_demand, held, risk)
+    owned = [have + more for have, more in zip(held, buy, strict=True)]
+
+    def cost(rows: Usage, machines: Sequence[int]) -> float:
+        return sum(week_cost(row, machines, classes, on_demand) for row in rows) / len(rows)
+
+    cases = []
+    for share in DEMANDS:
+        rows = weeks if share == 1 else shrunk(weeks, share)
+        case = DemandCase(
+            share=share,
+            buy=buy_now(rows, classes, on_demand, held, risk),
+            on_demand=cost(rows, [0] * len(classes)),
+            held=cost(rows, held),
+            bought=cost(rows, owned),
+        )
+        cases.append(case)
+    upfront = sum(count * kind.upfront for count, kind in zip(buy, classes, strict=True))
+    return HeldPlan(
+        held=tuple(held), buy=buy, upfront=upfront, weeks=len(weeks), cases=tuple(cases)
+    )
