@@ -19,7 +19,7 @@ from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.slurm import NOWHERE, SlurmNode
-from slurm_elastic.policies.checkpoint.threat import LEAVING, Threat, ThreatCause, is_false
+from slurm_elastic.policies.checkpoint.threat import EXPIRING, LEAVING, Threat, is_false
 from slurm_elastic.policies.launch.exclusions import after_interruption
 from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK, has_mark
 from slurm_elastic.policies.nodes.node_state import (
@@ -108,7 +108,7 @@ def _threat_to_drain_for(
     jobs are moved off for that. Plans of Slurm or of administrators drain the node themselves.
     """
     planned = node.name in nodes_to_empty or has_mark(node, MARK)
-    causes = LEAVING | {ThreatCause.PLANNED_END} if planned else LEAVING
+    causes = LEAVING | EXPIRING if planned else LEAVING
     return next((threat for threat in threats if threat.cause in causes), None)
 
 

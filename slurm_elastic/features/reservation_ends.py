@@ -26,7 +26,7 @@ from slurm_elastic.model.cluster import LaunchSpec, NodeRequest
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.model.slurm import Reservation, SlurmJob
 from slurm_elastic.policies.launch.gang import part_of
-from slurm_elastic.policies.launch.reservations import split_by_need
+from slurm_elastic.policies.launch.reservations import levelled, split_by_need
 
 log = logging.getLogger(__name__)
 
@@ -54,15 +54,24 @@ def join(site: Site) -> Extensions | None:
     return Extensions(
         parts=[("reservations", lambda worker: ReservationEnds(site, ending, worker))],
         on_intent=[partial(reserve_ahead, site)],
-        split_requests=[partial(split, site, frozenset(held.cloud for held in ending))],
+        split_requests=[partial(split, site, ending)],
     )
 
 
-def split(site: Site, clouds: frozenset[str], request: NodeRequest) -> Sequence[NodeRequest]:
-    """Split a request by how long its machines must stay."""
-    if request.pool.cloud not in clouds or not request.job_nodes:
+def split(site: Site, ending: Sequence[Held], request: NodeRequest) -> Sequence[NodeRequest]:
+    """Split a request by how long its machines must stay, if a reservation of its cloud that runs
+    now ends its machines.
+    """
+    cloud, now = request.pool.cloud, site.now()
+    ends = [
+        held.machines_end_at
+        for held in ending
+        if held.cloud == cloud and held.is_active(now) and held.machines_end_at is not None
+    ]
+    if not ends or not request.job_nodes:
         return (request,)
-    needs = _needs(site, request)
+    boot_s = site.config.resume_timeout(site.clouds[cloud])
+    needs = levelled(_needs(site, request), ends, boot_s, now)
     return tuple(
         replace(part_of(request, nodes), needs_s=need)
         for nodes, need in split_by_need(request.nodes, request.job_nodes, needs)

@@ -79,8 +79,9 @@ def parts(
     request = NodeRequest(
         id="r", pool=site.pools["many"], nodes=NODES, jobs=tuple(of_job), job_nodes=of_job
     )
-    found = split(site, frozenset({"pub"}), request)
-    assert split(site, frozenset({"other"}), request) == (request,)
+    found = split(site, [BLOCK.held("pub")], request)
+    assert split(site, [BLOCK.held("other")], request) == (request,)
+    assert split(site, [replace(BLOCK.held("pub"), ends_at=T0 + 60)], request) == (request,)
     return [(part.nodes, part.needs_s) for part in found]
 
 
@@ -88,7 +89,7 @@ def test_a_request_is_split_by_how_long_its_jobs_may_run(world: World) -> None:
     saved = "ckpt=signal,saved=file:state"
     queue = Queue(job(1, 600), job(2, None), job(3, None, saved))
     assert parts(world, queue, j1=("m1",), j2=("m2", "m3"), j3=("m4",)) == [
-        (("m4",), 0.0), (("m1",), 600.0), (("m2", "m3"), float("inf")),
+        (("m1", "m4"), 600.0), (("m2", "m3"), float("inf")),
     ]  # fmt: skip
 
 
@@ -135,7 +136,7 @@ def test_its_end_is_a_planned_end_that_moves_jobs() -> None:
     threat = of_end("m1", "block", ENDS_AT, ENDS_AT - 100)
     assert threat is not None
     assert (threat.cause, threat.answer, threat.until) == (
-        ThreatCause.PLANNED_END, Response.MOVE, ENDS_AT,
+        ThreatCause.RESERVATION_END, Response.MOVE, ENDS_AT,
     )  # fmt: skip
     assert threat.why == "the cloud ends its machine with reservation block"
     assert of_end("m1", "other", None, ENDS_AT) is None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Usage
 from slurm_elastic.model.reserved import BLOCK_LEAD_S, Held, ReservationKind
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, used_by
-from slurm_elastic.policies.launch.reservations import SLACK_S, split_by_need
+from slurm_elastic.policies.launch.reservations import SLACK_S, levelled, split_by_need
 from slurm_elastic.policies.money.accounting import usage
 from tests.policies.strategies import NOW, request
 
@@ -155,3 +155,20 @@ def test_a_split_keeps_jobs_whole_and_serves_the_longest_need(
             0.0,
             *(needs.get(j, 0.0) for j, n in job_nodes.items() if set(n) & set(nodes)),
         }
+
+
+@given(
+    st.dictionaries(st.integers(1, 9), st.floats(0, 9000) | st.just(math.inf), min_size=1),
+    st.lists(st.floats(NOW, NOW + 9000), min_size=1, max_size=3),
+)
+def test_levels_change_for_no_job_which_reservations_serve_it(
+    needs: dict[int, float], ends: list[float]
+) -> None:
+    def served(need: float) -> list[bool]:
+        return [NOW + 300 + need + SLACK_S <= end for end in ends]
+
+    found = levelled(needs, ends, 300, NOW)
+    assert len(set(found.values())) <= len(set(ends)) + 1
+    for job, need in needs.items():
+        assert found[job] >= need
+        assert served(found[job]) == served(need)

@@ -193,6 +193,24 @@ class Contract:
         finally:
             bed.end(job)
 
+    def test_nodes_are_reserved_changed_and_given_back(self, bed: Bed) -> None:
+        """A job that runs may run on; others are kept off from the start on."""
+        start = float(round(time.time())) + 3600
+        bed.slurm.reserve("slurm-elastic-aws-block", ["st1"], start, start + 1800)
+        try:
+            (found,) = bed.slurm.reservations()
+            assert (found.name, found.nodes) == ("slurm-elastic-aws-block", ("st1",))
+            assert (abs(found.start - start) < 2, abs(found.end - start - 1800) < 62) == (
+                True,
+                True,
+            )
+            bed.slurm.reserve_other_nodes(found.name, ["st1", "op1"])
+            (found,) = bed.slurm.reservations()
+            assert set(found.nodes) == {"st1", "op1"}
+        finally:
+            bed.slurm.unreserve("slurm-elastic-aws-block")
+        assert list(bed.slurm.reservations()) == []
+
     def test_limits_of_partitions_and_free_licences_are_read(self, bed: Bed) -> None:
         limits = bed.slurm.max_times()
         assert (limits["batch"], limits["onprem"]) == (None, 3600.0)

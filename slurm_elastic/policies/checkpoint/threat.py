@@ -8,8 +8,9 @@ reclaim        the cloud, a person         moved                                
 rebalance      the cloud, a person         saved, and stays                            yes
 price          a price over the bid        saved, and stays                            yes
 health         a node in Slurm's FAIL      moved                                       yes
-planned end    its machine's maximum age,  moved                                       no
-               or its reservation's end
+planned end    its machine's maximum age   moved                                       no
+reservation    the cloud's reservation of its  moved                                       no
+end            machine, when it ends
 maintenance    a reservation (MAINT)       moved, if it may still run when that begins no
 drain          a date in the drain's text  moved, if it may still run at that time     no
 limit          the job's own time limit    requeued, with a full limit                 no
@@ -56,6 +57,7 @@ class ThreatCause(StrEnum):
     PRICE = "price"
     HEALTH = "health"
     PLANNED_END = "planned end"
+    RESERVATION_END = "reservation end"
     MAINTENANCE = "maintenance"
     DRAIN = "drain"
     DEPARTURE = "departure"
@@ -65,7 +67,13 @@ class ThreatCause(StrEnum):
 
 
 PLANNED = frozenset(
-    {ThreatCause.PLANNED_END, ThreatCause.MAINTENANCE, ThreatCause.DRAIN, ThreatCause.LIMIT}
+    {
+        ThreatCause.PLANNED_END,
+        ThreatCause.RESERVATION_END,
+        ThreatCause.MAINTENANCE,
+        ThreatCause.DRAIN,
+        ThreatCause.LIMIT,
+    }
 )
 CERTAIN = PLANNED | {ThreatCause.PREEMPTION}
 """The run certainly ends at that time, so the checkpoint policy has no say in the save."""
@@ -75,7 +83,11 @@ OF_SLURM = frozenset({ThreatCause.MAINTENANCE, ThreatCause.DRAIN, ThreatCause.HE
 """The causes that Slurm's own nodes and reservations report."""
 LEAVING = frozenset({ThreatCause.RECLAIM, ThreatCause.DEPARTURE})
 """The machine goes, whether or not its jobs are saved in time."""
-OF_MACHINES = LEAVING | {ThreatCause.REBALANCE, ThreatCause.PLANNED_END}
+EXPIRING = frozenset({ThreatCause.PLANNED_END, ThreatCause.RESERVATION_END})
+"""The machine has a known end. At its maximum age nothing ends it while jobs run on it; with its
+reservation the cloud ends it.
+"""
+OF_MACHINES = LEAVING | EXPIRING | {ThreatCause.REBALANCE}
 """The causes for which we may drain and power down nodes: other drains belong to others."""
 
 
@@ -188,7 +200,7 @@ def of_end(node: str, reservation: str, ends_at: float | None, now: float) -> Th
     if ends_at is None or ends_at - now > HORIZON:
         return None
     return Threat(
-        what=node, cause=ThreatCause.PLANNED_END, answer=Response.MOVE, since=now,
+        what=node, cause=ThreatCause.RESERVATION_END, answer=Response.MOVE, since=now,
         why=f"the cloud ends its machine with reservation {reservation}",
         until=ends_at if ends_at > now else None,
     )  # fmt: skip

@@ -72,6 +72,22 @@ def room(offer: Offer, usage: Usage) -> tuple[int, ReservationUsed] | None:
     return max(left, 0), used
 
 
+def levelled(
+    needs: Mapping[int, float], ends: Collection[float], boot_s: float, now: float
+) -> dict[int, float]:
+    """Return the needs (seconds by job), each raised to the longest need that the same reservations
+    can serve. So jobs with many different time limits need few launches. ``ends``: when the cloud
+    ends the machines of its reservations that run now.
+    """
+    too_short = {
+        job: sum(now + boot_s + need + SLACK_S > end for end in ends) for job, need in needs.items()
+    }
+    longest: dict[int, float] = {}
+    for job, count in too_short.items():
+        longest[count] = max(longest.get(count, 0.0), needs[job])
+    return {job: longest[count] for job, count in too_short.items()}
+
+
 def split_by_need(
     nodes: Sequence[str], job_nodes: Mapping[int, Sequence[str]], needs: Mapping[int, float]
 ) -> tuple[tuple[tuple[str, ...], float], ...]:
