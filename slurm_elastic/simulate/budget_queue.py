@@ -17,6 +17,7 @@ from slurm_elastic.policies.money.account_budgets import (
     payer,
     scopes,
 )
+from slurm_elastic.simulate.pool_terms import Lane
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.reservations import Profile
 from slurm_elastic.simulate.shared_machines import SharedMachine
@@ -112,6 +113,11 @@ class BudgetQueue(Queue):
             self.waiting[:] = [job for job in self.waiting if job not in removed]
         self._known = frozenset(overdraft_by_payer)
         super().schedule(now)
+
+    def _lanes(self, job: int) -> Sequence[Lane]:
+        if self.orders is None or self._each is self._all:
+            return super()._lanes(job)
+        return [lane for lane in super()._lanes(job) if not lane[1].pool.public]
 
     def _place(self, job: int, now: int) -> bool:
         self._each = self._own if self._overdraft(job, now) else self._all

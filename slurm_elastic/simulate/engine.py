@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.simulate.cloud_order import JobOrders
 from slurm_elastic.simulate.events import ARRIVE, BOOT, CHECK, POOLS, WARN, RunState
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
@@ -83,6 +84,7 @@ class Engine(RunState):
         waiting, readies, arrive = queue.waiting, queue.readies, queue.arrive
         pools, running, misfits, grower = self.pools, self.runs.now, self.misfits, self.grower
         arrival, idle_since, warm, warmed = 0, now, self.warm, bool(self.warm)
+        orders = self.orders
         soon = submit[0] if count else NEVER
         # An event that never comes, so that the heap is never empty.
         heappush(events, NEVER << 35)
@@ -106,6 +108,8 @@ class Engine(RunState):
             ready = queue.next_ready(self.now) if waiting and readies else NEVER
             if ready < now:
                 now = ready
+            if orders is not None:
+                self._order_jobs(orders, arrival, now)
             self.now = now
             # A full pass over the queue is needed only if the time of the reservation has passed.
             queue.full, self.asked = now > queue.shadow and now in (soon, ready), False
@@ -137,6 +141,16 @@ class Engine(RunState):
             elif now - idle_since > grower.patience:
                 self.unserved += waiting
                 waiting.clear()
+
+    def _order_jobs(self, orders: JobOrders, arrival: int, now: int) -> None:
+        """Decide in which order waiting jobs and the jobs that arrive now use the pools. All see
+        the prices of this second, and the machines and cool-downs of the last event.
+        """
+        if self.queue.waiting:
+            orders.look(self.queue.waiting, self.now, now)
+        while arrival < self.count and self.jobs.submit[arrival] == now:
+            orders.arrive(arrival, now)
+            arrival += 1
 
     def _handle_ends(self, now: int) -> None:
         """Handle ends of jobs, losses of machines, and returns of jobs, which precede new jobs."""

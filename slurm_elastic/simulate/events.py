@@ -12,6 +12,7 @@ from heapq import heappush
 
 from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.simulate.budget_queue import BudgetQueue
+from slurm_elastic.simulate.cloud_order import job_orders
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines, Sales
@@ -48,13 +49,14 @@ class RunState:
         self.needs: list[Sequence[int]] = [machines_needed(jobs, pool) for pool in scenario.pools]
         self.direct = isinstance(scenario.growth, Slurm)
         self.runs = Runs(jobs, scenario, self.pools)
-        self.grower = Grower(jobs, scenario, self.pools, self.needs, origin)
+        self.orders = job_orders(jobs, scenario, self.pools, self.needs, self.purchases)
+        self.grower = Grower(jobs, scenario, self.pools, self.needs, origin, self.orders)
         self.events: list[int] = []
         queue_arguments = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
-        self.queue = Queue(*queue_arguments, self._start)
+        self.queue = Queue(*queue_arguments, self._start, self.orders)
         if scenario.payers:
             purses = Purses(scenario.payers, self.pools, origin)
-            self.queue = BudgetQueue(*queue_arguments, self._start).with_purses(
+            self.queue = BudgetQueue(*queue_arguments, self._start, self.orders).with_purses(
                 purses, self._plan_return
             )
         self.warm = Warm(self, self.pools)

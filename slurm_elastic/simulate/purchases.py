@@ -27,9 +27,10 @@ from slurm_elastic.policies.launch.exclusions import (
 )
 from slurm_elastic.policies.launch.gang import Gang
 from slurm_elastic.policies.launch.next_launch import next_launch
+from slurm_elastic.policies.launch.pool_order import PoolTerms, terms_of
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, shortfall, used_by
 from slurm_elastic.simulate.machines import PoolMachines, Sales
-from slurm_elastic.simulate.market import PLENTY
+from slurm_elastic.simulate.market import NEVER, PLENTY
 from slurm_elastic.simulate.scenario import Scenario
 
 MAX_NODES_AHEAD = 1 << 12  # nodes for which a decision is made ahead
@@ -50,7 +51,8 @@ class _StoredDecision:
 
 class Purchases:
     """Buys machines for ``pools``. Times are the history's seconds. ``refusals``: per pool the
-    reason of the first launch that could not get all its machines.
+    reason of the first launch that could not get all its machines. ``version`` counts changes of
+    cool-downs.
     """
 
     def __init__(self, scenario: Scenario, pools: Sequence[PoolMachines], later: Later) -> None:
@@ -63,6 +65,7 @@ class Purchases:
             limits != Limits() for limits in self.cloud_limits.values()
         )
         self.cool_downs: dict[str, Exclusion] = {}
+        self.version = 0
         self.refusals: dict[int, str] = {}
         self._held_until: dict[int, int] = {}
         self._pools = [_pool_of(machines) for machines in pools]
@@ -70,6 +73,7 @@ class Purchases:
             {sold.offer.key: index for index, sold in enumerate(machines.sold)}
             for machines in pools
         ]
+        self._price_ratio = _price_ratio(pools)
         self._decisions = [_StoredDecision() for _ in pools]
         self._names = tuple(str(number) for number in range(MAX_NODES_AHEAD))
 
@@ -118,6 +122,40 @@ class Purchases:
         if before is None or before.until < cooling.until:
             self._cool(cooling)
 
+    def terms(self, pool: int, partition: str, count: int, now: int, boot_s: int) -> PoolTerms:
+        """Return the terms of a pool for jobs of up to ``count`` machines."""
+        request = NodeRequest(id="", pool=self._pools[pool], nodes=self._nodes(count))
+        offers, scope = self._offers(pool, now), self._scope(now, pool, ())
+        return terms_of(request, partition, offers, scope, now, self.keys, boot_s=float(boot_s))
+
+    def slack(self, pool: int, count: int, now: int) -> int:
+        """Return how many machines, of any pools, may be launched before a limit could change the
+        terms of this pool for jobs of up to ``count`` machines; -1 if a limit matters already.
+        """
+        request = NodeRequest(
+            id="", pool=self._pools[pool], nodes=self._nodes(count + MAX_NODES_AHEAD)
+        )
+        offers, scope = self._offers(pool, now), self._scope(now, pool, ())
+        placement = rank(request, offers, scope, now, self.keys)
+        unused = rank(request, offers, replace(scope, usage=Usage()), now, self.keys)
+        if len(unused.rejected) < len(placement.rejected):
+            return -1
+        room = min((ranked.room for ranked in placement.ranked), default=PLENTY) - count
+        # Under a limit of dollars one machine may take the room of several cheaper machines. The
+        # rooms are rounded down, so one machine more may be gone.
+        return int((room - 1) / self._price_ratio) if room > 0 else -1
+
+    def next_change(self, now: int) -> int:
+        """Return the next second at which a price changes or a cool-down ends."""
+        changes = [
+            sold.market.curve.next_change(now)
+            for machines in self.pools
+            for sold in machines.sold
+            if sold.market is not None
+        ]
+        ends = [ceil(c.until) for c in self.cool_downs.values() if c.until > now]
+        return min([*ends, *(change for change in changes if change is not None)], default=NEVER)
+
     def _decide(self, pool: int, count: int, now: int, *, whole: bool) -> Sales:
         machines, names = self.pools[pool], self._nodes(count)
         request = NodeRequest(id="", pool=self._pools[pool], nodes=names)
@@ -165,10 +203,12 @@ class Purchases:
             self._cool(after_partial(offer.key, delivered, requested, now, self.seconds))
         else:
             for key in keys_of(offer):
-                self.cool_downs.pop(key, None)
+                if self.cool_downs.pop(key, None) is not None:
+                    self.version += 1
 
     def _cool(self, cooling: Exclusion) -> None:
         self.cool_downs[cooling.scope] = cooling
+        self.version += 1
         self._drop_decisions()
 
     def _store_decision(
@@ -266,3 +306,12 @@ def _pool_of(machines: PoolMachines) -> Pool:
     return Pool(
         name=model.name, cloud=cloud, nodes=(), cpus=1, real_memory=1, markets=tuple(Market)
     )
+
+
+def _price_ratio(pools: Sequence[PoolMachines]) -> float:
+    """Return how many of the cheapest machines cost as much as one of the dearest, at the prices
+    that count for limits.
+    """
+    prices = [sold.offer.worst_price for machines in pools for sold in machines.sold]
+    above_zero = [price for price in prices if price > 0]
+    return max(above_zero) / min(above_zero) if above_zero else 1.0

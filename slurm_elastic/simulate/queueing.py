@@ -11,12 +11,15 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from heapq import heappop
+from operator import itemgetter
 from typing import Protocol
 
 from slurm_elastic.policies.growth.capacity import Slurm
+from slurm_elastic.simulate.cloud_order import JobOrders
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.pool_terms import Lane
 from slurm_elastic.simulate.reservations import FAR, Profile
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scaler import Grower
@@ -59,13 +62,14 @@ class Queue:
         grower: Grower,
         runs: Runs,
         start: Start,
+        orders: JobOrders | None = None,
     ) -> None:
         self.jobs, self.limit, self.scenario = jobs, jobs.limit, scenario
         self.pools, self.needs = pools, needs
-        self.grower, self.runs, self.start = grower, runs, start
+        self.grower, self.runs, self.start, self.orders = grower, runs, start, orders
         self.depth, self.reuse = scenario.depth, scenario.reuse
         self.direct = isinstance(scenario.growth, Slurm)
-        self._each = [(pool, pools[pool], needs[pool]) for pool in range(len(pools))]
+        self._each: Sequence[Lane] = [(p, pools[p], needs[p]) for p in range(len(pools))]
         self.waiting: list[int] = []
         self.readies: list[int] = []
         self.full = self.stale = False
@@ -150,6 +154,10 @@ class Queue:
                 break
         queue[:end] = waiting
 
+    def _lanes(self, job: int) -> Sequence[Lane]:
+        """Return the pools in the order in which the job uses them."""
+        return self._each if self.orders is None else self.orders.lanes[job]
+
     def _any_free(self) -> bool:
         for machines in self.pools:
             if machines.idle or (self.direct and machines.room()):
@@ -161,7 +169,7 @@ class Queue:
     def _place(self, job: int, now: int) -> bool:
         """Start the job in the first pool that can take it without delaying the reservation."""
         direct, reuse = self.direct, self.reuse
-        for pool, machines, needs in self._each:
+        for pool, machines, needs in self._each if self.orders is None else self._lanes(job):
             need = needs[job]
             if machines.shared is not None and need == 1:
                 beside = self._beside(job, machines, machines.shared, now)
@@ -226,7 +234,7 @@ class Queue:
 
     def _reserve(self, job: int, now: int) -> None:
         """Reserve in the pool in which the job should fit earliest."""
-        for pool, machines, needs in self._each:
+        for pool, machines, needs in self._lanes(job):
             need = needs[job]
             if need > machines.pool.machines:
                 continue
@@ -273,7 +281,7 @@ class Queue:
         self.shadow = now  # not valid for later: the next arrival must make all reservations again
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
-        for pool, machines, needs in self._each:
+        for pool, machines, needs in self._lanes(job):
             need = needs[job]
             if need > machines.idle and not (self.direct and self._may_boot(machines, need, now)):
                 continue
@@ -285,9 +293,11 @@ class Queue:
         """Reserve in the pool in which the job should fit earliest. Returns the time."""
         limit = self.limit[job]
         times = [
-            (profiles[pool].earliest(needs[job], limit), pool) for pool, _, needs in self._each
+            (profiles[pool].earliest(needs[job], limit), pool)
+            for pool, _, needs in self._lanes(job)
         ]
-        soonest, pool = min(times, default=(FAR, 0))
+        # Of equal times the first pool in the job's order.
+        soonest, pool = min(times, default=(FAR, 0), key=itemgetter(0))
         if soonest < FAR:
             profiles[pool].use(soonest, self.needs[pool][job], limit)
         return soonest

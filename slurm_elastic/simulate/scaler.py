@@ -17,6 +17,7 @@ from slurm_elastic.policies.growth.scaling import (
     spread,
 )
 from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent, stopped
+from slurm_elastic.simulate.cloud_order import JobOrders, Pools
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.scenario import Scenario
@@ -62,12 +63,13 @@ class Grower:
         pools: Sequence[PoolMachines],
         needs: Sequence[Sequence[int]],
         start: int = 0,
+        orders: JobOrders | None = None,
     ) -> None:
         self.jobs, self.policy, self.bounds = jobs, scenario.growth, scenario.bounds
         self.money = Bounds(per_day=self.bounds.per_day, per_month=self.bounds.per_month)
         self.times = Bounds(windows=self.bounds.windows)
         self.caps = Bounds(machines=self.bounds.machines, booting=self.bounds.booting)
-        self.start, self.depth = start, scenario.depth
+        self.start, self.depth, self.orders = start, scenario.depth, orders
         self.growing = [
             (index, machines)
             for index, machines in enumerate(pools)
@@ -86,6 +88,7 @@ class Grower:
         self._grown = grown_by(self.policy)
         self._once = counts_once(self.policy)
         self._waiting_cache = _WaitingCache(jobs, self.need, start)
+        self._waiting_caches: dict[int, _WaitingCache] = {}
         self._costs_nothing = self.money == UNBOUNDED
         self._is_capped = self.caps != UNBOUNDED
         self._purse = Purses({}, [machines for _, machines in self.growing], start)
@@ -108,7 +111,8 @@ class Grower:
                 break
         else:
             return []
-        pools = self.growing if self.free_of_bounds or self._is_open(now) else []
+        growing = self._in_order(queue, now)
+        pools = growing if self.free_of_bounds or self._is_open(now) else []
         if own_only or (not self._costs_nothing and self._is_spent(now)):
             pools = [entry for entry in pools if not entry[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
@@ -122,14 +126,28 @@ class Grower:
         if self._once and covers(self.policy, growth):
             self.covered.update(queue)
         if growth is None:
-            return self._for_head(queue, running, pools)
+            return self._for_head(queue, running, growing, pools)
         if len(pools) == len(self.growing) == 1:
             count = min(growth.machines, room)
             return [(pools[0][0], count)] if count > 0 else []
         return spread(growth.machines, [(index, entry.room_now()) for index, entry in pools])
 
+    def _in_order(self, queue: Sequence[int], now: int) -> Pools:
+        """Return the growing pools in the order of the first waiting job. Jobs are then counted in
+        machines of the first of them.
+        """
+        if self.orders is None or not self.growing:
+            return self.growing
+        growing = self.orders.sorted(self.growing, queue[0] if queue else None, now)
+        first = growing[0][0]
+        if first not in self._waiting_caches:
+            cache = _WaitingCache(self.jobs, self.needs[first], self.start)
+            self._waiting_caches[first] = cache
+        self.need, self._waiting_cache = self.needs[first], self._waiting_caches[first]
+        return growing
+
     def _for_head(
-        self, queue: Sequence[int], running: int, pools: Sequence[tuple[int, PoolMachines]]
+        self, queue: Sequence[int], running: int, growing: Pools, pools: Pools
     ) -> list[tuple[int, int]]:
         """Return machines for the first job, if nothing runs or boots and the policy wants no
         growth. The policy may count idle machines of several pools together, but a job needs one
@@ -148,7 +166,7 @@ class Grower:
                 machines.room_now() if index in allowed_pools else 0,
                 machines.room(),
             )
-            for index, machines in self.growing
+            for index, machines in growing
         )
         return [] if head is None else [head]
 
@@ -192,8 +210,9 @@ class Grower:
         """Flag surplus machines: idle machines end now, busy machines when their job ends."""
         if not self.watches:
             return
+        growing = self._in_order(queue, now)
         count = excess(self.policy, self.demand(queue, None, running, now))
-        for _, machines in reversed(self.growing):
+        for _, machines in reversed(growing):
             count -= machines.release_idle(min(count, machines.idle), now)
             drained = min(count, machines.busy - machines.promised - machines.draining)
             machines.draining += max(drained, 0)

@@ -10,9 +10,9 @@ queue, ``independent_site`` those of machines and purchases):
 - an interrupted job's other machines are idle, or boot on for whoever comes first; it starts no
   earlier than its requeue delay later, waits in its place by submission, and counts as new to the
   growth policy. All jobs of a machine that is taken are interrupted;
-- ``on_demand`` growth looks at the next multiple of its period after something has happened while jobs
+- ``on_demand`` growth starts machines in the order of the first waiting job. It looks at the next multiple of its period after something has happened while jobs
   wait, or when a hold ends or machines went while jobs wait. It counts by the machines of the first pool that
-  grows, less the idle ones of all; all that wait count as served once it has looked, also where there was room
+  grows in this order, less the idle ones of all; all that wait count as served once it has looked, also where there was room
   for fewer, unless nothing runs or boots: then the first job gets what it lacks;
 - machines that are due while jobs wait go in the second in which none waits any more, at a look;
 - standing machines are paid until the last job has ended and the last bought machine has gone.
@@ -63,7 +63,8 @@ class Independent(Queue):
             self.now = useful = self.jobs[0].submit
             self.site.stand(self.now)
             while (when := self.next_event()) is not None:
-                self.now = when
+                before, self.now = self.now, when
+                self.order_jobs(before)
                 self.happen()
                 if self.to_come or self.running or self.back:
                     useful = when
@@ -74,6 +75,14 @@ class Independent(Queue):
         for machine in list(site.machines):
             site.end(machine, max(last, self.jobs[-1].submit))
         return Found(self.starts, self.ends, site.history(), site.bills(), self.interruptions)
+
+    def order_jobs(self, before: int) -> None:
+        """New jobs get their orders, and jobs that wait may get others."""
+        if self.orders.matter:
+            self.orders.look(self.waiting, before, self.now)
+            for job in self.to_come:
+                if self.jobs[job].submit <= self.now:
+                    self.orders.arrive(job, self.now)
 
     # what happens when
 
@@ -248,6 +257,8 @@ class Independent(Queue):
         if not any(rooms.values()) or not self.waiting:
             return
         queue = self.waiting[: self.scenario.depth]
+        places = self.orders.pools(queue[0])
+        growing.sort(key=lambda p: places.index(p) if p in places else len(places))
         idle = {pool: len(self.site.idle(pool, self.now)) for pool in growing}
         boots = any(not m.up for m in self.site.machines)
         stands = not self.running and not boots

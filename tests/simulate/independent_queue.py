@@ -4,7 +4,7 @@ scratch.
 Rules that the documentation leaves open, as they are taken here:
 
 - the first job's reservation is in the pool where it is expected to fit first (of equals the first
-  pool), at the earliest second at which it fits if each running job ends at its limit, and those
+  one in its order), at the earliest second at which it fits if each running job ends at its limit, and those
   beyond it now; under ``slurm`` growth what may be launched counts as free, at once. Another job may
   start there only if the first one would still fit at that second;
 - a machine that several jobs share is expected to be free when the last of those on it is. Where the
@@ -30,6 +30,7 @@ from slurm_elastic.policies.checkpoint.checkpoint import Hour, Never
 from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import Scenario
+from tests.simulate.independent_order import Orders
 from tests.simulate.independent_site import Machine, Site
 
 
@@ -65,6 +66,7 @@ class Queue:
         self.jobs: list[Job] = [jobs[number] for number in range(len(jobs))]
         self.scenario, self.site = scenario, Site(scenario)
         self.pools = range(len(scenario.pools))
+        self.orders = Orders(self.site, self.need, [job.limit for job in self.jobs])
         self.slurm = isinstance(scenario.growth, Slurm)
         self.waiting: list[int] = []
         self.running: list[Run] = []
@@ -143,7 +145,7 @@ class Queue:
     def reserve(self, job: int) -> Reservation | None:
         """Where and when the job is expected to fit first."""
         best = None
-        for pool in self.pools:
+        for pool in self.orders.pools(job):
             found = self.earliest(job, pool)
             if found is not None and (best is None or found.when < best.when):
                 best = found
@@ -199,7 +201,7 @@ class Queue:
 
     def place(self, job: int, reserved: Reservation | None) -> bool:
         """Start it in the first pool that can take it without delay for the reservation."""
-        for pool in self.pools:
+        for pool in self.orders.pools(job):
             mine = reserved if reserved is not None and reserved.pool == pool else None
             if self.shares(job, pool) and self.join(job, pool, mine):
                 return True

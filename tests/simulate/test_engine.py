@@ -250,7 +250,8 @@ def test_a_machine_that_is_ready_as_a_job_arrives_is_there_for_it() -> None:
     the first pool is ready, and goes there.
     """
     first = replace(CLOUD, name="a", machines=1)
-    second = replace(first, name="b", boot=BootTimes(((1, 10),)))
+    # The boot of the first pool is paid for longer, so the second one is so dear that it comes last.
+    second = replace(first, name="b", boot=BootTimes(((1, 10),)), price=9.0)
     history = jobs((0, 20, 1), (0, 20, 1), (100, 50, 1))
     found = simulate(history, Scenario(pools=(first, second), growth=OnDemand()))
     assert [list(machines.leases.end) for machines in found.pools] == [[750], [650]]
