@@ -12,7 +12,16 @@ import importlib
 import sys
 from pathlib import Path
 
-NOT_BENCHMARKS = {"__init__", "__main__", "beside", "report", "small_slurm", "traces", "bare_easy"}
+NOT_BENCHMARKS = {
+    "__init__",
+    "__main__",
+    "beside",
+    "report",
+    "small_slurm",
+    "traces",
+    "bare_easy",
+    "cheapest_cloud",
+}
 
 
 def names() -> dict[str, str]:

@@ -1,22 +1,26 @@
 """What jobs cost with two or three public clouds, in each order of the clouds in the file.
 
 `simulate` must cost the same in all orders, and hardly more than the ideal: one pool with the
-offers of all clouds, bought by the same keys. Five set-ups with published prices, on slices of
-public histories: on-demand prices of three regions, spot prices of three zones (2021), a cheap
-cloud on demand beside one with spot, and spot prices of 2015 that take machines away.
+offers of all clouds, bought by the same keys. A second program (`cheapest_cloud`) must come to the
+same costs. The set-ups have published prices, on slices of public histories: on-demand prices of
+three regions, spot prices of three zones (2021), a cheap cloud on demand beside one with spot, spot
+prices of 2015 that take machines away, calm ones of 2016 that often cross each other, and those of
+June 2015, when one zone's price crossed the on-demand price every few hours.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import permutations
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from benchmarks.report import Report, Row, bounded, report
+from benchmarks import cheapest_cloud
+from benchmarks.report import Report, Row, bounded, report, within
 from benchmarks.traces import data, history
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.access import Who
@@ -40,6 +44,7 @@ OWN = {
 LIMITS = Limits(dollars_per_hour=1_000_000.0)
 """A limit that no run reaches. Every site with a public cloud has one."""
 
+CENT = 0.01
 NODES = 20_000
 """Nodes of a pool: so many that no pool is ever full, because a full pool sends jobs elsewhere."""
 
@@ -60,8 +65,11 @@ class SetUp(Struct, frozen=True, kw_only=True):
     cpus: int
     clouds: tuple[CloudOf, ...]
     prices: tuple[str, ...] = ()
+    start: int | None = None
+    """When the history begins (Unix time; None: as it did)."""
 
 
+JUNE_2015 = 1_433_721_600
 ZONES_2015 = [f"m3.medium_us-east-1{zone}_2015.csv.gz" for zone in "abe"]
 SET_UPS = (
     SetUp(
@@ -83,6 +91,15 @@ SET_UPS = (
     SetUp(
         number=5, kind="m3.medium", cpus=1, prices=tuple(ZONES_2015),
         clouds=tuple(CloudOf(zone, 0.067, f"us-east-1{zone}") for zone in "abe"),
+    ),
+    SetUp(
+        number=6, kind="m3.medium", cpus=1,
+        prices=tuple(f"m3.medium_us-east-1{zone}_2016.csv.gz" for zone in "abc"),
+        clouds=tuple(CloudOf(zone, 0.067, f"us-east-1{zone}") for zone in "abc"),
+    ),
+    SetUp(
+        number=7, kind="m3.medium", cpus=1, prices=(ZONES_2015[0], ZONES_2015[1]), start=JUNE_2015,
+        clouds=(CloudOf("plain", 0.060), *(CloudOf(z, 0.067, f"us-east-1{z}") for z in "ab")),
     ),
 )  # fmt: skip
 
@@ -107,7 +124,10 @@ def main(arguments: Sequence[str]) -> Report:
 
 
 def _rows(name: str, read: swf.History, set_up: SetUp, policy: str) -> Iterator[Row]:
-    title = f"{name.split('-')[0]}-{name.split('-')[1] if '-' in name else ''} {set_up.number}"
+    title = f"{name.removesuffix('-cln')} {set_up.number}"
+    if set_up.start is not None:
+        read = copy(read)
+        read.header = {**read.header, "UnixStartTime": str(set_up.start - read.jobs.submit[0])}
     costs = {}
     for order in permutations(set_up.clouds):
         scenario = scenario_of(read, replace(set_up, clouds=order), OWN[name], policy)
@@ -117,6 +137,13 @@ def _rows(name: str, read: swf.History, set_up: SetUp, policy: str) -> Iterator[
     dearest, cheapest = max(costs.values()), min(costs.values())
     yield bounded(f"{title}: dearest order beside cheapest", dearest, cheapest * SAME, "$")
     yield bounded(f"{title}: dearest order beside the ideal", dearest, ideal * NEAR, "$")
+    if policy == "slurm":
+        second = cheapest_cloud.cost(read.jobs, scenario)
+        yield within(
+            f"{title}: last order by a second program", _cost(read, scenario), second, "$", CENT
+        )
+        second = cheapest_cloud.cost(read.jobs, merged(scenario))
+        yield within(f"{title}: the ideal by a second program", ideal, second, "$", CENT)
 
 
 def _cost(read: swf.History, scenario: Scenario) -> float:

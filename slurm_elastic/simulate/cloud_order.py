@@ -67,10 +67,20 @@ class JobOrders:
         self._best: dict[tuple[int, ...], tuple[_Order, list[RankedPool]]] = {}
         # The numbers of the terms by which ``_best`` was filled and waiting jobs were looked at.
         self._filled = self._looked_at = -1
+        self._back_at = -1
 
     def arrive(self, job: int, now: int) -> None:
         """Order the pools for a new job."""
         self._table.refresh(now)
+        self._set(job, self._best_for(job)[0])
+
+    def come_back(self, job: int, now: int) -> None:
+        """Order the pools again for an interrupted job: slurmctld requeues it with a delay, in
+        which slurm-elasticd changes its order if it has to.
+        """
+        if self._back_at != now:  # all jobs that come back in one second see the same
+            self._back_at = now
+            self._table.refresh(now)
         self._set(job, self._best_for(job)[0])
 
     def look(self, waiting: Sequence[int], before: int, now: int) -> None:

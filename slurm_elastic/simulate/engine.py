@@ -173,6 +173,8 @@ class Engine(RunState):
         queue = self.queue
         is_oldest = bool(queue.waiting) and job < queue.waiting[0]
         queue.full = queue.full or is_oldest or now > queue.shadow
+        if self.orders is not None:
+            self.orders.come_back(job, now)
         queue.arrive(job, now)
         self.asked = True
 

@@ -181,6 +181,9 @@ class Independent(Queue):
         back = [job for when, job in self.back if when <= self.now]
         self.to_come = [job for job in self.to_come if job not in new]
         self.back = [(when, job) for when, job in self.back if when > self.now]
+        if self.orders.matter:
+            for job in back:
+                self.orders.arrive(job, self.now)
         self.waiting = sorted([*self.waiting, *new, *back])
         return bool(new or back)
 

@@ -15,7 +15,8 @@ Rules that the documentation leaves open, as they are taken here:
   anywhere, then by cost, then as listed. A cloud that cannot sell counts as its best offer;
 - a new job sees the machines, limits and cool-downs as they were before its second, at the prices of
   this second. So does each look at the waiting jobs, every 30 seconds. A job keeps its order there
-  if at the first place that would change the clouds differ in cost alone, and by no more than 5 %.
+  if at the first place that would change the clouds differ in cost alone, and by no more than 5 %;
+- a job that comes back after an interruption is ordered anew, after the ends and losses of its second.
 """
 
 from __future__ import annotations
