@@ -144,10 +144,12 @@ class Replay:
                 self.end(what, now)
             elif kind == LOSS:
                 assert isinstance(what, tuple)
-                self.lose(*what, now)
+                cloud, offer = what
+                self.lose(cloud, offer, now)
             elif kind == RELEASE:
                 assert isinstance(what, tuple)
-                self.release(*what, now)
+                cloud, machine, since = what
+                self.release(cloud, machine, since, now)
             else:
                 assert isinstance(what, int)
                 self.start(what, now)

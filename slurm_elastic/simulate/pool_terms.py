@@ -79,11 +79,17 @@ class TermsTable:
         self.until, self._version = purchases.next_change(now), purchases.version
         if not purchases.unlimited:
             self._launched, self._released = self._usage()
-            self._slack = min(
-                purchases.slack(pool, most, now)
-                for (pool, _, _), most in zip(self._lanes, self._most, strict=True)
-                if pool not in self._standing
-            )
+            self._slack = self._read_slack(now)
+
+    def _read_slack(self, now: int) -> int:
+        """Return how many machines may be launched before a limit matters; -1 if it matters now."""
+        if any(row.unavailable for row in self._read_terms):
+            return -1
+        return min(
+            self._purchases.slack(pool, most, now)
+            for (pool, _, _), most in zip(self._lanes, self._most, strict=True)
+            if pool not in self._standing
+        )
 
     def _terms_of(self, machines: PoolMachines, pool: int, most: int, now: int) -> PoolTerms:
         boot_s = machines.boot_seconds(1) if machines.pool.clock is Clock.REQUEST else 0

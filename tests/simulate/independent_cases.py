@@ -58,7 +58,7 @@ def jobs(draw: st.DrawFn, most: int, like: PoolModel, crowded: bool) -> Jobs:
 def spot(draw: st.DrawFn, machines: int) -> SpotMarket:
     """A market whose stock or price moves."""
     times = sorted(draw(st.sets(st.integers(1, 2000), max_size=4)))
-    prices = [draw(st.sampled_from((0.2, 0.3, 0.5, 1.2))) for _ in (0, *times)]
+    prices = [draw(st.sampled_from((0.2, 0.3, 0.31, 0.5, 1.2))) for _ in (0, *times)]
     curve = Curve([0, *times], prices)
     bid = draw(st.sampled_from((None, PRICE)))
     steps = sorted(draw(st.sets(st.integers(1, 2000), max_size=8)))
@@ -97,9 +97,11 @@ billings = st.one_of(
 
 
 @st.composite
-def cloud(draw: st.DrawFn, number: int, like: PoolModel, largest: int) -> PoolModel:
+def cloud(
+    draw: st.DrawFn, number: int, like: PoolModel, largest: int, *, apart: bool = False
+) -> PoolModel:
     """A pool of a cloud, with standing machines of its own at times; its machines may be larger
-    than those of other pools, dearer, and without GPUs.
+    than those of other pools, dearer, and without GPUs. ``apart``: of a public cloud of its own.
     """
     machines = draw(st.integers(1, largest))
     release = draw(
@@ -109,8 +111,8 @@ def cloud(draw: st.DrawFn, number: int, like: PoolModel, largest: int) -> PoolMo
             st.just(Delayed(before_end=180)),
         )
     )
-    of = f"cloud{draw(st.sampled_from((0, number)))}"
-    public = draw(st.integers(0, 5)) > 0
+    of = f"cloud{number if apart else draw(st.sampled_from((0, number)))}"
+    public = apart or draw(st.integers(0, 5)) > 0
     bought = draw(st.integers(0, 3)) if public else 0
     size, gpus = draw(st.sampled_from((1, 1, 2, 3))), draw(st.sampled_from((1, 1, 2, 0)))
     price = draw(st.sampled_from((PRICE, PRICE, DEARER)))
@@ -129,8 +131,8 @@ def cloud(draw: st.DrawFn, number: int, like: PoolModel, largest: int) -> PoolMo
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Jobs, Scenario]:
-    """A site and a history that some pool can serve."""
+def cases(draw: st.DrawFn, *, competing: bool = False) -> tuple[Jobs, Scenario]:
+    """A site and a history that some pool can serve. ``competing``: with two or three clouds."""
     crowded = draw(st.booleans())
     largest = 3 if crowded else 6
     cores = draw(st.sampled_from((1, 2, 4, 4)))
@@ -143,9 +145,10 @@ def cases(draw: st.DrawFn) -> tuple[Jobs, Scenario]:
     )  # fmt: skip
     own = replace(own, standing=own.machines)
     pools = [own] if draw(st.booleans()) else []
+    least_clouds = 2 if competing else 1 - len(pools)
     pools += [
-        draw(cloud(n, own, largest))
-        for n in range(draw(st.integers(1 - len(pools), 3 - len(pools))))
+        draw(cloud(n, own, largest, apart=competing))
+        for n in range(draw(st.integers(least_clouds, max(3 - len(pools), least_clouds))))
     ]
     most = max(pool.machines for pool in pools)
     history = draw(jobs(most * cores, own, crowded))

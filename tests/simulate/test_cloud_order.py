@@ -144,6 +144,15 @@ def test_a_cloud_that_sells_nothing_now_comes_last() -> None:
     assert launched(found) == [1, 3], "the job that lost its machine starts over in b"
 
 
+def test_a_cloud_that_sells_nothing_but_has_an_idle_machine_comes_in_its_place() -> None:
+    scenario = Scenario(
+        pools=(cloud("dear", 2.0), cloud("cheap", 1.0)), cloud_limits={"cheap": Limits(nodes=1)}
+    )
+    found = simulate(jobs((0, 100, 1), (300, 100, 1), (310, 100, 1)), scenario)
+    assert launched(found) == [1, 1]
+    assert list(found.starts) == [100, 300, 410]
+
+
 def falling(price: float) -> Engine:
     """A job waits from 10 to 610 for the only node of each cloud. At 300 the price of b falls."""
     spot = SpotMarket(Curve([0, 300], [0.9, price]))

@@ -54,6 +54,12 @@ def test_random_sites(case: tuple[Jobs, Scenario]) -> None:
     assert not differences(*case)
 
 
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases(competing=True))
+def test_random_sites_whose_clouds_compete(case: tuple[Jobs, Scenario]) -> None:
+    assert not differences(*case)
+
+
 @pytest.mark.release
 @settings(max_examples=MORE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
@@ -120,6 +126,32 @@ def test_slices_on_spot_machines_that_are_lost(name: str, growth: Slurm | OnDema
     assert not differences(
         jobs, Scenario(pools=pools, growth=growth, limits=Limits(nodes=most + 2))
     )
+
+
+@pytest.mark.parametrize("growth", [Slurm(), OnDemand()], ids=lambda growth: type(growth).__name__)
+@pytest.mark.parametrize("name", NAMES)
+def test_slices_on_three_clouds_in_all_orders_of_the_file(
+    name: str, growth: Slurm | OnDemand
+) -> None:
+    jobs, draw = slice_of(name, 2000).only(range(SLICE // 4)), random.Random(name)
+    procs = 16 if HISTORIES[name] > 256 else 4
+    most = max(max(jobs.procs), HISTORIES[name]) // procs + 1
+    first, last = jobs.submit[0], jobs.submit[-1]
+    clouds = []
+    for cloud in "abc":
+        steps = sorted({first, *(draw.randint(first, last) for _ in range(40))})
+        curve = Curve(steps, [draw.uniform(0.3, 1.2) for _ in steps])
+        clouds.append(
+            PoolModel(
+                name=cloud, machines=most, procs=procs, price=1.0, release=Idle(600),
+                boot=BootTimes(((1, draw.randint(60, 240)),)),
+                spot=SpotMarket(curve, bid=1.0),
+            )
+        )  # fmt: skip
+    limits = Limits(nodes=most, dollars_per_hour=0.8 * most)
+    assert not differences(jobs, Scenario(pools=tuple(clouds), growth=growth))
+    pools = tuple(reversed(clouds))
+    assert not differences(jobs, Scenario(pools=pools, growth=growth, limits=limits))
 
 
 def test_what_a_market_has_is_not_looked_up_by_the_engines_own_code(
