@@ -45,13 +45,13 @@ class Price:
 
 @dataclass(eq=False)
 class Machine:
-    """A machine. ``number``: of its launch; ``idle_since`` None: it boots or has a job."""
+    """A machine. ``number``: of its launch; ``idle_since`` -1: it boots or has a job."""
 
     offer: Offered
     number: int
     begun: int
     ready: int
-    idle_since: int | None = None
+    idle_since: int = -1
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class Offered:
     spot: bool
     price: Price
     ceiling: float
-    machines: list[Machine] = field(default_factory=list)
+    machines: dict[Machine, None] = field(default_factory=dict)
     cooling: int = -1
 
     def is_sold(self, now: int) -> bool:
@@ -76,7 +76,7 @@ class Cloud:
 
     offers: list[Offered]
     cpus: int
-    idle: list[Machine] = field(default_factory=list)
+    idle: dict[Machine, None] = field(default_factory=dict)
 
     def best(self, now: int) -> Offered:
         """The offer to buy from."""
@@ -164,17 +164,16 @@ class Replay:
             self.push(now + run, END, Run(job, [], need, now + run))
             return
         cloud = min(self.clouds, key=lambda cloud: self.numbers(job, cloud, now))
-        need, machines, ready = -(-procs // cloud.cpus), list[Machine](), now
-        while len(machines) < need and cloud.idle:
-            machine = max(cloud.idle, key=lambda m: (m.idle_since, m.number))
-            cloud.idle.remove(machine)
-            machine.idle_since = None
-            machines.append(machine)
+        need, ready = -(-procs // cloud.cpus), now
+        machines = sorted(cloud.idle, key=lambda m: (-m.idle_since, -m.number))[:need]
+        for machine in machines:
+            del cloud.idle[machine]
+            machine.idle_since = -1
         if len(machines) < need:
             offer, ready = cloud.best(now), now + BOOT
             self.launches += 1
             new = [Machine(offer, self.launches, now, ready) for _ in range(need - len(machines))]
-            offer.machines += new
+            offer.machines |= dict.fromkeys(new)
             machines += new
         begun = Run(job, machines, 0, ready + run)
         for machine in machines:
@@ -206,17 +205,17 @@ class Replay:
     def now_idle(self, machine: Machine, now: int) -> None:
         cloud = next(cloud for cloud in self.clouds if machine.offer in cloud.offers)
         machine.idle_since = now
-        cloud.idle.append(machine)
+        cloud.idle[machine] = None
         self.push(now + IDLE, RELEASE, (cloud, machine, now))
 
     def release(self, cloud: Cloud, machine: Machine, since: int, now: int) -> None:
         """The machine goes if it has been idle since then."""
         if machine.idle_since == since and machine in cloud.idle:
-            cloud.idle.remove(machine)
+            del cloud.idle[machine]
             self.gone(machine, now)
 
     def gone(self, machine: Machine, now: int) -> None:
-        machine.offer.machines.remove(machine)
+        del machine.offer.machines[machine]
         self.leases.append((machine, now))
 
     def lose(self, cloud: Cloud, offer: Offered, now: int) -> None:
@@ -226,8 +225,7 @@ class Replay:
         stopped: dict[int, Run] = {}
         for machine in list(offer.machines):
             self.gone(machine, now)
-            if machine in cloud.idle:
-                cloud.idle.remove(machine)
+            cloud.idle.pop(machine, None)
             run = self.runs.get(machine)
             if run is not None:
                 stopped[run.job] = run
