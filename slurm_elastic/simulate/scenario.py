@@ -127,7 +127,8 @@ class BootCap(Struct, frozen=True, kw_only=True):
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """A site and its rules. ``pools`` are in the order in which they are used.
+    """A site and its rules. ``pools`` are in the order in which they are used; if several clouds
+    compete, each job has an order of its own (``cloud_order``).
 
     Budgets stop public machines: ``bounds`` for all jobs, ``payers`` for the jobs of one payer
     (``account:3`` or ``user:7``, with the history's numbers). Offers are ranked by the keys

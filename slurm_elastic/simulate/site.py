@@ -40,7 +40,7 @@ class World(SpotFacts, frozen=True, kw_only=True):
 
 
 def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[str]]:
-    """Return the site's pools in the order of use, and notes about omissions and assumptions."""
+    """Return the site's pools, on-premises clouds first, and notes on omissions and assumptions."""
     notes: list[str] = []
     models = []
     # ckptman takes a price above this bid for a threat, so the simulator must lose machines there.
