@@ -85,13 +85,13 @@ def vhec() -> list[Row]:
     }
     ends = {name: _three_batches(*policy)[0] for name, policy in policies.items()}
     by_boot = {f"{boot} min": _three_batches(OnDemand(), AtOnce(), boot) for boot in range(3, 13)}
-    moments = {boot: found[1] + 1.0 for boot, found in by_boot.items()}
+    starts = {boot: found[1] + 1.0 for boot, found in by_boot.items()}
     near = sum(142 - 5 <= end <= 148 + 5 for end in ends.values())
     return [
         *rows,
         *ranged("22 VHEC end", "with", ends, "min", 148),
         noted(f"22 VHEC policies that end within 5 min of its three, of {len(ends)}", near, ""),
-        *ranged("22 VHEC a: moments of starts", "own boots of", moments, "", 4),
+        *ranged("22 VHEC a: moments of starts", "own boots of", starts, "", 4),
     ]
 
 
