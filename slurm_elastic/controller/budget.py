@@ -206,7 +206,10 @@ def _read_paid(
 ) -> list[tuple[Shares, float]]:
     """Return the same dollars by payers."""
     reserved = ledger.books.reserved(cloud, since, now)
-    return [*ledger.books.cost_by_payers(cloud, since, now, lease), *spent_on(reserved, held, since, now)]
+    return [
+        *ledger.books.cost_by_payers(cloud, since, now, lease),
+        *spent_on(reserved, held, since, now),
+    ]
 
 
 def read_payer_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:

@@ -44,7 +44,7 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
     notes: list[str] = []
     models = []
     # ckptman takes a price above this bid for a threat, so the simulator must lose machines there.
-    world = replace(world, bid=config.checkpoint.prices.bid)
+    world = replace(world, bid=config.checkpoint.prices.bid_price)
     if world.static is not None:
         nodes, procs = world.static
         models.append(

@@ -200,8 +200,8 @@ def of_end(node: str, reservation: str, ends_at: float | None, now: float) -> Th
     if ends_at is None or ends_at - now > HORIZON:
         return None
     return Threat(
-        what=node, cause=ThreatCause.RESERVATION_END, answer=Response.MOVE, since=now,
-        why=f"the cloud ends its machine with reservation {reservation}",
+        target=node, cause=ThreatCause.RESERVATION_END, answer=Response.MOVE, since=now,
+        reason=f"the cloud ends its machine with reservation {reservation}",
         until=ends_at if ends_at > now else None,
     )  # fmt: skip
 
