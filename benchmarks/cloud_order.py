@@ -184,7 +184,7 @@ def config_of(set_up: SetUp, limits: Limits = LIMITS) -> Config:
         FakeCloud(
             name=cloud.name,
             location=Location.PUBLIC,
-            who=Who(groups=("staff",)),
+            allow=Who(groups=("staff",)),
             types={set_up.kind: InstanceType(cpus=set_up.cpus, memory=70000, price=cloud.price)},
             zones=(cloud.zone or f"{cloud.name}-1",),
         )

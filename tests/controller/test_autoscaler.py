@@ -630,7 +630,7 @@ def test_slurms_own_power_saving_goes_on_while_no_daemon_runs(make: Callable[...
 
 
 def test_nothing_is_started_where_nobody_may_burst(make: Callable[..., World]) -> None:
-    world = make(growth="steady_stream", release="flagged", who=Who())
+    world = make(growth="steady_stream", release="flagged", allow=Who())
     world.advance(300)
     assert world.alive() == []
     assert world.requests == []

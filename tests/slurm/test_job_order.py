@@ -171,7 +171,7 @@ def test_lua_and_python_agree_over_many_jobs(lua: Callable[[str], str], tmp_path
 
 def two_clouds(tmp_path: Path) -> Config:
     clouds = tuple(
-        FakeCloud(name=name, location=Location.PUBLIC, who=Who(groups=("staff",)))
+        FakeCloud(name=name, location=Location.PUBLIC, allow=Who(groups=("staff",)))
         for name in ("dear", "cheap")
     )
     pools = tuple(
