@@ -67,7 +67,7 @@ def site(request: pytest.FixtureRequest, sandbox: Callable[..., Sandbox]) -> San
             "clouds": [cloud(region) for region in regions],
             "pools": [pool(region) for region in regions],
             # Longer than two looks, so that each test sees a cool-down.
-            "timings": {"capacity_cooldown": 180},
+            "timings": {"capacity_cooldown": 100},
         },
     )
 
