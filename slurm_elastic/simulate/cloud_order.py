@@ -40,6 +40,9 @@ class _Order(NamedTuple):
     lanes: tuple[Lane, ...]
 
 
+_Best = tuple[_Order, list[RankedPool]]  # an order, and the costs that decided it
+
+
 class JobOrders:
     """``lanes``: by job, its pools in its order; empty before its arrival.
 
@@ -61,10 +64,11 @@ class JobOrders:
         self._own = tuple(lane for lane in lanes if _is_own(lane[1].pool))
         self._ranked = [lane for lane in lanes if not _is_own(lane[1].pool)]
         self._table = TermsTable(self._ranked, scenario.ranking, purchases)
-        self._orders: dict[int, _Order] = {}
+        self._orders: dict[int, _Best] = {}
+        self._growth: _Order | None = None
         # Two caches: the orders by their partitions, and the best order by a job's limit and needs.
         self._known: dict[tuple[str, ...], _Order] = {}
-        self._best: dict[tuple[int, ...], tuple[_Order, list[RankedPool]]] = {}
+        self._best: dict[tuple[int, ...], _Best] = {}
         # The numbers of the terms by which ``_best`` was filled and waiting jobs were looked at.
         self._filled = self._looked_at = -1
         self._back_at = -1
@@ -72,7 +76,7 @@ class JobOrders:
     def arrive(self, job: int, now: int) -> None:
         """Order the pools for a new job."""
         self._table.refresh(now)
-        self._set(job, self._best_for(job)[0])
+        self._set(job, self._best_for(job))
 
     def come_back(self, job: int, now: int) -> None:
         """Order the pools again for an interrupted job: slurmctld requeues it with a delay, in
@@ -81,7 +85,7 @@ class JobOrders:
         if self._back_at != now:  # all jobs that come back in one second see the same
             self._back_at = now
             self._table.refresh(now)
-        self._set(job, self._best_for(job)[0])
+        self._set(job, self._best_for(job))
 
     def look(self, waiting: Sequence[int], before: int, now: int) -> None:
         """Make the looks of slurm-elasticd after the second ``before``, until ``now``. Only prices
@@ -97,16 +101,26 @@ class JobOrders:
             else:
                 look += LOOK_S
 
-    def sorted(self, pools: Pools, job: int | None, now: int) -> Pools:
-        """Return the ``pools`` in the order of a job; without a job, of one that needs one machine
-        for an hour.
+    def for_growth(self, pools: Pools, job: int | None, now: int) -> Pools:
+        """Return the ``pools`` in the order in which a growth policy starts machines: that of the
+        first waiting job; without a job, of one that needs one machine for an hour.
+
+        The last order stays unless the job's is much better. Machines that are spread over several
+        clouds because prices differ by a cent would serve no job that needs them together.
         """
         if job is None:
             self._table.refresh(now)
-            lanes = self._best_of((HOUR_S, *[1] * len(self._ranked)))[0].lanes
+            order, ranked = self._best_of((HOUR_S, *[1] * len(self._ranked)))
         else:
-            lanes = self.lanes[job]
-        places = {pool: place for place, (pool, _, _) in enumerate(lanes)}
+            order, ranked = self._orders[job]
+        last = self._growth
+        if (
+            last is None
+            or set(last.partitions) != set(order.partitions)
+            or _is_much_better(last.partitions, ranked, self._ranking)
+        ):
+            last = self._growth = order
+        places = {pool: place for place, (pool, _, _) in enumerate(last.lanes)}
         # Sorting is stable: pools that cannot hold the job come last, in the order of the file.
         return sorted(pools, key=lambda entry: places.get(entry[0], len(places)))
 
@@ -114,22 +128,22 @@ class JobOrders:
         """Change the orders of waiting jobs. False if more jobs than allowed should change."""
         changes = 0
         for job in waiting:
-            present, (best, ranked) = self._orders[job], self._best_for(job)
+            (present, _), (best, ranked) = self._orders[job], self._best_for(job)
             if best is present or not _is_much_better(present.partitions, ranked, self._ranking):
                 continue
             if changes == MAX_REORDERED_JOBS:
                 return False
-            self._set(job, best)
+            self._set(job, (best, ranked))
             changes += 1
         return True
 
-    def _set(self, job: int, order: _Order) -> None:
-        self._orders[job], self.lanes[job] = order, order.lanes
+    def _set(self, job: int, best: _Best) -> None:
+        self._orders[job], self.lanes[job] = best, best[0].lanes
 
-    def _best_for(self, job: int) -> tuple[_Order, list[RankedPool]]:
+    def _best_for(self, job: int) -> _Best:
         return self._best_of((self._limit[job], *[needs[job] for _, _, needs in self._ranked]))
 
-    def _best_of(self, shape: tuple[int, ...]) -> tuple[_Order, list[RankedPool]]:
+    def _best_of(self, shape: tuple[int, ...]) -> _Best:
         """Return the best order by the present terms for jobs with a time limit and needs of each
         pool.
         """
@@ -203,8 +217,8 @@ def _is_much_better(
     """
     rows = {row.terms.partition: row for row in ranked}
     pairs = ((rows[name], best) for name, best in zip(present, ranked, strict=True))
-    was, best = next((was, best) for was, best in pairs if was is not best)
-    if not best.terms.offers:
+    was, best = next((pair for pair in pairs if pair[0] is not pair[1]), (None, None))
+    if was is None or best is None or not best.terms.offers:
         return False
     keys = zip(keys_of(ranking), was.keys, best.keys, strict=True)
     name, old, new = next((row for row in keys if row[1] != row[2]), ("", 0.0, 0.0))

@@ -133,12 +133,12 @@ class Grower:
         return spread(growth.machines, [(index, entry.room_now()) for index, entry in pools])
 
     def _in_order(self, queue: Sequence[int], now: int) -> Pools:
-        """Return the growing pools in the order of the first waiting job. Jobs are then counted in
+        """Return the growing pools in the order in which machines start. Jobs are then counted in
         machines of the first of them.
         """
         if self.orders is None or not self.growing:
             return self.growing
-        growing = self.orders.sorted(self.growing, queue[0] if queue else None, now)
+        growing = self.orders.for_growth(self.growing, queue[0] if queue else None, now)
         first = growing[0][0]
         if first not in self._waiting_caches:
             cache = _WaitingCache(self.jobs, self.needs[first], self.start)

@@ -10,7 +10,8 @@ queue, ``independent_site`` those of machines and purchases):
 - an interrupted job's other machines are idle, or boot on for whoever comes first; it starts no
   earlier than its requeue delay later, waits in its place by submission, and counts as new to the
   growth policy. All jobs of a machine that is taken are interrupted;
-- ``on_demand`` growth starts machines in the order of the first waiting job. It looks at the next multiple of its period after something has happened while jobs
+- ``on_demand`` growth starts machines in the order of the first waiting job, or as the last time if that is
+  hardly dearer. It looks at the next multiple of its period after something has happened while jobs
   wait, or when a hold ends or machines went while jobs wait. It counts by the machines of the first pool that
   grows in this order, less the idle ones of all; all that wait count as served once it has looked, also where there was room
   for fewer, unless nothing runs or boots: then the first job gets what it lacks;
@@ -260,8 +261,7 @@ class Independent(Queue):
         if not any(rooms.values()) or not self.waiting:
             return
         queue = self.waiting[: self.scenario.depth]
-        places = self.orders.pools(queue[0])
-        growing.sort(key=lambda p: places.index(p) if p in places else len(places))
+        growing = self.orders.growing(queue[0], growing)
         idle = {pool: len(self.site.idle(pool, self.now)) for pool in growing}
         boots = any(not m.up for m in self.site.machines)
         stands = not self.running and not boots

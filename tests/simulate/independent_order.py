@@ -49,6 +49,8 @@ class Orders:
         self.site, self.need, self.limit = site, need, limit
         assert site.scenario.ranking == DEFAULT_KEYS
         self.of: dict[int, list[str]] = {}
+        self.seen: dict[int, list[Rank]] = {}
+        self.growth: list[str] = []
         pools = list(enumerate(site.pools))
         self.own = [n for n, pool in pools if not pool.public and pool.machines == pool.standing]
         self.clouds: dict[str, list[int]] = {}
@@ -74,22 +76,34 @@ class Orders:
 
     def arrive(self, job: int, now: int) -> None:
         """It is new."""
-        self.of[job] = [rank.cloud for rank in self.ranked(job, now)]
+        self.seen[job] = self.ranked(job, now)
+        self.of[job] = [rank.cloud for rank in self.seen[job]]
 
     def look(self, waiting: list[int], before: int, now: int) -> None:
         """All looks after one second, until another."""
         for second in range(before + 1, now + 1):
             changed = 0
             for job in waiting if second % LOOK == 0 and self.matter else ():
-                if changed < MOST and self.better(job, second):
+                if changed < MOST and self.better(self.of[job], self.ranked(job, second)):
                     self.arrive(job, second)
                     changed += 1
 
-    def better(self, job: int, now: int) -> bool:
-        """Whether another order is much better for the job."""
-        best = self.ranked(job, now)
+    def growing(self, job: int, pools: list[int]) -> list[int]:
+        """The pools in the order in which machines are started while this is the first job: as the
+        last time, unless its own order is much better.
+        """
+        if not self.matter:
+            return pools
+        same = set(self.growth) == set(self.of[job])
+        if not same or self.better(self.growth, self.seen[job]):
+            self.growth = self.of[job]
+        clouds = [pool for cloud in self.growth for pool in self.clouds[cloud]]
+        return sorted(pools, key=lambda p: clouds.index(p) if p in clouds else len(clouds))
+
+    def better(self, present: list[str], best: list[Rank]) -> bool:
+        """Whether an order is much better than the present one."""
         there = {rank.cloud: rank for rank in best}
-        for cloud, new in zip(self.of[job], best, strict=True):
+        for cloud, new in zip(present, best, strict=True):
             old = there[cloud]
             if old is not new:
                 if old.numbers[:3] != new.numbers[:3]:
