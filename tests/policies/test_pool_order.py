@@ -191,3 +191,14 @@ def test_the_note_of_an_order_stands_beside_other_text() -> None:
     assert text == "theirs [slurm-elastic cost=$1.0 market=spot] [slurm-elastic clouds=a,b]"
     assert with_order(text, ("b", "a")) == text.replace("a,b", "b,a")
     assert noted_order(with_order(text, ("b", "a"))) == ("b", "a")
+
+
+def test_a_job_that_outlasts_a_block_pays_the_next_offer() -> None:
+    block = PricedRoom(room=4, market=Market.RESERVED, price=0.0, max_run_s=HOUR)
+    after = PricedRoom(room=9, market=Market.ON_DEMAND, price=0.5)
+    with_block, other = terms("a", 0.0, offers=(block, after)), terms("b", 0.3)
+    machines = {"a-pool": 1, "b-pool": 1}
+    for seconds, expected in ((HOUR, "a"), (HOUR + 1, "b")):
+        job = JobShape(machines=machines, seconds=seconds)
+        assert job_order(job, (with_block, other), DEFAULT_KEYS)[0].terms.cloud == expected
+    assert cost(JobShape(machines=machines, seconds=7200.0), with_block) == pytest.approx(1.0)

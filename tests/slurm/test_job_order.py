@@ -58,6 +58,7 @@ def random_terms(rng: random.Random, number: int, ranking: Sequence[str]) -> Poo
             market=rng.choice(list(Market)),
             price=rng.choice(PRICES),
             lost_share=rng.choice((0.0, 0.0, 0.05, 0.6)),
+            max_run_s=rng.choice((math.inf, math.inf, 1800.0, 90000.0)),
         )
         for _ in range(rng.choice((0, 1, 1, 2, 3)))
     )

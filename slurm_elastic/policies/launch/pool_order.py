@@ -28,6 +28,7 @@ from slurm_elastic.policies.launch.ranking import (
     rank,
     serving,
 )
+from slurm_elastic.policies.launch.reservations import SLACK_S
 
 AVAILABLE = "available"
 """The key that puts pools whose cloud cannot sell now behind the others."""
@@ -40,13 +41,15 @@ DEFAULT_RUN_S = 86400.0
 
 class PricedRoom(Struct, frozen=True, kw_only=True):
     """Up to ``room`` machines of one offer at ``price`` ($/h). ``lost_share``: the share of the
-    work that interruptions are expected to destroy.
+    work that interruptions are expected to destroy. ``max_run_s``: how long a job may run there,
+    because the reservation ends.
     """
 
     room: int
     market: Market
     price: float
     lost_share: float = 0.0
+    max_run_s: float = math.inf
 
 
 class PoolTerms(Struct, frozen=True, kw_only=True):
@@ -80,6 +83,10 @@ class JobShape(Struct, frozen=True, kw_only=True):
 
     machines: Mapping[str, int]
     seconds: float
+
+    def offers_of(self, terms: PoolTerms) -> tuple[PricedRoom, ...]:
+        """Return the pool's offers that last until the job's end, best first."""
+        return tuple(offer for offer in terms.offers if self.seconds <= offer.max_run_s)
 
 
 class RankedPool(Struct, frozen=True, kw_only=True):
@@ -122,6 +129,10 @@ def terms_of(
     placement = rank(request, offers, scope, now, ranking)
     launches = serving(request, offers, scope, now, ranking, full_ranking=placement)
     priced = [(launch.offer, launch.room) for launch in launches] or _unsold(placement, ranking)
+    # The machines of a capacity block may suffice, but not for a job that outlasts the block.
+    lasting = next((row for row in placement.ranked if _end_of(row.offer) == math.inf), None)
+    if lasting is not None and lasting.offer not in [offer for offer, _ in priced]:
+        priced.append((lasting.offer, lasting.room))
     first = priced[0][0] if priced else None
     if unavailable is None and not launches:
         unavailable = next((row.cause for row in placement.rejected), NoOffers())
@@ -131,7 +142,10 @@ def terms_of(
         pool=request.pool.name,
         cloud=request.pool.cloud,
         partition=partition,
-        offers=tuple(_priced_room(request, offer, room) for offer, room in priced),
+        offers=tuple(
+            _priced_room(request, offer, room, _end_of(offer) - now - boot_s - SLACK_S)
+            for offer, room in priced
+        ),
         on_demand=min(map(_on_demand, (row.offer for row in placement.ranked)), default=math.inf),
         boot_s=boot_s,
         keys=_own_numbers(request, first, ranking),
@@ -200,11 +214,12 @@ def cost(job: JobShape, terms: PoolTerms, *, with_risk: bool = False) -> float:
     ``with_risk``: also the work that interruptions are expected to destroy (``ranking.risk``).
     Machines beyond the room of all offers cost as much as the last. Infinite without an offer.
     """
-    if not terms.offers:
+    offers = job.offers_of(terms)
+    if not offers:
         return math.inf
     lacking, dollars = job.machines[terms.pool], 0.0
-    for offer in terms.offers:
-        count = lacking if offer is terms.offers[-1] else min(offer.room, lacking)
+    for offer in offers:
+        count = lacking if offer is offers[-1] else min(offer.room, lacking)
         lost = offer.lost_share if with_risk else 0.0
         hours = (terms.boot_s + job.seconds * (1 + lost)) / 3600
         dollars += count * offer.price * hours
@@ -220,12 +235,19 @@ def _unsold(placement: Placement, ranking: Sequence[str]) -> list[tuple[Offer, i
     return [(offer, 0) for offer in offers[:1]]
 
 
-def _priced_room(request: NodeRequest, offer: Offer, room: int) -> PricedRoom:
+def _end_of(offer: Offer) -> float:
+    """Return when the cloud ends the machines of the offer (Unix time); infinite if it does not."""
+    end = None if offer.held is None else offer.held.machines_end_at
+    return math.inf if end is None else end
+
+
+def _priced_room(request: NodeRequest, offer: Offer, room: int, max_run_s: float) -> PricedRoom:
     return PricedRoom(
         room=room,
         market=offer.market,
-        price=offer.price,
+        price=offer.marginal_price,
         lost_share=lost_share(request, offer),
+        max_run_s=max_run_s,
     )
 
 
@@ -256,9 +278,10 @@ def _key(name: str, job: JobShape, terms: PoolTerms, on_demand: float) -> float:
         return cost(job, terms, with_risk=name == RISK)
     if name != MARKET:
         return terms.keys.get(name, math.inf)
-    if not terms.offers:
+    offers = job.offers_of(terms)
+    if not offers:
         return math.inf
     # Spot that costs as much as on demand in another cloud saves nothing, and may be taken away.
-    market = terms.offers[0].market
+    market = offers[0].market
     is_spot_dear = market is Market.SPOT and cost(job, terms) >= on_demand
     return SPOT_NOT_CHEAPER if is_spot_dear else float(MARKET_ORDER[market])

@@ -42,22 +42,34 @@ local function read_order(path, now)
       name, pool = read_pool(line)
       published.pools[name] = pool
     elseif string.sub(line, 1, 6) == "offer " and pool then
-      local room, market, price, lost = string.match(line, "^offer (%S+) (%S+) (%S+) (%S+)$")
-      pool.offers[#pool.offers + 1] =
-        { room = tonumber(room), market = market, price = tonumber(price), lost = tonumber(lost) }
+      local room, market, price, lost, max_run =
+        string.match(line, "^offer (%S+) (%S+) (%S+) (%S+) (%S+)$")
+      pool.offers[#pool.offers + 1] = { room = tonumber(room), market = market,
+        price = tonumber(price), lost = tonumber(lost), max_run = tonumber(max_run) or math.huge }
     end
   end
   return published
 end
 
+-- The offers that last until the end of a job of so many seconds: a reservation may end before.
+local function lasting(pool, seconds)
+  local offers = {}
+  for _, offer in ipairs(pool.offers) do
+    if seconds <= offer.max_run then
+      offers[#offers + 1] = offer
+    end
+  end
+  return offers
+end
+
 -- What the job costs ($) on so many machines of the pool for so many seconds.
 local function job_cost(pool, machines, seconds, with_risk)
-  local lacking, dollars = machines, 0
-  if #pool.offers == 0 then
+  local offers, lacking, dollars = lasting(pool, seconds), machines, 0
+  if #offers == 0 then
     return math.huge
   end
-  for i, offer in ipairs(pool.offers) do
-    local count = i == #pool.offers and lacking or math.min(offer.room, lacking)
+  for i, offer in ipairs(offers) do
+    local count = i == #offers and lacking or math.min(offer.room, lacking)
     local lost = with_risk and offer.lost or 0
     dollars = dollars + count * offer.price * ((pool.boot + seconds * (1 + lost)) / 3600)
     lacking = lacking - count
@@ -70,10 +82,12 @@ local function key_of(name, pool, machines, seconds, on_demand)
     return job_cost(pool, machines, seconds, name == "risk")
   elseif name ~= "market" then
     return pool.keys[name] or math.huge
-  elseif #pool.offers == 0 then
+  end
+  local offers = lasting(pool, seconds)
+  if #offers == 0 then
     return math.huge
   end
-  local market = pool.offers[1].market
+  local market = offers[1].market
   local dear = market == "spot" and job_cost(pool, machines, seconds, false) >= on_demand
   return dear and ORDER.spot_not_cheaper or MARKET_ORDER[market]
 end

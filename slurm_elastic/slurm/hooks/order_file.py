@@ -6,11 +6,12 @@ Plain lines, because the filter has no parser for JSON; ``job_order.lua`` reads 
     at UNIX_TIME
     keys KEY ...
     pool NAME PARTITION BOOT_S ON_DEMAND KEY=NUMBER ...
-    offer ROOM MARKET PRICE LOST_SHARE
+    offer ROOM MARKET PRICE LOST_SHARE MAX_RUN_S
     end
 
 The ``offer`` lines belong to the ``pool`` line before them, best offer first. Names of pools and
-partitions contain no space (``config/check.py``). ON_DEMAND is ``-`` without such an offer.
+partitions contain no space (``config/check.py``). ON_DEMAND and MAX_RUN_S are ``-`` if they
+are infinite.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ def text_of(table: Sequence[PoolTerms], ranking: Sequence[str], now: float) -> s
 
 
 def _lines(terms: PoolTerms) -> Iterator[str]:
-    on_demand = "-" if terms.on_demand == math.inf else repr(float(terms.on_demand))
+    on_demand = _number(terms.on_demand)
     numbers = {**terms.keys, AVAILABLE: 0.0 if terms.unavailable is None else 1.0}
     pairs = " ".join(f"{name}={float(value)!r}" for name, value in numbers.items())
     boot = repr(float(terms.boot_s))
     yield f"pool {terms.pool} {terms.partition} {boot} {on_demand} {pairs}"
     for offer in terms.offers:
         price, lost = repr(float(offer.price)), repr(float(offer.lost_share))
-        yield f"offer {offer.room} {offer.market} {price} {lost}"
+        yield f"offer {offer.room} {offer.market} {price} {lost} {_number(offer.max_run_s)}"
+
+
+def _number(value: float) -> str:
+    return "-" if value == math.inf else repr(float(value))
