@@ -63,8 +63,7 @@ class OfferRow(Struct, frozen=True, kw_only=True, rename={"worst": "worst_price"
 
 class PoolOffers(Struct, frozen=True, kw_only=True):
     """A pool's ranking for ``nodes`` nodes, best first. ``free``: how many of its nodes have
-    no machine yet. ``error``: why its cloud was not asked.
-    ``free``: how many of its nodes have no machine yet.
+    no machine yet. ``error``: why its cloud did not answer.
     """
 
     pool: str

@@ -67,7 +67,7 @@ def test_newer_facts_are_lost_only_where_that_is_said(
     with closing(Ledger(state / "ledger.db")) as ledger:
         ledger.machines.record_end("aws", ["i-1"], Quoted(text="idle"), T0 + 9)
     assert run(state, "import", kept) == 1
-    assert "lines that of this head has would be lost" in capsys.readouterr().err
+    assert "lines that only this head has would be lost" in capsys.readouterr().err
     assert known(state)[0] == []
     assert run(state, "import", "--older", kept) == 0
     assert known(state)[0] == ["i-1"]
