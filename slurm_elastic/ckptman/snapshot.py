@@ -193,10 +193,8 @@ class SnapshotReader:
             for job in last_jobs.values()
             if self._needs_method(job, threatened)
         }
-        saves = {
-            number: save_seconds([i.seconds for i in job_images], settings.expected_duration)
-            for number, job_images in images.items()
-        }
+        saves = {number: save_seconds([i.seconds for i in job_images], settings.expected_duration)
+                 for number, job_images in images.items()}  # fmt: skip
         job_threats = self._threats_of_jobs(last_jobs, choices, saves, now)
         threats = by_subject([*node_threats, *job_threats])
         return Snapshot(
@@ -246,10 +244,9 @@ class SnapshotReader:
                     # We use this head's clock, as slurm-elasticd does: another clock may differ by
                     # more.
                     threats.append(of_age(instance.node, born(machine), age, now))
-                if instance.reservation:
-                    key = (instance.cloud, instance.reservation)
-                    ends_at = self._site.reservation_ends.get(key)
-                    threats.append(of_end(instance.node, instance.reservation, ends_at, now))
+                if reservation := instance.reservation:
+                    ends_at = self._site.reservation_ends.get((instance.cloud, reservation))
+                    threats.append(of_end(instance.node, reservation, ends_at, now))
                 if bid is not None:
                     price_steps = prices.get((instance.instance_type, instance.zone), ())
                     threats.append(of_price(instance.node, price_steps, bid))

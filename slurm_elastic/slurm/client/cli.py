@@ -28,6 +28,7 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client import answers, queue_text
 from slurm_elastic.slurm.client.command import CallTimeout, run
 from slurm_elastic.slurm.client.json_form import choose_form
+from slurm_elastic.slurm.client.partition_commands import PartitionCommands
 from slurm_elastic.slurm.client.queue_text import QueueText
 from slurm_elastic.slurm.client.records import Records
 from slurm_elastic.slurm.client.reservation_commands import ReservationCommands
@@ -44,7 +45,6 @@ _JSON_SINCE = (23, 2)  # this release brought data_parser; 22.05 has only forms 
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """The errors that ``answers`` raises for an answer of an unknown shape."""
 _MAX_ERROR_BYTES = 1 << 16  # of a failed command's output
-_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
 _EXCLUDED = ("squeue", "--all", "--noheader", "--states=PENDING", "--format=%A|%x")
 OPTION_TTL_S = 600.0
 RETRY_FOR_S = 5.0
@@ -53,7 +53,7 @@ _FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re
 """A text on standard error that shows a failure even if the exit status is 0."""
 
 
-class SlurmCli(ReservationCommands):
+class SlurmCli(PartitionCommands, ReservationCommands):
     """``model.protocols.Slurm`` by commands. ``calls`` counts them. After ``stop`` none waits."""
 
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
@@ -264,12 +264,6 @@ class SlurmCli(ReservationCommands):
             return {}  # ``jobs`` has them
         return self._table(answers.excluded_nodes, *_EXCLUDED)
 
-    def default_times(self) -> Mapping[str, float | None]:
-        return self._table(answers.default_times, *_PARTITIONS)
-
-    def max_times(self) -> Mapping[str, float | None]:
-        return self._table(answers.max_times, *_PARTITIONS)
-
     def free_licenses(self) -> Mapping[str, int]:
         return self._table(answers.free_licenses, "scontrol", "--oneliner", "show", "licenses")
 
@@ -279,12 +273,6 @@ class SlurmCli(ReservationCommands):
             return read(self._run(*command))
         except (KeyError, ValueError) as error:
             raise SlurmError(command, 0, f"answered text of an unknown form: {error}") from error
-
-    def partition_states(self) -> Mapping[str, str]:
-        return self._table(answers.partition_states, *_PARTITIONS)
-
-    def default_partition(self) -> str:
-        return self._table(answers.default_partition, *_PARTITIONS)
 
     def slurmctld_started(self) -> float:
         return self._table(answers.slurmctld_started, "scontrol", "show", "config")
