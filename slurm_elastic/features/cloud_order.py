@@ -64,13 +64,13 @@ class CloudOrder(Part):
         self._orders: dict[int, tuple[str, ...]] = {}
         self._refused: dict[int, tuple[str, ...]] = {}
         self._silent = ReportOnce[str]()
+        self._unwritten = ReportOnce[str]()
 
     def look(self) -> None:
         """Publish the terms of all pools, then change the order of waiting jobs."""
         site = self._site
         table = self._read_terms()
-        text = order_file.text_of(table, site.config.ranking, site.now())
-        writing.replace(site.config.state / order_file.FILE, text.encode())
+        self._publish(table)
         site.pool_terms.update({terms.pool: terms for terms in table})
         self._reorder(table)
 
@@ -96,6 +96,20 @@ class CloudOrder(Part):
                 )
             )
         return table
+
+    def _publish(self, table: Sequence[PoolTerms]) -> None:
+        """Write the file for the submit filter, which ignores it once it is old."""
+        site = self._site
+        text = order_file.text_of(table, site.config.ranking, site.now())
+        path = site.config.state / order_file.FILE
+        try:
+            writing.replace(path, text.encode())
+        except OSError as error:
+            # Waiting jobs are still ordered; new jobs get the order of the configuration.
+            if self._unwritten.is_news(str(path), str(error)):
+                log.warning("order not published file=%s error=%s", path, error)
+        else:
+            self._unwritten.clear(str(path))
 
     def _ask(self, pool: Pool) -> tuple[Sequence[Offer], AnyCause | None]:
         """Return the cloud's offers for the pool; or none and why it gave no answer."""

@@ -234,3 +234,21 @@ def test_only_sites_whose_order_can_change_look(site: World, tmp_path: Path) -> 
     assert cloud_order.join(by_price.site) is not None
     for world in (small, by_price):
         world.close()
+
+
+def test_a_full_disk_is_reported_once_and_waiting_jobs_are_still_ordered(
+    site: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    job(site, 7, *ALL)
+    set_price(site, "a", 0.90)
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud_order.writing, "replace", full)
+        part = look(site)
+        part.look()
+    assert caplog.text.count("order not published") == 1
+    assert partitions(site, 7) == ("batch", "own", "b", "a")
+    part.look()
+    assert (site.dir / FILE).exists()

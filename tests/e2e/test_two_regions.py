@@ -19,6 +19,7 @@ from tests.e2e.world import (
     Until,
     cleared,
     forget_cool_downs,
+    held,
     ledger,
     machines,
     running_nodes,
@@ -139,7 +140,11 @@ def test_waiting_jobs_follow_the_price(site: Sandbox) -> None:
     set_prices(site, east=0.05, west=0.06)
     site.wait_for(lambda: order_of(site, job) == ("east", "west"), NEXT_LOOKS, "in the new order")
     assert "tries cloud east before west" in command(site, "explain", str(job))
+    # The regions' nodes are released one after the other; Slurm must see both.
+    site.run(["scontrol", "hold", str(job)])
     command(site, "resume", "--all")
+    site.wait_for(lambda: not held(site), PATIENCE, "no node is held")
+    site.run(["scontrol", "release", str(job)])
     site.wait_job(job)
     until.go()
     assert regions_of(site, [job]) == {"east"}
