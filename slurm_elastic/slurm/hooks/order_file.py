@@ -1,31 +1,73 @@
-"""The file in which slurm-elasticd publishes the terms of all pools for the submit filter.
+"""The file in which slurm-elasticd publishes the terms of all pools for the submit filter, and for
+the commands that compare clouds.
 
-Plain lines, because the filter has no parser for JSON; ``job_order.lua`` reads them::
+Plain lines, because the filter has no parser for JSON; ``slurm/hooks/job_order.lua`` reads them::
 
     slurm-elastic-order 1
     at UNIX_TIME
     keys KEY ...
     pool NAME PARTITION BOOT_S ON_DEMAND KEY=NUMBER ...
+    cloud NAME CAUSE
     offer ROOM MARKET PRICE LOST_SHARE MAX_RUN_S
     end
 
-The ``offer`` lines belong to the ``pool`` line before them, best offer first. Names of pools and
-partitions contain no space (``config/check.py``). ON_DEMAND and MAX_RUN_S are ``-`` if they
-are infinite.
+The ``cloud`` and ``offer`` lines belong to the ``pool`` line before them, best offer first. Names
+contain no space (``config/check.py``). ON_DEMAND and MAX_RUN_S are ``-`` if they
+are infinite. CAUSE says in JSON
+why the cloud cannot sell now, or is ``-``; the filter skips the ``cloud`` lines.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from slurm_elastic.policies.launch.pool_order import AVAILABLE, PoolTerms, keys_of
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.model.causes import decoded, encoded
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.policies.launch.pool_order import AVAILABLE, PoolTerms, PricedRoom, keys_of
 
 FILE = "pool-order"
 """The file's name in the state directory."""
 MAX_AGE_S = 300
 """The filter ignores an older file: its prices say too little about now."""
 _TITLE = "slurm-elastic-order 1"
+_FUTURE_S = 60
+"""A clock that was set back by less does not matter (as in ``slurm/hooks/job_order.lua``)."""
+_WHOLE = re.compile(rf"{_TITLE}\nat (\d+)\nkeys ([^\n]+)\n(.*)end\n", re.DOTALL)
+
+
+class Published(Struct, frozen=True, kw_only=True):
+    """The content of the file. ``at``: Unix time of the prices. ``ranking``: the site's keys."""
+
+    at: int
+    ranking: tuple[str, ...]
+    table: tuple[PoolTerms, ...]
+
+
+def read(path: Path, now: float) -> Published | None:
+    """Return the published terms; None without a file that is complete and new enough."""
+    try:
+        return parse(path.read_text(), now)
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def parse(text: str, now: float) -> Published | None:
+    """The inverse of ``text_of``; None if the text is incomplete or too old at ``now``."""
+    whole = _WHOLE.fullmatch(text)
+    if whole is None or not -_FUTURE_S <= now - int(whole[1]) <= MAX_AGE_S:
+        return None
+    ranking = tuple(name for name in whole[2].split() if name != AVAILABLE)
+    try:
+        table = _table(whole[3])
+    except (LookupError, ValueError):  # a file of another release; msgspec's errors are ValueErrors
+        return None
+    return Published(at=int(whole[1]), ranking=ranking, table=table)
 
 
 def text_of(table: Sequence[PoolTerms], ranking: Sequence[str], now: float) -> str:
@@ -35,15 +77,51 @@ def text_of(table: Sequence[PoolTerms], ranking: Sequence[str], now: float) -> s
 
 
 def _lines(terms: PoolTerms) -> Iterator[str]:
-    on_demand = _number(terms.on_demand)
+    on_demand = "-" if terms.on_demand == math.inf else repr(float(terms.on_demand))
     numbers = {**terms.keys, AVAILABLE: 0.0 if terms.unavailable is None else 1.0}
     pairs = " ".join(f"{name}={float(value)!r}" for name, value in numbers.items())
     boot = repr(float(terms.boot_s))
     yield f"pool {terms.pool} {terms.partition} {boot} {on_demand} {pairs}"
+    cause = "-" if terms.unavailable is None else encoded(terms.unavailable)
+    yield f"cloud {terms.cloud} {cause}"
     for offer in terms.offers:
         price, lost = repr(float(offer.price)), repr(float(offer.lost_share))
-        yield f"offer {offer.room} {offer.market} {price} {lost} {_number(offer.max_run_s)}"
+        yield f"offer {offer.room} {offer.market} {price} {lost}"
 
 
-def _number(value: float) -> str:
-    return "-" if value == math.inf else repr(float(value))
+def _table(lines: str) -> tuple[PoolTerms, ...]:
+    """Raises LookupError or ValueError if a line is not as ``_lines`` writes it."""
+    table: list[PoolTerms] = []
+    for line in lines.removesuffix("\n").split("\n") if lines else ():
+        kind, rest = line.split(" ", 1)
+        if kind == "pool":
+            table.append(_pool(rest))
+        elif kind == "cloud":
+            cloud, cause = rest.split(" ", 1)
+            unavailable = None if cause == "-" else decoded(cause)
+            table[-1] = replace(table[-1], cloud=cloud, unavailable=unavailable)
+        elif kind == "offer":
+            table[-1] = replace(table[-1], offers=(*table[-1].offers, _offer(rest)))
+        else:
+            raise ValueError(line)
+    return tuple(table)
+
+
+def _pool(text: str) -> PoolTerms:
+    name, partition, boot, on_demand, *pairs = text.split()
+    numbers = {key: float(number) for key, number in (pair.split("=") for pair in pairs)}
+    return PoolTerms(
+        pool=name,
+        cloud="",
+        partition=partition,
+        boot_s=float(boot),
+        on_demand=math.inf if on_demand == "-" else float(on_demand),
+        keys={key: number for key, number in numbers.items() if key != AVAILABLE},
+    )
+
+
+def _offer(text: str) -> PricedRoom:
+    room, market, price, lost = text.split()
+    return PricedRoom(
+        room=int(room), market=Market(market), price=float(price), lost_share=float(lost)
+    )
