@@ -22,6 +22,7 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.habits import Habits
 from slurm_elastic.slurm.client.site import read_site
+from slurm_elastic.slurm.hooks import order_file
 from slurm_elastic.state.heartbeat import read_mark, trouble_text
 from slurm_elastic.watch.door.bounded_process import run_bounded
 from slurm_elastic.watch.door.orders import carry_out, may_order, name_of, no_right
@@ -44,6 +45,7 @@ from slurm_elastic.watch.door.questions import (
     EndAsk,
     Order,
     PriceAsk,
+    TermsAsk,
     group_ids,
     trusted,
     understood,
@@ -59,6 +61,7 @@ from slurm_elastic.watch.door.visibility import (
     refusal,
     seen_chain,
     seen_facts,
+    seen_terms,
 )
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.day import DaySpan, DayView
@@ -157,6 +160,8 @@ class DoorAnswers:
                 prices_of, self._config, sound_ask(own_question), self._seen.get()
             )
             return msgspec.json.encode(DoorAnswer(prices=forecasts))
+        if isinstance(ask, TermsAsk):
+            return msgspec.json.encode(DoorAnswer(terms=self._terms(viewer)))
         if viewer is None or not viewer.hidden:
             return self._whole.get()
         return msgspec.json.encode(DoorAnswer(facts=seen_facts(self._facts.get(), viewer)))
@@ -167,6 +172,13 @@ class DoorAnswers:
             return run_bounded(read_days, self._config, self._now(), span, viewer)
         now, rows = self._day.get()
         return day_seen(*rows, now, span, viewer)
+
+    def _terms(self, viewer: Viewer | None) -> str:
+        published = order_file.read(self._config.state / order_file.FILE, self._now())
+        if published is None:
+            return ""
+        table = published.table if viewer is None else seen_terms(published.table, viewer)
+        return order_file.text_of(table, published.ranking, published.at)
 
     def _chain(self, ask: ChainAsk, viewer: Viewer | None) -> bytes:
         if ask.about == "job" and not _JOB_NUMBER.fullmatch(ask.name):

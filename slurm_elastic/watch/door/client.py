@@ -19,6 +19,8 @@ from slurm_elastic.base.unixsocket import peer_of
 from slurm_elastic.config import Config
 from slurm_elastic.features.books import Costs
 from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.slurm.hooks import order_file
+from slurm_elastic.slurm.hooks.order_file import Published
 from slurm_elastic.watch.door.questions import (
     MAX_ANSWER,
     Ask,
@@ -31,6 +33,7 @@ from slurm_elastic.watch.door.questions import (
     Order,
     PartitionPrice,
     PriceAsk,
+    TermsAsk,
     trusted,
 )
 from slurm_elastic.watch.door.records import may_read, read_chain, read_costs, read_days, read_facts
@@ -86,6 +89,16 @@ def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[Par
         with config.sharing():
             return prices_of(config, ask, seen_now(config, slurm, now))
     return _ask(config, ask, lambda answer: answer.prices)
+
+
+def published_terms(config: Config, now: float) -> Published | None:
+    """The published terms of all pools; None if there are none now, or nobody answers."""
+    if may_read(config):
+        return order_file.read(config.state / order_file.FILE, now)
+    try:
+        return order_file.parse(_ask(config, TermsAsk(), lambda answer: answer.terms), now)
+    except SlurmElasticError:  # also a slurm-elasticd of an earlier release
+        return None
 
 
 def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:

@@ -5,6 +5,7 @@
 {"ask": "cost", "by": "account", "since": 1800000000}        -> {"costs": {...}}
 {"ask": "day"}                                               -> {"day": {...}}
 {"ask": "price", "job": {"id": 0, "partitions": ["aws"]}}     -> {"prices": [...]}
+{"ask": "terms"}                                              -> {"terms": "..."}
 {"ask": "direct", "word": {"kind": "pause", ...}, ...}       -> {"lines": [...]}
 {"ask": "end", "numbers": [3]}                               -> {"lines": [...]}
                                                                 {"error": SENTENCE}
@@ -90,6 +91,12 @@ class PriceAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="price"):
     limits: Mapping[str, int] = {}
 
 
+class TermsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="terms"):
+    """The published terms of all pools, as the text of their file (``slurm/hooks/order_file.py``);
+    "" if they are absent or too old.
+    """
+
+
 class PartitionPrice(
     Struct,
     frozen=True,
@@ -149,7 +156,7 @@ class EndAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="end"):
 
 
 Order = DirectAsk | EndAsk
-Ask = FactsAsk | ChainAsk | CostAsk | DayAsk | PriceAsk | DirectAsk | EndAsk
+Ask = FactsAsk | ChainAsk | CostAsk | DayAsk | PriceAsk | TermsAsk | DirectAsk | EndAsk
 
 
 class Lane(StrEnum):
@@ -224,6 +231,7 @@ class DoorAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     costs: Costs | None = None
     day: DayView | None = None
     prices: tuple[PartitionPrice, ...] | None = None
+    terms: str | None = None
 
 
 def trusted(config: Config) -> frozenset[int]:

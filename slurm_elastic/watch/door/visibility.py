@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import LIMITS
 from slurm_elastic.model.memory import ChargedRun, Launch, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.pool_order import PoolTerms
 from slurm_elastic.state.audit_trail import job_subject, jobs_of, nodes_of
 from slurm_elastic.state.ledger import Decision, Machine
 from slurm_elastic.watch.door.questions import Bar, Chain, ChainAsk, PriceAsk
@@ -168,6 +170,16 @@ def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
         private=viewer.hidden_names,
         unhelped=_seen_unhelped(chain.unhelped, viewer),
         retry_at=chain.retry_at,
+    )
+
+
+def seen_terms(table: Sequence[PoolTerms], viewer: Viewer) -> tuple[PoolTerms, ...]:
+    """The terms, without causes that may reveal money or machines of other users."""
+    if not viewer.hides(NODES, *MONEY):
+        return tuple(table)
+    hidden = Quoted(text="it cannot sell now")
+    return tuple(
+        row if row.unavailable is None else replace(row, unavailable=hidden) for row in table
     )
 
 

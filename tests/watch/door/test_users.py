@@ -29,10 +29,13 @@ from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.cli.main import GROUPS
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import Directive, LimitChange
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.pool_order import PoolTerms
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.slurm.hooks import order_file
 from slurm_elastic.state import statedir
 from slurm_elastic.watch.door import bounded_process, client
 from slurm_elastic.watch.door.answers import USERS_SPAN, DoorAnswers
@@ -684,3 +687,18 @@ def test_a_user_is_told_costs_of_some_months_and_operators_of_all(open_path: Pat
         found = msgspec.json.decode(answers(Peer(uid=uid), ask), type=DoorAnswer).costs
         assert found is not None
         assert found.since == since
+
+
+def test_users_get_the_published_terms_of_the_clouds(host: Host) -> None:
+    assert host.told({"ask": "terms"}).terms == ""
+    cause = Quoted(text="$5 of $5 spent")
+    table = (PoolTerms(pool="rack", cloud="onp", partition="onp", unavailable=cause),)
+    text = order_file.text_of(table, ("price",), NOW)
+    (host.root / "state" / order_file.FILE).write_text(text)
+    assert host.told({"ask": "terms"}).terms == text
+    host.private("usage")
+    hidden = host.told({"ask": "terms"}).terms or ""
+    assert "$5" not in hidden
+    found = order_file.parse(hidden, NOW)
+    assert found is not None
+    assert found.table[0].unavailable is not None

@@ -13,11 +13,19 @@ from status_cases import NOW, busy_ledger, config
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.memory import ChargedRun, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.pool_order import PoolTerms
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.ledger import Decision
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
 from slurm_elastic.watch.door.records import read_chain, read_facts
-from slurm_elastic.watch.door.visibility import Viewer, day_seen, refusal, seen_chain, seen_facts
+from slurm_elastic.watch.door.visibility import (
+    Viewer,
+    day_seen,
+    refusal,
+    seen_chain,
+    seen_facts,
+    seen_terms,
+)
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.attention import private_note
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
@@ -158,3 +166,16 @@ def test_hours_and_days_hide_what_a_day_hides(facts: Facts, span: DaySpan) -> No
         assert sum(counts[-1] for counts in day.machines.values()) == machines
         assert day.running[-1] == running
         assert day.private == (() if who is None else who.hidden_names)
+
+
+def test_private_data_hides_why_a_cloud_cannot_sell() -> None:
+    table = tuple(
+        PoolTerms(pool=name, cloud=name, partition=name, unavailable=cause)
+        for name, cause in (("a", Quoted(text="$5 of $5 spent")), ("b", None))
+    )
+    assert seen_terms(table, viewer(ALICE)) == table
+    assert seen_terms(table, viewer(ALICE, "jobs")) == table
+    for word in ("usage", "nodes"):
+        seen = seen_terms(table, viewer(ALICE, word))
+        assert [str(row.unavailable) for row in seen] == ["it cannot sell now", "None"]
+        assert seen[1] == table[1]
