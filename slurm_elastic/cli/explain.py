@@ -18,6 +18,7 @@ from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.base.local_time import clock
 from slurm_elastic.base.units import brief
 from slurm_elastic.cli import why_not
+from slurm_elastic.cli.cloud_table import published_rows
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain_text import LINES, Explanation, render, render_short
 from slurm_elastic.cli.helptext import examples
@@ -221,6 +222,7 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
         explanation,
         attention=_pending_advice(config, job, now) or _retry_notice(chain, verdicts, now),
         verdicts=verdicts,
+        clouds=published_rows(config, job, now),
     )
 
 

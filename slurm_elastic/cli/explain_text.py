@@ -16,7 +16,8 @@ from rich.text import Text
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.local_time import localised, moment, zone
 from slurm_elastic.base.units import brief, counted, money
-from slurm_elastic.cli import why_not
+from slurm_elastic.cli import cloud_table, why_not
+from slurm_elastic.cli.cloud_table import CloudRow
 from slurm_elastic.cli.repeated_text import without_repeats
 from slurm_elastic.cli.shortened import hosts, offers, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE
@@ -45,7 +46,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     ``machines``: of a node all since its first decision, of a job in their order, of a pool the
     present ones, the alarming ones last. ``end_only``: why the daemon buys nothing. ``verdicts``:
-    for each pool why a pending job gets no machine there.
+    for each pool why a pending job gets no machine there. ``clouds``: where a pending job starts
+    first, and its cost there.
     """
 
     subject: str
@@ -58,6 +60,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     end_only: str = ""
     verdicts: tuple[Verdict, ...] = ()
     attention: tuple[str, ...] = ()
+    clouds: tuple[CloudRow, ...] = ()
 
 
 def render(explanation: Explanation, console: Console) -> None:
@@ -111,6 +114,7 @@ def _head(explanation: Explanation, console: Console, machines: int | None = Non
         left = counted(len(explanation.machines) - machines, "more machine")
         console.print(f"  and {left} (--all)")
     why_not.show(explanation.verdicts, console, rows=why_not.ROWS if machines else None)
+    cloud_table.show(explanation.clouds, console)
     if not explanation.decisions and (text := _without_decisions(explanation)):
         console.print(Text(text, style="dim"))
 

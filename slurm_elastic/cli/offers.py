@@ -7,7 +7,7 @@ import contextlib
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -20,7 +20,9 @@ from slurm_elastic.base.account import acting_as
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.local_time import moment
 from slurm_elastic.base.units import counted
+from slurm_elastic.cli import cloud_table
 from slurm_elastic.cli.arguments import count
+from slurm_elastic.cli.cloud_table import CloudRow, cloud_rows, pools_of
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import silent
 from slurm_elastic.cli.helptext import examples
@@ -32,13 +34,18 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import read
 from slurm_elastic.config.pool_rules import types_of
 from slurm_elastic.controller.context import Site
+from slurm_elastic.features.cloud_order import pool_terms
+from slurm_elastic.model.causes.refusals import CloudSilent
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
 from slurm_elastic.model.finding import SLURMCTLD
 from slurm_elastic.model.protocols import Provider, Slurm
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, unsold
+from slurm_elastic.policies.launch.reorder import shape_of
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.catalogues import completed
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.slurm.conf.fragment import ranked as ranked_pools
 from slurm_elastic.state.heartbeat import read_mark, trouble_text
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.store.shared_journal import is_there
@@ -82,7 +89,8 @@ class PoolOffers(Struct, frozen=True, kw_only=True):
 
 class OffersDocument(Struct, frozen=True, kw_only=True):
     """The document of ``offers --json``. ``about``: the job, pool or pools asked for;
-    ``standstill``: why nothing is bought now, whatever the clouds offer.
+    ``standstill``: why nothing is bought now, whatever the clouds offer. ``clouds``: for a job, the
+    order in which it uses the clouds.
     """
 
     at: float
@@ -90,6 +98,7 @@ class OffersDocument(Struct, frozen=True, kw_only=True):
     pools: tuple[PoolOffers, ...]
     version: int = 1
     standstill: tuple[str, ...] = ()
+    clouds: tuple[CloudRow, ...] = ()
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -140,9 +149,10 @@ def gather(
     try:
         with config.sharing(), _ledger(path) as (ledger, note):
             site = Site.of(config, slurm, ledger, {}, lambda: now)
-            about, pools, count = _asked(site, job, pool)
-            scopes = [site.scope(p) for p in pools]
+            question = _question(site, job, pool)
+            scopes = [site.scope(p) for p in question.pools]
             taken = {machine.instance.node for machine in ledger.machines.live()}
+            served = site.served_nodes()
     except PermissionError as error:
         raise SlurmElasticError(
             f"offers are for root and {config.slurm.user}: the ledger {path} is theirs alone"
@@ -150,16 +160,42 @@ def gather(
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
     with acting_as(config.slurm.user):  # the daemon has no credentials but SlurmUser's
-        rankings = [
-            _of_pool(config, p, [n for n in p.nodes if n not in taken], scope, now, nodes or count)
-            for p, scope in zip(pools, scopes, strict=True)
-        ]
+        answers = [_ask(config, question, p, taken) for p in question.pools]
+    rows = list(zip(question.pools, scopes, answers, strict=True))
     return OffersDocument(
         at=now,
-        about=about + note,
-        pools=tuple(rankings),
+        about=question.about + note,
+        pools=tuple(
+            _of_pool(config, p, answer, scope, now, nodes or question.nodes)
+            for p, scope, answer in rows
+        ),
         standstill=tuple(_standstill(config, slurm, now)),
+        clouds=() if question.job is None else _compared(site, question.job, nodes, rows, served),
     )
+
+
+def _compared(
+    site: Site,
+    job: SlurmJob,
+    nodes: int | None,
+    rows: Sequence[tuple[Pool, Scope, _Answer]],
+    served: Collection[str],
+) -> tuple[CloudRow, ...]:
+    """The order in which the job uses the clouds that its pools belong to; for ``nodes`` machines,
+    if that is given.
+    """
+    slurm_nodes: Mapping[str, SlurmNode] = {}
+    with contextlib.suppress(SlurmError):  # ``_standstill`` reports it
+        slurm_nodes = site.slurm.nodes()
+    terms = {
+        pool.name: pool_terms(site, pool, answer.offers, scope, served, slurm_nodes, answer.silence)
+        for pool, scope, answer in rows
+    }
+    pools = ranked_pools(site.config, [pool for pool, _, _ in rows])
+    shape = shape_of(job, pools)
+    if nodes is not None:
+        shape = replace(shape, machines=dict.fromkeys(shape.machines, nodes))
+    return cloud_rows(shape, [terms[pool.name] for pool in pools], site.config.ranking)
 
 
 def _standstill(config: Config, slurm: Slurm, now: float) -> Iterator[str]:
@@ -188,50 +224,84 @@ def _ledger(path: Path) -> Iterator[tuple[Ledger, str]]:
         yield ledger, " (slurm-elasticd has not run yet: nothing runs or cools down)"
 
 
-def _asked(site: Site, job: int | None, pool: str | None) -> tuple[str, Sequence[Pool], int | None]:
-    """The question in words, the pools, and how many nodes (None: the pool's own)."""
+class _Question(Struct, frozen=True, kw_only=True):
+    """``about``: the question in words. ``nodes``: for how many nodes (None: the pool's own).
+    ``job``: the job, if the question is about one.
+    """
+
+    about: str
+    pools: Sequence[Pool]
+    nodes: int | None = None
+    job: SlurmJob | None = None
+
+
+class _Answer(Struct, frozen=True, kw_only=True):
+    """A cloud's answer for a pool. ``free``: the pool's nodes without a machine. ``error``: why
+    there are no offers.
+    """
+
+    free: Sequence[str]
+    offers: Sequence[Offer] = ()
+    error: str = ""
+    cloud: str
+
+    @property
+    def silence(self) -> CloudSilent | None:
+        return CloudSilent(cloud=self.cloud, error=self.error) if self.error else None
+
+
+def _question(site: Site, job: int | None, pool: str | None) -> _Question:
     if pool is not None:
         if pool not in site.pools:
             raise ConfigError(f"there is no pool {pool!r}; there are {', '.join(site.pools)}")
-        return f"pool {pool}", [site.pools[pool]], None
+        return _Question(about=f"pool {pool}", pools=[site.pools[pool]])
     if job is None:
-        return "all pools", list(site.pools.values()), None
+        return _Question(about="all pools", pools=list(site.pools.values()))
     found = next((j for j in site.slurm.jobs() if j.id == job), None)
     if found is None:
         raise SlurmElasticError(f"job {job} is not in Slurm's queue")
-    partitions = {site.config.cloud(p.cloud).partition_name for p in site.pools.values()}
-    pools = [
-        p
-        for p in site.pools.values()
-        if site.config.cloud(p.cloud).partition_name in found.partitions
-    ]
+    pools = pools_of(site.config, found)
     if not pools:
+        partitions = {site.config.cloud(p.cloud).partition_name for p in site.pools.values()}
         raise SlurmElasticError(
             f"job {job} is for partition {','.join(found.partitions)}, which is not a cloud's "
             f"({', '.join(sorted(partitions))})"
         )
     count = max(found.node_count, len(found.nodes), 1)
-    return f"job {job}, {counted(count, 'node')}", pools, count
+    about = f"job {job}, {counted(count, 'node')}"
+    return _Question(about=about, pools=pools, nodes=count, job=found)
 
 
-def _of_pool(
-    config: Config, pool: Pool, free: Sequence[str], scope: Scope, now: float, count: int | None
-) -> PoolOffers:
-    """The pool's ranking for ``count`` nodes, or for all its ``free`` nodes."""
-    found = PoolOffers(pool=pool.name, cloud=pool.cloud, nodes=count or len(free), free=len(free))
-    if not free:
-        return found
-    request = NodeRequest(id="offers", pool=pool, nodes=tuple(free[:count]))
+def _ask(config: Config, question: _Question, pool: Pool, taken: Collection[str]) -> _Answer:
+    """Ask the pool's cloud. Without free nodes only for a job, which a running machine may serve,
+    so that the price counts.
+    """
+    free = [name for name in pool.nodes if name not in taken]
+    if not free and question.job is None:
+        return _Answer(cloud=pool.cloud, free=free)
     try:
         provider: Provider = open_provider(config.cloud(pool.cloud), config.cluster, config)
         # Prices and types may all be typed in the configuration: without this call a cloud that
         # refuses our credentials would seem to sell machines.
         provider.check()
-        offers = provider.offers(pool)
+        return _Answer(cloud=pool.cloud, free=free, offers=provider.offers(pool))
     except Exception as error:  # noqa: BLE001 - an SDK raises what it likes; the others go on
         known = isinstance(error, SlurmElasticError)
-        why = str(error) if known else f"{type(error).__name__}: {error}"
-        return replace(found, error=why)
+        text = str(error) if known else f"{type(error).__name__}: {error}"
+        return _Answer(cloud=pool.cloud, free=free, error=text)
+
+
+def _of_pool(
+    config: Config, pool: Pool, answer: _Answer, scope: Scope, now: float, count: int | None
+) -> PoolOffers:
+    """The pool's ranking for ``count`` nodes, or for all its free nodes."""
+    free, offers = answer.free, answer.offers
+    found = PoolOffers(pool=pool.name, cloud=pool.cloud, nodes=count or len(free), free=len(free))
+    if not free:
+        return found
+    if answer.error:
+        return replace(found, error=answer.error)
+    request = NodeRequest(id="offers", pool=pool, nodes=tuple(free[:count]))
     missing = unsold(pool, offers, types_of(config.cloud(pool.cloud), pool))
     placement = rank(request, offers, scope, now, config.ranking)
     taken = serving(request, offers, scope, now, config.ranking)
@@ -278,6 +348,7 @@ def render(found: OffersDocument, console: Console) -> None:
     for trouble in found.standstill:
         console.print(words(trouble, "bold red"))
     console.print(Text(f"Offers for {found.about}, {at}", style="bold"))
+    cloud_table.show(found.clouds, console)
     for pool in found.pools:
         console.print()
         console.print(_headline(pool, "could" if found.standstill else "can"))

@@ -14,7 +14,8 @@ from rich.table import Table
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import brief, counted, money
-from slurm_elastic.cli import why_not
+from slurm_elastic.cli import cloud_table, why_not
+from slurm_elastic.cli.cloud_table import CloudRow, published_rows
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
@@ -59,7 +60,8 @@ class Priced(Struct, frozen=True, kw_only=True, rename={"limit": "limit_s"}):
     """The document of ``price --json``.
 
     ``limit``: the job's own time limit (s); None if it has none, so that each forecast has its own.
-    ``options``: the options as sbatch understood them. ``at``: Unix time.
+    ``options``: the options as sbatch understood them. ``at``: Unix time. ``clouds``: the order in
+    which the job would use the clouds.
     """
 
     at: float
@@ -68,6 +70,7 @@ class Priced(Struct, frozen=True, kw_only=True, rename={"limit": "limit_s"}):
     rows: tuple[PartitionRow, ...]
     options: Mapping[str, str]
     version: int = 1
+    clouds: tuple[CloudRow, ...] = ()
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -146,6 +149,7 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
             PartitionRow(forecast=row, by_slurm=_slurm_estimate(answers, row, now)) for row in rows
         ),
         options=asked.options,
+        clouds=published_rows(config, job, now),
     )
 
 
@@ -275,6 +279,7 @@ def render(priced: Priced, console: Console) -> None:
     for row in priced.rows:
         if row.forecast.why:
             console.print(f"{_where(row.forecast)}: not possible: {row.forecast.why}")
+    cloud_table.show(priced.clouds, console)
     if started:
         _print_notes(started, jobs, console)
 

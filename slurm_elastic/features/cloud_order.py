@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 
 from slurm_elastic.base import writing
@@ -27,6 +27,7 @@ from slurm_elastic.model.cluster import NodeRequest, Offer, Pool
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.order_note import noted_order, with_order
 from slurm_elastic.policies.launch.pool_order import PoolTerms, terms_of
+from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.launch.reorder import Reorder, may_be_ours, reorders
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.nodes.node_state import is_answering, is_busy, is_drained
@@ -80,21 +81,8 @@ class CloudOrder(Part):
         served, table = site.served_nodes(), []
         for pool in ranked(site.config, tuple(site.pools.values())):
             offers, silence = self._ask(pool)
-            free = tuple(name for name in pool.nodes if name not in served)
-            idle = any(_takes_jobs(nodes[name]) for name in pool.nodes if name in nodes)
-            table.append(
-                terms_of(
-                    NodeRequest(id=CORRELATION, pool=pool, nodes=free or pool.nodes),
-                    site.clouds[pool.cloud].partition_name,
-                    offers,
-                    site.scope(pool),
-                    site.now(),
-                    site.config.ranking,
-                    boot_s=site.rules[pool.name].boot,
-                    has_idle=idle,
-                    unavailable=silence,
-                )
-            )
+            scope = site.scope(pool)
+            table.append(pool_terms(site, pool, offers, scope, served, nodes, silence))
         return table
 
     def _publish(self, table: Sequence[PoolTerms]) -> None:
@@ -181,6 +169,34 @@ class CloudOrder(Part):
             site.slurm.set_admin_comment(job, comment)
             site.record(CORRELATION, "reordered", (job_subject(job),), cause_of[job])
         log.info("order changed jobs=%s partitions=%s", ids, ",".join(partitions))
+
+
+def pool_terms(
+    site: Site,
+    pool: Pool,
+    offers: Sequence[Offer],
+    scope: Scope,
+    served: Collection[str],
+    nodes: Mapping[str, SlurmNode],
+    silence: AnyCause | None,
+) -> PoolTerms:
+    """Return the terms on which the pool would serve a job now.
+
+    ``served``: nodes that have a machine. ``nodes``: as Slurm shows them. ``silence``: why the
+    cloud gave no offers.
+    """
+    free = tuple(name for name in pool.nodes if name not in served)
+    return terms_of(
+        NodeRequest(id=CORRELATION, pool=pool, nodes=free or pool.nodes),
+        site.clouds[pool.cloud].partition_name,
+        offers,
+        scope,
+        site.now(),
+        site.config.ranking,
+        boot_s=site.rules[pool.name].boot,
+        has_idle=any(_takes_jobs(nodes[name]) for name in pool.nodes if name in nodes),
+        unavailable=silence,
+    )
 
 
 def _takes_jobs(node: SlurmNode) -> bool:
