@@ -20,7 +20,7 @@ from slurm_elastic.config.resolve import effective
 from slurm_elastic.model.directive import describe
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.conf import check, conf_diff, install, pair, plan
+from slurm_elastic.slurm.conf import check, cloud_prices, conf_diff, install, pair, plan
 from slurm_elastic.slurm.conf import uninstall as slurm_uninstall
 from slurm_elastic.slurm.conf.install import InstallResult
 from slurm_elastic.state.ledger import Ledger
@@ -175,7 +175,8 @@ def run_check(args: argparse.Namespace) -> int:
     config = _load(args)
     _require_joining(config)
     planned = plan.make(config)
-    _say((*check.check(planned).lines, *planned.notices, *planned.manual))
+    prices = cloud_prices.notices(config)
+    _say((*check.check(planned).lines, *planned.notices, *prices, *planned.manual))
     return 0
 
 

@@ -17,6 +17,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.config.resolve import effective
 from slurm_elastic.slurm.client import controller
+from slurm_elastic.slurm.conf import cloud_prices
 from tests.ports import free_ports
 from tests.slurm import site_cases
 
@@ -130,6 +131,14 @@ def test_a_wrong_template_is_told_by_show_and_check(
     for action in ("show", "check"):
         assert admin(action) == 2
         assert "has the placeholder @{nonsense}" in capsys.readouterr().err
+
+
+def test_check_notes_prices_that_disagree_with_the_order(
+    admin: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud_prices, "notices", lambda _config: ["clouds: a stands before b"])
+    assert admin("check") == 0
+    assert "clouds: a stands before b" in capsys.readouterr().out
 
 
 def test_render_check_diff_install_uninstall(
