@@ -47,7 +47,7 @@ INTEND = """
 from ledger_cases import spec
 from pathlib import Path
 from slurm_elastic.state.ledger import Ledger
-Ledger(Path(sys.argv[1]) / "ledger.db").launches.intend(spec(), "r1", 5.0)
+Ledger(Path(sys.argv[1]) / "ledger.db").launches.record_intent(spec(), "r1", 5.0)
 """
 
 

@@ -141,8 +141,8 @@ def open_prices(config: Config) -> PriceBook | None:
 
 
 def client_maker(config: Config, service: str) -> Callable[[], Any]:
-    """Return a function that makes boto3's client of that service, with the account of the cloud in
-    ``queue_cloud``.
+    """Return a function that makes boto3's client of that service, with the account of the
+    notices' ``queue_cloud``.
     """
     cloud_name = config.checkpoint.notices.queue_cloud
     clouds = [c for c in config.clouds if isinstance(c, AwsCloud) and cloud_name in (None, c.name)]

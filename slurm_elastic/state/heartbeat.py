@@ -25,9 +25,9 @@ _SIZE = 4096
 
 
 class ServiceTrouble(Struct, frozen=True, kw_only=True):
-    """Why a running service does only a part of its work, ``since`` when (Unix time), what that
-    ``effect``, and the ``remedy``. ``is_disk_full``: the disk is the cause, which other checks may
-    report as well.
+    """Why a running service does only a part of its work, ``since`` when (Unix time), the
+    ``effect`` of that, and the ``remedy``. ``is_disk_full``: the disk is the cause, which other
+    checks may report as well.
     """
 
     problem: str

@@ -282,7 +282,7 @@ class Books:
     # when a purchase is decided
 
     def intended(self, real: Callable[..., None]) -> Callable[..., None]:
-        """The ledger's ``intend``, with a look at what it has then: what is found later, as a list
+        """The ledger's ``record_intent``, with a look at what it has then: what is found later, as a list
         has it again, was in no count.
         """
 

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -26,6 +26,7 @@ from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client import answers, queue_text
+from slurm_elastic.slurm.client.batches import MAX_HOSTLIST_CHARS, batches
 from slurm_elastic.slurm.client.command import CallTimeout, run
 from slurm_elastic.slurm.client.json_form import choose_form
 from slurm_elastic.slurm.client.partition_commands import PartitionCommands
@@ -39,8 +40,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Raw = TypeVar("Raw", bound=Struct)
 
-MAX_HOSTLIST_CHARS = 60_000
-"""The length of one argument; Linux takes 128 KiB (execve(2), MAX_ARG_STRLEN)."""
 _JSON_SINCE = (23, 2)  # this release brought data_parser; 22.05 has only forms of its own
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """The errors that ``answers`` raises for an answer of an unknown shape."""
@@ -138,7 +137,7 @@ class SlurmCli(PartitionCommands, ReservationCommands):
     def owners(self, jobs: Sequence[int]) -> Mapping[int, Mapping[str, str]]:
         """``squeue --jobs=... --format='%A|%u|%a'``: %A is a number even for an array's task."""
         owners: dict[int, Mapping[str, str]] = {}
-        for batch in _batches((str(job), "") for job in jobs):
+        for batch in batches((str(job), "") for job in jobs):
             ids = ",".join(job for job, _ in batch)
             rows = self._run("squeue", "--all", "--noheader", f"--jobs={ids}", "--format=%A|%u|%a")
             for row in rows.splitlines():
@@ -165,7 +164,7 @@ class SlurmCli(PartitionCommands, ReservationCommands):
             for hostlist in chunks(names, MAX_HOSTLIST_CHARS):
                 self._run("scontrol", "update", f"nodename={hostlist}", *fields)
             return
-        for batch in _batches((name, address) for name in dict.fromkeys(names)):
+        for batch in batches((name, address) for name in dict.fromkeys(names)):
             # One address for each node, even if all are the same: NodeAddr takes no fewer.
             addresses = ",".join(value for _, value in batch)
             hostlist = compress(name for name, _ in batch)
@@ -184,7 +183,7 @@ class SlurmCli(PartitionCommands, ReservationCommands):
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """One scontrol for each 60,000 characters of names or of addresses."""
-        for batch in _batches(addresses.items()):
+        for batch in batches(addresses.items()):
             # Not compressed: that sorts the names, and the addresses follow them (scontrol(1)).
             names = ",".join(name for name, _ in batch)
             values = ",".join(address for _, address in batch)
@@ -212,7 +211,7 @@ class SlurmCli(PartitionCommands, ReservationCommands):
             fields.append(
                 f"starttime=now+{math.ceil(begin_in)}" if begin_in > 0 else "starttime=now"
             )
-        for batch in _batches((self._label(job), "") for job in jobs):
+        for batch in batches((self._label(job), "") for job in jobs):
             try:
                 self._update_job(",".join(k for k, _ in batch), *fields)
             except SlurmError as error:
@@ -425,18 +424,3 @@ class SlurmCli(PartitionCommands, ReservationCommands):
             printed = b"".join(output).decode(errors="replace")
             raise SlurmError(command, code, error_text.strip() or printed)
         return error_text
-
-
-def _batches(items: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """The pairs in batches, so that neither side is longer than one argument may be."""
-    batch: list[tuple[str, str]] = []
-    filled = 0
-    for pair in items:
-        size = max(map(len, pair)) + 1
-        if batch and filled + size > MAX_HOSTLIST_CHARS:
-            yield batch
-            batch, filled = [], 0
-        batch.append(pair)
-        filled += size
-    if batch:
-        yield batch

@@ -184,7 +184,7 @@ class Machines:
     guarded_by: ClassVar[GuardedBy] = {
         # Writers replace the set and never change it, so a reader without the lock sees a whole
         # set.
-        "_store.lock": Guarded("_clouds_read", unguarded_readers=["believed"]),
+        "_store.lock": Guarded("_clouds_read", unguarded_readers=["trusted_clouds"]),
     }
 
     def __init__(self, store: Store, launches: Launches, read: Collection[str] | None) -> None:
