@@ -80,6 +80,15 @@ def test_all_orders_of_the_file_cost_the_same(growth: str) -> None:
     assert max(found) <= 1.02 * min(found)
 
 
+def test_prices_that_hardly_differ_do_not_spread_the_machines_of_a_growth_policy() -> None:
+    spot = SpotMarket(Curve.flat(0.305))
+    pools = (RACK, cloud("a", spot=walk(5, 0.30, 0.309)), cloud("b", spot=spot))
+    _, a, b = launched(simulate(SYNTHETIC, Scenario(pools=pools, growth=OnDemand())))
+    assert sorted((a > 0, b > 0)) == [False, True]
+    _, a, b = launched(simulate(SYNTHETIC, Scenario(pools=pools)))
+    assert min(a, b) > 0, "without such a policy each new job goes where it costs least"
+
+
 def test_larger_machines_of_another_cloud_count_as_what_they_hold() -> None:
     pools = (cloud("small", 0.5), cloud("large", 0.9, procs=4))
     for growth in (Slurm(), OnDemand()):
