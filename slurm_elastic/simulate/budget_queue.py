@@ -17,6 +17,7 @@ from slurm_elastic.policies.money.account_budgets import (
     payer,
     scopes,
 )
+from slurm_elastic.simulate.cloud_order import JobOrders
 from slurm_elastic.simulate.pool_terms import Lane
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.reservations import Profile
@@ -32,11 +33,13 @@ then.
 class BudgetQueue(Queue):
     """The queue with budgets. Call ``with_purses`` before the first job arrives."""
 
-    def with_purses(self, purses: Purses, later: Later) -> BudgetQueue:
-        """Set the purses, and the function that schedules events. A job pays for machines launched
-        for it.
+    def with_purses(
+        self, purses: Purses, later: Later, orders: JobOrders | None = None
+    ) -> BudgetQueue:
+        """Set the purses, the function that schedules events, and the orders of the pools. A job
+        pays for machines launched for it.
         """
-        self.purses, self.later = purses, later
+        self.purses, self.later, self.orders = purses, later, orders
         self._by_user = any(scope.startswith(USER) for scope in purses.bounds)
         self._bounded: dict[str, tuple[str, ...]] = {}
         self._all = self._each
@@ -51,6 +54,8 @@ class BudgetQueue(Queue):
         ) -> bool:
             started = start(job, pool, need, now, beside)
             purses.pay({self.payer(job): 1})
+            if started and orders is not None:
+                orders.start(job)
             return started
 
         self.start = start_paid
@@ -114,21 +119,24 @@ class BudgetQueue(Queue):
         self._known = frozenset(overdraft_by_payer)
         super().schedule(now)
 
-    def _lanes(self, job: int) -> Sequence[Lane]:
-        if self.orders is None or self._each is self._all:
-            return super()._lanes(job)
-        return [lane for lane in super()._lanes(job) if not lane[1].pool.public]
+    def _usable(self, job: int, now: int) -> Sequence[Lane]:
+        """Return the pools that the job may use, in its order."""
+        own_only = self._overdraft(job, now) is not None
+        if self.orders is None:
+            return self._own if own_only else self._all
+        lanes = self.orders.lanes[job]
+        return [lane for lane in lanes if not lane[1].pool.public] if own_only else lanes
 
     def _place(self, job: int, now: int) -> bool:
-        self._each = self._own if self._overdraft(job, now) else self._all
+        self._each = self._usable(job, now)
         return super()._place(job, now)
 
     def _reserve(self, job: int, now: int) -> None:
-        self._each = self._own if self._overdraft(job, now) else self._all
+        self._each = self._usable(job, now)
         super()._reserve(job, now)
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
-        self._each = self._own if self._overdraft(job, now) else self._all
+        self._each = self._usable(job, now)
         return super()._first_fit(job, profiles, now)
 
     def _must_leave(self, job: int, now: int) -> Overdrawn | None:

@@ -17,6 +17,7 @@ from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines, Sales
 from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.ordered_queue import OrderedQueue
 from slurm_elastic.simulate.pools import machines_of
 from slurm_elastic.simulate.purchases import Purchases
 from slurm_elastic.simulate.queueing import Queue
@@ -53,11 +54,14 @@ class RunState:
         self.grower = Grower(jobs, scenario, self.pools, self.needs, origin, self.orders)
         self.events: list[int] = []
         queue_arguments = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
-        self.queue = Queue(*queue_arguments, self._start, self.orders)
+        if self.orders is None:
+            self.queue = Queue(*queue_arguments, self._start)
+        else:
+            self.queue = OrderedQueue(*queue_arguments, self._start).with_orders(self.orders)
         if scenario.payers:
             purses = Purses(scenario.payers, self.pools, origin)
-            self.queue = BudgetQueue(*queue_arguments, self._start, self.orders).with_purses(
-                purses, self._plan_return
+            self.queue = BudgetQueue(*queue_arguments, self._start).with_purses(
+                purses, self._plan_return, self.orders
             )
         self.warm = Warm(self, self.pools)
         self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)

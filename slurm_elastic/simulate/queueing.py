@@ -15,7 +15,6 @@ from operator import itemgetter
 from typing import Protocol
 
 from slurm_elastic.policies.growth.capacity import Slurm
-from slurm_elastic.simulate.cloud_order import JobOrders
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.market import NEVER
@@ -62,11 +61,10 @@ class Queue:
         grower: Grower,
         runs: Runs,
         start: Start,
-        orders: JobOrders | None = None,
     ) -> None:
         self.jobs, self.limit, self.scenario = jobs, jobs.limit, scenario
         self.pools, self.needs = pools, needs
-        self.grower, self.runs, self.start, self.orders = grower, runs, start, orders
+        self.grower, self.runs, self.start = grower, runs, start
         self.depth, self.reuse = scenario.depth, scenario.reuse
         self.direct = isinstance(scenario.growth, Slurm)
         self._each: Sequence[Lane] = [(p, pools[p], needs[p]) for p in range(len(pools))]
@@ -154,10 +152,6 @@ class Queue:
                 break
         queue[:end] = waiting
 
-    def _lanes(self, job: int) -> Sequence[Lane]:
-        """Return the pools in the order in which the job uses them."""
-        return self._each if self.orders is None else self.orders.lanes[job]
-
     def _any_free(self) -> bool:
         for machines in self.pools:
             if machines.idle or (self.direct and machines.room()):
@@ -169,7 +163,7 @@ class Queue:
     def _place(self, job: int, now: int) -> bool:
         """Start the job in the first pool that can take it without delaying the reservation."""
         direct, reuse = self.direct, self.reuse
-        for pool, machines, needs in self._each if self.orders is None else self._lanes(job):
+        for pool, machines, needs in self._each:
             need = needs[job]
             if machines.shared is not None and need == 1:
                 beside = self._beside(job, machines, machines.shared, now)
@@ -234,7 +228,7 @@ class Queue:
 
     def _reserve(self, job: int, now: int) -> None:
         """Reserve in the pool in which the job should fit earliest."""
-        for pool, machines, needs in self._lanes(job):
+        for pool, machines, needs in self._each:
             need = needs[job]
             if need > machines.pool.machines:
                 continue
@@ -281,7 +275,7 @@ class Queue:
         self.shadow = now  # not valid for later: the next arrival must make all reservations again
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
-        for pool, machines, needs in self._lanes(job):
+        for pool, machines, needs in self._each:
             need = needs[job]
             if need > machines.idle and not (self.direct and self._may_boot(machines, need, now)):
                 continue
@@ -293,8 +287,7 @@ class Queue:
         """Reserve in the pool in which the job should fit earliest. Returns the time."""
         limit = self.limit[job]
         times = [
-            (profiles[pool].earliest(needs[job], limit), pool)
-            for pool, _, needs in self._lanes(job)
+            (profiles[pool].earliest(needs[job], limit), pool) for pool, _, needs in self._each
         ]
         # Of equal times the first pool in the job's order.
         soonest, pool = min(times, default=(FAR, 0), key=itemgetter(0))
