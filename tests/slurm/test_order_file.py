@@ -36,6 +36,7 @@ TERMS = st.builds(
         st.builds(
             PricedRoom, room=st.integers(0, 999), market=st.sampled_from(Market), price=DOLLARS,
             lost_share=DOLLARS,
+            max_run_s=st.one_of(st.just(math.inf), st.floats(0, 1e7)),
         ),
         max_size=3,
     ).map(tuple),

@@ -12,9 +12,9 @@ Plain lines, because the filter has no parser for JSON; ``slurm/hooks/job_order.
     end
 
 The ``cloud`` and ``offer`` lines belong to the ``pool`` line before them, best offer first. Names
-contain no space (``config/check.py``). ON_DEMAND and MAX_RUN_S are ``-`` if they
-are infinite. CAUSE says in JSON
-why the cloud cannot sell now, or is ``-``; the filter skips the ``cloud`` lines.
+contain no space (``config/check.py``). ON_DEMAND and MAX_RUN_S are ``-`` if they are
+infinite. CAUSE says in JSON why the cloud cannot sell now, or is ``-``; the filter skips the
+``cloud`` lines.
 """
 
 from __future__ import annotations
@@ -77,16 +77,23 @@ def text_of(table: Sequence[PoolTerms], ranking: Sequence[str], now: float) -> s
 
 
 def _lines(terms: PoolTerms) -> Iterator[str]:
-    on_demand = "-" if terms.on_demand == math.inf else repr(float(terms.on_demand))
     numbers = {**terms.keys, AVAILABLE: 0.0 if terms.unavailable is None else 1.0}
     pairs = " ".join(f"{name}={float(value)!r}" for name, value in numbers.items())
-    boot = repr(float(terms.boot_s))
-    yield f"pool {terms.pool} {terms.partition} {boot} {on_demand} {pairs}"
+    prices = f"{_number(terms.boot_s)} {_number(terms.on_demand)}"
+    yield f"pool {terms.pool} {terms.partition} {prices} {pairs}"
     cause = "-" if terms.unavailable is None else encoded(terms.unavailable)
     yield f"cloud {terms.cloud} {cause}"
     for offer in terms.offers:
-        price, lost = repr(float(offer.price)), repr(float(offer.lost_share))
-        yield f"offer {offer.room} {offer.market} {price} {lost}"
+        numbers_text = " ".join(map(_number, (offer.price, offer.lost_share, offer.max_run_s)))
+        yield f"offer {offer.room} {offer.market} {numbers_text}"
+
+
+def _number(value: float) -> str:
+    return "-" if value == math.inf else repr(float(value))
+
+
+def _value(text: str) -> float:
+    return math.inf if text == "-" else float(text)
 
 
 def _table(lines: str) -> tuple[PoolTerms, ...]:
@@ -115,13 +122,17 @@ def _pool(text: str) -> PoolTerms:
         cloud="",
         partition=partition,
         boot_s=float(boot),
-        on_demand=math.inf if on_demand == "-" else float(on_demand),
+        on_demand=_value(on_demand),
         keys={key: number for key, number in numbers.items() if key != AVAILABLE},
     )
 
 
 def _offer(text: str) -> PricedRoom:
-    room, market, price, lost = text.split()
+    room, market, price, lost, max_run = text.split()
     return PricedRoom(
-        room=int(room), market=Market(market), price=float(price), lost_share=float(lost)
+        room=int(room),
+        market=Market(market),
+        price=float(price),
+        lost_share=float(lost),
+        max_run_s=_value(max_run),
     )
