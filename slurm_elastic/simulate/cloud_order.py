@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_elastic.policies.launch.pool_order import (
-    COSTS,
     JobShape,
     RankedPool,
-    keys_of,
     partition_order,
 )
+from slurm_elastic.policies.launch.reorder import MAX_REORDERED_JOBS, better_place
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.pool_terms import Lane, TermsTable, partition_of
@@ -24,10 +23,6 @@ from slurm_elastic.simulate.purchases import Purchases
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 LOOK_S = 30
-REORDER_THRESHOLD = 0.05
-"""A waiting job keeps its order unless another cloud costs at least this share less."""
-MAX_REORDERED_JOBS = 100
-"""At most this many jobs change in one look."""
 HOUR_S = 3600
 
 Pools = Sequence[tuple[int, PoolMachines]]
@@ -123,7 +118,7 @@ class JobOrders:
         if (
             last is None
             or set(last.partitions) != set(order.partitions)
-            or _is_much_better(last.partitions, ranked, self._ranking)
+            or better_place(last.partitions, ranked, self._ranking)
         ):
             last = self._growth = order
         places = {pool: place for place, (pool, _, _) in enumerate(last.lanes)}
@@ -135,7 +130,7 @@ class JobOrders:
         changes = 0
         for job in waiting:
             (present, _), (best, ranked) = self._orders[job], self._best_for(job)
-            if best is present or not _is_much_better(present.partitions, ranked, self._ranking):
+            if best is present or not better_place(present.partitions, ranked, self._ranking):
                 continue
             if changes == MAX_REORDERED_JOBS:
                 return False
@@ -213,21 +208,3 @@ def job_orders(
 def _is_own(pool: PoolModel) -> bool:
     """Whether the site has all machines of the pool anyway."""
     return not pool.public and pool.machines == pool.standing
-
-
-def _is_much_better(
-    present: Sequence[str], ranked: Sequence[RankedPool], ranking: Sequence[str]
-) -> bool:
-    """Whether a waiting job gets the order ``ranked``: at the first place where it differs from the
-    present one, the first key that differs is no cost or a cost that is lower by the threshold.
-    """
-    rows = {row.terms.partition: row for row in ranked}
-    pairs = ((rows[name], best) for name, best in zip(present, ranked, strict=True))
-    was, best = next((pair for pair in pairs if pair[0] is not pair[1]), (None, None))
-    if was is None or best is None or not best.terms.offers:
-        return False
-    keys = zip(keys_of(ranking), was.keys, best.keys, strict=True)
-    name, old, new = next((row for row in keys if row[1] != row[2]), ("", 0.0, 0.0))
-    if name in COSTS:
-        return new < old * (1 - REORDER_THRESHOLD)
-    return bool(name)

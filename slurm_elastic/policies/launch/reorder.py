@@ -93,22 +93,34 @@ def reorders(
     return changes
 
 
-def _why(
-    present: tuple[str, ...], ranked: Sequence[RankedPool], ranking: Sequence[str]
-) -> CloudsReordered | None:
-    """Return why the job gets another order; None if it keeps its order."""
+def better_place(
+    present: Sequence[str], ranked: Sequence[RankedPool], ranking: Sequence[str]
+) -> tuple[RankedPool, RankedPool] | None:
+    """Return the pool of the ``present`` order and the much better pool that comes in its place;
+    None if the order stays. ``present``: partitions; ``ranked``: the same ones, best first.
+
+    The first place that differs decides: Slurm tries the later ones only if this one is full.
+    """
     rows = {row.terms.partition: row for row in ranked}
     # Without a complete ranking the job would lose a partition.
     if set(rows) != set(present):
         return None
-    # The first place that differs decides: Slurm tries the later ones only if this one is full.
     pairs = zip(present, ranked, strict=True)
     place = next(((rows[name], best) for name, best in pairs if rows[name] is not best), None)
     if place is None:
         return None
     was, best = place
-    if best.cost == math.inf or not _is_much_better(was, best, ranking):
+    return place if best.cost < math.inf and _is_much_better(was, best, ranking) else None
+
+
+def _why(
+    present: tuple[str, ...], ranked: Sequence[RankedPool], ranking: Sequence[str]
+) -> CloudsReordered | None:
+    """Return why the job gets another order; None if it keeps its order."""
+    place = better_place(present, ranked, ranking)
+    if place is None:
         return None
+    was, best = place
     return CloudsReordered(
         cloud=best.terms.cloud,
         cost=best.cost,
