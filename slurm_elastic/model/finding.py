@@ -27,13 +27,13 @@ class FindingLevel(StrEnum):
     WRONG = "wrong"
 
 
-class Finding(Struct, frozen=True, kw_only=True, rename={"what": "check"}):
+class Finding(Struct, frozen=True, kw_only=True):
     """One check of ``doctor``. ``subject``: the checked thing. ``observed``: its state.
     ``expected``: the expected state if it differs. ``advice``: the remedy. ``cause``: the key of
     the fault, by which ``watch.causes`` joins findings with the same fault.
     """
 
-    subject: str = field(name="what")
+    subject: str = field(name="check")
     level: FindingLevel
     observed: str = field(name="found")
     expected: str = ""

@@ -572,7 +572,7 @@ def test_a_changed_limit_is_no_more_told_than_what_was_spent(
     hidden = host.told(chain).chain
     assert hidden is not None
     (pause,) = (d for d in hidden.decisions if "direct" in d.kind)
-    assert "is paused" in pause.reason
+    assert "is paused" in str(pause.reason)
     assert "max_nodes" not in msgspec.json.encode(hidden).decode()
 
 
