@@ -33,7 +33,6 @@ from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.growth.scaling import PoolRules
-from slurm_elastic.policies.launch.pool_order import PoolTerms
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.slurm.client.site import read_site
@@ -72,8 +71,9 @@ class Site:
     are being requeued. If an entry is lost, the job is tried once more and rejected again.
     ``unreadable``: by cloud, why its last list could not be read. A cloud that was never read has
     no entry. ``unadopted``: by cloud and id, listed machines that have no row in the ledger yet.
-    ``suspends``: by id, the suspend requests that still wait to be carried out. ``pool_terms``: by
-    pool, what a job would pay there (``features.cloud_order``), empty with one cloud.
+    ``suspends``: by id, the suspend requests that still wait to be carried out. ``cloud_places``:
+    by partition, its place in the order in which growth policies start machines
+    (``features.cloud_order``), empty while no prices decide.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -103,7 +103,7 @@ class Site:
     unreadable: SharedDict[str, str] = field(default_factory=SharedDict)
     unadopted: SharedDict[tuple[str, str], Instance] = field(default_factory=SharedDict)
     suspends: SharedDict[str, Request] = field(default_factory=SharedDict)
-    pool_terms: SharedDict[str, PoolTerms] = field(default_factory=SharedDict)
+    cloud_places: SharedDict[str, int] = field(default_factory=SharedDict)
     extensions: Extensions = field(default_factory=Extensions)
     slurm_absence: SlurmAbsence = field(default_factory=SlurmAbsence)
     job_starts: JobStarts = field(default_factory=JobStarts)

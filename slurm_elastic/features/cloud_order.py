@@ -28,7 +28,7 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.order_note import noted_order, with_order
 from slurm_elastic.policies.launch.pool_order import PoolTerms, terms_of
 from slurm_elastic.policies.launch.ranking import Scope
-from slurm_elastic.policies.launch.reorder import Reorder, may_be_ours, reorders
+from slurm_elastic.policies.launch.reorder import Reorder, growth_order, may_be_ours, reorders
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.nodes.node_state import is_answering, is_busy, is_drained
 from slurm_elastic.slurm.conf.fragment import ranked
@@ -62,6 +62,7 @@ class CloudOrder(Part):
         self.task = SiteTask(
             site, worker, self.look, "cloud order", period=PERIOD_S, pace=PAUSE_PER_DURATION
         )
+        self._growth: tuple[str, ...] = ()
         self._orders: dict[int, tuple[str, ...]] = {}
         self._refused: dict[int, tuple[str, ...]] = {}
         self._silent = ReportOnce[str]()
@@ -72,7 +73,8 @@ class CloudOrder(Part):
         site = self._site
         table = self._read_terms()
         self._publish(table)
-        site.pool_terms.update({terms.pool: terms for terms in table})
+        self._growth = growth_order(table, self._growth, site.config.ranking)
+        site.cloud_places.update({name: place for place, name in enumerate(self._growth)})
         self._reorder(table)
 
     def _read_terms(self) -> list[PoolTerms]:

@@ -24,7 +24,6 @@ from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES
 from slurm_elastic.policies.growth.capacity import AnyGrowth
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, IdleInstance
-from slurm_elastic.policies.launch.pool_order import typical_order
 
 
 class PoolGroup(Struct, frozen=True, kw_only=True):
@@ -135,11 +134,9 @@ def _pool_group(
 
 
 def _in_use_order(site: Site, pools: Sequence[Pool]) -> Sequence[Pool]:
-    """Return the pools in the order in which machines are started: by the terms of their clouds,
-    or as configured while these are not known.
+    """Return the pools in the order in which machines are started. Pools of one partition, and those
+    without a known place, stay in the order of the configuration.
     """
-    terms = site.pool_terms.snapshot()
-    if not all(pool.name in terms for pool in pools):
-        return pools
-    order = typical_order([terms[pool.name] for pool in pools], site.config.ranking)
-    return sorted(pools, key=lambda pool: order.index(pool.name))
+    places = site.cloud_places.snapshot()
+    partition_of = {pool.name: site.clouds[pool.cloud].partition_name for pool in pools}
+    return sorted(pools, key=lambda pool: places.get(partition_of[pool.name], len(places)))

@@ -222,8 +222,15 @@ def test_growth_starts_machines_where_they_are_cheaper(site: World) -> None:
 
     assert pools_in_use() == ["ownpool", "apool", "bpool"]
     set_price(site, "a", 0.90)
-    look(site)
+    part = look(site)
     assert pools_in_use() == ["ownpool", "bpool", "apool"]
+    # Machines of several clouds would serve no job that needs them together.
+    set_price(site, "a", 0.49)
+    part.look()
+    assert pools_in_use() == ["ownpool", "bpool", "apool"], "hardly cheaper"
+    set_price(site, "a", 0.40)
+    part.look()
+    assert pools_in_use() == ["ownpool", "apool", "bpool"]
 
 
 def test_only_sites_whose_order_can_change_look(site: World, tmp_path: Path) -> None:

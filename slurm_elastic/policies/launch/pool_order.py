@@ -200,14 +200,6 @@ def partition_order(
     return [row for row in job_order(job, table, ranking) if row.terms.pool in chosen]
 
 
-def typical_order(table: Sequence[PoolTerms], ranking: Sequence[str]) -> list[str]:
-    """Return the names of all pools, best first, for a job of one machine and one hour. Growth
-    policies start machines in this order, because they serve many jobs.
-    """
-    job = JobShape(machines=dict.fromkeys((terms.pool for terms in table), 1), seconds=3600.0)
-    return [row.terms.pool for row in job_order(job, table, ranking)]
-
-
 def cost(job: JobShape, terms: PoolTerms, *, with_risk: bool = False) -> float:
     """Return what the job costs in the pool ($): its machines from their boot to the job's end.
 

@@ -93,6 +93,22 @@ def reorders(
     return changes
 
 
+def growth_order(
+    table: Sequence[PoolTerms], last: tuple[str, ...], ranking: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the partitions in which growth policies start machines, best first: those of a job of
+    one machine and one hour, because the machines serve many jobs.
+
+    The ``last`` order stays unless another is much better. Machines that are spread over several
+    clouds because prices differ by a cent would serve no job that needs them together.
+    """
+    job = JobShape(machines=dict.fromkeys((terms.pool for terms in table), 1), seconds=3600.0)
+    ranked = partition_order(job, table, ranking)
+    order = tuple(row.terms.partition for row in ranked)
+    is_kept = set(last) == set(order) and better_place(last, ranked, ranking) is None
+    return last if is_kept else order
+
+
 def better_place(
     present: Sequence[str], ranked: Sequence[RankedPool], ranking: Sequence[str]
 ) -> tuple[RankedPool, RankedPool] | None:
