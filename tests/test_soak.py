@@ -22,7 +22,7 @@ class Soak:
     """Jobs of a few seconds, two at a time, on machines that stay; a third one comes and goes."""
 
     def __init__(self) -> None:
-        self.world = CkptWorld(policy="daly", probe=1e9)
+        self.world = CkptWorld(policy="daly", probe_after=1e9)
         self.jobs = 0
 
     def run(self, until: int) -> float:

@@ -44,7 +44,7 @@ def make() -> Iterator[Callable[..., World]]:
     def world(
         cloud: dict[str, Any] | None = None,
         pool: dict[str, Any] | None = None,
-        who: Who | None = None,
+        allow: Who | None = None,
         **site: Any,
     ) -> World:
         """One public cloud with a pool of three; policies of the cluster, the cloud, the pool."""
@@ -58,7 +58,7 @@ def make() -> Iterator[Callable[..., World]]:
         )  # fmt: skip
         site.setdefault("poll_interval", 5.0)
         one = World(
-            allow=who or Who(accounts=("physics",)),
+            allow=allow or Who(accounts=("physics",)),
             clouds=(pub,),
             pools=(burst,),
             limits=Limits(),

@@ -33,14 +33,14 @@ Make = Callable[..., World]
 def make(tmp_path: Any) -> Iterator[Make]:
     made: list[World] = []
 
-    def world(pool: dict[str, Any] | None = None, who: Who | None = None, **site: Any) -> World:
+    def world(pool: dict[str, Any] | None = None, allow: Who | None = None, **site: Any) -> World:
         """One public cloud with a pool of three."""
         plain = make_config(tmp_path)
         burst = replace(plain.pools[1], **(pool or {}))
         policies = SitePolicies(**({"growth": "on_demand"} | site))
         one = World(
             clouds=(plain.clouds[1],), pools=(burst,), limits=Limits(), policies=policies,
-            allow=who or Who(accounts=("physics",)),
+            allow=allow or Who(accounts=("physics",)),
         )  # fmt: skip
         made.append(one)
         return one
@@ -231,7 +231,7 @@ def test_nodes_with_jobs_are_named_where_they_may_be_flagged(make: Make, release
 
 
 @pytest.mark.parametrize(
-    ("limit", "who", "told"),
+    ("limit", "allow", "told"),
     [
         (120, Who(accounts=("a",), default_time=240), 120),
         (None, Who(accounts=("a",), default_time=240, max_time=500), 240),
@@ -240,10 +240,10 @@ def test_nodes_with_jobs_are_named_where_they_may_be_flagged(make: Make, release
     ],
 )
 def test_a_job_counts_for_its_limit_or_the_sites_or_an_hour(
-    make: Make, limit: int | None, who: Who, told: int
+    make: Make, limit: int | None, allow: Who, told: int
 ) -> None:
     seen = view(*OFF, jobs=(job(1, limit=limit),))
-    assert [one.limit for one in group(make(who=who), seen).now.queue] == [told]
+    assert [one.limit for one in group(make(allow=allow), seen).now.queue] == [told]
 
 
 def test_of_an_array_ten_thousand_tasks_are_told_under_its_own_number(make: Make) -> None:

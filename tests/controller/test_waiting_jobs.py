@@ -294,9 +294,9 @@ def _one_world(factory: Any) -> World:
             replace(plain.pools[1], name=name, nodes=names)
             for name, names in (("pub", "pub[1-3]"), ("big", "big[1-2]"))
         )
-        policies, who = SitePolicies(growth="on_demand"), Who(accounts=("physics",))
+        policies, allow = SitePolicies(growth="on_demand"), Who(accounts=("physics",))
         cloud = plain.clouds[1]
         _WORLDS.append(
-            World(clouds=(cloud,), pools=pools, limits=Limits(), policies=policies, allow=who)
+            World(clouds=(cloud,), pools=pools, limits=Limits(), policies=policies, allow=allow)
         )
     return _WORLDS[0]

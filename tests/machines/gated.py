@@ -52,7 +52,7 @@ class Gated(Life):
         super().__init__(work, order)
         tree = Path(order.tree) if order.tree else None
         epilog = (f"Epilog={WIPE}",)
-        self._head = TrialHead(work, tree, NODE, network.address(0), more=epilog)
+        self._head = TrialHead(work, tree, NODE, network.address(0), extra_lines=epilog)
 
     def _configuration(self, key: Path) -> Config:
         config = super()._configuration(key)

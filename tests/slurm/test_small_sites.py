@@ -275,7 +275,7 @@ def test_associations_with_the_default_partition_are_named(root: Path) -> None:
         ("SuspendExcStates=CLOUD,DRAIN", "SuspendExcStates is CLOUD,DRAIN: Slurm does not power"),
         (
             "PartitionName=sim Nodes=n1,burst[1-2]",
-            "partition sim has cloud nodes (burst[1-2]): its jobs get them whatever `who`",
+            "partition sim has cloud nodes (burst[1-2]): its jobs get them whatever `allow`",
         ),
     ],
 )

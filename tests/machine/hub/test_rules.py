@@ -105,7 +105,7 @@ def test_what_wg_shows() -> None:
 
 
 def test_machines_reach_what_they_need_of_the_head_and_nothing_else() -> None:
-    rules = [line for line in table(replace(TUNNEL, ports=(6817, 2049)), (LIVE,), SLURM).splitlines()
+    rules = [line for line in table(replace(TUNNEL, head_ports=(6817, 2049)), (LIVE,), SLURM).splitlines()
              if line.strip().startswith('iifname "wg-se" ip saddr @live')]  # fmt: skip
     into = [line.partition("@live ")[2] for line in rules if "daddr" not in line]
     assert into == [
@@ -183,7 +183,7 @@ def _said(tmp_path: Path, network: Network, asks: str) -> list[str]:
 
 @pytest.mark.skipif(netns.why_not() is not None, reason=netns.why_not() or "")
 def test_packets_of_a_machine_come_to_those_ports_alone(tmp_path: Path) -> None:
-    said = _said(tmp_path, replace(TUNNEL, ports=(6817, 2049)), NEEDED)
+    said = _said(tmp_path, replace(TUNNEL, head_ports=(6817, 2049)), NEEDED)
     assert dict(line.split() for line in said) == {
         "6817": "open", "2049": "open", "40000": "open", "22": "closed", "3306": "closed",
         "6818": "open",
