@@ -33,7 +33,7 @@ _CONFIG = """\
 cluster: {{name: bench, uuid: 6f1d7c3e-5f0b-4f3e-9a52-6f9f0d9a7c11}}
 state_dir: {state}
 slurm: {{conf: /dev/null, bin_dir: {bin}}}
-who: {{accounts: [bench]}}
+allow: {{accounts: [bench]}}
 limits: {{dollars_per_hour: 100000}}
 clouds:
   - name: aws

@@ -76,7 +76,7 @@ def join(site: Site) -> Extensions:
 
 
 class Autoscaler(Part):
-    """``looks``: the periodic task that the daemon runs."""
+    """``task``: the periodic task that the daemon runs."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site

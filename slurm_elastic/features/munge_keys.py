@@ -51,7 +51,7 @@ CORRELATION = "join"
 
 
 class MungeKeys(Part):
-    """``looks``: the periodic task that the daemon runs, in the thread of ``task_executor``. It
+    """``task``: the periodic task that the daemon runs, in the thread of ``task_executor``. It
     starts the tries that are due, in the threads of ``worker``. ``_failures``: by machine id, why
     the last try failed.
     """

@@ -66,7 +66,7 @@ def join(site: Site) -> Extensions | None:
 
 
 class Teller(Part):
-    """``looks``: the periodic task that the daemon runs. ``close`` drops undelivered ones."""
+    """``task``: the periodic task that the daemon runs. ``close`` drops undelivered ones."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site, self._notify = site, site.config.notify

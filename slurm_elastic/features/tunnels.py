@@ -90,7 +90,7 @@ def join(site: Site) -> Extensions | None:
 
 
 class TunnelsPart(Part):
-    """``looks``: the periodic task that the daemon runs. ``readers``: threads that read consoles.
+    """``task``: the periodic task that the daemon runs. ``readers``: threads that read consoles.
     ``desk``: where machines hand in their keys, None if they do not.
     """
 

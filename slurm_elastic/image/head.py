@@ -73,7 +73,7 @@ def tree_for(slurm: str, debian: str, say: Callable[[str], None]) -> Path | None
 class TrialHead:
     """slurmctld and munged in the network namespace of their machine.
 
-    ``work``: a directory for their files. ``more``: further lines of slurm.conf.
+    ``work``: a directory for their files. ``extra_lines``: further lines of slurm.conf.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ Edit = tuple[KeyPath, object]
 
 
 def earlier(config: Config, clouds_found: Iterable[Found] = ()) -> Earlier:
-    """Return the answers that a configuration already contains. ``found``: the clouds that this
-    host reaches; they show whether machines of a configured cloud join by themselves.
+    """Return the answers that a configuration already contains. ``clouds_found``: the clouds that
+    this host reaches; they show whether machines of a configured cloud join by themselves.
     """
     public = [cloud for cloud in config.clouds if cloud.location is Location.PUBLIC]
     access = config.who_of(public[0]) if public else config.allow

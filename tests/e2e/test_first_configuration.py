@@ -103,7 +103,7 @@ def opened_by_a_person(site: Sandbox) -> None:
     root, ports = site.layout.dir, site.layout.read().ports
     text = site.layout.config.read_text()
     for old, new in (
-        ("\nwho: {", "\nwho: {default_time: 10m, "),
+        ("\nallow: {", "\nallow: {default_time: 10m, "),
         ("# allow: {accounts: [physics]}", "allow: {groups: [nogroup, root]}"),
         ("# limits: {dollars_per_hour: 5}", "limits: {dollars_per_hour: 5}"),
         ("slurm: {", f"state_dir: {root}/state\nslurm: {{programs_dir: {root}/programs, "),

@@ -27,7 +27,7 @@ clouds:
     types: {Big: {cpus: 2, memory: 4G, price: 0.2}}
 pools:
   - {name: b, cloud: far, nodes: "b[1-4]", cpus: 2, memory: 4G, instance_types: [Big]}
-who: {accounts: [physics]}
+allow: {accounts: [physics]}
 """
 
 

@@ -41,8 +41,8 @@ def offsets() -> Clocks:
 def begin(own_offsets: Mapping[str, int], saved: Mapping[str, int] | None) -> Clocks:
     """Give the children that we start from now on their own clocks; return their offsets.
 
-    The clocks start at ``saved``, or at our present time. ``ours``: the offsets of our own clocks.
-    OSError if the kernel cannot do that, or root may not set clocks (CAP_SYS_TIME), as in
+    The clocks start at ``saved``, or at our present time. ``own_offsets``: the offsets of our own
+    clocks. OSError if the kernel cannot do that, or root may not set clocks (CAP_SYS_TIME), as in
     containers.
     """
     if not own_offsets:

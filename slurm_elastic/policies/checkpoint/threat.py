@@ -223,8 +223,8 @@ def of_node(node: SlurmNode, now: float, our_mark: str) -> Threat | None:
     """Return the threat in a node's own state; None if there is none.
 
     FAIL: an administrator or a health check expects the node to fail soon. A drain: its reason has
-    a date (ISO 8601) in the future; Slurm itself has no date for a drain. ``ours``: the beginning
-    of the reasons that we set.
+    a date (ISO 8601) in the future; Slurm itself has no date for a drain. ``our_mark``: the
+    beginning of the reasons that we set.
     """
     if node.states & {"FAIL", "FAILING"}:
         cause_text = f"Slurm has its node as failing: {node.reason or 'no reason is given'}"

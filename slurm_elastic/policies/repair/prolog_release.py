@@ -20,7 +20,7 @@ def ready_reason(
 ) -> str | None:
     """Return why the job need not wait any longer, or None while it must wait.
 
-    ``wanted``: names of the job's nodes; ``nodes`` may lack some of them.
+    ``node_names``: names of the job's nodes; ``nodes`` may lack some of them.
     """
     if job is None:
         return "job is gone"
