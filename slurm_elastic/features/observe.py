@@ -134,8 +134,8 @@ def _pool_group(
 
 
 def _in_use_order(site: Site, pools: Sequence[Pool]) -> Sequence[Pool]:
-    """Return the pools in the order in which machines are started. Pools of one partition, and those
-    without a known place, stay in the order of the configuration.
+    """Return the pools in the order in which machines are started. Pools of one partition, and
+    pools without a known place, stay in the order of the configuration.
     """
     places = site.cloud_places.snapshot()
     partition_of = {pool.name: site.clouds[pool.cloud].partition_name for pool in pools}
