@@ -228,6 +228,9 @@ def test_an_old_or_broken_file_counts_as_absent(lua: Callable[[str], str], tmp_p
         assert filtered(lua, site) in ("static,dear,cheap", "static,cheap,dear")
     path.write_text(text_of((terms("cheap", (9, 0.1)),), site.ranking, NOW))
     assert filtered(lua, site) == "static,dear,cheap", "the file of another configuration"
+    for old, new in ((" 0.1 0.0 -", " 0.1"), ("offer 9", "offer nine"), ("keys ", "keys unknown ")):
+        path.write_text(whole.replace(old, new))
+        assert filtered(lua, site) in ("static,dear,cheap", "static,cheap,dear"), "another release"
 
 
 def test_a_cloud_that_cannot_sell_sinks(lua: Callable[[str], str], tmp_path: Path) -> None:

@@ -143,14 +143,11 @@ local function machines_of(pool, need)
   return count
 end
 
--- The names of partitions in the order of the job's cost; as they come without published prices.
-local function by_cost(names, part_list, need)
-  if #names < 2 then
-    return names
-  end
-  local is_read, published = pcall(read_order, ORDER.path, os.time())
-  if not is_read or not published then
-    return names
+-- The names of partitions in the order of the job's cost; nil without published prices.
+local function ordered(names, part_list, need)
+  local published = read_order(ORDER.path, os.time())
+  if not published then
+    return nil
   end
   local rows = {}
   for _, name in ipairs(names) do
@@ -164,7 +161,7 @@ local function by_cost(names, part_list, need)
       end
     end
     if #row.pools == 0 then
-      return names -- a pool that slurm-elasticd does not know yet: the file is of another configuration
+      return nil -- a pool that slurm-elasticd does not know yet: the file is of another configuration
     end
     rows[#rows + 1] = row
   end
@@ -175,6 +172,16 @@ local function by_cost(names, part_list, need)
     sorted[i] = item.name
   end
   return sorted
+end
+
+-- The same; as they come if there is nothing to order by. A file that cannot be read, such as one of
+-- another release, must not cost the job its list.
+local function by_cost(names, part_list, need)
+  if #names < 2 then
+    return names
+  end
+  local is_ordered, sorted = pcall(ordered, names, part_list, need)
+  return is_ordered and sorted or names
 end
 
 -- The note in the job's AdminComment that its order is ours, so that slurm-elasticd may change it: a
