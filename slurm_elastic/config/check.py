@@ -17,6 +17,7 @@ from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.ranking_kinds import checked_key
 from slurm_elastic.config.validate import FITS
 from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
 from slurm_elastic.config.validate_join import check_images, check_join
@@ -253,8 +254,18 @@ def _paths(draft: Draft) -> None:
 def _choices(draft: Draft) -> None:
     for i in draft.indices("clouds"):
         draft.choice(("clouds", i, "node_address"), NODE_ADDRESSES)
-    for i, _ in enumerate(draft.value(("ranking",), tuple) or ()):
+    for i, name in enumerate(draft.value(("ranking",), tuple) or ()):
         draft.choice(("ranking", i), KEYS)
+        if draft.strict and name in KEYS:
+            _check_key(draft, ("ranking", i), str(name))
+
+
+def _check_key(draft: Draft, path: KeyPath, name: str) -> None:
+    """Report a key that cannot be used to a person. A service continues without this key."""
+    try:
+        checked_key(name)
+    except ValueError as error:
+        draft.problems.add(path, shown(name), f"a ranking key: {error}")
 
 
 def _notify(draft: Draft) -> None:

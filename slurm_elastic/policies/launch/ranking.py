@@ -41,9 +41,9 @@ from slurm_elastic.model.cluster import (
     Usage,
 )
 from slurm_elastic.model.exclusion import Exclusion
-from slurm_elastic.model.protocols import RankingKey
-from slurm_elastic.policies.launch import reservations
 from slurm_elastic.policies.launch.exclusions import Excluded
+from slurm_elastic.policies.launch import reservations
+from slurm_elastic.policies.launch.ranking_keys import KeyTable
 
 ROUNDED = 1.01
 """A reference price may exceed the typed price by this factor, because people round prices."""
@@ -116,13 +116,10 @@ def waste(request: NodeRequest, offer: Offer) -> float:
     return max(1 - pool.cpus / offer.cpus, 1 - pool.real_memory / offer.memory)
 
 
-KEYS: Mapping[str, RankingKey] = {
-    "location": location,
-    "market": market,
-    "price": price,
-    "risk": risk,
-    "waste": waste,
-}
+KEYS = KeyTable(
+    {"location": location, "market": market, "price": price, "risk": risk, "waste": waste}
+)
+"""All keys, also those of other packages (``config/ranking_kinds.py``)."""
 DEFAULT_KEYS = ("location", "market", "price", "waste")
 
 
