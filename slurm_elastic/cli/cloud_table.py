@@ -30,15 +30,15 @@ from slurm_elastic.policies.launch.pool_order import (
 from slurm_elastic.policies.launch.reorder import shape_of
 from slurm_elastic.watch.door.client import published_terms
 
-TITLE = "Clouds for this job, best first (costs are for its whole time limit):"
+TITLE = "Clouds for this job, best first (costs for its time limit, else for a day):"
 
 
 class CloudRow(Struct, frozen=True, kw_only=True):
     """A pool that can hold the job. ``rank``: the place of its partition in the job's list (None:
     Slurm uses another pool of this partition first). ``market``: of the best offer. ``price``: $
     per machine-hour, on average over the machines. ``cost``: $ for all ``machines`` from their boot
-    until the job's time limit. All are None if the cloud has no offer. ``reason``: why the cloud
-    cannot sell now, or what puts it behind the row before.
+    until the job's time limit (a day without a limit). All are None if the cloud has no offer.
+    ``reason``: why the cloud cannot sell now, or what puts it behind the row before.
     """
 
     rank: int | None

@@ -169,7 +169,7 @@ def test_markets_are_named() -> None:
 def test_it_fits_each_screen() -> None:
     table = rows(*TABLE)
     assert shown(120, table) == [
-        "Clouds for this job, best first (costs are for its whole time limit):",
+        "Clouds for this job, best first (costs for its time limit, else for a day):",
         "   Partition/pool  Cloud  Market     Machines  $/h each   Job $  Why here",
         "1  rack/own        rack   on-demand         4    0.0000  0.0000  the cloud has none free",
         "2  west/w          west   on-demand         4    0.1000  0.4000  on-premises clouds come first",

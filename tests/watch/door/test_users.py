@@ -702,3 +702,17 @@ def test_users_get_the_published_terms_of_the_clouds(host: Host) -> None:
     found = order_file.parse(hidden, NOW)
     assert found is not None
     assert found.table[0].unavailable is not None
+
+
+def test_a_command_of_a_user_reads_the_terms_at_the_door(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "may_read", lambda _config: False)
+    assert client.published_terms(host.config, NOW) is None, "nobody answers"
+    table = (PoolTerms(pool="rack", cloud="onp", partition="onp"),)
+    text = order_file.text_of(table, ("price",), NOW)
+    (host.root / "state" / order_file.FILE).write_text(text)
+    with host.serving():
+        found = client.published_terms(host.config, NOW)
+    assert found is not None
+    assert found.table == table
