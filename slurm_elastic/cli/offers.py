@@ -181,8 +181,8 @@ def _compared(
     rows: Sequence[tuple[Pool, Scope, _Answer]],
     served: Collection[str],
 ) -> tuple[CloudRow, ...]:
-    """The order in which the job uses the clouds that its pools belong to; for ``nodes`` machines,
-    if that is given.
+    """The order in which the job uses the clouds of its pools. ``nodes``: how many machines it
+    takes, if its own number does not count.
     """
     slurm_nodes: Mapping[str, SlurmNode] = {}
     with contextlib.suppress(SlurmError):  # ``_standstill`` reports it
@@ -273,8 +273,8 @@ def _question(site: Site, job: int | None, pool: str | None) -> _Question:
 
 
 def _ask(config: Config, question: _Question, pool: Pool, taken: Collection[str]) -> _Answer:
-    """Ask the pool's cloud. Without free nodes only for a job, which a running machine may serve,
-    so that the price counts.
+    """Ask the pool's cloud. For a job, ask also if all nodes have machines: one of these may serve
+    the job, and its price counts in the comparison.
     """
     free = [name for name in pool.nodes if name not in taken]
     if not free and question.job is None:

@@ -1,5 +1,5 @@
-"""The ranking keys that a configuration may name: ours, and those of other packages. These offer
-them by an entry point of the group ``slurm_elastic.ranking``.
+"""The ranking keys that a configuration may name: ours, and keys of other packages. Packages
+offer keys by an entry point of the group ``slurm_elastic.ranking``.
 """
 
 from __future__ import annotations

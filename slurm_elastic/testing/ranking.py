@@ -1,4 +1,4 @@
-"""The duties of every ranking key, both ours and those of plug-ins, according to ``RankingKind``.
+"""The duties of every ranking key, ours and keys of plug-ins, according to ``RankingKind``.
 
 A key's tests inherit ``RankingContract`` and define the fixture ``kind``.
 """
@@ -125,7 +125,7 @@ class RankingContract:
         (row,) = job_order(job, published.table, ranking)
         number = dict(zip(keys_of(ranking), row.keys, strict=True))[kind.name]
         assert math.isfinite(number)
-        # Of our own keys, some depend on the job.
+        # Some of our own keys depend on the job, so slurm-elasticd publishes no number.
         assert terms.keys.get(kind.name, number) == number
 
 

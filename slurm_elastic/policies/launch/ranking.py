@@ -119,7 +119,7 @@ def waste(request: NodeRequest, offer: Offer) -> float:
 KEYS = KeyTable(
     {"location": location, "market": market, "price": price, "risk": risk, "waste": waste}
 )
-"""All keys, also those of other packages (``config/ranking_kinds.py``)."""
+"""All keys, also keys of other packages (``config/ranking_kinds.py``)."""
 DEFAULT_KEYS = ("location", "market", "price", "waste")
 
 

@@ -1,4 +1,4 @@
-"""The table of ranking keys: ours, and those of other packages. Pure."""
+"""The table of ranking keys: ours, and keys of other packages. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KeyTable(Mapping[str, RankingKey]):
         return self.others.function(name)
 
     def __contains__(self, name: object) -> bool:
-        # The one of Mapping would import the package to answer.
+        # Mapping.__contains__ would import the package to answer.
         return name in self._names()
 
     def __iter__(self) -> Iterator[str]:
@@ -45,5 +45,5 @@ class KeyTable(Mapping[str, RankingKey]):
         return len(self._names())
 
     def _names(self) -> dict[str, None]:
-        others = () if self.others is None else self.others.names()
-        return dict.fromkeys((*self._own, *others))
+        foreign_names = () if self.others is None else self.others.names()
+        return dict.fromkeys((*self._own, *foreign_names))
