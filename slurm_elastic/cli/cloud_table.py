@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -61,7 +60,7 @@ def cloud_rows(
     others = [row for row in job_order(job, table, ranking) if row.terms.pool not in leading]
     rows: list[CloudRow] = []
     for place, leader in enumerate(leaders):
-        behind = _decides(leaders[place - 1], leader, ranking) if place else ""
+        behind = _decides(job, leaders[place - 1], leader, ranking) if place else ""
         rows.append(_row(job, leader, place + 1, behind))
         # In a partition, the weights of the nodes decide.
         after = f"Slurm uses pool {leader.terms.pool} of this partition first"
@@ -106,21 +105,23 @@ def show(rows: Sequence[CloudRow], console: Console) -> None:
 def _row(job: JobShape, row: RankedPool, rank: int | None, behind: str) -> CloudRow:
     terms = row.terms
     hours = row.machines * (terms.boot_s + job.seconds) / 3600
-    is_offered = row.cost < math.inf
+    offers = job.offers_of(terms)
+    if terms.offers and not offers:
+        behind = "its reservation ends before the job"
     return CloudRow(
         rank=rank,
         partition=terms.partition,
         pool=terms.pool,
         cloud=terms.cloud,
-        market=terms.offers[0].market if is_offered else None,
+        market=offers[0].market if offers else None,
         machines=row.machines,
-        price=row.cost / hours if is_offered and hours else None,
-        cost=row.cost if is_offered else None,
+        price=row.cost / hours if offers and hours else None,
+        cost=row.cost if offers else None,
         reason=behind if terms.unavailable is None else str(terms.unavailable),
     )
 
 
-def _decides(above: RankedPool, row: RankedPool, ranking: Sequence[str]) -> str:
+def _decides(job: JobShape, above: RankedPool, row: RankedPool, ranking: Sequence[str]) -> str:
     """Return what puts the row behind the row above: the first key whose numbers differ."""
     pairs = zip(keys_of(ranking), above.keys, row.keys, strict=True)
     name, before, after = next((pair for pair in pairs if pair[1] != pair[2]), ("", 0.0, 0.0))
@@ -130,7 +131,7 @@ def _decides(above: RankedPool, row: RankedPool, ranking: Sequence[str]) -> str:
     if name == "location":
         return "on-premises clouds come first"
     if name == MARKET:
-        return _market_text(above, row)
+        return _market_text(job, above, row)
     if name in (PRICE, RISK):
         lost = ", with work lost by interruptions" if name == RISK else ""
         return f"costs {money(after - before)} more than {cloud}{lost}"
@@ -139,11 +140,14 @@ def _decides(above: RankedPool, row: RankedPool, ranking: Sequence[str]) -> str:
     return f"behind {cloud} by the ranking key {name}"
 
 
-def _market_text(above: RankedPool, row: RankedPool) -> str:
+def _market_text(job: JobShape, above: RankedPool, row: RankedPool) -> str:
     """Spot comes first, unless it costs as much as on demand in another cloud."""
-    if row.terms.is_spot and above.terms.offers[0].market is Market.ON_DEMAND:
+    first, second = (
+        next((offer.market for offer in job.offers_of(pool.terms)), None) for pool in (above, row)
+    )
+    if (first, second) == (Market.ON_DEMAND, Market.SPOT):
         return "its spot machines cost no less than on-demand machines"
-    return f"{above.terms.offers[0].market} comes before {row.terms.offers[0].market}"
+    return f"{first} comes before {second}"
 
 
 def _table(rows: Sequence[CloudRow]) -> Rows:

@@ -195,6 +195,17 @@ def test_one_cloud_needs_no_table() -> None:
     assert shown(80, rows(TABLE[2], TABLE[3])) == []
 
 
+def test_a_reservation_that_ends_before_the_job_has_no_cost() -> None:
+    block = PricedRoom(room=9, market=Market.RESERVED, price=0.0, max_run_s=HOUR - 1)
+    usual = PricedRoom(room=9, market=Market.ON_DEMAND, price=0.5)
+    first, second, third = rows(
+        terms("a", 0.1), terms("b", 0.0, offers=(block, usual)), terms("c", 0.0, offers=(block,))
+    )
+    assert (first.pool, second.market, second.price) == ("a", Market.ON_DEMAND, 0.5)
+    assert (third.pool, third.market, third.cost) == ("c", None, None)
+    assert third.reason == "its reservation ends before the job"
+
+
 # the commands
 
 

@@ -139,7 +139,9 @@ def test_waiting_jobs_follow_the_price(site: Sandbox) -> None:
     )
     set_prices(site, east=0.05, west=0.06)
     site.wait_for(lambda: order_of(site, job) == ("east", "west"), NEXT_LOOKS, "in the new order")
-    assert "tries cloud east before west" in command(site, "explain", str(job))
+    explained = command(site, "explain", str(job))
+    assert "tries cloud east before west" in explained
+    assert "Clouds for this job" in explained
     # The regions' nodes are released one after the other; Slurm must see both.
     site.run(["scontrol", "hold", str(job)])
     command(site, "resume", "--all")

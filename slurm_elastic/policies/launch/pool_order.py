@@ -70,11 +70,6 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
     keys: Mapping[str, float] = field(default_factory=dict)
     unavailable: AnyCause | None = None
 
-    @property
-    def is_spot(self) -> bool:
-        """Whether the best offer is a spot offer."""
-        return bool(self.offers) and self.offers[0].market is Market.SPOT
-
 
 class JobShape(Struct, frozen=True, kw_only=True):
     """What of a job decides its cost: by pool that can hold it, the number of machines that it

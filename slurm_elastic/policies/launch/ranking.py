@@ -41,8 +41,8 @@ from slurm_elastic.model.cluster import (
     Usage,
 )
 from slurm_elastic.model.exclusion import Exclusion
-from slurm_elastic.policies.launch.exclusions import Excluded
 from slurm_elastic.policies.launch import reservations
+from slurm_elastic.policies.launch.exclusions import Excluded
 from slurm_elastic.policies.launch.ranking_keys import KeyTable
 
 ROUNDED = 1.01
