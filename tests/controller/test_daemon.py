@@ -65,7 +65,7 @@ def test_a_ledger_that_takes_nothing_at_all_is_complained_of_once(
             ledger: ("prune", "compact"),
             ledger.health: ("beat", "report"),
             ledger.decisions: ("record",),
-            ledger.launches: ("intend",),
+            ledger.launches: ("record_intent",),
             ledger.machines: ("observe",),
         }
         for part, names in methods.items():

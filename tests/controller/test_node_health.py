@@ -65,7 +65,7 @@ def test_a_rebooted_machine_is_replaced_and_counts_against_nobody(world: World) 
     world.advance(30, step=1)
     assert machine not in world.machines_of("pub1")
     told = reasons(world, "pub1")
-    assert f"node-failed: {machine}: Node unexpectedly rebooted: the machine was started" in told
+    assert f"node-failed: {machine}: Node unexpectedly rebooted: the machine rebooted" in told
     assert told.count("node-failed") == 1
     assert failures(world) == 0
     world.advance(200)

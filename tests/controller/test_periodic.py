@@ -101,7 +101,7 @@ def test_one_that_ends_while_it_looks_does_so_for_the_last_time(
         (sqlite3.OperationalError("database is locked"), "looking: the ledger cannot be used: "),
         (
             RuntimeError("nobody thought of that"),
-            "looking round failed; the next try starts over",
+            "looking: a round failed; the next one starts over",
         ),
     ],
     ids=["slurm", "ledger", "unknown"],
