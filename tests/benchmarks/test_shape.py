@@ -56,7 +56,9 @@ def test_only_functions_of_the_package_are_counted():
 
 
 def test_more_clouds_are_no_more_readings_of_slurm():
-    assert shape.clouds(3).readings == shape.clouds(1).readings > 0
+    one, two, seven = (shape.clouds(count).readings for count in (1, 2, 7))
+    assert one > 0
+    assert seven == two == one + 2, "from two on, their order reads the nodes and the jobs once"
 
 
 def test_statements_are_counted_once_each():

@@ -42,7 +42,7 @@ ACTION = "POST /compute/v2.1/servers/*/action"
 
 def keeping(pool: Pool, *types: str) -> Pool:
     """The pool of a bed, which keeps its machines stopped; the first type is the cheaper one."""
-    return replace(pool, max_stopped=2, stopped_price=DISK, instance_types=types, image=IMAGES)
+    return replace(pool, stopped=2, stopped_price=DISK, instance_types=types, image=IMAGES)
 
 
 class KeepingAws(Aws):

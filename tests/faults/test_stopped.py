@@ -16,7 +16,7 @@ from tests.faults.fake_bed import Fake
 class Keeping(Fake):
     """Its pool keeps stopped machines; ``alive`` are those that run."""
 
-    pool = replace(Fake.pool, max_stopped=2, stopped_price=0.01)
+    pool = replace(Fake.pool, stopped=2, stopped_price=0.01)
     CALLS = {**Fake.CALLS, "stop": "stop", "start": "start"}  # noqa: RUF012
 
     def alive(self) -> set[str]:
