@@ -27,8 +27,8 @@ class NodeState(Struct, frozen=True, gc=False):
     """The meaning of a node's states in Slurm.
 
     ``phase``: where the node is between powered down and up; ``is_down``: Slurm has given it up;
-    ``is_answering``: it answers slurmctld (``is_answering``); ``is_unneeded``: no job needs its
-    machine (``is_unneeded``); ``illness``: why Slurm took it out of service, None if it did not.
+    ``is_answering``: it answers slurmctld; ``is_unneeded``: no job needs its machine;
+    ``illness``: why Slurm took it out of service, None if it did not.
     """
 
     phase: Phase
