@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, SlurmError, TransientError
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep, RecordedNotice
@@ -293,7 +294,7 @@ def notice_and_migration() -> Place:
         ("ckpt-planned", "spot interruption of pub1 in 2m: save by criu, then requeue"),
         ("ckpt-saved", "save 3: 3.0 GiB in 11.2 s"),
     ):
-        place.site.record("ckpt-42-0", kind, ["pub1", "job:42"], reason)
+        place.site.record("ckpt-42-0", kind, ["pub1", "job:42"], Quoted(text=reason))
     return place
 
 
@@ -319,7 +320,7 @@ def unsavable_job() -> Place:
         )
     )  # fmt: skip
     state.close()
-    place.site.record("ckpt-42-0", "ckpt-refused", ["pub1", "job:42"], refused)
+    place.site.record("ckpt-42-0", "ckpt-refused", ["pub1", "job:42"], Quoted(text=refused))
     return place
 
 
