@@ -187,17 +187,34 @@ def _quiet(*, usage: bool, on: bool) -> Way:
 
 
 def clouds(count: int) -> Way:
-    """A quiet round of so many clouds without machines, and how often it reads Slurm."""
+    """A quiet round of so many clouds without machines, and how often it reads Slurm. The look at
+    the clouds' order, a task of its own, is measured apart.
+    """
+    return _round_of(count, is_order=False)
+
+
+def cloud_order(count: int) -> Way:
+    """One look at the order of so many clouds while no job waits."""
+    return _round_of(count, is_order=True)
+
+
+def _round_of(count: int, *, is_order: bool) -> Way:
     module = importlib.import_module("tests.controller.world")
     made = module.World(**module.many_clouds(count))
     try:
         made.advance(120)
-        way, before = Way(), made.slurm.calls.total()
+        way, other = Way(), Way()
         made.now += made.config.timings.reconcile_interval
         made.live()
-        with way.seen():
+        before = made.slurm.calls.total()
+        # A site with one cloud has no such part.
+        if (part := made.daemon.parts.get("cloud order")) is not None:
+            with (way if is_order else other).seen():
+                part.task.tick()
+        between = made.slurm.calls.total()
+        with (other if is_order else way).seen():
             made.tick()
-        way.readings = made.slurm.calls.total() - before
+        way.readings = between - before if is_order else made.slurm.calls.total() - between
         return way
     finally:
         made.close()
