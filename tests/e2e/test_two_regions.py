@@ -31,6 +31,7 @@ FULL = "--cpus-per-task=2"
 EAST, WEST = "us-east-1", "us-west-2"
 TYPE = {"c5.large": {"cpus": 2, "memory": 4096, "price": 0.085}}
 NODES = {EAST: "east", WEST: "west"}
+DEAR, CHEAP = 0.05, 0.02
 NEXT_LOOKS = 120.0
 """Seconds in which slurm-elasticd has looked at the prices at least once."""
 
@@ -57,13 +58,24 @@ def pool(region: str) -> dict[str, object]:
         pytest.param((WEST, EAST), id="west-east"),
     ],
 )
-def site(request: pytest.FixtureRequest, sandbox: Callable[..., Sandbox]) -> Sandbox:
-    """A static node and a pool in each region, in both orders of the file."""
+def site(
+    request: pytest.FixtureRequest,
+    sandbox: Callable[..., Sandbox],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Sandbox:
+    """A static node and a pool in each region, in both orders of the file. West is cheaper."""
     regions: Sequence[str] = request.param
-    return sandbox(
+    prices = tmp_path_factory.mktemp("prices") / "prices.csv"
+    prices.write_text(
+        "timestamp,type,zone,price\n"
+        f"2024-01-01T00:00:00+00:00,c5.large,{EAST}a,{DEAR}\n"
+        f"2024-01-01T00:00:00+00:00,c5.large,{WEST}a,{CHEAP}\n"
+    )
+    made = sandbox(
         static_nodes=1,
         drop=("onprem", "aws"),
         slurm_conf=MULTIFACTOR,
+        prices=str(prices),
         elastic={
             "clouds": [cloud(region) for region in regions],
             "pools": [pool(region) for region in regions],
@@ -71,6 +83,8 @@ def site(request: pytest.FixtureRequest, sandbox: Callable[..., Sandbox]) -> San
             "timings": {"capacity_cooldown": 100},
         },
     )
+    wait_for_terms(made, f" spot {DEAR!r} ", f" spot {CHEAP!r} ")
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -119,41 +133,14 @@ def command(site: Sandbox, *words: str) -> str:
 
 
 def test_a_new_job_goes_to_the_cheaper_region(site: Sandbox) -> None:
-    for east, west, expected in ((0.05, 0.02, "west"), (0.015, 0.02, "east")):
-        set_prices(site, east=east, west=west)
-        until, _ = busy_static(site)
-        (job,) = submit_many(site, 1, "sleep 1", FULL)
-        site.wait_job(job)
-        until.go()
-        assert regions_of(site, [job]) == {expected}
-        cleared(site)
-
-
-def test_waiting_jobs_follow_the_price(site: Sandbox) -> None:
-    set_prices(site, east=0.05, west=0.02)
     until, _ = busy_static(site)
-    command(site, "pause", "--for", "10m", "--reason", "look at the order")
     (job,) = submit_many(site, 1, "sleep 1", FULL)
-    site.wait_for(
-        lambda: order_of(site, job) == ("west", "east"), PATIENCE, "in the order of price"
-    )
-    set_prices(site, east=0.05, west=0.06)
-    site.wait_for(lambda: order_of(site, job) == ("east", "west"), NEXT_LOOKS, "in the new order")
-    explained = command(site, "explain", str(job))
-    assert "tries cloud east before west" in explained
-    assert "Clouds for this job" in explained
-    # The regions' nodes are released one after the other; Slurm must see both.
-    site.run(["scontrol", "hold", str(job)])
-    command(site, "resume", "--all")
-    site.wait_for(lambda: not held(site), PATIENCE, "no node is held")
-    site.run(["scontrol", "release", str(job)])
     site.wait_job(job)
     until.go()
-    assert regions_of(site, [job]) == {"east"}
+    assert regions_of(site, [job]) == {"west"}
 
 
 def test_a_job_moves_on_where_the_cheaper_region_is_sold_out(site: Sandbox) -> None:
-    set_prices(site, east=0.05, west=0.02)
     until, _ = busy_static(site)
     site.ec2.stock("c5.large/us-west-2a/*", 0)
     try:
@@ -175,7 +162,36 @@ def test_a_job_moves_on_where_the_cheaper_region_is_sold_out(site: Sandbox) -> N
 
 
 def test_a_partition_that_the_user_named_stays(site: Sandbox) -> None:
-    set_prices(site, east=0.05, west=0.02)
     (job,) = submit_many(site, 1, "sleep 1", FULL, "--partition=east")
     site.wait_job(job)
     assert regions_of(site, [job]) == {"east"}
+
+
+@pytest.mark.release
+def test_waiting_jobs_follow_the_price(site: Sandbox) -> None:
+    until, _ = busy_static(site)
+    command(site, "pause", "--for", "10m", "--reason", "look at the order")
+    (job,) = submit_many(site, 1, "sleep 1", FULL)
+    site.wait_for(
+        lambda: order_of(site, job) == ("west", "east"), PATIENCE, "in the order of price"
+    )
+    set_prices(site, east=DEAR, west=0.06)
+    site.wait_for(lambda: order_of(site, job) == ("east", "west"), NEXT_LOOKS, "in the new order")
+    explained = command(site, "explain", str(job))
+    assert "tries cloud east before west" in explained
+    assert "Clouds for this job" in explained
+    # The regions' nodes are released one after the other; Slurm must see both.
+    site.run(["scontrol", "hold", str(job)])
+    command(site, "resume", "--all")
+    site.wait_for(lambda: not held(site), PATIENCE, "no node is held")
+    site.run(["scontrol", "release", str(job)])
+    site.wait_job(job)
+    until.go()
+    assert regions_of(site, [job]) == {"east"}
+    # Prices stay changed: a new job goes where it is cheaper now.
+    until, _ = busy_static(site)
+    (later,) = submit_many(site, 1, "sleep 1", FULL)
+    site.wait_job(later)
+    until.go()
+    assert regions_of(site, [later]) == {"east"}
+    set_prices(site, east=DEAR, west=CHEAP)
