@@ -43,14 +43,16 @@ def machine_of(site: Sandbox, job: int) -> Machine:
 
 def bill(site: Sandbox, block: EmulatedReservation, until: float) -> int:
     """The block's whole price until then, and each machine on demand by the second."""
-    ends = {m.instance.id: m.ended_at for m in machines(site, ended=True)}
+    known = {m.instance.id: m for m in machines(site, ended=True)}
     total = block.bill(until)
     for one in site.ec2.state().machines:
-        ended = ends[one.id]
+        ended, launched = known[one.id].ended_at, known[one.id].instance.launched
         assert ended is not None
+        # EC2 bills from the LaunchTime of its answers. The emulator's own note is some ms later.
+        assert abs(launched - one.launched) < patience(1)
         if not one.reservation:
             assert ended < until
-            ms = round(ended * 1000) - round(one.launched * 1000)
+            ms = round(ended * 1000) - round(launched * 1000)
             seconds = max(Decimal(ms) / 1000, Decimal(60))
             total += int((PRICES[one.type] * seconds / 3600 * 1_000_000 * 2 + 1) // 2)
     return total
