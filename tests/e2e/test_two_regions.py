@@ -4,8 +4,11 @@ waiting jobs follow it.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -58,14 +61,12 @@ def pool(region: str) -> dict[str, object]:
         pytest.param((WEST, EAST), id="west-east"),
     ],
 )
-def site(
-    request: pytest.FixtureRequest,
-    sandbox: Callable[..., Sandbox],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Sandbox:
+def site(request: pytest.FixtureRequest, sandbox: Callable[..., Sandbox]) -> Iterator[Sandbox]:
     """A static node and a pool in each region, in both orders of the file. West is cheaper."""
     regions: Sequence[str] = request.param
-    prices = tmp_path_factory.mktemp("prices") / "prices.csv"
+    directory = Path(tempfile.mkdtemp(prefix="se-prices-", dir="/tmp"))
+    directory.chmod(0o755)  # the emulated EC2 is another user's
+    prices = directory / "prices.csv"
     prices.write_text(
         "timestamp,type,zone,price\n"
         f"2024-01-01T00:00:00+00:00,c5.large,{EAST}a,{DEAR}\n"
@@ -84,7 +85,8 @@ def site(
         },
     )
     wait_for_terms(made, f" spot {DEAR!r} ", f" spot {CHEAP!r} ")
-    return made
+    yield made
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(autouse=True)
