@@ -102,11 +102,11 @@ def _is_savable(site: Site, request: NodeRequest, job: SlurmJob) -> bool:
 
 
 class ReservationEnds(Part):
-    """``looks``: the periodic task that keeps Slurm's reservations as the machines are."""
+    """``task``: the periodic task that keeps Slurm's reservations as the machines are."""
 
     def __init__(self, site: Site, ending: Sequence[Held], worker: Executor) -> None:
         self._site, self._ending = site, ending
-        self.looks = SiteTask(site, worker, self.look, "reservations", period=PERIOD_S)
+        self.task = SiteTask(site, worker, self.look, "reservations", period=PERIOD_S)
 
     def look(self) -> None:
         """Compare Slurm's reservations with the machines, and change what differs. SlurmError
