@@ -56,7 +56,7 @@ def with_machines(path: Path) -> None:
     ):  # fmt: skip
         one = replace(machine(node, T, price, market=market), reservation=on)
         ledger.machines.adopt(one, "burst", T, 0.36)
-        ledger.machines.ended("aws", [one.id], Quoted(text="gone"), T + HOUR)
+        ledger.machines.record_end("aws", [one.id], Quoted(text="gone"), T + HOUR)
     run = ChargedRun(
         job=7, begin=T, end=T + HOUR, label="7", user="ann", uid=65534, account="physics",
         partition="aws", shares=(("pub3", 1_000_000),),

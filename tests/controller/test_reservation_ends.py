@@ -126,7 +126,7 @@ def test_slurm_keeps_the_nodes_free_from_the_end_on_and_no_longer_than_the_machi
     (made,) = world.site.slurm.reservations()
     assert made.nodes == ("m1", "m2")
     for node in ("m1", "m2"):
-        world.ledger.machines.ended("pub", [f"i-{node}"], Quoted(text="gone"), world.now)
+        world.ledger.machines.record_end("pub", [f"i-{node}"], Quoted(text="gone"), world.now)
     look()
     assert world.site.slurm.reservations() == ()
 
@@ -138,7 +138,7 @@ def test_its_end_is_a_planned_end_that_moves_jobs() -> None:
     assert (threat.cause, threat.answer, threat.until) == (
         ThreatCause.RESERVATION_END, Response.MOVE, ENDS_AT,
     )  # fmt: skip
-    assert threat.why == "the cloud ends its machine with reservation block"
+    assert threat.reason == "the cloud ends its machine with reservation block"
     assert of_end("m1", "other", None, ENDS_AT) is None
 
 
