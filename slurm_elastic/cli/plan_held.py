@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         "--held", type=Path, metavar="FILE.yaml",
-        help="what is reserved already: show what to buy now besides it",
+        help="file with the reserved machines: show what to buy besides them",
     )  # fmt: skip
     parser.add_argument(
         "--at-most", type=_bound, action="append", default=[], metavar="CLASS=N",
