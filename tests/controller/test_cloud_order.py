@@ -259,3 +259,13 @@ def test_a_full_disk_is_reported_once_and_waiting_jobs_are_still_ordered(
     assert partitions(site, 7) == ("batch", "own", "b", "a")
     part.look()
     assert (site.dir / FILE).exists()
+
+
+def test_a_list_that_a_budget_has_narrowed_stays(site: World) -> None:
+    job(site, 7, *ALL)
+    part = look(site)
+    site.slurm.set_job(7, "PENDING", partitions=("batch", "a", "b"))
+    set_price(site, "a", 0.90)
+    part.look()
+    look(site)
+    assert changes(site) == []

@@ -80,7 +80,8 @@ def reorders(
         pools_by_partition.setdefault(terms.partition, []).append(pools[terms.pool])
     for job in jobs:
         present = in_force.get(job.id)
-        if not present:
+        # An exhausted budget has taken clouds from the list. A new order must not put them back.
+        if not present or {default, *present} != {*job.partitions}:
             continue
         job_pools = [pool for name in present for pool in pools_by_partition.get(name, ())]
         ranked = partition_order(shape_of(job, job_pools), table, ranking)
