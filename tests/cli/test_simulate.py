@@ -174,7 +174,7 @@ def test_the_sites_bid_takes_machines_as_it_threatens_them_for_ckptman(
     prices.write_text("\n".join(["timestamp,instance_type,az,price", *rows]))
     asked = ["simulate", "--workload", str(WORKLOAD), "--prices", str(prices)]
     lost = []
-    for bid in ("", "\ncheckpoint:\n  prices: {bid: 0.05}\n"):
+    for bid in ("", "\ncheckpoint:\n  prices: {bid_price: 0.05}\n"):
         site.write_text(EXAMPLE.read_text() + bid)
         out = tmp_path / "out.json"
         assert main(["--config", str(site), *asked, "--json", str(out)]) == 0

@@ -164,7 +164,7 @@ def test_an_ssh_port_that_says_nothing_costs_the_time_out(home: Path, far: Far) 
         hosts = {"far": DockerHost(url=url, cpus=1, memory=64)}
         with awake() as took:
             with pytest.raises(TransientError):
-                far.open(hosts=hosts, timeout=2.0).check()
+                far.open(hosts=hosts, api_timeout=2.0).check()
             assert took() < stretched(10)
 
 
