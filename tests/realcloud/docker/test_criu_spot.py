@@ -75,7 +75,7 @@ def test_a_job_goes_on_on_another_spot_machine_and_then_on_the_sites_own_cloud(
     world: SpotWorld,
 ) -> None:
     """Two interruptions of one job, told by the queue."""
-    world.listen(queue=world.queue, clouds=False, every=1)
+    world.listen(queue_url=world.queue, poll_clouds=False, poll_interval=1)
     other = hog(world)
     job = started(world, "-c2")
     first = world.machine(world.job(job)["NodeList"]).instance
@@ -93,7 +93,7 @@ def test_a_job_goes_on_on_another_spot_machine_and_then_on_the_sites_own_cloud(
 
 def test_the_machines_own_agent_tells_of_it(world: SpotWorld) -> None:
     """Without a queue: from EC2's instance metadata to the node's comment."""
-    world.listen(clouds=False, every=1)
+    world.listen(poll_clouds=False, poll_interval=1)
     other = hog(world)
     job = started(world, "-c2", code=7)
     assert interrupted(world, job, "notices on Slurm's nodes").startswith("pub")
