@@ -97,7 +97,7 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 def site(sandbox: Callable[..., Sandbox], place: Path, tmp_path: Path) -> Iterator[Sandbox]:
     run(["ip", "address", "add", f"{INSIDE}/32", "dev", "lo"])
-    tunnel = {"endpoint": f"{HEAD}:51820", "routes": ["10.1.2.0/24"], "ports": [6817, 2049],
+    tunnel = {"endpoint": f"{HEAD}:51820", "routes": ["10.1.2.0/24"], "head_ports": [6817, 2049],
               "public_key": f"{place}/wireguard.pub", "socket": f"{place}/hub.sock"}  # fmt: skip
     made = sandbox(
         static_nodes=1, drop=("onprem",), suspend_time=60.0, groups=("alice",),
