@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import ProviderError, bounded
+from slurm_elastic.base.errors import ProviderError, SlurmError, bounded
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
@@ -164,13 +164,26 @@ class CloudOrder(Part):
         self._orders |= dict.fromkeys(ids, partitions[1:])
         if not ids:
             return
-        comments = site.slurm.admin_comments()
         for job in ids:
-            # The note tells the next slurm-elasticd which order is in force.
-            comment = with_order(comments.get(job, ""), partitions[1:])
-            site.slurm.set_admin_comment(job, comment)
             site.record(CORRELATION, "reordered", (job_subject(job),), cause_of[job])
         log.info("order changed jobs=%s partitions=%s", ids, ",".join(partitions))
+        self._note(ids, partitions[1:])
+
+    def _note(self, jobs: Sequence[int], order: tuple[str, ...]) -> None:
+        """Note the order in force on the jobs, for the next slurm-elasticd."""
+        slurm = self._site.slurm
+        comments = slurm.admin_comments()
+        for job in jobs:
+            comment = comments.get(job, "")
+            # Without our note the comment is another one by now. It must not be replaced.
+            if not noted_order(comment):
+                continue
+            try:
+                slurm.set_admin_comment(job, with_order(comment, order))
+            except SlurmError as error:
+                if error.unanswered:
+                    raise
+                log.info("order not noted job=%d error=%s", job, error)  # it may have ended
 
 
 def pool_terms(

@@ -269,3 +269,27 @@ def test_a_list_that_a_budget_has_narrowed_stays(site: World) -> None:
     part.look()
     look(site)
     assert changes(site) == []
+
+
+def test_a_comment_without_our_note_and_an_ended_job_are_left_alone(
+    site: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (7, 8, 9):
+        job(site, number, *ALL)
+    part = look(site)
+    site.slurm.comments[7] = "somebody's text"
+    set_price(site, "a", 0.90)
+    write = site.slurm.set_admin_comment
+
+    def ended(number: int, text: str) -> None:
+        if number == 8:
+            raise SlurmError(("scontrol", "update"), 1, "Invalid job id specified")
+        write(number, text)
+
+    site.slurm.set_admin_comment = ended  # type: ignore[method-assign]
+    caplog.set_level("INFO")
+    part.look()
+    assert site.slurm.comments[7] == "somebody's text"
+    assert "order not noted job=8" in caplog.text
+    assert "clouds=own,b,a" in site.slurm.comments[9]
+    assert [d.kind for d in site.ledger.decisions.about("job:7")] == ["reordered"]

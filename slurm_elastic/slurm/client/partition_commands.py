@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -11,11 +12,12 @@ T = TypeVar("T")
 _PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
 
 
-class PartitionCommands:
+class PartitionCommands(ABC):
     """The part of ``model.protocols.Slurm`` that asks about partitions."""
 
+    @abstractmethod
     def _table(self, read: Callable[[str], T], *command: str) -> T:
-        raise NotImplementedError
+        """The value of ``read(answer)`` of the command."""
 
     def default_times(self) -> Mapping[str, float | None]:
         """DefaultTime by partition (s)."""

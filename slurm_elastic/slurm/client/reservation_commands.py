@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
@@ -13,14 +14,16 @@ from slurm_elastic.slurm.client import answers
 T = TypeVar("T")
 
 
-class ReservationCommands:
+class ReservationCommands(ABC):
     """The part of ``model.protocols.Slurm`` that deals with reservations."""
 
+    @abstractmethod
     def _run(self, *command: str) -> str:
-        raise NotImplementedError
+        """The output of the command. SlurmError if it fails."""
 
+    @abstractmethod
     def _table(self, read: Callable[[str], T], *command: str) -> T:
-        raise NotImplementedError
+        """The value of ``read(answer)`` of the command."""
 
     def reservations(self) -> Sequence[Reservation]:
         """``scontrol show reservations``, as text, because 22.05 has no JSON for it."""
