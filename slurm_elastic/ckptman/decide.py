@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptman.job_settings import MethodChoice
 from slurm_elastic.ckptman.snapshot import Snapshot
+from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.causes.saves import NoticeGiven
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob

@@ -31,11 +31,11 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import MIN_FIRST_SAVE_S, JobPlan
-from slurm_elastic.ckptman.job_settings import explain_no_method
 from slurm_elastic.ckptman.requeueing import ended_for_move, release_run, requeue
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import choose_method
 from slurm_elastic.ckptman.steps import RETRY_AFTER_S, enter_step, record_step
+from slurm_elastic.config.job_checkpoint import explain_no_method
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import fits

@@ -20,10 +20,10 @@ from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.ckptman import suspended, verdicts
 from slurm_elastic.ckptman.decide import SAVE, JobFacts, JobPlan, is_transparent, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor, WorkKind
-from slurm_elastic.ckptman.job_settings import MethodChoice
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot, choose_method, is_working
+from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.unsavable import TRIES, clearer, obstacle

@@ -16,9 +16,9 @@ from msgspec import Struct, field
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.ckptman.job_settings import MethodChoice, asks_for_limit, resolve_for
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.config.checkpoint import PoolCheckpoint
+from slurm_elastic.config.job_checkpoint import MethodChoice, asks_for_limit, resolve_for
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode

@@ -8,8 +8,8 @@ import sqlite3
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.ckptman.job_settings import MethodChoice
 from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
+from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.causes.refusals import NotSavable
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Market

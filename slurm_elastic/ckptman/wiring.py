@@ -14,13 +14,13 @@ from slurm_elastic.base.bounded import bound_boto
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.checkpointers import open_checkpointer
 from slurm_elastic.ckptman.event_bridge import SqsQueue
-from slurm_elastic.ckptman.job_settings import policy_of
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, NoticeSource
 from slurm_elastic.config import Config
+from slurm_elastic.config.job_checkpoint import policy_of
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.policies.checkpoint.checkpoint import watches_prices

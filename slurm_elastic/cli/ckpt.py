@@ -11,7 +11,6 @@ import msgspec
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.units import format_duration, parse_duration
-from slurm_elastic.ckptman.job_settings import MethodChoice, explain_no_method, resolve_for
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
@@ -24,6 +23,7 @@ from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.configfile import load
+from slurm_elastic.config.job_checkpoint import MethodChoice, explain_no_method, resolve_for
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.prompt import PromptCli

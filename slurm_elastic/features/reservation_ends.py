@@ -18,7 +18,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.ckptman.job_settings import resolve_for
+from slurm_elastic.config.job_checkpoint import resolve_for
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask

@@ -18,8 +18,8 @@ from slurm_elastic.base.errors import CheckpointError, ConfigError
 from slurm_elastic.checkpointers import guarded, open_checkpointer
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.checkpointers.guarded import GuardedCheckpointer
-from slurm_elastic.ckptman import job_settings, wiring
-from slurm_elastic.config import configfile, method_kinds
+from slurm_elastic.ckptman import wiring
+from slurm_elastic.config import configfile, job_checkpoint, method_kinds
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.model.protocols import Checkpointer
@@ -241,9 +241,9 @@ def test_the_site_and_jobs_may_name_it(folder: Path) -> None:
     put(folder)
     config = configfile.parse(SITE, "site.yaml")
     assert config.checkpoint.method == "mine"
-    assert job_settings.parse_comment("ckpt=mine,limit") == ("mine", {"limit": ""})
-    assert job_settings.parse_features("ckpt_mine&bigmem") == ("mine", {})
-    plan = job_settings.resolve("", "", PoolCheckpoint(), CheckpointSettings(method="mine"))
+    assert job_checkpoint.parse_comment("ckpt=mine,limit") == ("mine", {"limit": ""})
+    assert job_checkpoint.parse_features("ckpt_mine&bigmem") == ("mine", {})
+    plan = job_checkpoint.resolve("", "", PoolCheckpoint(), CheckpointSettings(method="mine"))
     assert (plan.method, plan.refused) == ("mine", "")
     assert "mine" in submit_filter._saving(config)["methods"]  # type: ignore[operator]
     opened = open_checkpointer("mine", config, None, lambda job: None)  # type: ignore[arg-type]
@@ -259,7 +259,7 @@ def test_what_is_not_there_is_told_with_what_is(folder: Path) -> None:
     assert "site.yaml:3: checkpoint.method: found 'mien', expected one of none, signal," in said
     assert "did you mean mine?" in said
     with pytest.raises(ValueError, match=r"ckpt=mien: expected one of none, .*, mine"):
-        job_settings.parse_comment("ckpt=mien")
+        job_checkpoint.parse_comment("ckpt=mien")
 
 
 @pytest.mark.parametrize(

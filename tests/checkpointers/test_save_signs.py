@@ -17,7 +17,7 @@ from slurm_elastic.base.in_time import MAX_ABANDONED as MOST_LEFT
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.checkpointers import save_signs
 from slurm_elastic.checkpointers.save_signs import TAIL_BYTES, FileChanged, LinePrinted, has_line
-from slurm_elastic.ckptman.job_settings import MAX_COMMENT_LENGTH, parse_comment
+from slurm_elastic.config.job_checkpoint import MAX_COMMENT_LENGTH, parse_comment
 from slurm_elastic.model.checkpoint import JobRun
 from tests.threads import new_threads
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.ckptman.decide import MOVE, JobFacts, plan_all
-from slurm_elastic.ckptman.job_settings import MethodChoice, policy_of, resolve, resolve_for
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
+from slurm_elastic.config.job_checkpoint import MethodChoice, policy_of, resolve, resolve_for
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.ckptman.decide import gather, plan_all
-from slurm_elastic.ckptman.job_settings import MethodChoice, policy_of
 from slurm_elastic.ckptman.snapshot import Snapshot, mean_times_to_interruption
+from slurm_elastic.config.job_checkpoint import MethodChoice, policy_of
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI

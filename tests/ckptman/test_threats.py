@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.ckptman.job_settings import asks_for_limit, resolve
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.job_checkpoint import asks_for_limit, resolve
 from slurm_elastic.model.slurm import Reservation
 from slurm_elastic.policies.checkpoint.threat import LEAD, ThreatCause
 from slurm_elastic.policies.repair.requeue import SETTLING

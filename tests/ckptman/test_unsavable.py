@@ -9,7 +9,7 @@ import pytest
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.ckptman import after_requeue
 from slurm_elastic.ckptman.decide import run_of
-from slurm_elastic.ckptman.job_settings import MethodChoice
+from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.exclusion import NO_SPOT

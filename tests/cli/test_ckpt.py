@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman.job_settings import resolve, resolve_for
 from slurm_elastic.ckptman.sources import DropDirectory
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.job_checkpoint import resolve, resolve_for
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind

@@ -13,9 +13,9 @@ from slurm.test_launcher import LAUNCHERS, site
 from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET, config
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.ckptman.job_settings import parse_comment
 from slurm_elastic.config import domain_pools
 from slurm_elastic.config.checkpoint import METHODS, OPTIONS
+from slurm_elastic.config.job_checkpoint import parse_comment
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
 

@@ -66,7 +66,7 @@ local function has(words, wanted)
   return false
 end
 
--- What is wrong with one option of a method, or nil. ckptman says the same (job_settings.py).
+-- What is wrong with one option of a method, or nil. ckptman says the same (config/job_checkpoint.py).
 local function wrong_option(method, word)
   local key, equals, value = string.match(word, "^([^=]*)(=?)(.*)$")
   if key == SAVING.bare then

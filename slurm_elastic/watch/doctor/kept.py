@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.ckptman.job_settings import resolve_for
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
+from slurm_elastic.config.job_checkpoint import resolve_for
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
