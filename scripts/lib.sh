@@ -1,10 +1,12 @@
 # Sourced by the scripts beside it: root, Debian packages and the Python environment.
 #
 # set_up makes, once, what every script needs, and says what it does. Running it again is quick:
-#   - Debian's Slurm, munge, Lua and Python packages; no service is started by installing them;
-#   - a virtual environment of Debian's own Python that user `slurm` can read, because the daemons
-#     run as that user. It is .venv in the clone if everyone may enter the clone, else it is below
-#     /var/cache/slurm-elastic, with a copy of the package in it.
+#   - Debian's Slurm, munge, Lua and Python packages, if a program of them is missing; no service is
+#     started by installing them;
+#   - a virtual environment of the system's own Python that user `slurm` can read, because the
+#     daemons run as that user. It is .venv in the clone if everyone may enter the clone, else it is
+#     below /var/cache/slurm-elastic, with a copy of the package in it.
+# `set_up EXTRAS` installs these extras of pyproject.toml (default: dev, which has all of them).
 # After set_up, $VENV is that environment and $REPO the clone.
 
 set -euo pipefail
@@ -35,15 +37,35 @@ need_root() { # the script's own arguments; comes back only as root
     exec sudo "${ask[@]}" env "${keep[@]}" "$0" "$@"
 }
 
-set_up() {
-    command -v apt-get >/dev/null || die "needs Debian (bookworm or later) or a relative: there is no apt-get here"
+set_up() { # extras of pyproject.toml
     mkdir -p "$CACHE"
     exec 9>"$CACHE/setup.lock"
     # Two scripts at once: the second finds the work done.
-    flock -n 9 || { say "another script sets this machine up: waiting for it"; flock 9; }
-    install_packages "${PACKAGES[@]}"
-    make_venv
+    flock -n 9 || { say "waiting for $(cat "$CACHE/setup.by" 2>/dev/null), which sets this machine up"; flock 9; }
+    echo "$0 (process $$)" >"$CACHE/setup.by"
+    if has_slurm; then say "Slurm, munge, Lua and Python: all there"; else install_packages "${PACKAGES[@]}"; fi
+    make_venv "${1:-dev}"
     exec 9>&-
+}
+
+# Whether a sandbox has its programs, from whatever distribution or build. Plug-ins are a package of
+# their own in Debian, so one of them is looked for, too.
+has_slurm() {
+    there slurmctld slurmd sbatch munged setpriv unshare && id slurm >/dev/null 2>&1 && find_python &&
+        { there lua5.4 || there lua; } &&
+        { compgen -G '/usr/lib*/slurm*/cred_munge.so' || compgen -G '/usr/lib*/*/slurm*/cred_munge.so'; } >/dev/null
+}
+
+# The system's Python; on a distribution whose python3 is too old, a later one beside it.
+find_python() {
+    local name
+    for name in /usr/bin/python3 /usr/bin/python3.1[1-9]; do
+        if "$name" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            PYTHON=$name
+            return 0
+        fi
+    done
+    return 1
 }
 
 # What the tests need besides: an SSH server to log in to, a compiler; and how many run side by side. After it
@@ -116,6 +138,7 @@ install_packages() {
         say "Debian packages: all there"
         return
     fi
+    command -v apt-get >/dev/null || die "there is no apt-get here; install by hand what these packages of Debian have:" $missing
     say "Debian packages to install:" $missing
     trap restore_policy EXIT
     deny_services
@@ -181,17 +204,20 @@ restore_policy() {
 
 # --- Python environment ----------------------------------------------------------------------
 
-make_venv() {
-    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-        die "needs Python 3.11 or later as $PYTHON; this one is $("$PYTHON" -V)"
-    if open_to_all; then
-        VENV=$REPO/.venv
-        install_python "$(hash_of "$REPO/pyproject.toml")" --editable "$REPO[dev]"
+make_venv() { # extras
+    find_python || die "needs Python 3.11 or later with venv below /usr/bin; $PYTHON is $("$PYTHON" -V 2>&1)"
+    find_venv
+    if [ "$VENV" = "$REPO/.venv" ]; then
+        install_python "$1" "$(hash_of "$REPO/pyproject.toml")" --editable "$REPO[$1]"
     else
-        VENV=$CACHE/venv-$(printf %s "$REPO" | sha256sum | cut -c1-12)
-        install_copy
+        install_copy "$1"
     fi
     readable_by_slurm || die "user slurm cannot read the package through $VENV"
+}
+
+find_venv() { # where the environment is or will be
+    VENV=$REPO/.venv
+    open_to_all || VENV=$CACHE/venv-$(printf %s "$REPO" | sha256sum | cut -c1-12)
 }
 
 # Whether user slurm could read the clone: each directory up to it can be entered by all, and no
@@ -208,18 +234,26 @@ open_to_all() {
 
 hash_of() { { "$PYTHON" -V; cat "$@"; } | sha256sum | cut -d' ' -f1; }
 
-install_python() { # stamp, then what pip is to install
-    local stamp=$1 file=$VENV/slurm-elastic.stamp
-    shift
-    if [ "$(cat "$file" 2>/dev/null)" = "$stamp" ]; then
+# A stamp per extra: an environment with other extras is completed, not taken for complete.
+stamp_of() { echo "$VENV/slurm-elastic.$1.stamp"; } # extras
+
+stamped() { # extras, stamp
+    [ "$(cat "$(stamp_of "$1")" "$(stamp_of dev)" 2>/dev/null | grep -cx "$2")" -gt 0 ]
+}
+
+install_python() { # extras, stamp, then what pip is to install
+    local extras=$1 stamp=$2
+    shift 2
+    if stamped "$extras" "$stamp"; then
         say "Python environment: $VENV"
         return
     fi
-    say "Python environment: making $VENV (takes about a minute)"
-    rm -f "$file"
+    say "Python environment: making $VENV with $extras (takes about a minute)"
+    rm -f "$(stamp_of "$extras")" "$VENV/slurm-elastic.stamp"
     usable_venv || "$PYTHON" -m venv --clear "$VENV" || die "could not make $VENV"
-    quietly "$VENV/bin/pip" install "$@" || die "pip could not install what pyproject.toml asks for"
-    echo "$stamp" >"$file"
+    quietly "$VENV/bin/pip" install --disable-pip-version-check "$@" ||
+        die "pip could not install what pyproject.toml asks for"
+    echo "$stamp" >"$(stamp_of "$extras")"
 }
 
 usable_venv() {
@@ -227,7 +261,7 @@ usable_venv() {
 }
 
 # The clone is closed to user slurm: the package is copied, again whenever its sources changed.
-install_copy() {
+install_copy() { # extras
     local dependencies sources work file=$VENV/slurm-elastic.sources
     dependencies=$(hash_of "$REPO/pyproject.toml")
     sources=$(cd "$REPO" && find pyproject.toml README.md slurm_elastic -type f \
@@ -235,13 +269,12 @@ install_copy() {
     # Installed from another copy, so that nothing is built in the clone, nor from what lies there.
     work=$(mktemp -d)
     (cd "$REPO" && cp -R pyproject.toml README.md slurm_elastic "$work") && chmod -R go+rX "$work"
-    if [ "$(cat "$VENV/slurm-elastic.stamp" 2>/dev/null)" = "$dependencies" ] &&
-        [ "$(cat "$file" 2>/dev/null)" != "$sources" ]; then
+    if stamped "$1" "$dependencies" && [ "$(cat "$file" 2>/dev/null)" != "$sources" ]; then
         say "Python environment: copying the package"
         quietly "$VENV/bin/pip" install --no-deps --force-reinstall "$work" ||
             { rm -rf "$work"; die "pip could not install the package into $VENV"; }
     fi
-    install_python "$dependencies" "$work[dev]"
+    install_python "$1" "$dependencies" "$work[$1]"
     rm -rf "$work"
     echo "$sources" >"$file"
 }
