@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,7 +16,7 @@ from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.base.units import counted, does, money
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.ckpt import choice_of
-from slurm_elastic.cli.giving_orders import direct, duration, opened
+from slurm_elastic.cli.giving_orders import PlannedOrder, duration, run_planned
 from slurm_elastic.cli.status import gather
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.limit_changes import places, pools_in, scope_named, with_limits
@@ -36,6 +37,7 @@ from slurm_elastic.policies.repair.departure import concerned, jobs_on
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.heartbeat import CKPTMAN, alive
 from slurm_elastic.state.ledger import Machine
+from slurm_elastic.watch.door.questions import DirectAsk
 from slurm_elastic.watch.view import Facts
 
 SHOWN = 12  # jobs that are named of each kind
@@ -95,19 +97,41 @@ def leave(verb: str, args: argparse.Namespace) -> int:
     """Print the effects of a drain or a replacement, and order it. Returns the exit code, 2 if the
     subject is not ours.
     """
-    config, facts = opened(args, read)
+    return run_planned(args, functools.partial(plan_leaving, verb), read)
+
+
+def plan_leaving(verb: str, args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder:
     word = departure(config, verb, args.subject)
-    return order(args, config, facts, replace(word, aggressive=args.aggressive))
+    return planned(args, config, facts, replace(word, aggressive=args.aggressive))
 
 
-def order(args: argparse.Namespace, config: Config, facts: Facts, word: Departure) -> int:
-    """Print the effects of the departure ``word``, and order it. Returns the exit code."""
+def planned(
+    args: argparse.Namespace, config: Config, facts: Facts, word: Departure
+) -> PlannedOrder:
+    """The departure ``word`` with its effects. ConfigError if the other cloud is closed."""
     word = replace(word, unavailable=args.unavailable)
     starts = max(args.at or facts.now, facts.now)
     if word.to:
         require_open(config, facts, word.to, starts)
-    confirm = "" if args.yes else question(config, facts, word, starts)
-    return direct(args, config, facts, word, preview(config, facts, word, starts), confirm)
+    return PlannedOrder(
+        ask=DirectAsk(word=word, starts=args.at, seconds=args.seconds, reason=args.reason),
+        preview=tuple(preview(config, facts, word, starts)),
+        question="" if args.yes else question(config, facts, word, starts),
+        basis=tuple(_basis(config, facts, word, starts)),
+    )
+
+
+def _basis(config: Config, facts: Facts, word: Departure, starts: float) -> Iterator[object]:
+    """The machines that leave, and the jobs that are moved or lost."""
+    machines = concerned([m for m in facts.machines if m.is_wanted], word, starts)
+    yield sorted(m.instance.id for m in machines)
+    yield sorted(m.instance.id for m in concerned(facts.stopped, word, starts))
+    if not word.aggressive:
+        return
+    jobs = moved_jobs(config, facts, jobs_on(facts.jobs, [m.instance.node for m in machines]))
+    yield {method: [job.id for job in saved] for method, saved in jobs.saved.items()}
+    yield [job.id for job in jobs.restarted]
+    yield [job.id for job in jobs.awaited]
 
 
 def departure(config: Config, verb: str, text: str) -> Departure:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import format_duration, parse_duration
@@ -17,13 +17,13 @@ from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.model.directive import Word
 from slurm_elastic.model.finding import SLURMCTLD
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.state.heartbeat import alive, latest
+from slurm_elastic.watch.door import rights
 from slurm_elastic.watch.door.client import facts_of, order
-from slurm_elastic.watch.door.orders import LONGEST, MAX_TEXT, may_order, no_right
-from slurm_elastic.watch.door.questions import DirectAsk, Order, group_ids, trusted
+from slurm_elastic.watch.door.orders import LONGEST, MAX_TEXT
+from slurm_elastic.watch.door.questions import Order
 from slurm_elastic.watch.view import Facts
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -79,21 +79,27 @@ def add_options(parser: argparse.ArgumentParser, *, ends: bool = True) -> None:
     )
 
 
-def require_operator(config: Config) -> None:
-    """SlurmElasticError if this user may not give orders.
-
-    This is only an early message: the daemon asks the kernel for the caller's uid itself.
-    """
-    groups = {os.getegid(), *os.getgroups()}
-    operators = partial(group_ids, "operators", config.users.operators)
-    if not may_order(os.geteuid(), groups, trusted(config), operators):
-        raise SlurmElasticError(no_right(config))
-
-
 def require_trusted(config: Config) -> None:
     """SlurmElasticError for all users but root and SlurmUser."""
-    if os.geteuid() not in trusted(config):
-        raise SlurmElasticError(f"this is for root and {config.slurm.user}")
+    rights.require_trusted(config, rights.own_person())
+
+
+class PlannedOrder(Struct, frozen=True, kw_only=True):
+    """An order that was not given yet, and its effects.
+
+    ``preview``: the effects, a line each. ``question``: asked at a terminal before the order is
+    given; "" for none. ``basis``: the facts that the person relies on. If a later plan has another
+    basis, the page shows its preview again.
+    """
+
+    ask: Order
+    preview: tuple[str, ...]
+    question: str = ""
+    basis: tuple[object, ...] = ()
+
+
+Plan: TypeAlias = Callable[[argparse.Namespace, Config, Facts], PlannedOrder]
+"""Plans the order of a command. ConfigError if the order is impossible."""
 
 
 def opened(
@@ -104,8 +110,14 @@ def opened(
     SlurmElasticError if this user may not give orders, or if the ledger or Slurm cannot be read.
     """
     config = load(Path(args.config))
-    require_operator(config)
-    facts = read(config, time.time())
+    # This is only an early message: the daemon asks the kernel for the caller's uid itself.
+    rights.require_operator(config, rights.own_person())
+    return config, known_facts(config, read, time.time())
+
+
+def known_facts(config: Config, read: Callable[[Config, float], Facts], now: float) -> Facts:
+    """The facts at ``now``. SlurmElasticError if the ledger or Slurm cannot be read."""
+    facts = read(config, now)
     if facts.ledger_error:
         reason = facts.end_only or f"the ledger cannot be read: {facts.ledger_error}"
         raise SlurmElasticError(f"nothing was ordered: {reason}")
@@ -114,25 +126,21 @@ def opened(
         raise SlurmElasticError(
             f"nothing was ordered: Slurm does not answer: {facts.slurm_error}{do}"
         )
-    return config, facts
+    return facts
 
 
-def direct(
-    args: argparse.Namespace,
-    config: Config,
-    facts: Facts,
-    word: Word,
-    preview: Iterable[str],
-    question: str = "",
+def run_planned(
+    args: argparse.Namespace, plan: Plan, read: Callable[[Config, float], Facts] = facts_of
 ) -> int:
-    """Print ``preview``, ask ``question`` if there is one, and give the order. Exit 2 on "no"."""
-    for line in preview:
+    """Print the effects of an order, ask its question, and give it. Exit 2 after "no"."""
+    config, facts = opened(args, read)
+    planned = plan(args, config, facts)
+    for line in planned.preview:
         plain().print(line)
-    if question and not args.dry_run and not is_confirmed(question):
+    if planned.question and not args.dry_run and not is_confirmed(planned.question):
         print("nothing was ordered", file=sys.stderr)
         return 2
-    ask = DirectAsk(word=word, starts=args.at, seconds=args.seconds, reason=args.reason)
-    return give(config, facts, ask, dry=args.dry_run)
+    return give(config, facts, planned.ask, dry=args.dry_run)
 
 
 def is_confirmed(question: str) -> bool:

@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import counted, money
 from slurm_elastic.cli.giving_orders import (
+    PlannedOrder,
     Subparsers,
     add_command,
     add_options,
-    direct,
-    give,
-    opened,
+    run_planned,
 )
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import DOLLARS, KEYS, checked, configured, scope_named
 from slurm_elastic.config.pool_rules import paid_reservations
 from slurm_elastic.model.directive import LimitChange, bound, limit_changes, scope_in_words
 from slurm_elastic.policies.money.accounting import usage
-from slurm_elastic.watch.door.questions import EndAsk
+from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
 from slurm_elastic.watch.view import Facts
 
 RESET = "reset"
@@ -52,18 +51,34 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Change the cap, and print the value before. ConfigError (exit 2) for an unknown scope."""
-    config, facts = opened(args)
+    return run_planned(args, plan)
+
+
+def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder:
     scope, key = scope_named(config, args.scope, payers=True), args.key
     configured_value = configured(config, scope, key)
+    now = {(c.scope, c.key): c.value for c in limit_changes(facts.directives, facts.now)}
+    before = now.get((scope, key), configured_value)
     if args.value != RESET:
         word = checked(scope, key, _number(args.value))
-        return direct(args, config, facts, word, _preview(config, facts, word, configured_value))
+        # The usage is not in the basis: in a busy cluster it is another one each moment.
+        return PlannedOrder(
+            ask=DirectAsk(word=word, seconds=args.seconds, reason=args.reason),
+            preview=tuple(_preview(config, facts, word, before)),
+            basis=(before,),
+        )
     changes = [
         d for d in facts.directives if d.word.is_limit and d.word.replaced_key == (scope, key)
     ]
     if not changes:
         raise ConfigError(f"{key} of {scope_in_words(scope)} has its configured value already")
-    return give(config, facts, EndAsk(numbers=tuple(d.number for d in changes)), dry=args.dry_run)
+    subject = scope_in_words(scope)
+    line = f"{subject}: {key} {bound(key, before)} -> {bound(key, configured_value)}"
+    return PlannedOrder(
+        ask=EndAsk(numbers=tuple(d.number for d in changes)),
+        preview=(line,) if args.dry_run else (),
+        basis=(before, configured_value),
+    )
 
 
 def _number(text: str) -> float:
@@ -74,10 +89,8 @@ def _number(text: str) -> float:
 
 
 def _preview(
-    config: Config, facts: Facts, word: LimitChange, configured_value: float | None
+    config: Config, facts: Facts, word: LimitChange, before: float | None
 ) -> Iterator[str]:
-    now = {(c.scope, c.key): c.value for c in limit_changes(facts.directives, facts.now)}
-    before = now.get((word.scope, word.key), configured_value)
     yield f"{word.subject}: {word.key} {bound(word.key, before)} -> {bound(word.key, word.value)}"
     # Stopped machines and launches without an answer count, too.
     live = [m for m in facts.machines if not m.has_ended]

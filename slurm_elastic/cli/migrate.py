@@ -7,9 +7,17 @@ import argparse
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.departure_orders import add_leaving, departure, order, read
-from slurm_elastic.cli.giving_orders import Subparsers, add_command, add_options, opened
+from slurm_elastic.cli.departure_orders import add_leaving, departure, planned, read
+from slurm_elastic.cli.giving_orders import (
+    PlannedOrder,
+    Subparsers,
+    add_command,
+    add_options,
+    run_planned,
+)
+from slurm_elastic.config import Config
 from slurm_elastic.model.directive import scope_of_cloud
+from slurm_elastic.watch.view import Facts
 
 
 def add(subparsers: Subparsers) -> None:
@@ -30,7 +38,10 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the effects, and give the order. ConfigError (exit 2) for an unknown cloud."""
-    config, facts = opened(args, read)
+    return run_planned(args, plan, read)
+
+
+def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder:
     names = [cloud.name for cloud in config.clouds]
     for name in (args.cloud, args.to):
         if name not in names:
@@ -38,4 +49,4 @@ def run(args: argparse.Namespace) -> int:
     if args.cloud == args.to:
         raise ConfigError("--to must name a different cloud")
     word = departure(config, "migrate", scope_of_cloud(args.cloud))
-    return order(args, config, facts, replace(word, aggressive=True, to=args.to))
+    return planned(args, config, facts, replace(word, aggressive=True, to=args.to))

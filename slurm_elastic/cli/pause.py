@@ -7,15 +7,16 @@ from collections.abc import Iterator
 
 from slurm_elastic.base.units import counted, does, money
 from slurm_elastic.cli.giving_orders import (
+    PlannedOrder,
     Subparsers,
     add_command,
     add_options,
-    direct,
-    opened,
+    run_planned,
 )
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import pools_in, scope_named
 from slurm_elastic.model.directive import Pause
+from slurm_elastic.watch.door.questions import DirectAsk
 from slurm_elastic.watch.view import Facts
 
 
@@ -41,9 +42,18 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the effects, and give the order. ConfigError (exit 2) for an unknown scope."""
-    config, facts = opened(args)
+    return run_planned(args, plan)
+
+
+def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder:
     word = Pause(scope=scope_named(config, args.scope))
-    return direct(args, config, facts, word, _preview(config, facts, word))
+    # No machines in the basis: whoever pauses a cloud that starts machines all the time must not
+    # see a new preview after each of them.
+    return PlannedOrder(
+        ask=DirectAsk(word=word, seconds=args.seconds, reason=args.reason),
+        preview=tuple(_preview(config, facts, word)),
+        basis=pools_in(config, word.scope),
+    )
 
 
 def _preview(config: Config, facts: Facts, word: Pause) -> Iterator[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.giving_orders import Subparsers, add_command, give, opened
+from slurm_elastic.cli.giving_orders import PlannedOrder, Subparsers, add_command, run_planned
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import scope_named
-from slurm_elastic.model.directive import Departure, Word
+from slurm_elastic.model.directive import Departure, Word, describe
 from slurm_elastic.watch.door.questions import EndAsk
+from slurm_elastic.watch.view import Facts
 
 
 def add(subparsers: Subparsers) -> None:
@@ -31,11 +32,17 @@ def add(subparsers: Subparsers) -> None:
         help="the cloud, the pool or the nodes that the order named (default: the cluster)",
     )
     parser.add_argument("--all", action="store_true", help="end all such orders")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show which orders would end, and change nothing"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """End the orders about the subject. ConfigError (exit 2) if there is none."""
-    config, facts = opened(args)
+    return run_planned(args, plan)
+
+
+def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder:
     directives = [d for d in facts.directives if not d.word.is_limit]
     chosen = (
         directives
@@ -47,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("nothing is paused or drained")
         subjects = ", ".join(d.word.subject for d in directives)
         raise ConfigError(f"{args.subject!r} is not paused or drained; choose from: {subjects}")
-    return give(config, facts, EndAsk(numbers=tuple(d.number for d in chosen)))
+    # Without --dry-run the order's own lines say the same.
+    preview = (f"would end: {describe(d, facts.now)}" for d in chosen if args.dry_run)
+    return PlannedOrder(ask=EndAsk(numbers=tuple(d.number for d in chosen)), preview=tuple(preview))
 
 
 def _is_about(config: Config, word: Word, subject: str) -> bool:

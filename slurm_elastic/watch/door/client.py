@@ -101,17 +101,19 @@ def published_terms(config: Config, now: float) -> Published | None:
         return None
 
 
-def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:
+def order(config: Config, ask: Order, now: float, giver: str = "") -> tuple[str, ...]:
     """Carry out an operator's order: in this process for root and SlurmUser, else by the daemon.
 
-    Returns lines that say what was done. SlurmElasticError if the user may not give orders.
+    ``giver``: the name to record if this process acts for another user whose right it has checked;
+    slurm-elasticd records its peer's name. Returns lines that say what was done. SlurmElasticError
+    if the user may not give orders.
     """
     if os.geteuid() in trusted(config):
         # Imported only here: status does not need it, and must be quick.
         from slurm_elastic.watch.door.orders import carry_out, own_name
 
         with config.sharing():
-            return carry_out(config, ask, own_name(), now)
+            return carry_out(config, ask, giver or own_name(), now)
     return _ask(config, ask, lambda answer: answer.lines)
 
 
