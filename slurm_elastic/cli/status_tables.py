@@ -15,10 +15,11 @@ from rich.text import Text
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.local_time import moment
-from slurm_elastic.base.units import brief, money
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.cli.ckpt_tables import life, saved, threatened
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import hosts, more, offers, with_rest, words
+from slurm_elastic.cli.status_lines import sums
 from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
 from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.policies.launch.grouping import braces
@@ -55,7 +56,6 @@ from slurm_elastic.watch.view.rows import (
     LaunchView,
     NodesView,
     PoolView,
-    SiteView,
     StatusNotice,
     StatusView,
     TotalView,
@@ -106,15 +106,13 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
     if view.directives:
         yield Group(*(_notice_line(directive_notice(d)) for d in view.directives))
     services = _services(view)
-    if view.site and not view.ledger_error:
-        services = Group(services, _summary(view.site, view))
-    yield services
+    # Before the tables, because a low screen shows only the beginning.
+    yield Group(services, *sums(view, wide=wide))
     yield from _alarms(view, top)
     if view.checkpoints:
         ckpt = view.checkpoints
         yield from threatened(replace(ckpt, moves=ckpt.moves[:top], unsavable=ckpt.unsavable[:top]))
-    small = width < NARROW
-    yield _clouds_small(view) if small else _clouds(view, top, wide=wide)
+    yield _clouds_small(view) if width < NARROW else _clouds(view, top, wide=wide)
     if groups := _groups_to_show(view, top):
         title = "Nodes not powered down" if view.ledger_error else "Nodes in other states"
         yield _nodes(groups, title, top, wide=wide)
@@ -127,8 +125,8 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
         yield from _saves(view.checkpoints, top)
     if view.budgets:
         yield _budgets(view.budgets)
-    if view.totals:
-        yield _totals_small(view.totals) if small else _totals(view.totals)
+    if view.totals and wide:
+        yield _totals(view.totals)
 
 
 def _no_machine(kept: int) -> Text:
@@ -212,6 +210,11 @@ def _clouds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
         gives=("Location", "Nodes", ("Pool", 12), ("Cloud", 12), "$/h now"),
     )  # fmt: skip
     is_known = view.ledger_error is None
+    if own := view.site_nodes:
+        here = ["site", "own nodes", counted(own.count, "node"), hosts(own.nodes, top).plain]
+        money = ["-"] * (2 if wide else 1)
+        shown = here if wide else [here[0], here[2]]
+        table.add(*shown, *_state_cells(own.states, states), "-", *money)
     for cloud, pool in _parts(view):
         here = [cloud.name if cloud else "", pool.name if pool else ""]
         if wide:
@@ -229,6 +232,9 @@ def _clouds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
 def _clouds_small(view: StatusView) -> RenderableType:
     lines = []
     is_known = view.ledger_error is None
+    if own := view.site_nodes:
+        lines.append(Text.assemble(("site", "bold"), f": {counted(own.count, 'own node')}"))
+        lines.append(Text(f"  {_states_text(own.states)}"))
     for cloud, pool in _parts(view):
         line = Text.assemble((cloud.name, "bold"), f" ({cloud.location})") if cloud else Text(" ")
         if pool:
@@ -286,21 +292,6 @@ def _nodes(
             words(group.note),
         )
     return with_rest(table, more(groups, top))
-
-
-def _summary(site: SiteView, view: StatusView) -> Text:
-    count = f"{site.machines} of at most {site.limit}" if site.limit else f"{site.machines}"
-    worst = f"at worst {money(site.price_worst)}/h"
-    if site.price_limit is not None:
-        worst += f" of at most {money(site.price_limit)}/h"
-    whose = "Machines of the whole cluster" if view.part else "Machines"
-    text = Text(f"{whose}: {count}; {money(site.price_now)}/h now, {worst}")
-    loud = sum(not i.calm for i in view.instances)
-    if loud:
-        here = " here" if view.part else ""
-        need = "need" if loud > 1 else "needs"
-        text.append(f"; {loud}{here} {need} attention", _WARN)
-    return text
 
 
 def _launches(launches: Sequence[LaunchView], top: int | None, *, wide: bool) -> RenderableType:
@@ -391,14 +382,6 @@ def _totals(totals: Sequence[TotalView]) -> RenderableType:
         )
         table.add(Text("all", style="bold"), *_total_cells(whole))
     return table
-
-
-def _totals_small(totals: Sequence[TotalView]) -> RenderableType:
-    lines = [Text("Cost: running now, and ended in the last 24 hours", style="bold")]
-    for t in totals:
-        running = f"{t.machines} at {dollars(t.price_now)} $/h, {dollars(t.cost_live)} $ so far"
-        lines.append(Text(f"{t.market}: {running}; {t.ended} ended, {dollars(t.cost_ended)} $"))
-    return Group(*lines)
 
 
 def _total_cells(t: TotalView) -> list[Text]:

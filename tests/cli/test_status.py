@@ -312,8 +312,8 @@ def test_another_pool_of_a_cloud_has_a_row_of_its_own(ledger: Ledger, tmp_path: 
     made = replace(made, pools=(rack, *half))
     text = text_of(status_view(made, status.gather(made, busy_slurm(), NOW)), 80)
     table = text[text.index("Cloud   Pool") :].splitlines()
-    assert [row.split()[:2] for row in table[1:3]] == [["onprem", "rack"], ["aws", "1"]]
-    assert [row.split()[0] for row in table[3:5]] == ["general", "big"]
+    assert [row.split()[:2] for row in table[2:4]] == [["onprem", "rack"], ["aws", "1"]]
+    assert [row.split()[0] for row in table[4:6]] == ["general", "big"]
 
 
 def test_a_row_of_long_names_is_a_line_with_its_nodes_number_and_what_is_next(
@@ -353,9 +353,11 @@ def test_what_to_do_is_said_where_a_service_never_ran(tmp_path: Path) -> None:
 
 
 def test_totals_add_up_on_screen(ledger: Ledger, tmp_path: Path) -> None:
-    text = text_of(seen(tmp_path), 80)
+    text = text_of(seen(tmp_path), WIDE)
     (line,) = (x for x in text.splitlines() if x.startswith("all "))
     assert line.split() == ["all", "6", "0.2600", "0.1461", "1", "0.0200", "0.1661"]
+    short = "Cost: $0.1461 for running machines, $0.02 for those ended in 24 h"
+    assert short in text_of(seen(tmp_path), 80).splitlines()
 
 
 def test_a_stale_daemon_is_loud(ledger: Ledger, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ from slurm_elastic.watch.view import DAY_S, Facts, StatusView, status_view
 from slurm_elastic.watch.view.attention import attention, reason_or_reference, sentence
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.next_action import Outlook, node_note, node_state
-from slurm_elastic.watch.view.rows import MAX_WAITING_ROWS, AttentionLevel
+from slurm_elastic.watch.view.queue import MAX_WAITING_ROWS
+from slurm_elastic.watch.view.rows import AttentionLevel
 
 
 @pytest.fixture
@@ -154,6 +155,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
             "head",
             "kept",
             "unhelped",
+            "site_nodes",
             "version",
         ),
     ]

@@ -17,8 +17,7 @@ from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, describe, limit_changes
 from slurm_elastic.model.memory import REFUSED, Launch, Machine
-from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
-from slurm_elastic.model.slurm_words.rows import Fate
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.money.accounting import usage
@@ -32,20 +31,9 @@ from slurm_elastic.watch.view.budgets import budget_view, payer_budget_view
 from slurm_elastic.watch.view.checkpoints import checkpoints_view
 from slurm_elastic.watch.view.departing import departure_phrase, taken_phrases
 from slurm_elastic.watch.view.kept import Waits, kept_views, suspend_keys
-from slurm_elastic.watch.view.next_action import (
-    BOOTING,
-    CALM,
-    DOWN,
-    HELD,
-    IDLE,
-    IN_USE,
-    POWERED_DOWN,
-    Outlook,
-    node_note,
-    node_states,
-)
+from slurm_elastic.watch.view.next_action import CALM, POWERED_DOWN, Outlook, node_note, node_states
+from slurm_elastic.watch.view.queue import in_order, queue_view, site_nodes
 from slurm_elastic.watch.view.rows import (
-    MAX_WAITING_ROWS,
     CloudRow,
     DaemonView,
     DirectiveView,
@@ -55,11 +43,9 @@ from slurm_elastic.watch.view.rows import (
     LaunchView,
     NodesView,
     PoolView,
-    QueueView,
     SiteView,
     StatusView,
     TotalView,
-    WaitingView,
 )
 
 __all__ = ["Facts", "StatusView", "status_view"]
@@ -136,11 +122,8 @@ class _Join:
         return (self.facts.nodes or {}).get(name)
 
     def states(self, pools: Iterable[Pool]) -> dict[str, int]:
-        """Count the pools' nodes by state: the usual states first, others by name."""
-        counts = sum((self._counts[pool.name] for pool in pools), Counter[str]())
-        usual_states = (IN_USE, IDLE, BOOTING, HELD, DOWN)
-        order = [s for s in usual_states if s in counts] + sorted(counts.keys() - set(usual_states))
-        return {state: counts[state] for state in order}
+        """Count the pools' nodes by state."""
+        return in_order(sum((self._counts[pool.name] for pool in pools), Counter[str]()))
 
     def place(self, machine: Machine) -> tuple[int, float]:
         """Return the sort key of a machine: its node's rank in the configuration, then its age."""
@@ -175,6 +158,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
     config = with_limits(config, limit_changes(facts.directives, facts.now))
     join = _Join(config, facts)
     blocked = blocked_clouds(config)
+    waits = Waits(config, facts.now)
     view = StatusView(
         at=facts.now,
         cluster=config.cluster.name,
@@ -199,42 +183,15 @@ def status_view(config: Config, facts: Facts) -> StatusView:
             *(budget_view(config, facts.now, *item) for item in facts.spent.items()),
             *(payer_budget_view(config, facts.now, *item) for item in facts.payers.items()),
         ),
-        queue=_queue(join),
+        queue=None
+        if facts.slurm_error is not None
+        else queue_view(facts.jobs, facts.now, waits.of_any, join.shut_for),
         head=facts.head,
-        kept=kept_views(config, facts) if facts.slurm_error is None else (),
+        kept=kept_views(config, facts, waits) if facts.slurm_error is None else (),
         unhelped=tuple(facts.unhelped),
+        site_nodes=site_nodes(join.nodes, join.pool_of),
     )
     return replace(view, attention=attention(view))
-
-
-def _queue(join: _Join) -> QueueView | None:
-    facts = join.facts
-    if facts.slurm_error is not None:
-        return None
-    waiting = [job for job in facts.jobs if "PENDING" in job.states]
-    reasons: Counter[str] = Counter()
-    for job in waiting:
-        reasons[job.reason or "None"] += job.tasks
-    since = min((job.submit for job in waiting if job.submit), default=None)
-    waits = Waits(join.config, facts.now)
-    longest_first = sorted(waiting, key=lambda job: (job.submit or facts.now, job.id))
-    return QueueView(
-        running=sum(not job.states.isdisjoint(ON_NODES) for job in facts.jobs),
-        waiting=sum(job.tasks for job in waiting),
-        oldest=None if since is None else max(facts.now - since, 0.0),
-        reasons=dict(reasons.most_common()),
-        jobs=tuple(_waiting(join, waits, job) for job in longest_first[:MAX_WAITING_ROWS]),
-    )
-
-
-def _waiting(join: _Join, waits: Waits, job: SlurmJob) -> WaitingView:
-    now, wait = join.facts.now, waits.of(job)
-    return WaitingView(
-        id=job.id, name=job.name, user=job.user, account=job.account, partitions=job.partitions,
-        tasks=job.tasks, nodes=job.node_count, cpus=job.cpus, reason=job.reason,
-        age=max(now - job.submit, 0.0) if job.submit else None, why=join.shut_for(job),
-        label=job.label, wait=wait.text, stuck=wait.fate is not Fate.STARTS,
-    )  # fmt: skip
 
 
 def _directive(directive: Directive, now: float) -> DirectiveView:

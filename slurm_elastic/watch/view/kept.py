@@ -34,14 +34,17 @@ _DAY_S = 86400.0
 _JOB = "JOBID"  # stands for the job in the command of a shared verdict
 
 
-def kept_views(config: Config, facts: Facts) -> tuple[KeptView, ...]:
-    """Return a row for everything of ours that is kept; rows about mistakes come first."""
+def kept_views(config: Config, facts: Facts, waits: Waits | None = None) -> tuple[KeptView, ...]:
+    """Return a row for everything of ours that is kept; rows about mistakes come first.
+
+    ``waits``: has judged the jobs of these facts already.
+    """
     nodes = facts.nodes or {}
     own_nodes = [
         name for pool in domain_pools(config, expand) for name in pool.nodes if name in nodes
     ]
     rows = [
-        *stuck_jobs(config, facts.jobs, facts.now),
+        *stuck_jobs(config, facts.jobs, facts.now, waits),
         *kept_partitions(config, facts),
         *kept_nodes(config, [nodes[name] for name in own_nodes], facts.now),
         *kept_by_reservations(facts.reservations, own_nodes, facts.now),
@@ -50,9 +53,11 @@ def kept_views(config: Config, facts: Facts) -> tuple[KeptView, ...]:
     return tuple(sorted(rows, key=lambda row: not row.stuck))
 
 
-def stuck_jobs(config: Config, jobs: Iterable[SlurmJob], now: float) -> Iterator[KeptView]:
+def stuck_jobs(
+    config: Config, jobs: Iterable[SlurmJob], now: float, waits: Waits | None = None
+) -> Iterator[KeptView]:
     """Yield a row for each cause that keeps pending jobs from ever starting by themselves."""
-    waits = Waits(config, now)
+    waits = waits or Waits(config, now)
     groups: defaultdict[Wait, list[SlurmJob]] = defaultdict(list)
     for job in jobs:
         if "PENDING" in job.states and (wait := waits.of_any(job)).fate is not Fate.STARTS:

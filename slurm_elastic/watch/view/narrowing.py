@@ -17,15 +17,17 @@ from slurm_elastic.watch.view.rows import Facts, StatusView
 def view_of_part(config: Config, facts: Facts, cloud: str | None, pool: str | None) -> StatusView:
     """Return the status of one cloud or pool, as if there were no other.
 
-    The sums and limits of the whole cluster stay, because they bind each part. Raises ConfigError
-    if no cloud or pool has that name.
+    The queue, and the sums and limits of the whole cluster stay, because they bind each part.
+    Raises ConfigError if no cloud or pool has that name.
     """
     if cloud is None and pool is None:
         return status_view(config, facts)
     view = status_view(*narrowed(config, facts, cloud, pool))
     names = (f"cloud {cloud}" if cloud else "", f"pool {pool}" if pool else "")
     part_name = ", ".join(filter(None, names))
-    return replace(view, site=status_view(config, facts).site, part=part_name)
+    whole = status_view(config, facts)
+    # A job of another cloud cannot be judged without that cloud's pools.
+    return replace(view, site=whole.site, queue=whole.queue, site_nodes=None, part=part_name)
 
 
 def narrowed(

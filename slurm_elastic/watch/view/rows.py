@@ -19,8 +19,7 @@ from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendE
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.heartbeat import Mark, ServiceTrouble
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, CheckpointsView
-
-MAX_WAITING_ROWS = 200  # rows of waiting jobs; a page has no room for more
+from slurm_elastic.watch.view.queue import QueueView, SiteNodesView
 
 
 class HeadView(Struct, frozen=True, kw_only=True, rename={"told": "text", "do": "advice"}):
@@ -350,36 +349,6 @@ class BudgetView(Struct, frozen=True, kw_only=True):
     stop: str | None = None
 
 
-class WaitingView(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    rename={"age": "age_s", "why": "pool_reason", "wait": "reason_text"},
-):
-    """A waiting job, or ``tasks`` tasks of an array.
-
-    ``age``: seconds since the submission (None: unknown). ``nodes``: nodes for each task. ``why``:
-    why no pool of its partitions gives it a node ("": not for a reason of ours). ``label``: its
-    name in Slurm's commands. ``wait``: Slurm's reason in a sentence. ``stuck``: it does not start
-    by itself.
-    """
-
-    id: int
-    name: str
-    user: str
-    account: str
-    partitions: tuple[str, ...]
-    tasks: int
-    nodes: int
-    cpus: int
-    reason: str
-    age: float | None
-    why: str = ""
-    label: str = ""
-    wait: str = ""
-    stuck: bool = False
-
-
 class KeptView(Struct, frozen=True, kw_only=True, rename={"do": "advice"}):
     """Nodes, partitions or jobs that Slurm or a person keeps from running.
 
@@ -396,28 +365,14 @@ class KeptView(Struct, frozen=True, kw_only=True, rename={"do": "advice"}):
     stuck: bool = False
 
 
-class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}):
-    """Slurm's queue.
-
-    ``running`` and ``waiting`` count jobs (each task of an array is one). ``oldest``: seconds that
-    the oldest one has waited. ``reasons``: how many wait for each of Slurm's reasons. ``jobs``:
-    those that have waited longest, at most MAX_WAITING_ROWS.
-    """
-
-    running: int
-    waiting: int
-    oldest: float | None
-    reasons: dict[str, int]
-    jobs: tuple[WaitingView, ...] = ()
-
-
 class StatusView(Struct, frozen=True, kw_only=True):
     """Everything that ``status`` shows.
 
     ``part``: the cloud or pool that the view is narrowed to; ``site`` is always the whole cluster.
     ``clock``: a sentence if this host's clock is behind the records. ``attention``: the notices,
     the worst first. ``queue`` is None if Slurm did not answer, ``head`` with one head. ``kept``:
-    what Slurm or a person keeps from running.
+    what Slurm or a person keeps from running. ``site_nodes``: the nodes that are in no pool; None
+    if there are none, or if Slurm shows none.
     """
 
     at: float
@@ -446,4 +401,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     head: HeadView | None = None
     kept: tuple[KeptView, ...] = ()
     unhelped: tuple[UnhelpedJob, ...] = ()
+    site_nodes: SiteNodesView | None = None
     version: int = field(default=1)

@@ -26,7 +26,7 @@ export function render(shell) {
     headline(status),
     figures(status),
     h("section", { "aria-labelledby": "clouds" }, h("h2", { id: "clouds" }, "Clouds"),
-      h("ul", { class: "clouds" }, status.clouds.map((one) => cloud(status, one)))),
+      h("ul", { class: "clouds" }, siteNodes(status), status.clouds.map((one) => cloud(status, one)))),
     h("section", { "aria-labelledby": "queue" }, h("h2", { id: "queue" }, "Waiting jobs"), waiting(status.queue, again)),
     nodes(shell, status, byNode, again),
     machines(status, again),
@@ -66,9 +66,8 @@ function figures(status) {
 }
 
 function reasons(queue) {
-  const [first, ...more] = Object.keys(queue.reasons).filter((reason) => reason !== "None");
-  const told = first ? `${first}${more.length ? ` and ${plural(more.length, "other reason")}` : ""}` : "";
-  return [queue.oldest_s ? `oldest ${brief(queue.oldest_s)}` : "", told].filter(Boolean).join("; ");
+  const phrases = Object.entries(queue.waits_for ?? {}).map(([phrase, number]) => `${count(number)} ${phrase}`);
+  return [queue.oldest_s ? `the longest ${brief(queue.oldest_s)}` : "", phrases.join(", ")].filter(Boolean).join(": ");
 }
 
 export function budget(one) {
@@ -79,6 +78,14 @@ export function budget(one) {
   ].filter(Boolean).join("; ");
   const part = Math.max(one.per_day ? one.day / one.per_day : 0, one.per_month ? one.month / one.per_month : 0);
   return figure(whose, `${Math.round(100 * part)} %`, detail, part);
+}
+
+// The nodes of the site itself, which no cloud provides.
+function siteNodes({ site_nodes: own }) {
+  if (!own) return "";
+  return h("li", { "data-key": "site nodes" },
+    h("p", { class: "title" }, "site", h("span", { class: "quiet" }, ` ${plural(own.count, "own node")}`)),
+    h("p", {}, states(own.states, own.count, "site nodes")));
 }
 
 function cloud(status, one) {

@@ -1,0 +1,149 @@
+"""The rows about Slurm's queue and about the site's own nodes. Pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
+from slurm_elastic.model.slurm_words.rows import Fate
+from slurm_elastic.policies.launch.stuck import Wait
+from slurm_elastic.policies.launch.waiting import is_counted
+from slurm_elastic.watch.view.next_action import BOOTING, DOWN, HELD, IDLE, IN_USE, node_states
+
+MAX_WAITING_ROWS = 200  # rows of waiting jobs; a page has no room for more
+FREE_NODES, NEVER = "for free nodes", "can never start"
+_HELD, _NO_MACHINE, _OTHER = "held", "for machines that cannot start now", "for other reasons"
+_BY_REASON = {
+    "BeginTime": "for the begin time", "Dependency": "for other jobs", "Licenses": "for licences",
+    "JobArrayTaskLimit": "for tasks of the array",
+}  # fmt: skip
+_LIMIT_PREFIXES = ("QOS", "Assoc")  # Slurm's reasons for limits of a QOS or an account
+_LIMITS = "for a limit of the account or QOS"
+USUAL_STATES = (IN_USE, IDLE, BOOTING, HELD, DOWN)
+
+
+class WaitingView(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"age": "age_s", "why": "pool_reason", "wait": "reason_text"},
+):
+    """A waiting job, or ``tasks`` tasks of an array.
+
+    ``age``: seconds since the submission (None: unknown). ``nodes``: nodes for each task. ``why``:
+    why no pool of its partitions gives it a node ("": not for a reason of ours). ``label``: its
+    name in Slurm's commands. ``wait``: Slurm's reason in a sentence. ``stuck``: it does not start
+    by itself.
+    """
+
+    id: int
+    name: str
+    user: str
+    account: str
+    partitions: tuple[str, ...]
+    tasks: int
+    nodes: int
+    cpus: int
+    reason: str
+    age: float | None
+    why: str = ""
+    label: str = ""
+    wait: str = ""
+    stuck: bool = False
+
+
+class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}):
+    """Slurm's queue.
+
+    ``running`` and ``waiting`` count jobs (each task of an array is one). ``oldest``: seconds that
+    the oldest one has waited. ``reasons``: how many wait for each of Slurm's reasons.
+    ``waits_for``: the same by the phrases of the line of jobs. ``jobs``: those that have waited
+    longest, at most MAX_WAITING_ROWS.
+    """
+
+    running: int
+    waiting: int
+    oldest: float | None
+    reasons: dict[str, int]
+    jobs: tuple[WaitingView, ...] = ()
+    waits_for: dict[str, int] = field(default_factory=dict)
+
+
+class SiteNodesView(Struct, frozen=True, kw_only=True):
+    """The site's own nodes: Slurm has them, and no pool does. ``states`` counts them by state."""
+
+    nodes: str
+    count: int
+    states: dict[str, int]
+
+
+def queue_view(
+    jobs: Sequence[SlurmJob],
+    now: float,
+    wait_of: Callable[[SlurmJob], Wait],
+    shut_for: Callable[[SlurmJob], str],
+) -> QueueView:
+    """The queue of these jobs. ``shut_for``: why no pool of ours gives a machine for the job."""
+    waiting = [job for job in jobs if "PENDING" in job.states]
+    reasons: Counter[str] = Counter()
+    waits_for: Counter[str] = Counter()
+    for job in waiting:
+        reasons[job.reason or "None"] += job.tasks
+        waits_for[_phrase(job, now, wait_of(job), shut_for)] += job.tasks
+    since = min((job.submit for job in waiting if job.submit), default=None)
+    longest_first = sorted(waiting, key=lambda job: (job.submit or now, job.id))
+    return QueueView(
+        running=sum(not job.states.isdisjoint(ON_NODES) for job in jobs),
+        waiting=sum(job.tasks for job in waiting),
+        oldest=None if since is None else max(now - since, 0.0),
+        reasons=dict(reasons.most_common()),
+        jobs=tuple(
+            _waiting(job, now, wait_of(job), shut_for(job))
+            for job in longest_first[:MAX_WAITING_ROWS]
+        ),
+        waits_for=dict(waits_for.most_common()),
+    )
+
+
+def _phrase(job: SlurmJob, now: float, wait: Wait, shut_for: Callable[[SlurmJob], str]) -> str:
+    """What the job waits for, in the few words of the line of jobs."""
+    if wait.fate is not Fate.STARTS:
+        return NEVER if wait.fate is Fate.NEVER else _HELD
+    if shut_for(job):
+        return _NO_MACHINE
+    if is_counted(job, now):
+        return FREE_NODES
+    if job.reason.startswith(_LIMIT_PREFIXES):
+        return _LIMITS
+    return _BY_REASON.get(job.reason, _OTHER)
+
+
+def _waiting(job: SlurmJob, now: float, wait: Wait, shut: str) -> WaitingView:
+    return WaitingView(
+        id=job.id, name=job.name, user=job.user, account=job.account, partitions=job.partitions,
+        tasks=job.tasks, nodes=job.node_count, cpus=job.cpus, reason=job.reason,
+        age=max(now - job.submit, 0.0) if job.submit else None, why=shut,
+        label=job.label, wait=wait.text, stuck=wait.fate is not Fate.STARTS,
+    )  # fmt: skip
+
+
+def site_nodes(
+    nodes: Mapping[str, SlurmNode] | None, of_pools: Collection[str]
+) -> SiteNodesView | None:
+    """Slurm's ``nodes`` that are in no pool; None if there are none, or if they are not known."""
+    own = [name for name in nodes or {} if name not in of_pools]
+    if not own:
+        return None
+    # A node of the site is a machine of its own, so none of them lacks one.
+    states = Counter(node_states(own, nodes, {}, frozenset(own)).values())
+    return SiteNodesView(nodes=compress(own), count=len(own), states=in_order(states))
+
+
+def in_order(counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts by state: the usual states first, others by name."""
+    order = [state for state in USUAL_STATES if state in counts]
+    return {state: counts[state] for state in [*order, *sorted(counts.keys() - set(order))]}

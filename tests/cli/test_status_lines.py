@@ -1,0 +1,100 @@
+"""The lines of sums in ``status``, and the row of the site's own nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
+
+from slurm_elastic.cli import status
+from slurm_elastic.cli.status_tables import render
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.view import StatusView, status_view
+from slurm_elastic.watch.view.narrowing import view_of_part
+
+NODES = tuple(busy_slurm().nodes().values())
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = busy_ledger(tmp_path / "ledger.db")
+    yield made
+    made.close()
+
+
+def text_of(view: StatusView, width: int) -> str:
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        render(view, console)
+    return captured.get()
+
+
+def seen(state_dir: Path, slurm: FakeSlurm) -> StatusView:
+    made = config(state_dir)
+    return status_view(made, status.gather(made, slurm, NOW))
+
+
+def waiting(number: int, reason: str, **fields: Any) -> SlurmJob:
+    return SlurmJob(
+        id=number, states=frozenset({"PENDING"}), user="erin", reason=reason,
+        **{"submit": NOW - 240, "partitions": ("main",), **fields},
+    )  # fmt: skip
+
+
+def test_one_line_counts_the_jobs_by_what_they_wait_for(ledger: Ledger, tmp_path: Path) -> None:
+    jobs = [
+        waiting(60, "Resources", tasks=2),
+        waiting(61, "Priority"),
+        waiting(62, "PartitionTimeLimit"),
+        waiting(63, "JobHeldUser"),
+        waiting(64, "Dependency"),
+        waiting(65, "QOSMaxJobsPerUserLimit", submit=NOW - 30),
+        waiting(66, "BeginTime", start=NOW + 600),
+        waiting(67, "Reservation"),
+    ]
+    slurm = FakeSlurm(nodes=NODES, jobs=[job(41, "alice", "op1"), *jobs])
+    text = text_of(seen(tmp_path, slurm), 160)
+    (line,) = (x for x in text.splitlines() if x.startswith("Jobs: "))
+    assert line.startswith("Jobs: 1 runs, 9 wait, the longest 4m: 3 for free nodes, ")
+    for phrase in (
+        "1 can never start", "1 held", "1 for other jobs", "1 for the begin time",
+        "1 for a limit of the account or QOS", "1 for other reasons",
+    ):  # fmt: skip
+        assert phrase in " ".join(text.split())
+
+
+def test_the_jobs_of_a_user_who_sees_no_others_are_called_theirs(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    facts = replace(status.gather(config(tmp_path), busy_slurm(), NOW), private=("jobs",))
+    text = text_of(status_view(config(tmp_path), facts), 80)
+    assert "Your jobs: 4 run, 1 waits: 1 for free nodes" in text.splitlines()
+
+
+def test_the_sites_own_nodes_have_a_row(ledger: Ledger, tmp_path: Path) -> None:
+    own = node("static2", "MIXED"), node("static3", "DOWN", reason="disk")
+    slurm = FakeSlurm(nodes=[*NODES, *own])
+    view = seen(tmp_path, slurm)
+    assert view.site_nodes is not None
+    assert view.site_nodes.states == {"in use": 1, "idle": 1, "down": 1}
+    assert view.site_nodes.nodes == "static[1-3]"
+    (row,) = (x.split() for x in text_of(view, 80).splitlines() if x.startswith("site "))
+    assert row[:6] == ["site", "3", "nodes", "1", "1", "0"]
+    assert "site: 3 own nodes" in text_of(view, 50)
+    part = view_of_part(config(tmp_path), status.gather(config(tmp_path), slurm, NOW), "aws", None)
+    assert part.site_nodes is None
+    assert part.queue == view.queue
+
+
+def test_nodes_that_slurm_hides_are_not_called_absent(ledger: Ledger, tmp_path: Path) -> None:
+    facts = replace(
+        status.gather(config(tmp_path), busy_slurm(), NOW), nodes={}, private=("nodes",)
+    )
+    assert status_view(config(tmp_path), facts).site_nodes is None
