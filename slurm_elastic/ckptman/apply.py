@@ -74,7 +74,7 @@ class PlanApplier:
             moving_jobs = frozenset(move.run.job for move in moves)
             suspended.suspend_owed_jobs(self._site, snapshot, self.crew)
             self.saves.probe(snapshot, moving_jobs, self.crew)
-            self.saves.lift_requeue_after_others()
+            self.saves.lift_requeue_after_others(snapshot)
             self.saves.remove_images(snapshot, moving_jobs, self.crew)
         # A held move waits for an obstacle that may last, so frequent ticks would gain nothing.
         return not all(

@@ -78,6 +78,7 @@ class SavesInPlace:
         self._missing_since: SharedDict[int, float] = SharedDict()
         self._failed_removals: SharedDict[int, _FailedRemoval] = SharedDict()
         self._waiting_for_lift: SharedDict[int, JobRun] = SharedDict()
+        self._has_read_images = False
         self._reports = ReportOnce[int]()
 
     def save_due(self, plans: Iterable[JobPlan], crew: KeyedExecutor) -> None:
@@ -285,8 +286,11 @@ class SavesInPlace:
         except sqlite3.Error:
             return frozenset()
 
-    def lift_requeue_after_others(self) -> None:
+    def lift_requeue_after_others(self, snapshot: Snapshot) -> None:
         """Lift ``--no-requeue`` again if another service restored it after the job's first save."""
+        if not self._has_read_images:
+            self._has_read_images = True
+            self._remember_saved_runs(snapshot)
         waiting_runs = self._waiting_for_lift.snapshot()
         due_jobs = waiting_runs.keys() - self._lifted_for_now() if waiting_runs else ()
         if not due_jobs:
@@ -299,6 +303,14 @@ class SavesInPlace:
         for run in [self._waiting_for_lift.pop(number) for number in due_jobs]:
             if run is not None and run.job in jobs and jobs[run.job].restarts == run.attempt:
                 self._lift_no_requeue(run)
+
+    def _remember_saved_runs(self, snapshot: Snapshot) -> None:
+        """Runs that were saved before this service started, while their lift was temporary."""
+        for number in self._lifted_for_now() & snapshot.jobs.keys():
+            job, choice = snapshot.jobs[number], snapshot.choices.get(number)
+            images = snapshot.images.get(number, ())
+            if choice and any(image.attempt == job.restarts for image in images):
+                self._waiting_for_lift[number] = run_of(job, choice)
 
     def forget(self, snapshot: Snapshot, crew: KeyedExecutor) -> None:
         """Forget jobs that Slurm no longer lists. Most jobs never had an image, so we do not wait

@@ -589,13 +589,19 @@ def test_a_run_that_slurm_began_since_the_last_list_is_not_requeued(world: CkptW
     assert world.migrations()[0].step is MigrationStep.BACK
 
 
-def test_a_leave_that_ends_after_the_first_image_is_given_for_good(world: CkptWorld) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_leave_that_ends_after_the_first_image_is_given_for_good(
+    world: CkptWorld, restarted: bool
+) -> None:
     """slurm-elasticd had lifted it until the job runs, and puts it back after the first save."""
     world.runs(7, requeue=False)
     world.ledger.requeues.lift(7, 0, world.now)
     world.slurm.set_requeue(7, requeue=True)
     world.save_before(7)
     assert "ckpt-requeue-lifted" not in world.told(7)
+    if restarted:
+        world.restart_ckptman()
+        world.advance(1, step=1.0)
     requeue_setting.put_back(world.slurm, world.ledger, 7, world.job(7))
     assert world.job(7).requeue is False
     world.advance(10)
