@@ -600,6 +600,7 @@ def test_a_leave_that_ends_after_the_first_image_is_given_for_good(
     world.save_before(7)
     assert "ckpt-requeue-lifted" not in world.told(7)
     if restarted:
+        world.advance(10)  # the order is acknowledged
         world.restart_ckptman()
         world.advance(1, step=1.0)
     requeue_setting.put_back(world.slurm, world.ledger, 7, world.job(7))
@@ -607,6 +608,7 @@ def test_a_leave_that_ends_after_the_first_image_is_given_for_good(
     world.advance(10)
     assert world.job(7).requeue is True
     assert world.told(7).count("ckpt-requeue-lifted") == 1
+    assert world.told(7).count("ckpt-saved") == 1
     assert world.ledger.requeues.lifted() == ()
 
 
