@@ -6,29 +6,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sqlite3
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.cli.console import plain
-from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, DOUBT
+from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, DOUBT
 from slurm_elastic.policies.launch.exclusions import touches
 from slurm_elastic.state.audit_trail import list_subject, pool_subject
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
+from slurm_elastic.watch.door.rights import Person, own_person, require_trusted
 
 _JOB = "job:"
 
@@ -64,6 +66,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "stop counting their cost",
     )
     parser.add_argument("--all", action="store_true", help="clear everything")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be cleared, and change nothing"
+    )
     parser.set_defaults(run=run)
 
 
@@ -72,54 +77,100 @@ def run(args: argparse.Namespace) -> int:
 
     Raises SlurmElasticError if the user may not clear, ConfigError for an unknown subject.
     """
-    config = load(Path(args.config))
-    require_trusted(config)
-    if bool(args.subjects) == args.all:
-        print(
-            "nothing to clear: name offers, pools or clouds, machines with --gone, or give --all",
-            file=sys.stderr,
-        )
+    config, person = load(Path(args.config)), own_person()
+    require_trusted(config, person)
+    if misuse := wrong_use(args):
+        print(misuse, file=sys.stderr)
         return 2
-    if args.gone and args.all:
-        print("--all cannot be combined with --gone: name the machines or clouds", file=sys.stderr)
-        return 2
-    path = config.state / "ledger.db"
-    try:
-        with config.sharing():
-            cleared = _cleared(args, config, path)
-    except sqlite3.Error as error:
-        raise SlurmElasticError(f"the ledger {path} cannot be used: {error}") from error
+    cleared = carry_out(args, config, person, time.time())
     for line in cleared:
-        plain().print(f"cleared: {line}")
-    outlook = f"slurm-elasticd acts on it within {brief(config.timings.reconcile_interval)}"
-    print(outlook if cleared else "nothing was cooling down or paused")
+        plain().print(f"{'would be cleared' if args.dry_run else 'cleared'}: {line}")
+    print(outlook(args, config, cleared))
     return 0
 
 
-def _cleared(args: argparse.Namespace, config: Config, path: Path) -> tuple[str, ...]:
+def wrong_use(args: argparse.Namespace) -> str:
+    """Why these arguments do not fit together; "" if they do."""
+    if bool(args.subjects) == args.all:
+        return "nothing to clear: name offers, pools or clouds, machines with --gone, or give --all"
+    if args.gone and args.all:
+        return "--all cannot be combined with --gone: name the machines or clouds"
+    return ""
+
+
+def outlook(args: argparse.Namespace, config: Config, cleared: Sequence[str]) -> str:
+    """The last line for people, after these cleared entries."""
+    if not cleared:
+        return "nothing was cooling down or paused"
+    if args.dry_run:
+        return "dry run: nothing was changed"
+    return f"slurm-elasticd acts on it within {brief(config.timings.reconcile_interval)}"
+
+
+def carry_out(
+    args: argparse.Namespace, config: Config, person: Person, now: float
+) -> tuple[str, ...]:
+    """Clear for this person, unless it is a dry run. Returns one line for each entry."""
+    path = config.state / "ledger.db"
+    try:
+        with config.sharing():
+            return _cleared(args, config, path, person, now)
+    except sqlite3.Error as error:
+        raise SlurmElasticError(f"the ledger {path} cannot be used: {error}") from error
+
+
+def _cleared(
+    args: argparse.Namespace, config: Config, path: Path, person: Person, now: float
+) -> tuple[str, ...]:
     if not is_there(path):
         raise SlurmElasticError(f"{path} does not exist: nothing is cooling down")
     with contextlib.closing(Ledger(path)) as ledger:
         if args.gone:
-            return gone(config, ledger, args.subjects, time.time())
-        return clear(config, ledger, None if args.all else args.subjects, time.time())
+            return gone(config, ledger, args.subjects, now, person.uid, dry=args.dry_run)
+        subjects = None if args.all else args.subjects
+        if args.dry_run:
+            return clearance(config, ledger, subjects, now).lines
+        return clear(config, ledger, subjects, now, person.name)
 
 
-def clear(
-    config: Config, ledger: Ledger, subjects: Sequence[str] | None, now: float
-) -> tuple[str, ...]:
-    """Clear these subjects (None: all). Returns one line for each cleared entry.
-
-    This is safe while the daemon runs: each step is one transaction, and the daemon's next round
-    decides from the new state.
+class Clearance(Struct, frozen=True, kw_only=True):
+    """The entries that end: scopes of cool-downs, pools with a breaker, clouds whose lists are in
+    doubt, the number of holds by pool, and jobs that growth does not count. ``chosen``: all keys
+    and pools that the subjects stand for.
     """
+
+    cool_downs: tuple[str, ...]
+    breakers: tuple[str, ...]
+    doubts: tuple[str, ...]
+    holds: Mapping[str, int]
+    jobs: tuple[int, ...]
+    chosen: frozenset[str]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return (
+            *(f"cool-down of {key}" for key in self.cool_downs),
+            *(f"failed boots of pool {name}" for name in self.breakers),
+            *(f"doubt about the list of cloud {name}" for name in self.doubts),
+            *(
+                f"{counted(held, 'hold')} of nodes of pool {name}"
+                for name, held in self.holds.items()
+                if held
+            ),
+            *(f"growth counts job {job} again" for job in self.jobs),
+        )
+
+
+def clearance(
+    config: Config, ledger: Ledger, subjects: Sequence[str] | None, now: float
+) -> Clearance:
+    """The entries that these subjects stand for (None: all). ConfigError for an unknown subject."""
     jobs = _jobs(ledger, subjects)
     if subjects is not None:
         subjects = [subject for subject in subjects if not subject.startswith(_JOB)]
     pools = domain_pools(config, expand)
+    doubts = {row.scope for row in ledger.exclusions.all() if row.kind == DOUBT}
     clouds = [c.name for c in config.clouds if subjects is None or c.name in subjects]
-    # readmit() returns whether there was such an entry.
-    doubted = [name for name in clouds if ledger.exclusions.readmit(DOUBT, name)]
     keys = [c.scope for c in ledger.exclusions.cool_downs(now)]
     paused = [b.scope for b in ledger.exclusions.breakers()]
     chosen = {*keys, *paused, *(p.name for p in pools)}
@@ -128,43 +179,61 @@ def clear(
         chosen = set().union(
             *(_meant(subject, pools, cloud_names, keys, paused) for subject in subjects)
         )
-    lines = [
-        f"cool-down of {key}"
-        for key in keys
-        if key in chosen and ledger.exclusions.readmit(COOL_DOWN, key)
-    ]
-    ended = [name for name in paused if name in chosen and ledger.exclusions.readmit(BREAKER, name)]
-    lines += [f"failed boots of pool {name}" for name in ended]
-    lines += [f"doubt about the list of cloud {name}" for name in doubted]
-    for pool in pools:
-        if pool.name in chosen or any(touches(key, pool) for key in keys if key in chosen):
-            held = ledger.exclusions.review_holds(pool.name, now)
-            lines += [f"{counted(held, 'hold')} of nodes of pool {pool.name}"] if held else []
-    if ledger.growth_guard.count_again(jobs):
-        lines += [f"growth counts job {job} again" for job in jobs]
-    if lines:
-        text = f"by the operator (uid {os.getuid()}): {'; '.join(lines)}"
-        names = {*paused, *(pool.name for pool in pools)}
-        scopes = (
-            pool_subject(subject) if subject in names else subject for subject in sorted(chosen)
+    cleared_keys = tuple(key for key in keys if key in chosen)
+    held = Counter(row.pool for row in ledger.exclusions.holds() if row.kind == CAPACITY)
+    return Clearance(
+        cool_downs=cleared_keys,
+        breakers=tuple(name for name in paused if name in chosen),
+        doubts=tuple(name for name in clouds if name in doubts),
+        holds={
+            pool.name: held[pool.name]
+            for pool in pools
+            if pool.name in chosen or any(touches(key, pool) for key in cleared_keys)
+        },
+        jobs=tuple(jobs),
+        chosen=frozenset(chosen),
+    )
+
+
+def clear(
+    config: Config, ledger: Ledger, subjects: Sequence[str] | None, now: float, giver: str
+) -> tuple[str, ...]:
+    """Clear these subjects (None: all) for the person ``giver``. Returns one line for each cleared
+    entry. The daemon's next round decides from the new state.
+    """
+    entries = clearance(config, ledger, subjects, now)
+    with ledger.together():
+        ledger.exclusions.readmit(DOUBT, *entries.doubts)
+        ledger.exclusions.readmit(COOL_DOWN, *entries.cool_downs)
+        ledger.exclusions.readmit(BREAKER, *entries.breakers)
+        for pool in entries.holds:
+            ledger.exclusions.review_holds(pool, now)
+        ledger.growth_guard.count_again(entries.jobs)
+        if entries.lines:
+            _record(config, ledger, entries, now, giver)
+    return entries.lines
+
+
+def _record(config: Config, ledger: Ledger, entries: Clearance, now: float, giver: str) -> None:
+    chosen = entries.chosen
+    names = {*entries.breakers, *(pool.name for pool in config.pools)}
+    scopes = (pool_subject(subject) if subject in names else subject for subject in sorted(chosen))
+    lists = (list_subject(name) for name in entries.doubts)
+    subjects_changed = (
+        *scopes,
+        *lists,
+        *(f"{_JOB}{job}" for job in entries.jobs),
+        *(row.scope for row in ledger.exclusions.holds() if row.pool in chosen),
+    )
+    ledger.decisions.record(
+        Decision(
+            at=now,
+            correlation="clear",
+            kind="cleared",
+            subjects=subjects_changed,
+            cause=Quoted(text=f"by {giver}: {'; '.join(entries.lines)}"),
         )
-        lists = (list_subject(name) for name in doubted)
-        subjects_changed = (
-            *scopes,
-            *lists,
-            *(f"{_JOB}{job}" for job in jobs),
-            *(row.scope for row in ledger.exclusions.holds() if row.pool in chosen),
-        )
-        ledger.decisions.record(
-            Decision(
-                at=now,
-                correlation="clear",
-                kind="cleared",
-                subjects=subjects_changed,
-                cause=Quoted(text=text),
-            )
-        )
-    return tuple(lines)
+    )
 
 
 def _jobs(ledger: Ledger, subjects: Sequence[str] | None) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence, Set
 
 from slurm_elastic.base.errors import ConfigError
@@ -13,8 +12,17 @@ from slurm_elastic.model.causes.machine_ends import CountedAsGone
 from slurm_elastic.state.ledger import Decision, Launch, Ledger, Machine
 
 
-def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) -> tuple[str, ...]:
-    """Count these machines and open launches (or all of these clouds) as gone.
+def gone(
+    config: Config,
+    ledger: Ledger,
+    subjects: Sequence[str],
+    now: float,
+    uid: int,
+    *,
+    dry: bool = False,
+) -> tuple[str, ...]:
+    """Count these machines and open launches (or all of these clouds) as gone, by the word of the
+    user ``uid``; not if ``dry``.
 
     Returns one line for each. Raises ConfigError for a subject of a configured cloud and for an
     unknown one. If the cloud is configured again and still has such a machine, we adopt it.
@@ -28,12 +36,14 @@ def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) ->
     meant = set(subjects)
     machines = [m for m in machines if meant & {m.instance.id, m.instance.cloud}]
     launches = [row for row in launches if meant & {row.generation, row.cloud}]
-    cause = CountedAsGone(uid=os.getuid())
+    lines = (*(_machine(m) for m in machines), *(_launch(row) for row in launches))
+    if dry:
+        return lines
+    cause = CountedAsGone(uid=uid)
     for machine in machines:
         ledger.machines.record_end(machine.instance.cloud, [machine.instance.id], cause, now)
     for row in launches:
         ledger.launches.record_failure(row.generation, str(cause), now)
-    lines = (*(_machine(m) for m in machines), *(_launch(row) for row in launches))
     nodes = [m.instance.node for m in machines] + [n for row in launches for n in row.nodes]
     nodes_changed = tuple(dict.fromkeys(n for n in nodes if n))
     record = Quoted(text=f"{cause}: {'; '.join(lines)}")

@@ -48,7 +48,7 @@ def cooling(ledger: Ledger) -> set[str]:
 
 
 def test_one_offer(tmp_path: Path, ledger: Ledger) -> None:
-    lines = clear.clear(config(tmp_path), ledger, [SPOT], NOW)
+    lines = clear.clear(config(tmp_path), ledger, [SPOT], NOW, "root")
     assert lines[0] == f"cool-down of {SPOT}"
     assert cooling(ledger) == {QUOTA, NEAR}
     assert strikes_of(ledger.exclusions.all(), SPOT, NOW) == 0, "the next one starts anew"
@@ -57,7 +57,7 @@ def test_one_offer(tmp_path: Path, ledger: Ledger) -> None:
 
 
 def test_a_pool_with_its_offers(tmp_path: Path, ledger: Ledger) -> None:
-    lines = clear.clear(config(tmp_path), ledger, ["general"], NOW)
+    lines = clear.clear(config(tmp_path), ledger, ["general"], NOW, "root")
     assert "failed boots of pool general" in lines
     assert cooling(ledger) == {NEAR}
     assert [b.scope for b in ledger.exclusions.breakers()] == ["rack"]
@@ -67,23 +67,23 @@ def test_a_pool_with_its_offers(tmp_path: Path, ledger: Ledger) -> None:
 
 
 def test_a_cloud_with_all_of_its_pools(tmp_path: Path, ledger: Ledger) -> None:
-    clear.clear(config(tmp_path), ledger, ["aws"], NOW)
+    clear.clear(config(tmp_path), ledger, ["aws"], NOW, "root")
     assert cooling(ledger) == {NEAR}
     assert [b.scope for b in ledger.exclusions.breakers()] == ["rack"]
 
 
 def test_all(tmp_path: Path, ledger: Ledger) -> None:
-    clear.clear(config(tmp_path), ledger, None, NOW)
+    clear.clear(config(tmp_path), ledger, None, NOW, "root")
     assert cooling(ledger) == set()
     assert ledger.exclusions.breakers() == ()
-    assert clear.clear(config(tmp_path), ledger, None, NOW)[:1] == (
+    assert clear.clear(config(tmp_path), ledger, None, NOW, "root")[:1] == (
         "2 holds of nodes of pool general",
     )
 
 
 def test_a_pool_that_the_configuration_has_no_more(tmp_path: Path, ledger: Ledger) -> None:
     ledger.exclusions.add(Exclusion(kind=BREAKER, scope="former", count=10, until=NOW + 5))
-    assert clear.clear(config(tmp_path), ledger, ["former"], NOW) == (
+    assert clear.clear(config(tmp_path), ledger, ["former"], NOW, "root") == (
         "failed boots of pool former",
     )
 
@@ -92,7 +92,7 @@ def test_what_is_unknown_clears_nothing(tmp_path: Path, ledger: Ledger) -> None:
     with pytest.raises(
         SlurmElasticError, match=r"'nope' is no offer .* choose from aws/\*/\*/on-d"
     ):
-        clear.clear(config(tmp_path), ledger, [SPOT, "nope"], NOW)
+        clear.clear(config(tmp_path), ledger, [SPOT, "nope"], NOW, "root")
     assert cooling(ledger) == {SPOT, QUOTA, NEAR}
 
 
@@ -105,7 +105,15 @@ def test_the_command(
 ) -> None:
     monkeypatch.setattr(clear.time, "time", lambda: NOW)
     file = str(config_file(tmp_path))
+    dry = ["clear", "rack", "--dry-run", "--config", file]
+    assert main(dry) == 0
+    assert capsys.readouterr().out == (
+        f"would be cleared: cool-down of {NEAR}\nwould be cleared: failed boots of pool rack\n"
+        "dry run: nothing was changed\n"
+    )
     assert main(["clear", "rack", "--config", file]) == 0
+    (record,) = ledger.decisions.about(NEAR)
+    assert str(record.cause).startswith("by root: cool-down of ")
     said = capsys.readouterr().out
     assert said == (
         f"cleared: cool-down of {NEAR}\ncleared: failed boots of pool rack\n"
@@ -127,6 +135,9 @@ def test_machines_of_a_former_cloud_are_gone_by_the_operators_word(
         left = instance(f"far-{number}", f"x{number}", bought=offer(cloud="far"))
         ledger.machines.adopt(left, "", NOW)
     file = str(config_file(tmp_path))
+    assert main(["clear", "--gone", "far-1", "--dry-run", "--config", file]) == 0
+    assert capsys.readouterr().out.startswith("would be cleared: machine far-1 of cloud far")
+    assert "far-1" in {m.instance.id for m in ledger.machines.live()}
     assert main(["clear", "--gone", "far-1", "--config", file]) == 0
     said = capsys.readouterr().out
     assert said == (
@@ -154,9 +165,9 @@ def test_only_what_has_left_the_configuration_is_gone_by_word(
 ) -> None:
     live = ledger.machines.live()
     with pytest.raises(SlurmElasticError, match=said):
-        clear.gone(config(tmp_path), ledger, [subject], NOW)
+        clear.gone(config(tmp_path), ledger, [subject], NOW, 0)
     with pytest.raises(SlurmElasticError, match="belongs to a configured cloud"):
-        clear.gone(config(tmp_path), ledger, [live[0].instance.id], NOW)
+        clear.gone(config(tmp_path), ledger, [live[0].instance.id], NOW, 0)
     assert ledger.machines.live() == live
 
 
@@ -170,10 +181,10 @@ def test_a_job_that_growth_does_not_count(tmp_path: Path, ledger: Ledger) -> Non
     bought = Purchase(first_node="pub7", at=NOW, open=frozenset())
     rows = [UnhelpedJob(job=n, asks="1", since=NOW, nodes=("pub7",)) for n in (17, 18, 19)]
     ledger.growth_guard.judge(bought, rows)
-    lines = clear.clear(config(tmp_path), ledger, ["job:17"], NOW)
+    lines = clear.clear(config(tmp_path), ledger, ["job:17"], NOW, "root")
     assert lines == ("growth counts job 17 again",)
     assert [d.kind for d in ledger.decisions.about("job:17")] == ["cleared"]
     with pytest.raises(ConfigError, match=r"'job:17' is no job .*; such jobs: job:18, job:19"):
-        clear.clear(config(tmp_path), ledger, ["job:17"], NOW)
-    assert "growth counts job 19 again" in clear.clear(config(tmp_path), ledger, None, NOW)
+        clear.clear(config(tmp_path), ledger, ["job:17"], NOW, "root")
+    assert "growth counts job 19 again" in clear.clear(config(tmp_path), ledger, None, NOW, "root")
     assert ledger.growth_guard.rows() == ()
