@@ -23,13 +23,17 @@ from slurm_elastic.cli import cost
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
-from slurm_elastic.features.books import CostLine, CostRows, Costs, charges, read_books, report
+from slurm_elastic.config.policies import SitePolicies
+from slurm_elastic.features.books import CostRows, Costs, charges, read_books, report
 from slurm_elastic.features.cost_keys import By
+from slurm_elastic.features.cost_sums import CostLine
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import ChargedRun, part_id, whole_id
+from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view.focus import COLUMNS, rows
+from slurm_elastic.watch.view.unused import NormalUnused, normal_unused, unused_shares
 
 
 @pytest.fixture
@@ -98,8 +102,11 @@ def test_an_hour_costs_what_its_machine_costs_whatever_time_was_asked_for(books:
     assert own.micro / 1e6 / own.hours == pytest.approx(0.36)
 
 
-def test_the_page_shows_the_table(books: CostRows, capsys: pytest.CaptureFixture[str]) -> None:
-    cost.render(report(books, By.ACCOUNT), plain())
+def test_the_page_shows_the_table(
+    books: CostRows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configfile.load(config_file(tmp_path))
+    cost.render(report(books, By.ACCOUNT), plain(), config)
     table = capsys.readouterr().out.strip()
     page = Path(__file__).parents[1] / "docs" / "costs.md"
     text = page.read_text()
@@ -259,8 +266,8 @@ def test_the_table_fits_and_says_that_the_sums_were_checked(
     assert "physics" in out
     assert "(unused: idle)" in out
     assert out.splitlines()[1].split() == ["ACCOUNT", "DOLLARS", "HOURS", "$/H", "SHARE"]
-    assert "$1.080000 in all, of 4 machines" in out
-    assert "$0.200000   0.56  0.3600  18.5 %" in out
+    assert "$1.0800 in all, of 4 machines" in out
+    assert "$0.2000   0.56  0.3600  18.5 %" in out
     assert "checked: parts sum to the charge in each of 5 pieces" in out
     assert out.splitlines()[0] == "Cost by account from 2027-01-01 00:00 to 2027-01-15 10:00 (UTC)"
 
@@ -285,7 +292,7 @@ def test_what_nobody_used_is_told_beside_the_sum_whatever_it_is_summed_by(
     found = report(books, by)
     assert cost.document(found)["unused_micro_dollars"] == 830_000
     cost.render(found, plain())
-    assert "\n$0.830000 of it (76.9 %) is for unused time\n" in capsys.readouterr().out
+    assert "\n$0.8300 of it (76.9 %) is for unused time\n" in capsys.readouterr().out
 
 
 def test_of_own_jobs_and_of_what_is_shared_there_is_nothing_that_nobody_used(
@@ -299,6 +306,63 @@ def test_of_own_jobs_and_of_what_is_shared_there_is_nothing_that_nobody_used(
         assert cost.document(found)["unused_micro_dollars"] == 0
         cost.render(found, plain())
     assert "unused time" not in capsys.readouterr().out
+
+
+def test_without_accounts_a_table_is_by_user(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(Ledger(site.parent / "state" / "ledger.db")) as ledger:
+        ledger.usage.write([replace(run, account="") for run in ledger.usage.runs(0, NOW)])
+    _, out, _ = run(capsys, site, "--since", "2027-01-01")
+    assert out.splitlines()[1].split()[0] == "USER"
+    assert "ann" in out
+    _, out, _ = run(capsys, site, "--since", "2027-01-01", "--by", "account")
+    assert "(none)" in out
+    _, out, _ = run(capsys, site, "--since", "2027-01-01", "--json")
+    assert json.loads(out)["by"] == "account", "programs get the key that they always got"
+
+
+def test_the_table_has_as_many_lines_as_asked_for_and_the_names_of_jobs(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cost, "job_names", lambda _: {"7": "train\x1b[2J"})
+    _, out, _ = run(capsys, site, "--since", "2027-01-01", "--by", "job", "--top", "1")
+    assert out.splitlines()[1].split()[:4] == ["JOB", "USER", "NAME", "DOLLARS"]
+    assert out.splitlines()[2].split()[:4] == ["7", "ann", "train\\x1b[2J", "$0.2000"]
+    assert "and 2 more, $0.0500 together: --format csv has all" in out
+    assert "(unused: idle)" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_no_name_of_a_job_is_shown_if_slurm_does_not_answer(site: Path) -> None:
+    config = configfile.load(site)
+    assert cost.job_names(PromptCli(config.slurm)) == {}
+
+
+def test_how_much_unused_time_is_normal_and_which_key_lowers_it(
+    books: CostRows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of each of four machines, ten minutes at the mean price of $0.27 an hour are normal."""
+    config = configfile.load(config_file(tmp_path))
+    costs = report(books, By.ACCOUNT)
+    normal = normal_unused(config, costs)
+    rate = costs.micro / costs.hours
+    waits = round(4 * 600 / 3600 * rate)
+    assert normal == NormalUnused(micro_dollars=18_000 + 30_000 + waits, wait_s=600.0)
+    shares = {share.reason: share.keys for share in unused_shares(config, costs)}
+    assert shares == {
+        "idle": ("timings.suspend_time",), "drain": ("slurm.replace_reasons",), "ending": (),
+        "boot": ("max_stopped",),
+    }  # fmt: skip
+    eager = replace(
+        config,
+        policies=SitePolicies(release="delayed(before_end=60)", billing_increment=3600.0),
+    )
+    by_reason = {share.reason: share for share in unused_shares(eager, costs)}
+    assert by_reason["idle"].keys == by_reason["ending"].keys == ("policies.release",)
+    assert normal_unused(eager, costs).wait_s == 1800.0
+    cost.render(costs, plain(), config)
+    assert "idle: machines waited for another job" in capsys.readouterr().out
 
 
 def test_json_and_csv_have_the_same_money(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

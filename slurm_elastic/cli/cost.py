@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.units import parse_duration
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.units import brief, counted, parse_duration
+from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_csv, write_json
 from slurm_elastic.cli.streams import in_a_line
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.features.books import CostLine, Costs, charges, idle_reservations, read_books
+from slurm_elastic.features.books import Costs, charges, idle_reservations, read_books
 from slurm_elastic.features.cost_keys import By
+from slurm_elastic.features.cost_sums import CostLine
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.policies.money.account_budgets import NONE
+from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import costs_of
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.door.records import may_read, opened
 from slurm_elastic.watch.view import focus
+from slurm_elastic.watch.view.unused import normal_unused, unused_shares
 
 MAX_LINES = 50  # of a table; the other formats have all lines
+MAX_NAME = 24  # characters of a job's name in a table
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,13 +49,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "own jobs.",
         epilog=examples(
             "slurm-elastic cost --by user --since 7d",
-            "slurm-elastic cost --by user --since 1h",
+            "slurm-elastic cost --by job --since 1h --top 10",
             "slurm-elastic cost --since 2026-10-01 --until 2026-11-01 --format csv",
         ),
     )
     parser.add_argument(
-        "--by", choices=[str(key) for key in By], default=str(By.ACCOUNT), metavar="KEY",
-        help=f"sum by one of {', '.join(By)} (default: account)",
+        "--by", choices=[str(key) for key in By], metavar="KEY",
+        help=f"sum by one of {', '.join(By)} (default: account; a table is by user if no job has "
+        "an account)",
     )  # fmt: skip
     parser.add_argument(
         "--since", type=point, metavar="TIME",
@@ -61,10 +72,17 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "proportion (default: no, unused time has its own lines)",
     )  # fmt: skip
     parser.add_argument(
+        "--top", type=count, default=MAX_LINES, metavar="N",
+        help=f"lines of the table, the most expensive ones (default: {MAX_LINES})",
+    )  # fmt: skip
+    parser.add_argument(
         "--format", choices=("table", "csv", "json", "focus"), default="table",
         help="print a table, CSV, one JSON document, or a row for each part of each machine's "
         "hour in FOCUS 1.2 (default: table)",
     )  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_const", const="json", dest="format", help="same as --format json"
+    )
     parser.set_defaults(run=run)
 
 
@@ -91,15 +109,21 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "focus":
         return _print_focus(config, since, args.until, now)
     ask = CostAsk(
-        by=By(args.by), since=since, until=args.until, share_unused=args.share_unused != "no"
-    )  # fmt: skip
+        by=By(args.by or By.ACCOUNT),
+        since=since,
+        until=args.until,
+        share_unused=args.share_unused != "no",
+    )
     costs = costs_of(config, ask, now)
+    if args.by is None and args.format == "table" and not _has_accounts(costs):
+        costs = costs_of(config, replace(ask, by=By.USER), now)
     if args.format == "json":
         write_json(document(costs))
     elif args.format == "csv":
         _print_csv(costs)
     else:
-        render(costs, plain())
+        names = job_names(PromptCli(config.slurm)) if costs.by is By.JOB else {}
+        render(costs, plain(), config, names, args.top)
     for problem in costs.problems:
         print(f"slurm-elastic: the sums are wrong: {problem}", file=sys.stderr)
     return 1 if costs.problems else 0
@@ -136,90 +160,117 @@ def document(costs: Costs) -> dict[str, object]:
     }
 
 
-def render(costs: Costs, console: Console) -> None:
-    """Print the table, the sum and the result of the check."""
+def _has_accounts(costs: Costs) -> bool:
+    """Whether a job has an account, or no job was charged."""
+    keys = {line.key for line in costs.lines if not line.unused}
+    return not keys or keys != {NONE}
+
+
+def job_names(slurm: Slurm) -> dict[str, str]:
+    """The names of the jobs that slurmctld remembers, by label; {} if Slurm does not answer."""
+    with contextlib.suppress(SlurmError):
+        return {job.label: job.name for job in slurm.jobs(ended=True) if job.name}
+    return {}
+
+
+def render(
+    costs: Costs,
+    console: Console,
+    config: Config | None = None,
+    names: Mapping[str, str] = {},
+    top: int = MAX_LINES,
+) -> None:
+    """Print the table with at most ``top`` lines, the sum, how much unused time is normal by
+    ``config``, and the result of the check. ``names``: of jobs, by label.
+    """
     console.print(f"Cost by {costs.by} from {_utc(costs.since)} to {_utc(costs.until)} (UTC)")
     if costs.own:
         console.print("You see your own jobs' part of the machines that they used.")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(str(costs.by).upper(), overflow="fold")
-    for name in ("DOLLARS", "HOURS", "$/H", "SHARE", *(("UNUSED",) if _has_unused(costs) else ())):
-        table.add_column(name, justify="right", no_wrap=True)
-    for line in costs.lines[:MAX_LINES]:
-        table.add_row(*_cells(line, costs))
     if not costs.lines:
         console.print("nothing was paid in that time")
         return
+    # Unused parts always have lines: without them the lines would not show where the money went.
+    used = [line for line in costs.lines if not line.unused]
+    shown = [*used[:top], *(line for line in costs.lines if line.unused)]
+    digits = digits_of(costs.micro)
+    columns = _columns(costs, shown, names, digits)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, is_text, _ in columns:
+        if is_text:
+            table.add_column(title, overflow="fold")
+        else:
+            table.add_column(title, justify="right", no_wrap=True)
+    for cells in zip(*(cells for _, _, cells in columns), strict=True):
+        table.add_row(*cells)
     console.print(table)
-    if len(costs.lines) > MAX_LINES:
-        hidden_cost = sum(line.micro for line in costs.lines[MAX_LINES:])
-        hidden = len(costs.lines) - MAX_LINES
-        console.print(f"and {hidden} more, {_dollars(hidden_cost)} together: --format csv has all")
-    whole = f"{costs.machines} machines in {costs.hours:.2f} machine-hours"
-    console.print(f"\n{_dollars(costs.micro)} in all, of {whole}")
+    if hidden := used[top:]:
+        cost = dollars(sum(line.micro for line in hidden), digits)
+        console.print(f"and {len(hidden)} more, {cost} together: --format csv has all")
+    whole = f"{counted(costs.machines, 'machine')} in {costs.hours:,.{2 if costs.hours >= 1 else 4}f} machine-hours"
+    console.print(f"\n{dollars(costs.micro, digits)} in all, of {whole}")
     if (unused := _unused(costs)) and not costs.shared:  # shared: other jobs pay for unused time
         share = f"{100 * unused / costs.micro:.1f} %"
-        console.print(f"{_dollars(unused)} of it ({share}) is for unused time")
+        console.print(f"{dollars(unused, digits)} of it ({share}) is for unused time")
+        if config is not None and any(line.unused for line in costs.lines):
+            _print_normal(config, costs, console, digits)
     if not costs.problems:
         pieces = f"{costs.pieces} pieces (at most an hour each)"
         console.print(f"checked: parts sum to the charge in each of {pieces}")
 
 
-def _cells(line: CostLine, costs: Costs) -> list[str]:
-    name = in_a_line(f"(unused: {line.key})" if line.unused else line.key)
-    share = f"{100 * line.micro / costs.micro:.1f} %" if costs.micro else ""
-    cells = [name, _dollars(line.micro), f"{line.hours:.2f}", f"{_rate(line):.4f}", share]
-    return cells + ([_dollars(line.micro_unused)] if _has_unused(costs) else [])
+def _columns(
+    costs: Costs, shown: Sequence[CostLine], names: Mapping[str, str], digits: int
+) -> list[tuple[str, bool, list[str]]]:
+    """The columns of the table: title, whether they are texts, cells."""
+    columns = [
+        (str(costs.by).upper(), True, [
+            in_a_line(f"(unused: {line.key})" if line.unused else line.key) for line in shown
+        ]),
+    ]  # fmt: skip
+    if costs.by is By.JOB:
+        columns.append(("USER", True, [in_a_line(line.user) for line in shown]))
+        job_names_shown = [
+            in_a_line("" if line.unused else names.get(line.key, ""))[:MAX_NAME] for line in shown
+        ]
+        if any(job_names_shown):
+            columns.append(("NAME", True, job_names_shown))
+    hour_digits = 2 if costs.hours >= 1 else 4
+    columns += [
+        ("DOLLARS", False, [dollars(line.micro, digits) for line in shown]),
+        ("HOURS", False, [f"{line.hours:,.{hour_digits}f}" for line in shown]),
+        ("$/H", False, [f"{_rate(line):.4f}" for line in shown]),
+        ("SHARE", False, [
+            f"{100 * line.micro / costs.micro:.1f} %" if costs.micro else "" for line in shown
+        ]),
+    ]  # fmt: skip
+    if _has_unused(costs):
+        columns.append(("UNUSED", False, [dollars(line.micro_unused, digits) for line in shown]))
+    return columns
 
 
-def _rate(line: CostLine) -> float:
-    """Mean dollars per machine-hour."""
-    return line.micro / 1e6 / line.hours if line.hours else 0.0
+def _print_normal(config: Config, costs: Costs, console: Console, digits: int) -> None:
+    """Print how much unused time is normal here, and the key that lowers the largest part."""
+    normal = normal_unused(config, costs)
+    share = f"{100 * normal.micro_dollars / costs.micro:.1f} %"
+    wait = f", waits {brief(normal.wait_s)} for another job" if normal.wait_s else ""
+    console.print(
+        f"With these settings {dollars(normal.micro_dollars, digits)} ({share}) is normal: each "
+        f"machine boots once{wait}, and ends."
+    )
+    largest = unused_shares(config, costs)[0]
+    console.print(f"{largest.reason}: {largest.advice}")
 
 
-def _has_unused(costs: Costs) -> bool:
-    return any(line.micro_unused for line in costs.lines)
+def digits_of(micro: int) -> int:
+    """The digits after the point for amounts of a table with this sum: three figures of it, and at
+    least cents.
+    """
+    return 2 if micro >= 10_000_000 else 4 if micro >= 100_000 else 6
 
 
-def _unused(costs: Costs) -> int:
-    """Micro-dollars of unused time, over all lines."""
-    return sum(line.micro if line.unused else line.micro_unused for line in costs.lines)
-
-
-def _print_csv(costs: Costs) -> None:
-    columns = ["dollars", "unused", "unused_dollars", "machine_hours", "dollars_per_hour"]
-    rows = [[str(costs.by), *columns]]
-    for line in costs.lines:
-        unused = _plain(line.micro if line.unused else line.micro_unused)
-        rate = f"{_rate(line):.6f}"
-        hours = f"{line.hours:.6f}"
-        rows.append([line.key, _plain(line.micro), str(int(line.unused)), unused, hours, rate])
-    write_csv(rows)
-
-
-def _print_focus(config: Config, since: float, until: float | None, now: float) -> int:
-    if not may_read(config):
-        raise SlurmElasticError("--format focus shows all jobs: it is for root and SlurmUser")
-    with opened(config) as ledger:
-        books = read_books(config, ledger, since, until, now)
-    idle = idle_reservations(books)
-    rows = focus.rows(charges(books), books.runs, config.cluster.name, idle)
-    write_csv(chain([focus.COLUMNS], ([row[name] for name in focus.COLUMNS] for row in rows)))
-    return 0
-
-
-def month(now: float) -> float:
-    """The start of the month of ``now`` (Unix time; the month of UTC)."""
-    today = datetime.fromtimestamp(now, UTC)
-    return today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
-
-
-def _utc(moment: float) -> str:
-    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
-
-
-def _dollars(micro: int) -> str:
-    return f"${micro // 1_000_000:,}.{micro % 1_000_000:06d}"
+def dollars(micro: int, digits: int = 2) -> str:
+    """``$1,234.57``."""
+    return f"{'-' if micro < 0 else ''}${abs(micro) / 1e6:,.{digits}f}"
 
 
 def _plain(micro: int) -> str:

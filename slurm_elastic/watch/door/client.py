@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.base.unixsocket import peer_of
 from slurm_elastic.config import Config
 from slurm_elastic.features.books import Costs
+from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.slurm.hooks import order_file
 from slurm_elastic.slurm.hooks.order_file import Published
@@ -36,7 +37,14 @@ from slurm_elastic.watch.door.questions import (
     TermsAsk,
     trusted,
 )
-from slurm_elastic.watch.door.records import may_read, read_chain, read_costs, read_days, read_facts
+from slurm_elastic.watch.door.records import (
+    may_read,
+    read_chain,
+    read_costs,
+    read_costs_by_key,
+    read_days,
+    read_facts,
+)
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.day import DaySpan, DayView
 
@@ -78,6 +86,16 @@ def costs_of(config: Config, ask: CostAsk, now: float) -> Costs:
     if may_read(config):
         return read_costs(config, ask, now)
     return _ask(config, ask, lambda answer: answer.costs)
+
+
+def costs_by_key(
+    config: Config, keys: Sequence[By], since: float, until: float, now: float
+) -> dict[By, Costs]:
+    """The costs as ``costs_of`` gives them, summed by each key of ``keys``."""
+    if may_read(config):
+        return read_costs_by_key(config, keys, since, until, now)
+    asks = {by: CostAsk(by=by, since=since, until=until) for by in keys}
+    return {by: _ask(config, ask, lambda answer: answer.costs) for by, ask in asks.items()}
 
 
 def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[PartitionPrice, ...]:

@@ -20,7 +20,8 @@ from slurm_elastic.controller.budget import (
     read_payer_spending,
     read_spending,
 )
-from slurm_elastic.features.books import Costs, read_books, report
+from slurm_elastic.features.books import Costs, read_books, report, reports
+from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.policies.money.account_budgets import barring
@@ -163,6 +164,15 @@ def read_costs(config: Config, ask: CostAsk, now: float, uid: int | None = None)
     with opened(config) as ledger:
         books = read_books(config, ledger, ask.since, ask.until, now)
     return report(books, ask.by, share_unused=ask.share_unused, uid=uid)
+
+
+def read_costs_by_key(
+    config: Config, keys: Sequence[By], since: float, until: float, now: float
+) -> dict[By, Costs]:
+    """The costs of all jobs, summed by each key from one reading of the ledger."""
+    with opened(config) as ledger:
+        books = read_books(config, ledger, since, until, now)
+    return reports(books, keys)
 
 
 def read_day(
