@@ -206,7 +206,8 @@ def render(
     if hidden := used[top:]:
         cost = dollars(sum(line.micro for line in hidden), digits)
         console.print(f"and {len(hidden)} more, {cost} together: --format csv has all")
-    whole = f"{counted(costs.machines, 'machine')} in {costs.hours:,.{2 if costs.hours >= 1 else 4}f} machine-hours"
+    hours = f"{costs.hours:,.{_hour_digits(costs)}f} machine-hours"
+    whole = f"{counted(costs.machines, 'machine')} in {hours}"
     console.print(f"\n{dollars(costs.micro, digits)} in all, of {whole}")
     if (unused := _unused(costs)) and not costs.shared:  # shared: other jobs pay for unused time
         share = f"{100 * unused / costs.micro:.1f} %"
@@ -234,7 +235,7 @@ def _columns(
         ]
         if any(job_names_shown):
             columns.append(("NAME", True, job_names_shown))
-    hour_digits = 2 if costs.hours >= 1 else 4
+    hour_digits = _hour_digits(costs)
     columns += [
         ("DOLLARS", False, [dollars(line.micro, digits) for line in shown]),
         ("HOURS", False, [f"{line.hours:,.{hour_digits}f}" for line in shown]),
@@ -271,6 +272,56 @@ def digits_of(micro: int) -> int:
 def dollars(micro: int, digits: int = 2) -> str:
     """``$1,234.57``."""
     return f"{'-' if micro < 0 else ''}${abs(micro) / 1e6:,.{digits}f}"
+
+
+def _rate(line: CostLine) -> float:
+    """Mean dollars per machine-hour."""
+    return line.micro / 1e6 / line.hours if line.hours else 0.0
+
+
+def _hour_digits(costs: Costs) -> int:
+    return 2 if costs.hours >= 1 else 4
+
+
+def _has_unused(costs: Costs) -> bool:
+    return any(line.micro_unused for line in costs.lines)
+
+
+def _unused(costs: Costs) -> int:
+    """Micro-dollars of unused time, over all lines."""
+    return sum(line.micro if line.unused else line.micro_unused for line in costs.lines)
+
+
+def _print_csv(costs: Costs) -> None:
+    columns = ["dollars", "unused", "unused_dollars", "machine_hours", "dollars_per_hour"]
+    rows = [[str(costs.by), *columns]]
+    for line in costs.lines:
+        unused = _plain(line.micro if line.unused else line.micro_unused)
+        rate = f"{_rate(line):.6f}"
+        hours = f"{line.hours:.6f}"
+        rows.append([line.key, _plain(line.micro), str(int(line.unused)), unused, hours, rate])
+    write_csv(rows)
+
+
+def _print_focus(config: Config, since: float, until: float | None, now: float) -> int:
+    if not may_read(config):
+        raise SlurmElasticError("--format focus shows all jobs: it is for root and SlurmUser")
+    with opened(config) as ledger:
+        books = read_books(config, ledger, since, until, now)
+    idle = idle_reservations(books)
+    rows = focus.rows(charges(books), books.runs, config.cluster.name, idle)
+    write_csv(chain([focus.COLUMNS], ([row[name] for name in focus.COLUMNS] for row in rows)))
+    return 0
+
+
+def month(now: float) -> float:
+    """The start of the month of ``now`` (Unix time; the month of UTC)."""
+    today = datetime.fromtimestamp(now, UTC)
+    return today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+
+
+def _utc(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
 
 
 def _plain(micro: int) -> str:
