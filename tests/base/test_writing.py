@@ -31,7 +31,7 @@ OTHER_WAYS = {
     "cli/service.py": "a lock",
     "base/unixsocket.py": "a socket",
     "cli/streams.py": "descriptors that are open already",
-    "watch/door/bounded_process.py": "the kernel's order of who goes first where memory is out",
+    "base/bounded_process.py": "the kernel's order of who goes first where memory is out",
     "base/faults.py": "a mark for tests that stop a service",
     "state/heartbeat.py": "over the last one, in place: a full disk has room for that",
     "machine/hub/link.py": "a sysctl",

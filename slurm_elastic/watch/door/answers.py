@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from slurm_elastic.base.bounded_process import run_bounded
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.base.unixsocket import Peer
@@ -24,7 +25,6 @@ from slurm_elastic.policies.launch.habits import Habits
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.hooks import order_file
 from slurm_elastic.state.heartbeat import read_mark, trouble_text
-from slurm_elastic.watch.door.bounded_process import run_bounded
 from slurm_elastic.watch.door.orders import carry_out, may_order, name_of, no_right
 from slurm_elastic.watch.door.pricing import (
     MOST_ASKED,

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from patience import patience
 from status_cases import NOW, busy_ledger, busy_slurm, config
 
+from slurm_elastic.base import bounded_process
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.habits import Habits
-from slurm_elastic.watch.door import bounded_process
 from slurm_elastic.watch.door.answers import DoorAnswers, Refreshed
 from slurm_elastic.watch.door.pricing import Moment, habits_of, prices_of
 from slurm_elastic.watch.door.questions import DoorAnswer, PartitionPrice, PriceAsk

@@ -25,6 +25,7 @@ from cost_cases import book, config_file
 from patience import patience
 from status_cases import NOW, busy_ledger
 
+from slurm_elastic.base import bounded_process
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.cli.main import GROUPS
@@ -37,7 +38,7 @@ from slurm_elastic.policies.launch.pool_order import PoolTerms
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.hooks import order_file
 from slurm_elastic.state import statedir
-from slurm_elastic.watch.door import bounded_process, client
+from slurm_elastic.watch.door import client
 from slurm_elastic.watch.door.answers import USERS_SPAN, DoorAnswers
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, DoorAnswer
 from slurm_elastic.watch.door.records import may_read, read_facts

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base import bounded_process as module
+from slurm_elastic.base.bounded_process import MAX_BYTES, TIMEOUT_S, run_bounded
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import configfile
 from slurm_elastic.model.directive import clock
-from slurm_elastic.watch.door import bounded_process as module
-from slurm_elastic.watch.door.bounded_process import MAX_BYTES, TIMEOUT_S, run_bounded
 
 
 def test_it_returns_what_the_function_does() -> None:
