@@ -1,4 +1,6 @@
-"""A wheel has man pages and completions, made from the commands (slurm_elastic.cli.manual)."""
+"""A wheel has man pages and completions, made from the commands (slurm_elastic.cli.manual), and the
+pages of docs/, which ``slurm-elastic help`` shows.
+"""
 
 from __future__ import annotations
 
@@ -23,5 +25,9 @@ if "bdist_wheel" in sys.argv:
         if path.is_file():
             place = Path("share", path.parent.relative_to(MADE))
             made.setdefault(str(place), []).append(str(path))
+
+if {"bdist_wheel", "sdist"}.intersection(sys.argv):
+    pages = (path for path in Path("docs").glob("*") if path.suffix in (".md", ".png"))
+    made["share/doc/slurm-elastic"] = sorted(map(str, pages))
 
 setup(data_files=sorted(made.items()))

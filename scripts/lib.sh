@@ -276,6 +276,7 @@ install_copy() { # extras
     fi
     install_python "$1" "$dependencies" "$work[$1]"
     rm -rf "$work"
+    mkdir -p "$VENV/doc" && cp "$REPO"/docs/*.md "$VENV/doc" # for slurm-elastic help
     echo "$sources" >"$file"
 }
 

@@ -100,6 +100,7 @@ def test_every_file_of_the_reading_list_is_there() -> None:
 def test_code_and_units_name_pages_that_are_there() -> None:
     """In messages, comments and unit files, as ``docs/NAME.md`` or in the directory of ``doc``."""
     named = re.compile(r"(?:docs|slurm-elastic/doc)/([a-z-]+\.md)")
+    by_topic = re.compile(r"\bpage\([\"']([a-z-]+)[\"']\)|slurm-elastic help ([a-z-]+)")
     files = [
         path
         for folder in ("slurm_elastic", "etc", "ansible", "containers", "scripts", "tests")
@@ -108,6 +109,12 @@ def test_code_and_units_name_pages_that_are_there() -> None:
         and path.is_file()
     ]
     found = {(page, path) for path in files for page in named.findall(path.read_text("utf-8"))}
+    found |= {
+        (f"{one or other}.md", path)
+        for path in files
+        if path.is_relative_to(ROOT / "slurm_elastic")
+        for one, other in by_topic.findall(path.read_text("utf-8"))
+    }
     assert {page for page, _ in found} >= {"install.md", "outages.md"}
     assert [f"{path}: {page}" for page, path in sorted(found) if not (DOCS / page).exists()] == []
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.pages import page
 from slurm_elastic.cli import conf_upgrade
 from slurm_elastic.cli.console import say
 from slurm_elastic.cli.helptext import examples
@@ -70,7 +71,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "conf",
         description="Show and check the configuration; put its part into the site's slurm.conf, "
-        "and take it out again. See docs/install.md.",
+        f"and take it out again. See {page('install')}.",
         epilog=examples("slurm-elastic conf check", f"slurm-elastic conf install {_RESTART}"),
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -104,7 +105,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         if name == "install":
             action.add_argument(
                 "--peer", metavar="HOST",
-                help="also print the steps for HOST, the other head (docs/two-heads.md)",
+                help=f"also print the steps for HOST, the other head ({page('two-heads')})",
             )  # fmt: skip
         if name in ("install", "uninstall"):
             action.add_argument("--restart", type=_command, metavar="COMMAND", help=_RESTART_HELP)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.pages import page
 from slurm_elastic.cli import billed
 from slurm_elastic.cli.arguments import count, seconds
 from slurm_elastic.config import Config
@@ -57,7 +58,7 @@ def _add_history(group: argparse._ArgumentGroup) -> None:
     source.add_argument(
         "--sacct", type=Path, metavar="FILE",
         help="replay this cluster's own history: the output of sacct -X -a --json, or of the sacct "
-        "command in docs/simulate.md; - reads standard input",
+        f"command in {page('simulate')}; - reads standard input",
     )  # fmt: skip
     group.add_argument("--max-jobs", type=count, metavar="N", help="read only the first N jobs")
 

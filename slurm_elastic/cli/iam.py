@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.pages import page
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import NO_UUID, Config
@@ -20,7 +21,7 @@ from slurm_elastic.config.grants import Holder, use_of
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "iam",
-        description="Write the rights of a cloud's account. See docs/rights.md.",
+        description=f"Write the rights of a cloud's account. See {page('rights')}.",
         epilog=examples("slurm-elastic iam render aws"),
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.extras import missing_module
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.signals import ended_like_ctrl_c
 from slurm_elastic.cli import image_clouds
 from slurm_elastic.cli.arguments import count
@@ -28,7 +29,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "image",
         description="Make the image that machines start from, with the head's own release of "
         "Slurm, prove that a machine of it becomes a node, and upload it into a cloud. See "
-        "docs/images.md.",
+        f"{page('images')}.",
         epilog=examples(
             "slurm-elastic image build compute.qcow2",
             "slurm-elastic image check compute.qcow2",

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, reason_of
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli import conf, doctor
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
@@ -37,7 +38,7 @@ from slurm_elastic.setup.site import SiteFacts, facts
 from slurm_elastic.watch.doctor.environment import of_the_units
 
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
-BY_HAND = "docs/configuration-clouds.md; for clouds of other packages their own pages"
+BY_HAND = f"{page('configuration-clouds')}; for clouds of other packages their own pages"
 _MAX_ANSWERS_BYTES = 65536
 NOTHING = "nothing is written"
 
@@ -325,5 +326,5 @@ def _checked(path: Path) -> int:
         print(f"  slurm-elastic{option} doctor --quick   # after you have fixed its findings")
     print(f"  slurm-elastic{option} conf install     # as root: puts it into slurm.conf")
     if not (failed or ill):
-        print(f"  slurm-elastic{option} doctor           # once the services run (docs/install.md)")
+        print(f"  slurm-elastic{option} doctor           # with the services: {page('install')}")
     return 1 if failed or ill else 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config
@@ -26,7 +27,7 @@ LOCKS = {"daemon.lock": "slurm-elasticd", "ckptman.lock": "slurm-elastic-ckptman
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "journal",
-        description="Back up, restore or verify the services' records. See docs/journal.md.",
+        description=f"Back up, restore or verify the services' records. See {page('journal')}.",
         epilog=examples("slurm-elastic journal export /backup/slurm-elastic.jsonl"),
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -109,7 +110,7 @@ def _export(config: Config, memories: Sequence[Memory], target: Path) -> int:
     for health in unsound:
         print(*health_lines(health), sep="\n")
     if unsound:
-        print("the export lacks the damaged lines and has all others: see docs/journal.md")
+        print(f"the export lacks the damaged lines and has all others: see {page('journal')}")
     return 1 if unsound else 0
 
 

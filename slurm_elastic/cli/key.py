@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli import key_machines, key_slurm
 from slurm_elastic.cli.giving_orders import duration
@@ -30,7 +31,7 @@ that."""
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "key",
-        description="Change the munge key, or the keys of auth/slurm. See docs/keys.md.",
+        description=f"Change the munge key, or the keys of auth/slurm. See {page('keys')}.",
         epilog=examples("slurm-elastic key rotate --dry-run"),
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "sandbox": "run a whole hybrid cluster on this machine, to try things on",
     "simulate": "show what policies would have cost on a job history, and how long jobs waited",
     "plan": "choose a policy and reservations by a job history",
+    "help": "show a page of the documentation",
     "init": "write the first configuration, from slurm.conf and the clouds that can be reached",
     "conf": "show and check the configuration; add its part to slurm.conf or remove it",
     "iam": "write the least rights that a cloud's account needs, as its policy or rules",
@@ -56,7 +57,7 @@ COMMANDS: Mapping[str, str] = {
 }
 MODULES = {"try": "trial"}  # modules of commands whose names are keywords of Python
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
+    "before anything is paid": ("quickstart", "sandbox", "simulate", "plan", "help"),
     "set it up": ("init", "conf", "iam", "key", "image", "rootpart", "offers", "try"),
     "every day": (
         "status",

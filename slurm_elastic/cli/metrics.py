@@ -10,6 +10,7 @@ from pathlib import Path
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.extras import missing_module
+from slurm_elastic.base.pages import page
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config.configfile import load
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -20,7 +21,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "metrics",
         description="Print machines, money, refusals, boots, checkpoints and migrations as metrics "
-        "for Prometheus. For root and SlurmUser; docs/metrics.md lists them.",
+        f"for Prometheus. For root and SlurmUser; {page('metrics')} lists them.",
         epilog=examples(
             "slurm-elastic metrics",
             "slurm-elastic metrics --output /run/textfiles/slurm-elastic.prom",

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.pages import page
 from slurm_elastic.cli import history, plan_checkpoint, plan_deadline, plan_held, plan_policy
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
@@ -57,7 +58,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "plan",
         description="Plan ahead from a job history, or from traces of spot machines. See "
-        "docs/planning.md.",
+        f"{page('planning')}.",
         epilog=examples("slurm-elastic plan policy --workload history.swf --max-wait 60"),
     )
     kinds = parser.add_subparsers(required=True, metavar="KIND")
@@ -71,7 +72,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     history.add_arguments(reserve)
     reserve.add_argument(
         "--pricing", type=Path, required=True, metavar="FILE.yaml",
-        help="the prices of reservations; docs/planning.md has an example",
+        help=f"the prices of reservations; {page('planning')} has an example",
     )  # fmt: skip
     reserve.add_argument(
         "--policy", default="slurm", metavar="POLICY",

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.pages import page
 from slurm_elastic.cli import history
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.console import Output
@@ -65,7 +66,7 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="show which checkpoint policy is cheapest on the history",
         description="Simulate the configured site with several checkpoint policies, also without "
         "checkpoints. Print for each the cost, the wait of jobs, the lost work and the number of "
-        "saves. See docs/planning.md.",
+        f"saves. See {page('planning')}.",
         epilog=examples(
             "slurm-elastic plan checkpoint --workload h.swf --prices spot.csv \\\n"
             "      --availability us-west-2a_v100_1.json"

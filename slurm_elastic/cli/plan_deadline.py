@@ -13,6 +13,7 @@ from rich.table import Table
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import brief, format_duration, parse_duration
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import Output
@@ -64,7 +65,7 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="show whether a job with a deadline can use spot machines, and the savings",
         description="Simulate one job from many random starts along traces of spot machines: the "
         "share of its work that they do, its cost, and how often it would be late. See "
-        "docs/planning.md.",
+        f"{page('planning')}.",
         epilog=examples(
             "slurm-elastic plan deadline --availability us-west-2a_v100_1.json \\\n"
             "      --work 48h --deadline 60h --prices 0.3,1"

@@ -6,13 +6,14 @@ import argparse
 from pathlib import Path
 
 from slurm_elastic.base import writing
+from slurm_elastic.base.pages import page
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.machine.ckptroot.bundle import build
 from slurm_elastic.machine.ckptroot.site import CONFIG
 from slurm_elastic.slurm.hooks.launcher import PROGRAM
 
 NEXT = f"""\
-on the nodes (docs/checkpoint-criu.md): install it as {PROGRAM}, owner root, mode 0755;
+on the nodes ({page("checkpoint-criu")}): install it as {PROGRAM}, owner root, mode 0755;
   etc/sudoers.d-slurm-elastic as /etc/sudoers.d/slurm-elastic, mode 0440;
   etc/ckpt-root.conf as {CONFIG}, and a key beside it, the same on all nodes"""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurm_elastic.base.pages import page
 from slurm_elastic.cli.arguments import count, pause
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec
@@ -27,7 +28,7 @@ def add(subparsers: Subparsers) -> None:
         "sandbox",
         description="Run a whole hybrid cluster on this machine: a real slurmctld and slurmd's, an "
         "on-premises cloud and an emulated EC2. No account at a cloud is needed or used. See "
-        "docs/sandbox.md.",
+        f"{page('sandbox')}.",
         epilog=examples(
             "slurm-elastic sandbox up",
             "eval $(slurm-elastic sandbox env)",

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.pages import page
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
@@ -50,7 +51,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "configuration and show cost, waits and losses for each policy.",
         epilog="A policy is GROWTH[+RELEASE][+ORDER], with options in parentheses: slurm, "
         "'on_demand+idle(60)', 'semi_elastic(wait_limit=300)+delayed(before_end=60)+max_margin'. "
-        "docs/simulate.md describes them.\n\n"
+        f"{page('simulate')} describes them.\n\n"
         + examples(
             "slurm-elastic simulate --workload SDSC-SP2.swf.gz --static 100x16",
             "slurm-elastic simulate --workload h.swf --compare 'slurm,on_demand+idle(60)'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import format_duration, format_size
 from slurm_elastic.config import configfile
 from slurm_elastic.config.access import Who
@@ -26,7 +27,7 @@ def compose(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers) ->
     """Return the text of the configuration file."""
     clouds = chosen(clouds_found, answers)
     lines = [
-        f"# Made by `slurm-elastic init` from {site.conf}. docs/configuration.md has all keys.",
+        f"# Made by `slurm-elastic init` from {site.conf}. {page('configuration')} has all keys.",
         f"cluster: {flow({'name': site.cluster})}",
         f"slurm: {flow({'conf': site.conf, 'user': site.user})}",
         *_max_time_lines(site, answers),
@@ -106,12 +107,12 @@ def dollars(cap: float) -> float:
 def _head_lines(answers: Answers, clouds: Sequence[Found]) -> Iterator[str]:
     if answers.head and any(cloud.joins for cloud in clouds):
         head = flow(answers.head)
-        yield f"join: {{head: {head}}}    # machines make themselves nodes: docs/joining.md"
+        yield f"join: {{head: {head}}}    # machines make themselves nodes: {page('joining')}"
 
 
 def _checkpoint_lines(answers: Answers) -> Iterator[str]:
     if answers.checkpoints:
-        yield f"checkpoint: {{directory: {flow(answers.checkpoints)}}}    # docs/checkpointing.md"
+        yield f"checkpoint: {{directory: {flow(answers.checkpoints)}}}    # {page('checkpointing')}"
 
 
 def cloud_lines(cloud: Found, answers: Answers, everywhere: Who = NOBODY) -> Iterator[str]:
@@ -151,7 +152,7 @@ def _access_lines(answers: Answers, everywhere: Who) -> Iterator[str]:
 
 
 _COMMENTS = {
-    "catalogue": "    # types and prices come from the cloud: docs/catalogues.md",
+    "catalogue": f"    # types and prices come from the cloud: {page('catalogues')}",
 }
 
 

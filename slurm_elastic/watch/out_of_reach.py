@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import counted, money
 from slurm_elastic.model.memory import REFUSED, UNREADABLE, Health, Machine
 
 RENEW = (
-    "renew the credentials, or give SlurmUser a copy (docs/install.md); slurm-elasticd reads them "
-    "without a restart"
+    f"renew the credentials, or give SlurmUser a copy ({page('install')}); slurm-elasticd reads "
+    "them without a restart"
 )
 MAX_NAMES = 8  # machines that a sentence names
 

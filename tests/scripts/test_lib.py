@@ -125,3 +125,70 @@ def test_fresh_tells_its_use(args):
     )
     assert done.returncode == 1
     assert done.stderr.startswith("fresh: usage: scripts/fresh bookworm|trixie")
+
+
+STAMPS = """
+VENV=$1 PYTHON=/usr/bin/python3; mkdir -p "$VENV/bin"; ln -s /usr/bin/python3 "$VENV/bin/python"
+printf '#!/bin/sh\\necho "$@" >>%s\\n' "$2" >"$VENV/bin/pip"; chmod +x "$VENV/bin/pip"; CACHE=$VENV
+for made in $3; do install_python "${made%=*}" "${made#*=}" ".[${made%=*}]"; done
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "installed"),
+    [
+        ("sandbox=1 sandbox=1", ["sandbox"]),
+        ("sandbox=1 dev=1 sandbox=1 dev=1", ["sandbox", "dev"]),
+        ("dev=1 sandbox=1", ["dev"]),  # dev has all
+        ("dev=1 sandbox=2 dev=2", ["dev", "sandbox", "dev"]),  # pyproject.toml has changed
+    ],
+)
+def test_an_environment_with_other_extras_is_completed(tmp_path, asked, installed):
+    done = bash(STAMPS, tmp_path / "venv", tmp_path / "calls", asked)
+    assert done.returncode == 0, done.stderr
+    calls = (tmp_path / "calls").read_text()
+    assert [line.split(".[")[1].rstrip("]") for line in calls.splitlines()] == installed
+
+
+@pytest.fixture
+def wrapper(clone: Path) -> Path:
+    scripts = clone / "scripts"
+    scripts.mkdir(mode=0o755)
+    (scripts / "lib.sh").write_text(LIB.read_text())
+    there = clone / "slurm-elastic"
+    there.write_text((LIB.parent.parent / "slurm-elastic").read_text())
+    there.chmod(0o755)
+    (clone / "pyproject.toml").write_text("")
+    return there
+
+
+def call(program: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, *words], capture_output=True, text=True, check=False, cwd="/",
+        env={**os.environ, **env},
+    )  # fmt: skip
+
+
+def test_the_clones_program_says_what_makes_its_environment(wrapper):
+    done = call(wrapper, "status")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"{wrapper.parent}/scripts/quickstart" in done.stderr
+
+
+def test_the_clones_program_runs_by_a_link_from_anywhere_and_keeps_the_path(wrapper, tmp_path):
+    program = wrapper.parent / ".venv" / "bin" / "slurm-elastic"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\necho "$PATH $(umask) $@"\n')
+    program.chmod(0o755)
+    link = tmp_path / "se"
+    link.symlink_to(wrapper)
+    done = call(link, "explain", "a b", PATH="/bin:/usr/bin")
+    assert done.stdout.split()[0] == "/bin:/usr/bin"
+    assert done.stdout.endswith(" explain a b\n")
+
+
+def test_in_a_closed_clone_the_program_is_in_the_cache(wrapper):
+    wrapper.parent.chmod(0o700)
+    done = bash(". $1/scripts/lib.sh; CACHE=/nowhere; find_venv; echo $VENV", wrapper.parent)
+    assert done.stdout.startswith("/nowhere/venv-")

@@ -93,7 +93,7 @@ def test_a_part_of_a_gpu_without_files_is_refused(root: Path) -> None:
     assert refusal(configured(root, gres={"gpu:a100_3g.20gb": 2})) == (
         "pool gpus: gres gpu:a100_3g.20gb is a part of a GPU (MIG), whose files differ from machine"
         " to machine type; expected `devices` with them, or lines for pubgpu1 in gres.conf"
-        " (docs/gpus.md)"
+        " (slurm-elastic help gpus)"
     )
 
 

@@ -543,7 +543,7 @@ def told_of_two_heads(host: Host, directory: str | None, grace: float = 120.0) -
     timings = replace(host.config.timings, orphan_timeout=grace)
     config = replace(host.config, ha=HaSettings(directory=directory), timings=timings)
     notices = plan.make(config, version=VERSION).notices
-    return [n for n in notices if "docs/two-heads.md" in n]
+    return [n for n in notices if "slurm-elastic help two-heads" in n]
 
 
 def test_more_than_one_controller_is_warned_of(host: Host) -> None:

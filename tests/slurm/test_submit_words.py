@@ -145,7 +145,7 @@ def test_who_starts_steps_by_the_script_is_told_that_they_are_not_saved(
     said = (
         "slurm-elastic: steps (srun) are not saved by {}, and the job is not while one runs. It"
         " would help to start the program without srun, which a job of one node does not need, or"
-        " save its state yourself: --comment=ckpt=signal (docs/checkpointing.md)"
+        " save its state yourself: --comment=ckpt=signal (slurm-elastic help checkpointing)"
     )
     dmtcp = {"comment": "ckpt=dmtcp", "script": script}
     assert answers(lua, own, by_pool, dmtcp) == [

@@ -9,6 +9,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from slurm_elastic.base.pages import page
+
 TRIES = 2
 """The number of saves that must fail in a row. A step of the job, or a connection, may be gone at
 the next save.
@@ -40,7 +42,7 @@ _PASSES = re.compile(
     r"|Read-only file system|Stale file handle|the job is held|could not be|still at it"
 )
 """Matches the message of a failed save whose next try may succeed."""
-_OWN = "save its state yourself: --comment=ckpt=signal (docs/checkpointing.md)"
+_OWN = f"save its state yourself: --comment=ckpt=signal ({page('checkpointing')})"
 STEPS = "start the program without srun, which a job of one node does not need, or " + _OWN
 """The remedy for a job with steps."""
 ONE_NODE = "saves batch jobs of one node"

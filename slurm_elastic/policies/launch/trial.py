@@ -14,6 +14,7 @@ from itertools import product
 
 from msgspec import Struct
 
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.memory import Machine
@@ -147,7 +148,7 @@ CAUSES: tuple[FirstMistake, ...] = (
         "no credentials",
         r"NoCredentials|Unable to locate credentials|Auth plugin requires parameters"
         r"|no credentials (?:were )?found|MissingRequiredOptions",
-        "give SlurmUser the cloud's credentials (docs/install.md says where each cloud looks); "
+        f"give SlurmUser the cloud's credentials ({page('install')} says where each cloud looks); "
         "`slurm-elastic doctor`",
     ),
     FirstMistake(
@@ -155,7 +156,7 @@ CAUSES: tuple[FirstMistake, ...] = (
         r"AuthFailure|ExpiredToken|UnrecognizedClient|InvalidClientTokenId|UnauthorizedOperation"
         r"|credentials|[Uu]nauthori[sz]ed|\b401\b|authentication required"
         r"|couldn't be authenticated",
-        "renew what the services use (docs/install.md says where it is); `slurm-elastic doctor`",
+        f"renew what the services use ({page('install')} says where it is); `slurm-elastic doctor`",
     ),
     FirstMistake(
         "quota",
@@ -168,17 +169,17 @@ CAUSES: tuple[FirstMistake, ...] = (
         r"|no image (?:fits|of)|No such image|manifest unknown"
         r"|slurmd: (?:command )?not found|executable file not found"
         r"|No such file or directory: '?\S*slurmd",
-        "name an image of this region that has slurmd and munge (docs/joining.md)",
+        f"name an image of this region that has slurmd and munge ({page('joining')})",
     ),
     FirstMistake(
         "wrong munge key",
         r"Invalid credential|munge key not brought|Munge decode failed|authentication key",
-        "give the machine the head's /etc/munge/munge.key (docs/joining.md)",
+        f"give the machine the head's /etc/munge/munge.key ({page('joining')})",
     ),
     FirstMistake(
         "wrong key of auth/slurm",
         r"could not find kid|token received for expired key|slurm\.jwks not brought",
-        "slurm-elastic key rotate, or give the image its cloud's keys (docs/keys.md)",
+        f"slurm-elastic key rotate, or give the image its cloud's keys ({page('keys')})",
     ),
     FirstMistake(
         "other Slurm release",

@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError
 from msgspec import structs
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.pages import page
 from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.client import AwsApi
@@ -84,7 +85,7 @@ def _complete(cloud: Found, profile: str | None, region: str, endpoint: str | No
     api = AwsApi(settings, None)
     image = _image(api.send("describe_images", {"Owners": ["self"]}))
     if image is None:
-        return unusable(cloud, "make an image in this account (docs/images.md)")
+        return unusable(cloud, f"make an image in this account ({page('images')})")
     keys = {**base, "image": image["ImageId"], "catalogue": True, "subnets": _subnets(api)}
     groups = _groups(api)
     keys |= {"security_groups": groups} if groups else {}

@@ -16,6 +16,7 @@ import boto3
 from botocore.config import Config
 
 from slurm_elastic.base.errors import ConfigError, ProviderError
+from slurm_elastic.base.pages import page
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.boot_image import ImageFile
 from slurm_elastic.providers.aws.client import AwsApi
@@ -154,7 +155,7 @@ class Snapshots:
             region = self._settings.region
             raise ConfigError(
                 f"cloud {self._settings.name!r}: image_bucket: found none, expected the name of a "
-                f"bucket of S3 in {region} (docs/images.md)"
+                f"bucket of S3 in {region} ({page('images')})"
             )
         return self._settings.image_bucket
 

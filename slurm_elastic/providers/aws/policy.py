@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import boto3
 from botocore.exceptions import UnknownRegionError
 
+from slurm_elastic.base.pages import page
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.model.cluster import Market, Pool
@@ -26,8 +27,8 @@ from slurm_elastic.providers.base.tags import CLUSTER, PREFIX
 Statement = dict[str, object]
 _UPLOADED = ("image", "snapshot")
 _IMPORT_ROLE = (
-    "EC2 reads the bucket by the account's role vmimport, which an administrator makes once: see "
-    "docs/images.md"
+    "EC2 reads the bucket by the account's role vmimport, which an administrator makes once: "
+    f"see {page('images')}"
 )
 
 

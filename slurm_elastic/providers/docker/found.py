@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.pages import page
 from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.model.cluster import Location
@@ -31,7 +32,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
     cloud = Found(
         name="boxes", provider="docker", location=Location.ON_PREMISES, usable=True, joins=True,
         what=f"the Docker engine of this host ({SOCKET})", sized=True,
-        reads={str(SOCKET): "put {user} into the group docker (docs/docker.md)"},
+        reads={str(SOCKET): f"put {{user}} into the group docker ({page('docker')})"},
     )  # fmt: skip
     hosts = {HERE: DockerHost(url=f"unix://{SOCKET}")}
     engines = Engines(DockerCloud(
@@ -51,7 +52,7 @@ def _complete(cloud: Found, client: DockerClient) -> Found:
     network = _network(client.networks())
     if image is None or network is None:
         missing = "an image with slurm in its name" if image is None else "a network for nodes"
-        return unusable(cloud, f"make {missing} (docs/docker.md)")
+        return unusable(cloud, f"make {missing} ({page('docker')})")
     info = client.info()
     host_type = KnownType(name=HERE, cpus=int(info["NCPU"]), memory=int(info["MemTotal"]) >> 20)
     keys: dict[str, object] = {

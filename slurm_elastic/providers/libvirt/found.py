@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.pages import page
 from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.model.cluster import Location
@@ -30,7 +31,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
     cloud = Found(
         name="lab", provider="libvirt", location=Location.ON_PREMISES, usable=True, joins=True,
         what=f"KVM of this host ({URI})", sized=True,
-        reads={str(sockets[0]): "put {user} into the group libvirt (docs/libvirt.md)"},
+        reads={str(sockets[0]): f"put {{user}} into the group libvirt ({page('libvirt')})"},
     )  # fmt: skip
     hosts = LibvirtHosts(LibvirtCloud(
         name=cloud.name, location=cloud.location, hosts={HERE: LibvirtHost(uri=URI)}, image="?",
@@ -52,7 +53,7 @@ def _complete(cloud: Found, connection: Any) -> Found:  # noqa: ANN401
     networks = sorted(active, key=lambda name: (name == "default", name))
     if not images or not networks:
         missing = "an active network" if images else "an image with slurm in its name"
-        return unusable(cloud, f"make {missing} (docs/libvirt.md)")
+        return unusable(cloud, f"make {missing} ({page('libvirt')})")
     storage, image = images[0]
     capabilities = connection.getCapabilities()
     keys: dict[str, object] = {

@@ -30,6 +30,7 @@ from requests.adapters import HTTPAdapter
 
 from slurm_elastic.base import trust
 from slurm_elastic.base.bounded import ANSWER, ReadBudget, pieces
+from slurm_elastic.base.pages import page
 from slurm_elastic.providers.base.errors import NoCredentials
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
@@ -232,7 +233,7 @@ def region_of(settings: OpenStackCloud, http: BoundedSession) -> Any:  # noqa: A
     """
     plain, secret = _files(settings, os.environ)
     if plain is None:
-        raise NoCredentials("there is no clouds.yaml; see docs/openstack.md")
+        raise NoCredentials(f"there is no clouds.yaml; see {page('openstack')}")
     for path in (plain, secret):
         if path is not None:
             _require_private(path)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from openstack.config.loader import CONFIG_FILES
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.pages import page
 from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.openstack.errors import translated
@@ -58,7 +59,7 @@ def _examine(entry: str, path: Path) -> Found:
     except ProviderError as error:
         return unanswered(cloud, f"entry {entry} of {path}", error)
     if image is None:
-        return unusable(cloud, "make an image in this project (docs/images.md)")
+        return unusable(cloud, f"make an image in this project ({page('images')})")
     settings_found = {"image": image, "catalogue": True, "networks": [network or "auto"]}
     return replace(cloud, keys={**keys, **settings_found}, types=types)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.devices import Device, devices
 from slurm_elastic.model.cluster import Pool
@@ -101,7 +102,7 @@ def _of_pool(
         problems.append(
             f"pool {pool.name}: gres {error} is a part of a GPU (MIG), whose files differ from"
             f" machine to machine type; expected `devices` with them, or lines for {nodes[0]} in"
-            " gres.conf (docs/gpus.md)"
+            f" gres.conf ({page('gpus')})"
         )
         return []
     return device_lines or ([start] if detects else [])

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from slurm_elastic.base.account import account
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client.acting import controllers, takeover, timeout_of
 from slurm_elastic.slurm.client.siteconf import SiteConf
 
-_PAGE = "docs/two-heads.md"
+_PAGE = page("two-heads")
 _UNITS = "/etc/systemd/system"
 
 

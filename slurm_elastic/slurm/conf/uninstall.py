@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.client.release import release_of
@@ -109,7 +110,7 @@ def _foreign_places(config: Config, config_path: Path) -> Iterator[str]:
     units = Path("/etc/systemd/system").glob("slurm-elastic*.service")
     existing = [str(path) for path in dict.fromkeys((*places, *units)) if path.exists()]
     if existing:
-        yield f"left as they are (docs/install.md, Out again): {', '.join(existing)}"
+        yield f"left as they are ({page('install')}, Out again): {', '.join(existing)}"
 
 
 def _refuse_for_lua(config: Config) -> None:

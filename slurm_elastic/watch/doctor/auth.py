@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_elastic.base.errors import ConfigError, reason_of
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding, FindingLevel
@@ -30,7 +31,7 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
             "join.ssh",
             wrong,
             expected="the secret by which slurmctld knows its nodes",
-            advice="give join.ssh the other one (docs/keys.md)",
+            advice=f"give join.ssh the other one ({page('keys')})",
         )
     if authentication.kind(site) != authentication.SLURM:
         return
@@ -86,5 +87,5 @@ def _expiry(key: AuthKey, now: float) -> Finding:
         level=FindingLevel.WRONG if left_s <= 0 else FindingLevel.NOTE,
         observed="it has expired" if left_s <= 0 else f"it expires in {left_s / 86400:.1f} days",
         expected="keys that hold for longer than a week",
-        advice="slurm-elastic key rotate: Slurm loses nodes with an expired key (docs/keys.md)",
+        advice=f"slurm-elastic key rotate: Slurm loses nodes with an expired key ({page('keys')})",
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
@@ -69,7 +70,7 @@ def filter_called(config: Config) -> Iterator[Finding]:
         level=FindingLevel.WRONG if has_lua_plugin else FindingLevel.NOTE,
         observed=filter_flaw,
         expected="a filter that adds our partitions to jobs that name none: only such jobs burst",
-        advice="slurm-elastic conf check says which lines to put where (docs/submission.md)",
+        advice=f"slurm-elastic conf check says which lines to put where ({page('submission')})",
         cause="" if plan.is_installed(config) else INSTALL,
     )
 
@@ -149,7 +150,7 @@ def budgets_passed(config: Config) -> Iterator[Finding]:
             "jobs there have no time limit: when the budget is spent, the machine of a running job "
             "stays until the job ends",
             expected="a time limit, which bounds how far a budget can be exceeded",
-            advice="set allow.max_time, then slurm-elastic conf install (docs/decision.md)",
+            advice=f"set allow.max_time, then slurm-elastic conf install ({page('decision')})",
         )
 
 

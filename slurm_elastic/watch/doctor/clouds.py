@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from msgspec.structs import replace as altered
 
 from slurm_elastic.base.errors import AuthError, ProviderError, SlurmElasticError
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import brief, money
 from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import Catalogue
@@ -108,7 +109,7 @@ def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:
             f"refused: {error.code}: {error.message}",
             expected="credentials that the cloud accepts, which SlurmUser may read",
             advice="renew them, or give SlurmUser a copy (install -o) and say in "
-            f"{FILE} where it is (docs/install.md); slurm-elasticd reads them without a restart",
+            f"{FILE} where it is ({page('install')}); slurm-elasticd reads them without a restart",
             cause=scope_of_cloud(cloud.name),
         )
     except ProviderError as error:

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from slurm_elastic.base.pages import page
 from slurm_elastic.model.finding import Finding
 
 FILE = Path("/etc/default/slurm-elastic")  # `EnvironmentFile` of the units in `etc/`
@@ -57,7 +58,7 @@ def _read(file: Path, user: str) -> tuple[dict[str, str], Finding]:
         text = f"no {file}: credentials are looked for in the home of {user} ({home})"
         if Path(home).is_dir():
             return {}, Finding.ok(WHAT, text)
-        advice = f"say in {file} where they are (docs/install.md)"
+        advice = f"say in {file} where they are ({page('install')})"
         return {}, Finding.note(WHAT, f"{text}, which is not there", advice=advice)
     except (OSError, UnicodeDecodeError) as error:
         error_text = getattr(error, "strerror", None) or str(error)

@@ -13,6 +13,7 @@ from pathlib import Path
 from slurm_elastic.base.account import is_group, same_account, trusted
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.causes.repairs import NodeIll
@@ -114,7 +115,8 @@ def _webhook(config: Config) -> Iterator[Finding]:
             "notify",
             "the address of notify.webhook is in slurm-elastic.yaml, which all users read",
             expected="the path of a file that only SlurmUser can read",
-            advice="move it to a file and renew it: who knows it can post there (docs/notify.md)",
+            advice="move it to a file and renew it, because everyone who knows it can post there "
+            f"({page('notify')})",
         )
 
 
@@ -258,7 +260,7 @@ def before_install(config: Config, client: Slurm) -> Iterator[Finding]:
     yield Finding.note(
         "slurm.conf",
         "it has nothing of ours yet, so no job can use a cloud",
-        advice="slurm-elastic conf install; then start the services (docs/install.md)",
+        advice=f"slurm-elastic conf install; then start the services ({page('install')})",
     )
     yield _answer(config, client)[0]
 

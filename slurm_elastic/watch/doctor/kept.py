@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.pages import page
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
@@ -64,7 +65,7 @@ def _unsaved(config: Config, jobs: Sequence[SlurmJob]) -> Iterator[Finding]:
             "saves of jobs",
             f"{noun} {', '.join(labels[:MAX_NAMES])}{and_others} {verb} NOT saved: {reason}",
             expected="jobs that are saved as they ask (--comment=ckpt=METHOD)",
-            advice="set what is missing (docs/checkpointing.md), or tell their users",
+            advice=f"set what is missing ({page('checkpointing')}), or tell their users",
         )
 
 

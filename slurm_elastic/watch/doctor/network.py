@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Network
@@ -36,7 +37,7 @@ _HOST = re.compile(
 )
 NAT = (
     "machines behind one router register with its address, and a job on them cannot be launched: "
-    "join.network opens a tunnel for them, or give them a route to the head (docs/network.md)"
+    f"join.network opens a tunnel for them, or give them a route to the head ({page('network')})"
 )
 Passes = Callable[[str, int], bool]
 """``passes(address, size)``: whether a packet of so many bytes comes back unfragmented."""

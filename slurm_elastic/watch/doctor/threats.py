@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.protocols import Slurm
@@ -38,7 +39,7 @@ def _lost(node: str, fate: str) -> Finding:
         fate,
         expected="jobs that are saved before their machine goes",
         advice="inform the job's user at once: work that the program does not save by then is "
-        "lost, and the job starts over elsewhere; docs/checkpointing.md has the ways to save it",
+        f"lost, and the job starts over elsewhere; {page('checkpointing')} has the ways to save it",
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from slurm_elastic.base import trust, writing
 from slurm_elastic.base.account import trusted
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.machine.ckptroot import mounts
@@ -31,7 +32,7 @@ UNFIT = {
     "softerr": "a server that is away for long makes writes fail, Slurm's too",
 }
 """Options of nfs(5) that the mount of the directory must not have, and the reasons."""
-_PAGE = "docs/two-heads.md"
+_PAGE = page("two-heads")
 
 
 def examine(config: Config, now: float) -> Iterator[Finding]:
