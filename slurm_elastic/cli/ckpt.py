@@ -21,9 +21,8 @@ from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config
-from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.configfile import load
-from slurm_elastic.config.job_checkpoint import MethodChoice, explain_no_method, resolve_for
+from slurm_elastic.config.job_checkpoint import MethodChoice, explain_no_method
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -39,6 +38,7 @@ from slurm_elastic.state.heartbeat import CKPTMAN
 from slurm_elastic.watch.door.client import facts_of
 from slurm_elastic.watch.view.attention import private_note
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, checkpoints_view
+from slurm_elastic.watch.view.job_saves import choice_of
 
 MAX_NOTICE_S = 366 * 86400.0  # a notice may announce an end at most this long ahead
 KIND = "ckpt-"  # prefix of the kinds of decisions that slurm-elastic-ckptman records
@@ -227,14 +227,6 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _job(slurm: Slurm, number: int) -> SlurmJob | None:
     return next((job for job in slurm.jobs() if job.id == number), None)
-
-
-def choice_of(config: Config, job: SlurmJob) -> MethodChoice:
-    """How this job is saved, according to its comment, its pool and the site's settings."""
-    pools = pools_by_node(config)
-    pool = pools.get(job.nodes[0]) if job.nodes else None
-    pool_rules = pool.checkpoint if pool else PoolCheckpoint()
-    return resolve_for(job, pool_rules, config.checkpoint)
 
 
 def how(choice: MethodChoice, be: str = "is") -> str:

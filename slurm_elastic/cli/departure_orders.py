@@ -15,7 +15,6 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.base.units import counted, does, money
 from slurm_elastic.cli.arguments import count
-from slurm_elastic.cli.ckpt import choice_of
 from slurm_elastic.cli.giving_orders import PlannedOrder, duration, run_planned
 from slurm_elastic.cli.status import gather
 from slurm_elastic.config import Config, domain_pools
@@ -39,6 +38,7 @@ from slurm_elastic.state.heartbeat import CKPTMAN, alive
 from slurm_elastic.state.ledger import Machine
 from slurm_elastic.watch.door.questions import DirectAsk
 from slurm_elastic.watch.view import Facts
+from slurm_elastic.watch.view.job_saves import choice_of
 
 SHOWN = 12  # jobs that are named of each kind
 

@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, str] = {
     "price": "show when a job would start and what it would cost, before it is submitted",
     "try": "start one machine as a job would, follow every step, end it, report what broke",
     "status": "show clouds, pools, nodes and machines as they are now, and what they cost",
+    "mine": "show your own jobs: where, since when, their cost, why they wait, what is saved",
     "cost": "show what accounts, users or jobs cost, to the micro-dollar",
     "web": "serve a page with all this, read-only, on this host only",
     "metrics": "print metrics for Prometheus once, for node_exporter's textfile collector",
@@ -61,6 +62,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "set it up": ("init", "conf", "iam", "key", "image", "rootpart", "offers", "try"),
     "every day": (
         "status",
+        "mine",
         "price",
         "cost",
         "explain",

@@ -32,7 +32,7 @@ from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.door.client import prices
 from slurm_elastic.watch.door.orders import name_of
-from slurm_elastic.watch.door.questions import Chain, PartitionPrice, PriceAsk
+from slurm_elastic.watch.door.questions import KNOWN_JOBS, Chain, PartitionPrice, PriceAsk
 
 BARS = frozenset(
     {"partition", "account", "qos", "group", "requeue", "time", "features", "gres", "cpus",
@@ -42,7 +42,6 @@ BARS = frozenset(
 with time.
 """
 MAX_QUERIES = 8  # ask slurmctld for at most this many partitions: each query is one command
-KNOWN_JOBS = 20  # with fewer ended jobs of the site, a forecast is a guess
 NO_ESTIMATE_S = 182 * 86400
 """Slurm assumes that a job without a time limit runs for a year. An estimate this far ahead only
 says that such jobs are first in the queue.

@@ -26,6 +26,12 @@ from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.hooks import order_file
 from slurm_elastic.state.heartbeat import read_mark, trouble_text
 from slurm_elastic.watch.door.orders import carry_out, may_order, name_of, no_right
+from slurm_elastic.watch.door.own_jobs import (
+    SlurmReading,
+    read_own_jobs,
+    slurm_reading,
+    subject_of,
+)
 from slurm_elastic.watch.door.pricing import (
     MOST_ASKED,
     Moment,
@@ -44,6 +50,7 @@ from slurm_elastic.watch.door.questions import (
     DoorAnswer,
     EndAsk,
     Order,
+    OwnJobsAsk,
     PriceAsk,
     TermsAsk,
     group_ids,
@@ -128,6 +135,9 @@ class DoorAnswers:
             lambda: seen_now(config, slurm, now(), self._habits.get()), QUEUE_FRESH
         )
         self._jobs: Refreshed[Sequence[SlurmJob]] = Refreshed(self._read_jobs, FRESH)
+        self._queue: Refreshed[SlurmReading] = Refreshed(
+            lambda: slurm_reading(config, slurm, now(), self._habits.get()), QUEUE_FRESH
+        )
 
     def __call__(self, peer: Peer, line: bytes) -> bytes:
         """The answer to one line of a request; an error is an answer, too."""
@@ -160,6 +170,8 @@ class DoorAnswers:
                 prices_of, self._config, sound_ask(own_question), self._seen.get()
             )
             return msgspec.json.encode(DoorAnswer(prices=forecasts))
+        if isinstance(ask, OwnJobsAsk):
+            return self._own_jobs(ask, peer, viewer)
         if isinstance(ask, TermsAsk):
             return msgspec.json.encode(DoorAnswer(terms=self._terms(viewer)))
         if viewer is None or not viewer.hidden:
@@ -172,6 +184,12 @@ class DoorAnswers:
             return run_bounded(read_days, self._config, self._now(), span, viewer)
         now, rows = self._day.get()
         return day_seen(*rows, now, span, viewer)
+
+    def _own_jobs(self, ask: OwnJobsAsk, peer: Peer, viewer: Viewer | None) -> bytes:
+        subject = subject_of(ask, peer.uid, name_of(peer.uid), viewer)
+        facts = self._facts.get() if viewer is None else seen_facts(self._facts.get(), viewer)
+        own_jobs = run_bounded(read_own_jobs, self._config, ask, subject, self._queue.get(), facts)
+        return msgspec.json.encode(DoorAnswer(own_jobs=own_jobs))
 
     def _terms(self, viewer: Viewer | None) -> str:
         published = order_file.read(self._config.state / order_file.FILE, self._now())

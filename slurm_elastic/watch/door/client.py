@@ -32,6 +32,7 @@ from slurm_elastic.watch.door.questions import (
     DoorAnswer,
     FactsAsk,
     Order,
+    OwnJobsAsk,
     PartitionPrice,
     PriceAsk,
     TermsAsk,
@@ -47,6 +48,7 @@ from slurm_elastic.watch.door.records import (
 )
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.day import DaySpan, DayView
+from slurm_elastic.watch.view.own_jobs import OwnJobs
 
 ANSWER_TIMEOUT_S = 40.0
 """Time-out of the whole conversation: a little longer than the daemon's own limit."""
@@ -107,6 +109,24 @@ def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[Par
         with config.sharing():
             return prices_of(config, ask, seen_now(config, slurm, now))
     return _ask(config, ask, lambda answer: answer.prices)
+
+
+def own_jobs_of(config: Config, slurm: Slurm, ask: OwnJobsAsk, now: float) -> OwnJobs:
+    """The jobs of this user, or of others if this user may see them.
+
+    SlurmElasticError if the daemon does not answer, or if the user may not see these jobs.
+    """
+    if may_read(config):
+        # Imported only here: status does not need it, and must be quick.
+        from slurm_elastic.watch.door.orders import name_of
+        from slurm_elastic.watch.door.own_jobs import read_own_jobs, slurm_reading, subject_of
+
+        uid = os.geteuid()
+        subject = subject_of(ask, uid, name_of(uid), None)
+        with config.sharing():
+            reading = slurm_reading(config, slurm, now)
+            return read_own_jobs(config, ask, subject, reading, read_facts(config, now))
+    return _ask(config, ask, lambda answer: answer.own_jobs)
 
 
 def published_terms(config: Config, now: float) -> Published | None:

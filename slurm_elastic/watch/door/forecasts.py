@@ -1,4 +1,4 @@
-"""Forecast when a job that is not submitted yet would start in each partition, and its cost.
+"""Forecast when a job would start in each partition, and its cost.
 
 The forecast uses Slurm's queue and the ledger's boots, prices and interruptions. It simulates, so
 ``pricing`` imports this module by its name, and never in slurm-elasticd.
@@ -123,7 +123,11 @@ def present_of(
         for job in moment.jobs
         if "PENDING" in job.states and partition in job.partitions and is_counted(job, moment.now)
     ]
-    waiting.sort(key=lambda job: (-job.priority, job.submit, job.id))
+    if ask.job.id:
+        # A job that waits already: only the jobs that Slurm puts before it count.
+        place = _place(ask.job)
+        waiting = [job for job in waiting if job.id != ask.job.id and _place(job) < place]
+    waiting.sort(key=_place)
     queue = (
         _asked(job, job.cpus, _limit_in(ask, partition, job))
         for job in waiting
@@ -134,6 +138,10 @@ def present_of(
         running=tuple(running),
         waiting=tuple(islice(queue, MOST_WAITING)),
     )
+
+
+def _place(job: SlurmJob) -> tuple[int, float, int]:
+    return -job.priority, job.submit, job.id
 
 
 def _cpus_of(job: SlurmJob) -> int:

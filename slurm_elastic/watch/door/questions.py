@@ -6,6 +6,8 @@
 {"ask": "day"}                                               -> {"day": {...}}
 {"ask": "price", "job": {"id": 0, "partitions": ["aws"]}}     -> {"prices": [...]}
 {"ask": "terms"}                                              -> {"terms": "..."}
+{"ask": "mine", "since": 1800000000}                         -> {"own_jobs": {...}}
+{"ask": "save", "job": 7}                                    -> {"lines": [...]}
 {"ask": "direct", "word": {"kind": "pause", ...}, ...}       -> {"lines": [...]}
 {"ask": "end", "numbers": [3]}                               -> {"lines": [...]}
                                                                 {"error": SENTENCE}
@@ -36,10 +38,12 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ledger import Decision, Machine
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.day import DaySpan, DayView
+from slurm_elastic.watch.view.own_jobs import OwnJobs
 
 log = logging.getLogger(__name__)
 
 MAX_ANSWER = 64 << 20  # bytes; thirty thousand machines take half of that
+KNOWN_JOBS = 20  # with fewer ended jobs of the site, a forecast is a guess
 
 
 class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
@@ -140,6 +144,25 @@ class PartitionPrice(
     limit: int | None = None
 
 
+class OwnJobsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="mine"):
+    """The jobs of the user who asks; for users who may see all jobs also of another ``user``, or
+    (``everyone``) of all users.
+
+    Jobs that ended before ``since`` (Unix time) are left out. ``job``: only this job.
+    """
+
+    since: float
+    user: str = ""
+    everyone: bool = False
+    job: int | None = None
+
+
+class SaveAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="save"):
+    """Save a job now. Users may ask it for their own jobs."""
+
+    job: int
+
+
 class DirectAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="direct"):
     """An order from ``starts`` (Unix time; None: now) for ``seconds`` (None: until ended)."""
 
@@ -156,7 +179,10 @@ class EndAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="end"):
 
 
 Order = DirectAsk | EndAsk
-Ask = FactsAsk | ChainAsk | CostAsk | DayAsk | PriceAsk | TermsAsk | DirectAsk | EndAsk
+Ask = (
+    FactsAsk | ChainAsk | CostAsk | DayAsk | PriceAsk | TermsAsk | OwnJobsAsk | SaveAsk
+    | DirectAsk | EndAsk
+)  # fmt: skip
 
 
 class Lane(StrEnum):
@@ -168,7 +194,10 @@ class Lane(StrEnum):
     APART = "apart"  # long work, in a process of its own
 
 
-_LANES = {CostAsk: Lane.APART, PriceAsk: Lane.APART, ChainAsk: Lane.RECORDS, DayAsk: Lane.RECORDS}
+_LANES = {
+    CostAsk: Lane.APART, PriceAsk: Lane.APART, OwnJobsAsk: Lane.APART,
+    ChainAsk: Lane.RECORDS, DayAsk: Lane.RECORDS, SaveAsk: Lane.RECORDS,
+}  # fmt: skip
 
 
 def understood(line: bytes) -> Ask:
@@ -232,6 +261,7 @@ class DoorAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     day: DayView | None = None
     prices: tuple[PartitionPrice, ...] | None = None
     terms: str | None = None
+    own_jobs: OwnJobs | None = None
 
 
 def trusted(config: Config) -> frozenset[int]:

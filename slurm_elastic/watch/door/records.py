@@ -231,11 +231,11 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         barred=barring_budget.reason if barring_budget else "",
         bars=bars(config, ledger, ask.wants, now) if ask.wants else (),
         unhelped=ledger.growth_guard.jobs(now),
-        retry_at=_retry_at(config, ledger, now) if ask.wants else {},
+        retry_at=retry_times(config, ledger, now) if ask.wants else {},
     )
 
 
-def _retry_at(config: Config, ledger: Ledger, now: float) -> dict[str, float]:
+def retry_times(config: Config, ledger: Ledger, now: float) -> dict[str, float]:
     """By pool: when its sold-out cloud is asked again (Unix time).
 
     Clouds that answer with an error are left out, because asking again does not help.

@@ -148,13 +148,13 @@ def refusal(ask: ChainAsk, viewer: Viewer) -> str:
 
 
 def own_ask(ask: PriceAsk, viewer: Viewer, user: str) -> PriceAsk:
-    """The question for a job of ``user``, the one who asks, and without account.
+    """The question for a new job of ``user``, who asks, and without account.
 
     A forecast for another user or account would reveal how long their jobs ran.
     """
     if not viewer.hides(JOBS):
         return ask
-    return replace(ask, job=replace(ask.job, user=user, account=""))
+    return replace(ask, job=replace(ask.job, id=0, user=user, account=""))
 
 
 def seen_chain(chain: Chain, viewer: Viewer) -> Chain:

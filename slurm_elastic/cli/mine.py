@@ -1,0 +1,233 @@
+"""``slurm-elastic mine``: the caller's jobs, what they cost, why they wait and what is saved."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from slurm_elastic.base.local_time import clock, minute, zone
+from slurm_elastic.base.units import brief, counted, money
+from slurm_elastic.cli.columns import Rows
+from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.cost import point
+from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.machine_readable import write_json
+from slurm_elastic.cli.shortened import words
+from slurm_elastic.config.configfile import load
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.watch.door.client import own_jobs_of
+from slurm_elastic.watch.door.questions import OwnJobsAsk
+from slurm_elastic.watch.view.attention import sentence
+from slurm_elastic.watch.view.job_saves import JobSave
+from slurm_elastic.watch.view.own_jobs import ENDED, RUNS, WAITS, OwnJob, OwnJobs, StartForecast
+
+DAY_S = 86400.0
+_WARN, _NO_LIMIT = "yellow", "no limit"
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "mine",
+        description="Show your own jobs: where they run, since when or when they are expected to "
+        "start, what they have cost and will cost at most, why they wait, and what is saved of "
+        "them. Running jobs come first, then waiting jobs, then jobs that ended in the last day. "
+        "'cost --by job' shows the same costs.",
+        epilog=examples("slurm-elastic mine", "slurm-elastic mine --since 7d --json"),
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--since", type=point, metavar="TIME",
+        help="list jobs that ended after this UTC time, such as 2026-11-01, or in this last time, "
+        "such as 7d (default: 1d). Slurm forgets ended jobs soon (MinJobAge); after that, jobs of "
+        "clouds are still listed",
+    )  # fmt: skip
+    parser.add_argument(
+        "--user", default="", metavar="NAME",
+        help="show the jobs of this user; for root, SlurmUser, operators and viewers",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the jobs. SlurmElasticError if they cannot be read or seen."""
+    config, now = load(Path(args.config)), time.time()
+    since = now - DAY_S if args.since is None else args.since
+    ask = OwnJobsAsk(since=since, user=args.user)
+    document = own_jobs_of(config, PromptCli(config.slurm, excluded=False), ask, now)
+    if args.json:
+        write_json(document)
+    else:
+        render(document, plain())
+    return 0
+
+
+def render(document: OwnJobs, console: Console) -> None:
+    """Print one table of all jobs, and notes about its columns."""
+    if document.end_only:
+        console.print(words(sentence(document.end_only), "bold red"))
+    if document.slurm_error:
+        text = f"Slurm does not answer: {document.slurm_error}. Only jobs in clouds are listed."
+        console.print(words(text, "bold red"))
+    jobs = document.jobs
+    if not jobs:
+        console.print(words(f"{document.user or 'Nobody'} has no job, and had none since "
+                            f"{minute(document.since)}."))  # fmt: skip
+        return
+    console.print(_table(document))
+    if document.left_out:
+        console.print(f"and {counted(document.left_out, 'more job')}: --json and --since")
+    for text in _notes(jobs):
+        console.print(Text(text, style="dim"))
+
+
+def title(document: OwnJobs) -> str:
+    """``Jobs of ann: 2 run, 1 waits, 3 ended; times in CET``."""
+    counts = [
+        (sum(job.tasks for job in document.jobs if job.state == state), one, many)
+        for state, one, many in (
+            (RUNS, "runs", "run"), (WAITS, "waits", "wait"), (ENDED, "ended", "ended")
+        )
+    ]  # fmt: skip
+    text = ", ".join(
+        f"{count} {one if count == 1 else many}" for count, one, many in counts if count
+    )
+    whose = f"Jobs of {document.user}" if document.user else "Jobs of all users"
+    return f"{whose}: {text}; times in {zone(document.at)}"
+
+
+def _table(document: OwnJobs) -> Rows:
+    """All columns; on a narrow screen why and what is saved share one, or follow each job."""
+    narrow = _rows(document, ("Note",), 24, lambda: _cards(document))
+    return _rows(document, ("Why", "Saved"), 30, lambda: narrow)
+
+
+def _rows(document: OwnJobs, texts: Sequence[str], width: int, otherwise: object) -> Rows:
+    right = ("Cost", "At most")
+    table = Rows(
+        title(document), "Job", "Name", "Where", "When", *right, *texts, right=right,
+        wrapped=dict.fromkeys(texts, width), gives=(("Name", 8), ("Where", 10)),
+        otherwise=otherwise,  # type: ignore[arg-type]
+    )  # fmt: skip
+    for job in document.jobs:
+        why, saved = words(why_text(job), _WARN if job.stuck else ""), words(saved_text(job.save))
+        notes = (why, saved) if len(texts) > 1 else (words(_note(job), why.style),)
+        table.add(*_cells(job, document), *notes)
+    return table
+
+
+def _cells(job: OwnJob, document: OwnJobs) -> list[Text]:
+    label = job.label if document.user else f"{job.label} {job.user}"
+    texts = (label, job.name, where(job), when(job, document.at))
+    return [*map(words, texts), Text(money(job.micro / 1e6)), Text(at_most(job))]
+
+
+def _note(job: OwnJob) -> str:
+    """Why the job waits and what is saved, in one cell."""
+    save, saved = job.save, saved_text(job.save)
+    if save is not None and save.at is not None:
+        saved = f"saved {saved}"
+    elif save is not None:
+        saved = f"not saved: {save.reason}" if save.reason else f"not saved yet ({save.method})"
+    return "; ".join(part for part in (why_text(job), saved) if part)
+
+
+def _cards(document: OwnJobs) -> RenderableType:
+    """A few lines for each job, for screens that are too narrow for a table."""
+    lines = [Text(title(document), style="bold")]
+    for job in document.jobs:
+        name = f" {job.name}" if job.name else ""
+        lines.append(words(f"{job.label}{name}: {where(job)}, {when(job, document.at)}", "bold"))
+        bound = at_most(job)
+        limit = bound if bound in ("", _NO_LIMIT) else f"at most {bound}"
+        lines.append(Text(f"  {money(job.micro / 1e6)}{', ' if limit else ''}{limit}"))
+        if note := _note(job):
+            lines.append(Text("  ").append(words(note, _WARN if job.stuck else "")))
+    return Group(*lines)
+
+
+def where(job: OwnJob) -> str:
+    """The nodes of a job that has some, with their cloud; else its partitions."""
+    if not job.nodes:
+        return ",".join(job.partitions)
+    return f"{job.nodes} ({', '.join(job.clouds)})" if job.clouds else job.nodes
+
+
+def when(job: OwnJob, now: float) -> str:
+    """``since 20:14``, ``in ~4m``, ``ended 20:14``; of other days the date."""
+    if job.state == ENDED:
+        return f"ended {_time(job.ended, now)}"
+    if job.state == RUNS:
+        boots = "CONFIGURING" in job.slurm_state
+        return f"{'boots' if boots else 'since'} {_time(job.started, now)}"
+    if job.begin:
+        return f"not before {_time(job.begin, now)}"
+    return start_text(job.start) if job.start else "waits"
+
+
+def start_text(start: StartForecast) -> str:
+    """``in 4m``, with ``~`` and one unit only if the forecast is a rough guess."""
+    seconds = start.seconds[1]
+    if seconds < 1:
+        return "now"
+    if not start.is_guess:
+        return f"in {brief(seconds)}"
+    unit = next((unit for unit in (86400, 3600, 60) if seconds >= unit), 1)
+    return f"in ~{brief(max(round(seconds / unit), 1) * unit)}"
+
+
+def _time(timestamp: float, now: float) -> str:
+    if not timestamp:
+        return "-"
+    local = time.localtime(timestamp)
+    is_today = local[:3] == time.localtime(now)[:3]
+    return time.strftime("%H:%M" if is_today else "%m-%d", local)
+
+
+def at_most(job: OwnJob) -> str:
+    """The bound in dollars; ``no limit`` for a job without a time limit; empty after its end."""
+    if job.state == ENDED:
+        return ""
+    if job.at_most is None:
+        return _NO_LIMIT if job.limit is None else "-"
+    return money(job.at_most / 1e6)
+
+
+def why_text(job: OwnJob) -> str:
+    """Why the job waits, and what helps or when a sold-out cloud is asked again."""
+    if job.state == ENDED:
+        return job.slurm_state
+    text = job.reason
+    if job.stuck and job.advice:
+        return f"{text}; do: {job.advice}"
+    if job.retry_at:
+        text = f"{text}; asked again at {clock(job.retry_at)}"
+    return text
+
+
+def saved_text(save: JobSave | None) -> str:
+    """``20:14 (criu)``, ``not yet (criu)`` or ``no: REASON``."""
+    if save is None:
+        return ""
+    move = f", {save.move}" if save.move else ""
+    if save.at is not None:
+        warning = f"; not any more: {save.reason}" if save.reason else ""
+        return f"{time.strftime('%H:%M', time.localtime(save.at))} ({save.method}){move}{warning}"
+    return f"no: {save.reason}" if save.reason else f"not yet ({save.method}){move}"
+
+
+def _notes(jobs: Sequence[OwnJob]) -> Sequence[str]:
+    """What the columns mean, if something stands in them."""
+    notes = []
+    if any(job.start and job.start.is_guess for job in jobs):
+        notes.append("Starts with ~ are rough guesses: this site has few ended jobs so far.")
+    if any(job.at_most for job in jobs):
+        notes.append(
+            "At most: up to the time limit, on the machines that it has; for a waiting job on "
+            "whole machines at the dearest price."
+        )
+    return notes

@@ -1,0 +1,76 @@
+"""What single jobs have cost so far, and what they can still cost, from the ledger."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+from msgspec import Struct
+
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.config import Config
+from slurm_elastic.features.books import charges, of_jobs, read_books
+from slurm_elastic.model.memory import Machine
+from slurm_elastic.policies.money.cost_split import WHOLE, Unused
+from slurm_elastic.state.ledger import Ledger
+
+_HOUR_S = 3600
+
+
+class JobCost(Struct, frozen=True, kw_only=True):
+    """The cost of all runs of a job in micro-dollars. ``markets``: of the machines that it used."""
+
+    micro: int = 0
+    markets: frozenset[str] = frozenset()
+
+
+def costs_of_jobs(
+    config: Config, ledger: Ledger, jobs: Collection[int], now: float
+) -> dict[int, JobCost]:
+    """The costs of those of the jobs that ran on machines of ours, to the micro-dollar as in
+    ``cost --by job``.
+    """
+    # Read the runs job by job. The ledger may keep millions of runs, and a reading holds its lock.
+    begin = min((run.begin for job in jobs for run in ledger.usage.runs_of(job)), default=None)
+    if begin is None:
+        return {}
+    # An hour of a machine is split as a whole: from within an hour the parts would be rounded
+    # otherwise than in a report of the month.
+    books = read_books(config, ledger, begin // _HOUR_S * _HOUR_S, None, now)
+    # With reservations all machines are read, because they share the price.
+    books = books if books.held else of_jobs(books, jobs)
+    micro: defaultdict[int, int] = defaultdict(int)
+    markets: defaultdict[int, set[str]] = defaultdict(set)
+    for charge in charges(books):
+        for hour in charge.hours:
+            for key, share_micro in hour.parts.items():
+                if not isinstance(key, Unused) and books.runs[key].job in jobs:
+                    job = books.runs[key].job
+                    micro[job] += share_micro
+                    markets[job].add(str(charge.machine.instance.market))
+    return {job: JobCost(micro=micro[job], markets=frozenset(markets[job])) for job in micro}
+
+
+def rates_of_jobs(
+    ledger: Ledger, jobs: Collection[int], machines: Iterable[Machine]
+) -> Mapping[int, float]:
+    """By job, the dollars per hour of its share of the ``machines`` that it runs on now."""
+    prices = {
+        machine.instance.node: max(machine.instance.price, _reserved_price(machine))
+        for machine in machines
+        if not machine.has_ended and not machine.is_off
+    }
+    rates: dict[int, float] = {}
+    for run in ledger.usage.open_runs():
+        if run.job in jobs:
+            rates[run.job] = sum(
+                prices.get(node, 0.0) * share / WHOLE
+                for nodes, share in run.shares
+                for node in expand(nodes)
+            )
+    return rates
+
+
+def _reserved_price(machine: Machine) -> float:
+    """The price of a machine whose reservation is paid by other rows of the books."""
+    return machine.worst_price if not machine.instance.price else 0.0

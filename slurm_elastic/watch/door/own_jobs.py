@@ -1,0 +1,207 @@
+"""The jobs of one user with cost, expected start, reason and saves, from Slurm and the records.
+
+slurm-elasticd must call ``read_own_jobs`` with ``run_bounded``: it imports the simulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pwd
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.config import Config
+from slurm_elastic.controller.budget import find_barred_payers
+from slurm_elastic.features.job_costs import costs_of_jobs, rates_of_jobs
+from slurm_elastic.model.memory import ChargedRun
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.habits import Habits
+from slurm_elastic.policies.launch.time_limits import default_limits
+from slurm_elastic.policies.launch.waiting import is_counted
+from slurm_elastic.policies.money.account_budgets import barring
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.door.pricing import Moment, prices_of, seen_now, sound_ask
+from slurm_elastic.watch.door.questions import (
+    KNOWN_JOBS,
+    OwnJobsAsk,
+    PartitionPrice,
+    PriceAsk,
+)
+from slurm_elastic.watch.door.records import LAST, opened, retry_times
+from slurm_elastic.watch.door.visibility import MONEY, Viewer, own_ask
+from slurm_elastic.watch.view import Facts, status_view
+from slurm_elastic.watch.view.own_job_rows import OwnJobsReading, own_job_rows
+from slurm_elastic.watch.view.own_jobs import MAX_ROWS, OwnJob, OwnJobs, StartForecast
+
+FORECASTS_FOR_S = 4.0
+"""No further start is forecast after this time: one with a long queue takes a second."""
+
+
+class SlurmReading(Struct, frozen=True, kw_only=True):
+    """Slurm's part: all its ``jobs``, ended ones too, and what forecasts need.
+
+    ``default_times``, ``max_times``: time limits (s) by partition. ``error``: Slurm did not answer.
+    """
+
+    jobs: Sequence[SlurmJob] = ()
+    moment: Moment | None = None
+    default_times: Mapping[str, float | None] = field(default_factory=dict)
+    max_times: Mapping[str, float | None] = field(default_factory=dict)
+    error: str = ""
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """Whose jobs are asked for (``uid`` None: everybody's), and the rights of the one who asks
+    (``viewer`` None: may see all jobs). ``job``: only this job.
+    """
+
+    name: str
+    uid: int | None
+    viewer: Viewer | None = None
+    job: int | None = None
+
+    def includes(self, uid: int, job: int) -> bool:
+        """Whether this job is asked for."""
+        return self.uid in (None, uid) and self.job in (None, job)
+
+
+def subject_of(ask: OwnJobsAsk, uid: int, name: str, viewer: Viewer | None) -> Subject:
+    """Whose jobs ``uid``, called ``name``, asks for. SlurmElasticError if ``viewer`` may not see
+    them, or if this host does not know the user.
+    """
+    is_own = not ask.everyone and ask.user in ("", name)
+    if viewer is not None and not is_own:
+        raise SlurmElasticError("only root, SlurmUser, operators and viewers see jobs of others")
+    if ask.everyone or (viewer is None and ask.job is not None):
+        return Subject(name="", uid=None, job=ask.job)
+    if is_own:
+        return Subject(name=name, uid=uid, viewer=viewer, job=ask.job)
+    try:
+        return Subject(name=ask.user, uid=pwd.getpwnam(ask.user).pw_uid, job=ask.job)
+    except (KeyError, ValueError):
+        raise SlurmElasticError(f"this host has no user {ask.user[:40]!r}") from None
+
+
+def slurm_reading(
+    config: Config, slurm: Slurm, now: float, habits: Habits | None = None
+) -> SlurmReading:
+    """Read Slurm's part once."""
+    try:
+        return SlurmReading(
+            jobs=slurm.jobs(ended=True), moment=seen_now(config, slurm, now, habits),
+            default_times=slurm.default_times(), max_times=slurm.max_times(),
+        )  # fmt: skip
+    except SlurmError as error:
+        return SlurmReading(error=str(error))
+
+
+def read_own_jobs(
+    config: Config, ask: OwnJobsAsk, subject: Subject, slurm: SlurmReading, facts: Facts
+) -> OwnJobs:
+    """The rows. SlurmElasticError if the ledger cannot be read, or for an impossible time.
+
+    ``facts``: as far as the one who asks may see them.
+    """
+    now = facts.now
+    if not 0 <= ask.since <= LAST:
+        raise SlurmElasticError(f"since is {ask.since:g}, expected a Unix time from 0 to {LAST}")
+    jobs = [
+        job
+        for job in slurm.jobs
+        if subject.includes(job.uid, job.id) and (not job.has_ended or job.end >= ask.since)
+    ]
+    nodes = slurm.moment.nodes if slurm.moment else None
+    error = slurm.error or None
+    view = status_view(config, replace(facts, jobs=jobs, nodes=nodes, slurm_error=error))
+    with opened(config) as ledger:
+        runs = _runs(ledger, ask, subject, now)
+        numbers = {job.id for job in jobs} | {run.job for run in runs}
+        reading = OwnJobsReading(
+            now=now, jobs=jobs, runs=runs,
+            costs=costs_of_jobs(config, ledger, numbers, now),
+            rates=rates_of_jobs(ledger, numbers, facts.machines),
+            retry_at=retry_times(config, ledger, now),
+            barred=_barred(config, ledger, subject, jobs, now),
+            starts=_starts(config, slurm, subject, jobs),
+        )  # fmt: skip
+    rows = own_job_rows(config, reading, view)
+    sees_all = subject.viewer is None
+    return OwnJobs(
+        at=now, user=subject.name, since=ask.since, jobs=tuple(rows[:MAX_ROWS]),
+        left_out=max(len(rows) - MAX_ROWS, 0), slurm_error=slurm.error,
+        users=tuple(sorted({job.user for job in slurm.jobs if job.user})) if sees_all else (),
+        end_only=str(facts.end_only or ""),
+    )  # fmt: skip
+
+
+def row_of(document: OwnJobs, job: int) -> OwnJob | None:
+    """The row of this job."""
+    return next((row for row in document.jobs if row.id == job), None)
+
+
+def _runs(ledger: Ledger, ask: OwnJobsAsk, subject: Subject, now: float) -> tuple[ChargedRun, ...]:
+    """The runs that ended after ``ask.since``. SlurmElasticError if the ledger cannot be read."""
+    runs = ledger.usage.runs(ask.since, now) if ask.job is None else ledger.usage.runs_of(ask.job)
+    return tuple(run for run in runs if subject.includes(run.uid, run.job))
+
+
+def _barred(
+    config: Config, ledger: Ledger, subject: Subject, jobs: Sequence[SlurmJob], now: float
+) -> dict[int, str]:
+    """By waiting job: the spent budget of its account or user."""
+    if subject.viewer is not None and subject.viewer.hides(*MONEY):
+        return {}
+    payers = find_barred_payers(config, ledger, now)
+    found = {
+        job.id: barring(payers, job.account, job.user) for job in jobs if "PENDING" in job.states
+    }
+    return {job: budget.reason for job, budget in found.items() if budget is not None}
+
+
+def _starts(
+    config: Config, slurm: SlurmReading, subject: Subject, jobs: Sequence[SlurmJob]
+) -> dict[int, StartForecast]:
+    """The forecasts of the waiting jobs, in Slurm's order, until FORECASTS_FOR_S are over."""
+    moment, starts = slurm.moment, dict[int, StartForecast]()
+    if moment is None:
+        return starts
+    until = time.monotonic() + FORECASTS_FOR_S
+    waiting = [job for job in jobs if "PENDING" in job.states and is_counted(job, moment.now)]
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.submit, job.id)):
+        if time.monotonic() > until:
+            break
+        with contextlib.suppress(SlurmElasticError, sqlite3.Error):
+            ask = sound_ask(_price_ask(config, slurm, subject, job))
+            if start := _earliest(prices_of(config, ask, moment)):
+                starts[job.id] = start
+    return starts
+
+
+def _price_ask(config: Config, slurm: SlurmReading, subject: Subject, job: SlurmJob) -> PriceAsk:
+    limits = default_limits(job.partitions, slurm.default_times, slurm.max_times)
+    ask = PriceAsk(
+        job=job,
+        save=config.checkpoint.expected_duration,
+        limits={name: int(limit) for name, limit in limits.items() if limit is not None},
+    )
+    if subject.viewer is None:
+        return ask
+    return replace(ask, job=replace(own_ask(ask, subject.viewer, job.user).job, id=job.id))
+
+
+def _earliest(prices: Sequence[PartitionPrice]) -> StartForecast | None:
+    possible = [price for price in prices if price.start]
+    if not possible:
+        return None
+    first = min(possible, key=lambda price: price.start[1])
+    highs = [price.high for price in possible if price.high is not None]
+    return StartForecast(
+        partition=first.partition, seconds=first.start,
+        is_guess=first.jobs_known < KNOWN_JOBS, high=max(highs, default=None),
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""How jobs are saved: the method of each, its newest image, or why it has none. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_elastic.ckptman.site import pools_by_node
+from slurm_elastic.config import Config, PoolSettings
+from slurm_elastic.config.checkpoint import PoolCheckpoint
+from slurm_elastic.config.job_checkpoint import MethodChoice, explain_no_method, resolve_for
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.watch.view.checkpoints import CheckpointsView, MoveView, SavedView, UnsavableView
+from slurm_elastic.watch.view.own_jobs import JobSave
+
+
+def choice_of(config: Config, job: SlurmJob) -> MethodChoice:
+    """How this job is saved, according to its comment, its pool and the site's settings."""
+    pools: Mapping[str, PoolSettings] = pools_by_node(config)
+    pool = pools.get(job.nodes[0]) if job.nodes else None
+    pool_rules = pool.checkpoint if pool else PoolCheckpoint()
+    return resolve_for(job, pool_rules, config.checkpoint)
+
+
+class JobSaves:
+    """The saves of many jobs. ``view``: None if slurm-elastic-ckptman has never run."""
+
+    def __init__(self, config: Config, view: CheckpointsView | None, now: float) -> None:
+        self._config, self._now, self._view = config, now, view
+        self._saved: dict[int, SavedView] = {}
+        self._unsavable: dict[int, UnsavableView] = {}
+        self._moves: dict[int, MoveView] = {}
+        if view is not None:
+            self._saved = {row.job: row for row in view.saved}
+            self._unsavable = {row.job: row for row in view.unsavable}
+            self._moves = {row.job: row for row in view.moves if not row.over}
+
+    def of(self, job: SlurmJob) -> JobSave:
+        """What is saved of the running or waiting job."""
+        image, move = self._saved.get(job.id), self._moves.get(job.id)
+        choice = choice_of(self._config, job)
+        return JobSave(
+            method="" if choice.method == "none" else choice.method,
+            number=image.number if image else None,
+            at=self._now - image.age if image else None,
+            reason=self._reason(job, choice),
+            move=move.step if move else "",
+        )
+
+    def _reason(self, job: SlurmJob, choice: MethodChoice) -> str:
+        if choice.method == "none":
+            return explain_no_method(choice)
+        if (verdict := self._unsavable.get(job.id)) is not None:
+            remedy = f". It would help to {verdict.remedy}" if verdict.remedy else ""
+            return f"{verdict.why}{remedy}"
+        if self._view is None or not self._view.alive:
+            return "slurm-elastic-ckptman does not run"
+        return ""

@@ -1,0 +1,174 @@
+"""Makes the rows of ``slurm-elastic mine`` from Slurm's jobs, their costs and saves. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.features.job_costs import JobCost
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.memory import ChargedRun
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm_words.rows import Fate
+from slurm_elastic.policies.launch.waiting import is_counted
+from slurm_elastic.watch.view import StatusView
+from slurm_elastic.watch.view.job_saves import JobSaves
+from slurm_elastic.watch.view.kept import Waits
+from slurm_elastic.watch.view.own_jobs import ENDED, RUNS, WAITS, OwnJob, StartForecast
+
+_ORDER = (RUNS, WAITS, ENDED)
+
+
+class OwnJobsReading(Struct, frozen=True, kw_only=True):
+    """What the rows are made of.
+
+    ``jobs``: the user's jobs that Slurm has. ``runs``: the user's runs on machines of ours, some of
+    jobs that Slurm no longer has. ``costs``, ``rates`` ($/h now), ``starts``: by job. ``retry_at``:
+    by pool. ``barred``: by job, why its account or user gets no machine of a public cloud.
+    """
+
+    now: float
+    jobs: Sequence[SlurmJob] = ()
+    runs: Sequence[ChargedRun] = ()
+    costs: Mapping[int, JobCost] = field(default_factory=dict)
+    rates: Mapping[int, float] = field(default_factory=dict)
+    starts: Mapping[int, StartForecast] = field(default_factory=dict)
+    retry_at: Mapping[str, float] = field(default_factory=dict)
+    barred: Mapping[int, str] = field(default_factory=dict)
+
+
+def own_job_rows(config: Config, reading: OwnJobsReading, view: StatusView) -> list[OwnJob]:
+    """All rows: running jobs, waiting jobs as Slurm orders them, then ended jobs, newest first."""
+    rows = [*_Rows(config, reading, view).of_slurm(), *_of_ledger(config, reading)]
+    return sorted(rows, key=_place)
+
+
+def _place(row: OwnJob) -> tuple[int, float, int]:
+    return _ORDER.index(row.state), -row.ended, row.id
+
+
+class _Rows:
+    def __init__(self, config: Config, reading: OwnJobsReading, view: StatusView) -> None:
+        self._config, self._reading = config, reading
+        self._cloud_of = {n: p.cloud for p in domain_pools(config, expand) for n in p.nodes}
+        self._saves = JobSaves(config, view.checkpoints, reading.now)
+        self._waits = Waits(config, reading.now)
+        self._shut: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        partition_of = {cloud.name: cloud.partition_name for cloud in config.clouds}
+        for pool in view.pools:
+            self._shut[partition_of[pool.cloud]].append((pool.name, pool.shut))
+        self._public = {
+            cloud.partition_name for cloud in config.clouds if cloud.location is Location.PUBLIC
+        }
+
+    def of_slurm(self) -> Iterator[OwnJob]:
+        for job in self._reading.jobs:
+            if "PENDING" in job.states:
+                yield self._waiting(job)
+            else:
+                yield self._running_or_ended(job)
+
+    def _row(self, job: SlurmJob, state: str, **fields: object) -> OwnJob:
+        cost = self._reading.costs.get(job.id, JobCost())
+        row = OwnJob(
+            id=job.id, label=job.label, state=state, name=job.name, user=job.user,
+            account=job.account, tasks=job.tasks, slurm_state=" ".join(sorted(job.states)),
+            partitions=job.partitions, nodes=compress(job.nodes),
+            clouds=_clouds(job.nodes, self._cloud_of),
+            submitted=job.submit, limit=job.limit, micro=cost.micro,
+        )  # fmt: skip
+        return replace(row, **fields)
+
+    def _running_or_ended(self, job: SlurmJob) -> OwnJob:
+        if job.has_ended:
+            return self._row(job, ENDED, started=job.start, ended=job.end)
+        return self._row(
+            job, RUNS, started=job.start, at_most=self._at_most(job), save=self._saves.of(job)
+        )
+
+    def _at_most(self, job: SlurmJob) -> int | None:
+        """The cost so far, and its share of its machines until its time limit."""
+        micro = self._reading.costs.get(job.id, JobCost()).micro
+        rate = self._reading.rates.get(job.id, 0.0)
+        if not rate:
+            # Nodes of the site itself cost nothing. The price of a machine is not known before the
+            # job's run is in the ledger.
+            return micro if set(job.nodes).isdisjoint(self._cloud_of) else None
+        if job.limit is None or not job.start:
+            return None
+        left_s = max(job.start + job.limit - self._reading.now, 0.0)
+        return micro + round(rate * left_s / 3600 * 1e6)
+
+    def _waiting(self, job: SlurmJob) -> OwnJob:
+        reading, wait = self._reading, self._waits.of(job)
+        start = reading.starts.get(job.id)
+        micro = reading.costs.get(job.id, JobCost()).micro
+        stuck = wait.fate is not Fate.STARTS
+        shut = [] if stuck or not is_counted(job, reading.now) else self._shut_partitions(job)
+        reason = wait.text
+        if stuck:
+            reason = f"{'is held' if wait.fate is Fate.HELD else 'can never start'}: {wait.text}"
+        elif texts := list(dict.fromkeys(text for _, text in shut)):
+            # If nodes of the site or another cloud may still serve it, Slurm's reason comes first.
+            ours_only = {name for name, _ in shut} == set(job.partitions)
+            reason = "; ".join(texts if ours_only else (wait.text, *texts))
+        limited = start is not None and start.high is not None and job.limit is not None
+        return self._row(
+            job, WAITS, start=start, reason=reason, advice=wait.command, stuck=stuck,
+            begin=job.begin if job.begin > reading.now else 0.0,
+            at_most=micro + round((start.high or 0.0) * 1e6) if limited and start else None,
+            retry_at=self._retry_at(shut), save=self._saves.of(job),
+        )  # fmt: skip
+
+    def _shut_partitions(self, job: SlurmJob) -> list[tuple[str, str]]:
+        """The partitions of the job of which no pool starts machines, each with the reason."""
+        shut: list[tuple[str, str]] = []
+        barred = self._reading.barred.get(job.id, "")
+        for name in job.partitions:
+            pools = self._shut.get(name, [])
+            if barred and name in self._public:
+                shut.append((name, barred))
+            elif pools and all(reason for _, reason in pools):
+                shut += [(name, reason) for _, reason in pools]
+        return shut
+
+    def _retry_at(self, shut: Sequence[tuple[str, str]]) -> float | None:
+        pools = [pool for name in {name for name, _ in shut} for pool, _ in self._shut[name]]
+        times = [self._reading.retry_at[pool] for pool in pools if pool in self._reading.retry_at]
+        return min(times, default=None)
+
+
+def _of_ledger(config: Config, reading: OwnJobsReading) -> Iterator[OwnJob]:
+    """The jobs that only the ledger still knows. Slurm keeps ended jobs for MinJobAge (300 s)."""
+    known = {job.id for job in reading.jobs}
+    cloud_of = {n: p.cloud for p in domain_pools(config, expand) for n in p.nodes}
+    runs_of: defaultdict[int, list[ChargedRun]] = defaultdict(list)
+    for run in reading.runs:
+        if run.job not in known:
+            runs_of[run.job].append(run)
+    for job, runs in runs_of.items():
+        yield _of_runs(job, sorted(runs, key=lambda run: run.begin), cloud_of, reading)
+
+
+def _of_runs(
+    job: int, runs: Sequence[ChargedRun], cloud_of: Mapping[str, str], reading: OwnJobsReading
+) -> OwnJob:
+    last = runs[-1]
+    nodes = [node for nodes, _ in last.shares for node in expand(nodes)]
+    return OwnJob(
+        id=job, label=last.label or str(job), user=last.user, account=last.account,
+        state=RUNS if last.end is None else ENDED,
+        partitions=(last.partition,) if last.partition else (),
+        nodes=compress(nodes), clouds=_clouds(nodes, cloud_of),
+        started=runs[0].begin, ended=last.end or 0.0,
+        micro=reading.costs.get(job, JobCost()).micro,
+    )  # fmt: skip
+
+
+def _clouds(nodes: Iterable[str], cloud_of: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sorted({cloud_of[node] for node in nodes if node in cloud_of}))

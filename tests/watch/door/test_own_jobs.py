@@ -1,0 +1,308 @@
+"""A user's own jobs: the figures of `cost`, the reasons of `status`, and nothing of other users."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+import needs
+import pytest
+from cost_cases import NOW, T, book, config_file, machine
+from msgspec.structs import replace
+from patience import patience
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.config import Config, configfile
+from slurm_elastic.features.cost_keys import By
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.exclusion import CAPACITY, Exclusion
+from slurm_elastic.model.memory import ChargedRun
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state import statedir
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.door import bounded_process
+from slurm_elastic.watch.door.answers import DoorAnswers
+from slurm_elastic.watch.door.questions import CostAsk, DoorAnswer, OwnJobsAsk
+from slurm_elastic.watch.door.records import read_costs
+from slurm_elastic.watch.door.server import Door
+from slurm_elastic.watch.view.own_jobs import OwnJob, OwnJobs
+
+NOBODY, BEN = 65534, 1001
+RUN = (
+    "import sys; sys.path[:0] = {path!r}; from slurm_elastic.cli.main import main; sys.exit(main())"
+)
+
+
+def job(number: int, state: str = "RUNNING", uid: int = NOBODY, **fields: object) -> SlurmJob:
+    plain = SlurmJob(
+        id=number, states=frozenset({state}), uid=uid, user="nobody" if uid == NOBODY else "ben",
+        name=f"job{number}", partitions=("aws",), limit=3600, submit=T, cpus=4, node_cpus=1,
+    )  # fmt: skip
+    return replace(plain, **fields)
+
+
+JOBS = (
+    job(20, nodes=("pub4",), start=T + 5400),
+    job(21, "PENDING", reason="Resources", priority=5, submit=T + 7000),
+    job(22, "PENDING", uid=BEN, reason="Resources", priority=9, submit=T + 7000),
+    job(23, "COMPLETED", start=T + 6000, end=T + 6600, nodes=("st1",), partitions=("batch",)),
+    job(24, "RUNNING", uid=BEN, nodes=("op1",), start=T + 2060),
+)  # fmt: skip
+NODES = {
+    **{
+        f"pub{n}": SlurmNode(name=f"pub{n}", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"}),
+            partitions=("aws",), cpus=4)
+        for n in range(1, 9)
+    },
+    "st1": SlurmNode(name="st1", states=frozenset({"IDLE"}), partitions=("batch",), cpus=4),
+}  # fmt: skip
+
+
+class Site:
+    """The ledger of ``cost_cases`` with one more machine, on which nobody's job 20 runs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.file = root, config_file(root)
+        self.slurm_conf = root / "state" / "slurm.conf"
+        with statedir.private_umask():
+            self.ledger = book(root / "state" / "ledger.db")
+        self.private()
+        self._machine_of_job_20(self.ledger)
+        self.slurm = FakeSlurm(nodes=tuple(NODES.values()), jobs=JOBS)
+
+    def _machine_of_job_20(self, ledger: Ledger) -> None:
+        ledger.machines.adopt(machine("pub4", T + 5000, 0.36), "burst", T + 5000)
+        ledger.machines.record_registration("aws", ["i-pub4"], T + 5300)
+        ledger.usage.write((
+            ChargedRun(job=20, begin=T + 5400, end=None, label="20", user="nobody", uid=NOBODY,
+                account="physics", partition="aws", shares=(("pub4", 500_000),)),
+        ))  # fmt: skip
+
+    @property
+    def config(self) -> Config:
+        return configfile.load(self.file)
+
+    def private(self, *words: str) -> None:
+        line = f"PrivateData={','.join(words)}\n" if words else ""
+        self.slurm_conf.write_text(f"ClusterName=alps\n{line}")
+        self.slurm_conf.chmod(0o644)
+
+    def answers(self) -> DoorAnswers:
+        return DoorAnswers(self.config, self.slurm, lambda: NOW)
+
+    def told(self, uid: int = NOBODY, **ask: object) -> DoorAnswer:
+        line = msgspec.json.encode(OwnJobsAsk(**{"since": NOW - 86400, **ask}))
+        return msgspec.json.decode(self.answers()(Peer(uid=uid), line), type=DoorAnswer)
+
+    def jobs(self, uid: int = NOBODY, **ask: object) -> dict[int, OwnJob]:
+        answer = self.told(uid, **ask)
+        assert answer.own_jobs is not None, answer.error
+        return {row.id: row for row in answer.own_jobs.jobs}
+
+
+@pytest.fixture
+def site(open_path: Path) -> Iterator[Site]:
+    # A busy machine may take longer to start the process that answers.
+    seconds = round(patience(bounded_process.TIMEOUT_S))
+    with mock.patch.object(bounded_process, "TIMEOUT_S", seconds):
+        made = Site(open_path)
+        yield made
+        made.ledger.close()
+
+
+def test_costs_are_those_of_cost_by_job(site: Site) -> None:
+    costs = read_costs(site.config, CostAsk(by=By.JOB, since=T - 86400 * 9), NOW)
+    by_label = {line.key: line.micro for line in costs.lines if not line.unused}
+    rows = site.jobs()
+    # Job 7 is one that Slurm has forgotten.
+    assert {row.label: row.micro for row in rows.values() if row.micro} == {
+        label: by_label[label] for label in ("7", "20")
+    }
+    assert (rows[7].state, rows[7].nodes, rows[7].clouds) == ("ended", "pub[1-2]", ("aws",))
+
+
+def test_a_running_job_costs_at_most_its_share_until_its_limit(site: Site) -> None:
+    row = site.jobs()[20]
+    left_s = T + 5400 + 3600 - NOW
+    assert row.at_most == row.micro + round(0.36 * 0.5 * left_s / 3600 * 1e6)
+    # The bound is what cost says if the job runs that long.
+    end = T + 5400 + 3600
+    site.ledger.usage.write((
+        ChargedRun(job=20, begin=T + 5400, end=end, label="20", user="nobody", uid=NOBODY,
+            partition="aws", shares=(("pub4", 500_000),)),
+    ))  # fmt: skip
+    later = read_costs(site.config, CostAsk(by=By.JOB, since=T), end + 60)
+    (line,) = (line for line in later.lines if line.key == "20")
+    assert abs(line.micro - row.at_most) <= 2
+    assert (row.nodes, row.clouds, row.state) == ("pub4", ("aws",), "running")
+
+
+def test_own_nodes_cost_nothing_and_a_job_without_limit_has_no_bound(site: Site) -> None:
+    site.slurm = FakeSlurm(
+        nodes=tuple(NODES.values()),
+        jobs=[job(20, nodes=("pub4",), start=T + 5400, limit=None), job(25, nodes=("st1",))],
+    )
+    rows = site.jobs()
+    assert rows[20].at_most is None
+    assert (rows[25].micro, rows[25].at_most, rows[25].clouds) == (0, 0, ())
+
+
+def test_a_waiting_job_has_a_start_after_those_before_it_and_a_bound(site: Site) -> None:
+    site.slurm = FakeSlurm(
+        nodes=[NODES["st1"]],
+        jobs=[
+            job(30, nodes=("st1",), start=NOW - 60, partitions=("batch",), allocated="cpu=4"),
+            *(
+                job(n, "PENDING", reason="Priority", priority=9 - n % 10, partitions=("batch",))
+                for n in (31, 32, 33)
+            ),
+        ],
+    )
+    rows = site.jobs()
+    starts = [rows[n].start for n in (31, 32, 33)]
+    assert all(start is not None for start in starts)
+    medians = [start.seconds[1] for start in starts if start]
+    assert 0 < medians[0] < medians[1] < medians[2]
+    assert all(start.is_guess for start in starts if start), "no ended job is known"
+    assert rows[31].at_most == 0
+    cloud = Site.jobs(_with(site, job(34, "PENDING", reason="Resources")))[34]
+    assert cloud.start is not None
+    assert cloud.start.partition == "aws"
+    assert cloud.at_most is not None
+    assert cloud.at_most > 360_000, "an hour of a machine, and its boot"
+
+
+def _sold_out(*jobs: SlurmJob) -> FakeSlurm:
+    """The nodes as slurm-elasticd keeps them from Slurm while no offer has room."""
+    nodes = [
+        replace(node, states=node.states | {"DRAIN"}) if "CLOUD" in node.states else node
+        for node in NODES.values()
+    ]
+    return FakeSlurm(nodes=nodes, jobs=jobs)
+
+
+def _with(site: Site, *jobs: SlurmJob) -> Site:
+    site.slurm = FakeSlurm(nodes=tuple(NODES.values()), jobs=jobs)
+    return site
+
+
+def test_a_sold_out_cloud_is_the_reason_with_the_time_of_the_next_try(site: Site) -> None:
+    for number in range(1, 9):
+        site.ledger.exclusions.add(
+            Exclusion(kind=CAPACITY, scope=f"pub{number}", pool="burst", since=NOW - 60,
+                until=NOW + 300, cause=Quoted(text="aws is sold out"))
+        )  # fmt: skip
+    site.slurm = _sold_out(job(21, "PENDING", reason="Resources"))
+    row = site.jobs()[21]
+    assert (row.reason, row.retry_at) == ("aws is sold out", NOW + 300)
+    assert row.start is None
+    site.slurm = _sold_out(job(21, "PENDING", reason="Resources", partitions=("batch", "aws")))
+    assert site.jobs()[21].reason.endswith("; aws is sold out")
+    site.private("nodes")
+    assert "sold out" not in site.jobs()[21].reason
+
+
+def test_a_job_that_can_never_start_says_what_helps(site: Site) -> None:
+    _with(site, job(21, "PENDING", reason="PartitionNodeLimit", node_count=20, cpus=80))
+    row = site.jobs()[21]
+    assert row.stuck
+    assert row.reason.startswith("can never start: ")
+    assert row.advice
+    assert row.start is None
+
+
+def test_what_is_saved_of_a_job_or_why_not(site: Site) -> None:
+    save = site.jobs()[20].save
+    assert save is not None
+    assert save.reason == "neither its comment nor the configuration names a method"
+    _with(site, job(20, nodes=("pub4",), start=T, comment="ckpt=signal,saved=file:state"))
+    save = site.jobs()[20].save
+    assert save is not None
+    assert (save.method, save.reason) == ("signal", "slurm-elastic-ckptman does not run")
+
+
+@pytest.mark.parametrize("words", [(), ("jobs",), ("jobs", "nodes", "usage", "accounts")])
+def test_a_user_sees_the_own_jobs_alone_and_no_names_of_others(
+    site: Site, words: tuple[str, ...]
+) -> None:
+    site.private(*words)
+    assert set(site.jobs()) == {7, 20, 21, 23}
+    document = site.told().own_jobs
+    assert document is not None
+    assert (document.user, document.users) == ("nobody", ())
+    assert set(site.jobs(job=22)) == set()
+    assert set(site.jobs(job=20)) == {20}
+    for ask in ({"user": "root"}, {"everyone": True}):
+        assert "only root, SlurmUser, operators and viewers" in site.told(**ask).error
+    assert "ben" not in msgspec.json.encode(document).decode()
+
+
+def test_root_sees_a_named_user_everybody_or_one_job(site: Site) -> None:
+    assert set(site.jobs(0)) == set()
+    assert set(site.jobs(0, user="nobody")) == {7, 20, 21, 23}
+    assert set(site.jobs(0, everyone=True)) == {7, 9, 10, 20, 21, 22, 23, 24}
+    assert set(site.jobs(0, job=22)) == {22}
+    assert "has no user 'nemo'" in site.told(0, user="nemo").error
+    document = site.told(0).own_jobs
+    assert document is not None
+    assert document.users == ("ben", "nobody")
+
+
+def test_without_slurm_the_jobs_of_the_ledger_remain(site: Site) -> None:
+    site.slurm.broken = SlurmError(("squeue",), 1, "Unable to contact slurm controller")
+    document = site.told().own_jobs
+    assert document is not None
+    assert "Unable to contact" in document.slurm_error
+    assert {row.id: row.state for row in document.jobs} == {7: "ended", 20: "running"}
+
+
+def test_an_impossible_time_is_refused(site: Site) -> None:
+    assert "since is -1" in site.told(since=-1.0).error
+
+
+@needs.ROOT
+def test_two_users_ask_by_the_socket_and_see_their_own_jobs(site: Site) -> None:
+    site.private("jobs")
+    config, answers = site.config, site.answers()
+    door = Door(config.read_socket, answers, answers.trusts)
+    (site.root / "state").chmod(0o700)
+    path = [p for p in sys.path if p]
+    command = [sys.executable, "-Es", "-c", RUN.format(path=path), "--config", str(site.file)]
+
+    def told(uid: int, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, "mine", *words], user=uid, group=NOBODY, extra_groups=[], cwd="/",
+            env={**os.environ, "COLUMNS": "80"},
+            capture_output=True, text=True, timeout=patience(120), check=False,
+        )  # fmt: skip
+
+    door.start()
+    try:
+        own, ben, others = told(NOBODY, "--json"), told(BEN, "--json"), told(BEN, "--user", "root")
+        table = told(NOBODY)
+    finally:
+        door.close()
+    assert own.returncode == 0, own.stderr
+    assert {row["id"] for row in json.loads(own.stdout)["jobs"]} == {7, 20, 21, 23}
+    assert {row["id"] for row in json.loads(ben.stdout)["jobs"]} == {9, 10, 22, 24}
+    assert (others.returncode, others.stdout) == (1, "")
+    assert "only root, SlurmUser, operators and viewers see jobs of others" in others.stderr
+    name = pwd.getpwuid(NOBODY).pw_name
+    assert table.stdout.startswith(f"Jobs of {name}: 1 runs, 1 waits, 2 ended; times in ")
+    assert max(map(len, table.stdout.splitlines())) <= 80
+
+
+def test_the_document_has_plain_names(site: Site) -> None:
+    document = site.told().own_jobs
+    assert isinstance(document, OwnJobs)
+    rows = json.loads(msgspec.json.encode(document))["jobs"]
+    assert {"micro_dollars", "at_most_micro_dollars", "limit_s", "started_at"} <= set(rows[0])
