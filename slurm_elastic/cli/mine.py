@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -23,10 +23,19 @@ from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import own_jobs_of
 from slurm_elastic.watch.door.questions import OwnJobsAsk
 from slurm_elastic.watch.view.attention import sentence
-from slurm_elastic.watch.view.job_saves import JobSave
-from slurm_elastic.watch.view.own_jobs import ENDED, RUNS, WAITS, OwnJob, OwnJobs, StartForecast
+from slurm_elastic.watch.view.own_jobs import (
+    ENDED,
+    RUNS,
+    WAITS,
+    JobSave,
+    OwnJob,
+    OwnJobs,
+    StartForecast,
+)
 
 DAY_S = 86400.0
+_COLUMNS = ("Job", "Name", "Where", "When", "Cost", "At most")
+_MAX_LABELS = 6  # jobs that a shared reason names
 _WARN, _NO_LIMIT = "yellow", "no limit"
 
 
@@ -101,22 +110,16 @@ def title(document: OwnJobs) -> str:
 
 
 def _table(document: OwnJobs) -> Rows:
-    """All columns; on a narrow screen why and what is saved share one, or follow each job."""
-    narrow = _rows(document, ("Note",), 24, lambda: _cards(document))
-    return _rows(document, ("Why", "Saved"), 30, lambda: narrow)
-
-
-def _rows(document: OwnJobs, texts: Sequence[str], width: int, otherwise: object) -> Rows:
+    """All columns. On a narrow screen the reasons follow the table, or each job has some lines."""
     right = ("Cost", "At most")
     table = Rows(
-        title(document), "Job", "Name", "Where", "When", *right, *texts, right=right,
-        wrapped=dict.fromkeys(texts, width), gives=(("Name", 8), ("Where", 10)),
-        otherwise=otherwise,  # type: ignore[arg-type]
+        title(document), *_COLUMNS, "Why", "Saved", right=right,
+        wrapped={"Why": 30, "Saved": 30}, gives=(("Name", 8), ("Where", 10)),
+        otherwise=lambda: _narrow(document),
     )  # fmt: skip
     for job in document.jobs:
-        why, saved = words(why_text(job), _WARN if job.stuck else ""), words(saved_text(job.save))
-        notes = (why, saved) if len(texts) > 1 else (words(_note(job), why.style),)
-        table.add(*_cells(job, document), *notes)
+        style = _WARN if job.stuck else ""
+        table.add(*_cells(job, document), words(why_text(job), style), words(saved_text(job.save)))
     return table
 
 
@@ -126,28 +129,51 @@ def _cells(job: OwnJob, document: OwnJobs) -> list[Text]:
     return [*map(words, texts), Text(money(job.micro / 1e6)), Text(at_most(job))]
 
 
-def _note(job: OwnJob) -> str:
-    """Why the job waits and what is saved, in one cell."""
-    save, saved = job.save, saved_text(job.save)
-    if save is not None and save.at is not None:
-        saved = f"saved {saved}"
-    elif save is not None:
-        saved = f"not saved: {save.reason}" if save.reason else f"not saved yet ({save.method})"
-    return "; ".join(part for part in (why_text(job), saved) if part)
+def _narrow(document: OwnJobs) -> RenderableType:
+    """A table without reasons, then each reason once with its jobs."""
+    right = ("Cost", "At most")
+    table = Rows(
+        title(document), *_COLUMNS, "Saved", right=right, gives=(("Name", 8), ("Where", 10)),
+        otherwise=lambda: _cards(document),
+    )  # fmt: skip
+    for job in document.jobs:
+        table.add(*_cells(job, document), Text(_saved_word(job.save)))
+    return Group(table, *_reasons(document.jobs))
+
+
+def _reasons(jobs: Sequence[OwnJob]) -> Iterator[Text]:
+    """``45, 46: can never start: ...``."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for job in jobs:
+        if why := why_text(job):
+            labels.setdefault((why, _WARN if job.stuck else ""), []).append(job.label)
+        if job.save and job.save.reason:
+            labels.setdefault((f"not saved: {job.save.reason}", ""), []).append(job.label)
+    for (text, style), named in labels.items():
+        more = f" and {len(named) - _MAX_LABELS} more" if len(named) > _MAX_LABELS else ""
+        yield words(f"{', '.join(named[:_MAX_LABELS])}{more}: {text}", style)
+
+
+def _saved_word(save: JobSave | None) -> str:
+    if save is None:
+        return ""
+    if save.at is not None:
+        return time.strftime("%H:%M", time.localtime(save.at))
+    return "no" if save.reason else "not yet"
 
 
 def _cards(document: OwnJobs) -> RenderableType:
     """A few lines for each job, for screens that are too narrow for a table."""
-    lines = [Text(title(document), style="bold")]
+    lines: list[Text] = []
     for job in document.jobs:
         name = f" {job.name}" if job.name else ""
         lines.append(words(f"{job.label}{name}: {where(job)}, {when(job, document.at)}", "bold"))
         bound = at_most(job)
         limit = bound if bound in ("", _NO_LIMIT) else f"at most {bound}"
         lines.append(Text(f"  {money(job.micro / 1e6)}{', ' if limit else ''}{limit}"))
-        if note := _note(job):
-            lines.append(Text("  ").append(words(note, _WARN if job.stuck else "")))
-    return Group(*lines)
+        if saved := _saved_word(job.save):
+            lines.append(Text(f"  saved: {saved}"))
+    return Group(Text(title(document), style="bold"), *lines)
 
 
 def where(job: OwnJob) -> str:

@@ -84,6 +84,14 @@ def test_a_wide_screen_has_a_column_for_why_and_one_for_what_is_saved() -> None:
     assert row.rstrip().endswith("07:58 (criu)")
 
 
+def test_at_80_columns_each_reason_follows_once_with_its_jobs() -> None:
+    twin = replace(JOBS[4], id=47, label="47")
+    lines = printed(replace(DOCUMENT, jobs=(*JOBS, twin)), 80).splitlines()
+    assert lines[1].split() == ["Job", "Name", "Where", "When", "Cost", "At", "most", "Saved"]
+    assert sum("can never start" in line for line in lines) == 1
+    assert any(line.startswith("46, 47: can never start") for line in lines)
+
+
 def test_the_words_say_what_to_do_and_what_needs_nothing() -> None:
     words = " ".join(printed(DOCUMENT, 200).split())
     assert "; asked again at 08:05:00 UTC" in words
