@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -41,8 +42,8 @@ from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.audit_trail import nodes_of
 from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark, trouble_text
-from slurm_elastic.watch.door.client import chain_of
-from slurm_elastic.watch.door.questions import Chain, ChainAsk
+from slurm_elastic.watch.door.client import chain_of, own_jobs_of
+from slurm_elastic.watch.door.questions import Chain, ChainAsk, OwnJobsAsk
 from slurm_elastic.watch.view import StatusView, status_view
 from slurm_elastic.watch.view.attention import START, machines, sentence
 from slurm_elastic.watch.view.kept import Waits, kept_views
@@ -56,7 +57,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         description="Print every decision about a node or a job in the order of time, with its "
         "reason and the rejected offers. A job's decisions include the decisions about its "
         "nodes. For a waiting job, the first lines say for each pool why it gets no machine "
-        "there. Repeated decisions are shown once, with the latest time; "
+        "there. The last lines say what the job has cost and will cost at most, and when it is "
+        "expected to start. Repeated decisions are shown once, with the latest time; "
         f"there are at most {LINES} lines.",
         epilog=examples("slurm-elastic explain 42", "slurm-elastic explain pub[1-3] --all"),
     )
@@ -101,7 +103,7 @@ def show(
             console.print(words(trouble, "bold red"))
     for single_subject in subjects(config, slurm, subject):
         _show_one(
-            explain(config, slurm, single_subject),
+            _with_own_job(config, slurm, explain(config, slurm, single_subject)),
             end_only_reason,
             console,
             as_json=as_json,
@@ -116,8 +118,20 @@ def explanations(config: Config, slurm: Slurm, subject: str) -> Iterator[Explana
         config.state, read_mark(config.state), time.time(), config.timings.daemon_timeout
     )
     for single_subject in subjects(config, slurm, subject):
-        explanation = explain(config, slurm, single_subject)
+        explanation = _with_own_job(config, slurm, explain(config, slurm, single_subject))
         yield structs.replace(explanation, end_only=end_only_reason or explanation.end_only)
+
+
+def _with_own_job(config: Config, slurm: Slurm, explanation: Explanation) -> Explanation:
+    """Add what ``mine`` shows of the job, if this user may see that."""
+    if explanation.about != "job":
+        return explanation
+    now, job = time.time(), int(explanation.subject)
+    with contextlib.suppress(SlurmElasticError):  # the decisions are worth more than the cost
+        document = own_jobs_of(config, slurm, OwnJobsAsk(since=0.0, job=job), now)
+        row = next((row for row in document.jobs if row.id == job), None)
+        return structs.replace(explanation, job=row)
+    return explanation
 
 
 def silent(mark: Mark | None, now: float, stale: float) -> str:

@@ -18,6 +18,7 @@ from slurm_elastic.base.local_time import localised, moment, zone
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli import cloud_table, why_not
 from slurm_elastic.cli.cloud_table import CloudRow
+from slurm_elastic.cli.mine import cost_and_start
 from slurm_elastic.cli.repeated_text import without_repeats
 from slurm_elastic.cli.shortened import hosts, offers, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE
@@ -28,6 +29,7 @@ from slurm_elastic.state.audit_trail import jobs_of, nodes_of
 from slurm_elastic.state.ledger import Decision, Machine
 from slurm_elastic.state.store.view import to_json
 from slurm_elastic.watch.view.attention import private_note
+from slurm_elastic.watch.view.own_jobs import OwnJob
 
 OFFERS_SHOWN = 20
 MACHINES_SHOWN = 5
@@ -47,7 +49,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     ``machines``: of a node all since its first decision, of a job in their order, of a pool the
     present ones, the alarming ones last. ``end_only``: why the daemon buys nothing. ``verdicts``:
     for each pool why a pending job gets no machine there. ``clouds``: where a pending job starts
-    first, and its cost there.
+    first, and its cost there. ``job``: the row of ``mine`` for an own job, with its cost and start.
     """
 
     subject: str
@@ -61,6 +63,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...] = ()
     attention: tuple[str, ...] = ()
     clouds: tuple[CloudRow, ...] = ()
+    job: OwnJob | None = None
 
 
 def render(explanation: Explanation, console: Console) -> None:
@@ -70,13 +73,15 @@ def render(explanation: Explanation, console: Console) -> None:
     for decision in explanation.decisions:
         day = _day(decision, day, console)
         _decision(decision, console, explanation.subject)
+    _end(explanation, console)
 
 
 def render_short(explanation: Explanation, console: Console, lines: int = LINES) -> None:
     """Print each cause once, by its last time, as many of the newest as go into ``lines``."""
     head = _printed(console, partial(_head, explanation, console, machines=MACHINES_SHOWN))
     told, subject = _last_times(explanation.decisions), explanation.subject
-    room = lines - len(head) - 2  # the last two lines may say what is left out
+    end = _printed(console, partial(_end, explanation, console))
+    room = lines - len(head) - len(end) - 2  # two lines may say what is left out
     chosen: list[tuple[Decision, str]] = []
     for decision, again in reversed(told):
         write = partial(
@@ -100,6 +105,14 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
     if left_out or len(told) < len(explanation.decisions):
         count = len(explanation.decisions)
         console.print(Text(f"\n{len(chosen)} of {count} decisions; --all prints all.", style="dim"))
+    _print(end, console)
+
+
+def _end(explanation: Explanation, console: Console) -> None:
+    """Print the job's cost and expected start."""
+    if explanation.job is not None:
+        for text in cost_and_start(explanation.job):
+            console.print(words(text))
 
 
 def _head(explanation: Explanation, console: Console, machines: int | None = None) -> None:

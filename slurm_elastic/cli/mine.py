@@ -206,6 +206,25 @@ def start_text(start: StartForecast) -> str:
     return f"in ~{brief(max(round(seconds / unit), 1) * unit)}"
 
 
+def cost_and_start(job: OwnJob) -> Iterator[str]:
+    """The sentences at the end of ``explain``."""
+    cost = f"Cost: {money(job.micro / 1e6)}"
+    if job.state == ENDED:
+        yield f"{cost}."
+    elif job.at_most is not None:
+        basis = "the dearest price" if job.state == WAITS else "its time limit"
+        yield f"{cost} so far, at most {money(job.at_most / 1e6)} (by {basis})."
+    elif job.limit is None:
+        yield f"{cost} so far. It has no time limit, so there is no upper bound."
+    else:
+        yield f"{cost} so far."
+    if job.begin:
+        yield f"Expected start: not before {minute(job.begin)}."
+    elif job.start is not None:
+        guess = " This is a rough guess: the site has few ended jobs." if job.start.is_guess else ""
+        yield f"Expected start: {start_text(job.start)} in partition {job.start.partition}.{guess}"
+
+
 def _time(timestamp: float, now: float) -> str:
     if not timestamp:
         return "-"

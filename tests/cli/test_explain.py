@@ -441,8 +441,48 @@ def test_json_has_everything(
 ) -> None:
     assert explain.show(config(tmp_path), busy_slurm(), "42", as_json=True) == 0
     out = capsys.readouterr().out
-    assert msgspec.json.decode(out, type=Explanation) == explained(tmp_path, "42")
+    found = msgspec.json.decode(out, type=Explanation)
+    assert found.job is not None
+    assert (found.job.id, found.job.nodes) == (42, "pub1")
+    assert replace(found, job=None) == explained(tmp_path, "42")
     assert msgspec.json.decode(out)["version"] == 1
+
+
+# cost and start
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_jobs_explanation_ends_with_its_cost_and_start(
+    ledger: Ledger, tmp_path: Path, *, whole: bool
+) -> None:
+    cloud = next(cloud for cloud in config(tmp_path).clouds if cloud.name == "aws")
+    waits = SlurmJob(
+        id=45, states=frozenset({"PENDING"}), user="ann", reason="Resources", cpus=1, limit=3600,
+        partitions=(cloud.partition_name,), submit=T0,
+    )  # fmt: skip
+    slurm = FakeSlurm(nodes=tuple(busy_slurm().nodes().values()), jobs=(waits,))
+    console = Console(width=100, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        explain.show(config(tmp_path), slurm, "45", whole=whole, console=console)
+    cost, start = captured.get().splitlines()[-2:]
+    assert re.fullmatch(r"Cost: \$0\.00 so far, at most \$[\d.]+ \(by the dearest price\)\.", cost)
+    assert re.fullmatch(
+        r"Expected start: (now|in ~\w+) in partition \S+\. This is a rough guess: .*", start
+    )
+
+
+def test_an_explanation_has_no_cost_of_a_job_that_its_reader_may_not_see(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise SlurmElasticError("slurm-elasticd answers as many as it can at once")
+
+    monkeypatch.setattr(explain, "own_jobs_of", refused)
+    console = Console(width=100, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        assert explain.show(config(tmp_path), busy_slurm(), "42", console=console) == 0
+    assert "Cost:" not in captured.get()
+    assert "launched" in captured.get()
 
 
 # unknown subjects

@@ -124,7 +124,7 @@ def own_jobs_of(config: Config, slurm: Slurm, ask: OwnJobsAsk, now: float) -> Ow
         uid = os.geteuid()
         subject = subject_of(ask, uid, name_of(uid), None)
         with config.sharing():
-            reading = slurm_reading(config, slurm, now)
+            reading = slurm_reading(config, slurm, now, subject=subject)
             return read_own_jobs(config, ask, subject, reading, read_facts(config, now))
     return _ask(config, ask, lambda answer: answer.own_jobs)
 

@@ -37,7 +37,7 @@ from slurm_elastic.watch.door.records import LAST, opened, retry_times
 from slurm_elastic.watch.door.visibility import MONEY, Viewer, own_ask
 from slurm_elastic.watch.view import Facts, status_view
 from slurm_elastic.watch.view.own_job_rows import OwnJobsReading, own_job_rows
-from slurm_elastic.watch.view.own_jobs import MAX_ROWS, OwnJob, OwnJobs, StartForecast
+from slurm_elastic.watch.view.own_jobs import MAX_ROWS, OwnJobs, StartForecast
 
 FORECASTS_FOR_S = 4.0
 """No further start is forecast after this time: one with a long queue takes a second."""
@@ -89,12 +89,22 @@ def subject_of(ask: OwnJobsAsk, uid: int, name: str, viewer: Viewer | None) -> S
 
 
 def slurm_reading(
-    config: Config, slurm: Slurm, now: float, habits: Habits | None = None
+    config: Config,
+    slurm: Slurm,
+    now: float,
+    habits: Habits | None = None,
+    subject: Subject | None = None,
 ) -> SlurmReading:
-    """Read Slurm's part once."""
+    """Read Slurm's part once. ``subject``: only this one is asked for."""
     try:
+        jobs = slurm.jobs(ended=True)
+        if subject is not None and not any(
+            "PENDING" in job.states and subject.includes(job.uid, job.id) for job in jobs
+        ):
+            habits = Habits()  # no start is forecast, and sacct may take seconds
+        live = [job for job in jobs if not job.has_ended]
         return SlurmReading(
-            jobs=slurm.jobs(ended=True), moment=seen_now(config, slurm, now, habits),
+            jobs=jobs, moment=seen_now(config, slurm, now, habits, live),
             default_times=slurm.default_times(), max_times=slurm.max_times(),
         )  # fmt: skip
     except SlurmError as error:
@@ -138,11 +148,6 @@ def read_own_jobs(
         users=tuple(sorted({job.user for job in slurm.jobs if job.user})) if sees_all else (),
         end_only=str(facts.end_only or ""),
     )  # fmt: skip
-
-
-def row_of(document: OwnJobs, job: int) -> OwnJob | None:
-    """The row of this job."""
-    return next((row for row in document.jobs if row.id == job), None)
 
 
 def _runs(ledger: Ledger, ask: OwnJobsAsk, subject: Subject, now: float) -> tuple[ChargedRun, ...]:

@@ -79,12 +79,20 @@ def habits_now(slurm: Slurm) -> Habits:
     return Habits()
 
 
-def seen_now(config: Config, slurm: Slurm, now: float, habits: Habits | None = None) -> Moment:
-    """Read everything once. SlurmError if Slurm does not answer."""
+def seen_now(
+    config: Config,
+    slurm: Slurm,
+    now: float,
+    habits: Habits | None = None,
+    jobs: Sequence[SlurmJob] | None = None,
+) -> Moment:
+    """Read everything once, but not ``habits`` and ``jobs`` if they are given. SlurmError if Slurm
+    does not answer.
+    """
     machines, interruptions = records_of(config, now)
     return Moment(
-        now=now, jobs=slurm.jobs(), nodes=slurm.nodes(), machines=machines,
-        interruptions=interruptions,
+        now=now, jobs=slurm.jobs() if jobs is None else jobs, nodes=slurm.nodes(),
+        machines=machines, interruptions=interruptions,
         habits=habits_now(slurm) if habits is None else habits,
     )  # fmt: skip
 
