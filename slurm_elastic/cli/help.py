@@ -1,4 +1,4 @@
-"""``slurm-elastic help``: show the pages of the documentation that are installed here."""
+"""``slurm-elastic help``: show the installed pages of the documentation."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ def _show(text: str | Path) -> int:
 
 
 def _pager() -> tuple[str, ...]:
-    """The command of the user's pager, or of the first that is installed; () if there is none."""
+    """The user's pager, or else the first installed pager, as a command. () if there is none."""
     for command in (os.environ.get("PAGER", ""), "less", "more"):
-        words = _words(command)
-        if words and shutil.which(words[0]):
-            return words
+        command_line = _split(command)
+        if command_line and shutil.which(command_line[0]):
+            return command_line
     return ()
 
 
-def _words(command: str) -> tuple[str, ...]:
+def _split(command: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command))
     except ValueError:

@@ -24,8 +24,10 @@ from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import configfile
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.found import Found, SearchPlace
+from slurm_elastic.config.todos import keys_left
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.setup import compose, merge, reach
+from slurm_elastic.sandbox.layout import Layout
+from slurm_elastic.setup import compose, merge, reach, skeleton
 from slurm_elastic.setup.questions import (
     Answers,
     Earlier,
@@ -68,6 +70,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--slurm-conf", type=Path, metavar="FILE",
         help=f"the site's slurm.conf (default: $SLURM_CONF, else {SLURM_CONF})",
     )  # fmt: skip
+    parser.add_argument(
+        "--cloud", metavar="PROVIDER",
+        help="make a skeleton for this kind of cloud (aws, openstack, opennebula, docker, libvirt, "
+        "redfish), also without an account, an image or credentials: each missing value is a TODO "
+        "with the next command",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -108,7 +116,13 @@ def _configuration(args: argparse.Namespace, output: Path, before: str | None) -
     """The text of the configuration, from the site, its clouds and the answers."""
     conf_file = args.slurm_conf or Path(os.environ.get("SLURM_CONF") or SLURM_CONF)
     site = facts(conf_file.resolve())
-    existing = configfile.parse(before, str(output)) if before is not None else None
+    if sandbox := _sandbox_of_this_shell():
+        say(
+            f"This shell is that of the sandbox in {sandbox}: its variables hide your clouds. Run "
+            "init in a new shell to find them."
+        )
+    is_whole = args.cloud is None
+    existing = configfile.parse(before, str(output), whole=is_whole) if before is not None else None
     say(
         f"{site.conf}: cluster {site.cluster}, {counted(site.nodes, 'node')}, most of "
         f"{site.cpus} cpus and {site.memory} MiB; partition {site.partition or '(none)'}; "
@@ -117,9 +131,12 @@ def _configuration(args: argparse.Namespace, output: Path, before: str | None) -
     kinds = table()
     with of_the_units():  # credentials may be named only in the units' environment
         place = SearchPlace(home=Path.home(), environment=os.environ)
-        clouds = _renamed(reach.look(kinds, place, site.user), site)
+        found = reach.look(kinds, place, site.user, args.cloud)
+    if args.cloud is not None:
+        found = (skeleton.completed(kinds, args.cloud, found),)
+    clouds = tuple(skeleton.with_names(cloud, site.user) for cloud in _renamed(found, site))
     _show_found(clouds)
-    if not_found := reach.not_found(kinds, clouds):
+    if is_whole and (not_found := reach.not_found(kinds, clouds)):
         say(f"Not found here; write by hand if you need it: {', '.join(not_found)} ({BY_HAND})")
     earlier = merge.earlier(existing, clouds) if existing else None
     if existing is None:
@@ -139,6 +156,16 @@ def _configuration(args: argparse.Namespace, output: Path, before: str | None) -
     for line in compose.differs(clouds, answers):
         say(line)
     return new(answers) if before is None else merged(answers).text
+
+
+def _sandbox_of_this_shell() -> Path | None:
+    """The directory of the sandbox whose ``env`` this shell has."""
+    conf = os.environ.get("SLURM_CONF")
+    for parent in Path(conf).parents if conf else ():
+        layout = Layout(dir=parent)
+        if layout.marker.exists():
+            return parent
+    return None
 
 
 def _expect_a_cloud(clouds: Sequence[Found]) -> None:
@@ -171,7 +198,7 @@ def _show_found(clouds: Sequence[Found]) -> None:
     for cloud in clouds:
         public = " (public)" if cloud.location is Location.PUBLIC else ""
         types = f"; {counted(len(cloud.types), 'type')}" if cloud.types and not cloud.sized else ""
-        usable = "yes" if cloud.usable else "no"
+        usable = "to do" if cloud.todos else "yes" if cloud.usable else "no"
         shown.add_row(f"{cloud.name}{public}", usable, visible(f"{cloud.what}{types}"))
         if cloud.enable:
             shown.add_row("", "", visible(f"do: {cloud.enable}"))
@@ -307,7 +334,10 @@ def _checked(path: Path) -> int:
         configfile.ensure_uuid(path)
         print(f"wrote {path.parent / configfile.UUID_FILE}, which marks this cluster's machines")
     option = "" if path == Path(DEFAULT_CONFIG) else f" --config {path}"
-    config = configfile.load(path, whole=True)
+    try:
+        config = configfile.load(path, whole=True)
+    except ConfigError as error:
+        return _unfinished(path, option, error)
     clouds, pools = counted(len(config.clouds), "cloud"), counted(len(config.pools), "pool")
     print(f"conf show: {clouds}, {pools}\nconf check:")
     sys.stdout.flush()
@@ -328,3 +358,16 @@ def _checked(path: Path) -> int:
     if not (failed or ill):
         print(f"  slurm-elastic{option} doctor           # with the services: {page('install')}")
     return 1 if failed or ill else 0
+
+
+def _unfinished(path: Path, option: str, error: ConfigError) -> int:
+    """Print the to-dos of a skeleton. Raises ``error`` if the file has none."""
+    config = configfile.load(path)
+    if not any(keys_left(cloud) for cloud in config.clouds):
+        raise error
+    print("to do:")
+    for problem in error.problems:
+        say(f"  {problem}")
+    print("next:")
+    print(f"  slurm-elastic{option} conf check       # lists the steps that are left")
+    return 0

@@ -40,6 +40,7 @@ from slurm_elastic.config.numbers import (
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.config.telling import Notify
+from slurm_elastic.config.todos import keys_left
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Limits, Location, Market, Pool
@@ -347,15 +348,25 @@ def settled(config: Config) -> Config:
 def blocked_clouds(config: Config) -> dict[str, CloudBlocked]:
     """Why nothing may be started in a cloud, by the name of the cloud. A public cloud spends
     money, so it needs an allow list and an hourly cap, its own or the cluster's. A cloud of an
-    unusable kind is blocked, too.
+    unusable kind is blocked, too, and a cloud that has to-dos.
     """
     costly = {
         cloud.name: CloudBlocked(cloud=cloud.name, missing_consents=missing)
         for cloud in config.clouds
         if cloud.location is Location.PUBLIC and (missing := _missing_consents(config, cloud))
     }
-    broken = [cloud for cloud in config.clouds if cloud.unusable]
-    return costly | {c.name: CloudBlocked(cloud=c.name, unusable=c.unusable) for c in broken}
+    broken = {
+        cloud.name: CloudBlocked(cloud=cloud.name, unusable=reason)
+        for cloud in config.clouds
+        if (reason := cloud.unusable or _unfinished(cloud))
+    }
+    return costly | broken
+
+
+def _unfinished(cloud: CloudSettings) -> str:
+    """The to-dos of a cloud whose skeleton is not completed yet. Empty if there are none."""
+    left = keys_left(cloud)
+    return f"its settings still have to-dos: {', '.join(left)}" if left else ""
 
 
 def _missing_consents(config: Config, cloud: CloudSettings) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     rights. ``known_types`` asks the cloud for its types and prices and may raise any ProviderError;
     None if it has no catalogue. ``found`` looks for clouds of the kind that this host can reach,
     for ``init``. ``images`` opens its images, for ``image upload``; None if it keeps none.
+    ``skeleton``: a cloud of the kind with to-dos, for ``init --cloud``; None if there is none.
     """
 
     settings: type[CloudSettings]
@@ -57,6 +58,7 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     known_types: Callable[[Any], Iterable[KnownType]] | None = None
     found: Callable[[SearchPlace], Iterable[Found]] | None = None
     images: Callable[[Any, Cluster], ImageStore] | None = None
+    skeleton: Found | None = None
     api: int = API
 
     @property

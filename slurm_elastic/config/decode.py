@@ -28,6 +28,7 @@ from slurm_elastic.base.units import (
     parse_moment,
     parse_size,
 )
+from slurm_elastic.config import todos
 from slurm_elastic.config.document import KeyPath, YamlDocument, shown
 from slurm_elastic.config.gone import Gone, farewell
 
@@ -60,8 +61,14 @@ class Problems:
 
     def add(self, path: KeyPath, actual: str, expected: str, hint: str | None = None) -> None:
         """Add ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
+        if todos.value_at(self.document, path) == todos.TODO:
+            return  # a step of its own tells what is missing
         text = self._placed(path, f"found {actual}, expected {expected}")
         self._add(self.document.line(path), f"{text}; did you mean {hint}?" if hint else text)
+
+    def add_step(self, line: int, text: str) -> None:
+        """Add ``FILE:LINE: TEXT``: a to-do."""
+        self._add(line, text)
 
     def note(self, path: KeyPath, text: str) -> None:
         """Add ``FILE:LINE: PATH: TEXT``, which is no complaint."""

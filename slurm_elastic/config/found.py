@@ -27,7 +27,8 @@ class Found(Struct, frozen=True, kw_only=True):
     cloud has no sizes of its own, so its file names one, that of a node. ``by_node``: its hosts
     must be listed. ``joins``: its machines learn from the file where the head is. ``reads``: the
     files and sockets that the services will use, each with the remedy if {user} (SlurmUser) may not
-    read it.
+    read it. ``todos``: for ``init --cloud``, by key, the step that gives a missing value; {name} is
+    the cloud's name, {user} SlurmUser. A step whose key is not in ``keys`` becomes a comment.
     """
 
     name: str
@@ -45,13 +46,14 @@ class Found(Struct, frozen=True, kw_only=True):
     by_node: bool = False
     joins: bool = False
     reads: dict[str, str] = {}
+    todos: dict[str, str] = {}
 
 
 def unusable(cloud: Found, remedy: str) -> Found:
     """The same cloud, which lacks ``enable``."""
     return Found(
         name=cloud.name, provider=cloud.provider, location=cloud.location, what=cloud.what,
-        usable=False, enable=remedy, lacking=True, reads=cloud.reads,
+        usable=False, enable=remedy, lacking=True, reads=cloud.reads, keys=cloud.keys,
     )  # fmt: skip
 
 

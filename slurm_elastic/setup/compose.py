@@ -28,6 +28,7 @@ def compose(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers) ->
     clouds = chosen(clouds_found, answers)
     lines = [
         f"# Made by `slurm-elastic init` from {site.conf}. {page('configuration')} has all keys.",
+        *_skeleton_lines(clouds),
         f"cluster: {flow({'name': site.cluster})}",
         f"slurm: {flow({'conf': site.conf, 'user': site.user})}",
         *_max_time_lines(site, answers),
@@ -45,6 +46,12 @@ def compose(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers) ->
     return "\n".join(lines) + "\n"
 
 
+def _skeleton_lines(clouds: Sequence[Found]) -> Iterator[str]:
+    if any(cloud.todos for cloud in clouds):
+        yield "# Each TODO is a step, with its command. Put its value in its place;"
+        yield "# `slurm-elastic conf check` lists the steps that are left."
+
+
 def checked(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers, source: str) -> str:
     """Return the text of ``compose``. Raises ConfigError if the configuration would be invalid.
 
@@ -52,8 +59,8 @@ def checked(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers, so
     about hosts comes after the one about clouds.
     """
     text = compose(site, clouds_found, answers)
-    if chosen(clouds_found, answers):
-        configfile.parse(text, source)
+    if clouds := chosen(clouds_found, answers):
+        configfile.parse(text, source, whole=not any(cloud.todos for cloud in clouds))
     return text
 
 
@@ -64,7 +71,9 @@ def chosen(clouds_found: Sequence[Found], answers: Answers) -> tuple[Found, ...]
     if not any(cloud.usable for cloud in clouds_found):
         return (REHEARSAL,)
     return tuple(
-        cloud for cloud in named(clouds_found, answers) if answers.hosts or not cloud.by_node
+        cloud
+        for cloud in named(clouds_found, answers)
+        if answers.hosts or cloud.todos or not cloud.by_node
     )
 
 
@@ -76,7 +85,7 @@ def named(clouds_found: Sequence[Found], answers: Answers) -> tuple[Found, ...]:
 def differs(clouds_found: Sequence[Found], answers: Answers) -> Iterator[str]:
     """Yield a sentence for each difference between the file and the answers."""
     for cloud in named(clouds_found, answers):
-        if cloud.by_node and not answers.hosts:
+        if cloud.by_node and not (answers.hosts or cloud.todos):
             yield f"{cloud.name} is left out: no host of it is named."
         if (node := node_of(cloud, answers.size)) != answers.size:
             yield f"A node of {cloud.name} gets {format_shape(node)}: no host there has more."
@@ -127,9 +136,14 @@ def cloud_lines(cloud: Found, answers: Answers, everywhere: Who = NOBODY) -> Ite
         yield f"    types: {{small: {size}}}    # replace this cloud by one of yours"
     if cloud.location is Location.PUBLIC:
         yield from _access_lines(answers, everywhere)
+    for key, step in cloud.todos.items():
+        if key not in cloud.keys:
+            yield f"    # TODO {key}: {step}"
     for key, value in cloud.keys.items():
-        yield f"    {key}: {flow(value)}{_COMMENTS.get(key, '')}"
-    if cloud.by_node:
+        has_step = key in cloud.todos
+        comment = f"    # TODO {cloud.todos[key]}" if has_step else _COMMENTS.get(key, "")
+        yield f"    {key}: {flow(value)}{comment}"
+    if cloud.by_node and "hosts" not in cloud.keys:
         yield f"    hosts: {flow(answers.hosts)}"
     if cloud.sized:
         cpus, memory = node_of(cloud, answers.size)
@@ -161,7 +175,8 @@ def pool_lines(cloud: Found, site: SiteFacts, answers: Answers) -> Iterator[str]
     cpus, memory = node_of(cloud, answers.size)
     yield f"  - name: {cloud.name}"
     yield f"    cloud: {cloud.name}"
-    nodes = ",".join(answers.hosts) if cloud.by_node else free_nodes(cloud.name, site)
+    hosts = cloud.keys.get("hosts", answers.hosts) if cloud.by_node else None
+    nodes = ",".join(hosts) if isinstance(hosts, dict) else free_nodes(cloud.name, site)
     yield f"    nodes: {flow(nodes)}"
     is_smaller = (cpus, memory) != answers.size
     yield f"    cpus: {cpus}{'    # no host has more for one node' if is_smaller else ''}"

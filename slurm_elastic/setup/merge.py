@@ -53,7 +53,8 @@ class ConfigMerge:
         self, before: str, source: str, clouds: Sequence[Found], site: SiteFacts, answers: Answers
     ) -> None:
         self._before, self._source = before, source
-        config = configfile.parse(before, source)
+        self._whole = not any(cloud.todos for cloud in clouds)
+        config = self._parse(before)
         already = earlier(config)
         new_clouds = [
             cloud for cloud in clouds if cloud is not REHEARSAL and cloud.name not in already.names
@@ -65,7 +66,10 @@ class ConfigMerge:
         self._pools = [line for cloud in new_clouds for line in pool_lines(cloud, site, answers)]
         # ``config`` is made from changed values and ``text`` by edits of the text. Only if both
         # mean the same is the text written.
-        self.config = configfile.parse(document.write(self._values()), source)
+        self.config = self._parse(document.write(self._values()))
+
+    def _parse(self, text: str) -> Config:
+        return configfile.parse(text, self._source, whole=self._whole)
 
     def _values(self) -> object:
         values: Any = document.read(self._before, self._source).value
@@ -83,7 +87,7 @@ class ConfigMerge:
         # The file may use YAML that ``put`` cannot edit, such as anchors.
         with suppress(ConfigError, yaml.YAMLError):
             text = self._edited()
-            if configfile.parse(text, self._source) == self.config:
+            if self._parse(text) == self.config:
                 return text
         raise ConfigError(
             f"{self._source}: nothing is changed, because init cannot edit YAML of this style. "

@@ -85,7 +85,7 @@ def questions(
     """Return the other questions that matter for these new clouds, in order."""
     known_answers = earlier or Earlier()
     selected = []
-    if by_node := [cloud for cloud in chosen if cloud.by_node]:
+    if by_node := [cloud for cloud in chosen if cloud.by_node and not cloud.todos]:
         selected.append(_hosts(site, by_node[0], is_only_cloud=len(by_node) == len(chosen)))
     if known_answers.public or any(cloud.location is Location.PUBLIC for cloud in chosen):
         selected += [_accounts() if site.accounts_checked else _groups(site), _cap()]

@@ -22,8 +22,11 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.questions import Answers
 
 
-def look(kinds: CloudTable, place: SearchPlace, user: str) -> tuple[Found, ...]:
-    """Return the clouds of all kinds, on-premises clouds first, each with a unique name.
+def look(
+    kinds: CloudTable, place: SearchPlace, user: str, only: str | None = None
+) -> tuple[Found, ...]:
+    """Return the clouds of all kinds, on-premises clouds first, each with a unique name. ``only``:
+    the only kind to look for.
 
     A kind whose search fails becomes an unusable cloud. A cloud with credentials that ``user``
     (SlurmUser) may not read becomes unusable, too, because the services run as that user.
@@ -32,7 +35,7 @@ def look(kinds: CloudTable, place: SearchPlace, user: str) -> tuple[Found, ...]:
         trust.trust_slurm_user(account(user).pw_uid)
     clouds = [
         _check_access(cloud, user)
-        for name in kinds.names()
+        for name in ([only] if only else kinds.names())
         for cloud in _of_kind(kinds, name, place)
     ]
     clouds.sort(key=lambda cloud: (cloud.location is Location.PUBLIC, not cloud.usable))

@@ -86,7 +86,10 @@ def type_requirements(cloud: Found, size: Size) -> dict[str, object]:
     for narrowed, range_, arch in product(({**cloud.narrowed}, {}), ranges, archs):
         requirements = {**range_, **arch, **narrowed, "max_types": 20}
         typed_requirements = convert(requirements, Requirements)
-        if any(_holds_node(type_, cloud, size, typed_requirements) for type_ in cloud.types):
+        # The types behind a skeleton are not known yet.
+        if cloud.todos or any(
+            _holds_node(type_, cloud, size, typed_requirements) for type_ in cloud.types
+        ):
             return requirements
     return {"max_types": 20}
 

@@ -33,7 +33,12 @@ def test_without_a_topic_all_are_listed_with_their_titles(
 
 @pytest.mark.parametrize(
     ("topic", "near"),
-    [("instal", "install"), ("criu", "checkpoint-criu"), ("munge", "joining"), ("qqq", "lists all")],
+    [
+        ("instal", "install"),
+        ("criu", "checkpoint-criu"),
+        ("munge", "joining"),
+        ("qqq", "lists all"),
+    ],
 )
 def test_an_unknown_topic_names_near_ones(
     topic: str, near: str, capsys: pytest.CaptureFixture[str]
@@ -72,7 +77,9 @@ def test_on_a_terminal_it_goes_through_the_pager(tmp_path: Path) -> None:
     pager.write_text(f"#!/bin/sh\nexec cat >'{seen}'\n")
     pager.chmod(0o755)
     ours, theirs = pty.openpty()
-    code = "import sys; from slurm_elastic.cli.main import main; sys.exit(main(['help', 'install']))"
+    code = (
+        "import sys; from slurm_elastic.cli.main import main; sys.exit(main(['help', 'install']))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=theirs,
         timeout=patience(60), env={**os.environ, "PAGER": str(pager), "TERM": "xterm"}, check=False,

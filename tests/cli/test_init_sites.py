@@ -166,7 +166,10 @@ def test_an_engine_without_an_image_is_told(
         socket = host.root / "engine.sock"
         monkeypatch.setattr("slurm_elastic.providers.docker.found.SOCKET", socket)
         assert host.init(host.site("small"), "--yes") == 2
-    assert "make an image with slurm in its name (slurm-elastic help docker)" in capsys.readouterr().out
+    assert (
+        "make an image with slurm in its name (slurm-elastic help docker)"
+        in capsys.readouterr().out
+    )
     assert not host.yaml.exists()
 
 

@@ -85,7 +85,9 @@ def test_install_tells_what_is_to_be_done_on_the_other_head(
 ) -> None:
     pair_of(admin)
     assert admin("install", "--peer", "headb") == 0
-    told = capsys.readouterr().out.partition("then on headb, as root (slurm-elastic help two-heads):\n")[2]
+    told = capsys.readouterr().out.partition(
+        "then on headb, as root (slurm-elastic help two-heads):\n"
+    )[2]
     lines = told.splitlines()
     assert [line.partition(".")[0] for line in lines] == [str(n) for n in range(1, len(lines) + 1)]
     assert f"slurm-elastic {version('slurm-elastic')}; `id -u slurm` says" in lines[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.aws.skeleton import SKELETON
 from slurm_elastic.providers.aws.validate import check
 from slurm_elastic.providers.base.later import later, opened
 
@@ -15,4 +16,5 @@ CLOUD = CloudKind(
     known_types=later(f"{__name__}.known_types:known_types"),
     found=later(f"{__name__}.found:found"),
     images=later(f"{__name__}.image_store:AmiImages"),
+    skeleton=SKELETON,
 )

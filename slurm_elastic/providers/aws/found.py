@@ -19,17 +19,11 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.known_types import known_types
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.aws.skeleton import FOR_BATCH
 
 MAX_PROFILES = 4
 """At most so many profiles are examined."""
 TIMEOUT_S = 10.0
-FOR_BATCH: dict[str, object] = {
-    "generation": "5..",
-    "exclude": ["t*", "inf*", "dl*", "f*", "vt*", "hpc*", "u*"],
-}
-"""Excluded types: slow for their price (m2), throttled when their credits are used up (t), paid for
-an accelerator no job asked for (trn, inf, dl, f, vt), or never spot (hpc, u).
-"""
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
@@ -61,11 +55,13 @@ def _examine_profile(profile: str | None, place: SearchPlace) -> Found | None:
     cloud = _found(f"aws-{suffix}" if suffix else "aws", f"AWS profile {profile or 'default'}")
     region = session.region_name
     if region is None:
-        return unusable(cloud, "name its region: aws configure set region REGION")
+        step = "name its region: aws configure set region REGION"
+        return unusable(structs.replace(cloud, keys=_login(profile)), step)
     try:
         return _complete(cloud, profile, region, place.environment.get("AWS_ENDPOINT_URL"))
     except ProviderError as error:
-        return unanswered(cloud, f"the credentials and the region of {cloud.what}", error)
+        known = structs.replace(cloud, keys={"region": region, **_login(profile)})
+        return unanswered(known, f"the credentials and the region of {cloud.what}", error)
 
 
 def _found(name: str, description: str) -> Found:
@@ -76,8 +72,7 @@ def _found(name: str, description: str) -> Found:
 
 
 def _complete(cloud: Found, profile: str | None, region: str, endpoint: str | None) -> Found:
-    base: dict[str, Any] = {"region": region}
-    base |= {"profile": profile} if profile else {}
+    base: dict[str, Any] = {"region": region, **_login(profile)}
     base |= {"endpoint": endpoint} if endpoint else {}
     settings = AwsCloud(
         name=cloud.name, location=cloud.location, image="ami-0", api_timeout=TIMEOUT_S, **base
@@ -85,12 +80,17 @@ def _complete(cloud: Found, profile: str | None, region: str, endpoint: str | No
     api = AwsApi(settings, None)
     image = _image(api.send("describe_images", {"Owners": ["self"]}))
     if image is None:
-        return unusable(cloud, f"make an image in this account ({page('images')})")
+        known = structs.replace(cloud, keys=base)
+        return unusable(known, f"make an image in this account ({page('images')})")
     keys = {**base, "image": image["ImageId"], "catalogue": True, "subnets": _subnets(api)}
     groups = _groups(api)
     keys |= {"security_groups": groups} if groups else {}
     description = f"{cloud.what}, image {image.get('Name') or image['ImageId']}"
     return structs.replace(cloud, what=description, keys=keys, types=known_types(settings))
+
+
+def _login(profile: str | None) -> dict[str, object]:
+    return {"profile": profile} if profile else {}
 
 
 def _image(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:

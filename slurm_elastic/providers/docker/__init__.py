@@ -8,6 +8,7 @@ from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.base.later import later
 from slurm_elastic.providers.base.ownership import ownership_of
 from slurm_elastic.providers.docker.settings import DockerCloud
+from slurm_elastic.providers.docker.skeleton import SKELETON
 from slurm_elastic.providers.docker.validate import check
 
 
@@ -25,4 +26,5 @@ CLOUD = CloudKind(
     check=check,
     found=later(f"{__name__}.found:found"),
     images=later(f"{__name__}.image_store:EngineImages"),
+    skeleton=SKELETON,
 )

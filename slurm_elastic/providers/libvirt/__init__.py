@@ -5,6 +5,7 @@ from __future__ import annotations
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.providers.base.later import later, opened
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud, check
+from slurm_elastic.providers.libvirt.skeleton import SKELETON
 
 CLOUD = CloudKind(
     settings=LibvirtCloud,
@@ -12,4 +13,5 @@ CLOUD = CloudKind(
     check=check,
     found=later(f"{__name__}.found:found"),
     images=later(f"{__name__}.image_store:VolumeImages"),
+    skeleton=SKELETON,
 )

@@ -57,9 +57,10 @@ def _examine(entry: str, path: Path) -> Found:
         image, network = _parts(settings)
         types = known_types(settings)
     except ProviderError as error:
-        return unanswered(cloud, f"entry {entry} of {path}", error)
+        return unanswered(replace(cloud, keys=keys), f"entry {entry} of {path}", error)
     if image is None:
-        return unusable(cloud, f"make an image in this project ({page('images')})")
+        known = replace(cloud, keys=keys)
+        return unusable(known, f"make an image in this project ({page('images')})")
     settings_found = {"image": image, "catalogue": True, "networks": [network or "auto"]}
     return replace(cloud, keys={**keys, **settings_found}, types=types)
 

@@ -11,6 +11,7 @@ from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.base.later import later
 from slurm_elastic.providers.redfish.settings import RedfishCloud
+from slurm_elastic.providers.redfish.skeleton import SKELETON
 
 _URL = re.compile(r"(https://[^/\s]+|http://(localhost|127\.[\d.]+|\[::1\])(:\d+)?)/\S+")
 """A BMC's password gives full control of its host. Without TLS it may be sent only within this
@@ -56,5 +57,9 @@ def _check(draft: Draft, i: int, cloud: RedfishCloud) -> None:
 
 
 CLOUD = CloudKind(
-    settings=RedfishCloud, open=_open, check=_check, found=later(f"{__name__}.found:found")
+    settings=RedfishCloud,
+    open=_open,
+    check=_check,
+    found=later(f"{__name__}.found:found"),
+    skeleton=SKELETON,
 )

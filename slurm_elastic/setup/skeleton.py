@@ -1,0 +1,51 @@
+"""Completes what was found of one kind of cloud to a skeleton with to-dos, for ``init --cloud``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.config.cloud_kinds import CloudTable
+from slurm_elastic.config.found import Found
+
+
+def kinds_with_skeleton(kinds: CloudTable) -> tuple[str, ...]:
+    """The kinds that ``init --cloud`` knows. A kind that cannot be imported has none."""
+    return tuple(name for name in kinds.names() if _skeleton(kinds, name) is not None)
+
+
+def completed(kinds: CloudTable, name: str, clouds_found: Sequence[Found]) -> Found:
+    """The usable cloud of the kind if there is one. Else its skeleton, with all facts that were
+    found about the first cloud. ConfigError if the kind has no skeleton.
+    """
+    skeleton = _skeleton(kinds, name)
+    if skeleton is None:
+        expected = ", ".join(kinds_with_skeleton(kinds))
+        raise ConfigError(f"--cloud: found {name}, expected one of {expected}")
+    of_kind = [cloud for cloud in clouds_found if cloud.provider == name]
+    usable = [cloud for cloud in of_kind if cloud.usable]
+    if usable:
+        return usable[0]
+    known = of_kind[0] if of_kind else skeleton
+    keys = {**skeleton.keys, **known.keys}
+    todos = {
+        key: step
+        for key, step in skeleton.todos.items()
+        if known is skeleton or key not in known.keys
+    }
+    return replace(skeleton, name=known.name, what=known.what, keys=keys, todos=todos)
+
+
+def with_names(cloud: Found, user: str) -> Found:
+    """The cloud with its own name and SlurmUser in its steps."""
+    todos = {key: step.format(name=cloud.name, user=user) for key, step in cloud.todos.items()}
+    return replace(cloud, todos=todos)
+
+
+def _skeleton(kinds: CloudTable, name: str) -> Found | None:
+    try:
+        return kinds.kind(name).skeleton if name in kinds.names() else None
+    except ConfigError:
+        return None

@@ -1,0 +1,156 @@
+"""``init --cloud``: a skeleton without account, image or credentials, and what its to-dos keep from happening."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from needs import unless
+
+from slurm_elastic.cli.main import main
+from slurm_elastic.config import blocked_clouds, configfile
+from slurm_elastic.config.cloud_kinds import table
+from slurm_elastic.setup.skeleton import kinds_with_skeleton
+from tests.cli.test_init import Host, _no_slurmctld, conf_check, host
+
+pytestmark = unless("slurmctld")
+__all__ = ["_no_slurmctld", "conf_check", "host"]
+KINDS = ("aws", "docker", "libvirt", "opennebula", "openstack", "redfish")
+VALUES = {
+    "region": "eu-central-1", "image": "ami-0123456789abcdef0", "image_bucket": "bucket",
+    "network": "slurm", "networks": "net", "cloud": "hpc", "endpoint": "http://front-end:2633/RPC2",
+    "r1": "https://r1-bmc/redfish/v1/Systems/1",
+}  # fmt: skip
+"""By key, what somebody fetches with the commands of the to-dos."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_elastic.providers.libvirt.found.SOCKETS", ())
+
+
+def skeleton(host: Host, kind: str, *words: str) -> int:
+    return host.init(host.root / "etc" / "slurm.conf", "--yes", "--cloud", kind, *words)
+
+
+def steps(text: str) -> list[str]:
+    """The to-dos that a command printed, without the file's name."""
+    return re.findall(r"slurm-elastic\.yaml:(\d+: .*to do: .*)", text)
+
+
+def filled(path: Path) -> None:
+    """The skeleton with all values, as a person completes it."""
+    lines = []
+    for line in path.read_text().splitlines():
+        key = re.findall(r"(\w+): \[?TODO", line)
+        lines.append(
+            re.sub(r"(?<=[ \[])TODO(?=[ \]}])", VALUES[key[0]], line, count=1) if key else line
+        )
+    path.write_text("\n".join((*lines, "")))
+
+
+def test_each_cloud_that_can_be_configured_has_a_skeleton() -> None:
+    assert kinds_with_skeleton(table()) == KINDS
+
+
+@pytest.mark.usefixtures("conf_check")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_skeleton_names_its_steps_and_conf_check_lists_the_same(
+    kind: str, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    host.site("fresh")
+    assert skeleton(host, kind) == 0
+    announced = steps(capsys.readouterr().out)
+    assert len(announced) >= 3
+    assert all("slurm-elastic " in s or ": " in s for s in announced)
+    assert any("slurm-elastic image build" in s for s in announced) == (kind != "redfish")
+    (cloud,) = yaml.safe_load(host.yaml.read_text())["clouds"]
+    assert cloud["provider"] == kind
+    assert host.yaml.read_text().count("# TODO") == len(announced)
+
+    assert host.run("conf", "check") == 2
+    told = capsys.readouterr()
+    assert steps(told.err) == announced
+    assert "Traceback" not in told.err
+
+    filled(host.yaml)
+    assert "TODO " not in re.sub(r"#.*", "", host.yaml.read_text())
+    assert host.run("conf", "check") == 0, capsys.readouterr().err
+
+
+def test_a_cloud_with_to_dos_is_not_in_use_and_the_services_read_the_file(
+    host: Host,
+) -> None:
+    host.site("fresh")
+    skeleton(host, "opennebula")
+    config = configfile.load(host.yaml)  # as the services do
+    assert blocked_clouds(config)["nebula"].words.endswith("still have to-dos: endpoint")
+    filled(host.yaml)
+    assert blocked_clouds(configfile.load(host.yaml)) == {}
+
+
+def test_a_to_do_of_a_site_in_a_comment_is_none_of_ours(host: Host) -> None:
+    host.site("fresh")
+    skeleton(host, "docker")
+    filled(host.yaml)
+    assert "# TODO" in host.yaml.read_text()
+    assert configfile.load(host.yaml, whole=True).clouds[0].name == "boxes"
+
+
+def test_a_second_cloud_is_added_and_the_first_stays_in_use(host: Host) -> None:
+    host.site("fresh")
+    skeleton(host, "docker")
+    filled(host.yaml)
+    before = host.yaml.read_text()
+    assert skeleton(host, "openstack") == 0
+    assert set(before.splitlines()) <= set(host.yaml.read_text().splitlines())
+    config = configfile.load(host.yaml)
+    assert [cloud.name for cloud in config.clouds] == ["boxes", "stack"]
+    assert list(blocked_clouds(config)) == ["stack"]
+
+
+def test_what_is_found_is_no_to_do(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials and a region, but no answer of EC2."""
+    host.site("fresh")
+    for name, value in (("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "y"), ("DEFAULT_REGION", "eu-west-3"),
+                        ("ENDPOINT_URL", "http://127.0.0.1:9")):  # fmt: skip
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setattr("slurm_elastic.providers.aws.found.TIMEOUT_S", 1.0)
+    assert skeleton(host, "aws") == 0
+    (cloud,) = yaml.safe_load(host.yaml.read_text())["clouds"]
+    assert (cloud["region"], cloud["image"]) == ("eu-west-3", "TODO")
+
+
+def test_an_unknown_kind_names_those_that_are_known(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    host.site("fresh")
+    assert skeleton(host, "azure") == 2
+    assert "expected one of aws, docker" in capsys.readouterr().err
+    assert not host.yaml.exists()
+
+
+def test_in_a_sandboxs_shell_init_says_so(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    from slurm_elastic.sandbox.layout import Layout
+
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "etc" / "slurm.conf"))
+    main(["init", "--output", str(host.yaml), "--yes", "--slurm-conf", str(host.site("fresh"))])
+    assert "This shell" not in capsys.readouterr().out
+    Layout(dir=tmp_path).marker.touch()
+    os.remove(host.yaml)
+    main(
+        [
+            "init",
+            "--output",
+            str(host.yaml),
+            "--yes",
+            "--slurm-conf",
+            str(host.root / "etc" / "slurm.conf"),
+        ]
+    )
+    assert f"that of the sandbox in {tmp_path}" in capsys.readouterr().out
