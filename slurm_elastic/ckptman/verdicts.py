@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
 from slurm_elastic.config.job_checkpoint import MethodChoice
+from slurm_elastic.model.admin_comment import Part, with_part
 from slurm_elastic.model.causes.refusals import NotSavable
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Market
@@ -71,10 +72,24 @@ def _notify_user(
     )
     try:
         text = f"cannot be saved: {verdict.why}; it would help to {verdict.remedy}"
-        site.slurm.set_admin_comment(run.job, f"slurm-elastic: {text}")
+        _comment(site, run.job, text)
         write_to_job_output(site, run.job, *lines)
     except SlurmError as error:
         site.recorder.record_run(run, "ckpt-not-told", str(error), level=logging.WARNING)
+
+
+def _comment(site: CheckpointSite, job: int, text: str) -> None:
+    """Write the text as our part of the job's AdminComment, or remove our part ("").
+
+    SlurmError if Slurm refuses.
+    """
+    comment = site.slurm.admin_comments([job]).get(job)
+    # Without a certain reading we would replace what others have written.
+    if comment is None:
+        return
+    new_comment = with_part(comment, Part.UNSAVED, text)
+    if new_comment != comment:
+        site.slurm.set_admin_comment(job, new_comment)
 
 
 def _may_move(site: CheckpointSite, run: JobRun, verdict: UnsavableRun) -> bool:
@@ -136,7 +151,7 @@ def withdraw_verdict(site: CheckpointSite, run: JobRun) -> None:
     forget(site, run.job)
     site.recorder.record_run(run, "ckpt-savable", "it can be saved after all")
     try:
-        site.slurm.set_admin_comment(run.job, "")
+        _comment(site, run.job, "")
     except SlurmError as error:
         log.warning(
             "the admin comment of a job cannot be removed job=%s error=%s", run.label, error

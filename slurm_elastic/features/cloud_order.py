@@ -172,7 +172,7 @@ class CloudOrder(Part):
     def _note(self, jobs: Sequence[int], order: tuple[str, ...]) -> None:
         """Note the order in force on the jobs, for the next slurm-elasticd."""
         slurm = self._site.slurm
-        comments = slurm.admin_comments()
+        comments = slurm.admin_comments(jobs)
         for job in jobs:
             comment = comments.get(job, "")
             # Without our note the comment is another one by now. It must not be replaced.

@@ -4,7 +4,7 @@ of contract tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from slurm_elastic.base.errors import ProviderError
@@ -377,8 +377,12 @@ class Slurm(Protocol):
         """Replace the job's AdminComment in slurmdbd. This needs administrator rights there."""
         ...
 
-    def admin_comments(self) -> Mapping[int, str]:
-        """The AdminComments of all jobs that have one. One command, which reads all jobs."""
+    def admin_comments(self, jobs: Collection[int] | None = None) -> Mapping[int, str]:
+        """The AdminComments of these jobs (None: of all), "" for a job without one. A job whose
+        comment is not certain is missing, as is one that Slurm no longer has. One command for each
+        of a few jobs; for many jobs one command, which reads all jobs. The number of an array
+        stands for all its tasks.
+        """
         ...
 
     def set_admin_comment(self, job: int, text: str) -> None:

@@ -69,6 +69,7 @@ def test_a_job_that_is_never_to_be_saved_is_not_probed() -> None:
 
 def test_a_job_that_cannot_be_saved_is_told_so_within_two_minutes(world: CkptWorld) -> None:
     world.saver.broken = LOCK
+    world.slurm.comments[7] = "ticket 7 [slurm-elastic clouds=a,b]"
     begins(world, 7)
     world.until(lambda: bool(world.state.unsavable()))
     assert world.now - world.job(7).start <= 120
@@ -81,7 +82,9 @@ def test_a_job_that_cannot_be_saved_is_told_so_within_two_minutes(world: CkptWor
         " taken away, it starts over"
     )
     assert second.startswith("slurm-elastic: it would help to run it without the lock")
-    assert comments(world)[0].startswith("slurm-elastic: cannot be saved: it holds a lock")
+    (comment,) = comments(world)
+    assert comment.startswith("ticket 7 [slurm-elastic checkpoint: cannot be saved: it holds a lock")
+    assert comment.endswith("] [slurm-elastic clouds=a,b]"), "the parts of others stay"
     assert "ckpt-unsavable" in world.told(7)
     world.advance(1200)
     assert len(lines(world)) == 2, "told once"
@@ -110,13 +113,14 @@ def test_a_failure_that_passes_is_no_verdict(world: CkptWorld) -> None:
 
 def test_a_job_that_can_be_saved_later_is_acquitted(world: CkptWorld) -> None:
     world.saver.broken = LOCK
+    world.slurm.comments[7] = "ticket 7"
     begins(world, 7)
     world.until(lambda: bool(world.state.unsavable()))
     world.saver.broken = None
     world.order("save", job=7)
     world.until(lambda: bool(world.state.images(7)))
     assert world.state.unsavable() == {}
-    assert comments(world)[-1] == ""
+    assert comments(world)[-1] == "ticket 7"
     assert "ckpt-savable" in world.told(7)
 
 

@@ -188,7 +188,7 @@ def test_the_note_of_an_order_stands_beside_other_text() -> None:
     assert noted_order("x [slurm-elastic clouds=a,b] y") == ("a", "b")
     assert with_order("", ("a", "b")) == "[slurm-elastic clouds=a,b]"
     text = with_order("theirs [slurm-elastic cost=$1.0 market=spot]", ("a", "b"))
-    assert text == "theirs [slurm-elastic cost=$1.0 market=spot] [slurm-elastic clouds=a,b]"
+    assert text == "theirs [slurm-elastic clouds=a,b] [slurm-elastic cost=$1.0 market=spot]"
     assert with_order(text, ("b", "a")) == text.replace("a,b", "b,a")
     assert noted_order(with_order(text, ("b", "a"))) == ("b", "a")
 

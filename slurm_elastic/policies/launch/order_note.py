@@ -7,19 +7,15 @@ AdminComment, so a list with a note is not a user's choice.
 
 from __future__ import annotations
 
-import re
-
-_NOTE = re.compile(r"\s?\[slurm-elastic clouds=([^][]*)\]")
+from slurm_elastic.model.admin_comment import Part, part_of, with_part
 
 
 def noted_order(comment: str) -> tuple[str, ...]:
     """Return the partitions of the note in force; empty without a note."""
-    notes = _NOTE.findall(comment)
-    return tuple(notes[-1].split(",")) if notes else ()
+    note = part_of(comment, Part.CLOUDS)
+    return tuple(note.split(",")) if note else ()
 
 
 def with_order(comment: str, partitions: tuple[str, ...]) -> str:
     """Return the comment with a note of this order in place of an earlier note."""
-    others_text = _NOTE.sub("", comment)
-    note = f"[slurm-elastic clouds={','.join(partitions)}]"
-    return f"{others_text} {note}" if others_text else note
+    return with_part(comment, Part.CLOUDS, ",".join(partitions))

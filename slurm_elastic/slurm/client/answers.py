@@ -23,9 +23,6 @@ from slurm_elastic.model.slurm import ENDED, Reservation, SlurmJob, SlurmNode, S
 from slurm_elastic.model.slurm_words.job_states import HOLDS
 
 _PAIR = re.compile(r"(\w+)=(\S*)")
-_ADMIN_COMMENT = re.compile(
-    r"JobId=(\d+) .* AdminComment=(.*?)\s*(?: (?:System)?Comment=.*| StdErr=.*)?$"
-)
 
 
 class RawNode(Struct, gc=False):
@@ -364,12 +361,6 @@ def default_partition(text: str) -> str:
     """The default partition in ``scontrol --oneliner show partition``; "" if there is none."""
     rows = (dict(_PAIR.findall(line)) for line in text.splitlines())
     return next((row["PartitionName"] for row in rows if row.get("Default") == "YES"), "")
-
-
-def admin_comments(text: str) -> dict[int, str]:
-    """The AdminComments in ``scontrol --oneliner show job``, by job."""
-    found = (_ADMIN_COMMENT.match(line) for line in text.splitlines())
-    return {int(match[1]): match[2] for match in found if match}
 
 
 def slurmctld_started(text: str) -> float:

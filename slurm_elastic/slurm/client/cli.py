@@ -28,6 +28,7 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client import answers, queue_text
 from slurm_elastic.slurm.client.batches import MAX_HOSTLIST_CHARS, batches
 from slurm_elastic.slurm.client.command import CallTimeout, run
+from slurm_elastic.slurm.client.comment_commands import CommentCommands
 from slurm_elastic.slurm.client.json_form import choose_form
 from slurm_elastic.slurm.client.partition_commands import PartitionCommands
 from slurm_elastic.slurm.client.queue_text import QueueText
@@ -52,7 +53,7 @@ _FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re
 """A text on standard error that shows a failure even if the exit status is 0."""
 
 
-class SlurmCli(PartitionCommands, ReservationCommands):
+class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
     """``model.protocols.Slurm`` by commands. ``calls`` counts them. After ``stop`` none waits."""
 
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
@@ -293,26 +294,6 @@ class SlurmCli(PartitionCommands, ReservationCommands):
         rows = [r for r in rows if len(r) == 6 and all(n.isdecimal() for n in r[2:5])]
         rows.sort(key=lambda row: row[5])
         return [(r[0], r[1], int(r[2]), int(r[3]) * 60, int(r[4])) for r in rows]
-
-    def accounted_comment(self, job: int) -> str:
-        return self._run(
-            "sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={self._label(job)}",
-            "--format=AdminComment",
-        ).rstrip("\n")  # fmt: skip
-
-    def set_accounted_comment(self, cluster: str, job: int, text: str) -> None:
-        """By ``sacctmgr modify job``: scontrol changes no ended job (22.05, measured)."""
-        self._run(
-            "sacctmgr", "--immediate", "--quiet", "modify", "job", "where",
-            f"cluster={cluster}", f"jobid={self._label(job)}", "set", f"admincomment={text}",
-        )  # fmt: skip
-
-    def admin_comments(self) -> Mapping[int, str]:
-        """By ``scontrol show job``, because 22.05's squeue cannot print the field."""
-        return self._table(answers.admin_comments, "scontrol", "--oneliner", "show", "job")
-
-    def set_admin_comment(self, job: int, text: str) -> None:
-        self._update_job(self._label(job), f"admincomment={text}")
 
     def output(self, job: int) -> str:
         command = ("scontrol", "--oneliner", "show", "job", self._label(job))

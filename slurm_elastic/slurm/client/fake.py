@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -358,11 +358,15 @@ class FakeSlurm:
             self._command("set_accounted_comment", cluster=cluster, job=job, text=text)
             self.accounted[job] = text
 
-    def admin_comments(self) -> Mapping[int, str]:
+    def admin_comments(self, jobs: Collection[int] | None = None) -> Mapping[int, str]:
         """The texts of ``set_admin_comment``, and those that a test has put in."""
         with self._lock:
             self._command("admin_comments")
-            return dict(self.comments)
+            asked = [
+                job for job in self._jobs.values()
+                if jobs is None or job.id in jobs or job.array in jobs
+            ]  # fmt: skip
+            return {job.id: self.comments.get(job.id, "") for job in asked}
 
     def set_admin_comment(self, job: int, text: str) -> None:
         """Record the comment in ``updates``."""
