@@ -34,10 +34,15 @@ def lua(request: pytest.FixtureRequest) -> Callable[[str], str]:
          "onprem: it asks for a time of 05:00:00, and MaxTime is 01:00:00"),
         ({"partition": "onprem", "min_mem_per_node": 2001}, LIMITED,
          "onprem: it asks for 1 node, and at most 0 such nodes can run"),
-        ({"min_nodes": 12}, SMALL, "static: it asks for 12 nodes, and at most 2 such nodes can run"),
+        ({"min_nodes": 12}, SMALL, ("static: it asks for 12 nodes, and at most 2 such nodes can run; "
+         "in onprem: it asks for 12 nodes, and at most 4 such nodes can run")),
         ({"min_cpus": 99, "num_tasks": 99}, SMALL,
-         "static: it asks for 99 CPUs, and its nodes have 4"),
+         ("static: it asks for 99 CPUs, and its nodes have 4; "
+         "in onprem: it asks for more than all nodes that may run at the same time have")),
         ({"time_limit": 6000}, SMALL,
+         ("static: it asks for a time of 4-04:00:00, and MaxTime is 10:00:00; "
+         "in onprem: it asks for a time of 4-04:00:00, and MaxTime is 01:00:00")),
+        ({"partition": "static", "time_limit": 6000}, SMALL,
          "static: it asks for a time of 4-04:00:00, and MaxTime is 10:00:00"),
         ({"min_mem_per_node": 9000}, {"static": STATIC | {"max_mem_per_node": 8000}},
          "static: it asks for 9000 MB of memory on a node, and MaxMemPerNode is 8000"),
@@ -75,9 +80,8 @@ def test_nothing_is_said_of_an_expression_of_features(
         {"partition": "onprem", "min_mem_per_cpu": 3000},
         # --overcommit: several tasks on a CPU.
         {"partition": "onprem", "num_tasks": 99, "min_cpus": 1},
-        # A QOS may lift the partition's limits.
-        {"partition": "onprem", "time_limit": 300, "qos": "long"},
-        {"partition": "onprem", "time_limit": 300, "default_qos": "normal"},
+        # A QOS may lift the partition's limit of memory, of which Slurm's lua says nothing.
+        {"partition": "static", "min_mem_per_node": 9000, "qos": "long"},
         # Another cluster's partitions are not in sight, and one of several may take it.
         {"partition": "onprem", "min_nodes": 99, "clusters": "other"},
         {"partition": "static,onprem", "min_nodes": 9},
@@ -90,8 +94,24 @@ def test_nothing_is_said_of_an_expression_of_features(
 def test_nothing_is_said_where_it_is_not_proven(
     lua: Callable[[str], str], job: Mapping[str, Any]
 ) -> None:
-    partitions = dict(LIMITED) | {"onprem": LIMITED["onprem"] | {"max_mem_per_cpu": 1000}}
+    partitions = dict(LIMITED) | {
+        "onprem": LIMITED["onprem"] | {"max_mem_per_cpu": 1000},
+        "static": STATIC | {"max_mem_per_node": 8000},
+    }
     assert submitted(lua, {"time_limit": 5, **job}, partitions, config())[1] == ""
+
+
+@pytest.mark.parametrize("key", ["qos", "default_qos"])
+def test_a_limit_that_a_qos_may_lift_is_said_with_that_condition(
+    lua: Callable[[str], str], key: str
+) -> None:
+    job = {"partition": "onprem", "time_limit": 300, key: "long"}
+    _, message = submitted(lua, job, LIMITED, config())
+    assert message == (
+        "slurm-elastic: this job starts in partition onprem only if QOS long lifts a limit: it asks "
+        "for a time of 05:00:00, and MaxTime is 01:00:00"
+    )
+    assert submitted(lua, job | {"time_limit": 60}, LIMITED, config())[1] == ""
 
 
 def test_a_job_that_some_partition_holds_reads_nothing(lua: Callable[[str], str]) -> None:

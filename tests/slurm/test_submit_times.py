@@ -172,6 +172,21 @@ def test_who_names_a_cloud_without_a_limit_reads_it_too(lua: Callable[[str], str
     )
 
 
+@pytest.mark.parametrize("job", [{}, {"array_inx": "1-6"}])
+def test_who_gets_only_a_cloud_without_a_limit_reads_its_default(
+    lua: Callable[[str], str], job: Mapping[str, Any]
+) -> None:
+    partitions = dict(ENDLESS) | {"static": STATIC | {"total_nodes": 1}}
+    found, message = submitted(lua, {"min_nodes": 2, **job}, partitions, config())
+    assert found == "onprem,public"
+    assert message == (
+        "slurm-elastic: without --time this job may end after 00:10:00 in partition onprem, public"
+    )
+    short = dict(partitions) | {"static": STATIC | {"total_nodes": 1, "default_time": 10}}
+    assert submitted(lua, {"min_nodes": 2, **job}, short, config())[1] == ""
+    assert submitted(lua, {"min_nodes": 2, "time_limit": 5, **job}, partitions, config())[1] == ""
+
+
 # the length of the list
 
 

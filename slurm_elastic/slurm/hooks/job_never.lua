@@ -11,19 +11,17 @@ local function count_text(asked, most)
     .. whole(most) .. " such nodes can run"
 end
 
--- A limit of the partition that the job breaks; nil where it breaks none. With a QOS, which may lift
--- limits (PartitionTimeLimit, PartitionMaxNodes), there is no proof.
+-- A limit of the partition that the job breaks, and the QOS that may lift it (PartitionTimeLimit,
+-- PartitionMaxNodes); nil where it breaks none.
 local function over_limit(part, need, job)
-  if not (blank(job.qos) and blank(job.default_qos)) then
-    return nil
-  end
+  local qos = not blank(job.qos) and job.qos or not blank(job.default_qos) and job.default_qos or nil
   local time, most_time = need.time_min or need.time, minutes(part.max_time) or math.huge
   local most_nodes, most_memory = number(part.max_nodes, NO_VAL) or math.huge, limit(part.max_mem_per_node)
   if time and time > most_time then
-    return "it asks for a time of " .. time_text(time) .. ", and MaxTime is " .. time_text(most_time)
+    return "it asks for a time of " .. time_text(time) .. ", and MaxTime is " .. time_text(most_time), qos
   elseif (need.nodes or 1) > most_nodes then
-    return "it asks for " .. whole(need.nodes) .. " nodes, and MaxNodes is " .. whole(most_nodes)
-  elseif (need.mem_node or 0) > most_memory then
+    return "it asks for " .. whole(need.nodes) .. " nodes, and MaxNodes is " .. whole(most_nodes), qos
+  elseif not qos and (need.mem_node or 0) > most_memory then
     return "it asks for " .. whole(need.mem_node) .. " MB of memory on a node, and MaxMemPerNode is "
       .. whole(most_memory)
   end
@@ -68,9 +66,35 @@ local function never_in_cloud(data, part, need, job)
   return "it asks for more than all nodes that may run at the same time have"
 end
 
+-- Why the partition never starts the job, and the QOS that may change that; nil where it may.
+local function never_here(name, part_list, need, job)
+  local part = part_list[name]
+  for _, data in ipairs(SITE.partitions or {}) do
+    if part and data.name == name then
+      return never_in_cloud(data, part, need, job)
+    end
+  end
+  if part then
+    return never_at_site(part, need, job)
+  end
+  return nil
+end
+
+-- What the clouds lack for a job that names no partition: with less of it they would run the job.
+local function cloud_texts(part_list, need, job)
+  local text = ""
+  for _, data in ipairs(SITE.partitions or {}) do
+    local why, qos = never_here(data.name, part_list, need, job)
+    if why and not qos then
+      text = text .. "; in " .. data.name .. ": " .. why
+    end
+  end
+  return text
+end
+
 -- The sentence about a job that no partition of its list can ever start; nil where one may.
 local function never(job, part_list)
-  local need, list, why = needs(job), job.partition, nil
+  local need, list, first, lifting = needs(job), job.partition, nil, nil
   if blank(list) then
     list = default_of(part_list)
   end
@@ -78,16 +102,15 @@ local function never(job, part_list)
     return nil
   end
   for name in items(list) do
-    local part, ours = part_list[name], nil
-    for _, data in ipairs(SITE.partitions or {}) do
-      ours = data.name == name and data or ours
-    end
-    local here = part and (ours and never_in_cloud(ours, part, need, job)
-      or not ours and never_at_site(part, need, job))
-    if not here then
+    local why, qos = never_here(name, part_list, need, job)
+    if not why then
       return nil
     end
-    why = why or here
+    first, lifting = first or why, lifting or qos
   end
-  return "this job can never start in partition " .. list .. ": " .. why
+  local text = first .. (blank(job.partition) and cloud_texts(part_list, need, job) or "")
+  if lifting then
+    return "this job starts in partition " .. list .. " only if QOS " .. lifting .. " lifts a limit: " .. text
+  end
+  return "this job can never start in partition " .. list .. ": " .. text
 end

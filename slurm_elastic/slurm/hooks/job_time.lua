@@ -89,7 +89,8 @@ local function shorter_text(names, part_list)
 end
 
 -- Slurm gives a job without a limit DefaultTime of the first partition of its list at submission. Where
--- that is a cloud's, later ones may not allow as much.
+-- that is a cloud's, later ones may not allow as much. The first partition is a cloud if the site's own
+-- nodes cannot hold the job: its user then reads the limit that the cloud sets.
 local function of_first(names, part_list)
   local wanted, kept = minutes(part_list[names[1]].default_time), {}
   for _, name in ipairs(names) do
@@ -97,7 +98,10 @@ local function of_first(names, part_list)
       kept[#kept + 1] = name
     end
   end
-  return kept, nil
+  local first, default = default_of(part_list)
+  local is_shorter = names[1] ~= first and wanted < (default and own_limit(default) or math.huge)
+  return kept, is_shorter and "without --time this job may end after " .. time_text(wanted)
+    .. " in partition " .. table.concat(kept, ", ") or nil
 end
 
 -- What a job without a limit reads that names a cloud by itself, if the site's default is longer.
