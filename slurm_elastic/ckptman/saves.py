@@ -156,7 +156,8 @@ class SavesInPlace:
             facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
             if suspended.resumable_at(self._site, facts.run):
                 continue
-            plan = JobPlan(kind=SAVE, facts=facts, saves=True, reason="an operator asked for it")
+            who = received.order.who or "an operator"
+            plan = JobPlan(kind=SAVE, facts=facts, saves=True, reason=f"{who} asked for it")
             self._expected_seconds[number] = snapshot.saves.get(number, snapshot.expected)
             self.orders.mark_begun(received)
             crew.submit(

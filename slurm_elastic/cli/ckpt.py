@@ -30,15 +30,14 @@ from slurm_elastic.state.ckptstate.orders import (
     DROPS,
     AnyOrder,
     NoticeOrder,
-    SaveOrder,
     WithdrawOrder,
     drop,
 )
 from slurm_elastic.state.heartbeat import CKPTMAN
-from slurm_elastic.watch.door.client import facts_of
+from slurm_elastic.watch.door.client import facts_of, save_job
 from slurm_elastic.watch.view.attention import private_note
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, checkpoints_view
-from slurm_elastic.watch.view.job_saves import choice_of
+from slurm_elastic.watch.view.job_saves import choice_of, how
 
 MAX_NOTICE_S = 366 * 86400.0  # a notice may announce an end at most this long ahead
 KIND = "ckpt-"  # prefix of the kinds of decisions that slurm-elastic-ckptman records
@@ -48,7 +47,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "ckpt",
         description="List and explain what slurm-elastic-ckptman does for jobs, save a job, or "
-        "announce that a node will be taken away. 'now' and 'notice' are for root and SlurmUser.",
+        "announce that a node will be taken away. 'now' is for the job's owner, root and "
+        "SlurmUser, 'notice' for root and SlurmUser.",
         epilog=examples(
             "slurm-elastic ckpt list",
             "slurm-elastic ckpt now 42",
@@ -68,7 +68,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     now = inner.add_parser(
         "now",
         help="save a job now and let it continue",
-        description="Save a running job now. The job continues afterwards.",
+        description="Save a running job of your own now. The job continues afterwards. The order "
+        "is recorded with your name; a user may order 10 saves in 10 minutes. Root and SlurmUser "
+        "may save all jobs.",
         epilog=examples("slurm-elastic ckpt now 42"),
     )
     now.add_argument("job", type=int, metavar="JOB", help="the number of a running job")
@@ -154,17 +156,9 @@ def view_of(config: Config, now: float) -> CheckpointsView:
 
 def _now(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
-    require_trusted(config)
-    job = _job(PromptCli(config.slurm), args.job)
-    if job is None or not ("RUNNING" in job.states or job.is_suspended_by_person):
-        raise SlurmElasticError(f"job {args.job} is not running")
-    choice = choice_of(config, job)
-    if choice.method == "none":
-        raise SlurmElasticError(f"job {args.job} {how(choice)}")
-    if choice.move_only:
-        raise SlurmElasticError(f"job {args.job} is not saved now: it {how(choice)}")
-    _send(config, SaveOrder(job=args.job))
-    print(f"{CKPTMAN} is asked to save job {args.job}; see: slurm-elastic ckpt explain {args.job}")
+    for line in save_job(config, PromptCli(config.slurm), args.job, time.time()):
+        print(line)
+    _warn_if_away(config)
     return 0
 
 
@@ -196,6 +190,10 @@ def _send(config: Config, order: AnyOrder) -> None:
             drop(place, order, time.time())
     except FileNotFoundError:
         raise SlurmElasticError(f"{CKPTMAN} has never run: {place} does not exist") from None
+    _warn_if_away(config)
+
+
+def _warn_if_away(config: Config) -> None:
     if not _service_runs(config):
         print(f"{CKPTMAN} is NOT RUNNING: it does this when it starts", file=sys.stderr)
 
@@ -227,16 +225,3 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _job(slurm: Slurm, number: int) -> SlurmJob | None:
     return next((job for job in slurm.jobs() if job.id == number), None)
-
-
-def how(choice: MethodChoice, be: str = "is") -> str:
-    """The words for this plan, to stand after "Job 7 "; ``be``: "is" or "would be"."""
-    if choice.method == "none":
-        negated = "would NOT be" if be == "would be" else "is NOT"
-        return f"{negated} saved: {explain_no_method(choice)}"
-    options = "".join(f", {key}={value}" for key, value in choice.options.items())
-    when = "only to be moved, because the save ends it" if choice.move_only else "by policy"
-    text = f"{be} saved: by {choice.method}{options}, {when}"
-    if choice.renewals:
-        text += f"; at its time limit it continues, at most {choice.renewals} times"
-    return text

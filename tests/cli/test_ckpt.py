@@ -297,7 +297,7 @@ def test_a_job_is_saved_now_if_it_can_be(config: Path, capsys: pytest.CaptureFix
     place = service(config)
     assert run(config, "now", "7") == 0
     (told,) = DropDirectory(place).read(time.time())
-    assert told.order == SaveOrder(job=7)
+    assert told.order == SaveOrder(job=7, who="root")
     assert run(config, "now", "8") == 1
     assert "its own word is ckpt=none" in capsys.readouterr().err
     assert run(config, "now", "9") == 1

@@ -39,10 +39,11 @@ class WithdrawOrder(Order, frozen=True, kw_only=True, tag="withdraw"):
     node: str
 
 
-class SaveOrder(Order, frozen=True, kw_only=True, tag="save"):
-    """Save a job now."""
+class SaveOrder(Order, frozen=True, kw_only=True, tag="save", omit_defaults=True):
+    """Save a job now. ``who``: the user who asks for it ("": an order of an earlier release)."""
 
     job: int
+    who: str = ""
 
 
 AnyOrder = NoticeOrder | WithdrawOrder | SaveOrder

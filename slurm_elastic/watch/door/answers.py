@@ -52,12 +52,14 @@ from slurm_elastic.watch.door.questions import (
     Order,
     OwnJobsAsk,
     PriceAsk,
+    SaveAsk,
     TermsAsk,
     group_ids,
     trusted,
     understood,
 )
 from slurm_elastic.watch.door.records import read_chain, read_costs, read_day, read_days, read_facts
+from slurm_elastic.watch.door.saves import SaveLimit, Saver, save_now
 from slurm_elastic.watch.door.visibility import (
     HIDING,
     JOBS,
@@ -123,6 +125,8 @@ class DoorAnswers:
         )
         self._hidden: Refreshed[frozenset[str]] = Refreshed(self._read_hidden, SETTINGS_FRESH)
         self._day = Refreshed(lambda: (now(), read_day(config, now())), DAY_FRESH)
+        self._save_limit = SaveLimit(now)
+        self._live_jobs: Refreshed[Sequence[SlurmJob]] = Refreshed(slurm.jobs, FRESH)
         users = config.users
         self._operators: Refreshed[frozenset[int]] = Refreshed(
             lambda: group_ids("operators", users.operators), SETTINGS_FRESH
@@ -150,8 +154,8 @@ class DoorAnswers:
         return document
 
     def _document(self, peer: Peer, ask: Ask) -> bytes:
-        if isinstance(ask, DirectAsk | EndAsk):
-            return self._directed(peer, ask)
+        if isinstance(ask, DirectAsk | EndAsk | SaveAsk):
+            return self._saved(peer, ask) if isinstance(ask, SaveAsk) else self._directed(peer, ask)
         viewer = self._viewer(peer)
         if isinstance(ask, ChainAsk):
             return self._chain(ask, viewer)
@@ -218,6 +222,14 @@ class DoorAnswers:
         # the old facts.
         self._facts.forget()
         self._whole.forget()
+        return msgspec.json.encode(DoorAnswer(lines=lines))
+
+    def _saved(self, peer: Peer, ask: SaveAsk) -> bytes:
+        is_trusted = peer.uid in self._trusted
+        saver = Saver(uid=peer.uid, name=name_of(peer.uid), is_trusted=is_trusted)
+        lines = save_now(
+            self._config, self._live_jobs.get(), ask.job, saver, self._now(), self._save_limit
+        )
         return msgspec.json.encode(DoorAnswer(lines=lines))
 
     def _end_only(self) -> str:

@@ -35,6 +35,7 @@ from slurm_elastic.watch.door.questions import (
     OwnJobsAsk,
     PartitionPrice,
     PriceAsk,
+    SaveAsk,
     TermsAsk,
     trusted,
 )
@@ -153,6 +154,23 @@ def order(config: Config, ask: Order, now: float, giver: str = "") -> tuple[str,
         with config.sharing():
             return carry_out(config, ask, giver or own_name(), now)
     return _ask(config, ask, lambda answer: answer.lines)
+
+
+def save_job(config: Config, slurm: Slurm, job: int, now: float) -> tuple[str, ...]:
+    """Order a save of a job: in this process for root and SlurmUser, else by the daemon.
+
+    Returns lines that say what was ordered. SlurmElasticError if the user may not save the job, or
+    if it cannot be saved.
+    """
+    if os.geteuid() in trusted(config):
+        # Imported only here: status does not need it, and must be quick.
+        from slurm_elastic.watch.door.orders import own_name
+        from slurm_elastic.watch.door.saves import Saver, save_now
+
+        with config.sharing():
+            saver = Saver(uid=os.geteuid(), name=own_name(), is_trusted=True)
+            return save_now(config, slurm.jobs(), job, saver, now)
+    return _ask(config, SaveAsk(job=job), lambda answer: answer.lines)
 
 
 def _ask(config: Config, ask: Ask, select: Callable[[DoorAnswer], T | None]) -> T:

@@ -26,7 +26,13 @@ from slurm_elastic.policies.launch.time_limits import default_limits
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.watch.door.pricing import Moment, prices_of, seen_now, sound_ask
+from slurm_elastic.watch.door.pricing import (
+    MOST_ASKED,
+    Moment,
+    prices_of,
+    seen_now,
+    sound_ask,
+)
 from slurm_elastic.watch.door.questions import (
     KNOWN_JOBS,
     OwnJobsAsk,
@@ -73,8 +79,10 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 def subject_of(ask: OwnJobsAsk, uid: int, name: str, viewer: Viewer | None) -> Subject:
     """Whose jobs ``uid``, called ``name``, asks for. SlurmElasticError if ``viewer`` may not see
-    them, or if this host does not know the user.
+    them, if there can be no such job, or if this host does not know the user.
     """
+    if ask.job is not None and not 0 <= ask.job < MOST_ASKED:
+        raise SlurmElasticError(f"job is {str(ask.job)[:40]}, expected the number of a job")
     is_own = not ask.everyone and ask.user in ("", name)
     if viewer is not None and not is_own:
         raise SlurmElasticError("only root, SlurmUser, operators and viewers see jobs of others")

@@ -21,6 +21,19 @@ def choice_of(config: Config, job: SlurmJob) -> MethodChoice:
     return resolve_for(job, pool_rules, config.checkpoint)
 
 
+def how(choice: MethodChoice, be: str = "is") -> str:
+    """The words for this plan, to stand after "Job 7 "; ``be``: "is" or "would be"."""
+    if choice.method == "none":
+        negated = "would NOT be" if be == "would be" else "is NOT"
+        return f"{negated} saved: {explain_no_method(choice)}"
+    options = "".join(f", {key}={value}" for key, value in choice.options.items())
+    when = "only to be moved, because the save ends it" if choice.move_only else "by policy"
+    text = f"{be} saved: by {choice.method}{options}, {when}"
+    if choice.renewals:
+        text += f"; at its time limit it continues, at most {choice.renewals} times"
+    return text
+
+
 class JobSaves:
     """The saves of many jobs. ``view``: None if slurm-elastic-ckptman has never run."""
 

@@ -25,6 +25,7 @@ VALUES = (
 JOB = {"id": 0, "states": ["PENDING"], "user": "ann", "partitions": ["onprem", "burst"], "cpus": 1}
 PRICE = {"ask": "price", "job": JOB}
 CHAIN = {"ask": "chain", "about": "job", "name": "7"}
+OWN_JOBS = {"ask": "mine", "since": 0}
 COST = {"ask": "cost", "by": "job", "since": 0}
 WORDS: tuple[dict[str, object], ...] = (
     {"kind": "pause", "scope": ""},
@@ -44,6 +45,9 @@ def questions() -> Iterator[Mapping[str, object]]:
                 yield CHAIN | {"about": about} | {key: value}
         for key in ("by", "since", "until", "share_unused"):
             yield COST | {key: value}
+        for key in ("since", "user", "everyone", "job"):
+            yield OWN_JOBS | {key: value}
+        yield {"ask": "save", "job": value}
 
 
 def orders() -> Iterator[Mapping[str, object]]:

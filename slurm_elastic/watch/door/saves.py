@@ -1,0 +1,135 @@
+"""Saves that people order: who may order one, how often, and how the ledger records it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import brief
+from slurm_elastic.config import Config
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.state.audit_trail import job_subject
+from slurm_elastic.state.ckptstate.orders import DROPS, SaveOrder, drop
+from slurm_elastic.state.heartbeat import CKPTMAN
+from slurm_elastic.state.ledger import Decision, Ledger
+from slurm_elastic.state.store.shared_journal import is_there
+from slurm_elastic.watch.view.job_saves import choice_of, how
+
+MAX_SAVES, SPAN_S = 10, 600.0
+"""A user may order this many saves in this time (s): each stops its job for a moment, and takes
+the network and the disks of others.
+"""
+REPEAT_S = 60.0
+"""A job is not saved again by order within this time (s)."""
+
+
+class Saver(Struct, frozen=True, kw_only=True):
+    """The user who orders a save. ``name``: the name that is recorded. ``is_trusted``: root or
+    SlurmUser, who may save all jobs, as often as they want.
+    """
+
+    uid: int
+    name: str
+    is_trusted: bool = False
+
+
+class SaveLimit:
+    """Counts the saves that users ordered. One lane of the door uses it, so it needs no lock."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._orders: deque[tuple[float, int, int]] = deque()  # (time, uid, job), oldest first
+
+    def check(self, saver: Saver, job: int) -> None:
+        """SlurmElasticError if the user ordered too many saves, or one of this job just now."""
+        now = self._now()
+        while self._orders and not now - SPAN_S < self._orders[0][0] <= now:
+            self._orders.popleft()
+        own_times = [at for at, uid, _ in self._orders if uid == saver.uid]
+        last = max((at for at, _, number in self._orders if number == job), default=None)
+        if saver.is_trusted:
+            return
+        if last is not None and now - last < REPEAT_S:
+            wait_text = brief(max(REPEAT_S - (now - last), 1.0))
+            raise SlurmElasticError(f"job {job} was just ordered to be saved: wait {wait_text}")
+        if len(own_times) >= MAX_SAVES:
+            wait_text = brief(max(own_times[0] + SPAN_S - now, 1.0))
+            raise SlurmElasticError(
+                f"you ordered {len(own_times)} saves in {brief(SPAN_S)}, the most that a user may: "
+                f"wait {wait_text}"
+            )
+
+    def count(self, saver: Saver, job: int) -> None:
+        """An order was accepted."""
+        self._orders.append((self._now(), saver.uid, job))
+
+
+def save_now(
+    config: Config,
+    jobs: Iterable[SlurmJob],
+    number: int,
+    saver: Saver,
+    now: float,
+    limit: SaveLimit | None = None,
+) -> tuple[str, ...]:
+    """Order a save of a running job, one of Slurm's ``jobs``. Returns lines that say what was
+    ordered.
+
+    SlurmElasticError if the user may not save the job, or if it cannot be saved.
+    """
+    job = next((job for job in jobs if job.id == number), None)
+    require_savable(config, number, job, saver)
+    if limit is not None:
+        limit.check(saver, number)
+    _record(config, number, saver, now)
+    _drop(config, SaveOrder(job=number, who=saver.name), now)
+    if limit is not None:
+        limit.count(saver, number)
+    return (f"{CKPTMAN} is asked to save job {number}; see: slurm-elastic ckpt explain {number}",)
+
+
+def require_savable(config: Config, number: int, job: SlurmJob | None, saver: Saver) -> None:
+    """SlurmElasticError if the user may not save the job, or if it cannot be saved."""
+    if not saver.is_trusted and (job is None or job.uid != saver.uid):
+        # The same sentence for jobs of others and for no job: PrivateData may hide them.
+        raise SlurmElasticError(
+            f"job {number} is not one of your jobs: its owner, root and {config.slurm.user} may "
+            "save a job"
+        )
+    if job is None or not ("RUNNING" in job.states or job.is_suspended_by_person):
+        raise SlurmElasticError(f"job {number} is not running")
+    choice = choice_of(config, job)
+    if choice.method == "none":
+        raise SlurmElasticError(f"job {number} {how(choice)}")
+    if choice.move_only:
+        raise SlurmElasticError(f"job {number} is not saved now: it {how(choice)}")
+
+
+def _record(config: Config, number: int, saver: Saver, now: float) -> None:
+    """Record who asked, before the order: slurm-elastic-ckptman may not run now."""
+    path = config.state / "ledger.db"
+    if not is_there(path):  # slurm-elastic-ckptman may run alone
+        return
+    decision = Decision(
+        at=now, correlation="ckpt-now", kind="ckpt-ordered", subjects=(job_subject(number),),
+        cause=Quoted(text=f"{saver.name} asks to save the job now"),
+    )  # fmt: skip
+    try:
+        with contextlib.closing(Ledger(path)) as ledger:
+            ledger.decisions.record(decision)
+    except sqlite3.Error as error:
+        raise SlurmElasticError(f"the ledger {path} cannot be written: {error}") from error
+
+
+def _drop(config: Config, order: SaveOrder, now: float) -> None:
+    place = config.state / DROPS
+    try:
+        drop(place, order, now)
+    except FileNotFoundError:
+        raise SlurmElasticError(f"{CKPTMAN} has never run: {place} does not exist") from None
