@@ -194,11 +194,11 @@ def _send(config: Config, order: AnyOrder) -> None:
 
 
 def _warn_if_away(config: Config) -> None:
-    if not _service_runs(config):
+    if not service_runs(config):
         print(f"{CKPTMAN} is NOT RUNNING: it does this when it starts", file=sys.stderr)
 
 
-def _service_runs(config: Config) -> bool:
+def service_runs(config: Config) -> bool:
     """Whether slurm-elastic-ckptman runs, as far as this user may see it."""
     try:
         return view_of(config, time.time()).alive

@@ -1,4 +1,4 @@
-"""``slurm-elastic web``: serve a read-only page of status, explain, cost, checkpoints, doctor."""
+"""``slurm-elastic web``: serve a page of status, explain, cost, doctor, and with actions."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from slurm_elastic.cli import cost, explain
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import as_json
+from slurm_elastic.cli.page_actions import PageActions
 from slurm_elastic.cli.status import PERIOD_S, gather, gather_day
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
@@ -31,10 +32,13 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import costs_of
 from slurm_elastic.watch.door.orders import name_of
-from slurm_elastic.watch.door.questions import CostAsk
+from slurm_elastic.watch.door.questions import CostAsk, trusted
+from slurm_elastic.watch.door.rights import own_person
 from slurm_elastic.watch.view import status_view
 from slurm_elastic.watch.view.day import DaySpan
+from slurm_elastic.watch.web.actions import ActionDesk
 from slurm_elastic.watch.web.documents import Documents, DocumentSource, Query, parameter
+from slurm_elastic.watch.web.visitors import OwnVisitor, SocketVisitors
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -52,8 +56,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "web",
         description="Serve a page with the cluster's state, its day, decisions, costs, checkpoints "
-        "and doctor's findings. The page changes nothing. It shows what these commands show to "
-        "the user who runs it, within PrivateData. By default it listens at a unix socket that "
+        "and doctor's findings. It shows what these commands show to the user who runs it, within "
+        "PrivateData. Visitors of its unix socket may also pause, limit, drain and so on, by the "
+        "rules of these commands. By default it listens at a unix socket that "
         "only its owner (and --group) can open; with --listen HOST:PORT at a port of this host "
         "only, and its address then contains a key.",
         epilog=examples("slurm-elastic web", f"slurm-elastic web --listen 127.0.0.1:{PORT}"),
@@ -71,6 +76,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--name", metavar="HOST", action="append", default=[], type=_host,
         help="also answer to this host name, which the site's web server forwards",
     )  # fmt: skip
+    parser.add_argument(
+        "--read-only", action="store_true", help="let nobody act on the page, whoever visits it"
+    )
     parser.set_defaults(run=run)
 
 
@@ -78,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted. SlurmElasticError if a Python package is missing."""
     config = load(Path(args.config))
     try:
+        from slurm_elastic.watch.web.acting import ActRoutes
         from slurm_elastic.watch.web.listening import listening, own_place
         from slurm_elastic.watch.web.server import OWN_NAMES, application, serve
     except ModuleNotFoundError as error:
@@ -93,7 +102,11 @@ def run(args: argparse.Namespace) -> int:
         port = 0 if address.path else link.getsockname()[1]
         print(f"slurm-elastic web: {_address_text(address, port, key, args.group)}", flush=True)
         names = {*OWN_NAMES, *args.name, *([address.host] if address.host else [])}
-        app = application(documents, names=sorted(names), key=key)
+        acting = None if args.read_only else ActRoutes(
+            ActionDesk(PageActions(Path(args.config)), args.name),
+            SocketVisitors(config.users.page_proxy, trusted(config)),
+        )  # fmt: skip
+        app = application(documents, names=sorted(names), key=key, acting=acting)
         serve(app, link, grp.getgrnam(args.group).gr_gid if args.group else None)
     return 0
 
@@ -104,7 +117,9 @@ def wsgi() -> WSGIApplication:
 
     file = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
     config = load(file)
-    return application(Documents(sources(config, PromptCli(config.slurm), file)))
+    documents = Documents(sources(config, PromptCli(config.slurm), file))
+    # The web server has checked the host, and started this process for its one visitor.
+    return application(documents, ActionDesk(PageActions(file)), OwnVisitor(own_person))
 
 
 def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, DocumentSource]:

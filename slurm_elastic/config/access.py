@@ -34,6 +34,17 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return bool(self.accounts or self.groups or self.qos)
 
 
+class PageProxy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The web server whose word the page takes for who its visitors are."""
+
+    user: str
+    """Change it when the site's web server runs as another Unix user than, say, www-data."""
+    header: str
+    """Change it when the web server names the person in another header than, say, X-Remote-User. It
+    must remove such a header that a visitor sends.
+    """
+
+
 class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whose ``status`` and ``explain`` slurm-elasticd answers in full, and who may give orders."""
 
@@ -45,6 +56,8 @@ class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when users cannot reach /run/slurm-elasticd, such as from containers that have
     another directory of the head.
     """
+    page_proxy: PageProxy | None = None
+    """Change it when people open the page through the site's web server and should act there."""
 
 
 def effective_who(own_who: Who | None, everywhere: Who) -> Who:

@@ -41,6 +41,7 @@ _RESERVED = ("default", "all")  # keywords of slurm.conf(5), in upper and lower 
 _NO_NODES = frozenset({*_RESERVED, "localhost"})  # see ``conflicts``: Slurm mistakes others for it
 
 _NAME_FORM = "letters, digits, '_', '-' and '.', at most 63, starting with a letter or digit"
+_HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
 _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 
@@ -228,6 +229,18 @@ def _hostlist_form(text: str) -> str:
     return "a hostlist such as pub[1-8]"
 
 
+def _page_proxy(draft: Draft) -> None:
+    path = ("users", "page_proxy")
+    user, header = draft.value((*path, "user"), str), draft.value((*path, "header"), str)
+    slurm_user = draft.value(("slurm", "user"), str) or "slurm"
+    if user is not None and (user in ("root", slurm_user) or not _NAME.fullmatch(user)):
+        # These users act on the page themselves, through the same socket.
+        expected = f"the web server's Unix user, neither root nor {slurm_user}"
+        draft.problems.add((*path, "user"), shown(user), expected)
+    if header is not None and not _HEADER.fullmatch(header):
+        draft.problems.add((*path, "header"), shown(header), "a header such as X-Remote-User")
+
+
 def _paths(draft: Draft) -> None:
     for key in ("conf", "bin_dir", "sbin_dir", "programs_dir"):
         draft.path(("slurm", key))
@@ -299,6 +312,7 @@ _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _duplicates,
     _pool_clouds,
     _node_names,
+    _page_proxy,
     _paths,
     _choices,
     _notify,

@@ -6,10 +6,11 @@ import asyncio
 import os
 import socket
 import time
+from collections import Counter
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from slurm_elastic.base.unixsocket import peer_of
+from slurm_elastic.base.unixsocket import Peer, peer_of
 
 MAX_CONNECTIONS = 128
 """If more connections are open, the oldest idle one is closed."""
@@ -21,6 +22,7 @@ class Connection(H11Protocol):
     """uvicorn's connection with limits. A unix socket admits its owner, root and ``group``."""
 
     group: int | None = None
+    uid = -1
     opened_at = 0.0
     _timer: asyncio.TimerHandle | None = None
 
@@ -28,9 +30,14 @@ class Connection(H11Protocol):
         """Called by asyncio."""
         super().connection_made(transport)
         link = transport.get_extra_info("socket")
-        if link.family == socket.AF_UNIX and not self._lets_in(link):
-            transport.abort()
-            return
+        if link.family == socket.AF_UNIX:
+            peer = peer_of(link)
+            if not self._lets_in(peer):
+                transport.abort()
+                return
+            self.uid = peer.uid
+            # uvicorn copies it into the state of each request of this connection.
+            self.app_state = {**self.app_state, "peer": peer}
         self.opened_at = time.monotonic()
         self._start_timer()
         # Not uvicorn's own limit: it refuses new connections, so at a loopback port any user of the
@@ -41,7 +48,7 @@ class Connection(H11Protocol):
             )
             idle = [connection for connection in others_open if connection.is_idle]
             if idle:
-                min(idle, key=lambda connection: connection.opened_at).transport.abort()
+                self._oldest_of_busiest(idle).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
@@ -58,8 +65,13 @@ class Connection(H11Protocol):
         """Whether no complete request waits for its answer."""
         return self.cycle is None or self.cycle.response_complete
 
-    def _lets_in(self, link: socket.socket) -> bool:
-        peer = peer_of(link)
+    @staticmethod
+    def _oldest_of_busiest(idle: list[Connection]) -> Connection:
+        """The oldest connection of the user with the most: so nobody closes those of others."""
+        counts = Counter(connection.uid for connection in idle)
+        return min(idle, key=lambda each: (-counts[each.uid], each.opened_at))
+
+    def _lets_in(self, peer: Peer) -> bool:
         return peer.uid in (0, os.geteuid()) or self.group in peer.groups
 
     def _start_timer(self) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
 JSON = "application/json; charset=utf-8"
-POLICY = "; ".join((
+_POLICY = "; ".join((
     "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'",
-    "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'self'",
+    "connect-src 'self'", "base-uri 'none'", "form-action {forms}", "frame-ancestors 'none'",
     "require-trusted-types-for 'script'",
 ))  # fmt: skip
+POLICY = _POLICY.format(forms="'none'")
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -19,3 +20,11 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+ACT_HEADERS = {
+    "Content-Security-Policy": _POLICY.format(forms="'self'"),
+    # With no-referrer a browser sends "Origin: null" with a form (Fetch, 3.2).
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Headers of pages with forms, in place of those of HEADERS."""
+SESSION_COOKIE = "slurm-elastic-act"

@@ -1,7 +1,7 @@
 """HTTP for the page: static files, ``api/NAME`` for documents, ``api/events`` for news about them.
 
-It is read-only. At a loopback port visitors need the key; at a unix socket the kernel names the
-visitor.
+At a loopback port visitors need the key, and the page is read-only. At a unix socket the kernel
+names the visitor, who may act if the rules of the command line allow it (``act``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.watch.web.acting import ActRoutes
 from slurm_elastic.watch.web.connection import Connection
 from slurm_elastic.watch.web.documents import CachedDocument, Documents, Query
 from slurm_elastic.watch.web.policy import HEADERS, JSON, STATIC
@@ -49,10 +50,19 @@ def application(
     names: Sequence[str] = OWN_NAMES,
     key: str = "",
     period: float = PERIOD_S,
+    acting: ActRoutes | None = None,
 ) -> Starlette:
-    """The page for browsers that use a host name of ``names`` and have the ``key``, if any."""
+    """The page for browsers that use a host name of ``names`` and have the ``key``, if any.
+
+    Without ``acting`` it has no actions.
+    """
     answers = PageAnswers(documents, period)
+    act_routes = [] if acting is None else [
+        Route("/api/actions", acting.document),
+        Route("/act", acting.page, methods=["GET", "POST"]),
+    ]  # fmt: skip
     routes = [
+        *act_routes,
         Route("/api/events", answers.stream),
         Route("/api/{name}", answers.document),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
@@ -177,7 +187,7 @@ class Headed:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    headers[name] = value
+                    headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-cache")
                 # A stranger who reads no answers would keep one of our connections busy.
                 if message["status"] in REFUSED:

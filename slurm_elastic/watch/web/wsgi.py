@@ -8,52 +8,122 @@ from __future__ import annotations
 import json
 import mimetypes
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+from msgspec import Struct
+
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.watch.web import act_pages
+from slurm_elastic.watch.web.actions import MAX_BODY, ActionDesk, Visit
 from slurm_elastic.watch.web.documents import Documents
-from slurm_elastic.watch.web.policy import HEADERS, JSON, STATIC
+from slurm_elastic.watch.web.policy import ACT_HEADERS, HEADERS, JSON, SESSION_COOKIE, STATIC
+from slurm_elastic.watch.web.visitors import Visitors
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+_HTML = "text/html; charset=utf-8"
 
 
-def application(documents: Documents) -> WSGIApplication:
-    """Serves static files and ``api/NAME``, below any path that it is mounted at."""
+class _Answer(Struct, frozen=True):
+    status: HTTPStatus
+    kind: str
+    body: bytes
+    headers: Mapping[str, str] = {}
+
+
+def application(
+    documents: Documents, desk: ActionDesk | None = None, visitors: Visitors | None = None
+) -> WSGIApplication:
+    """Serves static files, ``api/NAME`` and (with a desk) actions, below any path that it is
+    mounted at.
+    """
     files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.is_file()}
 
     def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        status, kind, body = _answered(environment, documents, files)
-        kept = "no-store" if kind == JSON else "no-cache"
-        about = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": kept}
-        start(status, [*HEADERS.items(), *about.items()])
-        return [body]
+        path = str(environment.get("PATH_INFO", "")).removeprefix("/")
+        if desk and visitors and path in (act_pages.PLACE, "api/actions"):
+            found = _acted(environment, path, desk, visitors)
+        else:
+            found = _answered(environment, path, documents, files)
+        kept = "no-store" if found.kind == JSON else "no-cache"
+        about = {"Content-Type": found.kind, "Content-Length": str(len(found.body))}
+        headers = {**HEADERS, "Cache-Control": kept, **found.headers, **about}
+        start(f"{found.status.value} {found.status.phrase}", list(headers.items()))
+        return [found.body]
 
     return answer
 
 
+def _acted(
+    environment: WSGIEnvironment, path: str, desk: ActionDesk, visitors: Visitors
+) -> _Answer:
+    method = environment["REQUEST_METHOD"]
+    allowed = ("GET", "HEAD", "POST") if path == act_pages.PLACE else ("GET", "HEAD")
+    if method not in allowed:
+        return _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"this only reads\n")
+    headers = {
+        name.removeprefix("HTTP_").replace("_", "-").lower(): str(value)
+        for name, value in environment.items()
+        if name.startswith("HTTP_") or name == "CONTENT_TYPE"
+    }
+    length = environment.get("CONTENT_LENGTH") or "0"
+    # A WSGI server says the length, and passes on no more than that.
+    if not length.isdecimal() or int(length) > MAX_BODY:
+        page = act_pages.refused(None, f"a form has at most {MAX_BODY >> 10} KiB")
+        return _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _HTML, page.encode(), ACT_HEADERS)
+    body = environment["wsgi.input"].read(int(length)) if method == "POST" else b""
+    visit = Visit(
+        method=method,
+        person=visitors.person(None, ()),
+        headers=headers,
+        query=environment.get("QUERY_STRING", ""),
+        body=body,
+        session=_session(headers.get("cookie", "")),
+    )
+    if path != act_pages.PLACE:
+        return _Answer(HTTPStatus.OK, JSON, json.dumps(desk.document(visit)).encode())
+    answer = desk.answer(visit)
+    cookie = {}
+    if answer.session:
+        secure = "; Secure" if environment.get("wsgi.url_scheme") == "https" else ""
+        text = f"{SESSION_COOKIE}={answer.session}; HttpOnly; SameSite=Strict{secure}"
+        cookie = {"Set-Cookie": text}
+    html = answer.html.encode("utf-8", "backslashreplace")
+    return _Answer(answer.status, _HTML, html, {**ACT_HEADERS, **cookie})
+
+
+def _session(cookies: str) -> str:
+    try:
+        jar = SimpleCookie(cookies)
+    except CookieError:
+        return ""
+    return jar[SESSION_COOKIE].value if SESSION_COOKIE in jar else ""
+
+
 def _answered(
-    environment: WSGIEnvironment, documents: Documents, files: Mapping[str, bytes]
-) -> tuple[str, str, bytes]:
-    path = str(environment.get("PATH_INFO", "")).removeprefix("/")
+    environment: WSGIEnvironment, path: str, documents: Documents, files: Mapping[str, bytes]
+) -> _Answer:
     if environment["REQUEST_METHOD"] not in ("GET", "HEAD"):
-        return "405 Method Not Allowed", "text/plain", b"this page is read-only\n"
+        return _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"this only reads\n")
     name = path.removeprefix("api/")
     if path.startswith("api/") and name in documents:
         return _document(documents, name, dict(parse_qsl(environment.get("QUERY_STRING", ""))))
     name = path or "index.html"
     if name not in files:
-        return "404 Not Found", "text/plain", b"there is no such file\n"
+        return _Answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is no such file\n")
     suffix = f".{name.rpartition('.')[2]}"
     kind = _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "text/plain"
-    return "200 OK", f"{kind}; charset=utf-8", files[name]
+    return _Answer(HTTPStatus.OK, f"{kind}; charset=utf-8", files[name])
 
 
-def _document(documents: Documents, name: str, query: dict[str, str]) -> tuple[str, str, bytes]:
+def _document(documents: Documents, name: str, query: dict[str, str]) -> _Answer:
     try:
-        return "200 OK", JSON, documents.get(name, query).body
+        return _Answer(HTTPStatus.OK, JSON, documents.get(name, query).body)
     except SlurmElasticError as error:
-        return "422 Unprocessable Content", JSON, json.dumps({"error": str(error)}).encode()
+        body = json.dumps({"error": str(error)}).encode()
+        return _Answer(HTTPStatus.UNPROCESSABLE_ENTITY, JSON, body)

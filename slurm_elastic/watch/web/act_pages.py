@@ -1,0 +1,181 @@
+"""The pages of actions, as HTML without scripts of their own: they work without JavaScript."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+if TYPE_CHECKING:
+    from slurm_elastic.watch.web.actions import Action, FormField, Preview
+
+PLACE = "act"
+"""The address of all these pages, beside the page itself."""
+_TABS = ("Now", "Day", "Explain", "Cost", "Migrations", "Doctor")
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title} · slurm-elastic</title>
+<link rel="icon" href="icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="style.css">
+<script defer src="act.js"></script>
+</head>
+<body>
+<a class="skip" href="#content">Skip to content</a>
+<header>
+  <p class="name"><b>slurm-elastic</b> <span class="quiet">{user}</span></p>
+  <nav aria-label="Pages"><ul>{tabs}</ul></nav>
+</header>
+<main id="content" class="act" tabindex="-1">
+<h1>{title}</h1>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def overview(user: str | None, actions: Sequence[Action], read_only: str = "") -> str:
+    """All actions; for a visitor without a name the reason why there are none."""
+    if read_only:
+        return _page(user, "Act", _told("note", "Read-only", _sentence(read_only)))
+    rows = "".join(_row(action) for action in actions)
+    lead = "<p>You see what an action would do before you confirm it.</p>"
+    return _page(user, "Act", f'{lead}<dl class="reasons actions">{rows}</dl>')
+
+
+def form(user: str, action: Action, values: Mapping[str, str], token: str, error: str = "") -> str:
+    """The form of one action, filled in as far as ``values`` go."""
+    if action.refusal:
+        return _page(user, action.title, _told("note", "Not you", _sentence(action.refusal)))
+    fields = "".join(_field(field, values.get(field.name, "")) for field in action.fields)
+    hidden = _hidden({"session": token, "do": action.name})
+    alert = _told("bad", "Refused", _sentence(error), role="alert") if error else ""
+    body = (
+        f"<p>{_text(action.summary)}</p>{alert}"
+        f'<form method="post" action="{PLACE}">{hidden}{fields}'
+        '<p class="buttons"><button class="main">Show what it would do</button> '
+        f'<a href="{PLACE}">Other actions</a></p></form>'
+    )
+    return _page(user, action.title, body)
+
+
+def preview(
+    user: str,
+    action: Action,
+    values: Mapping[str, str],
+    shown: Preview,
+    tokens: Mapping[str, str],
+    changed: str = "",
+) -> str:
+    """The effects of an action, and the button that carries it out."""
+    alert = _told("warn", "Changed", changed, role="alert") if changed else ""
+    question = shown.question.removesuffix(" Do it?")
+    loss = _told("bad", "Careful", question) if question else ""
+    back = urlencode({"do": action.name, **values})
+    body = (
+        f"{alert}<p>It would do this:</p>{_lines(shown.lines)}{loss}"
+        f'<p class="quiet">The same on the command line: <code>{_text(shown.command)}</code></p>'
+        f'<form method="post" action="{PLACE}">{_hidden(tokens)}'
+        f'<p class="buttons"><button class="main">{_text(action.title)} now</button> '
+        f'<a href="{html.escape(f"{PLACE}?{back}")}">Change it</a> '
+        f'<a href="{PLACE}">Do nothing</a></p></form>'
+    )
+    return _page(user, f"{action.title}?", body)
+
+
+def done(user: str, action: Action, shown: Preview, lines: Sequence[str]) -> str:
+    """The lines of an action that was carried out."""
+    body = (
+        f"{_told('fine', 'Done', f'by {user}')}{_lines(lines)}"
+        f'<p class="quiet"><code>{_text(shown.command)}</code></p>'
+        f'<p class="buttons"><a href="./#/now">Now</a> <a href="{PLACE}">Other actions</a></p>'
+    )
+    return _page(user, f"{action.title}: done", body)
+
+
+def refused(user: str | None, reason: str) -> str:
+    """Why nothing was done."""
+    body = _told("bad", "Refused", f"{_sentence(reason)} Nothing was done.", role="alert")
+    return _page(user, "Refused", f'{body}<p class="buttons"><a href="{PLACE}">Actions</a></p>')
+
+
+def _page(user: str | None, title: str, body: str) -> str:
+    tabs = "".join(f'<li><a href="./#/{name.lower()}">{name}</a></li>' for name in _TABS)
+    tabs += f'<li><a href="{PLACE}" aria-current="page">Act</a></li>'
+    name = f"as {user}" if user else "read-only"
+    return _PAGE.format(title=_text(title), user=_text(name), tabs=tabs, body=body)
+
+
+def _row(action: Action) -> str:
+    refusal = f' <span class="quiet">({_text(action.refusal)})</span>' if action.refusal else ""
+    link = f'<a href="{PLACE}?do={action.name}">{_text(action.title)}</a>'
+    title = _text(action.title) if action.refusal else link
+    return f"<dt>{title}</dt><dd>{_text(action.summary)}{refusal}</dd>"
+
+
+def _field(field: FormField, value: str) -> str:
+    name, label = html.escape(field.name), _text(field.label)
+    hint = f' <small id="{name}-hint">{_text(field.hint)}</small>' if field.hint else ""
+    described = f' aria-describedby="{name}-hint"' if field.hint else ""
+    if field.kind == "flag":
+        checked = " checked" if value else ""
+        box = f'<input type="checkbox" id="{name}" name="{name}" value="yes"{checked}{described}>'
+        return f'<p class="field flag">{box} <label for="{name}">{label}</label>{hint}</p>'
+    required = " required" if field.is_required else ""
+    if field.choices and not field.is_open:
+        options = "".join(_option(choice, value) for choice in field.choices)
+        box = f'<select id="{name}" name="{name}"{described}>{options}</select>'
+        return f'<p class="field"><label for="{name}">{label}</label> {box}{hint}</p>'
+    suggestions, listed = "", ""
+    if field.choices:
+        options = "".join(f'<option value="{_text(choice)}">' for choice in field.choices)
+        suggestions = f'<datalist id="{name}-list">{options}</datalist>'
+        listed = f' list="{name}-list"'
+    kind = "number" if field.kind == "number" else "text"
+    box = (
+        f'<input type="{kind}" id="{name}" name="{name}" value="{_text(value)}" maxlength="500"'
+        f' autocomplete="off" autocapitalize="off" spellcheck="false"{required}{listed}{described}>'
+    )
+    return f'<p class="field"><label for="{name}">{label}</label> {box}{suggestions}{hint}</p>'
+
+
+def _option(choice: str, value: str) -> str:
+    selected = " selected" if choice == value else ""
+    return f'<option value="{_text(choice)}"{selected}>{_text(choice)}</option>'
+
+
+def _hidden(values: Mapping[str, str]) -> str:
+    return "".join(
+        f'<input type="hidden" name="{html.escape(name)}" value="{html.escape(value)}">'
+        for name, value in values.items()
+    )
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return f'<ul class="effects">{"".join(f"<li>{_text(line)}</li>" for line in lines)}</ul>'
+
+
+def _told(level: str, word: str, sentence: str, role: str = "") -> str:
+    named = f' role="{role}"' if role else ""
+    return (
+        f'<div class="told {level}"{named}><b>{_text(word)}</b>'
+        f"<div><p>{_text(sentence)}</p></div></div>"
+    )
+
+
+def _sentence(reason: str) -> str:
+    """The reason as a sentence of its own."""
+    end = "" if reason.endswith((".", "!", "?")) else "."
+    return f"{reason[:1].upper()}{reason[1:]}{end}"
+
+
+def _text(text: str) -> str:
+    """As text of the page; control characters and changes of direction by their numbers."""
+    return html.escape(
+        "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    )

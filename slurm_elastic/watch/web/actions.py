@@ -1,0 +1,256 @@
+"""The actions of the page: a form, a preview, a confirmation, and only then the action.
+
+``cli.page_actions`` has the actions themselves, which are those of the command line. Nothing here
+knows a web server: ``acting`` and ``wsgi`` pass requests in and answers out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Literal, Protocol
+from urllib.parse import parse_qsl
+
+from msgspec import Struct
+
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.watch.door.rights import NoRightError, Person
+from slurm_elastic.watch.web import act_pages
+from slurm_elastic.watch.web.forms import OneTimeForms, Rates, SessionTokens, StaleFormError
+from slurm_elastic.watch.web.origins import cross_site, wrong_type
+
+log = logging.getLogger(__name__)
+
+MAX_BODY = 16 << 10
+"""Bytes of a form."""
+MAX_FIELDS = 32
+ACTION, TOKEN, CONFIRMED = "do", "session", "confirm"
+"""Fields of our forms besides those of the action: its name, the session's token, and the token of
+the preview that the person confirms.
+"""
+
+
+class FormField(Struct, frozen=True, kw_only=True):
+    """One field of a form. ``choices``: the values, or only suggestions if it ``is_open``."""
+
+    name: str
+    label: str
+    kind: Literal["text", "number", "flag"] = "text"
+    hint: str = ""
+    is_required: bool = False
+    choices: tuple[str, ...] = ()
+    is_open: bool = True
+
+
+class Action(Struct, frozen=True, kw_only=True):
+    """An action, and why this person may not do it ("": the person may)."""
+
+    name: str
+    title: str
+    summary: str
+    fields: tuple[FormField, ...]
+    refusal: str = ""
+
+
+class Preview(Struct, frozen=True, kw_only=True):
+    """The effects of an action, before it is done.
+
+    ``command``: the same action on the command line. ``question``: the loss that the person must
+    accept, or "". ``digest``: of the facts on which the preview rests.
+    """
+
+    command: str
+    lines: tuple[str, ...]
+    question: str = ""
+    digest: str
+
+
+class Request(Protocol):
+    """An action with its arguments, as one person asked for it at one time."""
+
+    def preview(self) -> Preview:
+        """The effects as things are now, counted from the time of the request. SlurmElasticError
+        if the action is impossible, NoRightError if the person may not do it.
+        """
+
+    def carry_out(self) -> Sequence[str]:
+        """Do it. Returns lines that say what was done. SlurmElasticError if it failed."""
+
+
+class Actions(Protocol):
+    """All actions of a page."""
+
+    def offered(self, person: Person) -> Sequence[Action]:
+        """The actions, in the order of the page."""
+
+    def request(self, name: str, values: Mapping[str, str], person: Person) -> Request:
+        """ConfigError if the values are wrong, NoRightError if the person may not do it."""
+
+
+class Waiting(Struct, frozen=True):
+    """A request whose preview was shown."""
+
+    name: str
+    values: Mapping[str, str]
+    request: Request
+    digest: str
+
+
+class Visit(Struct, frozen=True, kw_only=True):
+    """One request of a browser. ``person`` is None if nobody knows the user, with the reason in
+    ``read_only``. ``session``: the cookie's value, or "". Names of headers are in lower case.
+    """
+
+    method: str
+    person: Person | None
+    read_only: str = ""
+    headers: Mapping[str, str] = {}
+    query: str = ""
+    body: bytes = b""
+    session: str = ""
+
+
+class ActAnswer(Struct, frozen=True, kw_only=True):
+    """A page. ``session``: the value of a cookie to set, or ""."""
+
+    status: HTTPStatus = HTTPStatus.OK
+    html: str
+    session: str = ""
+
+
+class ActionDesk:
+    """Answers visits. ``site_names``: host names that the site's web server has for the page."""
+
+    def __init__(self, actions: Actions, site_names: Sequence[str] = ()) -> None:
+        self._actions, self._site_names = actions, site_names
+        self._tokens, self._rates = SessionTokens(), Rates()
+        self._forms = OneTimeForms[Waiting]()
+
+    def document(self, visit: Visit) -> dict[str, object]:
+        """The actions for the page's own script, with the reason if the page is read-only."""
+        if visit.person is None:
+            return {"user": None, "read_only": visit.read_only, "actions": []}
+        actions = [
+            {"name": action.name, "title": action.title, "refusal": action.refusal}
+            for action in self._actions.offered(visit.person)
+        ]
+        return {"user": visit.person.name, "read_only": "", "actions": actions}
+
+    def answer(self, visit: Visit) -> ActAnswer:
+        """The page for this visit. Only a POST with the token of a preview does anything."""
+        try:
+            if visit.method == "POST":
+                return self._posted(visit)
+            return self._shown(visit, dict(_fields(visit.query)))
+        except SlurmElasticError as error:  # the configuration, or who may act, cannot be read
+            return self._refused(visit, HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+
+    def _shown(self, visit: Visit, values: Mapping[str, str]) -> ActAnswer:
+        if visit.person is None:
+            return ActAnswer(html=act_pages.overview(None, (), visit.read_only))
+        action = self._action(visit.person, values.get(ACTION, ""))
+        if action is None:
+            actions = self._actions.offered(visit.person)
+            return ActAnswer(html=act_pages.overview(visit.person.name, actions))
+        return self._form(visit, visit.person, action, values)
+
+    def _action(self, person: Person, name: str) -> Action | None:
+        return next((each for each in self._actions.offered(person) if each.name == name), None)
+
+    def _form(
+        self,
+        visit: Visit,
+        person: Person,
+        action: Action,
+        values: Mapping[str, str],
+        error: str = "",
+        status: HTTPStatus = HTTPStatus.OK,
+    ) -> ActAnswer:
+        session = visit.session or self._tokens.new_session()
+        token = self._tokens.token(session, person.uid)
+        return ActAnswer(
+            status=status,
+            html=act_pages.form(person.name, action, values, token, error),
+            session="" if visit.session else session,
+        )
+
+    def _refused(self, visit: Visit, status: HTTPStatus, reason: str) -> ActAnswer:
+        name = visit.person.name if visit.person else None
+        return ActAnswer(status=status, html=act_pages.refused(name, reason))
+
+    def _posted(self, visit: Visit) -> ActAnswer:
+        if reason := cross_site(visit.headers, self._site_names):
+            return self._refused(visit, HTTPStatus.FORBIDDEN, reason)
+        if reason := wrong_type(visit.headers):
+            return self._refused(visit, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason)
+        if visit.person is None:
+            return self._refused(visit, HTTPStatus.FORBIDDEN, visit.read_only)
+        if self._rates.is_over(visit.person.uid):
+            reason = "you have sent many forms in the last minute; wait a minute"
+            return self._refused(visit, HTTPStatus.TOO_MANY_REQUESTS, reason)
+        try:
+            values = dict(_fields(visit.body.decode("ascii")))
+        except ValueError:
+            return self._refused(visit, HTTPStatus.BAD_REQUEST, "this is no form of this page")
+        return self._submitted(visit, visit.person, values)
+
+    def _submitted(self, visit: Visit, person: Person, values: dict[str, str]) -> ActAnswer:
+        token, confirmed = values.pop(TOKEN, ""), values.pop(CONFIRMED, "")
+        action = self._action(person, values.pop(ACTION, ""))
+        if action is None:
+            return self._refused(visit, HTTPStatus.NOT_FOUND, "there is no such action")
+        if not self._tokens.fits(token, visit.session, person.uid):
+            error = "this form is of another session: look at it and send it again"
+            return self._form(visit, person, action, values, error, HTTPStatus.FORBIDDEN)
+        try:
+            if confirmed:
+                return self._confirmed(visit, person, action, confirmed)
+            request = self._actions.request(action.name, values, person)
+            return self._previewed(visit, person, action, values, request)
+        except StaleFormError as error:
+            return self._form(visit, person, action, {}, str(error), HTTPStatus.CONFLICT)
+        except NoRightError as error:
+            return self._refused(visit, HTTPStatus.FORBIDDEN, str(error))
+        except SlurmElasticError as error:
+            refused = HTTPStatus.UNPROCESSABLE_ENTITY
+            return self._form(visit, person, action, values, str(error), refused)
+
+    def _previewed(
+        self,
+        visit: Visit,
+        person: Person,
+        action: Action,
+        values: Mapping[str, str],
+        request: Request,
+        changed: str = "",
+    ) -> ActAnswer:
+        preview = request.preview()
+        waiting = Waiting(action.name, values, request, preview.digest)
+        confirm = self._forms.issue(person.uid, waiting)
+        token = self._tokens.token(visit.session, person.uid)
+        tokens = {TOKEN: token, CONFIRMED: confirm, ACTION: action.name}
+        html = act_pages.preview(person.name, action, values, preview, tokens, changed)
+        return ActAnswer(status=HTTPStatus.CONFLICT if changed else HTTPStatus.OK, html=html)
+
+    def _confirmed(self, visit: Visit, person: Person, action: Action, confirmed: str) -> ActAnswer:
+        waiting = self._forms.take(confirmed, person.uid)
+        if waiting.name != action.name:
+            raise StaleFormError("this form is of another action; nothing was done")
+        now = waiting.request.preview()
+        if now.digest != waiting.digest:
+            changed = "Nothing was done: the cluster has changed since. This is the new preview."
+            request = self._actions.request(action.name, waiting.values, person)
+            return self._previewed(visit, person, action, waiting.values, request, changed)
+        lines = waiting.request.carry_out()
+        # The ledger has the order itself; this line is for the service's log.
+        log.info("%s (uid %d) on the page: %s", person.name, person.uid, now.command)
+        return ActAnswer(html=act_pages.done(person.name, action, now, lines))
+
+
+def _fields(text: str) -> list[tuple[str, str]]:
+    """The fields of a form or an address. ValueError if there are too many."""
+    return [
+        (name, value.strip())
+        for name, value in parse_qsl(text, max_num_fields=MAX_FIELDS, errors="strict")
+    ]
