@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from slurm_elastic.base import trust, writing
 from slurm_elastic.base.account import account
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import Config, renamed_keys, settled, todos
+from slurm_elastic.config import Config, renamed_keys, settled, todo_steps
 from slurm_elastic.config import document as yaml_document
 from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.config.check import UUID_FORM, check, is_uuid
@@ -110,7 +110,7 @@ def _converted(
         check_draft(Draft(problems, shape, strict=whole))
     for note in problems.notes:
         log.warning(note)
-    for line, step in todos.steps(document, text) if whole else ():
+    for line, step in todo_steps.steps(document, text) if whole else ():
         problems.add_step(line, step)
     sentences = problems.sentences()
     if sentences or not isinstance(value, kind):

@@ -28,9 +28,9 @@ from slurm_elastic.base.units import (
     parse_moment,
     parse_size,
 )
-from slurm_elastic.config import todos
 from slurm_elastic.config.document import KeyPath, YamlDocument, shown
 from slurm_elastic.config.gone import Gone, farewell
+from slurm_elastic.config.todos import TODO
 
 MAX_NUMBER = 10**12  # a bound so that sums and the ledger's integers cannot overflow
 
@@ -61,7 +61,7 @@ class Problems:
 
     def add(self, path: KeyPath, actual: str, expected: str, hint: str | None = None) -> None:
         """Add ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
-        if todos.value_at(self.document, path) == todos.TODO:
+        if self.document.value_at(path) == TODO:
             return  # a step of its own tells what is missing
         text = self._placed(path, f"found {actual}, expected {expected}")
         self._add(self.document.line(path), f"{text}; did you mean {hint}?" if hint else text)

@@ -54,6 +54,13 @@ class YamlDocument(Struct, frozen=True, kw_only=True):
             path = path[:-1]
         return self.lines.get(path, 1)
 
+    def value_at(self, path: KeyPath) -> object:
+        """The value at ``path``, None if the file has none."""
+        here = self.value
+        for step in path:
+            here = _step(here, step)
+        return here
+
     def locate(self, path: KeyPath) -> str:
         """``path`` in a form for people: ``pools[0] (std).nodes``."""
         text, here = "", self.value
