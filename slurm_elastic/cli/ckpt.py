@@ -22,7 +22,6 @@ from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.config.job_checkpoint import MethodChoice, explain_no_method
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.prompt import PromptCli

@@ -43,6 +43,7 @@ from slurm_elastic.watch.door.rights import (
     require_operator,
     require_trusted,
 )
+from slurm_elastic.watch.door.saves import SaveLimit
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.web.actions import Action, FormField, Preview, Request
 from slurm_elastic.watch.web.visitors import page_owner
@@ -88,6 +89,7 @@ class PageActions:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._save_limit = SaveLimit(time.time)
 
     def offered(self, person: Person) -> Sequence[Action]:
         """All actions, each with the reason why this person may not do it."""
@@ -108,7 +110,7 @@ class PageActions:
         request = _Request(self._file, name, args, command, person, time.time())
         if name == "clear":
             return _Clear(request)
-        return _Save(request) if name == SAVE else _Order(request)
+        return _Save(request, self._save_limit) if name == SAVE else _Order(request)
 
 
 def _actions(config: Config) -> tuple[Action, ...]:
@@ -338,8 +340,8 @@ class _Clear:
 class _Save:
     """A job that is saved now."""
 
-    def __init__(self, request: _Request) -> None:
-        self._request = request
+    def __init__(self, request: _Request, limit: SaveLimit) -> None:
+        self._request, self._limit = request, limit
 
     def preview(self) -> Preview:
         """How the job is saved; the run of the job is the basis."""
@@ -355,4 +357,4 @@ class _Save:
 
     def carry_out(self) -> Sequence[str]:
         """Ask slurm-elastic-ckptman to do the save of the last preview."""
-        return save_orders.carry_out(*self._planned, self._request.person)
+        return save_orders.carry_out(*self._planned, self._limit)

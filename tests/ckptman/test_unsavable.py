@@ -83,7 +83,9 @@ def test_a_job_that_cannot_be_saved_is_told_so_within_two_minutes(world: CkptWor
     )
     assert second.startswith("slurm-elastic: it would help to run it without the lock")
     (comment,) = comments(world)
-    assert comment.startswith("ticket 7 [slurm-elastic checkpoint: cannot be saved: it holds a lock")
+    assert comment.startswith(
+        "ticket 7 [slurm-elastic checkpoint: cannot be saved: it holds a lock"
+    )
     assert comment.endswith("] [slurm-elastic clouds=a,b]"), "the parts of others stay"
     assert "ckpt-unsavable" in world.told(7)
     world.advance(1200)

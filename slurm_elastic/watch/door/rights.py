@@ -51,9 +51,3 @@ def require_trusted(config: Config, person: Person) -> None:
     """NoRightError for all users but root and SlurmUser."""
     if person.uid not in trusted(config):
         raise NoRightError(f"this is for root and {config.slurm.user}")
-
-
-def require_saver(config: Config, person: Person, owner: int) -> None:
-    """NoRightError if the person may not save a job of the user ``owner`` (a uid)."""
-    if person.uid != owner and person.uid not in trusted(config):
-        raise NoRightError(f"this is for the job's owner, root and {config.slurm.user}")

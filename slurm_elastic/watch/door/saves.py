@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.model.causes import Quoted
@@ -40,15 +43,25 @@ class Saver(Struct, frozen=True, kw_only=True):
 
 
 class SaveLimit:
-    """Counts the saves that users ordered. One lane of the door uses it, so it needs no lock."""
+    """Counts the saves that users ordered, for one server. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_orders")}
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self._lock = threading.Lock()
         self._orders: deque[tuple[float, int, int]] = deque()  # (time, uid, job), oldest first
 
-    def check(self, saver: Saver, job: int) -> None:
-        """SlurmElasticError if the user ordered too many saves, or one of this job just now."""
+    def take(self, saver: Saver, job: int) -> None:
+        """Count one save. SlurmElasticError if the user ordered too many saves, or one of this job
+        just now.
+        """
         now = self._now()
+        with self._lock:
+            self._check(saver, job, now)
+            self._orders.append((now, saver.uid, job))
+
+    def _check(self, saver: Saver, job: int, now: float) -> None:
         while self._orders and not now - SPAN_S < self._orders[0][0] <= now:
             self._orders.popleft()
         own_times = [at for at, uid, _ in self._orders if uid == saver.uid]
@@ -64,10 +77,6 @@ class SaveLimit:
                 f"you ordered {len(own_times)} saves in {brief(SPAN_S)}, the most that a user may: "
                 f"wait {wait_text}"
             )
-
-    def count(self, saver: Saver, job: int) -> None:
-        """An order was accepted."""
-        self._orders.append((self._now(), saver.uid, job))
 
 
 def save_now(
@@ -86,16 +95,16 @@ def save_now(
     job = next((job for job in jobs if job.id == number), None)
     require_savable(config, number, job, saver)
     if limit is not None:
-        limit.check(saver, number)
+        limit.take(saver, number)
     _record(config, number, saver, now)
     _drop(config, SaveOrder(job=number, who=saver.name), now)
-    if limit is not None:
-        limit.count(saver, number)
     return (f"{CKPTMAN} is asked to save job {number}; see: slurm-elastic ckpt explain {number}",)
 
 
-def require_savable(config: Config, number: int, job: SlurmJob | None, saver: Saver) -> None:
-    """SlurmElasticError if the user may not save the job, or if it cannot be saved."""
+def require_savable(config: Config, number: int, job: SlurmJob | None, saver: Saver) -> SlurmJob:
+    """The job that Slurm has under this number. SlurmElasticError if the user may not save it, or
+    if it cannot be saved.
+    """
     if not saver.is_trusted and (job is None or job.uid != saver.uid):
         # The same sentence for jobs of others and for no job: PrivateData may hide them.
         raise SlurmElasticError(
@@ -109,6 +118,7 @@ def require_savable(config: Config, number: int, job: SlurmJob | None, saver: Sa
         raise SlurmElasticError(f"job {number} {how(choice)}")
     if choice.move_only:
         raise SlurmElasticError(f"job {number} is not saved now: it {how(choice)}")
+    return job
 
 
 def _record(config: Config, number: int, saver: Saver, now: float) -> None:
