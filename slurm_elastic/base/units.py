@@ -64,6 +64,11 @@ def format_moment(time: float) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
+def utc_minute(timestamp: float) -> str:
+    """``08:05 UTC``, for sentences in the ledger and in Slurm."""
+    return f"{datetime.fromtimestamp(timestamp, UTC):%H:%M} UTC"
+
+
 def brief(seconds: float) -> str:
     """A duration for sentences and tables, with its two largest units: ``45s``, ``1h 3m``. An
     infinite duration is one whose beginning is unknown.

@@ -84,8 +84,7 @@ def _comment(site: CheckpointSite, job: int, text: str) -> None:
     SlurmError if Slurm refuses.
     """
     comment = site.slurm.admin_comments([job]).get(job)
-    # Without a certain reading we would replace what others have written.
-    if comment is None:
+    if comment is None:  # the job has ended
         return
     new_comment = with_part(comment, Part.UNSAVED, text)
     if new_comment != comment:

@@ -38,6 +38,7 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
 from slurm_elastic.policies.launch.verdict import Verdict
+from slurm_elastic.policies.launch.wait_note import boot_note
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.audit_trail import nodes_of
@@ -358,6 +359,9 @@ def _job_now(number: int, job: SlurmJob | None, own_nodes: Collection[str]) -> s
     where = f" on {compress(job.nodes)}" if job.nodes else ""
     if job.nodes and not job.has_ended and set(job.nodes).isdisjoint(own_nodes):
         where += ", nodes of the site itself"
+    booting = [node for node in job.nodes if node in own_nodes and "CONFIGURING" in job.states]
+    if booting:
+        where += f"; {boot_note(compress(booting), job.start)}"
     reason = "" if job.wait_reason.is_unseen else f" ({job.reason})"
     owner = f" of {job.user}" if job.user else ""
     return f"job {job.label}{owner} is {' '.join(sorted(job.states))}{where}{reason}"

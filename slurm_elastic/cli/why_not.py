@@ -6,7 +6,6 @@ import contextlib
 import grp
 import os
 import pwd
-from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -14,20 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.shortened import words
-from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config import Config
 from slurm_elastic.features.covered_jobs import counted_id
-from slurm_elastic.model.cluster import Location
+from slurm_elastic.features.pool_cases import WaitFacts, pool_cases
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import shortened
-from slurm_elastic.policies.launch.verdict import Asker, PoolCase, Verdict, grouped, verdicts
+from slurm_elastic.policies.launch.verdict import Asker, Verdict, grouped, verdicts
 from slurm_elastic.policies.launch.waiting import fixed_arrays
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.door.questions import Chain
-from slurm_elastic.watch.view.kept import kept_partitions, reserved_nodes
 from slurm_elastic.watch.view.rows import Facts
 
 ROWS = 8  # most reasons without --all
@@ -51,39 +48,18 @@ def judge(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> tuple[Ve
         unhelped=next((row for row in chain.unhelped if row.job == counted_id(job)), None),
         fixed_arrays=fixed_arrays(facts.jobs),
     )
-    return verdicts(asker, list(_cases(config, site, facts, chain)))
-
-
-def _cases(config: Config, site: SiteConf | None, facts: Facts, chain: Chain) -> Iterator[PoolCase]:
-    nodes = facts.nodes or {}
-    shut = {
-        partition.names: f"{partition.text}; do: {partition.do}"
-        for partition in kept_partitions(config, facts)
-    }
-    bars = {bar.pool: bar.reason for bar in chain.bars}
-    patience = submit_filter.client_boot_timeout_s(site)
-    unlisted = submit_filter.trouble(Path(config.slurm.conf))
-    for pool in domain_pools(config, expand):
-        cloud = config.cloud(pool.cloud)
-        access = config.who_of(cloud)
-        account = chain.barred if cloud.location is Location.PUBLIC else ""
-        pool_nodes = {name: nodes[name] for name in pool.nodes if name in nodes}
-        yield PoolCase(
-            pool=pool,
-            partition=cloud.partition_name,
-            accounts=access.accounts,
-            groups=access.groups,
-            qos=access.qos,
-            max_time=access.max_time,
-            interactive=config.resume_timeout(cloud) <= patience,
-            most=submit_filter.most_of(config, pool),
-            cloud_most=submit_filter.most_of_cloud(config, cloud),
-            nodes=pool_nodes or None,
-            bar=chain.end_only or account or bars.get(pool.name, ""),
-            unlisted=unlisted,
-            shut=shut.get(cloud.partition_name, ""),
-            reserved=reserved_nodes(facts.reservations, pool.nodes, facts.now),
-        )
+    wait_facts = WaitFacts(
+        now=facts.now,
+        nodes=facts.nodes,
+        partition_states=facts.partition_states,
+        reservations=facts.reservations,
+        bars={bar.pool: bar.reason for bar in chain.bars},
+        barred=chain.barred,
+        end_only=chain.end_only,
+        client_timeout_s=submit_filter.client_boot_timeout_s(site),
+        unlisted=submit_filter.trouble(Path(config.slurm.conf)),
+    )
+    return verdicts(asker, list(pool_cases(config, wait_facts)))
 
 
 def site_of(config: Config) -> SiteConf | None:

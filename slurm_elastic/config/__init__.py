@@ -96,6 +96,8 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Change it when waiting jobs should learn a little sooner that another job has ended, and
     Slurm is newer than 22.05.
     """
+    wait_notes: bool = True
+    """Change it when another program of the site writes the AdminComment of waiting jobs."""
     replace_reasons: tuple[str, ...] = ()
     """Change it when a health check drains nodes (NHC, HealthCheckProgram): the patterns of its
     reasons, such as "NHC: *". A node with such a reason gets another machine.

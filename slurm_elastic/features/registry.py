@@ -22,6 +22,7 @@ from slurm_elastic.features import (
     telling,
     tunnels,
     usage_record,
+    wait_notes,
 )
 
 
@@ -42,6 +43,7 @@ def munge_keys(site: Site) -> Extensions | None:
 FEATURES: tuple[Feature, ...] = (
     directives.join,
     cloud_order.join,
+    wait_notes.join,
     autoscaler.join,
     usage_record.join,
     expiry.join,

@@ -64,14 +64,14 @@ def part_of(comment: str, part: Part) -> str:
 
 def with_part(comment: str, part: Part, text: str) -> str:
     """Return the comment with this text as the part, or without the part if the text is empty."""
-    if part_of(comment, part) == (text := _fit(part, text)):
+    if part_of(comment, part) == (text := fitted(part, text)):
         return comment
     read = parsed(comment)
     others = {kind: value for kind, value in read.parts.items() if kind is not part}
     return str(AdminComment(others=read.others, parts=others | ({part: text} if text else {})))
 
 
-def _fit(part: Part, text: str) -> str:
+def fitted(part: Part, text: str) -> str:
     """Return the text as a part can hold it: one line, without square brackets, not too long."""
     line = " ".join(text.translate(_BRACKETS).split())
     if part not in _SENTENCES or len(line) <= MAX_SENTENCE_LENGTH:

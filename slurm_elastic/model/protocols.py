@@ -378,10 +378,9 @@ class Slurm(Protocol):
         ...
 
     def admin_comments(self, jobs: Collection[int] | None = None) -> Mapping[int, str]:
-        """The AdminComments of these jobs (None: of all), "" for a job without one. A job whose
-        comment is not certain is missing, as is one that Slurm no longer has. One command for each
-        of a few jobs; for many jobs one command, which reads all jobs. The number of an array
-        stands for all its tasks.
+        """The AdminComments of these jobs (None: of all), "" for a job without one. A job that
+        Slurm no longer has is missing. The number of an array stands for all its tasks. One command
+        for each of a few jobs; for many jobs one command, which reads all jobs.
         """
         ...
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TypeVar
 
 from slurm_elastic.base.errors import SlurmError
 
-_JOB = re.compile(r"JobId=(\d+) ")
-_FIELD = " AdminComment="
-_VALUE = re.compile(
-    r"(.*?)\s*(?: (?:SystemComment|Comment|StdErr|StdIn|StdOut|Power|TresPer\w+|MailUser)=.*)?"
-)
-"""An AdminComment, and the fields that may follow it (22.05 to 26.05)."""
-_NO_JOB = "Invalid job id"
+T = TypeVar("T")
 FEW = 20
-"""So many jobs are read one by one; of more jobs we read all."""
+"""So many jobs are read one by one. For more jobs squeue would load all jobs in any case."""
+_NO_JOB = "Invalid job id"
 
 
 class CommentCommands(ABC):
@@ -27,6 +24,10 @@ class CommentCommands(ABC):
         """The output of the command. SlurmError if it fails."""
 
     @abstractmethod
+    def _table(self, read: Callable[[str], T], *command: str) -> T:
+        """The value of ``read(answer)`` of the command."""
+
+    @abstractmethod
     def _label(self, job: int) -> str:
         """The job's id in commands."""
 
@@ -35,19 +36,26 @@ class CommentCommands(ABC):
         """``scontrol update``."""
 
     def admin_comments(self, jobs: Collection[int] | None = None) -> Mapping[int, str]:
-        """By ``scontrol show job``, because 22.05's squeue cannot print the field."""
+        """``squeue --Format=JobID,admin_comment``. The field has no other spelling."""
         if jobs is None or len(jobs) > FEW:
-            return admin_comments(self._run("scontrol", "--oneliner", "show", "job"))
-        return admin_comments("".join(self._shown(job) for job in jobs))
+            return self._comments("--states=all")
+        return {job: text for asked in jobs for job, text in self._comments_of(asked).items()}
 
-    def _shown(self, job: int) -> str:
-        """The records of one job; "" if Slurm no longer has it."""
+    def _comments_of(self, job: int) -> dict[int, str]:
+        """The comment of one job, or of all tasks of an array; none if Slurm no longer has it."""
         try:
-            return self._run("scontrol", "--oneliner", "show", "job", str(job))
+            return self._comments("--states=all", f"--jobs={job}")
         except SlurmError as error:
             if _NO_JOB not in error.stderr:
                 raise
-            return ""
+            return {}
+
+    def _comments(self, *options: str) -> dict[int, str]:
+        # Random, so that no comment can contain it.
+        mark = f"<{os.urandom(8).hex()}>"
+        fields = f"JobID:0{mark},admin_comment:0{mark}"
+        read = partial(admin_comments, mark=mark)
+        return self._table(read, "squeue", "--all", "--noheader", *options, "--Format", fields)
 
     def set_admin_comment(self, job: int, text: str) -> None:
         """``scontrol update jobid=JOB admincomment=TEXT``."""
@@ -68,33 +76,12 @@ class CommentCommands(ABC):
         )  # fmt: skip
 
 
-def admin_comments(text: str) -> dict[int, str]:
-    """The AdminComments in ``scontrol --oneliner show job``, by job; "" for a job without one.
-
-    Users may write anything into names, directories and comments, even line breaks and the names of
-    other fields. A job whose record is not certain is left out, because its comment would be
-    replaced by a part of it, or by the text of another job.
+def admin_comments(text: str, mark: str) -> dict[int, str]:
+    """The AdminComments in squeue's answer by job, "" for a job without one. Each field ends in
+    ``mark``. ValueError for another text.
     """
-    found: dict[int, str | None] = {}
-    job = None
-    for line in text.splitlines():
-        match = _JOB.match(line)
-        if match is not None:
-            job = int(match[1])
-            # A second record of a job can only be a line of a user's text.
-            found[job] = None if job in found else _comment_in(line)
-        elif line.strip() and job is not None:
-            found[job] = None  # the line before has a line break in one of its fields
-    return {job: comment for job, comment in found.items() if comment is not None}
-
-
-def _comment_in(record: str) -> str | None:
-    """The AdminComment in a record; None if that is not certain."""
-    before, *values = record.split(_FIELD)
-    if not values:
-        return ""
-    is_elsewhere = " Comment=" in before or any(f in values[0] for f in (" UserId=", " WorkDir="))
-    if len(values) > 1 or is_elsewhere or values[0].count(" Comment=") > 1:
-        return None
-    match = _VALUE.fullmatch(values[0])
-    return match[1] if match else None
+    *fields, rest = text.split(mark)
+    if len(fields) % 2 or rest.strip():
+        raise ValueError(f"its last record breaks off: {rest[:80]!r}")
+    comments = (comment if comment != "(null)" else "" for comment in fields[1::2])
+    return dict(zip(map(int, fields[::2]), comments, strict=True))

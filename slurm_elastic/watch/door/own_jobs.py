@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.config import Config
 from slurm_elastic.controller.budget import find_barred_payers
+from slurm_elastic.features.closed_pools import retry_times
 from slurm_elastic.features.job_costs import costs_of_jobs, rates_of_jobs
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.protocols import Slurm
@@ -39,7 +40,7 @@ from slurm_elastic.watch.door.questions import (
     PartitionPrice,
     PriceAsk,
 )
-from slurm_elastic.watch.door.records import LAST, opened, retry_times
+from slurm_elastic.watch.door.records import LAST, opened
 from slurm_elastic.watch.door.visibility import MONEY, Viewer, own_ask
 from slurm_elastic.watch.view import Facts, status_view
 from slurm_elastic.watch.view.own_job_rows import OwnJobsReading, own_job_rows

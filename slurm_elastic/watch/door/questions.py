@@ -31,6 +31,7 @@ from slurm_elastic.base import account
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.features.books import Costs
+from slurm_elastic.features.closed_pools import Bar
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.directive import Word
 from slurm_elastic.model.memory import UnhelpedJob
@@ -219,17 +220,6 @@ def lane_of(line: bytes, *, trusted: bool) -> Lane:
             return Lane.APART
         return _LANES.get(type(ask), Lane.QUICK)
     return Lane.QUICK
-
-
-class Bar(Struct, frozen=True, kw_only=True):
-    """Why a pool starts no machines now.
-
-    ``private``: the reason may reveal money or machines of other users.
-    """
-
-    pool: str
-    reason: str
-    private: bool = False
 
 
 class Chain(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -21,8 +20,8 @@ from slurm_elastic.controller.budget import (
     read_spending,
 )
 from slurm_elastic.features.books import Costs, read_books, report, reports
+from slurm_elastic.features.closed_pools import bars, retry_times
 from slurm_elastic.features.cost_keys import By
-from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.state.audit_trail import (
@@ -48,7 +47,6 @@ from slurm_elastic.state.heartbeat import (
 from slurm_elastic.state.ledger import Decision, Ledger, Machine
 from slurm_elastic.state.spool import Spool
 from slurm_elastic.state.store.shared_journal import is_there
-from slurm_elastic.watch.door.closed_pools import bars
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, CostAsk
 from slurm_elastic.watch.door.visibility import Viewer, day_seen
 from slurm_elastic.watch.view import DAY_S, Facts
@@ -233,21 +231,6 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         unhelped=ledger.growth_guard.jobs(now),
         retry_at=retry_times(config, ledger, now) if ask.wants else {},
     )
-
-
-def retry_times(config: Config, ledger: Ledger, now: float) -> dict[str, float]:
-    """By pool: when its sold-out cloud is asked again (Unix time).
-
-    Clouds that answer with an error are left out, because asking again does not help.
-    """
-    failing = {health.name for health in ledger.health.all() if health.error}
-    clouds = {pool.name: pool.cloud for pool in config.pools}
-    times: dict[str, float] = {}
-    for hold in ledger.exclusions.holds():
-        is_sold_out = hold.kind == CAPACITY and clouds.get(hold.pool, "") not in failing
-        if is_sold_out and now < hold.until < math.inf:
-            times[hold.pool] = min(hold.until, times.get(hold.pool, math.inf))
-    return times
 
 
 def _machines_of_job(

@@ -18,7 +18,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.pool_order import PoolTerms
 from slurm_elastic.state.audit_trail import job_subject, jobs_of, nodes_of
 from slurm_elastic.state.ledger import Decision, Machine
-from slurm_elastic.watch.door.questions import Bar, Chain, ChainAsk, PriceAsk
+from slurm_elastic.watch.door.questions import Chain, ChainAsk, PriceAsk
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.day import DaySpan, DayView, day_view
@@ -166,7 +166,7 @@ def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
         decisions=tuple(decision for decision in visible_decisions if decision is not None),
         machines=_seen_machines(chain.machines, viewer),
         barred="" if viewer.hides(*MONEY) else chain.barred,
-        bars=tuple(_seen_bar(bar, viewer) for bar in chain.bars),
+        bars=tuple(bar.public for bar in chain.bars) if viewer.hides(NODES, *MONEY) else chain.bars,
         private=viewer.hidden_names,
         unhelped=_seen_unhelped(chain.unhelped, viewer),
         retry_at=chain.retry_at,
@@ -186,13 +186,6 @@ def seen_terms(table: Sequence[PoolTerms], viewer: Viewer) -> tuple[PoolTerms, .
 def _seen_unhelped(rows: Iterable[UnhelpedJob], viewer: Viewer) -> tuple[UnhelpedJob, ...]:
     visible_rows = (row for row in rows if not viewer.hides(JOBS) or row.job in viewer.jobs)
     return tuple(replace(row, nodes=()) if viewer.hides(NODES) else row for row in visible_rows)
-
-
-def _seen_bar(bar: Bar, viewer: Viewer) -> Bar:
-    """The bar, without a private reason. The bar itself stays, so that users know why they wait."""
-    if not bar.private or not viewer.hides(NODES, *MONEY):
-        return bar
-    return replace(bar, reason="a bound of the site on machines, dollars or hours is reached")
 
 
 def _seen_decision(decision: Decision, viewer: Viewer) -> Decision | None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -14,11 +13,12 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.features.pool_cases import shut_partition
+from slurm_elastic.features.reserved_nodes import reserved_nodes, when
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
-from slurm_elastic.model.slurm_words import partition_states
 from slurm_elastic.model.slurm_words.rows import Fate
 from slurm_elastic.policies.launch.stuck import Wait, wait_of
-from slurm_elastic.policies.launch.verdict import PoolCase, ReservedNodes
+from slurm_elastic.policies.launch.verdict import PoolCase
 from slurm_elastic.policies.nodes.kept_nodes import Keep, KeptNode, kept_node, remedy, sentence
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.slurm.hooks import submit_filter
@@ -30,7 +30,6 @@ GIVEN_UP = "given-up"
 """The kind of nodes whose machines do not answer; slurm-elasticd returns these, too."""
 _KINDS = {Keep.REPLACED: REPLACED, Keep.GIVEN_UP: GIVEN_UP}
 _MAX_NAMES = 5  # jobs that a row names
-_DAY_S = 86400.0
 _JOB = "JOBID"  # stands for the job in the command of a shared verdict
 
 
@@ -121,14 +120,12 @@ def kept_partitions(config: Config, facts: Facts) -> Iterator[KeptView]:
 
 def kept_partition(name: str, state: str) -> KeptView | None:
     """Return the row of a partition in that state; None if it takes jobs and starts them."""
-    row = partition_states.row_of(state)
-    if row is None or not (row.keeps_jobs or row.refuses):
+    shut = shut_partition(name, state)
+    if shut is None:
         return None
-    text = f"partition {name} is {row.name}: {row.meaning}; Slurm does not record who set that"
     return KeptView(
-        kind="partition", names=name, count=1, text=text, stuck=row.keeps_jobs,
-        do=f"scontrol update partitionname={name} state=up",
-    )  # fmt: skip
+        kind="partition", names=name, count=1, text=shut.text, do=shut.do, stuck=shut.keeps_jobs
+    )
 
 
 def kept_nodes(config: Config, nodes: Iterable[SlurmNode], now: float) -> Iterator[KeptView]:
@@ -164,31 +161,6 @@ def kept_by_reservations(
             kind="reservation", names=reserved.name, count=len(reserved.nodes), text=reserved.text,
             do=f"nothing, or scontrol delete reservationname={reserved.name}",
         )  # fmt: skip
-
-
-def reservation_sentence(reservation: Reservation, nodes: Sequence[str], now: float) -> str:
-    """Return whose reservation has which of our nodes, from when until when."""
-    owner_names = [*reservation.owners, *(["maintenance"] if "MAINT" in reservation.flags else [])]
-    owners = f" ({', '.join(owner_names)})" if owner_names else ""
-    has = "has" if reservation.start <= now else "will have"
-    times = f"from {when(reservation.start, now)} to {when(reservation.end, now)}"
-    return f"reservation {reservation.name}{owners} {has} {compress(nodes)} {times}"
-
-
-def reserved_nodes(
-    reservations: Iterable[Reservation], nodes: Sequence[str], now: float
-) -> tuple[ReservedNodes, ...]:
-    """Return the reservations that have some of the ``nodes`` now or will have them."""
-    return tuple(
-        ReservedNodes(
-            name=reservation.name, nodes=frozenset(own_nodes),
-            start=reservation.start, end=reservation.end,
-            text=reservation_sentence(reservation, own_nodes, now),
-        )
-        for reservation in reservations
-        if (own_nodes := [name for name in nodes if name in reservation.nodes])
-        and reservation.end > now
-    )  # fmt: skip
 
 
 def never_suspended(config: Config, facts: Facts) -> Iterator[KeptView]:
@@ -232,17 +204,6 @@ def _suspend_key(facts: Facts, name: str, partition: str) -> str:
 
 def _is_up(node: SlurmNode) -> bool:
     return phase(node) is Phase.UP
-
-
-def when(moment: float, now: float) -> str:
-    """Return the head's local time with its zone; "" for 0, which is unknown.
-
-    A time at least 12 hours away has its date.
-    """
-    if not moment:
-        return ""
-    form = "%H:%M %Z" if abs(moment - now) < _DAY_S / 2 else "%Y-%m-%d %H:%M %Z"
-    return time.strftime(form, time.localtime(moment))
 
 
 def pool_cases(config: Config) -> tuple[PoolCase, ...]:

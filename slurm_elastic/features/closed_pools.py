@@ -1,12 +1,16 @@
 """Why each pool starts no machines now, from the ledger and the configuration only.
 
 The ranking of launches itself gives the reason. No cloud is asked, so stock and current spot
-prices are unknown.
+prices are unknown. ``explain`` and the notes on waiting jobs show it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
@@ -25,14 +29,34 @@ from slurm_elastic.model.causes.composed import RoomShort
 from slurm_elastic.model.causes.limits import DollarsLimited, NodesLimited
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
 from slurm_elastic.model.directive import Directive, LimitChange, describe
+from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.policies.launch.exclusions import Excluded
 from slurm_elastic.policies.launch.ranking import shortfall
 from slurm_elastic.providers.base.offers import reserved_offers
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.watch.door.questions import Bar
 
 ANY = "any"
 """Stands for a type or zone that only the cloud knows; cool-downs of one type do not match it."""
+
+
+class Bar(Struct, frozen=True, kw_only=True):
+    """Why a pool starts no machines now.
+
+    ``private``: the reason may reveal money or machines of other users.
+    """
+
+    pool: str
+    reason: str
+    private: bool = False
+
+    @property
+    def public(self) -> Bar:
+        """The bar without a private reason. The bar itself stays, so that users know why they
+        wait.
+        """
+        if not self.private:
+            return self
+        return replace(self, reason="a bound of the site on machines, dollars or hours is reached")
 
 
 def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, ...]:
@@ -59,6 +83,21 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
                 Bar(pool=pool.name, reason=reason, private=obstacle not in open_to_all)
             )
     return tuple(closed_bars)
+
+
+def retry_times(config: Config, ledger: Ledger, now: float) -> dict[str, float]:
+    """Return by pool when its sold-out cloud is asked again (Unix time).
+
+    Clouds that answer with an error are left out, because asking again does not help.
+    """
+    failing = {health.name for health in ledger.health.all() if health.error}
+    clouds = {pool.name: pool.cloud for pool in config.pools}
+    times: dict[str, float] = {}
+    for hold in ledger.exclusions.holds():
+        is_sold_out = hold.kind == CAPACITY and clouds.get(hold.pool, "") not in failing
+        if is_sold_out and now < hold.until < math.inf:
+            times[hold.pool] = min(hold.until, times.get(hold.pool, math.inf))
+    return times
 
 
 def _order_text(obstacle: AnyCause, directives: Iterable[Directive], now: float) -> str:

@@ -1,0 +1,142 @@
+"""Notes in the AdminComment of each job that waits for us, so that ``scontrol show job`` says why.
+
+A look reads the queue and finds the note of each job, with the sentences of ``explain``. The notes
+are then written a few each second. The note is our part of a comment that belongs to others, too:
+it is read again before each change, and removed when the job starts or waits for something else.
+A restart loses nothing, because the notes are read from the jobs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Part
+from slurm_elastic.controller.periodic import SiteTask
+from slurm_elastic.features.wait_judge import WaitJudge
+from slurm_elastic.model import admin_comment
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.wait_note import NoteChange, WrittenNote, note_changes
+
+log = logging.getLogger(__name__)
+
+WAIT = admin_comment.Part.WAIT
+PERIOD_S = 30.0
+PAUSE_PER_DURATION = 20.0
+"""After a look at the queue we pause at least this many times as long as it took."""
+MAX_UPDATES = 5
+"""Updates of jobs in a second. Each goes through the site's own job_submit script."""
+MAX_REFRESHES = 1
+"""Among them, updates of which only times and figures have changed."""
+
+
+def join(site: Site) -> Extensions | None:
+    """Join unless the site has switched the notes off."""
+    if not site.config.slurm.wait_notes or not site.clouds:
+        return None
+    return Extensions(parts=[("wait notes", lambda worker: WaitNotes(site, worker))])
+
+
+class WaitNotes(Part):
+    """``task``: the periodic task that the daemon runs."""
+
+    def __init__(self, site: Site, worker: Executor) -> None:
+        self._site = site
+        self.task = SiteTask(
+            site, worker, self.look, "wait notes", period=PERIOD_S, hurried=self._may_write
+        )
+        self._judge = WaitJudge(site)
+        self._written: dict[int, WrittenNote] = {}
+        self._has_learnt = False
+        self._left_alone: set[int] = set()
+        self._changes: deque[NoteChange] = deque()
+        self._read_at = self._write_at = site.monotonic()
+
+    def look(self) -> None:
+        """Read the queue if it is time for that, then write some notes."""
+        clock = self._site.monotonic()
+        if clock >= self._read_at:
+            self._changes = deque(self._find_changes())
+            took_s = self._site.monotonic() - clock
+            self._read_at = clock + max(PERIOD_S, PAUSE_PER_DURATION * took_s)
+        if self._may_write(self._site.monotonic()):
+            self._write_at = self._site.monotonic() + 1.0
+            self._write()
+
+    def _may_write(self, clock: float) -> bool:
+        return bool(self._changes) and clock >= self._write_at
+
+    def _find_changes(self) -> list[NoteChange]:
+        jobs = self._site.slurm.jobs()
+        written = self._learn(jobs)
+        self._left_alone &= {job.id for job in jobs}
+        tasks = Counter(job.array for job in jobs if job.array)
+        # Slurm changes the waiting rest of an array only together with the tasks that run.
+        shared = {job.id for job in jobs if job.task is None and tasks[job.array] > 1}
+        wanted = {
+            job: admin_comment.fitted(WAIT, text)
+            for job, text in self._judge.notes(jobs)
+            if job not in shared
+        }
+        return note_changes(wanted, written, self._left_alone, self._site.monotonic())
+
+    def _learn(self, jobs: Sequence[SlurmJob]) -> dict[int, WrittenNote]:
+        """Return the notes that the jobs carry: at the start from the jobs themselves."""
+        clock = self._site.monotonic()
+        if not self._has_learnt:
+            comments = self._site.slurm.admin_comments() if jobs else {}
+            notes = {job: admin_comment.part_of(text, WAIT) for job, text in comments.items()}
+            self._written = {job: WrittenNote(text=t, at=clock) for job, t in notes.items() if t}
+            self._has_learnt = True
+        by_id = {job.id: job for job in jobs}
+        written = {job: note for job, note in self._written.items() if job in by_id}
+        for job in jobs:
+            # A task that leaves its array takes a copy of the array's comment with it.
+            if job.task is not None and job.array in self._written and job.id not in written:
+                written[job.id] = self._written[job.array]
+        self._written = written
+        return written
+
+    def _write(self) -> None:
+        refreshes = 0
+        for _ in range(min(MAX_UPDATES, len(self._changes))):
+            change = self._changes[0]
+            refreshes += change.is_refresh
+            if refreshes > MAX_REFRESHES:
+                return
+            try:
+                self._apply(change)
+            except SlurmError as error:
+                if error.unanswered:
+                    raise
+                log.info("wait not noted job=%d error=%s", change.job, error)  # it may have ended
+                self._left_alone.add(change.job)
+            self._changes.popleft()
+
+    def _apply(self, change: NoteChange) -> None:
+        slurm, written = self._site.slurm, self._written
+        comments = slurm.admin_comments([change.job])
+        comment = comments.get(change.job)
+        if comment is None or not self._is_ours_to_change(change, comments):
+            written.pop(change.job, None)
+            self._left_alone.add(change.job)
+            return
+        new_comment = admin_comment.with_part(comment, WAIT, change.text)
+        if new_comment != comment:
+            slurm.set_admin_comment(change.job, new_comment)
+        # Only now: if Slurm gives no answer, the next look changes the note again.
+        written.pop(change.job, None)
+        if change.text:
+            written[change.job] = WrittenNote(text=change.text, at=self._site.monotonic())
+
+    def _is_ours_to_change(self, change: NoteChange, comments: Mapping[int, str]) -> bool:
+        had_note = change.job in self._written
+        # Without our note the comment is another one by now. It must not get the note again.
+        if had_note and not admin_comment.part_of(comments[change.job], WAIT):
+            return False
+        # The number of an array stands for all its tasks, and they would get the same comment.
+        return len({admin_comment.with_part(text, WAIT, "") for text in comments.values()}) == 1

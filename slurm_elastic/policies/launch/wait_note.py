@@ -1,0 +1,100 @@
+"""The note on a job about why it waits for us, and which notes to change. Pure.
+
+The sentence is that of ``explain``: the first failing predicate of each pool that the job lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.base.units import utc_minute
+from slurm_elastic.policies.launch.grouping import generalised, shortened
+from slurm_elastic.policies.launch.verdict import Verdict, grouped
+
+OURS = frozenset({"bound", "unhelped", "health"})
+"""Predicates that fail because of us or of the clouds: the job waits for them to pass."""
+HEALTH = "health"
+MISFITS = frozenset({"time", "features", "gres", "cpus", "memory", "size"})
+"""Predicates that fail for ever: such a pool does not count."""
+MAX_LENGTH = 360
+"""Characters of all sentences of a note."""
+REFRESH_S = 600.0
+"""Seconds until a note is written again of which only figures or times have changed."""
+
+
+def wait_note(verdicts: Sequence[Verdict], retry_at: Mapping[str, float]) -> str:
+    """Return why the job waits for us; "" if it waits for something else.
+
+    ``verdicts``: of the pools whose partition the job lists. ``retry_at``: by pool, when its
+    sold-out cloud is asked again (Unix time).
+    """
+    fitting = [verdict for verdict in verdicts if verdict.predicate not in MISFITS]
+    if not fitting or any(verdict.predicate not in OURS for verdict in fitting):
+        return ""
+    groups = grouped(fitting)
+    clouds = [cloud for cloud, _, _ in groups]
+    sentences = []
+    for cloud, pools, reason in groups:
+        whose = cloud if clouds.count(cloud) == 1 else f"{cloud} ({', '.join(pools)})"
+        sentences.append(f"{whose}: {shortened(reason, MAX_LENGTH // len(groups))}")
+    held_pools = {verdict.pool for verdict in fitting if verdict.predicate == HEALTH}
+    times = [retry_at[pool] for pool in held_pools & retry_at.keys()]
+    next_try = [f"next try {utc_minute(min(times))}"] if times else []
+    return "; ".join([*sentences, *next_try])
+
+
+def boot_note(nodes: str, since: float) -> str:
+    """Return the note of a job whose machines boot. ``nodes``: a hostlist. ``since``: Unix time."""
+    return f"its machines boot since {utc_minute(since)}: {nodes}"
+
+
+class WrittenNote(Struct, frozen=True, kw_only=True):
+    """The note that a job carries. ``at``: when we wrote or found it (monotonic s)."""
+
+    text: str
+    at: float
+
+
+class NoteChange(Struct, frozen=True, kw_only=True):
+    """Write ``text`` on the job ("": remove the note). ``is_refresh``: only figures or times of the
+    note have changed.
+    """
+
+    job: int
+    text: str
+    is_refresh: bool = False
+
+
+def note_changes(
+    wanted: Mapping[int, str],
+    written: Mapping[int, WrittenNote],
+    left_alone: Collection[int],
+    clock: float,
+) -> list[NoteChange]:
+    """Return the changes, most important first: removals, new causes, then refreshed times.
+
+    ``wanted``: by job, in the order of their priority. ``left_alone``: jobs whose comment somebody
+    else has replaced.
+    """
+    removals = [NoteChange(job=job, text="") for job in written if job not in wanted]
+    changes = [
+        NoteChange(job=job, text=text, is_refresh=is_same_cause(written[job].text, text))
+        if job in written
+        else NoteChange(job=job, text=text)
+        for job, text in wanted.items()
+        if job not in left_alone and not _is_up_to_date(written.get(job), text, clock)
+    ]
+    return [*removals, *sorted(changes, key=lambda change: change.is_refresh)]
+
+
+def _is_up_to_date(note: WrittenNote | None, text: str, clock: float) -> bool:
+    if note is None:
+        return False
+    return note.text == text or (is_same_cause(note.text, text) and clock - note.at < REFRESH_S)
+
+
+def is_same_cause(old: str, new: str) -> bool:
+    """Whether two notes differ only in figures and times, as two notes of one cause do."""
+    return generalised(old) == generalised(new)
