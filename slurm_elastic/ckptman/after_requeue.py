@@ -66,7 +66,10 @@ def stay_if_waiting(site: CheckpointSite, move: Migration, job: SlurmJob | None)
 def _check_next_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
     states = job.states
     if states & ENDED and "PENDING" not in states:
-        return finish(site, move, MigrationStep.ENDED, f"it is {' '.join(sorted(states))}")
+        # It may have ended so soon that nobody saw it run, or before it got a node.
+        untold = "; its output says nothing about its move, because it was over too soon"
+        text = f"it is {' '.join(sorted(states))}{untold if job.nodes else ''}"
+        return finish(site, move, MigrationStep.ENDED, text)
     if job.is_suspended or ("RUNNING" in states and "CONFIGURING" not in states):
         return _finish_running(site, move, job)
     if _is_pending(job):
@@ -84,12 +87,9 @@ def _finish_running(site: CheckpointSite, move: Migration, job: SlurmJob) -> Mig
     text = (
         f"it runs on {node_list} after {duration_s:.1f} s, from {describe_start(moved_from, run)}"
     )
-    is_reported = bool(run.why) or is_costly(moved_from)
-    level = logging.WARNING if is_reported else logging.INFO
+    level = logging.WARNING if run.why or is_costly(moved_from) else logging.INFO
     finished_move = finish(site, moved_from, MigrationStep.BACK, text, level=level)
-    lost_image = run.image is None and move.image is not None
-    if move.was_renewed or is_reported or lost_image or move.cause is ThreatCause.UNSAVABLE:
-        notify_user(site, finished_move, node_list, run)
+    notify_user(site, finished_move, node_list, run)
     return finished_move
 
 

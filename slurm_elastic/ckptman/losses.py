@@ -1,16 +1,23 @@
-"""Reports the work that a job must repeat because it does not continue from a save made just
-before: to its user in the job's own output, to others as a decision.
+"""Reports after each move where the job's next run began and what work it must repeat: to its user
+in the job's own output, to others as a decision.
+
+The lines go through ``scontrol notify``, which slurmstepd writes to the batch script's standard
+error after it has truncated the file. It needs nothing on the node, and the head alone knows the
+cause. A launcher before each script would have to ask the head for it and would change $0, and a
+TaskProlog is one for all nodes of the cluster, also those of the site.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.local_time import moment
 from slurm_elastic.ckptman.decide import TRANSPARENT_METHODS, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
@@ -48,7 +55,9 @@ def _describe_loss(move: Migration) -> str:
 
 
 def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedRun) -> None:
-    """Write two lines to the job's own output, which Slurm may have truncated for the new run."""
+    """Write two lines to the job's own output, which Slurm may have truncated for the new run. If
+    that is not possible, ``explain`` says so.
+    """
     began_at = moment(move.began)
     if move.was_renewed and run.image is not None:
         lines = (
@@ -58,6 +67,8 @@ def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedR
     else:
         next_step = "starts over" if run.image is None else f"continues from {run.source}"
         details = describe_start(move, run).removeprefix(run.source)
+        if run.image is None and move.image is None and not run.why:
+            details = f": nothing had been saved{details}"
         lines = (
             f"slurm-elastic: this job was requeued at {began_at}: {move.reason}",
             f"slurm-elastic: it {next_step} on {where}{details}",
@@ -65,7 +76,8 @@ def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedR
     try:
         write_to_job_output(site, move.run.job, *lines)
     except SlurmError as error:
-        site.recorder.record_run(move.run, "ckpt-not-told", str(error), level=logging.WARNING)
+        text = f"the job's output says nothing about this, because it cannot be written: {error}"
+        site.recorder.record_run(move.run, "ckpt-not-told", text, level=logging.WARNING)
 
 
 class _LastWork(Struct, frozen=True):
@@ -77,8 +89,8 @@ class _LastWork(Struct, frozen=True):
 
 
 class UnannouncedEnds:
-    """Runs that ended without a move of ours, for example with a lost node. Their users also learn
-    where the next run began. In memory only: ends while the service is away are not reported.
+    """Runs that ended without a move of ours, for example with a lost machine. Their users also
+    learn where the next run began. In memory only: ends while the service is away are not reported.
     """
 
     def __init__(self, site: CheckpointSite) -> None:
@@ -94,34 +106,51 @@ class UnannouncedEnds:
             for number in jobs_by_number.keys() - snapshot.jobs.keys():
                 jobs_by_number.pop(number)
         for number, choice in snapshot.choices.items():
-            if choice.method not in TRANSPARENT_METHODS:
-                continue
             job = snapshot.jobs[number]
+            if not job.batch:  # Slurm requeues no other jobs
+                continue
             # A suspended job has not worked since its suspension.
             last_work_at = job.suspended or snapshot.now
-            self._detect_lost_run(job, _LastWork(run_of(job, choice), choice.method, last_work_at))
+            last_work = _LastWork(run_of(job, choice), choice.method, last_work_at)
+            self._detect_lost_run(job, last_work, snapshot)
             if number in self._lost_runs:
                 work = partial(self._report_loss, self._lost_runs[number], job)
                 crew.submit(number, _LEAST_URGENT, work)
 
-    def _detect_lost_run(self, job: SlurmJob, last_work: _LastWork) -> None:
+    def _detect_lost_run(self, job: SlurmJob, last_work: _LastWork, snapshot: Snapshot) -> None:
         earlier_work = self._last_work_by_job.get(job.id)
         self._last_work_by_job[job.id] = last_work
         # Only a higher restart count is a new run: Slurm or a person has requeued the job.
         if earlier_work is None or earlier_work.run.attempt >= last_work.run.attempt:
             return
+        lost_nodes = self._lost_nodes(earlier_work, snapshot)
+        # If the machines are still there, a person has requeued the job. Its user knows.
+        if not lost_nodes and earlier_work.method not in TRANSPARENT_METHODS:
+            return
         moves = self._site.state.migrations_of(job.id)
         # Ends that our own moves caused are reported with the move.
         if all(move.run.attempt < earlier_work.run.attempt for move in moves):
-            self._lost_runs[job.id] = self._as_move(earlier_work)
+            self._lost_runs[job.id] = self._as_move(earlier_work, lost_nodes)
 
-    def _as_move(self, last_work: _LastWork) -> Migration:
+    def _lost_nodes(self, last_work: _LastWork, snapshot: Snapshot) -> list[str]:
+        """The nodes of our pools whose machine is gone since the run was last at work."""
+        machines = ((node, snapshot.machine_of.get(node)) for node in last_work.run.nodes)
+        return [
+            node
+            for node, machine in machines
+            if node in self._site.pool_of
+            and (machine is None or machine.instance.launched > last_work.at)
+        ]
+
+    def _as_move(self, last_work: _LastWork, lost_nodes: Sequence[str]) -> Migration:
         """The end of that run in the form of a move. It is stored nowhere, because nothing remains
         to be done.
         """
         image = next(iter(self._site.state.images(last_work.run.job)), None)
+        lost = f"the machine of {compress(lost_nodes)} was lost without a notice"
         return Migration(
-            run=last_work.run, method=last_work.method, threatened=(), reason=_UNANNOUNCED,
+            run=last_work.run, method=last_work.method, threatened=tuple(lost_nodes),
+            reason=lost if lost_nodes else _UNANNOUNCED,
             step=MigrationStep.REQUEUED, began=last_work.at, changed=last_work.at,
             cause=ThreatCause.RECLAIM,
             image=image, reached={str(MigrationStep.REQUEUED): last_work.at},
@@ -134,9 +163,10 @@ class UnannouncedEnds:
         self._lost_runs.pop(job.id, None)
         where = ",".join(job.nodes)
         move = replace(lost, image=run.image)
-        text = f"{_UNANNOUNCED}; it runs on {where}, from {describe_start(move, run)}"
+        text = f"{lost.reason}; it runs on {where}, from {describe_start(move, run)}"
         is_reported = bool(run.why) or is_costly(move)
         level = logging.WARNING if is_reported else logging.INFO
         self._site.recorder.record_run(lost.run, "ckpt-back", text, level=level)
-        if is_reported or (run.image is None and lost.image is not None):
+        lost_image = run.image is None and lost.image is not None
+        if is_reported or lost_image or lost.threatened:
             notify_user(self._site, move, where, run)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.model.checkpoint import Origin
 from tests.ckptman.world import CkptWorld
 
@@ -46,7 +46,7 @@ def test_a_node_that_was_lost_between_two_saves_costs_what_was_done_since(world:
     assert world.migrations() == []
     first, second = lines(world)
     assert first.startswith("slurm-elastic: this job was requeued at ")
-    assert first.endswith(": its run ended without a notice")
+    assert first.endswith(": the machine of pub1 was lost without a notice")
     save, _, cost = second.partition(", ")
     assert save == f"slurm-elastic: it continues from save 1 on {where}"
     minutes = int(cost.split()[0])
@@ -92,7 +92,53 @@ def test_an_older_save_that_a_notice_leaves_it_says_what_that_costs(world: CkptW
     )
 
 
-def test_a_move_that_saves_costs_nothing_and_says_nothing(world: CkptWorld) -> None:
+def test_a_move_that_saves_costs_nothing_and_is_told(world: CkptWorld) -> None:
     world.interrupt(world.job(7).nodes[0])
     world.until(lambda: bool(world.migrations()) and world.migrations()[0].is_over)
-    assert lines(world) == []
+    first, second = lines(world)
+    assert ": interruption notice, " in first
+    assert second == f"slurm-elastic: it continues from save 2 on {world.job(7).nodes[0]}"
+
+
+@pytest.fixture
+def unsaved() -> Iterator[CkptWorld]:
+    """Job 7 has no checkpoint method, and works for five minutes."""
+    made = CkptWorld()
+    made.runs(7, comment="ckpt=none")
+    made.advance(300)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_a_job_without_a_method_is_told_that_it_starts_over(
+    unsaved: CkptWorld, *, is_announced: bool
+) -> None:
+    node = unsaved.job(7).nodes[0]
+    if is_announced:
+        unsaved.interrupt(node)
+        unsaved.advance(60)
+    where = lost(unsaved)
+    first, second = lines(unsaved)
+    cause = "interruption notice" if is_announced else f"the machine of {node} was lost without"
+    assert cause in first
+    assert second.startswith(f"slurm-elastic: it starts over on {where}: nothing had been saved, ")
+    assert second.endswith(" minutes of its work must be done again")
+
+
+def test_a_job_that_a_person_requeues_reads_nothing_of_us(unsaved: CkptWorld) -> None:
+    unsaved.slurm.requeue(7)
+    unsaved.until(lambda: again(unsaved))
+    unsaved.advance(60)
+    assert lines(unsaved) == []
+
+
+def test_an_output_that_cannot_be_written_is_named_in_explain(
+    unsaved: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SlurmError(("scontrol", "notify"), 1, "job notify failure")
+
+    monkeypatch.setattr(unsaved.slurm, "tell", refuse)
+    unsaved.take(unsaved.job(7).nodes[0])
+    unsaved.until(lambda: "ckpt-not-told" in unsaved.told(7))
