@@ -40,9 +40,12 @@ class Rows:
         self._gives = gives
         self._otherwise = otherwise
         self._rows: list[Sequence[Text]] = []
+        self._marked: set[int] = set()
 
-    def add(self, *cells: str | Text) -> None:
-        """Add a row; rich does not interpret markup in its text."""
+    def add(self, *cells: str | Text, is_marked: bool = False) -> None:
+        """Add a row, in reverse colours if it is marked. Rich interprets no markup in its text."""
+        if is_marked:
+            self._marked.add(len(self._rows))
         self._rows.append([Text(cell) if isinstance(cell, str) else cell for cell in cells])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -126,9 +129,12 @@ class Rows:
             head = self._cell(Text(name), name, width, console)
             table.add_column(head, justify=self._side(name), width=width, no_wrap=True)
         shown = [n for n, name in enumerate(self._names) if name in widths]
-        for row in self._rows:
+        for number, row in enumerate(self._rows):
             cells = ((row[n], self._names[n]) for n in shown)
-            table.add_row(*(self._cell(cell, name, widths[name], console) for cell, name in cells))
+            table.add_row(
+                *(self._cell(cell, name, widths[name], console) for cell, name in cells),
+                style="reverse" if number in self._marked else None,
+            )
         yield from console.render(table, options.update(width=options.max_width + _GAP))
 
     def _cell(self, cell: Text, name: str, width: int, console: Console) -> Text:

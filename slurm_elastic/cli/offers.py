@@ -29,7 +29,7 @@ from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.shortened import words
-from slurm_elastic.cli.status_machines import NARROW
+from slurm_elastic.cli.status_screen import NARROW
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import read
 from slurm_elastic.config.pool_rules import types_of

@@ -16,13 +16,15 @@ from rich.text import Text
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.cli.arguments import count
-from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.console import Output, plain
 from slurm_elastic.cli.day_table import day_table
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
-from slurm_elastic.cli.status_machines import SORTS
-from slurm_elastic.cli.status_tables import SHORT, Screen, render
+from slurm_elastic.cli.status_page import fitted, low
+from slurm_elastic.cli.status_screen import SHORT, SORTS, Screen
+from slurm_elastic.cli.status_tables import render
 from slurm_elastic.cli.streams import visible
+from slurm_elastic.cli.watch_terminal import has_keys
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.protocols import NO_NODE, Slurm
@@ -35,7 +37,6 @@ from slurm_elastic.watch.view.narrowing import view_of_part
 Part = tuple[str | None, str | None]  # a cloud and a pool; None: all
 WHOLE: Part = (None, None)
 PERIOD_S = 5.0
-MIN_ROWS = 2  # each table of a watched screen has at least these rows
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,7 +56,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         nargs="?",
         type=_period,
         const=PERIOD_S,
-        help=f"show again every SECONDS (default {PERIOD_S:g}) until interrupted",
+        help=f"show again every SECONDS (default {PERIOD_S:g}) until interrupted; on a terminal "
+        "with keys: h shows them",
     )
     parser.add_argument(
         "--day",
@@ -104,12 +106,32 @@ def _run(args: argparse.Namespace) -> int:
     screen = Screen(top=args.top, whole=args.all, sort=args.sort)
     if args.watch is None or args.once:
         return show(config, slurm, as_json=args.json, selection=selection, screen=screen)
+    if has_keys() and not args.json:
+        return _watch(config, slurm, args.watch, selection, screen)
     for _ in _ticks(args.watch):
         try:
             show(config, slurm, as_json=args.json, clear=True, selection=selection, screen=screen)
         except SlurmElasticError as error:  # continue: the daemon may answer the next time
             print(f"slurm-elastic: {visible(str(error))}", file=sys.stderr)
     return 0
+
+
+def _watch(config: Config, slurm: PromptCli, period: float, selection: Part, screen: Screen) -> int:
+    """Watch with keys, on a terminal."""
+    from slurm_elastic.cli import explain  # which imports this module
+    from slurm_elastic.cli.watch_screen import WatchSources, watch
+
+    def explanation(subject: str, width: int) -> str:
+        console = Output(width=width, markup=False, emoji=False, highlight=False)
+        with console.capture() as captured:
+            explain.show(config, PromptCli(config.slurm), subject, console=console)
+        return captured.get().rstrip("\n")
+
+    sources = WatchSources(
+        status=lambda: view_of_part(config, gather(config, slurm, time.time()), *selection),
+        explanation=explanation,
+    )
+    return watch(sources, config.cluster.name, period, screen)
 
 
 @contextlib.contextmanager
@@ -141,6 +163,8 @@ def show(
         if clear:
             _page(view, console, screen)
         else:
+            if console.is_terminal:  # the first lines must not scroll away
+                screen = low(view, console, screen, console.height - 1)
             render(view, console, screen)
     return 1 if view.ledger_error and view.slurm_error else 0
 
@@ -205,24 +229,10 @@ def _page(view: StatusView, console: Console, screen: Screen) -> None:
         render(view, console, screen)
         console.print()
         return
-    room = max(console.height - 1, 2)  # the cursor has the last line
-    lines = _lines(view, console, screen)
-    fewer = screen.rows(console.width) if screen.top is None else None
-    while len(lines) > room and fewer and fewer > MIN_ROWS:
-        fewer -= 1
-        lines = _lines(view, console, replace(screen, top=fewer))
-    if hidden := lines[room - 1 :] if len(lines) > room else []:
-        hidden_text = f"{len(hidden)} more lines: a taller window, or without --watch"
-        lines[room - 1 :] = [hidden_text]
+    lines, _ = fitted(view, console, screen, max(console.height - 1, 2))  # the cursor's line
     console.clear()
     for line in lines:
         console.print(Text.from_ansi(line), no_wrap=True, overflow="ignore", crop=False)
-
-
-def _lines(view: StatusView, console: Console, screen: Screen) -> list[str]:
-    with console.capture() as captured:
-        render(view, console, screen)
-    return captured.get().rstrip("\n").split("\n")
 
 
 def _ticks(period: float) -> Iterator[None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -20,7 +19,8 @@ from slurm_elastic.cli.ckpt_tables import life, saved, threatened
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import hosts, more, offers, with_rest, words
 from slurm_elastic.cli.status_lines import sums
-from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
+from slurm_elastic.cli.status_machines import machines
+from slurm_elastic.cli.status_screen import NARROW, SHORT, WIDE, Screen
 from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.watch.view.attention import (
@@ -61,29 +61,12 @@ from slurm_elastic.watch.view.rows import (
     TotalView,
 )
 
-TOP_WIDE, TOP_NARROW, TOP_SMALL = 10, 8, 5
 _COLUMNS = (IN_USE, IDLE, BOOTING, HELD, POWERED_DOWN)
 _OTHER = "other"
 _LOUD = "bold white on red"
 _BAD, _WARN, _GOOD, _DIM = "bold red", "yellow", "green", "dim"
 _STYLES = dict(zip(AttentionLevel, (_LOUD, _BAD, _WARN, _DIM), strict=True))
 _CALM_STATES = (IN_USE, IDLE, BOOTING)
-
-
-class Screen(Struct, frozen=True, kw_only=True):
-    """Options: ``top`` rows per table (None: as many as fit) or the ``whole``; order ``sort``."""
-
-    top: int | None = None
-    whole: bool = False
-    sort: str | None = None
-
-    def rows(self, width: int) -> int | None:
-        """The most rows per table at this width; None: all."""
-        fit = TOP_WIDE if width >= WIDE else TOP_NARROW if width >= NARROW else TOP_SMALL
-        return None if self.whole else self.top or fit
-
-
-SHORT = Screen()
 
 
 def render(view: StatusView, console: Console, screen: Screen = SHORT) -> None:
@@ -117,7 +100,7 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
         title = "Nodes not powered down" if view.ledger_error else "Nodes in other states"
         yield _nodes(groups, title, top, wide=wide)
     if view.instances:
-        yield machines(view.instances, width, top, screen.sort)
+        yield machines(view.instances, width, screen)
     elif not view.ledger_error:
         yield _no_machine(sum(pool.stopped for pool in view.pools))
     yield from _not_now(view, top, wide=wide)
@@ -212,9 +195,9 @@ def _clouds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
     is_known = view.ledger_error is None
     if own := view.site_nodes:
         here = ["site", "own nodes", counted(own.count, "node"), hosts(own.nodes, top).plain]
-        money = ["-"] * (2 if wide else 1)
+        prices = ["-"] * (2 if wide else 1)
         shown = here if wide else [here[0], here[2]]
-        table.add(*shown, *_state_cells(own.states, states), "-", *money)
+        table.add(*shown, *_state_cells(own.states, states), "-", *prices)
     for cloud, pool in _parts(view):
         here = [cloud.name if cloud else "", pool.name if pool else ""]
         if wide:

@@ -26,8 +26,8 @@ from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.cli import status
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.main import main
-from slurm_elastic.cli.status_machines import WIDE
-from slurm_elastic.cli.status_tables import SHORT, Screen, render
+from slurm_elastic.cli.status_screen import SHORT, WIDE, Screen
+from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.model.cluster import Limits, Location, Notice, NoticeKind

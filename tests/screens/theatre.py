@@ -73,12 +73,16 @@ class Theatre:
         until, before = time.monotonic() + patience(60), ""
         while True:
             seen = self._seen()
-            if seen.strip() and seen == before:
+            if seen.strip() and seen == before and "eading" not in seen:
                 break
             assert time.monotonic() < until, f"the terminal does not come to rest: {seen}"
             before = seen
             time.sleep(0.3)
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, signal.SIGTERM)  # it gives the terminal back
+        status = Path(f"/proc/{child}/stat")
+        while status.exists() and ") Z " not in status.read_text():
+            assert time.monotonic() < until, "it does not end"
+            time.sleep(0.01)
         return named(seen)
 
     def _resize(self, width: int, height: int) -> None:
