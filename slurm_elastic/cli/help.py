@@ -43,11 +43,13 @@ def run(args: argparse.Namespace) -> int:
         )
     topics = pages.topics(place)
     if args.topic is None:
-        return _show(place if args.path else _listed(topics))
+        return _print(f"{place}\n" if args.path else _listed(topics))
     path = topics.get(args.topic.removesuffix(".md"))
     if path is None:
         raise ConfigError(f"there is no page {visible(args.topic)!r}; {_hint(args.topic, topics)}")
-    return _show(path if args.path else visible(path.read_text(encoding="utf-8")))
+    if args.path:
+        return _print(f"{path}\n")
+    return _show(visible(path.read_text(encoding="utf-8")))
 
 
 def _hint(topic: str, topics: Mapping[str, Path]) -> str:
@@ -83,12 +85,16 @@ def _title(path: Path) -> str:
         return file.readline().strip().removeprefix("# ")
 
 
-def _show(text: str | Path) -> int:
-    """Print it. On a terminal a page goes through a pager."""
-    pager = _pager() if isinstance(text, str) and sys.stdout.isatty() else ()
+def _print(text: str) -> int:
+    print(text, end="")
+    return 0
+
+
+def _show(text: str) -> int:
+    """Show a page, on a terminal through a pager."""
+    pager = _pager() if sys.stdout.isatty() else ()
     if not pager:
-        print(text, end="" if isinstance(text, str) else "\n")
-        return 0
+        return _print(text)
     # less ends by itself if the text fits on the screen (F) and leaves it there (X).
     environment = {"LESS": "-FX", **os.environ}
     done = subprocess.run([*pager], input=text, text=True, check=False, env=environment)

@@ -30,7 +30,7 @@ def compose(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers) ->
         f"# Made by `slurm-elastic init` from {site.conf}. {page('configuration')} has all keys.",
         *_skeleton_lines(clouds),
         f"cluster: {flow({'name': site.cluster})}",
-        f"slurm: {flow({'conf': site.conf, 'user': site.user})}",
+        f"slurm: {flow({'conf': site.conf, 'user': site.user, **site.programs})}",
         *_max_time_lines(site, answers),
         *_cap_lines(answers),
         *_head_lines(answers, clouds),

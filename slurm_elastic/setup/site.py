@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
 from msgspec import Struct
 
+from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import confvalues, siteconf
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks.submit_filter import accounts_enforced
 
 _NUMBER = re.compile(r"\d+")
+_OTHER_PLACES = ("/usr/local/bin", "/usr/local/sbin", "/opt/slurm/bin", "/opt/slurm/sbin")
 
 
 class SiteFacts(Struct, frozen=True, kw_only=True):
     """Facts of slurm.conf. ``cpus`` and ``memory`` (MiB): the commonest shape of a node;
     ``max_time`` and ``default_time`` (s): limits of the default partition, None if it has none;
-    ``taken``: the names of all nodes and partitions.
+    ``taken``: the names of all nodes and partitions. ``programs``: the settings of the directories
+    of Slurm's programs that are not the usual ones.
     """
 
     conf: str
@@ -36,6 +41,7 @@ class SiteFacts(Struct, frozen=True, kw_only=True):
     accounting: str
     accounts_checked: bool
     taken: frozenset[str]
+    programs: dict[str, str] = {}
 
 
 def facts(path: Path) -> SiteFacts:
@@ -62,7 +68,21 @@ def facts(path: Path) -> SiteFacts:
         accounting=_accounting(site),
         accounts_checked=_has_slurmdbd(site) and accounts_enforced(site),
         taken=frozenset({*site.node_names, *partitions}),
+        programs=_programs(),
     )
+
+
+def _programs() -> dict[str, str]:
+    """Where Slurm's programs are, by key of ``slurm``, if not in the places of Debian and RHEL."""
+    usual = SlurmSettings()
+    wanted = {"bin_dir": ("scontrol", usual.bin_dir), "sbin_dir": ("slurmctld", usual.sbin_dir)}
+    path = os.pathsep.join([os.environ.get("PATH", ""), *_OTHER_PLACES])
+    found = {
+        key: shutil.which(program, path=path)
+        for key, (program, place) in wanted.items()
+        if not Path(place, program).exists()
+    }
+    return {key: str(Path(program).parent) for key, program in found.items() if program}
 
 
 def _shape(record: siteconf.ConfRecord) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.cli import doctor, init
 from slurm_elastic.cli.main import main
-from slurm_elastic.config import cloud_kinds, configfile
+from slurm_elastic.config import SlurmSettings, cloud_kinds, configfile
 from slurm_elastic.config.found import Found
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.model.slurm import SlurmNode
@@ -640,3 +640,18 @@ def test_a_planted_file_does_not_become_the_configuration(tmp_path: Path) -> Non
     planted = draft.stat().st_ino
     init._write(tmp_path / "site.yaml", "cluster: {}\n")
     assert (tmp_path / "site.yaml").stat().st_ino != planted
+
+
+def test_a_slurm_in_another_place_is_written_into_the_file(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in ("bin/scontrol", "sbin/slurmctld"):
+        path = host.root / "slurm" / program
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(f"/usr/{program}")
+    usual = partial(SlurmSettings, bin_dir="/nowhere", sbin_dir="/nowhere")
+    monkeypatch.setattr("slurm_elastic.setup.site.SlurmSettings", usual)
+    monkeypatch.setenv("PATH", f"{host.root}/slurm/bin:{host.root}/slurm/sbin:/usr/bin:/bin")
+    host.init(host.site("small"), "--yes")
+    slurm = configfile.load(host.yaml).slurm
+    assert (slurm.bin_dir, slurm.sbin_dir) == (f"{host.root}/slurm/bin", f"{host.root}/slurm/sbin")
