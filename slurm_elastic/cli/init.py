@@ -16,7 +16,7 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, reason_of
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import counted
-from slurm_elastic.cli import conf, doctor
+from slurm_elastic.cli import conf, doctor, init_make
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
 from slurm_elastic.cli.console import plain, say
 from slurm_elastic.cli.helptext import examples
@@ -52,7 +52,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "questions, and write a configuration with comments. It is then checked as 'conf show', "
         "'conf check' and 'doctor' do. An existing file is only added to: missing clouds and "
         "pools, and changed answers. Nothing else is changed, and nothing is bought.",
-        epilog=examples("slurm-elastic init", "slurm-elastic init --yes --output /tmp/first.yaml"),
+        epilog=examples(
+            "slurm-elastic init",
+            "slurm-elastic init --yes --output /tmp/first.yaml",
+            "slurm-elastic init --make --cloud aws --dry-run",
+        ),
     )
     parser.add_argument(
         "--yes", action="store_true",
@@ -70,6 +74,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--slurm-conf", type=Path, metavar="FILE",
         help=f"the site's slurm.conf (default: $SLURM_CONF, else {SLURM_CONF})",
     )  # fmt: skip
+    init_make.add_options(parser)
     parser.add_argument(
         "--cloud", metavar="PROVIDER",
         help="make a skeleton for this kind of cloud (aws, openstack, opennebula, docker, libvirt, "
@@ -81,6 +86,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Write the file. Exit 1 if one of its checks fails."""
+    if init_make.is_meant(args):
+        return init_make.run(args)
     output = Path(args.output or args.config)
     before = _existing_text(output)
     try:

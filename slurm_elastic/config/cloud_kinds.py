@@ -25,7 +25,8 @@ from slurm_elastic.config.found import Found, SearchPlace
 from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.requirements import KnownType
-from slurm_elastic.model.protocols import ImageStore, Provider
+from slurm_elastic.config.site_place import SitePlace
+from slurm_elastic.model.protocols import ImageStore, Provider, SiteMaker
 
 GROUP = "slurm_elastic.providers"
 API = 1
@@ -49,6 +50,7 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     None if it has no catalogue. ``found`` looks for clouds of the kind that this host can reach,
     for ``init``. ``images`` opens its images, for ``image upload``; None if it keeps none.
     ``skeleton``: a cloud of the kind with to-dos, for ``init --cloud``; None if there is none.
+    ``maker`` creates the resources that a site lacks, for ``init --make``; None if it cannot.
     """
 
     settings: type[CloudSettings]
@@ -59,6 +61,7 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     found: Callable[[SearchPlace], Iterable[Found]] | None = None
     images: Callable[[Any, Cluster], ImageStore] | None = None
     skeleton: Found | None = None
+    maker: Callable[[Any, SitePlace], SiteMaker] | None = None
     api: int = API
 
     @property

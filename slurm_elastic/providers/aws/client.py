@@ -183,17 +183,24 @@ def other_service(settings: AwsCloud, name: str, region: str) -> Iterator[Any]:
     """A client of another service than EC2, closed at the end. Errors raised inside are
     translated.
     """
+    with translated(settings.name), contextlib.closing(plain_client(settings, name, region)) as c:
+        yield c
+
+
+def plain_client(settings: AwsCloud, name: str, region: str, attempts: int = 2) -> Any:  # noqa: ANN401
+    """A client of a service with all fields of its answers. A request is sent at most ``attempts``
+    times. Errors are botocore's.
+    """
+    _require_trusted_files(settings.name, os.environ)
     session: Any = boto3.session.Session(profile_name=settings.profile, region_name=region)
     limits = Config(
         connect_timeout=settings.api_timeout / 10,
         read_timeout=settings.api_timeout,
-        retries={"total_max_attempts": 2, "mode": "standard"},
+        retries={"total_max_attempts": attempts, "mode": "standard"},
     )
-    with translated(settings.name):
-        client = session.client(name, endpoint_url=settings.endpoint, config=limits)
-        bound_boto(client, settings.api_timeout * 2)
-        with contextlib.closing(client):
-            yield client
+    client = session.client(name, endpoint_url=settings.endpoint, config=limits)
+    bound_boto(client, settings.api_timeout * 2)
+    return client
 
 
 def _require_trusted_files(cloud: str, env: Mapping[str, str]) -> None:

@@ -25,6 +25,10 @@ from slurm_elastic.providers.aws.tags import PLACE
 from slurm_elastic.providers.base.tags import CLUSTER, PREFIX
 
 Statement = dict[str, object]
+_IDS = ("lt-", "@{")
+"""The beginnings of a launch template's id, and of a reference to a template that ``init --make``
+creates. Policies do not know templates by name.
+"""
 _UPLOADED = ("image", "snapshot")
 _IMPORT_ROLE = (
     "EC2 reads the bucket by the account's role vmimport, which an administrator makes once: "
@@ -87,6 +91,12 @@ class _Arns:
         if profile.startswith("arn:"):
             return profile.replace(":instance-profile/", ":role/", 1)
         return f"arn:{self.partition}:iam::*:role/{profile}"
+
+
+def service_of(settings: AwsCloud) -> tuple[str, str]:
+    """The partition of the cloud's region, and the name of EC2 in its IAM."""
+    arns = _Arns(settings)
+    return arns.partition, arns.service
 
 
 def _uploads(settings: AwsCloud, bucket: str, cluster: Cluster, arns: _Arns) -> Iterator[Statement]:
@@ -219,7 +229,7 @@ def _places(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]
     if is_run and settings.launch_template is not None:
         template = settings.launch_template
         arns_needed.append(
-            arns.ec2("launch-template", template if template.startswith("lt-") else "*")
+            arns.ec2("launch-template", template if template.startswith(_IDS) else "*")
         )
     return arns_needed
 

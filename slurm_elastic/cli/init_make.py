@@ -1,0 +1,291 @@
+"""``slurm-elastic init --make``, ``--unmake`` and ``--terraform``: what a site lacks in a cloud."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError, ProviderError, reason_of
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.cli.console import say
+from slurm_elastic.cli.streams import visible
+from slurm_elastic.config import Config, configfile
+from slurm_elastic.config.cloud_kinds import table
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.site_place import (
+    CIDR,
+    Part,
+    SitePlace,
+    check_cidr,
+    chosen_parts,
+    place_of,
+)
+from slurm_elastic.model.protocols import SiteMaker
+from slurm_elastic.setup.making import apply, hcl, login_key
+from slurm_elastic.setup.making.plan import CHANGING, Step, Verb, plan_make, plan_unmake
+from slurm_elastic.watch.doctor.environment import of_the_units
+
+_VERB_ORDER = (Verb.REFUSE, Verb.CREATE, Verb.REMOVE, Verb.LEAVE, Verb.KEEP)
+_MAX_WIDTH = 60
+"""Of the second column of a plan."""
+_DONE = {Verb.CREATE: "created", Verb.REMOVE: "removed"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of these three to those of ``init``."""
+    group = parser.add_argument_group(
+        "what a site lacks in a cloud (aws, openstack)",
+        "These need a configuration with the cloud, and rights that the services do not have: "
+        "'iam render KIND --for make' prints them. They show a plan and ask before they begin.",
+    )
+    what = group.add_mutually_exclusive_group()
+    what.add_argument(
+        "--make", action="store_true",
+        help="create what the configuration does not name: network, security group, key pair, "
+        "launch template and role (EC2); and write the names into it",
+    )  # fmt: skip
+    what.add_argument(
+        "--unmake",
+        action="store_true",
+        help="remove exactly what --make created, unless machines use it or somebody changed it",
+    )
+    what.add_argument(
+        "--terraform",
+        type=Path,
+        metavar="DIR",
+        help="write the same as files for Terraform or OpenTofu, and create nothing",
+    )
+    group.add_argument("--cloud", metavar="NAME", help="the cloud, if several can be meant")
+    group.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        choices=list(Part),
+        metavar="PART",
+        help=f"leave out a part, and repeat for more: {', '.join(Part)}",
+    )
+    group.add_argument(
+        "--cidr", default=CIDR, metavar="NET", help="addresses of a new network (%(default)s)"
+    )
+    group.add_argument(
+        "--external-network",
+        default="",
+        metavar="NAME",
+        help="OpenStack's network to the outside, if there are several",
+    )
+    group.add_argument("--dry-run", action="store_true", help="show the plan and change nothing")
+
+
+def is_meant(args: argparse.Namespace) -> bool:
+    """Whether one of these options is given."""
+    return bool(args.make or args.unmake or args.terraform)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the option. Exit 2 if the cloud refuses a step."""
+    path = Path(args.output or args.config)
+    if not path.exists():
+        raise ConfigError(f"{path} is not there: run `slurm-elastic init` first")
+    config = _with_uuid(configfile.load(path), path, dry_run=args.dry_run)
+    cloud = _chosen(config, args.cloud)
+    check_cidr(config, args.cidr)
+    key_file = login_key.key_file(config, path)
+    place = replace(
+        place_of(config, cloud, expand, _addresses), cidr=args.cidr,
+        parts=chosen_parts(args.without), external_network=args.external_network,
+        public_key=login_key.public_key(key_file),
+    )  # fmt: skip
+    action = _write_files if args.terraform else _unmake if args.unmake else _make
+    try:
+        with of_the_units():  # credentials may be named only in the units' environment
+            return action(args, path, config, cloud, place)
+    except ProviderError as error:
+        print(visible(f"{cloud.name}: {error.refusal}; nothing is changed"), file=sys.stderr)
+        return 2
+
+
+def _with_uuid(config: Config, path: Path, *, dry_run: bool) -> Config:
+    """The configuration with the UUID that marks all resources. A dry run does not keep it."""
+    if config.cluster.uuid is not None:
+        return config
+    if dry_run:
+        return replace(config, cluster=replace(config.cluster, uuid=str(uuid.uuid4())))
+    configfile.ensure_uuid(path)
+    return configfile.load(path)
+
+
+def _chosen(config: Config, name: str | None) -> CloudSettings:
+    usable = [c for c in config.clouds if table().kind(c.provider).maker is not None]
+    chosen = [c for c in usable if name in (None, c.name)]
+    if len(chosen) == 1:
+        return chosen[0]
+    names = ", ".join(c.name for c in usable) or "none: add a cloud of provider aws or openstack"
+    wrong = f"--cloud: found {name!r}, expected one of" if name else "add --cloud with one of"
+    raise ConfigError(f"{wrong}: {names}")
+
+
+def _maker(cloud: CloudSettings, place: SitePlace) -> SiteMaker:
+    open_maker = table().kind(cloud.provider).maker
+    assert open_maker is not None  # noqa: S101 - ``_chosen`` has looked
+    return open_maker(cloud, place)
+
+
+def _addresses(host: str) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _make(
+    args: argparse.Namespace, path: Path, config: Config, cloud: CloudSettings, place: SitePlace
+) -> int:
+    maker = _maker(cloud, place)
+    found = maker.find()
+    wanted = maker.wanted(found)
+    steps = plan_make(wanted, found)
+    _show(steps, cloud, f"--make for cloud {cloud.name}")
+    _require_no_refusal(steps)
+    needs_key = not place.public_key and any(
+        step.verb is Verb.CREATE and step.key == "key-pair" for step in steps
+    )
+    if needs_key:
+        print(f"create file {login_key.key_file(config, path)}: the private key, mode 0600")
+    if args.dry_run:
+        print("dry run: nothing is changed")
+        return 0
+    if any(step.verb in CHANGING for step in steps):
+        _confirm(args, "Do this?")
+        if needs_key:
+            key = login_key.create_key(login_key.key_file(config, path), config.slurm.user)
+            maker = _maker(cloud, replace(place, public_key=key))
+            steps = plan_make(maker.wanted(found), found)
+    attributes = apply.attributes_of(found)
+    if not _carried_out(maker, steps, attributes):
+        return 2
+    keys = {step.key for step in steps if step.verb is not Verb.REMOVE}
+    ours = {key: attributes[key] for key in attributes if key in keys}
+    _write_names(path, cloud, maker.settings_with(ours))
+    print("next:")
+    for line in maker.advice():
+        say(f"  {line}")
+    return 0
+
+
+def _unmake(
+    args: argparse.Namespace, path: Path, config: Config, cloud: CloudSettings, place: SitePlace
+) -> int:
+    maker = _maker(cloud, place)
+    found = maker.find()
+    steps = plan_unmake(found)
+    _show(steps, cloud, f"--unmake for cloud {cloud.name}")
+    if args.dry_run:
+        print("dry run: nothing is changed")
+        return 0
+    removes_key = any(step.verb is Verb.REMOVE and step.key == "key-pair" for step in steps)
+    if any(step.verb in CHANGING for step in steps):
+        _confirm(args, "Remove these?")
+    attributes = apply.attributes_of(found)
+    if not _carried_out(maker, steps, attributes):
+        return 2
+    removed = {step.key: attributes[step.key] for step in steps if step.verb is Verb.REMOVE}
+    text = configfile.text(path)
+    gone = maker.settings_with(removed)
+    _write_names(path, cloud, apply.without_removed(text, str(path), cloud.name, gone))
+    file = login_key.key_file(config, path)
+    if removes_key and config.join.ssh is None and login_key.remove_key(file):
+        print(f"removed {file}")
+    return 0
+
+
+def _carried_out(
+    maker: SiteMaker, steps: Sequence[Step], attributes: dict[str, Mapping[str, str]]
+) -> bool:
+    """Do the steps. If the cloud refuses one, print its reason and what has been done."""
+    done: list[str] = []
+    doing = [step for step in steps if step.verb in CHANGING]
+    try:
+        for step, id_ in apply.carry_out(maker, doing, attributes):
+            what = step.wanted.kind if step.wanted is not None else step.shown
+            shown = f"{what} {id_}" if step.wanted is not None and id_ else step.shown
+            done.append(f"{_DONE[step.verb]} {shown}")
+            print(visible(done[-1]))
+    except (ProviderError, KeyboardInterrupt) as error:
+        failed = doing[len(done)]
+        reason = error.refusal if isinstance(error, ProviderError) else "stopped"
+        print(
+            visible(f"{failed.verb} {failed.shown}: {reason}\n"
+                    f"done before: {', '.join(done) or 'nothing'}\n"
+                    "Run the same command again to complete it, or init --unmake to remove it."),
+            file=sys.stderr,
+        )  # fmt: skip
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return False
+    return True
+
+
+def _show(steps: Sequence[Step], cloud: CloudSettings, title: str) -> None:
+    print(f"{title} ({cloud.provider}):")
+    width = min(max((len(step.shown) for step in steps), default=0), _MAX_WIDTH)
+    for verb in _VERB_ORDER:
+        for step in steps:
+            if step.verb is verb:
+                print(visible(f"  {verb:<6}  {step.shown:<{width}}  {step.reason}"))
+    if not any(step.verb in CHANGING for step in steps):
+        print("nothing is to be done")
+
+
+def _require_no_refusal(steps: Sequence[Step]) -> None:
+    refused = [f"{step.shown}: {step.reason}" for step in steps if step.verb is Verb.REFUSE]
+    if refused:
+        raise ConfigError(*refused, "nothing is made")
+
+
+def _confirm(args: argparse.Namespace, question: str) -> None:
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError("this is no terminal: add --yes or --dry-run; nothing is changed")
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise ConfigError("stopped; nothing is changed")
+
+
+def _write_names(path: Path, cloud: CloudSettings, keys: Mapping[str, object]) -> None:
+    before = configfile.text(path)
+    text = apply.with_names(before, str(path), cloud.name, keys)
+    if text != before:
+        writing.replace(path, text.encode(), 0o644)
+        print(f"changed {path}: {', '.join(keys)} of cloud {cloud.name}")
+
+
+def _write_files(
+    args: argparse.Namespace, _path: Path, _config: Config, cloud: CloudSettings, place: SitePlace
+) -> int:
+    maker = _maker(cloud, place)
+    command = f"slurm-elastic init --terraform {args.terraform} --cloud {cloud.name}"
+    files = hcl.files_of(maker.files(maker.wanted(())), command, cloud.name)
+    for name, text in files.items():
+        file = args.terraform / name
+        if args.dry_run:
+            print(f"would write {file}")
+            continue
+        try:
+            args.terraform.mkdir(parents=True, exist_ok=True)
+            writing.replace(file, text.encode(), 0o644)
+        except OSError as error:
+            raise ConfigError(f"{file}: cannot be written: {reason_of(error)}") from None
+        print(f"wrote {file}")
+    return 0

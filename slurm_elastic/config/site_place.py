@@ -1,0 +1,133 @@
+"""The facts of a configuration that decide which resources its site needs in a cloud, for
+``init --make``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from enum import StrEnum
+from ipaddress import IPv4Network, ip_network
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.grants import GrantUse, use_of
+from slurm_elastic.config.tunnel import uses
+
+ANYWHERE = "0.0.0.0/0"
+CIDR = "10.98.0.0/16"
+"""The network of machines, if nobody names another."""
+_SLURMCTLD_PORT, _SLURMD_PORT = 6817, 6818
+_NETWORK_BITS = range(16, 25)
+"""A network of EC2 has at most 16 bits for hosts. A smaller one than /24 has no room for zones."""
+
+
+class Part(StrEnum):
+    """The groups of resources that a site may lack."""
+
+    NETWORK = "network"
+    SECURITY_GROUP = "security-group"
+    KEY_PAIR = "key-pair"
+    LAUNCH_TEMPLATE = "launch-template"
+    ROLE = "role"
+
+
+class SitePlace(Struct, frozen=True, kw_only=True):
+    """What a maker of resources must know. Addresses are networks such as ``10.1.2.3/32``.
+
+    ``tunnel_port``: the head's UDP port if machines open a tunnel; ``tunnel_networks``: the head as
+    machines see it from outside. Without a tunnel: ``head_networks`` and ``trusted_networks``.
+    ``parts``: the parts to make. ``public_key``: of the key pair, "" if it does not exist yet.
+    """
+
+    cluster: Cluster
+    use: GrantUse
+    cidr: str = CIDR
+    parts: frozenset[Part] = frozenset(Part)
+    public_key: str = ""
+    external_network: str = ""
+    tunnel_port: int | None = None
+    tunnel_networks: tuple[str, ...] = ()
+    head_networks: tuple[str, ...] = ()
+    trusted_networks: tuple[str, ...] = ()
+    head_ports: tuple[int, ...] = (_SLURMCTLD_PORT,)
+    node_ports: tuple[int, ...] = ()
+    slurmd_ports: tuple[int, ...] = (_SLURMD_PORT,)
+    ssh_port: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The beginning of the names of all resources."""
+        return f"slurm-elastic-{self.cluster.name}"
+
+
+def place_of(
+    config: Config,
+    cloud: CloudSettings,
+    expand: Callable[[str], Sequence[str]],
+    addresses: Callable[[str], Sequence[str]],
+) -> SitePlace:
+    """The facts about a cloud of the configuration. ``addresses``: the IPv4 addresses of a host
+    name, empty if it has none. ConfigError if the security group cannot be derived.
+    """
+    pools = [pool for pool in config.pools if pool.cloud == cloud.name]
+    place = SitePlace(
+        cluster=config.cluster,
+        use=use_of(config, cloud, expand),
+        slurmd_ports=tuple(sorted({pool.slurmd_port or _SLURMD_PORT for pool in pools})),
+        ssh_port=config.join.ssh.port if config.join.ssh is not None else None,
+    )
+    network = config.join.network
+    if network is not None and network.tunnels and uses(network, cloud):
+        host, _, port = (network.endpoint or "").rpartition(":")
+        # The address behind a name may change, and the group would keep the old one.
+        is_address = addresses(host) == [host]
+        outside = f"{host}/32" if is_address else ANYWHERE
+        return replace(place, tunnel_port=int(port), tunnel_networks=(outside,))
+    if not config.join.heads:
+        return place
+    head_ports = set(network.head_ports if network is not None else (_SLURMCTLD_PORT,))
+    head_addresses: list[str] = []
+    for head in config.join.heads:
+        host, _, port = head.partition(":")
+        head_ports |= {int(port)} if port else set()
+        head_addresses += addresses(host) or _unresolved(host)
+    return replace(
+        place,
+        head_networks=tuple(f"{address}/32" for address in dict.fromkeys(head_addresses)),
+        trusted_networks=network.trusted_networks if network is not None else (),
+        head_ports=tuple(sorted(head_ports)),
+        node_ports=network.node_ports if network is not None else (),
+    )
+
+
+def _unresolved(host: str) -> list[str]:
+    raise ConfigError(
+        f"join.head: this host cannot resolve {host}, expected a name with an IPv4 address: the "
+        "security group lists the head's address"
+    )
+
+
+def check_cidr(config: Config, cidr: str) -> None:
+    """ConfigError if a new network cannot have these addresses, or if the site uses them."""
+    try:
+        network = ip_network(cidr)
+    except ValueError:
+        network = None
+    if not isinstance(network, IPv4Network) or network.prefixlen not in _NETWORK_BITS:
+        raise ConfigError(f"--cidr: found {cidr!r}, expected an IPv4 network such as {CIDR}")
+    joining = config.join.network
+    if joining is None:
+        return
+    for used in (joining.subnet, *joining.routes, *joining.trusted_networks):
+        other = ip_network(used, strict=False)
+        if isinstance(other, IPv4Network) and network.overlaps(other):
+            raise ConfigError(f"--cidr: found {cidr}, expected a network apart from {used}")
+
+
+def chosen_parts(left_out: Collection[str]) -> frozenset[Part]:
+    """All parts but those."""
+    return frozenset(Part) - {Part(name) for name in left_out}

@@ -1,0 +1,241 @@
+"""Creates and removes single resources in EC2 and IAM, each in one call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slurm_elastic.model.site_resources import FoundResource, Properties, SiteResource
+from slurm_elastic.providers.aws.making.calls import Calls
+from slurm_elastic.providers.aws.making.reading import METADATA_OPTIONS
+from slurm_elastic.providers.aws.requests import tag_list
+
+Tags = Mapping[str, str]
+Attributes = Mapping[str, str]
+
+
+def create(calls: Calls, resource: SiteResource, properties: Properties, tags: Tags) -> Attributes:
+    """Create the resource. ``properties`` are its own without references."""
+    return _CREATORS[resource.kind](calls, properties, tags)
+
+
+def remove(calls: Calls, resource: FoundResource, properties: Properties) -> None:
+    """Remove the resource. ``properties`` are its own without references."""
+    _REMOVERS[resource.kind](calls, resource.id, properties)
+
+
+def _tagged(kind: str, tags: Tags) -> list[dict[str, object]]:
+    return [{"ResourceType": kind, "Tags": tag_list(tags)}]
+
+
+def _vpc(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+    answer = calls.ec2(
+        "create_vpc", CidrBlock=p["cidr_block"], TagSpecifications=_tagged("vpc", tags)
+    )
+    return {"id": answer["Vpc"]["VpcId"]}
+
+
+def _gateway(calls: Calls, _p: Properties, tags: Tags) -> Attributes:
+    specifications = _tagged("internet-gateway", tags)
+    answer = calls.ec2("create_internet_gateway", TagSpecifications=specifications)
+    return {"id": answer["InternetGateway"]["InternetGatewayId"]}
+
+
+def _attachment(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+    calls.ec2(
+        "attach_internet_gateway", InternetGatewayId=p["internet_gateway_id"], VpcId=p["vpc_id"]
+    )
+    return {}
+
+
+def _route_table(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+    answer = calls.ec2(
+        "create_route_table", VpcId=p["vpc_id"], TagSpecifications=_tagged("route-table", tags)
+    )
+    return {"id": answer["RouteTable"]["RouteTableId"]}
+
+
+def _route(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+    calls.ec2(
+        "create_route", RouteTableId=p["route_table_id"], GatewayId=p["gateway_id"],
+        DestinationCidrBlock=p["destination_cidr_block"],
+    )  # fmt: skip
+    return {}
+
+
+def _subnet(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+    answer = calls.ec2(
+        "create_subnet", VpcId=p["vpc_id"], CidrBlock=p["cidr_block"],
+        AvailabilityZone=p["availability_zone"], TagSpecifications=_tagged("subnet", tags),
+    )  # fmt: skip
+    return {"id": answer["Subnet"]["SubnetId"]}
+
+
+def _public_addresses(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+    calls.ec2(
+        "modify_subnet_attribute", SubnetId=p["subnet_id"], MapPublicIpOnLaunch={"Value": True}
+    )
+    return {}
+
+
+def _association(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+    calls.ec2("associate_route_table", RouteTableId=p["route_table_id"], SubnetId=p["subnet_id"])
+    return {}
+
+
+def _group(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+    answer = calls.ec2(
+        "create_security_group", GroupName=p["name"], Description=p["description"],
+        VpcId=p["vpc_id"], TagSpecifications=_tagged("security-group", tags),
+    )  # fmt: skip
+    return {"id": answer["GroupId"]}
+
+
+def _closed_egress(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+    everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+    calls.ec2(
+        "revoke_security_group_egress", GroupId=p["security_group_id"], IpPermissions=[everything]
+    )
+    return {}
+
+
+def _rule(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+    permission: dict[str, Any] = {"IpProtocol": p["ip_protocol"]}
+    if "from_port" in p:
+        permission |= {"FromPort": p["from_port"], "ToPort": p["to_port"]}
+    description = {"Description": p["description"]}
+    if "cidr_ipv4" in p:
+        permission["IpRanges"] = [{"CidrIp": p["cidr_ipv4"], **description}]
+    else:
+        peer = {"GroupId": p["referenced_security_group_id"], **description}
+        permission["UserIdGroupPairs"] = [peer]
+    answer = calls.ec2(
+        f"authorize_security_group_{p['direction']}", GroupId=p["security_group_id"],
+        IpPermissions=[permission], TagSpecifications=_tagged("security-group-rule", tags),
+    )  # fmt: skip
+    return {"id": answer["SecurityGroupRules"][0]["SecurityGroupRuleId"]}
+
+
+def _key_pair(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+    calls.ec2(
+        "import_key_pair", KeyName=p["key_name"], PublicKeyMaterial=p["public_key"].encode(),
+        TagSpecifications=_tagged("key-pair", tags),
+    )  # fmt: skip
+    return {"id": p["key_name"]}
+
+
+def _template(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+    options = p["metadata_options"]
+    data = {
+        "InstanceInitiatedShutdownBehavior": p["instance_initiated_shutdown_behavior"],
+        "MetadataOptions": {theirs: options[ours] for ours, theirs in METADATA_OPTIONS.items()},
+    }
+    answer = calls.ec2(
+        "create_launch_template", LaunchTemplateName=p["name"], LaunchTemplateData=data,
+        TagSpecifications=_tagged("launch-template", tags),
+    )  # fmt: skip
+    return {"id": answer["LaunchTemplate"]["LaunchTemplateId"]}
+
+
+def _role(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+    answer = calls.iam(
+        "create_role", RoleName=p["name"], Description="the services of slurm-elastic",
+        AssumeRolePolicyDocument=_json(p["assume_role_policy"]), Tags=tag_list(tags),
+    )  # fmt: skip
+    return {"id": p["name"], "arn": answer["Role"]["Arn"]}
+
+
+def _policy(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+    calls.iam(
+        "put_role_policy", RoleName=p["role"], PolicyName=p["name"],
+        PolicyDocument=_json(p["policy"]),
+    )  # fmt: skip
+    return {}
+
+
+def _profile(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+    calls.iam("create_instance_profile", InstanceProfileName=p["name"], Tags=tag_list(tags))
+    return {"id": p["name"]}
+
+
+def _profile_role(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+    calls.iam(
+        "add_role_to_instance_profile", InstanceProfileName=p["instance_profile"],
+        RoleName=p["role"],
+    )  # fmt: skip
+    return {}
+
+
+def _json(value: object) -> str:
+    """Without blanks, which count in IAM's limit of a policy."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+_CREATORS: Mapping[str, Callable[[Calls, Properties, Tags], Attributes]] = {
+    "vpc": _vpc,
+    "internet gateway": _gateway,
+    "gateway attachment": _attachment,
+    "route table": _route_table,
+    "route": _route,
+    "subnet": _subnet,
+    "public addresses": _public_addresses,
+    "route table association": _association,
+    "security group": _group,
+    "closed egress": _closed_egress,
+    "security group rule": _rule,
+    "key pair": _key_pair,
+    "launch template": _template,
+    "role": _role,
+    "role policy": _policy,
+    "instance profile": _profile,
+    "role of the instance profile": _profile_role,
+}
+
+
+def _remove_attachment(calls: Calls, _id: str, p: Properties) -> None:
+    calls.ec2(
+        "detach_internet_gateway", InternetGatewayId=p["internet_gateway_id"], VpcId=p["vpc_id"]
+    )
+
+
+def _remove_rule(calls: Calls, id_: str, p: Properties) -> None:
+    calls.ec2(
+        f"revoke_security_group_{p['direction']}", GroupId=p["security_group_id"],
+        SecurityGroupRuleIds=[id_],
+    )  # fmt: skip
+
+
+def _remove_profile_role(calls: Calls, _id: str, p: Properties) -> None:
+    calls.iam(
+        "remove_role_from_instance_profile", InstanceProfileName=p["instance_profile"],
+        RoleName=p["role"],
+    )  # fmt: skip
+
+
+_REMOVERS: Mapping[str, Callable[[Calls, str, Properties], object]] = {
+    "vpc": lambda calls, id_, _p: calls.ec2("delete_vpc", VpcId=id_),
+    "internet gateway": lambda calls, id_, _p: calls.ec2(
+        "delete_internet_gateway", InternetGatewayId=id_
+    ),
+    "gateway attachment": _remove_attachment,
+    "route table": lambda calls, id_, _p: calls.ec2("delete_route_table", RouteTableId=id_),
+    "subnet": lambda calls, id_, _p: calls.ec2("delete_subnet", SubnetId=id_),
+    "route table association": lambda calls, id_, _p: calls.ec2(
+        "disassociate_route_table", AssociationId=id_
+    ),
+    "security group": lambda calls, id_, _p: calls.ec2("delete_security_group", GroupId=id_),
+    "security group rule": _remove_rule,
+    "key pair": lambda calls, id_, _p: calls.ec2("delete_key_pair", KeyName=id_),
+    "launch template": lambda calls, id_, _p: calls.ec2(
+        "delete_launch_template", LaunchTemplateId=id_
+    ),
+    "role": lambda calls, id_, _p: calls.iam("delete_role", RoleName=id_),
+    "role policy": lambda calls, id_, p: calls.iam(
+        "delete_role_policy", RoleName=p["role"], PolicyName=id_
+    ),
+    "instance profile": lambda calls, id_, _p: calls.iam(
+        "delete_instance_profile", InstanceProfileName=id_
+    ),
+    "role of the instance profile": _remove_profile_role,
+}

@@ -1,0 +1,81 @@
+"""The least rules of a security group for machines (docs/network.md). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from slurm_elastic.config.site_place import SitePlace
+
+GROUP = "group"
+"""In place of a network: the machines of the group."""
+_SRUN_PORTS = (32768, 60999)
+"""The default of net.ipv4.ip_local_port_range, from which srun takes its ports."""
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """One permission. ``peer``: a network, or GROUP. ``ports``: None for all of all protocols."""
+
+    direction: str
+    protocol: str = "tcp"
+    ports: tuple[int, int] | None = None
+    peer: str
+    purpose: str
+
+    @property
+    def key(self) -> str:
+        """The key of this rule among the resources of a cloud."""
+        ports = "all" if self.ports is None else "-".join(map(str, dict.fromkeys(self.ports)))
+        protocol = "any" if self.ports is None else self.protocol
+        return f"{self.direction}-{protocol}-{ports}-{self.peer.replace('/', '-')}"
+
+
+def rules_of(place: SitePlace) -> tuple[Rule, ...]:
+    """The rules of the machines' group. All else is closed, in both directions."""
+    rules = _tunnel(place) if place.tunnel_port is not None else _routed(place)
+    # Two purposes may need the same ports of the same network.
+    return tuple({rule.key: rule for rule in rules}.values())
+
+
+def _tunnel(place: SitePlace) -> Iterator[Rule]:
+    """Machines open the tunnel, so nothing needs to reach them from outside it."""
+    port = place.tunnel_port or 0
+    for network in place.tunnel_networks:
+        yield Rule(
+            direction="egress", protocol="udp", ports=(port, port), peer=network,
+            purpose="the tunnel to the head",
+        )  # fmt: skip
+
+
+def _routed(place: SitePlace) -> Iterator[Rule]:
+    networks = (*place.head_networks, *place.trusted_networks)
+    for network in networks:
+        for port in place.slurmd_ports:
+            yield Rule(
+                direction="ingress", ports=(port, port), peer=network,
+                purpose="slurmctld and srun reach slurmd",
+            )  # fmt: skip
+    for network in place.head_networks:
+        if place.ssh_port is not None:
+            ssh = (place.ssh_port, place.ssh_port)
+            yield Rule(
+                direction="ingress", ports=ssh, peer=network,
+                purpose="the head brings the munge key",
+            )  # fmt: skip
+        for port in place.head_ports:
+            yield Rule(
+                direction="egress", ports=(port, port), peer=network,
+                purpose="slurmd reaches the head",
+            )  # fmt: skip
+    for network in networks:
+        yield Rule(
+            direction="egress", ports=_SRUN_PORTS, peer=network, purpose="tasks reach their srun"
+        )
+    ranges = [(port, port) for port in place.node_ports] or [None]
+    for direction in ("ingress", "egress"):
+        for ports in ranges:
+            yield Rule(
+                direction=direction, ports=ports, peer=GROUP,
+                purpose="machines of one job reach each other",
+            )  # fmt: skip

@@ -1,0 +1,142 @@
+"""Compares the resources that a site needs in a cloud with those that are there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from slurm_elastic.model.site_resources import FoundResource, SiteResource, is_duplicate
+
+
+class Verb(StrEnum):
+    """``leave``: it is ours, and stays because of the reason. ``refuse``: nothing can be created
+    because a resource that is not ours is in the way.
+    """
+
+    CREATE = "create"
+    KEEP = "keep"
+    REMOVE = "remove"
+    LEAVE = "leave"
+    REFUSE = "refuse"
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """One line of a plan. ``wanted`` is set for ``create``; ``found`` for all verbs but that."""
+
+    verb: Verb
+    key: str
+    shown: str
+    reason: str
+    wanted: SiteResource | None = None
+    found: FoundResource | None = None
+
+
+CHANGING = (Verb.CREATE, Verb.REMOVE)
+
+
+def plan_make(wanted: Sequence[SiteResource], found: Sequence[FoundResource]) -> tuple[Step, ...]:
+    """The steps after which all ``wanted`` resources are there. ``wanted`` is in the order in which
+    they can be created.
+    """
+    found_by_key = {resource.key: resource for resource in found}
+    return (
+        *(_step_to(resource, found_by_key.get(resource.key)) for resource in wanted),
+        *_superfluous(found, {resource.key for resource in wanted}),
+    )
+
+
+def _step_to(wanted: SiteResource, found: FoundResource | None) -> Step:
+    if wanted.named:
+        shown = f"{wanted.kind} {wanted.named}"
+        reason = "the configuration names it, and init did not make it"
+        return Step(verb=Verb.KEEP, key=wanted.key, shown=shown, reason=reason)
+    if found is None:
+        shown = f"{wanted.kind} {wanted.name}".strip()
+        return Step(
+            verb=Verb.CREATE, key=wanted.key, shown=shown, reason=wanted.purpose, wanted=wanted
+        )
+    if not found.is_ours:
+        reason = (
+            "a resource with this name is there, and init did not make it: name it in the "
+            "configuration, or rename it"
+        )
+        return _about(Verb.REFUSE, found, reason)
+    if found.change:
+        return _about(Verb.LEAVE, found, f"somebody changed it: {found.change}")
+    if found.digest != wanted.digest:
+        reason = (
+            "the configuration needs other settings now; change it by hand, or use --unmake "
+            "and --make"
+        )
+        return _about(Verb.LEAVE, found, reason)
+    return _about(Verb.KEEP, found, "as init made it")
+
+
+def _superfluous(found: Sequence[FoundResource], wanted_keys: Collection[str]) -> Iterator[Step]:
+    """Resources of ours that nothing needs. Only second resources of a kind and outdated parts,
+    such as rights of an earlier configuration, are removed. A network may have another use now.
+    """
+    kept_keys = _kept_keys(found)
+    for resource in reversed(found):
+        if not resource.is_ours or resource.key in wanted_keys:
+            continue
+        # A rule, or rights; a subnet is more than a setting of its network.
+        is_setting = resource.part_of and (resource.goes_along or not resource.made_digest)
+        if is_setting:
+            if resource.part_of in wanted_keys and not resource.change:
+                yield _about(Verb.REMOVE, resource, "the configuration no longer needs it")
+        elif is_duplicate(resource.key) and resource.key not in kept_keys:
+            reason = "a second one, from a call whose answer was lost"
+            yield _about(Verb.REMOVE, resource, reason)
+        else:
+            reason = "the configuration no longer needs it; --unmake removes it"
+            yield _about(Verb.KEEP, resource, reason)
+
+
+def plan_unmake(found: Sequence[FoundResource]) -> tuple[Step, ...]:
+    """The steps that remove what init made, in this order. ``found`` is in the order in which the
+    resources were created.
+    """
+    ours = [resource for resource in found if resource.is_ours]
+    kept_keys = _kept_keys(ours)
+    steps: list[Step] = []
+    for resource in reversed(ours):
+        reason = _why_kept(resource)
+        if resource.goes_along and not reason:
+            continue
+        if resource.key in kept_keys:
+            reason = reason or kept_keys[resource.key]
+            steps.append(_about(Verb.LEAVE, resource, reason))
+        else:
+            steps.append(_about(Verb.REMOVE, resource, "init made it"))
+    return tuple(steps)
+
+
+def _why_kept(resource: FoundResource) -> str:
+    if resource.users:
+        return f"in use by {', '.join(resource.users)}"
+    return f"somebody changed it: {resource.change}" if resource.change else ""
+
+
+def _kept_keys(found: Sequence[FoundResource]) -> dict[str, str]:
+    """The keys of the resources that stay, each with the reason: those that are in use or changed,
+    all that they need, and all parts of these. A network of a running machine must keep its routes.
+    """
+    kept = {resource.key: _why_kept(resource) for resource in found if _why_kept(resource)}
+    count = -1
+    while count != len(kept):  # until nothing more is added
+        count = len(kept)
+        for resource in found:
+            if resource.part_of in kept:
+                kept.setdefault(resource.key, f"it belongs to {resource.part_of}, which stays")
+            if resource.key in kept:
+                for key in resource.needed_keys:
+                    kept.setdefault(key, f"{resource.kind} {resource.id} needs it")
+    return kept
+
+
+def _about(verb: Verb, found: FoundResource, reason: str) -> Step:
+    shown = f"{found.kind} {found.id}"
+    return Step(verb=verb, key=found.key, shown=shown, reason=reason, found=found)

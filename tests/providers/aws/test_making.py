@@ -1,0 +1,450 @@
+"""``init --make`` and ``--unmake`` on the emulated EC2: a site without a network becomes one with
+machines, at any crash, and the account is as before afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from providers.aws.bed import REGION, AwsBed
+from providers.aws.making_account import Snapshot, snapshot
+
+from slurm_elastic.cli.main import main
+from slurm_elastic.config import configfile
+from slurm_elastic.model.cluster import LaunchSpec, Market
+from slurm_elastic.providers import open_provider
+from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.slurm.conf import plan
+from slurm_elastic.testing.contract import UUID
+
+SITE = """\
+cluster: {{name: alps, uuid: {uuid}}}    # the site's own words stay
+limits: {{dollars_per_hour: 5}}
+allow: {{groups: [users]}}
+join:
+  head: 10.1.2.3
+  network: {{kind: wireguard, endpoint: "192.0.2.7:51820", routes: [10.1.2.0/24], public_key: {place}/wg.pub}}
+clouds:
+  - name: aws
+    provider: aws
+    location: public
+    region: us-east-1
+    endpoint: {url}
+    image: ami-12345678    # made by hand
+    zones: [us-east-1a, us-east-1b]
+    types: {{c5.large: {{cpus: 2, memory: 4G, price: 0.085}}}}
+pools:
+  - {{name: pub, cloud: aws, nodes: "pub[1-8]", cpus: 2, memory: 4G, instance_types: [c5.large]}}
+"""
+
+
+class Account:
+    """An account without a network of its own, and a configuration that names none."""
+
+    def __init__(self, control: Ec2Control, directory: Path) -> None:
+        self.bed = AwsBed(control)
+        self.control = control
+        self.ec2 = self.bed.client
+        self.iam = boto3.client("iam", region_name=REGION, endpoint_url=control.url)
+        self.yaml = directory / "slurm-elastic.yaml"
+        self.text = SITE.format(uuid=UUID, url=control.url, place=directory)
+        self.yaml.write_text(self.text)
+        (directory / "wg.pub").write_text("A" * 43 + "=\n")
+        self.key = directory / "ssh_key"
+        self.launches = 0
+        self.clean()
+
+    def clean(self) -> None:
+        """A reset of the emulator empties EC2 alone."""
+        for profile in self.iam.list_instance_profiles()["InstanceProfiles"]:
+            name = profile["InstanceProfileName"]
+            for role in profile["Roles"]:
+                self.iam.remove_role_from_instance_profile(
+                    InstanceProfileName=name, RoleName=role["RoleName"]
+                )
+            self.iam.delete_instance_profile(InstanceProfileName=name)
+        for role in self.iam.list_roles()["Roles"]:
+            name = role["RoleName"]
+            for policy in self.iam.list_role_policies(RoleName=name)["PolicyNames"]:
+                self.iam.delete_role_policy(RoleName=name, PolicyName=policy)
+            self.iam.delete_role(RoleName=name)
+
+    def init(self, *arguments: str) -> int:
+        return main(["--config", str(self.yaml), "init", *arguments])
+
+    def make(self, *arguments: str) -> int:
+        return self.init("--make", "--cloud", "aws", "--yes", *arguments)
+
+    def unmake(self, *arguments: str) -> int:
+        return self.init("--unmake", "--cloud", "aws", "--yes", *arguments)
+
+    def snapshot(self) -> Snapshot:
+        return snapshot(self.ec2, self.iam)
+
+    @property
+    def cloud(self) -> Any:
+        (cloud,) = configfile.load(self.yaml).clouds
+        return cloud
+
+    def launch(self, count: int = 2) -> Any:
+        """A machine of the pool, as the daemon starts it."""
+        config = configfile.load(self.yaml)
+        pool = plan.pools_of(config)[0]
+        provider = open_provider(config.clouds[0], config.cluster, config)
+        offer = next(o for o in provider.offers(pool) if o.market is Market.ON_DEMAND)
+        self.launches += 1
+        generation, nodes = f"g{self.launches}", pool.nodes[:count]
+        return provider.launch(
+            LaunchSpec(generation=generation, pool=pool, nodes=nodes, offer=offer)
+        )
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+
+
+@pytest.fixture
+def account(ec2: Ec2Control, tmp_path: Path) -> Account:
+    return Account(ec2, tmp_path)
+
+
+def test_from_an_empty_account_to_a_machine_and_back(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = account.snapshot()
+    assert account.make() == 0
+    out = capsys.readouterr().out
+    assert "created vpc vpc-" in out
+    cloud = account.cloud
+    assert set(cloud.subnets) == {"us-east-1a", "us-east-1b"}
+    text = account.yaml.read_text()
+    assert "# the site's own words stay" in text
+    assert "# made by hand" in text
+
+    machines = account.launch()
+    machine = machines[0]
+    record = account.ec2.describe_instances(InstanceIds=[machine.id])["Reservations"][0]
+    (instance,) = record["Instances"]
+    assert instance["SubnetId"] == cloud.subnets[instance["Placement"]["AvailabilityZone"]]
+    assert [g["GroupId"] for g in instance["SecurityGroups"]] == list(cloud.security_groups)
+    assert instance["KeyName"] == cloud.key_name == "slurm-elastic-alps-aws"
+    assert cloud.launch_template.startswith("lt-")
+    (group,) = account.ec2.describe_security_groups(GroupIds=list(cloud.security_groups))[
+        "SecurityGroups"
+    ]
+    assert group["IpPermissions"] == []
+    (rule,) = group["IpPermissionsEgress"]
+    assert (rule["IpProtocol"], rule["FromPort"], rule["IpRanges"][0]["CidrIp"]) == (
+        "udp", 51820, "192.0.2.7/32",
+    )  # fmt: skip
+
+    assert account.unmake() == 0
+    out = capsys.readouterr().out
+    assert "in use by i-" in out, out
+    assert account.cloud.subnets == cloud.subnets  # a running machine keeps all of its network
+    account.ec2.terminate_instances(InstanceIds=[m.id for m in machines])
+
+    assert account.unmake() == 0
+    assert account.snapshot() == before
+    assert account.yaml.read_text() == account.text
+    assert not account.key.exists()
+
+
+def test_the_second_run_changes_nothing(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert account.make() == 0
+    after, text = account.snapshot(), account.yaml.read_text()
+    capsys.readouterr()
+    assert account.make() == 0
+    assert "nothing is to be done" in capsys.readouterr().out
+    assert (account.snapshot(), account.yaml.read_text()) == (after, text)
+
+
+def test_a_dry_run_shows_the_plan_and_changes_nothing(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = account.snapshot()
+    assert account.init("--make", "--cloud", "aws", "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "  create  vpc slurm-elastic-alps-aws " in out
+    assert "the rights that `iam render aws` prints" in out
+    assert (account.snapshot(), account.yaml.read_text()) == (before, account.text)
+    assert not account.key.exists()
+
+
+def test_the_private_key_is_the_owners_alone_and_never_shown(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert account.make() == 0
+    told = capsys.readouterr()
+    assert stat.S_IMODE(account.key.stat().st_mode) == 0o600
+    secret = account.key.read_text().splitlines()[1]
+    assert secret not in told.out + told.err + account.yaml.read_text()
+
+
+CHANGING = [
+    "CreateVpc", "CreateInternetGateway", "AttachInternetGateway", "CreateRouteTable",
+    "CreateRoute", "CreateSubnet", "ModifySubnetAttribute", "AssociateRouteTable",
+    "CreateSecurityGroup", "RevokeSecurityGroupEgress", "AuthorizeSecurityGroupEgress",
+    "ImportKeyPair", "CreateLaunchTemplate", "CreateRole", "PutRolePolicy",
+    "CreateInstanceProfile", "AddRoleToInstanceProfile",
+]  # fmt: skip
+
+
+def test_these_are_all_calls_that_change_something(account: Account) -> None:
+    before = account.control.state().calls
+    assert account.make() == 0
+    sent = {a for a, count in account.control.state().calls.items() if count > before.get(a, 0)}
+    assert {a for a in sent if not a.startswith(("Describe", "Get", "List"))} == set(CHANGING)
+
+
+def in_tiers(actions: list[str], first: str) -> list[Any]:
+    """Each call of ``actions``; only ``first`` in the first tier."""
+    marks = {action: () if action == first else (pytest.mark.release,) for action in actions}
+    return [pytest.param(action, marks=marks[action]) for action in actions]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.RESET_BEFORE, FaultKind.RESET_AFTER])
+@pytest.mark.parametrize("action", in_tiers(CHANGING, "RevokeSecurityGroupEgress"))
+def test_a_run_that_ends_at_any_step_is_completed_and_removed(
+    account: Account, action: str, kind: FaultKind, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = account.snapshot()
+    account.control.fail(Fault(kind=kind, action=action, count=1))
+    assert account.make() == 2
+    told = capsys.readouterr().err
+    assert "done before: " in told
+    assert "Run the same command again to complete it" in told
+    assert account.yaml.read_text() == account.text
+    account.control.heal()
+    # Half of it is removed without a trace, too.
+    if kind is FaultKind.RESET_AFTER:
+        assert account.unmake() == 0
+        assert account.snapshot() == before
+        account.control.fail(Fault(kind=kind, action=action, count=1))
+        assert account.make() == 2
+        account.control.heal()
+    assert account.make() == 0
+    capsys.readouterr()
+    assert account.make() == 0
+    assert "nothing is to be done" in capsys.readouterr().out
+    assert account.unmake() == 0
+    assert account.snapshot() == before
+    assert account.yaml.read_text() == account.text
+
+
+REMOVING = [
+    "RemoveRoleFromInstanceProfile", "DeleteInstanceProfile", "DeleteRolePolicy", "DeleteRole",
+    "DeleteLaunchTemplate", "DeleteKeyPair", "DeleteSecurityGroup", "DisassociateRouteTable",
+    "DeleteSubnet", "DeleteRouteTable", "DetachInternetGateway", "DeleteInternetGateway",
+    "DeleteVpc",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [FaultKind.RESET_BEFORE, FaultKind.RESET_AFTER])
+@pytest.mark.parametrize("action", in_tiers(REMOVING, "DeleteSubnet"))
+def test_a_removal_that_ends_at_any_step_is_completed(
+    account: Account, action: str, kind: FaultKind
+) -> None:
+    before = account.snapshot()
+    assert account.make() == 0
+    account.control.fail(Fault(kind=kind, action=action, count=1))
+    assert account.unmake() == 2
+    account.control.heal()
+    assert account.unmake() == 0
+    assert account.snapshot() == before
+    assert account.yaml.read_text() == account.text
+
+
+@pytest.mark.parametrize(
+    ("action", "right"),
+    [("CreateSubnet", "ec2:CreateSubnet"), ("CreateRole", "iam:CreateRole"),
+     ("DescribeVpcs", "ec2:DescribeVpcs")],
+)  # fmt: skip
+def test_a_missing_right_is_named(
+    account: Account, action: str, right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "UnauthorizedOperation"
+    account.control.fail(Fault(kind=FaultKind.AUTH, action=action, code=code))
+    assert account.make() == 2
+    told = capsys.readouterr().err
+    assert f"the right {right} is missing" in told
+    assert "iam render aws --for make" in told
+    account.control.heal()
+
+
+def test_what_somebody_changed_stays(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
+    assert account.make() == 0
+    group = account.cloud.security_groups[0]
+    permission = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+    account.ec2.authorize_security_group_ingress(
+        GroupId=group, IpPermissions=[permission | {"IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
+    )
+    account.ec2.create_launch_template_version(
+        LaunchTemplateId=account.cloud.launch_template, LaunchTemplateData={"EbsOptimized": True}
+    )
+    policy = account.iam.list_role_policies(RoleName="slurm-elastic-alps-aws")["PolicyNames"][0]
+    everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+    account.iam.put_role_policy(
+        RoleName="slurm-elastic-alps-aws", PolicyName=policy,
+        PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [everything]}),
+    )  # fmt: skip
+    capsys.readouterr()
+    assert account.make() == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"leave security group {group} somebody changed it: it has a rule of its own" in out
+    assert "somebody changed it: it has a version 2" in out
+    assert "other rights than init gave it" in out
+    assert account.unmake() == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"leave security group {group} somebody changed it" in out
+    vpcs = account.ec2.describe_vpcs(Filters=[{"Name": "cidr", "Values": ["10.98.0.0/16"]}])
+    assert vpcs["Vpcs"], "the group's network stays with it"
+    assert account.cloud.security_groups == (group,)
+    assert account.cloud.subnets, "and the network stays whole"
+    assert account.cloud.key_name is None
+
+
+def test_nothing_of_others_is_touched(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
+    """Resources with our names, or with our tags for another cluster or cloud."""
+    account.iam.create_role(RoleName="slurm-elastic-alps-aws", AssumeRolePolicyDocument="{}")
+    account.ec2.create_key_pair(KeyName="slurm-elastic-alps-aws")
+    before = account.snapshot()
+    assert account.make() == 2
+    told = capsys.readouterr().err
+    assert "role slurm-elastic-alps-aws: a resource with this name is there" in told
+    assert account.unmake() == 0
+    assert "nothing is to be done" in capsys.readouterr().out
+    assert account.snapshot() == before
+    account.ec2.delete_key_pair(KeyName="slurm-elastic-alps-aws")
+    assert account.make("--without", "role") == 0
+    other = account.text.replace("name: aws", "name: other").replace("cloud: aws", "cloud: other")
+    ours = account.yaml.read_text()
+    account.yaml.write_text(other)
+    after = account.snapshot()
+    assert account.init("--unmake", "--yes") == 0
+    assert account.snapshot() == after
+    account.yaml.write_text(ours)
+    assert account.unmake() == 0
+    assert account.snapshot() == before - {"key pair slurm-elastic-alps-aws"}
+
+
+def test_named_resources_are_kept_and_the_group_is_made_beside_them(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vpc = account.ec2.create_vpc(CidrBlock="10.5.0.0/16")["Vpc"]["VpcId"]
+    subnet = account.ec2.create_subnet(
+        VpcId=vpc, CidrBlock="10.5.0.0/24", AvailabilityZone="us-east-1a"
+    )["Subnet"]["SubnetId"]
+    account.text = account.text.replace(
+        "    zones: [us-east-1a, us-east-1b]\n",
+        f"    subnets: {{us-east-1a: {subnet}}}\n    key_name: admin\n",
+    )
+    account.yaml.write_text(account.text)
+    before = account.snapshot()
+    assert account.make("--without", "role", "--without", "launch-template") == 0
+    out = capsys.readouterr().out
+    assert f"keep    subnet {subnet}" in out
+    assert "keep    key pair admin" in out
+    (group,) = account.ec2.describe_security_groups(GroupIds=list(account.cloud.security_groups))[
+        "SecurityGroups"
+    ]
+    assert group["VpcId"] == vpc
+    assert not account.key.exists()
+    assert account.unmake() == 0
+    assert account.snapshot() == before
+
+
+def test_a_second_resource_from_a_lost_answer_is_removed(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert account.make() == 0
+    before = account.snapshot()
+    (vpc,) = account.ec2.describe_vpcs(Filters=[{"Name": "cidr", "Values": ["10.98.0.0/16"]}])[
+        "Vpcs"
+    ]
+    tags = [{"ResourceType": "vpc", "Tags": vpc["Tags"]}]
+    account.ec2.create_vpc(CidrBlock="10.98.0.0/16", TagSpecifications=tags)
+    capsys.readouterr()
+    assert account.make() == 0
+    assert "a second one, from a call whose answer was lost" in capsys.readouterr().out
+    assert account.snapshot() == before
+
+
+def test_rights_follow_the_configuration(account: Account) -> None:
+    assert account.make() == 0
+    text = account.yaml.read_text()
+    account.yaml.write_text(text.replace("c5.large", "c5.xlarge").replace("cpus: 2", "cpus: 4"))
+    assert account.make() == 0
+    role = {"RoleName": "slurm-elastic-alps-aws"}
+    (policy,) = account.iam.list_role_policies(**role)["PolicyNames"]
+    document = account.iam.get_role_policy(**role, PolicyName=policy)["PolicyDocument"]
+    assert "c5.xlarge" in json.dumps(document)
+    assert account.cloud.subnets[sorted(account.cloud.subnets)[0]] in json.dumps(document)
+
+
+def test_without_a_tunnel_the_group_has_slurms_ports_alone(account: Account) -> None:
+    values = yaml.safe_load(account.text)
+    values["join"] = {"head": "10.1.2.3:6900"}
+    account.yaml.write_text(yaml.safe_dump(values))
+    assert account.make("--without", "role") == 0
+    rules = account.ec2.describe_security_group_rules(
+        Filters=[{"Name": "group-id", "Values": list(account.cloud.security_groups)}]
+    )["SecurityGroupRules"]
+    own = account.cloud.security_groups[0]
+    shown = {
+        (r["IsEgress"], r["IpProtocol"], r["FromPort"], r["ToPort"],
+         r.get("CidrIpv4") or r["ReferencedGroupInfo"]["GroupId"])
+        for r in rules
+    }  # fmt: skip
+    head = "10.1.2.3/32"
+    assert shown == {
+        (False, "tcp", 6818, 6818, head), (True, "tcp", 6817, 6817, head),
+        (True, "tcp", 6900, 6900, head), (True, "tcp", 32768, 60999, head),
+        (False, "-1", -1, -1, own), (True, "-1", -1, -1, own),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--make", "--cloud", "none"), "--cloud: found 'none', expected one of: aws"),
+        (("--make", "--cidr", "10.99.0.0/16"), "expected a network apart from 10.99.0.0/16"),
+        (("--make", "--cidr", "10.98.0.0/30"), "expected an IPv4 network such as"),
+        (("--make",), "this is no terminal: add --yes or --dry-run"),
+    ],
+)
+def test_a_wrong_order_changes_nothing(
+    account: Account, arguments: tuple[str, ...], words: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    before = account.snapshot()
+    assert account.init(*arguments) == 2
+    assert words in capsys.readouterr().err
+    assert (account.snapshot(), account.yaml.read_text()) == (before, account.text)
+
+
+def test_on_a_terminal_only_yes_means_yes(
+    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _question: "")
+    before = account.snapshot()
+    assert account.init("--make") == 2
+    assert "stopped; nothing is changed" in capsys.readouterr().err
+    assert account.snapshot() == before
+    monkeypatch.setattr("builtins.input", lambda _question: "y")
+    assert account.init("--make") == 0
