@@ -44,6 +44,7 @@ from slurm_elastic.config.todos import keys_left
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Limits, Location, Market, Pool
+from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 
 PUBLIC_MAX_AGE = 7 * 86400.0  # the `max_age` (s) of a pool in a public cloud that sets none
@@ -229,6 +230,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Change it when several nodes share a host, or the usual port is taken there."""
     image: ImageChoice | None = None
     """Change it when the pool's jobs need other software than the cloud's image has."""
+    machine: MachineOptions = field(default_factory=MachineOptions)
     policies: PoolPolicies = field(default_factory=PoolPolicies)
     checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
@@ -408,6 +410,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             weight=1000 + 10 * rank,
             stopped=p.max_stopped,
             stopped_price=p.stopped_price,
+            machine=p.machine,
         )
         for rank, p in enumerate(config.pools)
     )

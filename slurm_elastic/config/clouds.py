@@ -80,6 +80,8 @@ class CloudSettings(
     """Whether user data may differ from launch to launch."""
     targets_reservations: ClassVar[bool] = False
     """Whether a launch can name a reservation by its id."""
+    machine_keys: ClassVar[frozenset[str]] = frozenset()
+    """The keys of a pool's section ``machine`` that it understands."""
     reach_advice: ClassVar[str] = "look at the endpoint, the network and the cloud's own state"
     """The advice of ``doctor`` if the cloud does not answer."""
 

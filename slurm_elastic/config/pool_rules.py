@@ -137,4 +137,5 @@ def cheapest(cloud: CloudSettings, pool: Pool) -> float:
     """The lowest price on demand ($/h) of the pool's types; 0 if it has none."""
     if cloud.flat_price is not None:
         return cloud.flat_price
-    return min((kind.price for kind in types_of(cloud, pool).values()), default=0.0)
+    prices = [kind.price + pool.machine.disk_price for kind in types_of(cloud, pool).values()]
+    return min(prices, default=0.0)

@@ -135,7 +135,8 @@ def _devices_of(draft: Draft, path: KeyPath, entries: Sequence[str]) -> int | No
 
 def _pool_zones(draft: Draft) -> None:
     for i, pool, cloud in draft.pools_with_clouds:
-        zones = cloud.known_zones
+        # A pool's own subnets are checked by the cloud's kind.
+        zones = () if pool.machine.subnets else cloud.known_zones
         for n, zone in enumerate(pool.zones):
             if zones and zone not in zones:
                 expected = f"a zone of cloud {cloud.name}: one of {', '.join(zones)}"

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from slurm_elastic.base.units import money
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.machine_options import NO_OPTIONS, MachineOptions
 from slurm_elastic.model.reserved import Held
 
 
@@ -42,7 +43,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     ``interruption_loss``: time lost when the cloud takes a machine (s): the work since the last
     checkpoint, and the restart. ``partial_jobs``: keep machines although their job did not get all
     its nodes. ``max_booting``: maximum number of machines that boot at once. ``stopped``: so many
-    idle machines are stopped instead of ended, at ``stopped_price`` ($/h) each.
+    idle machines are stopped instead of ended, at ``stopped_price`` ($/h) each. ``machine``: disks,
+    network and placement of its machines.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     weight: int = 1
     stopped: int = 0
     stopped_price: float = 0.0
+    machine: MachineOptions = NO_OPTIONS
 
 
 class Offer(Struct, frozen=True, kw_only=True, dict=True):

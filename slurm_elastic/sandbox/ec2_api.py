@@ -61,6 +61,10 @@ class Ec2Call(Struct, frozen=True, kw_only=True):
         """Return the tags that a launch gives its spot requests."""
         return self._specified("spot-instances-request")
 
+    def placement_tags(self) -> dict[str, str]:
+        """Return the tags that a call gives its placement group."""
+        return self._specified("placement-group")
+
     def import_tags(self) -> dict[str, str]:
         """Return the tags that an import gives its task."""
         return self._specified("import-snapshot-task")

@@ -23,6 +23,7 @@ from slurm_elastic.sandbox.ec2_api import Ec2Call
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, EventQueue
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults, FaultTarget, Stock
+from slurm_elastic.sandbox.ec2_placement import PlacementGroups
 from slurm_elastic.sandbox.ec2_prices import Quote, shipped
 from slurm_elastic.sandbox.ec2_reservations import Reservations, ReservationView
 
@@ -175,14 +176,15 @@ class EmulatedCloud:
         self.events: dict[str, ScheduledEvent] = {}
         self.consoles: dict[str, str] = {}
         self.reservations = Reservations()
+        self.placement = PlacementGroups()
 
     def zone_of(self, call: Ec2Call) -> str:
         """Return the zone in which a launch would place its machines."""
         placed = call.params.get("Placement.AvailabilityZone")
-        subnet = self._backends[call.region].subnets.get(call.params.get("SubnetId", ""), {})
-        for zone in subnet:
-            placed = placed or str(zone)
-        return placed or f"{call.region}a"
+        own = call.params.get("SubnetId") or call.params.get("NetworkInterface.1.SubnetId", "")
+        by_zone = self._backends[call.region].subnets
+        zone = next((str(zone) for zone, subnets in by_zone.items() if own in subnets), None)
+        return placed or zone or f"{call.region}a"
 
     def template(self, region: str, name: str) -> Any:  # noqa: ANN401 - moto's, as it was posted
         """Return the data of a launch template's first version; None if there is no such

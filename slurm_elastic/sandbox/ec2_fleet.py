@@ -166,12 +166,24 @@ def run_call(cloud: EmulatedCloud, call: Ec2Call, override: Override) -> Ec2Call
         "UserData": data.get("UserData", ""),
         "InstanceType": override.target.type,
         "Placement.AvailabilityZone": override.target.zone,
+        **_hardware(data),
     }
     if override.target.market == "spot":
         params["InstanceMarketOptions.MarketType"] = "spot"
         if "MaxPrice" in override.fields:
             params["InstanceMarketOptions.SpotOptions.MaxPrice"] = override.fields["MaxPrice"]
     return replace(call, action="RunInstances", params={**params, **_tags(call, data)})
+
+
+def _hardware(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the template's placement group and disks as fields of a request."""
+    group = data.get("Placement", {}).get("GroupName")
+    fields = {"Placement.GroupName": group} if group else {}
+    for n, disk in enumerate(data.get("BlockDeviceMappings", ()), 1):
+        prefix = f"BlockDeviceMapping.{n}"
+        fields[f"{prefix}.DeviceName"] = disk["DeviceName"]
+        fields |= {f"{prefix}.Ebs.{key}": str(value) for key, value in disk["Ebs"].items()}
+    return fields
 
 
 def _tags(call: Ec2Call, data: Mapping[str, Any]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from slurm_elastic.sandbox import (
     ec2_fleet,
     ec2_images,
     ec2_moto,
+    ec2_placement,
     ec2_pricelist,
     ec2_quotas,
 )
@@ -61,7 +62,11 @@ _S3 = "/s3/aws4_request"
 """The part of a signature that marks a request to S3."""
 _DRY_RUN = Ec2Error("DryRunOperation", 412, "Request would have succeeded, but DryRun flag is set.")
 _IMAGE = elements(
-    imageId=IMAGE, imageState="available", name="emulated machine", platformDetails="Linux/UNIX"
+    imageId=IMAGE,
+    imageState="available",
+    name="emulated machine",
+    platformDetails="Linux/UNIX",
+    rootDeviceName="/dev/xvda",
 )
 _IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
 
@@ -84,7 +89,10 @@ class _Shop:
 
     def refusal_of(self, target: FaultTarget, call: Ec2Call) -> Ec2Error | None:
         fault = self.cloud.faults.take(target, Stage.STOCK)
-        return fault.error(target.market) if fault else self._front.price_error(call, target)
+        if fault:
+            return fault.error(target.market)
+        unknown_group = self.cloud.placement.refusal_of(call)
+        return unknown_group or self._front.price_error(call, target)
 
     def start_machines(self, call: Ec2Call, target: FaultTarget, count: int) -> Sequence[str]:
         return self._front.start(call, target, count, self._environ)[1]
@@ -259,6 +267,13 @@ class Ec2Front:
                 )
             case "RegisterImage":
                 return self._register(call, environ)
+            case action if action in ec2_placement.ACTIONS:
+                group_answer = self.cloud.placement.answer(call)
+                return (
+                    _error(group_answer)
+                    if isinstance(group_answer, Ec2Error)
+                    else ControlAnswer(200, group_answer)
+                )
             case "DescribeImages" if call.listed("ImageId") == [IMAGE]:
                 return ControlAnswer(200, answer_xml(call.action, _IMAGE_XML))
         body = special_answer(self.cloud, call, now)
@@ -283,6 +298,8 @@ class Ec2Front:
         refusal = self._strike(target, Stage.STOCK)
         if refusal:
             return refusal
+        if unknown_group := self.cloud.placement.refusal_of(call):
+            return _error(unknown_group)
         price_error = self.price_error(call, target)
         if price_error:
             return _error(price_error)

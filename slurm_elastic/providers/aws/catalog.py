@@ -17,6 +17,7 @@ from slurm_elastic.model.cluster import Market, Offer, Pool
 from slurm_elastic.policies.repair.list_plausibility import price_in
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import AwsApi
+from slurm_elastic.providers.aws.efa import EfaTypes
 from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.offers import reserved_offers, typed_offer
@@ -41,6 +42,7 @@ class AwsOffers:
         api: AwsApi,
         settings: AwsCloud,
         images: AwsImages,
+        efa: EfaTypes,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
@@ -48,6 +50,7 @@ class AwsOffers:
         self._api = api
         self._settings = settings
         self._images = images
+        self._efa = efa
         self._clock = clock
         self._cache = TtlCache[str, Mapping[tuple[str, str], float]](monotonic)
         self._zones: tuple[str, ...] = ()
@@ -58,7 +61,7 @@ class AwsOffers:
         """
         types = self._types(pool)
         usable = self._usable_zones()
-        zones = _zones(pool, usable)
+        zones = self._zones_of(pool)
         spot = self._spot_prices(pool)
         priced = (
             (name, zone, market, spot.get((name, zone)) if market is Market.SPOT else shape.price)
@@ -72,7 +75,7 @@ class AwsOffers:
         }
         highest_spot = _highest_spot(comparable_prices)
         sold = (
-            self._offer(name, types[name], zone, market, price, highest_spot.get(name))
+            self._offer(pool, name, types[name], zone, market, price, highest_spot.get(name))
             for name, zone, market, price in priced
             if price is not None
         )
@@ -82,17 +85,22 @@ class AwsOffers:
         """An offer for each market of the pool, whatever EC2 reports about prices. Only dry runs
         use it; nothing is bought.
         """
-        types, zones = self._types(pool), _zones(pool, self._usable_zones())
+        types, zones = self._types(pool), self._zones_of(pool)
         for name, zone in ((n, z) for n in list(types)[:1] for z in zones[:1]):
             for market in (m for m in pool.markets if m is not Market.RESERVED):
-                yield self._offer(name, types[name], zone, market, types[name].price, None)
+                yield self._offer(pool, name, types[name], zone, market, types[name].price, None)
 
     def _types(self, pool: Pool) -> Mapping[str, InstanceType]:
         types = self._settings.types
-        return {n: types[n] for n in pool.instance_types or types if n in types}
+        named = {n: types[n] for n in pool.instance_types or types if n in types}
+        if not pool.machine.efa:
+            return named
+        with_efa = self._efa.interfaces(named)
+        return {name: shape for name, shape in named.items() if name in with_efa}
 
     def _offer(
         self,
+        pool: Pool,
         name: str,
         shape: InstanceType,
         zone: str,
@@ -103,11 +111,14 @@ class AwsOffers:
         reference_price, reference_zone = highest_spot or (None, "")
         rates = self._settings.interruption_rates
         place = (self._settings.name, self._settings.location)
+        disks = pool.machine.disk_price
         return replace(
             typed_offer(place, name, shape, zone, market),
-            price=price,
+            price=price + disks,
+            on_demand_price=shape.price + disks,
             interruption_rate=rates.get(name, 0.0) if market is Market.SPOT else 0.0,
-            reference_price=reference_price,
+            # With the disks, too, because the ranking compares both prices.
+            reference_price=None if reference_price is None else reference_price + disks,
             reference=f"spot in {reference_zone}" if reference_zone else "",
         )
 
@@ -116,6 +127,11 @@ class AwsOffers:
         their names are longer (``us-west-2-lax-1a``).
         """
         return zone[:-1] == self._settings.region
+
+    def _zones_of(self, pool: Pool) -> Sequence[str]:
+        """The zones in which the pool's machines may be."""
+        usable = tuple(pool.machine.subnets) or self._usable_zones()
+        return [zone for zone in usable if not pool.zones or zone in pool.zones]
 
     def _usable_zones(self) -> tuple[str, ...]:
         """The zones of the settings, or of the subnets, or else of the region (read once)."""
@@ -183,10 +199,6 @@ class AwsOffers:
             if price is not None and (key not in newest or point["Timestamp"] > newest[key][0]):
                 newest[key] = point["Timestamp"], price
         return {key: price for key, (_, price) in newest.items()}
-
-
-def _zones(pool: Pool, usable: Sequence[str]) -> Sequence[str]:
-    return [zone for zone in usable if not pool.zones or zone in pool.zones]
 
 
 def _highest_spot(spot: Mapping[tuple[str, str], float]) -> dict[str, tuple[float, str]]:

@@ -32,6 +32,7 @@ from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.errors import NO_TEMPLATE, THROTTLES, blamed_ids, refusal, sentence
+from slurm_elastic.providers.aws.hardware import for_pool
 from slurm_elastic.providers.aws.instances import Ec2Instances, earlier
 from slurm_elastic.providers.aws.requests import create_fleet, offer_of
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -100,7 +101,7 @@ class FleetStrategy:
         except ClientError as error:
             return earlier(self._settings.name, error, lambda: self._place(spec, nodes, {}))
         offer_by_id = {
-            id_: offer_of(self._settings, spec, group) or spec.offer
+            id_: offer_of(for_pool(self._settings, spec.pool), spec, group) or spec.offer
             for group in answer.get("Instances", ())
             for id_ in group["InstanceIds"]
         }
@@ -175,7 +176,7 @@ class FleetStrategy:
         # Twice at most: a second time if our launch template was deleted.
         for is_last in (False, True):
             request = create_fleet(
-                self._settings,
+                for_pool(self._settings, spec.pool),
                 self._cluster,
                 spec,
                 nodes,

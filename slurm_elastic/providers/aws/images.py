@@ -58,6 +58,25 @@ class AwsImages:
                      self._settings.name, pool.name, image.id, image.name)  # fmt: skip
         return image.id
 
+    def root_device(self, pool: Pool) -> str:
+        """The name of the system disk of the pool's image, if the pool changes that disk; else
+        empty. ProviderError if it cannot be read.
+        """
+        if pool.machine.root_disk is None:
+            return ""
+        image = self.of(pool)
+        # The name belongs to the image and never changes.
+        name: str = self._cache.get((image, "root"), lambda: self._root(image), ttl_s=math.inf)
+        return name
+
+    def _root(self, image: str) -> str:
+        answer = self._api.send("describe_images", {"ImageIds": [image]})
+        name = next((i.get("RootDeviceName", "") for i in answer.get("Images", ())), "")
+        if not name:
+            text = f"EC2 names no system disk of image {image}, so it cannot be changed"
+            raise ProviderError(self._settings.name, "NoRootDevice", text)
+        return str(name)
+
     def product(self, pool: Pool) -> str:
         """The product name under which EC2 prices spot machines of the pool's image; Linux if that
         cannot be read.

@@ -17,10 +17,12 @@ from slurm_elastic.base.pages import page
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.machine_options import CLUSTER_GROUP
 from slurm_elastic.model.reserved import TARGETED
 from slurm_elastic.providers.aws import capacity
+from slurm_elastic.providers.aws.hardware import for_pool, group_of, uses_fleets
 from slurm_elastic.providers.aws.imports import FOLDER
-from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import PLACE
 from slurm_elastic.providers.base.tags import CLUSTER, PREFIX
 
@@ -127,9 +129,9 @@ def _uploads(settings: AwsCloud, bucket: str, cluster: Cluster, arns: _Arns) -> 
 def _services(
     settings: AwsCloud, cluster: Cluster, pools: Sequence[Pool], arns: _Arns
 ) -> Iterator[Statement]:
-    yield _allow("See", sorted(_read_actions(settings)), ["*"], _in_region(settings))
+    yield _allow("See", sorted(_read_actions(settings, pools)), ["*"], _in_region(settings))
     yield from _images(settings, pools, arns)
-    yield _allow("LaunchInto", ["RunInstances"], _places(settings, pools, arns))
+    yield _allow("LaunchInto", ["RunInstances"], _places(settings, cluster, pools, arns))
     yield _allow("LaunchThese", ["RunInstances"], [arns.ec2("instance")], {
         "StringEquals": {
             f"aws:RequestTag/{CLUSTER}": cluster.uuid,
@@ -138,7 +140,13 @@ def _services(
         },
     })  # fmt: skip
     fleet = ["CreateFleet", "CreateLaunchTemplate"]
-    creating = [*(fleet if settings.strategy is Strategy.FLEET else ()), "RunInstances"]
+    creating = [*(fleet if uses_fleets(settings, pools) else ()), "RunInstances"]
+    if _makes_groups(pools):
+        creating.insert(0, "CreatePlacementGroup")
+        groups = [arns.ec2("placement-group")]
+        condition = {"StringEquals": {f"aws:RequestTag/{CLUSTER}": cluster.uuid}}
+        yield _allow("MakePlacementGroups", ["CreatePlacementGroup"], groups, condition)
+    yield from _keys(pools, settings)
     # Tags may be set only by the call that creates the resource. Otherwise the role could mark
     # foreign machines as ours, and then end them.
     yield _allow("TagAtTheStart", ["CreateTags"], _tagged(settings, pools, arns), {
@@ -148,7 +156,7 @@ def _services(
     if any(pool.stopped for pool in pools):
         ending += ["StartInstances", "StopInstances"]
     yield _allow("EndOurs", ending, [arns.ec2("instance")], _tagged_with(cluster))
-    if settings.strategy is Strategy.FLEET:
+    if uses_fleets(settings, pools):
         yield from _fleets(settings, cluster, arns)
     if settings.instance_profile:
         yield {
@@ -175,18 +183,20 @@ def _services(
     }
 
 
-def _read_actions(settings: AwsCloud) -> Iterator[str]:
+def _read_actions(settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[str]:
     yield from ("DescribeImages", "DescribeInstanceStatus", "DescribeInstances")
     yield from ("DescribeSpotInstanceRequests", "DescribeSpotPriceHistory")
     if not (settings.zones or settings.subnets):
         yield "DescribeAvailabilityZones"
-    if settings.catalogue:
+    if settings.catalogue or any(pool.machine.efa for pool in pools):
         yield "DescribeInstanceTypes"
-    if settings.subnets:
+    if settings.subnets or any(pool.machine.subnets for pool in pools):
         yield "DescribeSubnets"
+    if any(pool.machine.placement_group not in (None, CLUSTER_GROUP) for pool in pools):
+        yield "DescribePlacementGroups"
     if settings.security_groups:
         yield "DescribeSecurityGroups"
-    if settings.strategy is Strategy.FLEET:
+    if uses_fleets(settings, pools):
         yield "DescribeFleets"
     if settings.launch_template is not None:
         yield "DescribeLaunchTemplateVersions"
@@ -208,15 +218,20 @@ def _images(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> Iterator[
         yield _allow("LaunchFromFound", ["RunInstances"], [f"{image}/*"], condition)
 
 
-def _places(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]:
+def _places(settings: AwsCloud, cluster: Cluster, pools: Sequence[Pool], arns: _Arns) -> list[str]:
     """All other resources that a launch needs. EC2 chooses the resources that the settings do not
     name.
     """
-    zones = {zone for pool in pools for zone in pool.zones or settings.known_zones}
-    subnets = [subnet for zone, subnet in settings.subnets.items() if zone in zones]
-    arns_needed = [arns.ec2("subnet", name) for name in subnets or ["*"]]
+    subnets = dict.fromkeys(name for pool in pools for name in _subnets(settings, pool))
+    arns_needed = [arns.ec2("subnet", name) for name in subnets or ("*",)]
     arns_needed += [arns.ec2("security-group", name) for name in settings.security_groups or ["*"]]
     arns_needed += [arns.ec2("network-interface"), arns.ec2("volume")]
+    groups = {
+        group.get("GroupName", "*")  # a group's ARN contains its name, never its id
+        for pool in pools
+        if (group := group_of(settings, cluster, pool))
+    }
+    arns_needed += [arns.ec2("placement-group", name) for name in sorted(groups)]
     if _use_spot(pools):
         arns_needed.append(arns.ec2("spot-instances-request"))
     if settings.key_name:
@@ -225,7 +240,8 @@ def _places(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]
         arns.ec2("capacity-reservation", held.id) for held in settings.held if held.kind in TARGETED
     ]
     # A launch on a reservation is no fleet.
-    is_run = settings.strategy is not Strategy.FLEET or settings.reservations
+    is_run = not uses_fleets(settings, pools) or settings.reservations
+    is_run = is_run or any(pool.machine.efa for pool in pools)
     if is_run and settings.launch_template is not None:
         template = settings.launch_template
         arns_needed.append(
@@ -234,11 +250,20 @@ def _places(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]
     return arns_needed
 
 
+def _subnets(settings: AwsCloud, pool: Pool) -> list[str]:
+    """The subnets of the pool's machines; ``*`` if EC2 chooses them."""
+    own = for_pool(settings, pool)
+    zones = pool.zones or own.known_zones
+    return [subnet for zone, subnet in own.subnets.items() if zone in zones] or ["*"]
+
+
 def _tagged(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]:
     kinds = ["instance", "volume"]
+    if _makes_groups(pools):
+        kinds.append("placement-group")
     if _use_spot(pools):
         kinds.append("spot-instances-request")
-    if settings.strategy is Strategy.FLEET:
+    if uses_fleets(settings, pools):
         kinds += ["fleet", "launch-template"]
     return [arns.ec2(kind) for kind in kinds]
 
@@ -267,6 +292,37 @@ def _types(settings: AwsCloud, pools: Sequence[Pool]) -> list[str]:
         for name in pool.instance_types or settings.types
         if name in settings.types
     })  # fmt: skip
+
+
+def _makes_groups(pools: Sequence[Pool]) -> bool:
+    return any(pool.machine.placement_group == CLUSTER_GROUP for pool in pools)
+
+
+def _keys(pools: Sequence[Pool], settings: AwsCloud) -> Iterator[Statement]:
+    """Statements for keys of KMS that encrypt disks. EC2 uses a key in the name of the caller
+    ("Amazon EBS encryption: Permissions for IAM users"). An id or alias has no ARN of its own here.
+    """
+    disks = [d for p in pools for d in (p.machine.root_disk, *p.machine.disks) if d is not None]
+    keys = {disk.kms_key for disk in disks if disk.kms_key is not None}
+    if not keys:
+        return
+    arns = sorted(key if key.startswith("arn:") else "*" for key in keys)
+    by_ec2 = {"kms:ViaService": f"ec2.{settings.region}.amazonaws.com"}
+    actions = ["Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext", "ReEncrypt*"]
+    yield {
+        "Sid": "EncryptDisks",
+        "Effect": "Allow",
+        "Action": [f"kms:{action}" for action in actions],
+        "Resource": arns,
+        "Condition": {"StringEquals": by_ec2},
+    }
+    yield {
+        "Sid": "LendKeysToEc2",
+        "Effect": "Allow",
+        "Action": ["kms:CreateGrant"],
+        "Resource": arns,
+        "Condition": {"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": by_ec2},
+    }
 
 
 def _use_spot(pools: Sequence[Pool]) -> bool:

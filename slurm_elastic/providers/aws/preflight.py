@@ -41,9 +41,10 @@ def examine(
         f"image {settings.image}", "an image of this region that the account may use",
         lambda: _image(api, settings, clock),
     )  # fmt: skip
-    if settings.subnets:
+    for subnets, their_pools in _by_subnets(settings, pools):
         yield from LOOK.at(
-            "subnets", "subnets of this region", lambda: _subnets(api, settings, pools),
+            "subnets", "subnets of this region",
+            lambda: _subnets(api, subnets, their_pools),  # noqa: B023 - it is called at once
             _SPARED.format("DescribeSubnets"),
         )  # fmt: skip
     if groups := settings.security_groups:
@@ -91,10 +92,21 @@ def _clock_skew(answer: Mapping[str, Any], now: float) -> Iterator[Finding]:
         yield Finding.wrong("clock", finding, expected, "set the head's clock by NTP")
 
 
-def _subnets(api: AwsApi, settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
-    answer = api.send("describe_subnets", {"SubnetIds": list(settings.subnets.values())})
+def _by_subnets(
+    settings: AwsCloud, pools: Sequence[Pool]
+) -> Iterator[tuple[Mapping[str, str], Sequence[Pool]]]:
+    """The cloud's subnets, and those of pools with subnets of their own, with their pools."""
+    if settings.subnets:
+        yield settings.subnets, [pool for pool in pools if not pool.machine.subnets]
+    for pool in pools:
+        if pool.machine.subnets:
+            yield pool.machine.subnets, [pool]
+
+
+def _subnets(api: AwsApi, subnets: Mapping[str, str], pools: Sequence[Pool]) -> Iterator[Finding]:
+    answer = api.send("describe_subnets", {"SubnetIds": list(subnets.values())})
     subnet_by_id = {subnet["SubnetId"]: subnet for subnet in answer.get("Subnets", ())}
-    for zone, id_ in settings.subnets.items():
+    for zone, id_ in subnets.items():
         yield _subnet(zone, id_, subnet_by_id.get(id_), sum(len(pool.nodes) for pool in pools))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from botocore.exceptions import ClientError
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
@@ -28,15 +28,27 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.providers.aws import capacity, client, preflight, requests, rights, site_template
+from slurm_elastic.model.machine_options import NO_OPTIONS
+from slurm_elastic.providers.aws import (
+    capacity,
+    client,
+    hardware_preflight,
+    preflight,
+    requests,
+    rights,
+    site_template,
+)
 from slurm_elastic.providers.aws.catalog import AwsOffers
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.convert import Record
+from slurm_elastic.providers.aws.efa import EfaTypes
 from slurm_elastic.providers.aws.expiry import credentials_end
 from slurm_elastic.providers.aws.fleet import ALTERNATIVES, FleetStrategy
+from slurm_elastic.providers.aws.hardware import HardwareFacts, for_pool, uses_fleets
 from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.instances import Ec2Instances, earlier
 from slurm_elastic.providers.aws.notices import AwsNotices
+from slurm_elastic.providers.aws.placement import PlacementGroups
 from slurm_elastic.providers.aws.rate_limit import RateLimits, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.providers.aws.site_template import SiteTemplate
@@ -76,7 +88,9 @@ class AwsProvider:
         self._machines = Ec2Instances(settings, ownership or ownership_of(settings, cluster, None))
         self._images = AwsImages(self._api, settings, monotonic)
         self._site = SiteTemplate(self._api, settings, monotonic)
-        self._offers = AwsOffers(self._api, settings, self._images, clock, monotonic)
+        self._efa = EfaTypes(self._api, monotonic)
+        self._groups = PlacementGroups(self._api, settings, cluster)
+        self._offers = AwsOffers(self._api, settings, self._images, self._efa, clock, monotonic)
         self._fleet = FleetStrategy(
             self._api,
             settings,
@@ -106,8 +120,9 @@ class AwsProvider:
         """Launch in calls of 1000 nodes. If a later call is refused, the launch is partial."""
         if not spec.nodes:
             return ()
-        is_fleet = self._settings.strategy is Strategy.FLEET and spec.offer.held is None
+        is_fleet = uses_fleets(self._settings, [spec.pool]) and spec.offer.held is None
         start = self._fleet.start if is_fleet else self._run
+        self._groups.ensure(spec.pool)
         started: list[Instance] = []
         refusal: ProviderError | None = None
         for number, nodes in enumerate(requests.chunks(spec.nodes, self._settings)):
@@ -117,6 +132,7 @@ class AwsProvider:
                 raise
             except ProviderError as error:
                 refusal = error
+                self._groups.forget()
                 break
             started += machines
             # Fewer machines than nodes: EC2 has no more of them now, and the next call would be
@@ -158,7 +174,7 @@ class AwsProvider:
         """The recipe of a fresh machine: its image, user data, and the site's settings for
         machines.
         """
-        settings = self._settings
+        settings = for_pool(self._settings, pool)
         template = (
             requests.site_template(settings.launch_template) if settings.launch_template else {}
         )
@@ -170,6 +186,8 @@ class AwsProvider:
             requests.settings_of_site(settings),
             template,
             place,
+            # Only if set, so that a new version of ours does not change each recipe.
+            *([to_builtins(pool.machine)] if pool.machine != NO_OPTIONS else ()),
         )
 
     def stop(self, ids: Sequence[str]) -> None:
@@ -215,6 +233,7 @@ class AwsProvider:
         """Findings about image, subnets, security groups, clock, quotas and rights."""
         return (
             *preflight.examine(self._api, self._settings, pools, self._images, self._clock),
+            *hardware_preflight.examine(self._api, self._settings, pools, self._efa),
             *site_template.examine(self._site, self._settings),
             *capacity.examine(self._settings, pools),
             *rights.examine(
@@ -238,7 +257,9 @@ class AwsProvider:
                 for offer in self._offers_to_try(pool):
                     if offer.market not in tried_markets:
                         tried_markets.add(offer.market)
-                        yield rights.DryLaunch(spec=rights.trial(pool, offer), image=image)
+                        facts = self._facts(pool, offer)
+                        spec = rights.trial(pool, offer)
+                        yield rights.DryLaunch(spec=spec, image=image, facts=facts)
 
     def _offers_to_try(self, pool: Pool) -> Iterator[Offer]:
         """The pool's offers. If spot prices cannot be read, also one for each market."""
@@ -246,6 +267,13 @@ class AwsProvider:
             yield from self._offers.of(pool)
         if self._offers.trouble is not None:
             yield from self._offers.samples(pool)
+
+    def _facts(self, pool: Pool, offer: Offer) -> HardwareFacts:
+        name, types = offer.instance_type, pool.instance_types or (offer.instance_type,)
+        return HardwareFacts(
+            root_device=self._images.root_device(pool),
+            efa_interfaces=self._efa.of(self.name, name, types) if pool.machine.efa else 0,
+        )
 
     def _any_machine(self) -> str | None:
         with suppress(ProviderError):
@@ -256,14 +284,16 @@ class AwsProvider:
 
     def _run(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Sequence[Instance]:
         """The machines of one call. A repeated call also returns ended machines."""
+        settings = for_pool(self._settings, spec.pool)
         request = requests.run_instances(
-            structs.replace(self._settings, image=self._images.of(spec.pool)),
+            structs.replace(settings, image=self._images.of(spec.pool)),
             self._cluster,
             spec,
             nodes,
             number=number,
             parts=self._parts,
             site=self._site.if_readable(),
+            facts=self._facts(spec.pool, spec.offer),
         )
         try:
             answer = self._api.send("run_instances", request, len(nodes))

@@ -12,6 +12,8 @@ from typing import Any
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Market, Offer, Pool
 from slurm_elastic.model.reserved import TARGETED, ReservationKind
+from slurm_elastic.providers.aws import hardware
+from slurm_elastic.providers.aws.hardware import NO_FACTS, HardwareFacts
 from slurm_elastic.providers.aws.settings import Allocation, AwsCloud
 from slurm_elastic.providers.aws.tags import MAX_NODE_TAGS, fleet_tags
 from slurm_elastic.providers.base.joining import facts_of
@@ -68,14 +70,16 @@ def run_instances(
     number: int,
     parts: tuple[str, ...],
     site: Mapping[str, Any] | None = None,
+    facts: HardwareFacts = NO_FACTS,
 ) -> dict[str, object]:
     """The request for ``nodes``, which are part ``number`` of ``spec``. ``site``: the content of
     the site's own template, if it has one.
     """
+    site = site or {}
     tags = tags_of(spec, nodes, cluster, settings.name)
     node_list = ",".join(node_tags(nodes).values())
     kinds = (*_TAGGED, "spot-instances-request") if _spot(spec) else _TAGGED
-    request: dict[str, object] = {
+    request: dict[str, Any] = {
         "ImageId": settings.image,
         "InstanceType": spec.offer.instance_type,
         # If EC2 has fewer machines, the launch is partial instead of refused.
@@ -86,15 +90,24 @@ def run_instances(
         # A machine that powers itself off (dead-man switch) must not keep costing money for its
         # disk.
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": metadata_over(site or {}),
+        "MetadataOptions": metadata_over(site, spec.pool),
         "UserData": compose(facts_of(cluster, spec), node_list, parts, USER_DATA),
     }
     if settings.launch_template is not None:
         request["LaunchTemplate"] = site_template(settings.launch_template)
+    request |= hardware.options(settings, cluster, spec.pool, facts, site)
+    request |= _market(spec) | _reservation(spec) | settings_of_site(settings)
     subnet = settings.subnets.get(spec.offer.zone)
-    placement = {**(site or {}).get("Placement", {}), "AvailabilityZone": spec.offer.zone}
-    place = {"SubnetId": subnet} if subnet else {"Placement": placement}
-    return request | place | _market(spec) | _reservation(spec) | settings_of_site(settings)
+    if not subnet:
+        placement = request.get("Placement", site.get("Placement", {}))
+        request["Placement"] = {**placement, "AvailabilityZone": spec.offer.zone}
+    if facts.efa_interfaces:
+        request["NetworkInterfaces"] = hardware.interfaces(settings, facts.efa_interfaces, subnet)
+        # EC2 refuses groups beside interfaces that name their own.
+        request.pop("SecurityGroupIds", None)
+    elif subnet:
+        request["SubnetId"] = subnet
+    return request
 
 
 def _spot(spec: LaunchSpec) -> bool:
@@ -109,7 +122,7 @@ def site_template(template: str) -> dict[str, str]:
     return {key: template, "Version": "$Default"}
 
 
-def metadata_over(site: Mapping[str, Any]) -> Mapping[str, object]:
+def metadata_over(site: Mapping[str, Any], pool: Pool) -> Mapping[str, object]:
     """The site template's metadata options with our own merged over them. In a request they replace
     all of the template's metadata options, so a hop limit would be lost.
     """
@@ -117,6 +130,7 @@ def metadata_over(site: Mapping[str, Any]) -> Mapping[str, object]:
     return {
         **{key: value for key, value in site_options.items() if key != _READ_ONLY_OPTION},
         **METADATA,
+        **hardware.metadata_hops(pool),
     }
 
 
@@ -131,10 +145,14 @@ def spot_bound(pool: Pool, offer: Offer) -> str | None:
     Without it EC2's bound is the on-demand price. A lower bound only means earlier interruptions,
     so it is set only if the pool's own bound is lower.
     """
-    bound, on_demand = pool.max_price, offer.on_demand_price
-    if bound is None or bound <= _MIN_SPOT_BOUND or offer.market is not Market.SPOT:
+    if pool.max_price is None or offer.market is not Market.SPOT:
         return None
-    return f"{bound:.6f}" if on_demand is None or bound < on_demand else None
+    # EC2's price is without disks.
+    bound, on_demand = pool.max_price - pool.machine.disk_price, offer.on_demand_price
+    if bound <= _MIN_SPOT_BOUND:
+        return None
+    is_lower = on_demand is None or pool.max_price < on_demand
+    return f"{bound:.6f}" if is_lower else None
 
 
 def _market(spec: LaunchSpec) -> dict[str, object]:

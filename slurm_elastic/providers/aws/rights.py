@@ -14,9 +14,12 @@ from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Market, Offer, Pool
 from slurm_elastic.model.finding import Finding
+from slurm_elastic.model.machine_options import CLUSTER_GROUP
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.errors import NO_TEMPLATE
+from slurm_elastic.providers.aws.hardware import NO_FACTS, HardwareFacts, for_pool, uses_fleets
+from slurm_elastic.providers.aws.placement import creation
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.providers.aws.tags import PLACE
 from slurm_elastic.providers.aws.templates import static_tags, template_data
@@ -51,6 +54,7 @@ class DryLaunch(Struct, frozen=True, kw_only=True):
 
     spec: LaunchSpec
     image: str
+    facts: HardwareFacts = NO_FACTS
 
 
 def examine(api: AwsApi, attempts: Iterable[Attempt]) -> Iterator[Finding]:
@@ -126,7 +130,10 @@ def attempts(
         request = {"Owners": list(settings.image_owners)}
         yield Attempt(operation="describe_images", action="DescribeImages", request=request)
     for launch in launches:
-        yield from _launches(structs.replace(settings, image=launch.image), cluster, launch.spec)
+        pool_settings = for_pool(settings, launch.spec.pool)
+        image_settings = structs.replace(pool_settings, image=launch.image)
+        yield from _launches(image_settings, cluster, launch.spec, launch.facts)
+    yield from _groups(settings, cluster, pools)
     ids = [machine or _NO_MACHINE]
     yield Attempt(
         operation="terminate_instances",
@@ -136,7 +143,7 @@ def attempts(
     )
     if any(pool.stopped for pool in pools):
         yield from _stops(ids, unsure=machine is None)
-    if settings.strategy is Strategy.FLEET:
+    if uses_fleets(settings, pools):
         yield Attempt(
             operation="create_tags",
             action="CreateTags",
@@ -178,16 +185,31 @@ def _reads(settings: AwsCloud, spot: bool) -> Iterator[Attempt]:
         )
 
 
-def _launches(settings: AwsCloud, cluster: Cluster, spec: LaunchSpec) -> Iterator[Attempt]:
+def _groups(settings: AwsCloud, cluster: Cluster, pools: Sequence[Pool]) -> Iterator[Attempt]:
+    for pool in pools:
+        if pool.machine.placement_group == CLUSTER_GROUP:
+            request = creation(settings, cluster, pool)
+            yield Attempt(
+                operation="create_placement_group", action="CreatePlacementGroup", request=request
+            )
+            return
+
+
+def _launches(
+    settings: AwsCloud, cluster: Cluster, spec: LaunchSpec, facts: HardwareFacts
+) -> Iterator[Attempt]:
     """The real request of a launch, with tags and instance profile, but without user data and
     client token.
     """
     market = spec.offer.market.value
     node = spec.nodes[:1]
-    run = requests.run_instances(settings, cluster, spec, node, number=0, parts=())
+    run = requests.run_instances(settings, cluster, spec, node, number=0, parts=(), facts=facts)
+    if spec.pool.machine.placement_group == CLUSTER_GROUP:
+        # The first launch makes the group. Until then EC2 refuses its name.
+        run["Placement"] = {"AvailabilityZone": spec.offer.zone}
     del run["ClientToken"]
     yield Attempt(operation="run_instances", action="RunInstances", note=market, request=run)
-    if settings.strategy is not Strategy.FLEET:
+    if settings.strategy is not Strategy.FLEET or spec.pool.machine.efa:
         return
     fleet = requests.create_fleet(
         settings, cluster, spec, node, template=_NAME, number=0, attempt=0
@@ -195,7 +217,7 @@ def _launches(settings: AwsCloud, cluster: Cluster, spec: LaunchSpec) -> Iterato
     del fleet["ClientToken"]
     yield Attempt(operation="create_fleet", action="CreateFleet", note=market, request=fleet)
     yield Attempt(operation="describe_fleets", action="DescribeFleets")
-    data = template_data(settings, cluster, spec, ())
+    data = template_data(settings, cluster, spec, (), facts)
     tags = requests.tag_list(static_tags(cluster, settings, spec))
     yield Attempt(
         operation="create_launch_template",

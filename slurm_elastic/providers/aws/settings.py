@@ -10,6 +10,7 @@ from msgspec import Meta, field
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.numbers import PerHour, PerSecond
 from slurm_elastic.model.cluster import Location, Market
+from slurm_elastic.model.machine_options import MachineOptions
 from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
 
 
@@ -80,6 +81,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     by_user_data: ClassVar[bool] = True
     can_stop: ClassVar[bool] = True
     targets_reservations: ClassVar[bool] = True
+    machine_keys: ClassVar[frozenset[str]] = frozenset(MachineOptions.__struct_fields__)
 
     @property
     def markets(self) -> frozenset[Market]:

@@ -23,9 +23,9 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Market
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.errors import TEMPLATE_EXISTS
+from slurm_elastic.providers.aws.hardware import NO_FACTS, HardwareFacts, for_pool, options
 from slurm_elastic.providers.aws.images import AwsImages
 from slurm_elastic.providers.aws.requests import (
-    METADATA,
     USER_DATA,
     metadata_over,
     settings_of_site,
@@ -102,35 +102,43 @@ class Templates:
 
     def _data(self, spec: LaunchSpec) -> Data:
         """Our template data, merged over the site's own template if the settings name one."""
-        settings = structs.replace(self._settings, image=self._images.of(spec.pool))
-        our_data = template_data(settings, self._cluster, spec, self._parts)
+        image = self._images.of(spec.pool)
+        settings = structs.replace(for_pool(self._settings, spec.pool), image=image)
+        facts = HardwareFacts(root_device=self._images.root_device(spec.pool))
+        site = self._site.data()
+        our_data = template_data(settings, self._cluster, spec, self._parts, facts, site)
         if self._settings.launch_template is None:
             return our_data
-        site = self._site.data()
         tags = merged_tags(site.get("TagSpecifications", ()), our_data["TagSpecifications"])
         return {
             **site,
             **our_data,
-            "MetadataOptions": metadata_over(site),
             "TagSpecifications": tags,
         }
 
 
 def template_data(
-    settings: AwsCloud, cluster: Cluster, spec: LaunchSpec, parts: Sequence[str]
+    settings: AwsCloud,
+    cluster: Cluster,
+    spec: LaunchSpec,
+    parts: Sequence[str],
+    facts: HardwareFacts = NO_FACTS,
+    site: Data | None = None,
 ) -> Data:
     """All properties of a machine that do not depend on its launch. The machine reads its node from
-    its tags.
+    its tags. ``site``: the content of the site's own template.
     """
-    facts = facts_of(cluster, spec)
-    del facts["generation"]
+    site = site or {}
+    launch_facts = facts_of(cluster, spec)
+    del launch_facts["generation"]
     data: dict[str, Any] = {
         "ImageId": settings.image,
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": METADATA,
-        "UserData": base64.b64encode(compose(facts, "", tuple(parts), USER_DATA)).decode(),
+        "MetadataOptions": metadata_over(site, spec.pool),
+        "UserData": base64.b64encode(compose(launch_facts, "", tuple(parts), USER_DATA)).decode(),
         "TagSpecifications": [],
         **settings_of_site(settings),
+        **options(settings, cluster, spec.pool, facts, site),
     }
     if spec.offer.market is Market.SPOT:
         # CreateFleet itself tags machines and disks, but not spot requests.

@@ -11,6 +11,7 @@ from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.settings import Allocation, AwsCloud, Strategy
+from slurm_elastic.providers.aws.validate_machine import check_machine
 
 
 def check(draft: Draft, i: int, cloud: AwsCloud) -> None:
@@ -23,6 +24,9 @@ def check(draft: Draft, i: int, cloud: AwsCloud) -> None:
     _places(draft, i, cloud)
     _launches(draft, i, cloud)
     _rates(draft, i, cloud)
+    for n, pool in draft.pools.items():
+        if draft.cloud_of(pool) is cloud:
+            check_machine(draft, n, pool, cloud)
 
 
 def _places(draft: Draft, i: int, cloud: AwsCloud) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import ClassVar
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError
@@ -23,6 +24,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Pool
 from slurm_elastic.model.finding import Finding
+from slurm_elastic.model.machine_options import NO_OPTIONS
 from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.machine_tags import TYPE
 from slurm_elastic.providers.base.offers import Room, offers_with
@@ -146,7 +148,10 @@ class OpenStackProvider:
             settings.key_name,
             settings.config_drive,
         )
-        return recipe(pool, self._catalog.image(pool.image), self._parts, site_settings)
+        # Only if set, so that a new version of ours does not change each recipe.
+        machine = [to_builtins(pool.machine)] if pool.machine != NO_OPTIONS else []
+        image = self._catalog.image(pool.image)
+        return recipe(pool, image, self._parts, site_settings, *machine)
 
     def stop(self, ids: Sequence[str]) -> None:
         """Stop servers, one per call. nova keeps counting them in the project's quota."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import ONE_ZONE
 from slurm_elastic.model.cluster import LaunchSpec
+from slurm_elastic.model.machine_options import Disk, gibibytes
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.joining import facts_of
 from slurm_elastic.providers.base.machine_tags import bought
@@ -106,7 +107,31 @@ def body(
         server["key_name"] = settings.key_name
     if settings.config_drive:
         server["config_drive"] = True
-    return {"server": server}
+    machine = spec.pool.machine
+    if machine.root_disk is not None:
+        server["block_device_mapping_v2"] = [_volume(machine.root_disk, image)]
+        # nova accepts no image beside the disk that is made of it.
+        server["imageRef"] = ""
+    if machine.placement_group is None:
+        return {"server": server}
+    return {"server": server, "os:scheduler_hints": {"group": machine.placement_group}}
+
+
+def _volume(disk: Disk, image: str) -> dict[str, object]:
+    """The system disk as a volume of cinder that is made of the image."""
+    volume: dict[str, object] = {
+        "boot_index": 0,
+        "uuid": image,
+        "source_type": "image",
+        "destination_type": "volume",
+        # Otherwise the volume stays when its machine has ended.
+        "delete_on_termination": True,
+    }
+    if disk.size is not None:
+        volume["volume_size"] = gibibytes(disk.size)
+    if disk.type is not None:
+        volume["volume_type"] = disk.type
+    return volume
 
 
 def own_word(networks: Sequence[str]) -> str | None:

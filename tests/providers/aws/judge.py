@@ -50,6 +50,8 @@ def _holds(operator: str, wanted: Sequence[str], found: object) -> bool:
     wanted = [w.replace("${aws:PrincipalAccount}", ACCOUNT) for w in wanted]
     if operator == "StringEquals":
         return found in wanted
+    if operator == "Bool":
+        return found in wanted
     assert operator == "ForAllValues:StringLike", operator
     return all(any(fnmatchcase(one, w) for w in wanted) for one in _list(found))
 
@@ -100,9 +102,19 @@ def _requested(request: Mapping[str, Any], kind: str) -> dict[str, object]:
 def _run(request: Mapping[str, Any], known: Known) -> Iterator[Ask]:
     action = "ec2:RunInstances"
     yield Ask(action, _arn("image", request["ImageId"], ""), {"ec2:Owner": ACCOUNT})
-    yield Ask(action, _arn("subnet", request.get("SubnetId", "subnet-default")))
-    for group in request.get("SecurityGroupIds", ("sg-default",)):
+    card = next(iter(request.get("NetworkInterfaces", ())), {})
+    subnet = request.get("SubnetId") or card.get("SubnetId", "subnet-default")
+    yield Ask(action, _arn("subnet", subnet))
+    for group in request.get("SecurityGroupIds") or card.get("Groups", ("sg-default",)):
         yield Ask(action, _arn("security-group", group))
+    if group := request.get("Placement", {}).get("GroupName"):
+        yield Ask(action, _arn("placement-group", group))
+    keys = [disk["Ebs"].get("KmsKeyId") for disk in request.get("BlockDeviceMappings", ())]
+    for key in filter(None, keys):
+        by_ec2 = {"kms:ViaService": f"ec2.{REGION}.amazonaws.com"}
+        for use in ("Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext", "ReEncrypt*"):
+            yield Ask(f"kms:{use}", key, by_ec2)
+        yield Ask("kms:CreateGrant", key, {**by_ec2, "kms:GrantIsForAWSResource": "true"})
     for kind in ("network-interface", "volume"):
         yield Ask(action, _arn(kind, "*"))
     yield Ask(action, _arn("instance", "*"), {
@@ -165,6 +177,13 @@ def _public(kind: str, name: str) -> str:
     return _arn(kind, name, "")
 
 
+def _group(request: Mapping[str, Any], known: Known) -> Iterator[Ask]:
+    context = _requested(request, "placement-group")
+    where = _arn("placement-group", request["GroupName"])
+    yield Ask("ec2:CreatePlacementGroup", where, context)
+    yield from _tagging_at_start(request, "CreatePlacementGroup")
+
+
 def _import(request: Mapping[str, Any], known: Known) -> Iterator[Ask]:
     for place in (_arn("import-snapshot-task", "*"), _public("snapshot", "*")):
         yield Ask("ec2:ImportSnapshot", place)
@@ -209,6 +228,7 @@ def _on_machines(action: str, key: str):
 _EC2_BY_RESOURCE = {
     "RunInstances": _run,
     "ImportSnapshot": _import,
+    "CreatePlacementGroup": _group,
     "RegisterImage": _register,
     "DeregisterImage": _deregister,
     "CreateFleet": _fleet,

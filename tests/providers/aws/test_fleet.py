@@ -442,6 +442,7 @@ def test_the_sites_hop_limit_and_placement_group_are_kept_beside_ours(
 ) -> None:
     """EC2 replaces all of a template's parameter by a request's."""
     bed = kind(ec2)
+    bed.client.create_placement_group(GroupName="tight", Strategy="cluster")
     bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=SITE_DATA)
     provider = opened(bed, launch_template="site")
     requested = sent(operation, monkeypatch)
@@ -477,6 +478,8 @@ def test_a_new_default_version_of_the_sites_template_is_gone_by(
     cannot be read any more, what was read last holds.
     """
     now, bed = 0.0, AwsBed(ec2)
+    for group in ("tight", "wide"):
+        bed.client.create_placement_group(GroupName=group, Strategy="cluster")
     bed.client.create_launch_template(LaunchTemplateName="site", LaunchTemplateData=SITE_DATA)
     settings = bed.settings(launch_template="site")
     provider = AwsProvider(settings, Cluster(name="c", uuid=UUID), monotonic=lambda: now)

@@ -22,15 +22,18 @@ from providers.aws.judge import S3, Known, actions, asks, granted
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.grants import GrantUse, Holder
 from slurm_elastic.image.upload import image_file, upload
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.machine_options import Disk, MachineOptions
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.aws import CLOUD, imports
 from slurm_elastic.providers.catalogues import ask
 from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.testing.contract import UUID, LaunchContract, spec_for
 
 
@@ -99,7 +102,7 @@ OURS = {
     "DescribeSpotPriceHistory", "DescribeSubnets", "GetAWSDefaultServiceQuota",
     "GetConsoleOutput", "GetServiceQuota", "RunInstances", "TerminateInstances",
     "DescribeInstanceTypes", "GetProducts", "DescribeImportSnapshotTasks", "DescribeSnapshots",
-    "DeregisterImage", "ImportSnapshot", "RegisterImage", *S3,
+    "CreatePlacementGroup", "DescribePlacementGroups", "DeregisterImage", "ImportSnapshot", "RegisterImage", *S3,
 }  # fmt: skip
 
 
@@ -198,13 +201,34 @@ def catalogue(bed: AwsBed) -> dict[str, object]:
     return {"catalogue": True}
 
 
+def hardware(bed: AwsBed) -> dict[str, object]:
+    """EFA, a group that we make, a disk with a key, subnets of the pool."""
+    more = network(bed)
+    zone, subnet = next(iter(more["subnets"].items()))
+    disk = Disk(size=10240, encrypted=True, kms_key="arn:aws:kms:us-east-1:1:key/k")
+    machine = MachineOptions(
+        root_disk=disk, efa=True, placement_group="cluster", subnets={zone: subnet}
+    )
+    on_demand(bed)  # the type has no spot price here
+    bed.pool = replace(bed.pool, instance_types=("p4d.24xlarge",), machine=machine)
+    types = {"p4d.24xlarge": InstanceType(cpus=96, memory=1179648, price=32.77)}
+    return {"security_groups": more["security_groups"], "types": types, "image": IMAGE}
+
+
+def sites_group(bed: AwsBed) -> dict[str, object]:
+    with suppress(ClientError):
+        bed.client.create_placement_group(GroupName="tight", Strategy="spread")
+    bed.pool = replace(bed.pool, machine=MachineOptions(placement_group="tight"))
+    return {}
+
+
 def on_demand(bed: AwsBed) -> dict[str, object]:
     bed.pool = replace(bed.pool, markets=(Market.ON_DEMAND,))
     return {}
 
 
 CASES = [lambda bed: {}, lambda bed: {"zones": ()}, key_and_role, network, template, image,
-         catalogue, on_demand]  # fmt: skip
+         catalogue, on_demand, hardware, sites_group]  # fmt: skip
 
 
 EACH = [

@@ -26,6 +26,7 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Offer
+from slurm_elastic.model.machine_options import Disk, MachineOptions
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.user_data import program
 from slurm_elastic.providers.openstack import boothook, requests
@@ -47,6 +48,37 @@ OFFER = Offer(
 def launch(bed: StackBed, count: int = 1, generation: str = "g1", **more: object):
     provider = bed.open(**more)
     return provider.launch(spec_for(bed, provider, count, generation=generation))
+
+
+def test_a_pool_may_have_a_server_group_and_a_volume(
+    bed: StackBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compute API, "Create Server": a volume made of the image has no imageRef beside it."""
+    bodies = []
+    group = "0b9d8a4e-5f0e-4f5c-8a33-0a5f6f1f0b52"
+    root = Disk(size=40 * 1024, type="ssd")
+    plain, pool = (
+        bed.pool,
+        replace(bed.pool, machine=MachineOptions(root_disk=root, placement_group=group)),
+    )
+    provider = bed.open()
+    real = provider._call
+
+    def call(service, method, path, body=None, *more):
+        if (method, path) == ("POST", "/servers"):
+            bodies.append(body)
+        return real(service, method, path, body, *more)
+
+    monkeypatch.setattr(provider, "_call", call)
+    assert provider.recipe(plain) != provider.recipe(pool)
+    provider.launch(replace(spec_for(bed, provider, 1), pool=pool))
+    (body,) = bodies
+    assert body["os:scheduler_hints"] == {"group": group}
+    assert body["server"]["imageRef"] == ""
+    assert body["server"]["block_device_mapping_v2"] == [{
+        "boot_index": 0, "uuid": IMAGE, "source_type": "image", "destination_type": "volume",
+        "delete_on_termination": True, "volume_size": 40, "volume_type": "ssd",
+    }]  # fmt: skip
 
 
 class TestScheduler:

@@ -1,0 +1,60 @@
+"""How many network interfaces for EFA an instance type has (DescribeInstanceTypes)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.ttl_cache import TtlCache
+from slurm_elastic.providers.aws.client import AwsApi
+
+PAGE = 100
+_MAX_VALUES = 200
+"""EC2 accepts so many values of a filter."""
+
+
+class EfaTypes:
+    """The answers of one cloud, each asked for once: a type never changes. Thread-safe."""
+
+    def __init__(self, api: AwsApi, monotonic: Callable[[], float]) -> None:
+        self._api = api
+        self._cache = TtlCache[tuple[str, ...], Mapping[str, int]](monotonic)
+
+    def interfaces(self, types: Iterable[str]) -> Mapping[str, int]:
+        """The number by type, without types that have no EFA. ProviderError if EC2 does not say
+        it.
+        """
+        names = tuple(sorted(types))
+        return self._cache.get(names, lambda: self._read(names), ttl_s=math.inf)
+
+    def _read(self, names: tuple[str, ...]) -> Mapping[str, int]:
+        counts: dict[str, int] = {}
+        for start in range(0, len(names), _MAX_VALUES):
+            # A filter, because EC2 refuses a whole list of types for one that it does not know.
+            part = list(names[start : start + _MAX_VALUES])
+            request = {
+                "Filters": [{"Name": "instance-type", "Values": part}],
+                "MaxResults": PAGE,
+            }
+            for record in self._api.pages("describe_instance_types", "InstanceTypes", request):
+                if count := efa_interfaces(record):
+                    counts[str(record["InstanceType"])] = count
+        return counts
+
+    def of(self, cloud: str, name: str, types: Iterable[str]) -> int:
+        """The number for one of ``types``. ProviderError if it has none."""
+        count = self.interfaces(types).get(name, 0)
+        if not count:
+            raise ProviderError(cloud, "NoEfa", f"instance type {name} has no EFA")
+        return count
+
+
+def efa_interfaces(record: Mapping[str, Any]) -> int:
+    """The number in EC2's record of a type. A network card takes one of them."""
+    network = record.get("NetworkInfo", {})
+    if not network.get("EfaSupported"):
+        return 0
+    most = int(network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1))
+    return min(most, int(network.get("MaximumNetworkCards", most)))
