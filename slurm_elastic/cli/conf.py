@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from slurm_elastic.state.ledger import Ledger
 _ACTIONS: dict[str, str] = {
     "show": "print the whole configuration, defaults included",
     "keys": "print all keys, and when you would change each",
+    "schema": "print the JSON Schema of the file, for editors",
     "upgrade": "give the keys of an older file their new names",
     "join": "print the program that machines of a cloud run to become nodes",
     "render": "print the file that slurm.conf would include",
@@ -42,6 +44,8 @@ _DESCRIPTIONS: dict[str, str] = {
     "at its top say which clouds are not in use yet, and why.",
     "keys": "Print every key of the configuration with its default and when you would change it, "
     "or only the keys with WORD in their names. No configuration is read.",
+    "schema": "Print the JSON Schema of the configuration file, by which an editor completes keys, "
+    "shows their meaning and marks mistakes. No configuration is read. `conf show` checks more.",
     "upgrade": "Give the keys of the configuration file that have been renamed their new names. "
     "All other text stays as it is, and FILE.before-upgrade keeps the old one.",
     "join": "Print the program that the machines of a cloud run when they boot. It is empty "
@@ -78,6 +82,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     runs: dict[str, Callable[[argparse.Namespace], int]] = {
         "show": show,
         "keys": show_keys,
+        "schema": show_schema,
         "upgrade": conf_upgrade.run,
         "join": join,
         "render": render,
@@ -143,6 +148,16 @@ def show_keys(args: argparse.Namespace) -> int:
         raise ConfigError(f"no key has {args.word!r} in its name")
     for key in matches:
         print(f"{key.place} ({key.default or 'required'})\n    {key.when}")
+    return 0
+
+
+def show_schema(args: argparse.Namespace) -> int:
+    """Print the schema."""
+    del args
+    # Imported here, because it needs every kind of cloud.
+    from slurm_elastic.config.schema import schema
+
+    print(json.dumps(schema(), indent=2))
     return 0
 
 

@@ -57,7 +57,7 @@ def _below(
         inner = tuple(_structs(field.type))
         if not inner or _is_value(field.type):
             yield ReferenceKey(
-                place=key_place, default=_default(field), when=_sentence(kind, field.name)
+                place=key_place, default=_default(field), when=sentence(kind, field.name)
             )
         for struct in inner:
             yield from _below(struct, _fields(struct), key_place, listed_fields)
@@ -106,8 +106,8 @@ def _default(field: mi.Field) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _sentence(kind: type, name: str) -> str:
-    """The sentence in the class, or in its nearest base that has one."""
+def sentence(kind: type, name: str) -> str:
+    """When one changes the key: the sentence in the class, or in its nearest base that has one."""
     return next((s for base in kind.__mro__ if (s := _sentences(base).get(name))), "")
 
 

@@ -240,7 +240,7 @@ def _places(settings: AwsCloud, cluster: Cluster, pools: Sequence[Pool], arns: _
         arns.ec2("capacity-reservation", held.id) for held in settings.held if held.kind in TARGETED
     ]
     # A launch on a reservation is no fleet.
-    is_run = not uses_fleets(settings, pools) or settings.reservations
+    is_run = not uses_fleets(settings, pools) or bool(settings.reservations)
     is_run = is_run or any(pool.machine.efa for pool in pools)
     if is_run and settings.launch_template is not None:
         template = settings.launch_template
