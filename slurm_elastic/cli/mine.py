@@ -55,10 +55,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "such as 7d (default: 1d). Slurm forgets ended jobs soon (MinJobAge); after that, jobs of "
         "clouds are still listed",
     )  # fmt: skip
-    parser.add_argument(
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument(
         "--user", default="", metavar="NAME",
         help="show the jobs of this user; for root, SlurmUser, operators and viewers",
     )  # fmt: skip
+    whose.add_argument(
+        "--everyone", action="store_true", help="show the jobs of all users; for these"
+    )
     parser.set_defaults(run=run)
 
 
@@ -66,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the jobs. SlurmElasticError if they cannot be read or seen."""
     config, now = load(Path(args.config)), time.time()
     since = now - DAY_S if args.since is None else args.since
-    ask = OwnJobsAsk(since=since, user=args.user)
+    ask = OwnJobsAsk(since=since, user=args.user, everyone=args.everyone)
     document = own_jobs_of(config, PromptCli(config.slurm, excluded=False), ask, now)
     if args.json:
         write_json(document)

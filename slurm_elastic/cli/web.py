@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.extras import missing_module
 from slurm_elastic.base.units import brief
-from slurm_elastic.cli import cost, explain
+from slurm_elastic.cli import cost, explain, mine
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import as_json
@@ -30,14 +30,21 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
-from slurm_elastic.watch.door.client import costs_of
+from slurm_elastic.watch.door.client import costs_of, own_jobs_of
 from slurm_elastic.watch.door.orders import name_of
-from slurm_elastic.watch.door.questions import CostAsk, trusted
+from slurm_elastic.watch.door.questions import CostAsk, OwnJobsAsk, trusted
+from slurm_elastic.watch.door.records import may_read
 from slurm_elastic.watch.door.rights import own_person
 from slurm_elastic.watch.view import status_view
 from slurm_elastic.watch.view.day import DaySpan
 from slurm_elastic.watch.web.actions import ActionDesk
-from slurm_elastic.watch.web.documents import Documents, DocumentSource, Query, parameter
+from slurm_elastic.watch.web.documents import (
+    VISITOR,
+    Documents,
+    DocumentSource,
+    Query,
+    parameter,
+)
 from slurm_elastic.watch.web.visitors import OwnVisitor, SocketVisitors
 
 if TYPE_CHECKING:
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
 
 PORT = 8411
 """The port in examples, and on the user's own computer in the printed ssh command."""
+EVERYONE = "*"  # stands for all users in the query of "mine"
 DOCTOR_TTL_S = 300.0
 """Doctor's findings are cached for this long. It is also doctor's time-out."""
 _NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -132,6 +140,9 @@ def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, DocumentSo
             make=partial(_explain, config, slurm), fresh=2.0, takes=("subject",)
         ),
         "cost": DocumentSource(make=partial(_cost, config), fresh=30.0, takes=("by", "since")),
+        "mine": DocumentSource(
+            make=partial(_mine, config, slurm), fresh=10.0, takes=("user", VISITOR)
+        ),
         "doctor": DocumentSource(make=partial(_doctor, file), fresh=DOCTOR_TTL_S),
     }
 
@@ -163,6 +174,16 @@ def _cost(config: Config, query: Query) -> str:
     except argparse.ArgumentTypeError as error:
         raise SlurmElasticError(f"cost since {error}") from error
     return as_json(cost.document(costs_of(config, CostAsk(by=By(by), since=begin), now)))
+
+
+def _mine(config: Config, slurm: Slurm, query: Query) -> str:
+    user, now = parameter(query, "user"), time.time()
+    if not user and may_read(config):
+        # The server may show all jobs; each of its visitors sees their own first.
+        user = query.get(VISITOR, "")
+    everyone = user == EVERYONE
+    ask = OwnJobsAsk(since=now - mine.DAY_S, user="" if everyone else user, everyone=everyone)
+    return as_json(own_jobs_of(config, slurm, ask, now))
 
 
 def _doctor(file: Path, _: Query) -> str:

@@ -6,7 +6,6 @@ slurm-elasticd must call ``read_own_jobs`` with ``run_bounded``: it imports the 
 from __future__ import annotations
 
 import contextlib
-import pwd
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
@@ -64,23 +63,26 @@ class SlurmReading(Struct, frozen=True, kw_only=True):
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """Whose jobs are asked for (``uid`` None: everybody's), and the rights of the one who asks
-    (``viewer`` None: may see all jobs). ``job``: only this job.
+    """Whose jobs are asked for: those of ``uid``, or else of the user ``name`` ("": of all users).
+
+    ``viewer``: the rights of the user who asks (None: may see all jobs). ``job``: only this job.
     """
 
     name: str
-    uid: int | None
+    uid: int | None = None
     viewer: Viewer | None = None
     job: int | None = None
 
-    def includes(self, uid: int, job: int) -> bool:
-        """Whether this job is asked for."""
-        return self.uid in (None, uid) and self.job in (None, job)
+    def includes(self, row: SlurmJob | ChargedRun) -> bool:
+        """Whether this job, or the job of this run, is asked for."""
+        number = row.id if isinstance(row, SlurmJob) else row.job
+        is_theirs = row.uid == self.uid if self.uid is not None else self.name in ("", row.user)
+        return is_theirs and self.job in (None, number)
 
 
 def subject_of(ask: OwnJobsAsk, uid: int, name: str, viewer: Viewer | None) -> Subject:
     """Whose jobs ``uid``, called ``name``, asks for. SlurmElasticError if ``viewer`` may not see
-    them, if there can be no such job, or if this host does not know the user.
+    them, or if there can be no such job.
     """
     if ask.job is not None and not 0 <= ask.job < MOST_ASKED:
         raise SlurmElasticError(f"job is {str(ask.job)[:40]}, expected the number of a job")
@@ -88,13 +90,10 @@ def subject_of(ask: OwnJobsAsk, uid: int, name: str, viewer: Viewer | None) -> S
     if viewer is not None and not is_own:
         raise SlurmElasticError("only root, SlurmUser, operators and viewers see jobs of others")
     if ask.everyone or (viewer is None and ask.job is not None):
-        return Subject(name="", uid=None, job=ask.job)
-    if is_own:
-        return Subject(name=name, uid=uid, viewer=viewer, job=ask.job)
-    try:
-        return Subject(name=ask.user, uid=pwd.getpwnam(ask.user).pw_uid, job=ask.job)
-    except (KeyError, ValueError):
-        raise SlurmElasticError(f"this host has no user {ask.user[:40]!r}") from None
+        return Subject(name="", job=ask.job)
+    # The kernel's uid, because a name may be that of another user on another host.
+    own_uid = uid if is_own else None
+    return Subject(name=ask.user or name, uid=own_uid, viewer=viewer, job=ask.job)
 
 
 def slurm_reading(
@@ -108,7 +107,7 @@ def slurm_reading(
     try:
         jobs = slurm.jobs(ended=True)
         if subject is not None and not any(
-            "PENDING" in job.states and subject.includes(job.uid, job.id) for job in jobs
+            "PENDING" in job.states and subject.includes(job) for job in jobs
         ):
             habits = Habits()  # no start is forecast, and sacct may take seconds
         live = [job for job in jobs if not job.has_ended]
@@ -133,7 +132,7 @@ def read_own_jobs(
     jobs = [
         job
         for job in slurm.jobs
-        if subject.includes(job.uid, job.id) and (not job.has_ended or job.end >= ask.since)
+        if subject.includes(job) and (not job.has_ended or job.end >= ask.since)
     ]
     nodes = slurm.moment.nodes if slurm.moment else None
     error = slurm.error or None
@@ -162,7 +161,7 @@ def read_own_jobs(
 def _runs(ledger: Ledger, ask: OwnJobsAsk, subject: Subject, now: float) -> tuple[ChargedRun, ...]:
     """The runs that ended after ``ask.since``. SlurmElasticError if the ledger cannot be read."""
     runs = ledger.usage.runs(ask.since, now) if ask.job is None else ledger.usage.runs_of(ask.job)
-    return tuple(run for run in runs if subject.includes(run.uid, run.job))
+    return tuple(run for run in runs if subject.includes(run))
 
 
 def _barred(

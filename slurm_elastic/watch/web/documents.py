@@ -19,6 +19,8 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 
 Query = Mapping[str, str]
 
+VISITOR = "visitor"
+"""The parameter of a query with the name of the user who looks at the page. The server sets it."""
 AGE_PER_DURATION = 10.0  # a document is used for this many times the time that it took to make
 MAX_AGE_S = 120.0  # but that rule gives at most this long
 MAX_DOCUMENTS = 64  # cached documents of all names and queries

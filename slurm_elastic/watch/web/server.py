@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import os
 import signal
 import socket
 import time
@@ -29,9 +30,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.watch.door.orders import name_of
 from slurm_elastic.watch.web.acting import ActRoutes
 from slurm_elastic.watch.web.connection import Connection
-from slurm_elastic.watch.web.documents import CachedDocument, Documents, Query
+from slurm_elastic.watch.web.documents import VISITOR, CachedDocument, Documents, Query
 from slurm_elastic.watch.web.policy import HEADERS, JSON, STATIC
 
 OWN_NAMES = ("localhost", "127.0.0.1")
@@ -108,6 +111,12 @@ def _json(document: object, status: int) -> Response:
     return Response(json.dumps(document), status, {"Cache-Control": "no-store"}, media_type=JSON)
 
 
+def visitor_name(request: Request) -> str:
+    """The user at the other end of a unix socket; "" for the server's own user, root and a port."""
+    peer: Peer | None = getattr(request.state, "peer", None)
+    return "" if peer is None or peer.uid in (0, os.geteuid()) else name_of(peer.uid)
+
+
 class PageAnswers:
     """Answers requests for documents, and notifies open pages of a new status."""
 
@@ -119,7 +128,8 @@ class PageAnswers:
 
     async def document(self, request: Request) -> Response:
         """The document of a command; 422 with the error's sentence if it fails."""
-        name, query = request.path_params["name"], dict(request.query_params)
+        name = request.path_params["name"]
+        query = dict(request.query_params) | {VISITOR: visitor_name(request)}
         if name not in self._documents:
             return _json({"error": f"there is no document {name!r}"}, 404)
         try:

@@ -38,7 +38,9 @@ STARTED = """
 const found = performance.getEntriesByType("resource").filter((e) => e.name.endsWith("/start.js"));
 return found.some((e) => e.responseStatus === 200);
 """
-TAKES = {"explain": ("subject",), "day": ("span",), "cost": ("by", "since")}
+TAKES = {
+    "explain": ("subject",), "day": ("span",), "cost": ("by", "since"), "mine": ("user",),
+}  # fmt: skip
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 
 

@@ -23,6 +23,7 @@ from tests.watch.web.stage import Page, served
 HOSTILE = "<img src=x onerror=pwned=1><script>pwned=1</script>"
 PAGES = (
     "#/",
+    "#/mine/*",
     "#/day",
     "#/explain/42",
     "#/explain",
@@ -402,6 +403,30 @@ def test_jobs_that_wait_are_listed_and_lead_to_why(page: Page, site: Site, place
     page.wait(lambda: len(page.js(rows)) == 15)
     page.js("document.querySelector('[data-key=waiting] tbody a').click()")
     page.wait(lambda: "Why is 50 where it is?" in page.text("h1"))
+
+
+def test_jobs_are_listed_for_the_visitor_or_a_chosen_user(page: Page, site: Site) -> None:
+    page.go("#/mine")
+    page.wait(lambda: "No job, and none since" in page.text("main"))
+    page.js(
+        "const box = document.querySelector('main select'); box.value = '*';"
+        "box.dispatchEvent(new Event('change', { bubbles: true }))"
+    )
+    page.wait(lambda: "Jobs of all users" in page.text("h1"))
+    text = " ".join(page.text("[data-key=mine]").split())
+    assert "42" in text
+    assert "bob" in text
+    assert "$0." in text
+    users = page.js("return [...document.querySelectorAll('main option')].map(o => o.value)")
+    assert {"*", "bob"} <= set(users)
+    page.go("#/mine/bob")
+    page.wait(lambda: "Jobs of bob" in page.text("h1"))
+    assert "42" in page.text("[data-key=mine]")
+
+
+def test_an_explained_job_has_its_cost(page: Page) -> None:
+    page.go("#/explain/42")
+    page.wait(lambda: "Cost: $" in page.text("main"))
 
 
 @pytest.mark.release

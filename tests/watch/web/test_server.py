@@ -21,14 +21,16 @@ import pytest
 from patience import eventually, patience
 from ports import free_ports
 from real_sshd import Sshd
+from starlette.requests import Request
 from status_cases import busy_ledger, config_file
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.cli.main import main
 from slurm_elastic.watch.web import connection
-from slurm_elastic.watch.web.documents import MAX_DOCUMENTS, Documents, DocumentSource
+from slurm_elastic.watch.web.documents import MAX_DOCUMENTS, Documents, DocumentSource, Query
 from slurm_elastic.watch.web.listening import ListenAddress, listening, own_place, place
-from slurm_elastic.watch.web.server import PageServer, application
+from slurm_elastic.watch.web.server import PageServer, application, visitor_name
 from tests.watch.web.stage import served
 
 BIG = json.dumps({"at": 1.0, "text": "x" * 5000})
@@ -67,6 +69,34 @@ def test_every_answer_forbids_what_is_not_the_pages_own() -> None:
         _, headers, said = ask(address, "/api/explain")
         assert headers.get_content_type() == "application/json"
         assert json.loads(said) == {"error": "the ledger <b> cannot be read"}
+
+
+@pytest.mark.parametrize(
+    ("peer", "visitor"),
+    [(None, ""), (Peer(uid=0), ""), (Peer(uid=os.geteuid()), ""), (Peer(uid=65534), "nobody")],
+)
+def test_a_document_knows_which_user_visits(peer: Peer | None, visitor: str) -> None:
+    request = Request({"type": "http", "state": {} if peer is None else {"peer": peer}})
+    assert visitor_name(request) == visitor
+
+
+def test_no_visitor_names_oneself() -> None:
+    def made(query: Query) -> str:
+        return json.dumps(dict(query))
+
+    documents = Documents({"mine": DocumentSource(make=made, fresh=0.0, takes=("user", "visitor"))})
+    app = application(documents)
+    with socket.create_server(("127.0.0.1", 0)) as link:
+        server = PageServer(app)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [link]})
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{link.getsockname()[1]}/"
+            _, _, said = ask(address, "/api/mine?user=ann&visitor=root")
+        finally:
+            server.should_exit = True
+            thread.join(patience(30))
+    assert json.loads(said) == {"user": "ann", "visitor": ""}
 
 
 def test_nothing_can_be_written() -> None:

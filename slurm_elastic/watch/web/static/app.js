@@ -8,10 +8,12 @@ import * as doctor from "./doctor.js";
 import * as explain from "./explain.js";
 import * as now from "./now.js";
 import * as migrations from "./migrations.js";
+import * as mine from "./mine.js";
 import * as today from "./day.js";
 
 const PAGES = {
   now: ["Now", now],
+  mine: ["My jobs", mine],
   day: ["Day", today],
   explain: ["Explain", explain],
   cost: ["Cost", cost],

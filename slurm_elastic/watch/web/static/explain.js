@@ -1,6 +1,7 @@
 // The chain of decisions about a node, a job, a pool: what was decided when, why, and what was not.
 
 import { h } from "./dom.js";
+import { costAndStart } from "./mine.js";
 import { table, told, waiting, why } from "./parts.js";
 import { brief, clock, day, dollars, plural } from "./words.js";
 
@@ -68,6 +69,7 @@ function one(shell, chain) {
     chain.private.length ? h("p", { class: "quiet" }, `PrivateData=${chain.private.join(",")}: only your own jobs' part is shown`) : "",
     verdicts(chain),
     machines(chain),
+    chain.job ? h("p", { class: "lead" }, costAndStart(chain.job)) : "",
     h("h2", {}, chain.decisions.length ? "Decisions, the newest first" : "No decision about it is in the ledger"),
     h("ol", { class: "chain", reversed: true }, shown.map((decision, i) => step(decision, shown[i - 1], chain.subject))),
     shown.length < decisions.length ? h("p", {}, h("button", { type: "button", on: { click: () => {

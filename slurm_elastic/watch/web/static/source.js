@@ -5,6 +5,7 @@ const COMMANDS = {
   day: ({ span }) => ["status", "--day", span, "--json"],
   explain: ({ subject }) => ["explain", "--json", "--", subject],
   cost: ({ by, since }) => ["cost", "--by", by, ...(since ? ["--since", since] : []), "--format", "json"],
+  mine: ({ user }) => ["mine", "--json", ...(user === "*" ? ["--everyone"] : user ? ["--user", user] : [])],
   doctor: () => ["doctor", "--json"],
 };
 const POLL = 10000, PATIENCE = 60000;
