@@ -97,11 +97,14 @@ def run(args: argparse.Namespace) -> int:
     cloud = _chosen(config, args.cloud)
     check_cidr(config, args.cidr)
     key_file = login_key.key_file(config, path)
+    addresses = _any_address if args.unmake else _addresses
     place = replace(
-        place_of(config, cloud, expand, _addresses), cidr=args.cidr,
+        place_of(config, cloud, expand, addresses), cidr=args.cidr,
         parts=chosen_parts(args.without), external_network=args.external_network,
         public_key=login_key.public_key(key_file),
     )  # fmt: skip
+    if not args.unmake:
+        _require_head(cloud, place)
     action = _write_files if args.terraform else _unmake if args.unmake else _make
     try:
         with of_the_units():  # credentials may be named only in the units' environment
@@ -135,6 +138,22 @@ def _maker(cloud: CloudSettings, place: SitePlace) -> SiteMaker:
     open_maker = table().kind(cloud.provider).maker
     assert open_maker is not None  # noqa: S101 - ``_chosen`` has looked
     return open_maker(cloud, place)
+
+
+def _require_head(cloud: CloudSettings, place: SitePlace) -> None:
+    """ConfigError if the security group would lock machines in."""
+    is_reached = place.tunnel_port is not None or place.head_networks
+    names_group = bool(getattr(cloud, "security_groups", ()))
+    if Part.SECURITY_GROUP in place.parts and not (is_reached or names_group):
+        raise ConfigError(
+            "join.head is not set: machines of the new security group would reach no head; set it, "
+            "or add --without security-group"
+        )
+
+
+def _any_address(host: str) -> list[str]:
+    """A removal needs no rules, so a name that no longer exists must not be in its way."""
+    return _addresses(host) or ["0.0.0.0"]  # noqa: S104 - no server
 
 
 def _addresses(host: str) -> list[str]:
@@ -194,12 +213,13 @@ def _unmake(
     if any(step.verb in CHANGING for step in steps):
         _confirm(args, "Remove these?")
     attributes = apply.attributes_of(found)
-    if not _carried_out(maker, steps, attributes):
-        return 2
     removed = {step.key: attributes[step.key] for step in steps if step.verb is Verb.REMOVE}
     text = configfile.text(path)
     gone = maker.settings_with(removed)
+    # First, because after a broken run nothing would know the names of what it has removed.
     _write_names(path, cloud, apply.without_removed(text, str(path), cloud.name, gone))
+    if not _carried_out(maker, steps, attributes):
+        return 2
     file = login_key.key_file(config, path)
     if removes_key and config.join.ssh is None and login_key.remove_key(file):
         print(f"removed {file}")

@@ -40,7 +40,8 @@ class SitePlace(Struct, frozen=True, kw_only=True):
 
     ``tunnel_port``: the head's UDP port if machines open a tunnel; ``tunnel_networks``: the head as
     machines see it from outside. Without a tunnel: ``head_networks`` and ``trusted_networks``.
-    ``parts``: the parts to make. ``public_key``: of the key pair, "" if it does not exist yet.
+    ``has_head_name``: machines look up the head's name. ``parts``: the parts to make.
+    ``public_key``: of the key pair, "" if it does not exist yet.
     """
 
     cluster: Cluster
@@ -57,6 +58,7 @@ class SitePlace(Struct, frozen=True, kw_only=True):
     node_ports: tuple[int, ...] = ()
     slurmd_ports: tuple[int, ...] = (_SLURMD_PORT,)
     ssh_port: int | None = None
+    has_head_name: bool = False
 
     @property
     def label(self) -> str:
@@ -86,17 +88,21 @@ def place_of(
         # The address behind a name may change, and the group would keep the old one.
         is_address = addresses(host) == [host]
         outside = f"{host}/32" if is_address else ANYWHERE
-        return replace(place, tunnel_port=int(port), tunnel_networks=(outside,))
+        return replace(
+            place, tunnel_port=int(port), tunnel_networks=(outside,), has_head_name=not is_address
+        )
     if not config.join.heads:
         return place
     head_ports = set(network.head_ports if network is not None else (_SLURMCTLD_PORT,))
     head_addresses: list[str] = []
+    hosts = [head.partition(":")[0] for head in config.join.heads]
     for head in config.join.heads:
         host, _, port = head.partition(":")
         head_ports |= {int(port)} if port else set()
         head_addresses += addresses(host) or _unresolved(host)
     return replace(
         place,
+        has_head_name=any(addresses(host) != [host] for host in hosts),
         head_networks=tuple(f"{address}/32" for address in dict.fromkeys(head_addresses)),
         trusted_networks=network.trusted_networks if network is not None else (),
         head_ports=tuple(sorted(head_ports)),

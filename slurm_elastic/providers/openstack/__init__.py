@@ -17,4 +17,5 @@ CLOUD = CloudKind(
     found=later(f"{__name__}.found:found"),
     images=later(f"{__name__}.image_store:GlanceImages"),
     skeleton=SKELETON,
+    maker=later(f"{__name__}.making.maker:StackMaker"),
 )

@@ -25,6 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Struct, field
 from patience import patience
+from providers.openstack.stand_in_network import Neutron
 
 PASSWORD = "stand-in-password"
 FLAVORS = {"small": (2, 4096), "big": (64, 262144)}
@@ -61,7 +62,7 @@ class Fault(Struct, kw_only=True):
 
 
 class World(Struct, kw_only=True):
-    """All there is. ``capacity``: machines the scheduler has room for; ``quota``: of instances;
+    """All there is. ``neutron``: networks that can be made, if a test wants them; ``capacity``: machines the scheduler has room for; ``quota``: of instances;
     ``spoilt``: what is sent to glance is not what it keeps.
     """
 
@@ -83,6 +84,7 @@ class World(Struct, kw_only=True):
     spoilt: bool = False
     password_ends: str | None = None
     credential_ends: str | None = None
+    neutron: Neutron | None = None
 
 
 class StandIn:
@@ -297,6 +299,10 @@ def _route(owner: StandIn, method: str, target: str, body: Any) -> tuple[int, An
     query = {k: v[0] for k, v in parse_qs(parts.query).items()}
     path = parts.path.rstrip("/")
     _advance(world)
+    if world.neutron is not None:
+        answer = world.neutron.answer(method, path, query, body, world.servers)
+        if answer is not None:
+            return answer
     if method == "GET" and re.fullmatch(r"/(compute/v2\.1|image/v2|network/v2\.0)", path):
         return 200, _version(owner, path)
     if match := re.fullmatch(r"/compute/v2\.1/servers/([0-9a-f-]{36})", path):
@@ -517,6 +523,8 @@ def _create(world: World, order: Mapping[str, Any]) -> tuple[int, Any]:
                 "due": time.time() + world.schedule,
                 "visible": time.time() + world.visible_after,
                 "call": str(len(world.bodies)),
+                "order": dict(order),
+                "key_name": order.get("key_name"),
             },
         )
         for n in range(most)
@@ -534,7 +542,7 @@ def _page(owner: StandIn, query: Mapping[str, str]) -> Any:
     start = ids.index(query["marker"]) + 1 if "marker" in query else 0
     limit = min(int(query.get("limit", world.page)), world.page)
     page = found[start : start + limit]
-    hidden = ("due", "visible", "call", "fault")
+    hidden = ("due", "visible", "call", "fault", "order")
     shown = [{k: v for k, v in s.items() if k not in hidden} for s in page]
     answer: dict[str, Any] = {"servers": shown}
     if start + limit < len(found):

@@ -1,0 +1,161 @@
+"""Creates the resources of a site in OpenStack, and describes them to Terraform. See
+``SiteMaker``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from slurm_elastic.base.errors import AuthError, ConfigError, ProviderError
+from slurm_elastic.config.site_place import Part, SitePlace
+from slurm_elastic.model.site_resources import (
+    FoundResource,
+    Hcl,
+    Properties,
+    SiteResource,
+    resolved,
+)
+from slurm_elastic.providers.openstack.making import terraform
+from slurm_elastic.providers.openstack.making.marks import Mark
+from slurm_elastic.providers.openstack.making.reading import (
+    COLLECTIONS,
+    find,
+    is_default_egress,
+)
+from slurm_elastic.providers.openstack.making.wanted import lacks, name_of, wanted
+from slurm_elastic.providers.openstack.project import Project
+from slurm_elastic.providers.openstack.settings import OpenStackCloud
+
+Attributes = Mapping[str, Mapping[str, str]]
+_GONE = "HTTP404"
+
+
+class StackMaker:
+    """One project in one region."""
+
+    def __init__(self, settings: OpenStackCloud, place: SitePlace) -> None:
+        self._settings = settings
+        self._place = place
+        self._project = Project(settings)
+        self._mark = Mark(place.cluster.uuid or "", settings.name)
+        self._name = name_of(settings, place)
+
+    def find(self) -> Sequence[FoundResource]:
+        """See ``SiteMaker``."""
+        return find(self._call, self._mark, self._name)
+
+    def wanted(self, found: Sequence[FoundResource]) -> Sequence[SiteResource]:
+        """See ``SiteMaker``."""
+        own_ids = frozenset(resource.id for resource in found if resource.is_ours)
+        makes_network = Part.NETWORK in self._place.parts and lacks(
+            self._settings.networks, own_ids
+        )
+        external_network = self._external_network() if makes_network else ""
+        return wanted(self._settings, self._place, own_ids, external_network)
+
+    def _external_network(self) -> str:
+        """The id of the network to the outside. ConfigError if it must be named."""
+        networks = self._call("network", "GET", "/networks?router:external=true")["networks"]
+        name = self._place.external_network
+        chosen = [n for n in networks if name in ("", n["id"], n["name"])]
+        if len(chosen) == 1:
+            return str(chosen[0]["id"])
+        if not (name or networks):
+            return ""
+        names = ", ".join(sorted(n["name"] for n in networks)) or "none"
+        found = f"found {name!r}, " if name else ""
+        raise ConfigError(f"--external-network: {found}expected one of the project's: {names}")
+
+    def create(self, resource: SiteResource, attributes: Attributes) -> Mapping[str, str]:
+        """See ``SiteMaker``."""
+        properties = resolved(resource.properties, attributes)
+        mark = self._mark.text_of(resource)
+        special = self._special.get(resource.kind)
+        if special is not None:
+            return special(properties, mark)
+        if resource.kind == "router":
+            external_network = properties.pop("external_network_id")
+            properties["external_gateway_info"] = {"network_id": external_network}
+        collection = COLLECTIONS.get(resource.kind, "security-group-rules")
+        key = collection.removesuffix("s").replace("-", "_")
+        body = {key: {**properties, "description": mark}}
+        answer = self._call("network", "POST", f"/{collection}", body)
+        return {"id": str(answer[key]["id"])}
+
+    @property
+    def _special(self) -> Mapping[str, Callable[[Properties, str], Mapping[str, str]]]:
+        return {
+            "router interface": self._add_interface,
+            "closed egress": self._close_egress,
+            "key pair": self._import_key,
+        }
+
+    def _add_interface(self, properties: Properties, _mark: str) -> Mapping[str, str]:
+        path = f"/routers/{properties['router_id']}/add_router_interface"
+        self._call("network", "PUT", path, {"subnet_id": properties["subnet_id"]})
+        return {}
+
+    def _close_egress(self, properties: Properties, _mark: str) -> Mapping[str, str]:
+        path = f"/security-groups/{properties['security_group_id']}"
+        group = self._call("network", "GET", path)["security_group"]
+        for rule in group["security_group_rules"]:
+            if is_default_egress(rule):
+                self._call("network", "DELETE", f"/security-group-rules/{rule['id']}")
+        return {}
+
+    def _import_key(self, properties: Properties, mark: str) -> Mapping[str, str]:
+        public_key = f"{properties['public_key']} {mark.replace(' ', '_')}"
+        body = {"keypair": {"name": properties["name"], "public_key": public_key}}
+        self._call("compute", "POST", "/os-keypairs", body)
+        return {"id": str(properties["name"])}
+
+    def remove(self, resource: FoundResource, attributes: Attributes) -> None:
+        """See ``SiteMaker``."""
+        properties = resolved(resource.properties, attributes)
+        try:
+            if resource.kind == "router interface":
+                path = f"/routers/{properties['router_id']}/remove_router_interface"
+                self._call("network", "PUT", path, {"subnet_id": properties["subnet_id"]})
+            elif resource.kind == "key pair":
+                self._call("compute", "DELETE", f"/os-keypairs/{resource.id}")
+            else:
+                collection = COLLECTIONS.get(resource.kind, "security-group-rules")
+                self._call("network", "DELETE", f"/{collection}/{resource.id}")
+        except ProviderError as error:
+            if error.code != _GONE:
+                raise
+
+    def _call(self, service: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
+        try:
+            return self._project.call(service, method, path, body)
+        except AuthError as error:
+            if error.code != "Forbidden":
+                raise
+            raise AuthError(
+                self._settings.name, error.code, f"the right to {method} {path} ({service}) is "
+                "missing (`slurm-elastic iam render openstack --for make` prints all that are "
+                f"needed): {error.message}",
+            ) from None  # fmt: skip
+
+    def settings_with(self, attributes: Attributes) -> Mapping[str, object]:
+        """See ``SiteMaker``."""
+        keys: dict[str, object] = {}
+        for key, name in (("networks", "network"), ("security_groups", "security-group")):
+            with suppress(KeyError):
+                keys[key] = [attributes[name]["id"]]
+        with suppress(KeyError):
+            keys["key_name"] = attributes["key-pair"]["id"]
+        return keys
+
+    def advice(self) -> Sequence[str]:
+        """See ``SiteMaker``."""
+        return (
+            "slurm-elastic iam render openstack    # rights for SlurmUser's application credential",
+            "slurm-elastic doctor",
+        )  # fmt: skip
+
+    def files(self, wanted: Sequence[SiteResource]) -> Hcl:
+        """See ``SiteMaker``."""
+        return terraform.files(wanted, self._settings, self._place)
