@@ -110,11 +110,12 @@ def run(args: argparse.Namespace) -> int:
         port = 0 if address.path else link.getsockname()[1]
         print(f"slurm-elastic web: {_address_text(address, port, key, args.group)}", flush=True)
         names = {*OWN_NAMES, *args.name, *([address.host] if address.host else [])}
-        acting = None if args.read_only else ActRoutes(
-            ActionDesk(PageActions(Path(args.config)), args.name),
-            SocketVisitors(config.users.page_proxy, trusted(config)),
+        visitors = SocketVisitors(config.users.page_proxy, trusted(config))
+        desk = ActionDesk(PageActions(Path(args.config)), args.name)
+        app = application(
+            documents, names=sorted(names), key=key, visitors=visitors,
+            acting=None if args.read_only else ActRoutes(desk, visitors),
         )  # fmt: skip
-        app = application(documents, names=sorted(names), key=key, acting=acting)
         serve(app, link, grp.getgrnam(args.group).gr_gid if args.group else None)
     return 0
 

@@ -12,6 +12,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from slurm_elastic.watch.door.rights import Person
 from slurm_elastic.watch.web import act_pages
 from slurm_elastic.watch.web.actions import MAX_BODY, ActAnswer, ActionDesk, Visit
 from slurm_elastic.watch.web.policy import ACT_HEADERS, JSON, SESSION_COOKIE
@@ -62,9 +63,8 @@ class ActRoutes:
 
     def _visit(self, request: Request, body: bytes = b"") -> Visit:
         person, read_only = None, ""
-        names = request.headers.getlist(self._visitors.header) if self._visitors.header else []
         try:
-            person = self._visitors.person(getattr(request.state, "peer", None), names)
+            person = visitor_of(request, self._visitors)
         except UnknownVisitorError as error:
             read_only = str(error)
         return Visit(
@@ -76,6 +76,12 @@ class ActRoutes:
             body=body,
             session=request.cookies.get(_cookie_name(request), ""),
         )
+
+
+def visitor_of(request: Request, visitors: Visitors) -> Person:
+    """The user behind a request. UnknownVisitorError if nobody names the user."""
+    names = request.headers.getlist(visitors.header) if visitors.header else []
+    return visitors.person(getattr(request.state, "peer", None), names)
 
 
 async def _body(request: Request) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import os
 import signal
 import socket
 import time
@@ -30,12 +29,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.unixsocket import Peer
-from slurm_elastic.watch.door.orders import name_of
-from slurm_elastic.watch.web.acting import ActRoutes
+from slurm_elastic.watch.web.acting import ActRoutes, visitor_of
 from slurm_elastic.watch.web.connection import Connection
 from slurm_elastic.watch.web.documents import VISITOR, CachedDocument, Documents, Query
 from slurm_elastic.watch.web.policy import HEADERS, JSON, STATIC
+from slurm_elastic.watch.web.visitors import UnknownVisitorError, Visitors
 
 OWN_NAMES = ("localhost", "127.0.0.1")
 """Names by which a browser reaches loopback, directly or by ``ssh -L``."""
@@ -54,12 +52,13 @@ def application(
     key: str = "",
     period: float = PERIOD_S,
     acting: ActRoutes | None = None,
+    visitors: Visitors | None = None,
 ) -> Starlette:
     """The page for browsers that use a host name of ``names`` and have the ``key``, if any.
 
-    Without ``acting`` it has no actions.
+    Without ``acting`` it has no actions. Without ``visitors`` it knows no user.
     """
-    answers = PageAnswers(documents, period)
+    answers = PageAnswers(documents, period, visitors)
     act_routes = [] if acting is None else [
         Route("/api/actions", acting.document),
         Route("/act", acting.page, methods=["GET", "POST"]),
@@ -111,17 +110,19 @@ def _json(document: object, status: int) -> Response:
     return Response(json.dumps(document), status, {"Cache-Control": "no-store"}, media_type=JSON)
 
 
-def visitor_name(request: Request) -> str:
-    """The user at the other end of a unix socket; "" for the server's own user, root and a port."""
-    peer: Peer | None = getattr(request.state, "peer", None)
-    return "" if peer is None or peer.uid in (0, os.geteuid()) else name_of(peer.uid)
+def visitor_name(request: Request, visitors: Visitors | None) -> str:
+    """The user who looks at the page; "" if nobody names the user, as at a port."""
+    try:
+        return visitor_of(request, visitors).name if visitors else ""
+    except UnknownVisitorError:
+        return ""
 
 
 class PageAnswers:
     """Answers requests for documents, and notifies open pages of a new status."""
 
-    def __init__(self, documents: Documents, period: float) -> None:
-        self._documents, self._period = documents, period
+    def __init__(self, documents: Documents, period: float, visitors: Visitors | None) -> None:
+        self._documents, self._period, self._visitors = documents, period, visitors
         self._open = 0
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.ending = asyncio.Event()
@@ -129,7 +130,7 @@ class PageAnswers:
     async def document(self, request: Request) -> Response:
         """The document of a command; 422 with the error's sentence if it fails."""
         name = request.path_params["name"]
-        query = dict(request.query_params) | {VISITOR: visitor_name(request)}
+        query = dict(request.query_params) | {VISITOR: visitor_name(request, self._visitors)}
         if name not in self._documents:
             return _json({"error": f"there is no document {name!r}"}, 404)
         try:

@@ -31,6 +31,7 @@ from slurm_elastic.watch.web import connection
 from slurm_elastic.watch.web.documents import MAX_DOCUMENTS, Documents, DocumentSource, Query
 from slurm_elastic.watch.web.listening import ListenAddress, listening, own_place, place
 from slurm_elastic.watch.web.server import PageServer, application, visitor_name
+from slurm_elastic.watch.web.visitors import SocketVisitors
 from tests.watch.web.stage import served
 
 BIG = json.dumps({"at": 1.0, "text": "x" * 5000})
@@ -73,11 +74,13 @@ def test_every_answer_forbids_what_is_not_the_pages_own() -> None:
 
 @pytest.mark.parametrize(
     ("peer", "visitor"),
-    [(None, ""), (Peer(uid=0), ""), (Peer(uid=os.geteuid()), ""), (Peer(uid=65534), "nobody")],
+    [(None, ""), (Peer(uid=0), "root"), (Peer(uid=65534), "nobody")],
 )
 def test_a_document_knows_which_user_visits(peer: Peer | None, visitor: str) -> None:
-    request = Request({"type": "http", "state": {} if peer is None else {"peer": peer}})
-    assert visitor_name(request) == visitor
+    state = {} if peer is None else {"peer": peer}
+    request = Request({"type": "http", "state": state, "headers": []})
+    assert visitor_name(request, SocketVisitors(None, frozenset({0}))) == visitor
+    assert visitor_name(request, None) == ""
 
 
 def test_no_visitor_names_oneself() -> None:
