@@ -41,7 +41,7 @@ from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.config.todos import keys_left
-from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.boot_image import ImageChoice, Replacement
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Limits, Location, Market, Pool
 from slurm_elastic.model.machine_options import MachineOptions
@@ -231,6 +231,12 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     image: ImageChoice | None = None
     """Change it when the pool's jobs need other software than the cloud's image has."""
     machine: MachineOptions = field(default_factory=MachineOptions)
+    replace: Replacement = Replacement.BY_HAND
+    """Change it when machines should make room for a new image by themselves, after their jobs."""
+    max_unavailable: Count | None = None
+    """Change it when more machines, or fewer, may be missing at a time while a new image replaces
+    them.
+    """
     policies: PoolPolicies = field(default_factory=PoolPolicies)
     checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
@@ -411,9 +417,16 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             stopped=p.max_stopped,
             stopped_price=p.stopped_price,
             machine=p.machine,
+            replacement=p.replace,
+            max_unavailable=_max_unavailable(p, len(expand(p.nodes))),
         )
         for rank, p in enumerate(config.pools)
     )
+
+
+def _max_unavailable(pool: PoolSettings, nodes: int) -> int:
+    """By default a tenth of the pool's nodes."""
+    return pool.max_unavailable or max(1, nodes // 10)
 
 
 def max_age(config: Config, pool: PoolSettings) -> float | None:

@@ -21,7 +21,7 @@ from slurm_elastic.config.ranking_kinds import checked_key
 from slurm_elastic.config.validate import FITS
 from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
 from slurm_elastic.config.validate_join import check_images, check_join
-from slurm_elastic.config.validate_machine import check_machine_keys
+from slurm_elastic.config.validate_machine import check_machine_keys, check_replacement
 from slurm_elastic.config.validate_network import check_network
 from slurm_elastic.config.validate_policies import POLICIES_FIT
 from slurm_elastic.config.validate_prices import LIMIT_FITS
@@ -59,6 +59,7 @@ def check(draft: Draft) -> None:
         check_reservations,
         check_images,
         check_machine_keys,
+        check_replacement,
         *CHECKPOINT_FITS,
     ):
         check_part(draft)

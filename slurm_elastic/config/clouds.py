@@ -74,6 +74,8 @@ class CloudSettings(
     """Whether user data tells its machines how to join. Otherwise they share a host or an image."""
     unusable: ClassVar[str] = ""
     """Why its kind cannot be used, to follow the cloud's name. Empty if it can be used."""
+    names_images: ClassVar[bool] = False
+    """Whether it says from which image each machine started, and a new one would."""
     can_stop: ClassVar[bool] = False
     """Whether its machines can be stopped and started again."""
     tells_launch: ClassVar[bool] = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 
@@ -21,6 +23,13 @@ class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Change it when images are chosen by their tags and the pool needs this version of it."""
     software: tuple[str, ...] = ()
     """Change it when images are chosen by their tags and the pool's jobs need this software."""
+
+
+class Replacement(StrEnum):
+    """When machines make room for machines from a new image."""
+
+    BY_HAND = "by_hand"
+    WHEN_CHANGED = "when_changed"
 
 
 class ImageFile(Struct, frozen=True, kw_only=True):

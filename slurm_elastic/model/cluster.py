@@ -13,7 +13,7 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from slurm_elastic.base.units import money
-from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.boot_image import ImageChoice, Replacement
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.machine_options import NO_OPTIONS, MachineOptions
 from slurm_elastic.model.reserved import Held
@@ -44,7 +44,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     checkpoint, and the restart. ``partial_jobs``: keep machines although their job did not get all
     its nodes. ``max_booting``: maximum number of machines that boot at once. ``stopped``: so many
     idle machines are stopped instead of ended, at ``stopped_price`` ($/h) each. ``machine``: disks,
-    network and placement of its machines.
+    network and placement of its machines. ``replacement``: whether a new image replaces machines,
+    of which at most ``max_unavailable`` leave or boot at a time.
     """
 
     name: str
@@ -68,6 +69,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     stopped: int = 0
     stopped_price: float = 0.0
     machine: MachineOptions = NO_OPTIONS
+    replacement: Replacement = Replacement.BY_HAND
+    max_unavailable: int = 1
 
 
 class Offer(Struct, frozen=True, kw_only=True, dict=True):
@@ -270,7 +273,9 @@ OFF = (InstanceState.STOPPING, InstanceState.STOPPED)
 class Instance(Struct, frozen=True, kw_only=True, dict=True):
     """One machine. ``node`` and ``generation`` come from its tags. ``price``: $/h. ``launched``:
     Unix time. ``id`` is unique within the cloud, also after the machine's end. ``reservation``: the
-    name of the reservation on which it was launched; empty if on none.
+    name of the reservation on which it was launched; empty if on none. ``image``: the id of the
+    image that it started from, as its cloud lists it; empty if the cloud does not say it. The
+    ledger does not keep it.
     """
 
     id: str
@@ -285,6 +290,7 @@ class Instance(Struct, frozen=True, kw_only=True, dict=True):
     launched: float
     address: str | None = None
     reservation: str = ""
+    image: str = ""
 
     @cached_property
     def offer_key(self) -> str:

@@ -67,6 +67,7 @@ class MachineView(Struct, frozen=True, kw_only=True):
     interruption: Interruption | None = None
     reason: str = ""
     reservation: str = ""
+    image: str = ""
 
 
 class Ec2View(Struct, frozen=True, kw_only=True):
@@ -144,6 +145,7 @@ class EmulatedInstance:
             visible_from=self.visible_from,
             interruption=self.interruption,
             reason=self.instance.state_reason.code,
+            image=str(self.instance.image_id),
         )
 
 

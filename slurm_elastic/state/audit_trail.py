@@ -16,6 +16,7 @@ AFTERMATH = 60.0
 """Seconds after a node's last mention of a job in which decisions on the job alone belong to it."""
 _JOB = "job:"
 _POOL = "pool:"
+_IMAGE = "image:"
 
 Read = Callable[[str], Sequence[Decision]]
 
@@ -30,6 +31,11 @@ def pool_subject(pool: str) -> str:
     return f"{_POOL}{pool}"
 
 
+def image_subject(pool: str) -> str:
+    """How the image of a pool is named among the subjects of decisions."""
+    return f"{_IMAGE}{pool}"
+
+
 def list_subject(cloud: str) -> str:
     """How a cloud's list is named among the subjects of decisions."""
     return f"list:{cloud}"
@@ -42,7 +48,7 @@ def jobs_of(decision: Decision) -> list[int]:
 
 def nodes_of(decision: Decision) -> list[str]:
     """The nodes a decision is about."""
-    return [s for s in decision.subjects if not s.startswith((_JOB, _POOL))]
+    return [s for s in decision.subjects if not s.startswith((_JOB, _POOL, _IMAGE))]
 
 
 def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decision]:

@@ -9,6 +9,7 @@ from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.departures import DepartureStep
 from slurm_elastic.model.causes.holds import NodeHold
+from slurm_elastic.model.causes.image_changes import ImageStep
 from slurm_elastic.model.causes.joining import Joining
 from slurm_elastic.model.causes.limits import Bound
 from slurm_elastic.model.causes.machine_ends import MachineEnd
@@ -326,6 +327,7 @@ AnyCause = (
     | Repair
     | JobSave
     | DepartureStep
+    | ImageStep
     | Joining
     | Composed
 )

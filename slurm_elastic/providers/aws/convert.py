@@ -26,6 +26,7 @@ MARKETS = {"": Market.ON_DEMAND, "spot": Market.SPOT}
 """The market of each ``InstanceLifecycle``. On-demand machines have none."""
 READ = (
     "AmiLaunchIndex",
+    "ImageId",
     "InstanceId",
     "InstanceLifecycle",
     "InstanceType",
@@ -72,6 +73,7 @@ def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Inst
         # A machine in an IPv6-only subnet has no private IPv4 address.
         address=record.get("PrivateIpAddress") or record.get("Ipv6Address") or None,
         reservation=reservation,
+        image=record.get("ImageId", ""),
     )
 
 

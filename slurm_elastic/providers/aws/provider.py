@@ -170,6 +170,10 @@ class AwsProvider:
         self._machines.note_ended(own_ids)
         self._ending.end(own_ids)
 
+    def image_for(self, pool: Pool) -> str:
+        """The id of the image that a new machine would start from."""
+        return self._images.of(pool)
+
     def recipe(self, pool: Pool) -> str:
         """The recipe of a fresh machine: its image, user data, and the site's settings for
         machines.

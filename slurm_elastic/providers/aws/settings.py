@@ -80,6 +80,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     tells_launch: ClassVar[bool] = False
     by_user_data: ClassVar[bool] = True
     can_stop: ClassVar[bool] = True
+    names_images: ClassVar[bool] = True
     targets_reservations: ClassVar[bool] = True
     machine_keys: ClassVar[frozenset[str]] = frozenset(MachineOptions.__struct_fields__)
 

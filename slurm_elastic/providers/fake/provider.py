@@ -81,6 +81,7 @@ class FakeAccount:
         self.catalogue: dict[str, float] = {}
         self.notices: dict[str, Notice] = {}
         self.protected: set[str] = set()
+        self.image = "image-1"
         self.launches: dict[tuple[str, str], tuple[str, ...]] = {}
         self._numbers = itertools.count(1)
 
@@ -108,6 +109,7 @@ class FakeAccount:
             price=offer.price,
             state=InstanceState.RUNNING,
             launched=now,
+            image=self.image,
             address=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
             reservation=offer.held.name if offer.held else "",
         )
@@ -153,7 +155,6 @@ class FakeProvider:
         self.start_limit: int | None = None
         self.tells_free = True
         self.tells_losses = False
-        self.image = "image-1"
         self.calls: list[FakeCall] = []
         self._settings = settings
         self._uuid = cluster.uuid or ""
@@ -279,6 +280,19 @@ class FakeProvider:
             if protected:
                 text = f"{', '.join(protected)} may not be terminated"
                 raise ProviderError(self.name, "OperationNotPermitted", text)
+
+    @property
+    def image(self) -> str:
+        """The image of fresh machines of all pools."""
+        return self.account.image
+
+    @image.setter
+    def image(self, image: str) -> None:
+        self.account.image = image
+
+    def image_for(self, pool: Pool) -> str:  # noqa: ARG002 - all pools have the same
+        """The image that a new machine would start from."""
+        return self.image
 
     def recipe(self, pool: Pool) -> str:
         """The recipe of a fresh machine, which depends on ``image``."""

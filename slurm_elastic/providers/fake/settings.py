@@ -22,6 +22,7 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Change it when a rehearsal should meet refusals for want of capacity."""
 
     can_stop: ClassVar[bool] = True
+    names_images: ClassVar[bool] = True
 
     @property
     def known_zones(self) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ class ServerFields(Struct, frozen=True, kw_only=True):
     node: str
     address: str | None
     host_status: str | None = None
+    image: str = ""
 
     @property
     def generation(self) -> str:
@@ -108,6 +109,8 @@ def _server(record: Record, names: NodeNames) -> ServerFields:
         node=_node(tags, str(record["name"]), names),
         address=_address(record.get("addresses") or {}),
         host_status=record.get("host_status"),
+        # Empty for a server whose disk is a volume.
+        image=str((record.get("image") or {}).get("id", "")),
     )
 
 
@@ -144,6 +147,7 @@ def instance(server: ServerFields, settings: OpenStackCloud) -> Instance:
         server.address,
         node=server.node,
         launched=server.created,
+        image=server.image,
     )
 
 

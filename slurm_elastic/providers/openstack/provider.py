@@ -137,6 +137,10 @@ class OpenStackProvider:
         """
         self._servers.delete(self._own_ids(ids))
 
+    def image_for(self, pool: Pool) -> str:
+        """The id of the image that a new server would start from."""
+        return self._catalog.image(pool.image)
+
     def recipe(self, pool: Pool) -> str:
         """The recipe of a fresh machine: its image, user data, and the site's settings for
         machines.

@@ -68,6 +68,7 @@ class OpenStackCloud(
     has_images: ClassVar[bool] = True
     by_user_data: ClassVar[bool] = True
     can_stop: ClassVar[bool] = True
+    names_images: ClassVar[bool] = True
     machine_keys: ClassVar[frozenset[str]] = frozenset({"placement_group", "root_disk"})
 
     @property

@@ -1,0 +1,200 @@
+"""Replaces machines when their pool has a new image (``replace: when_changed``): they leave after
+their jobs, a few at a time, and jobs start new ones.
+
+The images of machines come from the clouds' lists, so a restarted daemon knows them after its first
+round. Which images were tried, and which work, is in the recorded decisions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.report_once import ReportOnce
+from slurm_elastic.base.shared_dict import SharedDict
+from slurm_elastic.controller.boots import is_cooling
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Part
+from slurm_elastic.controller.periodic import SiteTask
+from slurm_elastic.model.boot_image import Replacement
+from slurm_elastic.model.causes.image_changes import ImageChanged, NewImageFails, NewImageWorks
+from slurm_elastic.model.cluster import Instance, Pool
+from slurm_elastic.model.directive import MAINTENANCE, Departure, stopped_pools
+from slurm_elastic.model.exclusion import offer_scope
+from slurm_elastic.model.memory import Health
+from slurm_elastic.model.protocols import NamesImages
+from slurm_elastic.policies.repair.image_replacement import ImageHistory, PoolView, next_step
+from slurm_elastic.slurm.client import node_updates
+from slurm_elastic.state.audit_trail import image_subject, pool_subject
+from slurm_elastic.state.ledger import LedgerState
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 15.0
+CORRELATION = "images"
+
+
+def join(site: Site) -> Extensions | None:
+    """Join if a pool replaces its machines by itself."""
+    pools = [p for p in site.pools.values() if p.replacement is Replacement.WHEN_CHANGED]
+    if not pools:
+        return None
+    images = SharedDict[str, str]()
+
+    def note_images(cloud: str, machines: Sequence[Instance]) -> tuple[Instance, ...]:
+        del cloud
+        images.update({m.id: m.image for m in machines if m.image})
+        return tuple(machines)
+
+    def part(worker: Executor) -> ImageReplacement:
+        return ImageReplacement(site, pools, images, worker)
+
+    return Extensions(parts=[("images", part)], complete_listed=[note_images])
+
+
+class ImageReplacement(Part):
+    """``task``: the periodic task that the daemon runs. ``images``: by machine id, the image that
+    the cloud's last lists showed.
+    """
+
+    def __init__(
+        self, site: Site, pools: Sequence[Pool], images: SharedDict[str, str], worker: Executor
+    ) -> None:
+        self._site = site
+        self._pools = pools
+        self._images = images
+        self._histories: dict[tuple[str, str], ImageHistory] = {}
+        self._failures = ReportOnce[str]()
+        self.task = SiteTask(site, worker, self.look, "images", period=PERIOD_S, idle=self._is_idle)
+
+    def _is_idle(self, state: LedgerState) -> bool:
+        """Whether the pools have no machine."""
+        names = {pool.name for pool in self._pools}
+        return not any(m.pool in names for m in state.machines)
+
+    def look(self) -> None:
+        """Take the next step in each pool."""
+        live = {m.instance.id for m in self._site.ledger.machines.live()}
+        self._images.keep(live)
+        for pool in self._pools:
+            if self._site.ledger.end_only or pool.cloud in self._site.unreadable.snapshot():
+                continue
+            image = self._new_image(pool)
+            if image:
+                self._advance(pool, image)
+
+    def _new_image(self, pool: Pool) -> str:
+        """The image of a new machine; "" if it is not known now."""
+        provider = self._site.providers[pool.cloud]
+        if not isinstance(provider, NamesImages):
+            return ""
+        try:
+            return provider.image_for(pool)
+        except ProviderError as error:
+            log.info("image not known pool=%s error=%s", pool.name, error)
+            return ""
+
+    def _advance(self, pool: Pool, image: str) -> None:
+        site = self._site
+        machines = [m for m in site.serving_machines() if m.pool == pool.name]
+        if not machines:
+            return
+        history = self._history(pool, image)
+        breakers = {b.scope: b.count for b in site.ledger.exclusions.breakers()}
+        step = next_step(
+            PoolView(
+                pool=pool,
+                image=image,
+                image_of=self._images.snapshot(),
+                machines=machines,
+                nodes=site.slurm.nodes(pool.nodes),
+                history=history,
+                failures=breakers.get(pool.name, 0),
+                is_closed=is_closed(site, pool),
+            )
+        )
+        if step.works and not history.works:
+            self._record(pool, image, "image-works", (), NewImageWorks(pool=pool.name, image=image))
+        self._report_failure(pool, image, breakers.get(pool.name, 0) if step.fails else 0)
+        if step.power_down:
+            self._replace(pool, image, step.power_down, is_first=not step.works)
+
+    def _replace(self, pool: Pool, image: str, nodes: Sequence[str], *, is_first: bool) -> None:
+        cause = ImageChanged(pool=pool.name, image=image, is_first=is_first)
+        # Before the call: if we end in between, the image counts as tried, and no second machine
+        # leaves for it.
+        self._record(pool, image, "replaced", nodes, cause)
+        reason = f"{MAINTENANCE} {cause}"[:200]
+        node_updates.power_down_when_idle(self._site.slurm, nodes, reason)
+        log.info("new image pool=%s image=%s nodes=%s", pool.name, image, compress(nodes))
+
+    def _report_failure(self, pool: Pool, image: str, failures: int) -> None:
+        """Say in the log, ``status`` and ``explain`` that the image does not work."""
+        site, name = self._site, f"image of pool {pool.name}"
+        if not failures:
+            if any(health.name == name and health.error for health in site.ledger.health.all()):
+                site.ledger.health.report(Health(name=name, checked=site.now()))
+            return
+        cause = NewImageFails(pool=pool.name, image=image, failures=failures)
+        health = Health(name=name, checked=site.now(), error=str(cause), code="image")
+        site.ledger.health.report(health)
+        if self._failures.is_news(pool.name, image):
+            subjects = (pool_subject(pool.name), image_subject(pool.name))
+            site.record(CORRELATION, "image-fails", subjects, cause)
+            log.error("%s", cause)
+
+    def _history(self, pool: Pool, image: str) -> ImageHistory:
+        """What the recorded decisions say about the image. They are read once."""
+        key = (pool.name, image)
+        if key not in self._histories:
+            decisions = self._site.ledger.decisions.about(image_subject(pool.name))
+            self._histories[key] = ImageHistory(
+                tried_nodes=tuple(
+                    subject
+                    for d in decisions
+                    if isinstance(d.cause, ImageChanged) and d.cause.image == image
+                    for subject in d.subjects
+                    if subject in pool.nodes
+                ),
+                works=any(
+                    isinstance(d.cause, NewImageWorks) and d.cause.image == image for d in decisions
+                ),
+            )
+        return self._histories[key]
+
+    def _record(
+        self, pool: Pool, image: str, kind: str, nodes: Sequence[str],
+        cause: ImageChanged | NewImageWorks,
+    ) -> None:  # fmt: skip
+        subjects = (*nodes, pool_subject(pool.name), image_subject(pool.name))
+        self._site.record(CORRELATION, kind, subjects, cause)
+        self._histories.pop((pool.name, image), None)
+
+
+def is_closed(site: Site, pool: Pool) -> bool:
+    """Whether a machine that leaves now might not come back: an operator, a budget or a refusal
+    lets nothing start in the pool, or an operator's order empties it already.
+    """
+    now = site.now()
+    directives = site.ledger.directives.all()
+    departing = any(
+        isinstance(d.word, Departure)
+        and d.holds(now)
+        and not set(d.word.nodes).isdisjoint(pool.nodes)
+        for d in directives
+    )
+    is_held = any(row.scope in pool.nodes for row in site.ledger.exclusions.holds())
+    refused = any(
+        offer_scope(row.scope).touches(pool) for row in site.ledger.exclusions.cool_downs(now)
+    )
+    return (
+        departing
+        or is_held
+        or refused
+        or pool.cloud in site.blocked
+        or pool.name in stopped_pools(directives, {pool.name: pool.cloud}, now)
+        or is_cooling(site, pool)
+    )
