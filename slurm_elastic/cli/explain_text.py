@@ -21,8 +21,9 @@ from slurm_elastic.cli.cloud_table import CloudRow
 from slurm_elastic.cli.mine import cost_and_start
 from slurm_elastic.cli.repeated_text import without_repeats
 from slurm_elastic.cli.shortened import hosts, offers, words
-from slurm_elastic.cli.status_machines import NARROW, WIDE
+from slurm_elastic.cli.status_screen import NARROW, WIDE
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.policies.launch.grouping import kind_of
 from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.state.audit_trail import jobs_of, nodes_of
@@ -98,7 +99,9 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
     for decision, again in reversed(chosen):
         day = _day(decision, day, console)
         whole = str(decision.cause)
-        short = replace(decision, cause=Quoted(text=without_repeats(whole, printed)))
+        short = decision
+        if not isinstance(decision.cause, ConsoleRead):  # whose lines are printed below it
+            short = replace(decision, cause=Quoted(text=without_repeats(whole, printed)))
         _decision(short, console, subject, again=again, printed=whole)
         printed.append(whole)
     left_out = len(told) - len(chosen)
@@ -249,7 +252,7 @@ def _decision(
     about = words(f"{request}{_subjects(nodes, jobs_of(decision))}{often}", "dim")
     if about.plain:
         console.print(Padding(about, (0, 0, 0, margin), expand=False))
-    details = list(_details(decision.detail or {}, "" if whole else printed))
+    details = [*_console(decision), *_details(decision.detail or {}, "" if whole else printed)]
     for text in details if again is None else details[:DETAILS_SHOWN]:
         console.print(Padding(text, (0, 0, 0, margin + 2), expand=False))
     if again is not None and details[DETAILS_SHOWN:]:
@@ -263,6 +266,12 @@ def _subjects(nodes: str, jobs: Sequence[int]) -> str:
     if jobs:
         parts.append(f"{'job' if len(jobs) == 1 else 'jobs'} {shown}")
     return ", ".join(parts)
+
+
+def _console(decision: Decision) -> Iterable[Text]:
+    """The lines of a console before the last one, which the reason has."""
+    if isinstance(decision.cause, ConsoleRead):
+        yield from (words(line, "dim") for line in decision.cause.lines[-DETAILS_SHOWN - 1 : -1])
 
 
 def _details(detail: dict[str, object], printed: str) -> Iterable[Text]:

@@ -14,6 +14,7 @@ from functools import partial
 
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.controller.boot_consoles import record_consoles
 from slurm_elastic.controller.boots import record_boot_failures
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
@@ -208,9 +209,18 @@ class BootTimeouts:
             )
             # The cloud's worker makes the call, because this thread must not wait for a slow cloud.
             # The next round repeats the call if the ledger fails or another head acts.
-            end = partial(terminate, site, late.cloud, machines, cause, CORRELATION)
+            end = partial(_end_failed, site, late.cloud, machines, cause)
             task_name = f"end of machines of {late.cloud}"
             submit(self._clouds[late.cloud], task_name, run_guarded, site, end, task_name)
+
+
+def _end_failed(
+    site: Site, cloud: str, machines: Sequence[Machine], cause: NeverRegistered | JobNotWhole
+) -> None:
+    """End machines that did not register. Their consoles are read first, as they are lost then."""
+    if isinstance(cause, NeverRegistered):
+        record_consoles(site, cloud, machines, CORRELATION)
+    terminate(site, cloud, machines, cause, CORRELATION)
 
 
 def leave_out_asked_again(site: Site, late: TimedOut, requests: Sequence[Request]) -> TimedOut:

@@ -111,6 +111,24 @@ class MachinesFailed(Cause, frozen=True, kw_only=True):
         return f"the {machines} of {self.nodes} did not register{detail}"
 
 
+class ConsoleRead(Cause, frozen=True, kw_only=True):
+    """The last ``lines`` of the console of a machine that did not register. Only operators may see
+    them.
+    """
+
+    machine: str
+    lines: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return f"the console of {self.machine} ends with: {self.last_line}"
+
+    @property
+    def last_line(self) -> str:
+        """The last line; "" if there are none."""
+        return self.lines[-1] if self.lines else ""
+
+
 class LaunchUnanswered(Cause, frozen=True, kw_only=True):
     """The cloud never answered the launch for the node, and the time to boot is over."""
 
@@ -149,5 +167,6 @@ PoolFailure = (
     | BootsCounted
     | MachinesFailed
     | LaunchUnanswered
+    | ConsoleRead
 )
 """All causes that count against a pool or explain its failed machines, except ``NodeFailed``."""

@@ -155,7 +155,7 @@ def attempts(
         operation="get_console_output",
         action="GetConsoleOutput",
         request={"InstanceId": ids[0]},
-        optional="join.ssh cannot read host keys from the console",
+        optional="explain shows no console of a failed boot; join.ssh cannot read host keys there",
     )
 
 

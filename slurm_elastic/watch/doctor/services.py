@@ -39,6 +39,7 @@ from slurm_elastic.state.ledger import Ledger, Machine
 from slurm_elastic.state.store.trouble import TroubleKind, trouble_of
 from slurm_elastic.watch import causes
 from slurm_elastic.watch.causes import DISK, LEDGER
+from slurm_elastic.watch.door.records import read_consoles
 from slurm_elastic.watch.out_of_reach import unendable
 
 _CONSOLE = "repair the cloud (above), or end them in its console"
@@ -102,9 +103,10 @@ def _ledger_findings(
             error_text = f"{health.named_error} ({brief(max(now - health.checked, 1.0))} ago)"
             cause = causes.cause_of_health(health, clouds)
             yield Finding.wrong("last errors", error_text, advice=advice, cause=cause)
-    for breaker in ledger.exclusions.breakers():
-        if breaker.until or sickly(breaker):
-            yield _paused(breaker, now)
+    failing = [b for b in ledger.exclusions.breakers() if b.until or sickly(b)]
+    consoles = read_consoles(ledger, [breaker.scope for breaker in failing])
+    for breaker in failing:
+        yield _paused(breaker, now, consoles.get(breaker.scope, ""))
     orders = [d for d in ledger.directives.all() if d.holds(now)]
     yield from map(_order, orders)
     yield from _held(config, ledger)
@@ -241,7 +243,7 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
         )
 
 
-def _paused(breaker: Exclusion, now: float) -> Finding:
+def _paused(breaker: Exclusion, now: float, console: str) -> Finding:
     """Report a pool whose machines fail; if Slurm took them out of service, with its remedy."""
     failure = breaker.cause if isinstance(breaker.cause, BootsFailed) else BootsFailed()
     remedy = failure.remedy
@@ -252,9 +254,10 @@ def _paused(breaker: Exclusion, now: float) -> Finding:
     if remedy or sickly(breaker):
         first_step = remedy or "look into slurmd's log on a machine of the pool"
         advice = f"{first_step}; then slurm-elastic clear {breaker.scope}"
+    evidence = f"; its console ended with: {console}" if console and not remedy else ""
     return Finding.wrong(
         f"pool {breaker.scope}",
-        f"{state}: {failure.finding}",
+        f"{state}: {failure.finding}{evidence}",
         expected="machines that register with Slurm and are as it expects them",
         advice=advice,
         cause=scope_of_pool(breaker.scope),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from slurm_elastic.controller.budget import (
 from slurm_elastic.features.books import Costs, read_books, report, reports
 from slurm_elastic.features.closed_pools import bars, retry_times
 from slurm_elastic.features.cost_keys import By
+from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.state.audit_trail import (
@@ -102,6 +103,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
         with contextlib.closing(ledger), ledger.moment():
             # One query for live and stopped machines: there may be thousands.
             machines = ledger.machines.live(ended_since=now - DAY_S, stopped=True)
+            breakers = ledger.exclusions.breakers()
             return Facts(
                 now=now,
                 machines=tuple(m for m in machines if not m.is_off),
@@ -111,7 +113,8 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 holds=ledger.exclusions.holds(),
                 spent=read_spending(apply_directives(config, ledger, now), ledger, now),
                 payers=read_payer_spending(config, ledger, now),
-                breakers=ledger.exclusions.breakers(),
+                breakers=breakers,
+                consoles=read_consoles(ledger, [breaker.scope for breaker in breakers]),
                 directives=ledger.directives.all(),
                 unhelped=ledger.growth_guard.jobs(now),
                 health=ledger.health.all(),
@@ -123,6 +126,18 @@ def _ledger_facts(config: Config, now: float) -> Facts:
         return Facts(now=now, ledger_error=f"{path}: {error.strerror or error}")
     except sqlite3.Error as error:
         return Facts(now=now, ledger_error=f"{path}: {error}")
+
+
+def read_consoles(ledger: Ledger, pools: Iterable[str]) -> dict[str, str]:
+    """By pool: the last console line of its last machine that did not register."""
+    lines: dict[str, str] = {}
+    for pool in pools:
+        for decision in ledger.decisions.about(pool_subject(pool)):
+            if isinstance(decision.cause, ConsoleRead):
+                lines[pool] = decision.cause.last_line
+            elif decision.kind == "breaker-closed":
+                lines.pop(pool, None)  # of failures that are over
+    return lines
 
 
 def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.model.directive import LIMITS
 from slurm_elastic.model.memory import ChargedRun, Launch, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
@@ -60,7 +61,9 @@ class Viewer(Struct, frozen=True, kw_only=True):
 
 
 def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
-    """The part of the facts that ``viewer`` may see."""
+    """The part of the facts that ``viewer`` may see, never with consoles."""
+    if facts.consoles:
+        facts = replace(facts, consoles={})
     if not viewer.hidden:
         return facts
     checkpoints = facts.checkpoints
@@ -158,7 +161,10 @@ def own_ask(ask: PriceAsk, viewer: Viewer, user: str) -> PriceAsk:
 
 
 def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
-    """The part of a chain of decisions that ``viewer`` may see."""
+    """The part of a chain of decisions that ``viewer`` may see, never with consoles."""
+    shown = tuple(d for d in chain.decisions if not isinstance(d.cause, ConsoleRead))
+    if len(shown) < len(chain.decisions):
+        chain = replace(chain, decisions=shown)
     if not viewer.hidden:
         return chain
     visible_decisions = (_seen_decision(decision, viewer) for decision in chain.decisions)

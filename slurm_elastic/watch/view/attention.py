@@ -200,7 +200,8 @@ def paused(breaker: BreakerView) -> StatusNotice:
         how = f"{verb} taken out of service by Slurm: {breaker.node_reason}"
     in_a_row = "" if breaker.failures == 1 else " in a row"
     paid = f" ({money(breaker.paid)} paid)" if breaker.paid else ""
-    failed = f"{counted(breaker.failures, 'machine')}{in_a_row} {how}{paid}"
+    console = f"; its console ended with: {breaker.console}" if breaker.console else ""
+    failed = f"{counted(breaker.failures, 'machine')}{in_a_row} {how}{paid}{console}"
     cause = scope_of_pool(breaker.pool)
     if breaker.left is None:
         text = f"Pool {breaker.pool}: {failed}; it is paused at {breaker.limit} in a row"

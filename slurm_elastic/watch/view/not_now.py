@@ -89,6 +89,7 @@ def breaker(exclusion: Exclusion, config: Config, facts: Facts) -> BreakerView:
         node_reason=failure.node_reason,
         remedy=failure.remedy,
         paid=0.0 if taken_out else _paid(exclusion, facts),
+        console="" if taken_out else facts.consoles.get(exclusion.scope, ""),
     )
 
 

@@ -51,7 +51,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     (``account:physics``). ``checkpoints`` is None if there are none, or if they could not be read
     (``checkpoints_error``). ``private``: the words of Slurm's PrivateData that hide something from
     this user. ``directives``: operators' orders that hold now or will hold. ``head`` is None with
-    one head. ``unhelped``: jobs that growth policies do not count. ``reservations``,
+    one head. ``unhelped``: jobs that growth policies do not count. ``consoles``: by pool with a
+    breaker, the last console line of its last machine that did not register. ``reservations``,
     ``partition_states`` and ``suspend_exclusions`` are Slurm's, empty if it did not answer.
     """
 
@@ -83,6 +84,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     partition_states: Mapping[str, str] = field(default_factory=dict)
     suspend_exclusions: SuspendExclusions = field(default_factory=SuspendExclusions)
     unhelped: Sequence[UnhelpedJob] = ()
+    consoles: Mapping[str, str] = field(default_factory=dict)
 
 
 class AttentionLevel(StrEnum):
@@ -291,7 +293,8 @@ class BreakerView(Struct, frozen=True, kw_only=True, rename={"left": "left_s", "
 
     The pool is paused for another ``left`` seconds (0: the next machine is on trial; None: it is
     not paused). ``paid``: dollars for the failed machines of the last 24 hours. ``node_reason``:
-    why Slurm took the nodes out of service; ``remedy``: what to do.
+    why Slurm took the nodes out of service; ``remedy``: what to do. ``console``: the last line of
+    the last machine's console.
     """
 
     pool: str
@@ -303,6 +306,7 @@ class BreakerView(Struct, frozen=True, kw_only=True, rename={"left": "left_s", "
     paid: float = 0.0
     node_reason: str = ""
     remedy: str = ""
+    console: str = ""
 
 
 class HoldView(Struct, frozen=True, kw_only=True, rename={"left": "left_s"}):

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +26,9 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.controller.boot_consoles import record_consoles
 from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Market, NoticeKind, Offer, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.policies.launch.ranking import mispriced
@@ -35,6 +38,7 @@ from slurm_elastic.providers.aws import provider as aws
 from slurm_elastic.providers.aws import requests as aws_request
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.state.ledger import Machine
 from slurm_elastic.testing.contract import (
     OTHER_UUID,
     UUID,
@@ -645,6 +649,17 @@ def test_a_machines_console_is_shown(bed: AwsBed) -> None:
     assert provider.console(machine.id).startswith("Linux version")
     with pytest.raises(InstanceNotFound):
         provider.console("i-0123456789abcdef0")
+
+
+def test_the_console_of_a_failed_boot_is_recorded(bed: AwsBed) -> None:
+    provider = bed.open()
+    started = provider.launch(spec_for(bed, provider, 1))[0]
+    bed.control.console(started.id, "[ 1.0] up\r\n\x1b[31mslurmd: fatal: no munge key\x1b[0m\r\n")
+    site, machine = Mock(providers={"aws": provider}), Machine(instance=started, pool="pub")
+    record_consoles(site, "aws", [machine], "boots")
+    lines = ("[ 1.0] up", "slurmd: fatal: no munge key")
+    cause = ConsoleRead(machine=started.id, lines=lines)
+    site.record.assert_called_once_with("boots", "console", [started.node, "pool:pub"], cause)
 
 
 def _own_image(bed: AwsBed, name: str, **tags: str) -> str:

@@ -1,0 +1,60 @@
+"""Keeps the last console lines of machines that did not register, before the machines end.
+
+When a person looks, the machine is gone, and its cloud forgets the console soon after.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+
+from slurm_elastic.base.redaction import redacted
+from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes.pool_failures import ConsoleRead
+from slurm_elastic.model.protocols import Console
+from slurm_elastic.state.audit_trail import pool_subject
+from slurm_elastic.state.ledger import Machine
+
+log = logging.getLogger(__name__)
+
+KIND = "console"
+CONSOLE_LINES = 12
+MAX_LINE_LENGTH = 200
+MAX_CONSOLES = 2
+"""Machines of one failure whose console is read: the others mostly have the same cause, and the
+cloud's worker must go on.
+"""
+_MAX_TEXT = 64 * 1024  # characters of a console that are looked at, from its end
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+def record_consoles(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) -> None:
+    """Record the last console lines of these machines, if their cloud shows consoles."""
+    provider = site.providers[cloud]
+    if not isinstance(provider, Console):
+        return
+    for machine in machines[:MAX_CONSOLES]:
+        node, id_ = machine.instance.node, machine.instance.id
+        try:
+            lines = last_lines(provider.console(id_))
+        except Exception as error:  # noqa: BLE001 - an SDK may raise anything; the machine must end
+            log.info("no console of %s: %s: %s", id_, type(error).__name__, error)
+            continue
+        if lines:
+            cause = ConsoleRead(machine=id_, lines=lines)
+            site.record(correlation, KIND, [node, pool_subject(machine.pool)], cause)
+
+
+def last_lines(text: str) -> tuple[str, ...]:
+    """The last lines with text, without secrets and control characters."""
+    return tuple(_lines(redacted(text[-_MAX_TEXT:])[0]))[-CONSOLE_LINES:]
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        # A carriage return begins the line again, and a terminal's colours are no text.
+        shown = _COLOURS.sub("", line.rstrip("\r").rpartition("\r")[2])
+        shown = "".join(c if c.isprintable() else " " for c in shown).strip()
+        if shown:
+            yield shown if len(shown) <= MAX_LINE_LENGTH else f"{shown[: MAX_LINE_LENGTH - 3]}..."
