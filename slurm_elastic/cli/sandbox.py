@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from slurm_elastic.sandbox.one_control import OneView as OneView
 
 OPENNEBULA_DONE = 6  # OpenNebula's VM state DONE: the machine has ended
+SERVICES = ("slurmctld", "slurm-elasticd", "slurm-elastic-ckptman", "ckptman")
+_SHORT_NAMES = {"ckptman": "slurm-elastic-ckptman"}
 Subparsers = Any  # argparse._SubParsersAction has no public name
 
 
@@ -43,6 +45,7 @@ def add(subparsers: Subparsers) -> None:
     env = _plain(inner, "env", _env, "print lines that point a shell at the sandbox")
     env.epilog = examples("eval $(slurm-elastic sandbox env)")
     _plain(inner, "heal", _heal, "end all failures that fail started")
+    _add_services(inner)
     _add_price(inner)
     _add_interrupt(inner)
     _add_fail(inner)
@@ -104,6 +107,21 @@ def _add_up(inner: Subparsers) -> None:
         "--slurm-conf", action="append", default=[], metavar="LINE",
         help="add this line to the site's slurm.conf; may be given again",
     )  # fmt: skip
+
+
+def _add_services(inner: Subparsers) -> None:
+    """The rehearsal of outages."""
+    for verb, run, text in (
+        ("stop", _stop, "end one service, to rehearse its outage"),
+        ("start", _start, "start a service that was ended, with its state"),
+    ):
+        parser = _plain(inner, verb, run, text)
+        parser.epilog = examples(f"slurm-elastic sandbox {verb} slurmctld")
+        parser.add_argument("service", choices=SERVICES, help="the service")
+        if verb == "stop":
+            parser.add_argument(
+                "--crash", action="store_true", help="end it by SIGKILL, so that it cannot clean up"
+            )
 
 
 def _add_price(inner: Subparsers) -> None:
@@ -174,7 +192,7 @@ def _up(arguments: argparse.Namespace) -> int:
         **(_virtual(Path(arguments.machines)) if arguments.machines else {}),
     )
     Sandbox(spec).up(lambda step: print(f"  {step} ...", flush=True))
-    where = "" if arguments.dir == DEFAULT_DIR else f" --dir {shlex.quote(str(arguments.dir))}"
+    where = _where(arguments)
     print(f"The sandbox is up in {arguments.dir}. Next:")
     print(f"  eval $(slurm-elastic sandbox env{where})")
     print(f"  sinfo; cd {spec.dir}/work; sbatch --wrap 'sleep 30'; slurm-elastic status")
@@ -242,6 +260,27 @@ def _env(arguments: argparse.Namespace) -> int:
         if current.get(name) != value:
             print(f"export {name}={shlex.quote(value)};")
     return 0
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    service = _SHORT_NAMES.get(arguments.service, arguments.service)
+    _attached(arguments).service_stop(service, crash=arguments.crash)
+    print(f"{service} is ended; all other processes still run. Next:")
+    print("  slurm-elastic status; slurm-elastic doctor --quick")
+    print(f"  slurm-elastic sandbox start {arguments.service}{_where(arguments)}")
+    return 0
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    service = _SHORT_NAMES.get(arguments.service, arguments.service)
+    _attached(arguments).service_start(service)
+    print(f"{service} runs again with its state.")
+    return 0
+
+
+def _where(arguments: argparse.Namespace) -> str:
+    """The option that names another directory than the usual one; "" for that one."""
+    return "" if arguments.dir == DEFAULT_DIR else f" --dir {shlex.quote(str(arguments.dir))}"
 
 
 def _price(arguments: argparse.Namespace) -> int:

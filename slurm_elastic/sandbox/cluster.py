@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 _NOT_READY = frozenset({"NOT_RESPONDING", "DOWN", "DRAIN", "UNKNOWN"})
 Progress = Callable[[str], None]
+RESTARTABLE = (SLURMCTLD, ELASTICD, CKPTMAN)
+"""Processes that keep their state on the disk, in the order of their start."""
 
 
 class Sandbox(Shell):
@@ -61,8 +63,8 @@ class Sandbox(Shell):
         return cls(Layout(dir=directory.resolve()).read().spec)
 
     def up(self, progress: Progress = lambda _: None) -> None:
-        """Start all processes. If only services of ours are dead, restart them with their state. If
-        other processes are dead, remove the old sandbox first.
+        """Start all processes. If only RESTARTABLE ones are dead, restart them with their state. If
+        other processes are dead, say so, and remove the old sandbox first.
 
         Raises SandboxError, and removes what was started of a new sandbox.
         """
@@ -175,23 +177,51 @@ class Sandbox(Shell):
         if self.is_up():
             raise SandboxError(f"a sandbox is already up in {self.layout.dir}")
         if any(self.layout.dir.iterdir()):
-            self.layout.read()
-            progress("removing an incomplete sandbox")
+            dead = [name for name, alive in Sandbox.attach(self.layout.dir).status().items()
+                    if not alive]  # fmt: skip
+            progress(f"removing the old sandbox with its jobs and records: {', '.join(dead)} ended")
             self.down()
 
     def _restart_services(self, progress: Progress) -> bool:
-        """Restart our two services if only they are dead. Returns True if so."""
+        """Restart the dead services if all of them are RESTARTABLE. Returns True if so."""
         if not self.layout.marker.exists():
             return False
         self.layout.require_own()
         existing = Sandbox.attach(self.layout.dir)
         dead = [name for name, alive in existing.status().items() if not alive]
-        if not dead or not {ELASTICD, CKPTMAN}.issuperset(dead):
+        if not dead or not set(RESTARTABLE).issuperset(dead):
             return False
-        for name in dead:
-            progress(f"{name}, which was dead; all other processes still run")
-            (existing.daemon_start if name == ELASTICD else existing.ckptman_start)()
+        for name in RESTARTABLE:  # slurmctld first, which the others ask
+            if name in dead:
+                progress(f"{name}, which was dead; all other processes still run")
+                existing.service_start(name)
         return True
+
+    def service_start(self, name: str) -> None:
+        """Start one of RESTARTABLE with its state. SandboxError if it runs already."""
+        self._require_service(name)
+        if self.processes.alive(name):
+            raise SandboxError(f"{name} runs already")
+        starts = {
+            SLURMCTLD: self.slurmctld_start, ELASTICD: self.daemon_start,
+            CKPTMAN: self.ckptman_start,
+        }  # fmt: skip
+        starts[name]()
+
+    def service_stop(self, name: str, *, crash: bool = False) -> None:
+        """End one of RESTARTABLE, by SIGKILL in a ``crash``. SandboxError if it does not run."""
+        self._require_service(name)
+        if not self.processes.alive(name):
+            raise SandboxError(f"{name} does not run")
+        if crash:
+            self.processes.kill(name)
+        else:
+            self.processes.stop(name, 60.0)
+
+    def _require_service(self, name: str) -> None:
+        if name not in RESTARTABLE or name not in self._names():
+            names = ", ".join(service for service in RESTARTABLE if service in self._names())
+            raise SandboxError(f"{name} is no service that starts again; expected {names}")
 
     def is_up(self) -> bool:
         """Return True if a sandbox exists in the directory and all its daemons run."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from needs import unless
 
 from slurm_elastic.base.errors import SandboxError
+from slurm_elastic.cli.main import main
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -102,6 +103,53 @@ def test_up_starts_a_dead_service_alone_with_what_it_knew(cluster, spec):
         assert cluster.is_up()
     assert ledger.stat().st_ino == before
     assert {name: cluster.processes.get(name) for name in kept} == kept
+
+
+def ordered(directory: Path, *words: str) -> int:
+    return main(["sandbox", *words, "--dir", str(directory)])
+
+
+def test_each_service_stops_and_starts_alone_and_status_says_so(cluster, spec, capsys, monkeypatch):
+    monkeypatch.setattr(os, "environ", cluster.env())
+    job = cluster.submit("sleep 1000", "-p", "batch")
+    cluster.wait_job(job, "RUNNING")
+    others = {name: cluster.processes.get(name) for name in cluster.status()}
+    for service, name, told in (
+        ("slurmctld", "slurmctld", "Slurm does not answer"),
+        ("slurm-elasticd", "slurm-elasticd", "Daemon: NOT RUNNING"),
+        ("ckptman", "slurm-elastic-ckptman", "slurm-elastic-ckptman is NOT RUNNING"),
+    ):
+        assert ordered(spec.dir, "stop", service) == 0
+        assert [n for n, alive in cluster.status().items() if not alive] == [name]
+        assert ordered(spec.dir, "stop", service) == 2
+        main(["status"])
+        assert told in " ".join(capsys.readouterr().out.split())
+        if service == "slurmctld":
+            assert main(["doctor", "--quick"]) == 1
+            assert "slurmctld" in capsys.readouterr().out
+        assert ordered(spec.dir, "start", service) == 0
+        assert ordered(spec.dir, "start", service) == 2
+        del others[name]
+        assert {n: cluster.processes.get(n) for n in others} == others
+    assert cluster.wait_job(job, "RUNNING")["NodeList"].startswith("st")
+    with pytest.raises(SandboxError, match="no service that starts again; expected slurmctld, "):
+        cluster.service_stop("munged")
+
+
+def test_up_restarts_a_crashed_slurmctld_and_announces_what_it_throws_away(cluster, spec):
+    job = cluster.submit("sleep 1000", "-p", "batch")
+    cluster.wait_job(job, "RUNNING")
+    ledger = cluster.layout.dir / "state" / "ledger.db"
+    before, steps = ledger.stat().st_ino, []
+    assert ordered(spec.dir, "stop", "slurmctld", "--crash") == 0
+    Sandbox(spec).up(steps.append)
+    assert steps == ["slurmctld, which was dead; all other processes still run"]
+    assert cluster.wait_job(job, "RUNNING")["NodeList"].startswith("st")
+    assert ledger.stat().st_ino == before
+    cluster.processes.kill("munged")
+    steps.clear()
+    Sandbox(spec).up(steps.append)
+    assert steps[0] == "removing the old sandbox with its jobs and records: munged ended"
 
 
 @pytest.mark.release
