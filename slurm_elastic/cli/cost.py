@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -254,12 +255,13 @@ def _print_normal(config: Config, costs: Costs, console: Console, digits: int) -
     normal = normal_unused(config, costs)
     share = f"{100 * normal.micro_dollars / costs.micro:.1f} %"
     wait = f", waits {brief(normal.wait_s)} for another job" if normal.wait_s else ""
-    console.print(
+    text = (
         f"With these settings {dollars(normal.micro_dollars, digits)} ({share}) is normal: each "
         f"machine boots once{wait}, and ends."
     )
     largest = unused_shares(config, costs)[0]
-    console.print(f"{largest.reason}: {largest.advice}")
+    for sentence in (text, f"{largest.reason}: {largest.advice}"):
+        console.print(textwrap.fill(sentence, console.width), soft_wrap=True)
 
 
 def digits_of(micro: int) -> int:

@@ -65,7 +65,7 @@ def _add_history(group: argparse._ArgumentGroup) -> None:
 
 def _add_machines(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--static", type=_static, metavar="NODESxCPUS",
+        "--static", type=static_nodes, metavar="NODESxCPUS",
         help="the site's own nodes, such as 4x16: they cost nothing and are used first",
     )  # fmt: skip
     group.add_argument(
@@ -132,24 +132,28 @@ def read(args: argparse.Namespace) -> Setting:
 def read_inputs(args: argparse.Namespace) -> tuple[History, Config, Options]:
     """Read the history and the configuration that the options of ``add_arguments`` name."""
     config = load_config(Path(args.config))
-    history = _history(args)
+    history = load_file(args.workload, args.sacct, args.max_jobs)
     options = Options(**{name: getattr(args, name) for name in Options.__struct_fields__})
     return history, config, options
 
 
-def _history(args: argparse.Namespace) -> History:
+def load_file(
+    workload: Path | None, sacct_file: Path | None, max_jobs: int | None = None
+) -> History:
     """Read the history. ConfigError if the file has the format of the other option."""
-    path = args.sacct or args.workload
-    is_of_sacct = str(path) != "-" and sacct.is_of_sacct(path)
-    if args.workload and is_of_sacct:
+    path = sacct_file or workload
+    is_of_sacct = path is not None and str(path) != "-" and sacct.is_of_sacct(path)
+    if workload and is_of_sacct:
         raise ConfigError(f"--workload: {path} is the output of sacct: use --sacct {path}")
-    if args.workload:
-        return swf.load(path, args.max_jobs)
-    if str(path) != "-" and not is_of_sacct and swf.is_of_swf(path):
+    if workload:
+        return swf.load(workload, max_jobs)
+    if sacct_file is None:
+        raise ConfigError("found no job history, expected --workload or --sacct")
+    if str(path) != "-" and not is_of_sacct and swf.is_of_swf(sacct_file):
         raise ConfigError(
             f"--sacct: {path} is in the Standard Workload Format: use --workload {path}"
         )
-    return sacct.load(path, args.max_jobs)
+    return sacct.load(sacct_file, max_jobs)
 
 
 @contextmanager
@@ -175,7 +179,8 @@ def spinner(text: str) -> Iterator[None]:
         yield
 
 
-def _static(text: str) -> tuple[int, int]:
+def static_nodes(text: str) -> tuple[int, int]:
+    """Parse ``4x16``, for argparse."""
     nodes, _, procs = text.partition("x")
     try:
         return count(nodes), count(procs or "1")

@@ -25,11 +25,11 @@ from slurm_elastic.config.document import write
 from slurm_elastic.policies.growth.release import IdleOrder
 from slurm_elastic.policies.policy_text import split
 from slurm_elastic.simulate.certainty import LEAST, Comparison, compared
-from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Figures, unserved
+from slurm_elastic.simulate.policy_search import first_policies, search
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
-from slurm_elastic.simulate.search import NEAR, Tried, apart, front, grid, neighbours, within
+from slurm_elastic.simulate.search import NEAR, Tried, apart, front, within
 from slurm_elastic.simulate.setting import Setting
 
 WIDE_COLUMNS = 100  # on narrower terminals the table leaves out its last two columns
@@ -103,7 +103,7 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search and print the result. Exit 1 if no policy keeps the limit."""
     setting = history.read(args)
-    tried = search(setting, args.policies, args.rounds)
+    tried = _searched(setting, args.policies, args.rounds)
     best = front(tried)
     chosen = within(tried, args.max_wait, args.budget)
     configured = next((candidate for candidate in tried if candidate.policy == CONFIGURED), None)
@@ -139,36 +139,14 @@ def run(args: argparse.Namespace) -> int:
     return 0 if chosen else 1
 
 
-def search(setting: Setting, policies: str | None, rounds: int) -> list[Tried]:
-    """Simulate policies and the neighbours of the best ones, in ``rounds``.
-
-    Returns all results in this order, the site's configuration first. ConfigError for a policy of
-    ``policies`` that does not fit this site.
-    """
-    tried: list[Tried] = []
-    names = [CONFIGURED, *(split(policies) if policies else grid())]
-    names = list(dict.fromkeys(names))
+def _searched(setting: Setting, policies: str | None, rounds: int) -> list[Tried]:
+    """All results of ``search``, with a progress bar. ConfigError if there are none."""
+    names, strict = first_policies(policies), bool(policies)
     with history.progress(len(setting.jobs) * len(names) * rounds) as advance:
-        for _ in range(rounds):
-            for name in names:
-                asked = bool(policies) and name != CONFIGURED
-                tried += _tried(setting, name, advance, strict=asked)
-            names = neighbours([t.policy for t in front(tried)], [t.policy for t in tried])
+        tried = list(search(setting, names, rounds, strict=strict, advance=advance))
     if not tried:
         raise ConfigError("no policy makes sense here")
     return tried
-
-
-def _tried(setting: Setting, policy: str, advance: Told | None, *, strict: bool) -> list[Tried]:
-    """Simulate one policy. A policy of our own grid that does not fit this site is skipped."""
-    try:
-        scenario = setting.scenario(policy)
-    except ConfigError:
-        if strict:
-            raise
-        return []
-    outcome = simulate(setting.jobs, scenario, setting.history.start, advance)
-    return [Tried(policy=policy, figures=outcome.figures)]
 
 
 def _comparison(

@@ -1,0 +1,125 @@
+"""The month's own job history for the report, and its replay in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.bounded_process import run_within
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.month import Month
+from slurm_elastic.cli import history as history_files
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.simulate import sacct
+from slurm_elastic.simulate.month_replay import Replay, replay
+from slurm_elastic.simulate.setting import Options, setting_of
+from slurm_elastic.simulate.swf import History
+from slurm_elastic.slurm.client.accounting import AccountingCli, jobs_between
+
+REPLAY_SHARE = 0.7
+"""The part of the time limit for the replay; the remainder is for reading the history."""
+Rows = Sequence[Mapping[str, str]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the job history."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--sacct", type=Path, metavar="FILE",
+        help="simulate with this output of sacct (default: ask slurmdbd; without slurmdbd, the "
+        "jobs that slurmctld remembers)",
+    )  # fmt: skip
+    source.add_argument(
+        "--workload", type=Path, metavar="FILE",
+        help="simulate with this history in the Standard Workload Format",
+    )  # fmt: skip
+    parser.add_argument(
+        "--static", type=history_files.static_nodes, metavar="NODESxCPUS",
+        help="the site's own nodes, such as 4x16 (default: as Slurm shows them)",
+    )  # fmt: skip
+
+
+def replay_of_month(
+    config: Config,
+    month: Month,
+    now: float,
+    seconds: float,
+    *,
+    workload: Path | None = None,
+    sacct_file: Path | None = None,
+    static: tuple[int, int] | None = None,
+) -> Replay:
+    """Replay the month's jobs within ``seconds``. SlurmElasticError if that is not possible."""
+    slurm = AccountingCli(config.slurm)
+    notes = []
+    rows: Rows = ()
+    if workload is None and sacct_file is None:
+        try:
+            rows, note = jobs_between(slurm, month.begin, min(month.end, now))
+        except SlurmError as error:
+            raise SlurmElasticError(
+                f"no job history: slurmdbd and slurmctld do not answer ({error})"
+            ) from error
+        notes += [note] if note else []
+    if static is None:
+        try:
+            static = own_nodes(config, slurm.nodes().values())
+        except SlurmError:
+            notes.append("Slurm does not answer, so the site's own nodes are unknown")
+    found = run_within(
+        seconds, "leave it out with --no-simulation, or use `slurm-elastic simulate`",
+        replay_rows, config, month, rows, workload, sacct_file, static, REPLAY_SHARE * seconds,
+    )  # fmt: skip
+    return replace(found, notes=(*notes, *found.notes))
+
+
+def replay_rows(
+    config: Config,
+    month: Month,
+    rows: Rows,
+    workload: Path | None,
+    sacct_file: Path | None,
+    static: tuple[int, int] | None,
+    seconds: float,
+) -> Replay:
+    """Replay the jobs of these rows, or of the file, that were submitted in the month. It runs in
+    the bounded process, because reading a file can take as much memory as simulating it.
+    """
+    if workload is None and sacct_file is None:
+        if not rows:
+            raise ConfigError(f"Slurm has no job of {month.name}")
+        found = sacct.of_rows(rows)
+    else:
+        found = history_files.load_file(workload, sacct_file)
+    found = submitted_in(found, month)
+    return replay(setting_of(found, config, Options(static=static)), seconds)
+
+
+def submitted_in(history: History, month: Month) -> History:
+    """The history with only the jobs submitted in the month. A history that does not say when it
+    began is used as it is. ConfigError if it has no such job.
+    """
+    start, jobs = history.start, history.jobs
+    if not start:
+        return history
+    inside = [n for n, at in enumerate(jobs.submit) if month.begin <= start + at < month.end]
+    if not inside:
+        raise ConfigError(f"the history has no ended job that was submitted in {month.name}")
+    first = jobs.submit[inside[0]]
+    history.jobs = jobs.only(inside)
+    for index, at in enumerate(history.jobs.submit):
+        history.jobs.submit[index] = at - first
+    history.header["UnixStartTime"] = str(start + first)
+    return history
+
+
+def own_nodes(config: Config, nodes: Iterable[SlurmNode]) -> tuple[int, int] | None:
+    """The number of the site's own nodes, and their processors on average; None without nodes."""
+    pooled = {node for pool in domain_pools(config, expand) for node in pool.nodes}
+    cpus = [node.cpus for node in nodes if node.name not in pooled and node.cpus]
+    return (len(cpus), max(round(sum(cpus) / len(cpus)), 1)) if cpus else None

@@ -1,0 +1,167 @@
+"""The sentences of the month's report, for the terminal and the page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from slurm_elastic.base.month import parse_month
+from slurm_elastic.base.units import brief, counted
+from slurm_elastic.cli.cost import digits_of, dollars
+from slurm_elastic.cli.simulate_tables import SCHEDULER, duration
+from slurm_elastic.watch.view.month_report import MIN_WEEKS, MonthReport
+
+
+def amount(report: MonthReport, micro: int) -> str:
+    """Dollars with as many digits as the report's sum needs, and cents at least."""
+    return dollars(micro, digits_of(report.micro_dollars))
+
+
+def percent(part: float, whole: float) -> str:
+    """``12.3 %``."""
+    return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
+
+
+def title(report: MonthReport) -> str:
+    """``alps: report of October 2026``."""
+    return f"{report.cluster}: report of {parse_month(report.month).name}"
+
+
+def span(report: MonthReport) -> str:
+    """The span of the figures."""
+    until = f"{datetime.fromtimestamp(report.until, UTC):%Y-%m-%d %H:%M}"
+    begin = f"{datetime.fromtimestamp(report.since, UTC):%Y-%m-%d %H:%M}"
+    rest = "" if report.is_over else ", the month so far"
+    own = ", your own jobs' part" if report.own_jobs_only else ""
+    return f"From {begin} to {until} (UTC){rest}{own}."
+
+
+def spent(report: MonthReport) -> str:
+    """The sum, and the machines that it is for."""
+    hours = f"{report.machine_hours:,.{0 if report.machine_hours >= 10 else 2}f}"
+    text = (
+        f"{amount(report, report.micro_dollars)} for {counted(report.machines, 'machine')} in "
+        f"{hours} machine-hours"
+    )
+    if not report.budget_micro_dollars:
+        return f"{text}."
+    share = percent(report.micro_dollars, report.budget_micro_dollars)
+    budget = amount(report, report.budget_micro_dollars)
+    return f"{text}; {share} of the month's budget of {budget}."
+
+
+def saved(report: MonthReport) -> Iterator[tuple[str, str]]:
+    """Pairs: what is compared with the costs, and the result."""
+    on_demand = report.on_demand_micro_dollars
+    yield (
+        "Against on demand",
+        (
+            f"{_saving(report, on_demand)}. Compared with {amount(report, on_demand)}: the same "
+            "machines for the same hours at the on-demand prices that the clouds quoted."
+        ),
+    )
+    fleet = report.always_on
+    if fleet is None:
+        return
+    at = f"{datetime.fromtimestamp(fleet.at, UTC):%Y-%m-%d %H:%M} UTC"
+    price = dollars(fleet.micro_dollars_per_hour, 4)
+    machines = counted(fleet.machines, "paid machine")
+    text = (
+        f"{_saving(report, fleet.micro_dollars)}. Compared with "
+        f"{amount(report, fleet.micro_dollars)}: the {machines} of the busiest moment ({at}), "
+        f"which cost {price} an hour on demand, running all {fleet.hours:,.0f} hours."
+    )
+    yield "Against always on", text
+
+
+def _saving(report: MonthReport, other: int) -> str:
+    less = other - report.micro_dollars
+    if less < 0:
+        return f"nothing, {amount(report, -less)} more was paid"
+    return f"{amount(report, less)} ({percent(less, other)})"
+
+
+def unused(report: MonthReport) -> Iterator[str]:
+    """How much of the paid time no job used, and how much of that is normal."""
+    whole, part = report.micro_dollars, report.unused_micro_dollars
+    if report.normal_unused is None or not whole:
+        return
+    normal = report.normal_unused
+    yield f"{amount(report, part)} ({percent(part, whole)}) was for time that no job used."
+    wait = f", waits {brief(normal.wait_s)} for another job" if normal.wait_s else ""
+    yield (
+        f"With these settings {amount(report, normal.micro_dollars)} "
+        f"({percent(normal.micro_dollars, whole)}) is normal: each machine boots once{wait}, and "
+        "ends."
+    )
+
+
+def waiting(report: MonthReport) -> Iterator[str]:
+    """The waiting that clouds avoided, by simulation."""
+    replay = report.replay
+    if replay is None:
+        yield f"No simulation: {report.no_replay}."
+        return
+    jobs = f"{replay.jobs:,} {'job' if replay.jobs == 1 else 'jobs'}"
+    if replay.without is None:
+        yield (
+            f"By simulation of the month's {jobs}: mean wait "
+            f"{duration(replay.configured.mean_wait)}. The waiting that clouds avoided is unknown: "
+            f"{replay.no_comparison}."
+        )
+        return
+    if replay.avoided is not None:
+        hours = replay.avoided
+        yield (
+            f"By simulation of the month's {jobs}: clouds avoided {hours.value:,.0f} hours of "
+            f"waiting ({hours.low:,.0f} to {hours.high:,.0f}, the range of 9 in 10 random draws of "
+            "the month's days and of random choices)."
+        )
+    yield (
+        f"Mean wait with clouds {duration(replay.configured.mean_wait)}, without "
+        f"{duration(replay.without.mean_wait)}."
+    )
+    if replay.never:
+        yield (
+            f"{replay.never:,} jobs would never have run without clouds: they need more than the "
+            "site has. They are not in the hours."
+        )
+
+
+def curve(report: MonthReport) -> Iterator[str]:
+    """What the curve of budget and wait shows."""
+    replay = report.replay
+    if replay is None or not replay.curve:
+        return
+    more = "" if replay.is_complete else "; the time was too short to try all"
+    yield (
+        f"Each line is the policy with the shortest mean wait for that money, by simulation of the "
+        f"same jobs ({replay.tried} policies tried{more}). Now: the current configuration, which "
+        f"costs ${replay.configured.dollars:,.2f} in the simulation; the real cost was "
+        f"{amount(report, report.micro_dollars)}."
+    )
+
+
+def notes(report: MonthReport) -> Iterator[str]:
+    """The limits of the simulation."""
+    if report.replay is not None:
+        yield SCHEDULER
+        yield from (f"{note}." for note in report.replay.notes)
+
+
+def forecast(report: MonthReport) -> str:
+    """What the next month is expected to cost."""
+    found = report.forecast
+    if found is None:
+        return f"No forecast: it needs {MIN_WEEKS} whole weeks of costs."
+    name = parse_month(found.month).name
+    text = (
+        f"{name}: about {amount(report, found.micro_dollars)} "
+        f"({amount(report, found.low_micro_dollars)} to "
+        f"{amount(report, found.high_micro_dollars)}), from the last {found.weeks} weeks. It "
+        "assumes that the coming weeks vary as these did."
+    )
+    budget = report.budget_micro_dollars
+    if budget and found.high_micro_dollars > budget:
+        return f"{text} The budget of {amount(report, budget)} may be reached; it stops launches."
+    return text

@@ -1,0 +1,242 @@
+"""Replays a month's own jobs with and without public clouds, and under other policies.
+
+The report of the month shows the result: the hours of waiting that the clouds avoided, and what
+mean wait each budget would buy. All figures are by simulation, also those of the site's own
+configuration, so that both sides of each comparison have the same errors.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.units import brief
+from slurm_elastic.simulate.certainty import Interval
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.outcome import RunResult
+from slurm_elastic.simulate.policy_search import search
+from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
+from slurm_elastic.simulate.search import Tried, apart, front, grid
+from slurm_elastic.simulate.setting import NONE, Setting
+
+MAX_POINTS = 8  # of the curve; more would not be told apart on a page
+SEEDS = 3  # runs of the configuration, each with other random choices
+BLOCKS = 28
+"""Parts of the history that are drawn at random for the range: about a day each in a month."""
+DRAWS = 1000
+ROUNDS = 2
+_LOW, _HIGH = 0.05, 0.95
+_COMPARED_BY, _SEEDED_BY = 0.5, 0.6
+"""The shares of the time after which the comparison and the other seeds must have ended."""
+OVERLOAD = (
+    "the site's own machines are too few for this work: without clouds the queue would grow from "
+    "month to month, and the hours of waiting avoided count only this month's jobs"
+)
+
+
+class CurvePoint(Struct, frozen=True, kw_only=True, rename={"mean_wait": "mean_wait_s"}):
+    """What a policy costs (dollars) on the history, and its mean wait (s)."""
+
+    policy: str
+    dollars: float
+    mean_wait: float
+
+
+class Replay(Struct, frozen=True, kw_only=True):
+    """``configured``: under the site's configuration. ``without``: without public clouds (None:
+    ``no_comparison`` says why not). ``never``: how many jobs would then never run.
+
+    ``avoided``: hours of waiting that the clouds avoided, over the jobs that run in both cases, and
+    the range in which 9 of 10 draws of the month's days and of the random choices lie. ``curve``:
+    the shortest mean wait for each amount of money, cheapest first. ``tried``: the number of
+    policies behind it. ``is_complete``: the time was enough for all of them.
+    """
+
+    jobs: int
+    configured: CurvePoint
+    without: CurvePoint | None
+    never: int
+    avoided: Interval | None
+    curve: tuple[CurvePoint, ...]
+    tried: int
+    is_complete: bool
+    no_comparison: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class _TimeIsUp(Exception):  # noqa: N818 - no error: the replay goes on with its results so far
+    """Raised out of a simulation when its time is over."""
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise _TimeIsUp in the block after so many seconds. Only for a process's main thread.
+
+    A signal is the only way to end a simulation in the middle: one with a long queue takes minutes
+    between two arrivals of jobs.
+    """
+
+    def end(_: int, __: FrameType | None) -> NoReturn:
+        raise _TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def replay(setting: Setting, seconds: float) -> Replay:
+    """Simulate for so many seconds at most. SlurmElasticError if that is too short for the site's
+    own configuration.
+    """
+    began_at = time.monotonic()
+
+    def left(share: float) -> float:
+        """Seconds until this share of the time is used."""
+        return began_at + share * seconds - time.monotonic()
+
+    scenario, start = setting.scenario(CONFIGURED), setting.history.start
+    try:
+        with _time_limit(seconds):
+            outcomes = [simulate(setting.jobs, scenario, start)]
+    except _TimeIsUp:
+        raise SlurmElasticError(
+            f"the simulation of {len(setting.jobs):,} jobs takes longer than {brief(seconds)}"
+        ) from None
+    own = Tried(policy=CONFIGURED, figures=outcomes[0].figures)
+    without, no_comparison = _without_clouds(setting, left(_COMPARED_BY))
+    if without is not None:
+        outcomes += _other_seeds(setting, outcomes[0], left(_SEEDED_BY))
+    tried = [own]
+    never = 0
+    if without is not None:
+        never = max(own.figures.jobs - without.figures.jobs, 0)
+        if not never:  # else its mean wait is of other jobs
+            tried.append(Tried(policy=NONE, figures=without.figures))
+    is_complete = _search(setting, tried, left(1.0))
+    curve = apart(front(tried), keep=(own,))
+    return Replay(
+        jobs=own.figures.jobs,
+        configured=_point(own),
+        without=_point(Tried(policy=NONE, figures=without.figures)) if without else None,
+        never=never,
+        avoided=avoided_hours(outcomes, without) if without else None,
+        curve=tuple(map(_point, _thinned(curve, MAX_POINTS))),
+        tried=len(tried),
+        is_complete=is_complete,
+        no_comparison=no_comparison,
+        notes=(*setting.notes_for([CONFIGURED]), *_overload(setting, without)),
+    )
+
+
+def _other_seeds(setting: Setting, first: RunResult, seconds: float) -> list[RunResult]:
+    """Runs of the configuration with other random choices; none if it has none."""
+    scenario, outcomes = setting.scenario(CONFIGURED), []
+    with suppress(_TimeIsUp), _time_limit(seconds):
+        for seed in range(1, SEEDS):
+            other = replace(scenario, seed=scenario.seed + seed)
+            outcome = simulate(setting.jobs, other, setting.history.start)
+            if outcome.starts == first.starts:
+                break
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _without_clouds(setting: Setting, seconds: float) -> tuple[RunResult | None, str]:
+    """The run without public clouds; None with the reason why there is none."""
+    try:
+        scenario = setting.scenario(NONE)
+    except ConfigError:
+        return None, "the site has no machines of its own, so without clouds no job would run"
+    try:
+        with _time_limit(seconds):
+            return simulate(setting.jobs, scenario, setting.history.start), ""
+    except _TimeIsUp:
+        return None, (
+            "the queue without clouds becomes too long to simulate in this time: the site's own "
+            "machines are far too few for this work"
+        )
+
+
+def _overload(setting: Setting, without: RunResult | None) -> tuple[str, ...]:
+    """A note if the site's own machines could not do the work in the time of the history."""
+    jobs = setting.jobs
+    if without is None or not len(jobs):
+        return ()
+    work = sum(seconds * procs for seconds, procs in zip(jobs.run, jobs.procs, strict=True))
+    room = sum(machines.pool.machines * machines.pool.procs for machines in without.pools)
+    if work <= room * max(jobs.submit[-1] - jobs.submit[0], 1):
+        return ()
+    return (OVERLOAD,)
+
+
+def _search(setting: Setting, tried: list[Tried], seconds: float) -> bool:
+    """Add policies to ``tried`` until the time is over. Return False if some are missing."""
+    # Every growth policy with one release policy first, so that a search that ends early has tried
+    # different ones.
+    names = [name for first in range(4) for name in grid()[first::4]]
+    try:
+        with _time_limit(seconds):
+            for result in search(setting, names, ROUNDS):
+                tried.append(result)  # noqa: PERF402 - extend would lose them when the time is up
+    except _TimeIsUp:
+        return False
+    return True
+
+
+def avoided_hours(outcomes: Sequence[RunResult], without: RunResult) -> Interval:
+    """Return how many hours longer all jobs together wait ``without`` clouds, on average over the
+    ``outcomes`` with clouds, and its range over random draws of the history's parts.
+    """
+    by_outcome = [_hours_by_block(outcome, without) for outcome in outcomes]
+    value = sum(map(sum, by_outcome)) / len(by_outcome)
+    # A fixed seed: the same history gives the same range.
+    chance = random.Random(0)  # noqa: S311 - no secret
+    totals = []
+    for _ in range(DRAWS):
+        hours = chance.choice(by_outcome)
+        totals.append(sum(chance.choices(hours, k=len(hours))))
+    totals.sort()
+    return Interval(value=value, low=totals[int(_LOW * DRAWS)], high=totals[int(_HIGH * DRAWS) - 1])
+
+
+def _hours_by_block(outcome: RunResult, without: RunResult) -> list[float]:
+    """Hours that jobs wait longer ``without`` clouds, by the part of the history in which they were
+    submitted.
+    """
+    submits = outcome.jobs.submit
+    first = min(submits, default=0)
+    block_s = max((max(submits, default=0) - first) // BLOCKS + 1, 1)
+    hours = [0.0] * BLOCKS
+    for submit, start, other in zip(submits, outcome.starts, without.starts, strict=True):
+        if start >= 0 and other >= 0:
+            hours[(submit - first) // block_s] += (other - start) / 3600
+    return hours
+
+
+def _point(tried: Tried) -> CurvePoint:
+    return CurvePoint(
+        policy=tried.policy, dollars=tried.figures.cost, mean_wait=tried.figures.mean_wait
+    )
+
+
+def _thinned(points: Sequence[Tried], most: int) -> list[Tried]:
+    """At most so many points, evenly spread over the list; always the first, the last and that of
+    the configuration.
+    """
+    if len(points) <= most:
+        return list(points)
+    kept = {round(number * (len(points) - 1) / (most - 2)) for number in range(most - 1)}
+    return [p for n, p in enumerate(points) if n in kept or p.policy == CONFIGURED]

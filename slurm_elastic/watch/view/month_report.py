@@ -1,0 +1,204 @@
+"""The report of a month: what was spent and saved, what was unused, and a forecast. Pure.
+
+Money is in whole micro-dollars, and all amounts of the month are those of ``cost`` for the same
+span. Only the forecast is an estimate; what a simulation says is in ``Replay``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from math import sqrt
+from statistics import mean, stdev
+
+from msgspec import Struct
+
+from slurm_elastic.base.month import Month
+from slurm_elastic.config import Config
+from slurm_elastic.features.books import Costs
+from slurm_elastic.features.cost_keys import By
+from slurm_elastic.simulate.month_replay import Replay
+from slurm_elastic.watch.view.unused import (
+    NormalUnused,
+    UnusedShare,
+    normal_unused,
+    unused_shares,
+)
+
+KEYS = (By.ACCOUNT, By.USER, By.CLOUD)
+"""The keys by which the report shows the costs of the month."""
+MIN_WEEKS = 4
+"""Whole weeks of costs that a forecast needs."""
+MAX_WEEKS = 13
+WEEK_S, DAY_S = 7 * 86400.0, 86400.0
+
+
+class ReportLine(Struct, frozen=True, kw_only=True):
+    """The costs of one account, user or cloud. ``unused``: no job used this part; the key is the
+    reason. ``unused_micro_dollars``: the part of a cloud's costs that no job used.
+    """
+
+    key: str
+    micro_dollars: int
+    machine_hours: float
+    unused: bool = False
+    unused_micro_dollars: int = 0
+
+
+class AlwaysOn(Struct, frozen=True, kw_only=True):
+    """The cluster that the costs are compared with: the ``machines`` of the busiest moment, ``at``
+    (Unix time), on demand and running during all ``hours`` of the month so far.
+    """
+
+    at: float
+    machines: int
+    micro_dollars_per_hour: int
+    hours: float
+    micro_dollars: int
+
+
+class Forecast(Struct, frozen=True, kw_only=True):
+    """The expected costs of ``month``, from ``weeks`` whole weeks: low, expected, high."""
+
+    month: str
+    weeks: int
+    low_micro_dollars: int
+    micro_dollars: int
+    high_micro_dollars: int
+
+
+class MonthReport(Struct, frozen=True, kw_only=True):
+    """The document of ``report --json``, version 1.
+
+    ``since``, ``until``: the span of the figures (Unix time); it ends before the month does if
+    ``is_over`` is false. ``own_jobs_only``: as in the document of ``cost``. ``on_demand``: the same
+    machine-hours at on-demand prices. ``budget``: the configured budget of a month (None: none).
+    ``no_replay``: why there is no simulation, or "". ``problems``: sums that do not add up.
+    """
+
+    month: str
+    cluster: str
+    since: float
+    until: float
+    is_over: bool
+    own_jobs_only: bool
+    micro_dollars: int
+    on_demand_micro_dollars: int
+    machines: int
+    machine_hours: float
+    accounts: tuple[ReportLine, ...]
+    users: tuple[ReportLine, ...]
+    clouds: tuple[ReportLine, ...]
+    unused_micro_dollars: int = 0
+    unused: tuple[UnusedShare, ...] = ()
+    normal_unused: NormalUnused | None = None
+    always_on: AlwaysOn | None = None
+    forecast: Forecast | None = None
+    budget_micro_dollars: int | None = None
+    replay: Replay | None = None
+    no_replay: str = ""
+    problems: tuple[str, ...] = ()
+    version: int = 1
+
+
+def month_report(
+    config: Config, month: Month, costs: Mapping[By, Costs], days: Costs, now: float
+) -> MonthReport:
+    """Make the report without a simulation.
+
+    ``costs``: of the month, by each of ``KEYS``. ``days``: by day, of the weeks up to now or to the
+    month's end, for the forecast.
+    """
+    by_account = costs[By.ACCOUNT]
+    is_own = by_account.own
+    budget = config.policies.budget.per_month
+    return MonthReport(
+        month=str(month),
+        cluster=config.cluster.name,
+        since=by_account.since,
+        until=by_account.until,
+        is_over=month.end <= now,
+        own_jobs_only=is_own,
+        micro_dollars=by_account.micro,
+        on_demand_micro_dollars=by_account.micro_on_demand or by_account.micro,
+        machines=by_account.machines,
+        machine_hours=round(by_account.hours, 6),
+        accounts=_lines(by_account),
+        users=_lines(costs[By.USER]),
+        clouds=_lines(costs[By.CLOUD]),
+        unused_micro_dollars=sum(line.micro for line in by_account.lines if line.unused),
+        unused=unused_shares(config, by_account),
+        normal_unused=None if is_own else normal_unused(config, by_account),
+        always_on=_always_on(by_account),
+        forecast=forecast(month.next, days),
+        budget_micro_dollars=None if budget is None or is_own else round(budget * 1_000_000),
+        problems=tuple(dict.fromkeys(p for one in costs.values() for p in one.problems)),
+    )
+
+
+def _lines(costs: Costs) -> tuple[ReportLine, ...]:
+    return tuple(
+        ReportLine(
+            key=line.key,
+            micro_dollars=line.micro,
+            machine_hours=round(line.hours, 6),
+            unused=line.unused,
+            unused_micro_dollars=line.micro_unused,
+        )
+        for line in costs.lines
+    )
+
+
+def _always_on(costs: Costs) -> AlwaysOn | None:
+    fleet = costs.fleet
+    if fleet is None:
+        return None
+    return AlwaysOn(
+        at=fleet.at,
+        machines=fleet.machines,
+        micro_dollars_per_hour=fleet.micro_per_hour,
+        hours=(costs.until - costs.since) / 3600,
+        micro_dollars=fleet.micro(costs.since, costs.until),
+    )
+
+
+def forecast(month: Month, days: Costs) -> Forecast | None:
+    """Return the costs to expect in ``month`` from the costs by day; None if the history is too
+    short.
+
+    The expected amount is the mean of the last whole weeks, at most ``MAX_WEEKS``, times the weeks
+    of the month. The range has two standard errors on either side: that of a month's weeks, which
+    vary, and that of the mean, which few weeks determine badly.
+    """
+    weeks = _weeks(days)[:MAX_WEEKS]
+    if len(weeks) < MIN_WEEKS:
+        return None
+    in_month = month.days / 7
+    expected = mean(weeks) * in_month
+    half_width = 2 * stdev(weeks) * sqrt(in_month + in_month**2 / len(weeks))
+    return Forecast(
+        month=str(month),
+        weeks=len(weeks),
+        low_micro_dollars=max(round(expected - half_width), 0),
+        micro_dollars=round(expected),
+        high_micro_dollars=round(expected + half_width),
+    )
+
+
+def _weeks(days: Costs) -> Sequence[int]:
+    """The micro-dollars of whole weeks, the last week first. The first day with costs begins the
+    history: before it slurm-elastic may not have run.
+    """
+    by_day = {line.key: line.micro for line in days.lines}
+    last_midnight = days.until // DAY_S * DAY_S
+    first = min(by_day, default="")
+    weeks = []
+    end = last_midnight
+    while first and _day(end - WEEK_S) >= first:
+        weeks.append(sum(by_day.get(_day(end - n * DAY_S), 0) for n in range(1, 8)))
+        end -= WEEK_S
+    return weeks
+
+
+def _day(timestamp: float) -> str:
+    return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d}"

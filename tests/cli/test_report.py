@@ -1,0 +1,225 @@
+"""``report``: its simulation, its page and its PDF."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import month_cases
+import pytest
+from month_cases import NOW
+from needs import unless
+
+from slurm_elastic.base.month import Month
+from slurm_elastic.cli import month_pdf
+from slurm_elastic.cli import report as module
+from slurm_elastic.cli.main import main
+from slurm_elastic.cli.month_page import web_page
+from slurm_elastic.config import configfile
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.view.month_report import MonthReport
+
+OCTOBER = 1_790_812_800
+SACCT = """#!{python}
+import os, sys
+record = {record!r}
+open(record, "a").write(repr((sys.argv[1:], os.environ["TZ"], os.environ["SLURM_TIME_FORMAT"])))
+if os.path.exists(record + ".off"):
+    sys.exit("sacct: error: Slurm accounting storage is disabled")
+for number in range(200):
+    at = {october} + number // 8 * 80000
+    print(f"{{number}}|ann|physics|batch|{{at}}|{{at}}|3600|60|4|4|1G|cpu=4,mem=1G,node=1|COMPLETED")
+print("201|ben|geo|batch|{october}|Unknown|0|60|4|0|1G|cpu=4,node=1|CANCELLED by 0")
+print("202|ben|geo|batch|1|1|5|60|4|0|1G|cpu=4,node=1|COMPLETED")
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Few machines of October, and a sacct that knows its jobs."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    sacct = programs / "sacct"
+    sacct.write_text(
+        SACCT.format(python=sys.executable, record=str(tmp_path / "asked"), october=OCTOBER)
+    )
+    sacct.chmod(0o755)
+    path = month_cases.config_file(tmp_path, str(programs))
+    (tmp_path / "state" / "slurm.conf").write_text("ClusterName=alps\n")
+    ledger = Ledger(tmp_path / "state" / "ledger.db")
+    month_cases.one_machine(ledger, OCTOBER + 3600)
+    ledger.close()
+    monkeypatch.setattr(module.time, "time", lambda: NOW)
+    monkeypatch.setenv("COLUMNS", "80")
+    return path
+
+
+def report(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> str:
+    assert main(["--config", str(path), "report", "--static", "1x4", *words]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out
+
+
+def test_the_simulation_replays_the_months_jobs_of_slurmdbd(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads(report(capsys, site, "--json"))
+    asked = (tmp_path / "asked").read_text()
+    assert "--starttime=2026-10-01T00:00:00" in asked
+    assert "--endtime=2026-11-01T00:00:00" in asked
+    assert "'UTC0', '%s'" in asked
+    assert found["no_replay"] == ""
+    replay = found["replay"]
+    assert replay["jobs"] == 200, "not the cancelled one, nor that of another month"
+    assert replay["avoided"]["value"] > 20, "three of eight wait for five machines"
+    assert replay["without"]["mean_wait_s"] > replay["configured"]["mean_wait_s"]
+    assert replay["curve"][0]["dollars"] == 0.0
+
+
+def test_the_text_says_that_it_is_a_simulation(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = report(capsys, site)
+    assert max(map(len, text.splitlines())) <= 80
+    flat = re.sub(r"\s+", " ", text)
+    assert "By simulation of the month's 200 jobs: clouds avoided" in flat
+    assert "the range of 9 in 10 random draws" in flat
+    assert "without public clouds" in flat
+    assert "now $" in flat
+    assert "The simulated scheduler serves jobs in the order" in flat
+
+
+def test_without_accounting_the_report_says_so(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "asked.off").touch()
+    flat = re.sub(r"\s+", " ", report(capsys, site))
+    assert "No simulation: no job history: slurmdbd and slurmctld do not answer" in flat
+    assert "Spent $" in flat
+
+
+def test_a_history_of_a_file_is_cut_to_the_month(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["; UnixStartTime: 1790000000"]
+    for number in range(1, 21):
+        at = (number - 10) * 86400 + OCTOBER - 1_790_000_000
+        lines.append(f"{number} {at} 0 600 4 -1 -1 4 600 -1 1 1 1 -1 -1 -1 -1 -1")
+    file = tmp_path / "h.swf"
+    file.write_text("\n".join(line for line in lines if " -" not in line[:12]) + "\n")
+    found = json.loads(report(capsys, site, "--workload", str(file), "--json"))
+    assert found["replay"]["jobs"] == 11
+    main(["--config", str(site), "report", "--workload", str(file), "--month", "2026-08"])
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "the history has no ended job that was submitted in August 2026" in said
+
+
+class Outside(HTMLParser):
+    """Every reference of a page, and its scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.references += [v or "" for n, v in attrs if n in ("src", "href", "action", "data")]
+
+
+def test_the_file_needs_nothing_else(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "october.html"
+    assert report(capsys, site, "--html", str(out)) == ""
+    text = out.read_text()
+    page = Outside()
+    page.feed(text)
+    assert page.references == []
+    assert "script" not in page.tags
+    assert "style" not in page.attributes
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+    assert '<svg class="budget"' in text
+    assert "Hours of waiting avoided" in text
+
+
+def test_names_are_no_html(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = Ledger(tmp_path / "state" / "ledger.db")
+    month_cases.one_machine(ledger, OCTOBER + 90_000, node="pub2", account="<script>alert(1)")
+    ledger.close()
+    out = tmp_path / "october.html"
+    report(capsys, site, "--html", str(out), "--no-simulation")
+    assert "<script" not in out.read_text()
+    assert "&lt;script&gt;alert(1)" in out.read_text()
+
+
+def of(site: Path) -> MonthReport:
+    return module.gather(configfile.load(site), Month(2026, 10), NOW)
+
+
+def test_the_web_page_has_no_style_of_its_own_and_links_months(site: Path) -> None:
+    text = web_page(of(site), [Month(2026, 9), Month(2026, 10)])
+    page = Outside()
+    page.feed(text)
+    links = ["./", "report?month=2026-09", "report?month=2026-10", "style.css"]
+    assert sorted(page.references) == sorted(links)
+    assert "style" not in page.tags | page.attributes
+
+
+def test_a_pdf_by_weasyprint(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("weasyprint")
+    out = tmp_path / "october.pdf"
+    report(capsys, site, "--pdf", str(out), "--no-simulation")
+    assert out.read_bytes().startswith(b"%PDF-")
+
+
+def test_a_pdf_fetches_nothing() -> None:
+    with pytest.raises(ValueError, match="fetches nothing, not http"):
+        month_pdf._refuse("http://192.0.2.1/x")
+
+
+@unless("chromium")
+def test_a_pdf_by_chromium(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "weasyprint", None)
+    out = tmp_path / "october.pdf"
+    report(capsys, site, "--pdf", str(out), "--no-simulation")
+    assert out.read_bytes().startswith(b"%PDF-")
+
+
+def test_without_both_the_error_names_both(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "weasyprint", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    out = tmp_path / "october.pdf"
+    words = ("report", "--pdf", str(out), "--no-simulation")
+    assert main(["--config", str(site), *words]) == 1
+    said = capsys.readouterr().err
+    assert "WeasyPrint" in said
+    assert "pip install '.[report]'" in said
+    assert "no chromium in PATH" in said
+    assert not out.exists()
+
+
+def test_a_browser_that_fails_is_told(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = tmp_path / "chromium"
+    browser.write_text("#!/bin/sh\necho no display >&2\nexit 3\n")
+    os.chmod(browser, 0o755)
+    with pytest.raises(Exception, match="made no PDF: no display"):
+        month_pdf._by_browser(str(browser), "<p>x</p>")
