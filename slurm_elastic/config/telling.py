@@ -33,10 +33,17 @@ class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when a chat or a monitoring system should be notified."""
     command: tuple[str, ...] = ()
     """Change it when a program of your own should be called, such as a pager's."""
+    users: bool = False
+    """Change it when users should get mail about moves of their jobs, by their own --mail-type."""
     repeat_interval: Seconds = 86400.0
     """Change it when a reminder each day about the same thing is too much, or too rare."""
 
     @property
+    def administrators(self) -> bool:
+        """Whether anybody is notified about the events."""
+        return bool(self.events and (self.mail or self.webhook or self.command))
+
+    @property
     def anybody(self) -> bool:
         """Whether there is anybody to notify."""
-        return bool(self.events and (self.mail or self.webhook or self.command))
+        return self.administrators or self.users

@@ -14,7 +14,7 @@ import re
 import sqlite3
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 
 import msgspec
@@ -38,9 +38,11 @@ from slurm_elastic.features.notify_occasions import (
     of_moves,
     of_rate,
 )
+from slurm_elastic.features.user_mail import UserMail, UserMails
 from slurm_elastic.model.directive import scope_in_words
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.facts import Migration
 from slurm_elastic.state.ckptstate.schema import FILE
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ MAX_PER_HOUR = 20
 """At most this many notifications per hour; others wait."""
 HOUR_S = 3600.0
 DAY_S = 86400.0
+MAX_USER_MAILS_PER_HOUR = 200
+"""Likewise for messages to users about their own jobs, which are counted apart."""
 MAX_QUEUED = 100
 DELIVERY_TIMEOUT_S = 30.0
 """Time-out of one delivery."""
@@ -71,7 +75,8 @@ class Teller(Part):
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site, self._notify = site, site.config.notify
         self.task = SiteTask(site, worker, self.look, "notify", period=PERIOD_S)
-        self._queue: queue.Queue[Occasion | None] = queue.Queue(MAX_QUEUED)
+        self._user_mails = UserMails(site.slurm.mail_of, site.config.cluster.name)
+        self._queue: queue.Queue[Occasion | UserMail | None] = queue.Queue(MAX_QUEUED)
         self._thread = LastingThread("notify", self._deliver)
         self._thread.start()
 
@@ -84,6 +89,22 @@ class Teller(Part):
 
     def look(self) -> None:
         """Queue the notifications of new occasions."""
+        if self._notify.administrators or not self._notify.users:
+            self._tell_administrators()
+        if self._notify.users:
+            self._tell_users()
+
+    def _tell_users(self) -> None:
+        site = self._site
+        now, day = site.now(), max(self._notify.repeat_interval, DAY_S)
+        mails = {mail.key: mail for mail in self._user_mails.find(moves_of_a_day(site))}
+        # The ledger records a message before it is sent, as for administrators.
+        for key in site.ledger.decisions.claim_messages(
+            [*mails], now, day, MAX_USER_MAILS_PER_HOUR, HOUR_S, to_users=True
+        ):
+            self.hand_over(mails[key])
+
+    def _tell_administrators(self) -> None:
         site = self._site
         now = site.now()
         occasions = [key for key in all_occasions(site) if key.event in self._notify.events]
@@ -94,7 +115,7 @@ class Teller(Part):
         ):
             self.hand_over(next(o for o in occasions if o.key == key))
 
-    def hand_over(self, occasion: Occasion) -> None:
+    def hand_over(self, occasion: Occasion | UserMail) -> None:
         """Queue an occasion for delivery. If the queue is full, only log it."""
         try:
             self._queue.put_nowait(occasion)
@@ -103,6 +124,9 @@ class Teller(Part):
 
     def _deliver(self) -> None:
         while (occasion := self._queue.get()) is not None:
+            if isinstance(occasion, UserMail):
+                self._deliver_to_user(occasion)
+                continue
             for channel, send in ways(self._site.config):
                 try:
                     send(occasion)
@@ -117,6 +141,14 @@ class Teller(Part):
                     log.info(
                         "notified way=%s event=%s text=%s", channel, occasion.event, occasion.text
                     )
+
+    def _deliver_to_user(self, mail: UserMail) -> None:
+        try:
+            _send_mail(self._site.config, mail.subject, (mail.address,), mail.text)
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("no mail to a user key=%s error=%s", mail.key, error)
+        else:
+            log.info("mailed to a user key=%s address=%s", mail.key, mail.address)
 
 
 def all_occasions(site: Site) -> Iterator[Occasion]:
@@ -134,11 +166,17 @@ def all_occasions(site: Site) -> Iterator[Occasion]:
     yield from of_denials(ledger.exclusions.cool_downs(now))
     yield from of_health(ledger.health.all())
     yield from of_credentials(ledger.health.all(), now)
+    yield from of_moves(moves_of_a_day(site))
+
+
+def moves_of_a_day(site: Site) -> Sequence[Migration]:
+    """The moves of the last day; none if slurm-elastic-ckptman has no records."""
     with (
         contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
-        contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
+        contextlib.closing(CheckpointState(site.config.state / FILE, read_only=True)) as state,
     ):
-        yield from of_moves(state.migrations(since=now - DAY_S))
+        return state.migrations(since=site.now() - DAY_S)
+    return ()
 
 
 def ways(config: Config) -> Iterator[tuple[str, Callable[[Occasion], None]]]:
@@ -156,10 +194,14 @@ def _mail(config: Config, occasion: Occasion) -> None:
     """Call the mail program as slurmctld does: ``MailProg -s SUBJECT ADDRESS``, with the text on
     standard input.
     """
-    program = config.notify.mail_program or _mail_program(config.slurm.conf)
     subject = f"slurm-elastic {config.cluster.name}: {occasion.event}"
     text = f"{occasion.text}\n\nslurm-elastic status and explain say more.\n"
-    _call([program, "-s", subject, *config.notify.mail], text, {})
+    _send_mail(config, subject, config.notify.mail, text)
+
+
+def _send_mail(config: Config, subject: str, addresses: Sequence[str], text: str) -> None:
+    program = config.notify.mail_program or _mail_program(config.slurm.conf)
+    _call([program, "-s", subject, *addresses], text, {})
 
 
 def _mail_program(conf: str) -> str:

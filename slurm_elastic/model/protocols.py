@@ -1,6 +1,4 @@
-"""The protocols between packages. The docstrings are the contracts, and each protocol has a suite
-of contract tests.
-"""
+"""The protocols between packages. The docstrings are the contracts; each has contract tests."""
 
 from __future__ import annotations
 
@@ -13,7 +11,13 @@ from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Notice, Offer, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.site_resources import FoundResource, Hcl, SiteResource
-from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
+from slurm_elastic.model.slurm import (
+    JobMail,
+    Reservation,
+    SlurmJob,
+    SlurmNode,
+    SuspendExclusions,
+)
 
 RankingKey = Callable[[NodeRequest, Offer], float]
 """Smaller ranks first; a ranking is a list of names of such keys, compared as a tuple."""
@@ -430,9 +434,8 @@ class Slurm(Protocol):
         ...
 
     def admin_comments(self, jobs: Collection[int] | None = None) -> Mapping[int, str]:
-        """The AdminComments of these jobs (None: of all), "" for a job without one. A job that
-        Slurm no longer has is missing. The number of an array stands for all its tasks. One command
-        for each of a few jobs; for many jobs one command, which reads all jobs.
+        """The AdminComments of these jobs (None: all), with all tasks of an array. One command for
+        each of a few jobs.
         """
         ...
 
@@ -442,6 +445,10 @@ class Slurm(Protocol):
 
     def output(self, job: int) -> str:
         """The path of the job's standard output, expanded by Slurm."""
+        ...
+
+    def mail_of(self, job: int) -> JobMail | None:
+        """The mail that the job asks for. None: none, or Slurm no longer has the job."""
         ...
 
 

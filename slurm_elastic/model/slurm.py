@@ -211,6 +211,15 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
         return str(self.id) if self.task is None else f"{self.array}_{self.task}"
 
 
+class JobMail(Struct, frozen=True, kw_only=True):
+    """The mail that a job asks for. ``address``: as slurmctld gives it to MailProg. ``types``: the
+    words of ``--mail-type``.
+    """
+
+    address: str
+    types: frozenset[str]
+
+
 class Request(Struct, frozen=True, kw_only=True):
     """One call of a program by slurmctld. ``kind``: resume, suspend or resume-fail. ``id``: the
     correlation id of everything that follows from it. ``received``: Unix time. ``jobs``: by job,

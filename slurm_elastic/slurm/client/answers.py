@@ -19,7 +19,14 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.model.slurm import ENDED, Reservation, SlurmJob, SlurmNode, SuspendExclusions
+from slurm_elastic.model.slurm import (
+    ENDED,
+    JobMail,
+    Reservation,
+    SlurmJob,
+    SlurmNode,
+    SuspendExclusions,
+)
 from slurm_elastic.model.slurm_words.job_states import HOLDS
 
 _PAIR = re.compile(r"(\w+)=(\S*)")
@@ -361,6 +368,14 @@ def default_partition(text: str) -> str:
     """The default partition in ``scontrol --oneliner show partition``; "" if there is none."""
     rows = (dict(_PAIR.findall(line)) for line in text.splitlines())
     return next((row["PartitionName"] for row in rows if row.get("Default") == "YES"), "")
+
+
+def job_mail(text: str, job: int) -> JobMail | None:
+    """The mail that the job asks for in ``scontrol --oneliner show job``; None for none."""
+    records = [line for line in text.splitlines() if line.startswith(f"JobId={job} ")]
+    # A user may write anything into the fields before, so the end of the record counts.
+    match = re.search(r" MailUser=(\S+) MailType=(\S+)\s*$", records[0]) if records else None
+    return JobMail(address=match[1], types=frozenset(match[2].split(","))) if match else None
 
 
 def slurmctld_started(text: str) -> float:

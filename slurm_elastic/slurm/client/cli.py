@@ -24,11 +24,11 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import chunks, compress, expand
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.model.slurm import SlurmJob, SlurmNode, SuspendExclusions
+from slurm_elastic.model.slurm import JobMail, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client import answers, queue_text
 from slurm_elastic.slurm.client.batches import MAX_HOSTLIST_CHARS, batches
 from slurm_elastic.slurm.client.command import CallTimeout, run
-from slurm_elastic.slurm.client.comment_commands import CommentCommands
+from slurm_elastic.slurm.client.comment_commands import NO_JOB, CommentCommands
 from slurm_elastic.slurm.client.json_form import choose_form
 from slurm_elastic.slurm.client.partition_commands import PartitionCommands
 from slurm_elastic.slurm.client.queue_text import QueueText
@@ -301,6 +301,16 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         if match is None:
             raise SlurmError(command, 0, "answered no StdOut")
         return match[1]
+
+    def mail_of(self, job: int) -> JobMail | None:
+        """By ``scontrol show job``, whose last fields these are. squeue cannot print them."""
+        try:
+            text = self._run("scontrol", "--oneliner", "show", "job", self._label(job))
+        except SlurmError as error:
+            if NO_JOB not in error.stderr:
+                raise
+            return None
+        return answers.job_mail(text, job)
 
     def _label(self, job: int) -> str:
         """The id of an array's task as Slurm writes it. The base id would mean all its tasks."""

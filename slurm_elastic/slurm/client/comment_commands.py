@@ -13,7 +13,7 @@ from slurm_elastic.base.errors import SlurmError
 T = TypeVar("T")
 FEW = 20
 """So many jobs are read one by one. For more jobs squeue would load all jobs in any case."""
-_NO_JOB = "Invalid job id"
+NO_JOB = "Invalid job id"
 
 
 class CommentCommands(ABC):
@@ -46,7 +46,7 @@ class CommentCommands(ABC):
         try:
             return self._comments("--states=all", f"--jobs={job}")
         except SlurmError as error:
-            if _NO_JOB not in error.stderr:
+            if NO_JOB not in error.stderr:
                 raise
             return {}
 

@@ -12,7 +12,7 @@ import msgspec
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
-from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
+from slurm_elastic.model.slurm import JobMail, Reservation, SlurmJob, SlurmNode, SuspendExclusions
 
 
 class FakeSlurm:
@@ -49,6 +49,7 @@ class FakeSlurm:
         self.partitions: dict[str, str] = {}
         self.site_default = ""
         self.comments: dict[int, str] = {}
+        self.mail: dict[int, JobMail] = {}
         self.never_suspended = SuspendExclusions()
         self.accounted: dict[int, str] = {}
         self.timeout = 300.0
@@ -362,11 +363,8 @@ class FakeSlurm:
         """The texts of ``set_admin_comment``, and those that a test has put in."""
         with self._lock:
             self._command("admin_comments")
-            asked = [
-                job for job in self._jobs.values()
-                if jobs is None or job.id in jobs or job.array in jobs
-            ]  # fmt: skip
-            return {job.id: self.comments.get(job.id, "") for job in asked}
+            ids = [j.id for j in self._jobs.values() if jobs is None or {j.id, j.array} & {*jobs}]
+            return {job: self.comments.get(job, "") for job in ids}
 
     def set_admin_comment(self, job: int, text: str) -> None:
         """Record the comment in ``updates``."""
@@ -374,6 +372,10 @@ class FakeSlurm:
             self._command("set_admin_comment", job=job, text=text)
             self.comments[job] = text
             self._existing_job(job)
+
+    def mail_of(self, job: int) -> JobMail | None:
+        """What a test has put into ``mail``."""
+        return self.mail.get(job)
 
     def output(self, job: int) -> str:
         """The file in the job's own field."""

@@ -13,6 +13,7 @@ from slurm_elastic.model.memory import Decision
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import to_json
 
+USER_KEY = "user/"
 DECISION_COLUMNS = "at, correlation, kind, subjects, cause, detail"
 
 
@@ -57,15 +58,22 @@ class Decisions:
         repeat_after_s: float,
         max_messages: int,
         span_s: float,
+        *,
+        to_users: bool = False,
     ) -> list[str]:
         """Return the keys whose messages may be sent now, and record them as sent. Left out are
         keys that were sent in the last ``repeat_after_s`` seconds, and those beyond
-        ``max_messages`` in ``span_s`` seconds.
+        ``max_messages`` in ``span_s`` seconds. Messages to users (their keys begin with
+        ``USER_KEY``) and messages to administrators are counted apart.
         """
         with self._store.transaction(None) as db:
             # Rows of both spans are kept: one limits repetitions, the other all messages together.
             self._store.change("delete from told where at < ?", now - max(repeat_after_s, span_s))
-            told_at_by_key = dict(db.execute("select key, at from told"))
+            told_at_by_key = {
+                key: at
+                for key, at in db.execute("select key, at from told")
+                if key.startswith(USER_KEY) == to_users
+            }
             room = max_messages - sum(told_at > now - span_s for told_at in told_at_by_key.values())
             new_keys = [
                 key
