@@ -12,6 +12,7 @@ from e2e.submission_site import Ran, SubmissionSite, wait_for
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
+from slurm_elastic.config.access import Who
 from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -114,3 +115,58 @@ def test_a_job_of_several_nodes_or_of_none_of_its_own_reads_that_it_is_not_saved
         assert done.code == 0
         assert f"{said} It would help to submit a script with sbatch" in done.err
     ended(site)
+
+
+NEVER = {
+    ("-N9",): "this job can never start in partition static: it asks for 9 nodes, and at most 2 such "
+    "nodes can run; in onprem: it asks for 9 nodes, and at most 3 such nodes can run",
+    ("-t", "5-0"): "this job can never start in partition static: it asks for a time of "
+    "5-00:00:00, and MaxTime is 2-00:00:00; in onprem: it asks for a time of 5-00:00:00, and MaxTime "
+    "is 01:00:00",
+    ("-p", "onprem", "-t", "5:00:00"): "this job can never start in partition onprem: it asks for a "
+    "time of 05:00:00, and MaxTime is 01:00:00",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[SubmissionSite]:
+    """A site that lets such jobs wait, and a cloud with a default and a maximum of time."""
+    with tempfile.TemporaryDirectory(prefix="words-") as directory:
+        os.chmod(directory, 0o755)
+        running = SubmissionSite(Path(directory), enforce="NO")
+        try:
+            running.start()
+            plain = config(running)
+            pool = replace(plain.pools[0], nodes="op[1-3]")
+            who = Who(default_time=600, max_time=3600)
+            running.install(replace(plain, allow=who, pools=(pool,)))
+            running.restart()
+            yield running
+        finally:
+            running.stop()
+
+
+@pytest.mark.parametrize("options", NEVER)
+def test_a_job_that_can_never_start_is_told_so_at_submission(
+    limited: SubmissionSite, options: tuple[str, ...]
+) -> None:
+    script = limited.root / "home" / "job.sh"
+    script.write_text("#!/bin/bash\nsleep 1\n")
+    done = limited.run("sbatch", "-o", "/dev/null", *options, str(script), user="nobody")
+    assert done.code == 0, done.err
+    assert f"slurm-elastic: {NEVER[options]}" in done.err
+    ended(limited)
+
+
+def test_who_gets_only_a_cloud_reads_its_default_time(limited: SubmissionSite) -> None:
+    script = limited.root / "home" / "job.sh"
+    script.write_text("#!/bin/bash\nsleep 1\n")
+    words = ("sbatch", "-o", "/dev/null", "-N3")  # more than the site's own two nodes
+    done = limited.run(*words, str(script), user="nobody")
+    assert done.code == 0, done.err
+    # The site's own DefaultTime is an hour.
+    said = "slurm-elastic: without --time this job may end after 00:10:00 in partition onprem"
+    assert said in done.err
+    timed = limited.run(*words, "-t", "5", str(script), user="nobody")
+    assert (timed.code, timed.err) == (0, "")
+    ended(limited)
