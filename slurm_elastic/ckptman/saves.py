@@ -156,8 +156,8 @@ class SavesInPlace:
             facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
             if suspended.resumable_at(self._site, facts.run):
                 continue
-            who = received.order.who or "an operator"
-            plan = JobPlan(kind=SAVE, facts=facts, saves=True, reason=f"{who} asked for it")
+            reason = f"{received.order.who or 'an operator'} asked for it"
+            plan = JobPlan(kind=SAVE, facts=facts, saves=True, reason=reason)
             self._expected_seconds[number] = snapshot.saves.get(number, snapshot.expected)
             self.orders.mark_begun(received)
             crew.submit(

@@ -149,13 +149,13 @@ def _reasons(jobs: Sequence[OwnJob]) -> Iterator[Text]:
     """``45, 46: can never start: ...``."""
     labels: dict[tuple[str, str], list[str]] = {}
     for job in jobs:
-        if why := why_text(job):
-            labels.setdefault((why, _WARN if job.stuck else ""), []).append(job.label)
+        if reason := why_text(job):
+            labels.setdefault((reason, _WARN if job.stuck else ""), []).append(job.label)
         if job.save and job.save.reason:
             labels.setdefault((f"not saved: {job.save.reason}", ""), []).append(job.label)
     for (text, style), named in labels.items():
-        more = f" and {len(named) - _MAX_LABELS} more" if len(named) > _MAX_LABELS else ""
-        yield words(f"{', '.join(named[:_MAX_LABELS])}{more}: {text}", style)
+        others = f" and {len(named) - _MAX_LABELS} more" if len(named) > _MAX_LABELS else ""
+        yield words(f"{', '.join(named[:_MAX_LABELS])}{others}: {text}", style)
 
 
 def _saved_word(save: JobSave | None) -> str:

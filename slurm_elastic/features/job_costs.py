@@ -1,4 +1,4 @@
-"""What single jobs have cost so far, and what they can still cost, from the ledger."""
+"""The costs of single jobs so far, and their present rates, from the ledger."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def costs_of_jobs(
 def rates_of_jobs(
     ledger: Ledger, jobs: Collection[int], machines: Iterable[Machine]
 ) -> Mapping[int, float]:
-    """By job, the dollars per hour of its share of the ``machines`` that it runs on now."""
+    """The share of each job in the ``machines`` that it runs on now, in dollars per hour."""
     prices = {
         machine.instance.node: max(machine.instance.price, _reserved_price(machine))
         for machine in machines

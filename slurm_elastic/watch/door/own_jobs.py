@@ -63,7 +63,7 @@ class SlurmReading(Struct, frozen=True, kw_only=True):
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """Whose jobs are asked for: those of ``uid``, or else of the user ``name`` ("": of all users).
+    """The user whose jobs are asked for: ``uid``, or else ``name`` ("": all users).
 
     ``viewer``: the rights of the user who asks (None: may see all jobs). ``job``: only this job.
     """
@@ -81,8 +81,9 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 
 def subject_of(ask: OwnJobsAsk, uid: int, name: str, viewer: Viewer | None) -> Subject:
-    """Whose jobs ``uid``, called ``name``, asks for. SlurmElasticError if ``viewer`` may not see
-    them, or if there can be no such job.
+    """The subject of a question by the user ``uid``, who is called ``name``.
+
+    SlurmElasticError if ``viewer`` may not see these jobs, or if there can be no such job.
     """
     if ask.job is not None and not 0 <= ask.job < MOST_ASKED:
         raise SlurmElasticError(f"job is {str(ask.job)[:40]}, expected the number of a job")
@@ -91,7 +92,7 @@ def subject_of(ask: OwnJobsAsk, uid: int, name: str, viewer: Viewer | None) -> S
         raise SlurmElasticError("only root, SlurmUser, operators and viewers see jobs of others")
     if ask.everyone or (viewer is None and ask.job is not None):
         return Subject(name="", job=ask.job)
-    # The kernel's uid, because a name may be that of another user on another host.
+    # By uid, because the kernel vouches for it.
     own_uid = uid if is_own else None
     return Subject(name=ask.user or name, uid=own_uid, viewer=viewer, job=ask.job)
 
@@ -103,7 +104,7 @@ def slurm_reading(
     habits: Habits | None = None,
     subject: Subject | None = None,
 ) -> SlurmReading:
-    """Read Slurm's part once. ``subject``: only this one is asked for."""
+    """Read Slurm's part once, for one ``subject`` or (None) for all users."""
     try:
         jobs = slurm.jobs(ended=True)
         if subject is not None and not any(
@@ -124,7 +125,7 @@ def read_own_jobs(
 ) -> OwnJobs:
     """The rows. SlurmElasticError if the ledger cannot be read, or for an impossible time.
 
-    ``facts``: as far as the one who asks may see them.
+    ``facts``: the part that the asking user may see.
     """
     now = facts.now
     if not 0 <= ask.since <= LAST:

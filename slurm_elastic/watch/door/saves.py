@@ -33,7 +33,7 @@ REPEAT_S = 60.0
 
 
 class Saver(Struct, frozen=True, kw_only=True):
-    """The user who orders a save. ``name``: the name that is recorded. ``is_trusted``: root or
+    """The user who orders a save. ``name`` is recorded. ``is_trusted``: root or
     SlurmUser, who may save all jobs, as often as they want.
     """
 
@@ -53,9 +53,7 @@ class SaveLimit:
         self._orders: deque[tuple[float, int, int]] = deque()  # (time, uid, job), oldest first
 
     def take(self, saver: Saver, job: int) -> None:
-        """Count one save. SlurmElasticError if the user ordered too many saves, or one of this job
-        just now.
-        """
+        """Count one save. SlurmElasticError if the user ordered too many, or just saved this job."""
         now = self._now()
         with self._lock:
             self._check(saver, job, now)
@@ -87,8 +85,7 @@ def save_now(
     now: float,
     limit: SaveLimit | None = None,
 ) -> tuple[str, ...]:
-    """Order a save of a running job, one of Slurm's ``jobs``. Returns lines that say what was
-    ordered.
+    """Order a save of a running job; ``jobs``: all jobs of Slurm. Returns lines about the order.
 
     SlurmElasticError if the user may not save the job, or if it cannot be saved.
     """
@@ -108,8 +105,8 @@ def require_savable(config: Config, number: int, job: SlurmJob | None, saver: Sa
     if not saver.is_trusted and (job is None or job.uid != saver.uid):
         # The same sentence for jobs of others and for no job: PrivateData may hide them.
         raise SlurmElasticError(
-            f"job {number} is not one of your jobs: its owner, root and {config.slurm.user} may "
-            "save a job"
+            f"job {number} is not your job: only its owner, root and {config.slurm.user} may save "
+            "it"
         )
     if job is None or not ("RUNNING" in job.states or job.is_suspended_by_person):
         raise SlurmElasticError(f"job {number} is not running")

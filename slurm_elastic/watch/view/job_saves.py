@@ -48,7 +48,7 @@ class JobSaves:
             self._moves = {row.job: row for row in view.moves if not row.over}
 
     def of(self, job: SlurmJob) -> JobSave:
-        """What is saved of the running or waiting job."""
+        """The saves of the running or waiting job."""
         image, move = self._saved.get(job.id), self._moves.get(job.id)
         choice = choice_of(self._config, job)
         return JobSave(

@@ -25,7 +25,7 @@ _ORDER = (RUNS, WAITS, ENDED)
 
 
 class OwnJobsReading(Struct, frozen=True, kw_only=True):
-    """What the rows are made of.
+    """The sources of the rows.
 
     ``jobs``: the user's jobs that Slurm has. ``runs``: the user's runs on machines of ours, some of
     jobs that Slurm no longer has. ``costs``, ``rates`` ($/h now), ``starts``: by job. ``retry_at``:

@@ -9,7 +9,7 @@ MAX_ROWS = 1000
 
 
 class JobSave(Struct, frozen=True, kw_only=True, rename={"move": "move_step"}):
-    """What is saved of a job.
+    """The saves of a job.
 
     ``number``: of its newest image, which was saved ``at`` (Unix time); None if it has none.
     ``reason``: why it has none, or why no new one can be made. ``move``: the step of its move to
@@ -90,7 +90,7 @@ class OwnJob(
 class OwnJobs(Struct, frozen=True, kw_only=True):
     """The document of ``mine --json``.
 
-    ``user``: whose jobs these are ("": those of all users). ``jobs``: running jobs first, ended
+    ``user``: the owner of these jobs ("": all users). ``jobs``: running jobs first, ended
     jobs last, at most MAX_ROWS; ``left_out`` more are not listed. ``since``: ended jobs are listed
     from this time on. ``users``: all users who have jobs now, for users who may see all jobs.
     ``slurm_error``: why Slurm's part is missing ("": it answered). ``end_only``: why

@@ -35,7 +35,7 @@ OWN = SlurmJob(
     id=7, states=frozenset({"RUNNING"}), uid=NOBODY, user="nobody", nodes=("pub1",),
     comment="ckpt=signal,saved=file:state", start=NOW - 60,
 )  # fmt: skip
-NO_RIGHT = "job {} is not one of your jobs: its owner, root and root may save a job"
+NO_RIGHT = "job {} is not your job: only its owner, root and root may save it"
 
 
 class Site:

@@ -597,7 +597,7 @@ ORDERS = {
     "clear rack": ROOTS,
     "clear --gone i-1": ROOTS,
     "try rack": ROOTS,
-    "ckpt now 44": "job 44 is not one of your jobs: its owner, root and root may save a job",
+    "ckpt now 44": "job 44 is not your job: only its owner, root and root may save it",
     "ckpt notice op1": ROOTS,
     "ckpt notice op1 --withdraw --rebalance": ROOTS,
 }

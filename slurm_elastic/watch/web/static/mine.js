@@ -61,7 +61,7 @@ function jobs(found) {
   return [
     troubles.length ? told(troubles) : "",
     rows.length ? table(caption(found), [["Job", ""], ["Where", "list"], ["When", ""], ["Cost", "number"], ["At most", "number"],
-      ["Why it waits", "next"], ["Saved", "next"]], rows.map((one) => row(found, one)), "mine")
+      ["Why", "next"], ["Saved", "next"]], rows.map((one) => row(found, one)), "mine")
       : h("p", { class: "quiet" }, `No job, and none since ${day(found.since)} ${clock(found.since, false)}.`),
     found.left_out ? h("p", { class: "quiet" }, `${count(found.left_out)} more are not listed.`) : "",
     rows.some((one) => one.start?.is_guess) ? h("p", { class: "quiet" }, "Starts with ~ are rough guesses: this site has few ended jobs so far.") : "",
@@ -81,7 +81,7 @@ function row(found, one) {
     [why(one.label), one.name ? ` ${one.name}` : "", found.user ? "" : h("span", { class: "quiet" }, ` ${one.user}`)],
     one.nodes ? `${one.nodes}${one.clouds.length ? ` (${one.clouds.join(", ")})` : ""}` : one.partitions.join(", "),
     when(found, one), `$${dollars(one.micro_dollars / 1e6)}`, bound(one),
-    one.state === "ended" ? one.slurm_state : h("span", { class: one.stuck ? "alarm" : "" }, reason(one)),
+    one.state === "ended" ? one.slurm_state : one.stuck ? h("span", { class: "alarm" }, reason(one)) : reason(one),
     saved(one.save),
   ];
 }
