@@ -119,7 +119,7 @@ class HclOutput(Struct, frozen=True, kw_only=True):
 
 class Hcl(Struct, frozen=True, kw_only=True):
     """Resources as files for Terraform. ``provider``: its local name; ``source`` and ``version``
-    find it; ``settings``: its arguments.
+    find it; ``settings`` and ``setting_blocks``: its arguments.
     """
 
     provider: str
@@ -130,6 +130,7 @@ class Hcl(Struct, frozen=True, kw_only=True):
     resources: tuple[HclBlock, ...]
     outputs: tuple[HclOutput, ...]
     data: tuple[HclBlock, ...] = ()
+    setting_blocks: Mapping[str, Properties] = {}
 
 
 def digest_of(kind: str, properties: Properties) -> str:

@@ -72,7 +72,8 @@ def _routed(place: SitePlace) -> Iterator[Rule]:
         yield Rule(
             direction="egress", ports=_SRUN_PORTS, peer=network, purpose="tasks reach their srun"
         )
-    ranges = [(port, port) for port in place.node_ports] or [None]
+    of_nodes = [(port, port) for port in place.node_ports]
+    ranges: list[tuple[int, int] | None] = [*of_nodes] or [None]
     for direction in ("ingress", "egress"):
         for ports in ranges:
             yield Rule(

@@ -35,7 +35,7 @@ def files_of(hcl: Hcl, command: str, cloud: str) -> dict[str, str]:
 
 
 def _versions(hcl: Hcl) -> str:
-    settings = _text("provider", [hcl.provider], hcl.settings)
+    settings = _text("provider", [hcl.provider], hcl.settings, hcl.setting_blocks)
     return (
         "terraform {\n"
         f'  required_version = "{TERRAFORM_VERSION}"\n\n'

@@ -395,11 +395,16 @@ def test_rights_follow_the_configuration(account: Account) -> None:
     assert account.cloud.subnets[sorted(account.cloud.subnets)[0]] in json.dumps(document)
 
 
-def test_without_a_tunnel_the_group_has_slurms_ports_alone(account: Account) -> None:
+def test_without_a_tunnel_the_group_has_slurms_ports_alone(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
     values = yaml.safe_load(account.text)
     values["join"] = {"head": "10.1.2.3:6900"}
     account.yaml.write_text(yaml.safe_dump(values))
     assert account.make("--without", "role") == 0
+    capsys.readouterr()
+    assert account.make("--without", "role") == 0
+    assert "nothing is to be done" in capsys.readouterr().out
     rules = account.ec2.describe_security_group_rules(
         Filters=[{"Name": "group-id", "Values": list(account.cloud.security_groups)}]
     )["SecurityGroupRules"]

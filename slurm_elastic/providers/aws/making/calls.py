@@ -39,11 +39,13 @@ class Calls:
 
     def ec2(self, operation: str, **request: object) -> Mapping[str, Any]:
         """Send a request to EC2. ``operation`` is boto3's name."""
-        return self._send("ec2", operation, request)
+        answer: Mapping[str, Any] = self._send("ec2", operation, request)
+        return answer
 
     def iam(self, operation: str, **request: object) -> Mapping[str, Any]:
         """Send a request to IAM."""
-        return self._send("iam", operation, request)
+        answer: Mapping[str, Any] = self._send("iam", operation, request)
+        return answer
 
     def account(self) -> str:
         """The number of the account. It needs no right."""

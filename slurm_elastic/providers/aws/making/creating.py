@@ -104,12 +104,10 @@ def _rule(calls: Calls, p: Properties, tags: Tags) -> Attributes:
     permission: dict[str, Any] = {"IpProtocol": p["ip_protocol"]}
     if "from_port" in p:
         permission |= {"FromPort": p["from_port"], "ToPort": p["to_port"]}
-    description = {"Description": p["description"]}
     if "cidr_ipv4" in p:
-        permission["IpRanges"] = [{"CidrIp": p["cidr_ipv4"], **description}]
+        permission["IpRanges"] = [{"CidrIp": p["cidr_ipv4"], "Description": p["description"]}]
     else:
-        peer = {"GroupId": p["referenced_security_group_id"], **description}
-        permission["UserIdGroupPairs"] = [peer]
+        permission["UserIdGroupPairs"] = [{"GroupId": p["referenced_security_group_id"]}]
     answer = calls.ec2(
         f"authorize_security_group_{p['direction']}", GroupId=p["security_group_id"],
         IpPermissions=[permission], TagSpecifications=_tagged("security-group-rule", tags),

@@ -270,8 +270,9 @@ def _rule(look: Look, group: str, rule: Record) -> FoundResource:
     if peer:
         properties["referenced_security_group_id"] = peer
     else:
-        properties["cidr_ipv4"] = rule.get("CidrIpv4")
-    properties["description"] = rule.get("Description", "")
+        properties |= {
+            "cidr_ipv4": rule.get("CidrIpv4"), "description": rule.get("Description", "")
+        }  # fmt: skip
     tags = tags_in(rule)
     return FoundResource(
         key=_of_same_number(tags[PART_TAG], group), kind="security group rule",

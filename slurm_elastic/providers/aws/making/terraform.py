@@ -45,6 +45,7 @@ _UNTAGGED = ("gateway attachment", "route", "route table association", "role pol
 _EXTRA: Mapping[str, Mapping[str, Any]] = {
     "key pair": {"public_key": "=var.public_key"},
     "launch template": {"update_default_version": True},
+    "role policy": {"name": "slurm-elastic-services"},
     "role": {"description": "the services of slurm-elastic"},
 }
 _DOCUMENTS = ("policy", "assume_role_policy")
@@ -69,10 +70,18 @@ def files(wanted: Sequence[SiteResource], settings: AwsCloud, place: SitePlace) 
         )  # fmt: skip
     return Hcl(
         provider="aws", source="hashicorp/aws", version=">= 5.0",
-        settings={"region": "=var.region"},
+        settings={
+            "region": "=var.region", **({"profile": settings.profile} if settings.profile else {})
+        },
+        setting_blocks={"default_tags": {"tags": {
+            CLUSTER: place.cluster.uuid or "",
+            NAME: place.cluster.name,
+            CLOUD: settings.name,
+            f"{PREFIX}made-by": MADE_BY,
+        }}},
         variables=tuple(variables),
         resources=tuple(
-            _block(resource, new, settings, place)
+            _block(resource, new)
             for resource in new
             if resource.kind not in _MERGED and resource.kind not in _IMPLIED
         ),
@@ -87,9 +96,7 @@ def _data(by_key: Mapping[str, SiteResource]) -> tuple[HclBlock, ...]:
     return (HclBlock(type="aws_caller_identity", name="current", attributes={}),)
 
 
-def _block(
-    resource: SiteResource, all_: Sequence[SiteResource], settings: AwsCloud, place: SitePlace
-) -> HclBlock:
+def _block(resource: SiteResource, all_: Sequence[SiteResource]) -> HclBlock:
     by_key = {other.key: other for other in all_}
     attributes = _referring(dict(resource.properties), by_key)
     for part in all_:
@@ -103,13 +110,7 @@ def _block(
     attributes.pop("direction", None)  # the type says it
     attributes |= _EXTRA.get(resource.kind, {})
     if resource.kind not in _UNTAGGED:
-        attributes["tags"] = {
-            "Name": resource.name,
-            CLUSTER: place.cluster.uuid or "",
-            NAME: place.cluster.name,
-            CLOUD: settings.name,
-            f"{PREFIX}made-by": MADE_BY,
-        }
+        attributes["tags"] = {"Name": resource.name}
     blocks = {"metadata_options": options} if options else {}
     return HclBlock(
         type=_type(resource), name=_label(resource.key), attributes=attributes, blocks=blocks,

@@ -181,14 +181,13 @@ def _group(name: str, place: SitePlace, vpc: str) -> Iterator[SiteResource]:
 
 def _rule(rule: Rule, group: str) -> Mapping[str, Any]:
     ports = {"from_port": rule.ports[0], "to_port": rule.ports[1]} if rule.ports else {}
-    peer = {"referenced_security_group_id": group}
-    return {
-        "direction": rule.direction,
-        "ip_protocol": rule.protocol if rule.ports else "-1",
-        **ports,
-        **(peer if rule.peer == GROUP else {"cidr_ipv4": rule.peer}),
-        "description": rule.purpose,
-    }
+    peer = (
+        {"referenced_security_group_id": group}
+        if rule.peer == GROUP
+        else {"cidr_ipv4": rule.peer, "description": rule.purpose}
+    )
+    protocol = rule.protocol if rule.ports else "-1"
+    return {"direction": rule.direction, "ip_protocol": protocol, **ports, **peer}
 
 
 def _template(name: str) -> SiteResource:
