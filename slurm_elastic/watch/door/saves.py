@@ -53,7 +53,7 @@ class SaveLimit:
         self._orders: deque[tuple[float, int, int]] = deque()  # (time, uid, job), oldest first
 
     def take(self, saver: Saver, job: int) -> None:
-        """Count one save. SlurmElasticError if the user ordered too many, or just saved this job."""
+        """Count a save. SlurmElasticError if the user ordered too many, or just saved this job."""
         now = self._now()
         with self._lock:
             self._check(saver, job, now)

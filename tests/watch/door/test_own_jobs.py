@@ -18,6 +18,7 @@ from cost_cases import NOW, T, book, config_file, machine
 from msgspec.structs import replace
 from patience import patience
 
+from slurm_elastic.base import bounded_process
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config, configfile
@@ -29,7 +30,6 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state import statedir
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.watch.door import bounded_process
 from slurm_elastic.watch.door.answers import DoorAnswers
 from slurm_elastic.watch.door.questions import CostAsk, DoorAnswer, OwnJobsAsk
 from slurm_elastic.watch.door.records import read_costs
