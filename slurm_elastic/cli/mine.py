@@ -52,8 +52,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--since", type=point, metavar="TIME",
         help="list jobs that ended after this UTC time, such as 2026-11-01, or in this last time, "
-        "such as 7d (default: 1d). Slurm forgets ended jobs soon (MinJobAge); after that, jobs of "
-        "clouds are still listed",
+        "such as 7d (default: 1d). Without slurmdbd, only jobs in clouds are listed once Slurm has "
+        "forgotten them (MinJobAge)",
     )  # fmt: skip
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from slurm_elastic.policies.launch.habits import Habits
 from slurm_elastic.policies.launch.time_limits import default_limits
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.money.account_budgets import barring
+from slurm_elastic.slurm.client.accounted_jobs import AccountingCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.pricing import (
     MOST_ASKED,
@@ -135,6 +136,7 @@ def read_own_jobs(
         for job in slurm.jobs
         if subject.includes(job) and (not job.has_ended or job.end >= ask.since)
     ]
+    jobs += _accounted(config, ask, subject, {job.id for job in slurm.jobs})
     nodes = slurm.moment.nodes if slurm.moment else None
     error = slurm.error or None
     view = status_view(config, replace(facts, jobs=jobs, nodes=nodes, slurm_error=error))
@@ -157,6 +159,19 @@ def read_own_jobs(
         users=tuple(sorted({job.user for job in slurm.jobs if job.user})) if sees_all else (),
         end_only=str(facts.end_only or ""),
     )  # fmt: skip
+
+
+def _accounted(
+    config: Config, ask: OwnJobsAsk, subject: Subject, known: Collection[int]
+) -> list[SlurmJob]:
+    """The ended jobs that only slurmdbd still has; none without slurmdbd, or for all users."""
+    if subject.job is not None or (subject.uid is None and not subject.name):
+        return []
+    user = subject.name if subject.uid is None else str(subject.uid)
+    with contextlib.suppress(SlurmError):
+        ended_jobs = AccountingCli(config.slurm).ended_jobs(user, ask.since)
+        return [job for job in ended_jobs if job.id not in known and subject.includes(job)]
+    return []
 
 
 def _runs(ledger: Ledger, ask: OwnJobsAsk, subject: Subject, now: float) -> tuple[ChargedRun, ...]:

@@ -7,6 +7,7 @@ import os
 import pwd
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -256,6 +257,25 @@ def test_root_sees_a_named_user_everybody_or_one_job(site: Site) -> None:
     document = site.told(0).own_jobs
     assert document is not None
     assert document.users == ("ben", "nobody")
+
+
+def test_slurmdbd_names_the_ended_jobs_that_slurm_has_forgotten(site: Site) -> None:
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOW - 60))
+    rows = [
+        f"60|60|nobody|{NOBODY}|physics|batch|COMPLETED|{end}|{end}|{end}|st1|forgotten",
+        f"7|7|nobody|{NOBODY}|physics|aws|COMPLETED|{end}|{end}|{end}|pub[1-2]|named",
+        f"61|61|ben|{BEN}|physics|batch|COMPLETED|{end}|{end}|{end}|st1|foreign",
+    ]
+    programs = site.root / "state" / "bin"
+    programs.mkdir()
+    (programs / "sacct").write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
+    (programs / "sacct").chmod(0o755)
+    site.file.write_text(site.file.read_text().replace("/no-slurm-here", "/bin"))
+    found = site.jobs()
+    assert set(found) == {7, 20, 21, 23, 60}
+    assert (found[60].name, found[60].state, found[60].micro) == ("forgotten", "ended", 0)
+    assert (found[7].name, found[7].micro) == ("named", 200_000)
+    assert 60 not in site.jobs(0, everyone=True)
 
 
 def test_without_slurm_the_jobs_of_the_ledger_remain(site: Site) -> None:
