@@ -49,6 +49,10 @@ from slurm_elastic.watch.view import StatusView, status_view
 from slurm_elastic.watch.view.attention import START, machines, sentence
 from slurm_elastic.watch.view.kept import Waits, kept_views
 
+COST_TIMEOUT_S = 8.0
+"""slurm-elasticd computes costs and starts one after the other. If many users ask for them, an
+explanation must not wait for its last lines.
+"""
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 
 
@@ -129,7 +133,8 @@ def _with_own_job(config: Config, slurm: Slurm, explanation: Explanation) -> Exp
         return explanation
     now, job = time.time(), int(explanation.subject)
     with contextlib.suppress(SlurmElasticError):  # the decisions are worth more than the cost
-        document = own_jobs_of(config, slurm, OwnJobsAsk(since=0.0, job=job), now)
+        ask = OwnJobsAsk(since=0.0, job=job)
+        document = own_jobs_of(config, slurm, ask, now, COST_TIMEOUT_S)
         row = next((row for row in document.jobs if row.id == job), None)
         return structs.replace(explanation, job=row)
     return explanation

@@ -112,7 +112,13 @@ def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[Par
     return _ask(config, ask, lambda answer: answer.prices)
 
 
-def own_jobs_of(config: Config, slurm: Slurm, ask: OwnJobsAsk, now: float) -> OwnJobs:
+def own_jobs_of(
+    config: Config,
+    slurm: Slurm,
+    ask: OwnJobsAsk,
+    now: float,
+    timeout_s: float = ANSWER_TIMEOUT_S,
+) -> OwnJobs:
     """The jobs of this user, or of others if this user may see them.
 
     SlurmElasticError if the daemon does not answer, or if the user may not see these jobs.
@@ -127,7 +133,7 @@ def own_jobs_of(config: Config, slurm: Slurm, ask: OwnJobsAsk, now: float) -> Ow
         with config.sharing():
             reading = slurm_reading(config, slurm, now, subject=subject)
             return read_own_jobs(config, ask, subject, reading, read_facts(config, now))
-    return _ask(config, ask, lambda answer: answer.own_jobs)
+    return _ask(config, ask, lambda answer: answer.own_jobs, timeout_s)
 
 
 def published_terms(config: Config, now: float) -> Published | None:
@@ -173,14 +179,20 @@ def save_job(config: Config, slurm: Slurm, job: int, now: float) -> tuple[str, .
     return _ask(config, SaveAsk(job=job), lambda answer: answer.lines)
 
 
-def _ask(config: Config, ask: Ask, select: Callable[[DoorAnswer], T | None]) -> T:
+def _ask(
+    config: Config,
+    ask: Ask,
+    select: Callable[[DoorAnswer], T | None],
+    timeout_s: float = ANSWER_TIMEOUT_S,
+) -> T:
     path = config.read_socket
     try:
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link:
-            document = _conversation(link, path, msgspec.json.encode(ask) + b"\n", config)
+            line = msgspec.json.encode(ask) + b"\n"
+            document = _conversation(link, path, line, config, timeout_s)
     except BlockingIOError as error:
         raise SlurmElasticError(
-            f"no news now: slurm-elasticd has not answered for {brief(ANSWER_TIMEOUT_S)} ({path}). "
+            f"no news now: slurm-elasticd has not answered for {brief(timeout_s)} ({path}). "
             "Running jobs continue. Ask again in a minute"
         ) from error
     except OSError as error:
@@ -213,9 +225,11 @@ def _limit(link: socket.socket, seconds: float) -> None:
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
 
-def _conversation(link: socket.socket, path: Path, line: bytes, config: Config) -> bytes:
-    until = time.monotonic() + ANSWER_TIMEOUT_S
-    _limit(link, ANSWER_TIMEOUT_S)
+def _conversation(
+    link: socket.socket, path: Path, line: bytes, config: Config, timeout_s: float
+) -> bytes:
+    until = time.monotonic() + timeout_s
+    _limit(link, timeout_s)
     # Through /proc, because a socket's path may have no more than 107 bytes (unix(7)).
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -43,7 +43,7 @@ from slurm_elastic.watch.door.questions import (
 from slurm_elastic.watch.door.records import LAST, opened
 from slurm_elastic.watch.door.visibility import MONEY, Viewer, own_ask
 from slurm_elastic.watch.view import Facts, status_view
-from slurm_elastic.watch.view.own_job_rows import OwnJobsReading, own_job_rows
+from slurm_elastic.watch.view.own_job_rows import OwnJobsReading, own_job_rows, place_of
 from slurm_elastic.watch.view.own_jobs import MAX_ROWS, OwnJobs, StartForecast
 
 FORECASTS_FOR_S = 4.0
@@ -137,11 +137,15 @@ def read_own_jobs(
         if subject.includes(job) and (not job.has_ended or job.end >= ask.since)
     ]
     jobs += _accounted(config, ask, subject, {job.id for job in slurm.jobs})
+    # A user may have tens of thousands of waiting jobs, and each row is work.
+    jobs.sort(key=place_of)
+    cut = {job.id for job in jobs[MAX_ROWS:]}
+    del jobs[MAX_ROWS:]
     nodes = slurm.moment.nodes if slurm.moment else None
     error = slurm.error or None
     view = status_view(config, replace(facts, jobs=jobs, nodes=nodes, slurm_error=error))
     with opened(config) as ledger:
-        runs = _runs(ledger, ask, subject, now)
+        runs = [run for run in _runs(ledger, ask, subject, now) if run.job not in cut]
         numbers = {job.id for job in jobs} | {run.job for run in runs}
         reading = OwnJobsReading(
             now=now, jobs=jobs, runs=runs,
@@ -155,7 +159,7 @@ def read_own_jobs(
     sees_all = subject.viewer is None
     return OwnJobs(
         at=now, user=subject.name, since=ask.since, jobs=tuple(rows[:MAX_ROWS]),
-        left_out=max(len(rows) - MAX_ROWS, 0), slurm_error=slurm.error,
+        left_out=len(cut) + max(len(rows) - MAX_ROWS, 0), slurm_error=slurm.error,
         users=tuple(sorted({job.user for job in slurm.jobs if job.user})) if sees_all else (),
         end_only=str(facts.end_only or ""),
     )  # fmt: skip

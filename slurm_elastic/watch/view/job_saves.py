@@ -13,9 +13,14 @@ from slurm_elastic.watch.view.checkpoints import CheckpointsView, MoveView, Save
 from slurm_elastic.watch.view.own_jobs import JobSave
 
 
-def choice_of(config: Config, job: SlurmJob) -> MethodChoice:
-    """How this job is saved, according to its comment, its pool and the site's settings."""
-    pools: Mapping[str, PoolSettings] = pools_by_node(config)
+def choice_of(
+    config: Config, job: SlurmJob, pools: Mapping[str, PoolSettings] | None = None
+) -> MethodChoice:
+    """How this job is saved, according to its comment, its pool and the site's settings.
+
+    ``pools``: ``pools_by_node`` of the configuration, for callers with many jobs.
+    """
+    pools = pools_by_node(config) if pools is None else pools
     pool = pools.get(job.nodes[0]) if job.nodes else None
     pool_rules = pool.checkpoint if pool else PoolCheckpoint()
     return resolve_for(job, pool_rules, config.checkpoint)
@@ -39,6 +44,7 @@ class JobSaves:
 
     def __init__(self, config: Config, view: CheckpointsView | None, now: float) -> None:
         self._config, self._now, self._view = config, now, view
+        self._pools = pools_by_node(config)
         self._saved: dict[int, SavedView] = {}
         self._unsavable: dict[int, UnsavableView] = {}
         self._moves: dict[int, MoveView] = {}
@@ -50,7 +56,7 @@ class JobSaves:
     def of(self, job: SlurmJob) -> JobSave:
         """The saves of the running or waiting job."""
         image, move = self._saved.get(job.id), self._moves.get(job.id)
-        choice = choice_of(self._config, job)
+        choice = choice_of(self._config, job, self._pools)
         return JobSave(
             method="" if choice.method == "none" else choice.method,
             number=image.number if image else None,

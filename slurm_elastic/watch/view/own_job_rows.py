@@ -52,6 +52,12 @@ def _place(row: OwnJob) -> tuple[int, float, int]:
     return _ORDER.index(row.state), -row.ended, row.id
 
 
+def place_of(job: SlurmJob) -> tuple[int, float, int]:
+    """The place of the job's row among all rows."""
+    state = ENDED if job.has_ended else WAITS if "PENDING" in job.states else RUNS
+    return _ORDER.index(state), -job.end if job.has_ended else 0.0, job.id
+
+
 class _Rows:
     def __init__(self, config: Config, reading: OwnJobsReading, view: StatusView) -> None:
         self._config, self._reading = config, reading

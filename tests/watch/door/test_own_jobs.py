@@ -31,11 +31,12 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state import statedir
 from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.door import own_jobs
 from slurm_elastic.watch.door.answers import DoorAnswers
 from slurm_elastic.watch.door.questions import CostAsk, DoorAnswer, OwnJobsAsk
-from slurm_elastic.watch.door.records import read_costs
+from slurm_elastic.watch.door.records import read_costs, read_facts
 from slurm_elastic.watch.door.server import Door
-from slurm_elastic.watch.view.own_jobs import OwnJob, OwnJobs
+from slurm_elastic.watch.view.own_jobs import MAX_ROWS, OwnJob, OwnJobs
 
 NOBODY, BEN = 65534, 1001
 RUN = (
@@ -276,6 +277,22 @@ def test_slurmdbd_names_the_ended_jobs_that_slurm_has_forgotten(site: Site) -> N
     assert (found[60].name, found[60].state, found[60].micro) == ("forgotten", "ended", 0)
     assert (found[7].name, found[7].micro) == ("named", 200_000)
     assert 60 not in site.jobs(0, everyone=True)
+
+
+def test_of_very_many_jobs_the_running_ones_are_listed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_jobs, "FORECASTS_FOR_S", 0.0)
+    many = [job(1000 + n, "PENDING", reason="Resources") for n in range(MAX_ROWS + 50)]
+    site.slurm = FakeSlurm(nodes=tuple(NODES.values()), jobs=[*many, JOBS[0]])
+    ask = OwnJobsAsk(since=NOW - 86400)
+    subject = own_jobs.subject_of(ask, NOBODY, "nobody", None)
+    reading = own_jobs.slurm_reading(site.config, site.slurm, NOW)
+    facts = read_facts(site.config, NOW)
+    document = own_jobs.read_own_jobs(site.config, ask, subject, reading, facts)
+    assert document.jobs[0].id == 20
+    assert len(document.jobs) == MAX_ROWS
+    assert document.left_out == 52, "and job 7, which only the books know"
 
 
 def test_without_slurm_the_jobs_of_the_ledger_remain(site: Site) -> None:
