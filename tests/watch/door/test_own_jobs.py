@@ -230,6 +230,9 @@ def test_what_is_saved_of_a_job_or_why_not(site: Site) -> None:
     save = site.jobs()[20].save
     assert save is not None
     assert (save.method, save.reason) == ("signal", "slurm-elastic-ckptman does not run")
+    _with(site, job(21, "PENDING"), job(26, "PENDING", restarts=1))
+    assert site.jobs()[21].save is None, "nothing of it can be saved yet"
+    assert site.jobs()[26].save is not None
 
 
 @pytest.mark.parametrize("words", [(), ("jobs",), ("jobs", "nodes", "usage", "accounts")])
