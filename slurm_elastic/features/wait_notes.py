@@ -25,7 +25,7 @@ from slurm_elastic.policies.launch.wait_note import NoteChange, WrittenNote, not
 log = logging.getLogger(__name__)
 
 WAIT = admin_comment.Part.WAIT
-PERIOD_S = 30.0
+PERIOD_S = 10.0
 PAUSE_PER_DURATION = 20.0
 """After a look at the queue we pause at least this many times as long as it took."""
 MAX_UPDATES = 5
