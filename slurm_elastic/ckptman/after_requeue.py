@@ -66,7 +66,7 @@ def stay_if_waiting(site: CheckpointSite, move: Migration, job: SlurmJob | None)
 def _check_next_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
     states = job.states
     if states & ENDED and "PENDING" not in states:
-        # It may have ended so soon that nobody saw it run, or before it got a node.
+        # The run was shorter than our poll interval, or the job never got a node.
         untold = "; its output says nothing about its move, because it was over too soon"
         text = f"it is {' '.join(sorted(states))}{untold if job.nodes else ''}"
         return finish(site, move, MigrationStep.ENDED, text)

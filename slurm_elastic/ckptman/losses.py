@@ -1,10 +1,10 @@
 """Reports after each move where the job's next run began and what work it must repeat: to its user
 in the job's own output, to others as a decision.
 
-The lines go through ``scontrol notify``, which slurmstepd writes to the batch script's standard
-error after it has truncated the file. It needs nothing on the node, and the head alone knows the
-cause. A launcher before each script would have to ask the head for it and would change $0, and a
-TaskProlog is one for all nodes of the cluster, also those of the site.
+We write the lines by ``scontrol notify``. slurmstepd adds them to the batch script's standard error
+after it has truncated the file. This needs nothing on the node, and only the head knows the cause.
+A launcher before each script would have to ask the head, and would change $0 of every job. A
+TaskProlog would run for each task on all nodes of the cluster, including the site's own nodes.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
 from slurm_elastic.config.job_checkpoint import MethodChoice
-from slurm_elastic.model.admin_comment import Part, with_part
+from slurm_elastic.model.admin_comment import NoteKind, with_note
 from slurm_elastic.model.causes.refusals import NotSavable
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Market
@@ -86,7 +86,7 @@ def _comment(site: CheckpointSite, job: int, text: str) -> None:
     comment = site.slurm.admin_comments([job]).get(job)
     if comment is None:  # the job has ended
         return
-    new_comment = with_part(comment, Part.UNSAVED, text)
+    new_comment = with_note(comment, NoteKind.UNSAVED, text)
     if new_comment != comment:
         site.slurm.set_admin_comment(job, new_comment)
 

@@ -17,7 +17,7 @@ from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.state.ledger.decisions import USER_KEY
 
 MOST_READ = 50
-"""Jobs that are read in one look."""
+"""The limit of jobs that one look reads."""
 # The address is an argument of the mail program, so it must not look like an option.
 _ADDRESS = re.compile(r"[\w.%+=~][\w.%+=~-]*(?:@[\w.-]+)?", re.ASCII)
 _REQUEUE, _ALL = "REQUEUE", "ALL"
@@ -89,11 +89,11 @@ class UserMails:
 
 def key_of(move: Migration) -> str:
     """Return the key of the message about a move."""
-    # With the time, because Slurm uses the numbers of jobs again.
+    # The time makes it unique, because Slurm reuses the numbers of jobs.
     return f"{USER_KEY}{move.run.job}/{move.run.attempt}/{move.began:.0f}"
 
 
 def is_wanted(move: Migration, mail: JobMail) -> bool:
-    """Whether the job asks for mail about such a move, and names an address that is one."""
-    wanted = _LOST if move.image is None else _AT_LIMIT if move.was_renewed else _MOVED
-    return not wanted.isdisjoint(mail.types) and _ADDRESS.fullmatch(mail.address) is not None
+    """Whether the job asks for mail about such a move, and has a valid address."""
+    asking_types = _LOST if move.image is None else _AT_LIMIT if move.was_renewed else _MOVED
+    return not asking_types.isdisjoint(mail.types) and _ADDRESS.fullmatch(mail.address) is not None

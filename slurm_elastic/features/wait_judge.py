@@ -1,7 +1,7 @@
 """The sentence about each job that waits for us: the pools that it lists start no machine for it.
 
-It is made as ``explain`` makes it, from the same facts. What PrivateData hides from a job's owner
-is not in it, because everybody who sees the job sees its AdminComment.
+``explain`` makes the same sentence from the same facts. Facts that PrivateData hides from users are
+left out, because all users who may see the job see its AdminComment.
 """
 
 from __future__ import annotations
@@ -100,17 +100,17 @@ class WaitJudge:
         return _Look(site, now, cases, closed, payers, unhelped, retry_at, fixed_arrays(jobs), {})
 
     def _closed(self, wants: int, now: float, *, hides: bool) -> dict[str, str]:
-        """By pool, why it starts no machines for a job of so many nodes."""
+        """Return the reason by pool that starts no machines for a job of so many nodes."""
         closed_bars = bars(self._site.config, self._site.ledger, wants, now)
         return {bar.pool: (bar.public if hides else bar).reason for bar in closed_bars}
 
     def _read_hidden(self) -> frozenset[str]:
         """The words of PrivateData; all that matter if slurm.conf cannot be read."""
         try:
-            words = read_site(self._site.config.slurm).items("PrivateData")
+            private = read_site(self._site.config.slurm).items("PrivateData")
         except ConfigError:
             return _MONEY | {_NODES}
-        return frozenset(word.lower() for word in words)
+        return frozenset(word.lower() for word in private)
 
 
 class _Look(NamedTuple):

@@ -24,7 +24,7 @@ from slurm_elastic.policies.launch.wait_note import NoteChange, WrittenNote, not
 
 log = logging.getLogger(__name__)
 
-WAIT = admin_comment.Part.WAIT
+WAIT = admin_comment.NoteKind.WAIT
 PERIOD_S = 10.0
 PAUSE_PER_DURATION = 20.0
 """After a look at the queue we pause at least this many times as long as it took."""
@@ -77,19 +77,19 @@ class WaitNotes(Part):
         tasks = Counter(job.array for job in jobs if job.array)
         # Slurm changes the waiting rest of an array only together with the tasks that run.
         shared = {job.id for job in jobs if job.task is None and tasks[job.array] > 1}
-        wanted = {
+        new_notes = {
             job: admin_comment.fitted(WAIT, text)
             for job, text in self._judge.notes(jobs)
             if job not in shared
         }
-        return note_changes(wanted, written, self._left_alone, self._site.monotonic())
+        return note_changes(new_notes, written, self._left_alone, self._site.monotonic())
 
     def _learn(self, jobs: Sequence[SlurmJob]) -> dict[int, WrittenNote]:
         """Return the notes that the jobs carry: at the start from the jobs themselves."""
         clock = self._site.monotonic()
         if not self._has_learnt:
             comments = self._site.slurm.admin_comments() if jobs else {}
-            notes = {job: admin_comment.part_of(text, WAIT) for job, text in comments.items()}
+            notes = {job: admin_comment.note_of(text, WAIT) for job, text in comments.items()}
             self._written = {job: WrittenNote(text=t, at=clock) for job, t in notes.items() if t}
             self._has_learnt = True
         by_id = {job.id: job for job in jobs}
@@ -125,7 +125,7 @@ class WaitNotes(Part):
             written.pop(change.job, None)
             self._left_alone.add(change.job)
             return
-        new_comment = admin_comment.with_part(comment, WAIT, change.text)
+        new_comment = admin_comment.with_note(comment, WAIT, change.text)
         if new_comment != comment:
             slurm.set_admin_comment(change.job, new_comment)
         # Only now: if Slurm gives no answer, the next look changes the note again.
@@ -135,8 +135,8 @@ class WaitNotes(Part):
 
     def _is_ours_to_change(self, change: NoteChange, comments: Mapping[int, str]) -> bool:
         had_note = change.job in self._written
-        # Without our note the comment is another one by now. It must not get the note again.
-        if had_note and not admin_comment.part_of(comments[change.job], WAIT):
+        # Another program has replaced the comment. It must not get the note again.
+        if had_note and not admin_comment.note_of(comments[change.job], WAIT):
             return False
         # The number of an array stands for all its tasks, and they would get the same comment.
-        return len({admin_comment.with_part(text, WAIT, "") for text in comments.values()}) == 1
+        return len({admin_comment.with_note(text, WAIT, "") for text in comments.values()}) == 1

@@ -1,7 +1,7 @@
-"""A job's AdminComment: the text of others, then our parts, each between marks of its own. Pure.
+"""A job's AdminComment: the text of others, then our notes, each between marks of its own. Pure.
 
-Four writers share the comment of a job. Each one reads the comment, puts its own part in with
-``with_part`` and writes the result, so the text of the site and the parts of the others stay::
+Four writers share the comment of a job. Each one reads the comment, puts its own note in with
+``with_note`` and writes the result, so the text of the site and the other notes stay::
 
     ticket 7 [slurm-elastic: aws: ...] [slurm-elastic clouds=west,east]
 
@@ -18,8 +18,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 
-class Part(StrEnum):
-    """Our parts, in the order in which they stand. The value follows ``[slurm-elastic``."""
+class NoteKind(StrEnum):
+    """Our notes, in the order in which they stand. The value follows ``[slurm-elastic``."""
 
     WAIT = ": "
     """Why the pending job waits for us (``features.wait_notes``)."""
@@ -28,52 +28,55 @@ class Part(StrEnum):
     CLOUDS = " clouds="
     """The order of its clouds that the submit filter or we have made (``launch.order_note``)."""
     COST = " cost="
-    """What the ended job cost (``money.cost_note``)."""
+    """The cost of the ended job (``money.cost_note``)."""
 
 
+_SENTENCES = (NoteKind.WAIT, NoteKind.UNSAVED)
 MAX_SENTENCE_LENGTH = 400
 """Characters of a sentence. Slurm itself has no limit (22.05), but sends each comment to squeue."""
-_SENTENCES = (Part.WAIT, Part.UNSAVED)
-_PART = re.compile(
-    rf"\s?\[slurm-elastic({'|'.join(re.escape(part.value) for part in Part)})([^][]*)\]"
+_NOTE = re.compile(
+    rf"\s?\[slurm-elastic({'|'.join(re.escape(kind.value) for kind in NoteKind)})([^][]*)\]"
 )
 _BRACKETS = str.maketrans("[]", "()")
 
 
 class AdminComment(Struct, frozen=True, kw_only=True):
-    """``others``: the text of others, unchanged. ``parts``: our parts, without their marks."""
+    """``site_text``: the text of others, unchanged. ``notes``: our notes, without their marks."""
 
-    others: str = ""
-    parts: Mapping[Part, str] = {}
+    site_text: str = ""
+    notes: Mapping[NoteKind, str] = {}
 
     def __str__(self) -> str:
-        ours = (f"[slurm-elastic{part}{self.parts[part]}]" for part in Part if part in self.parts)
-        return " ".join([*([self.others] if self.others else []), *ours])
+        kinds = [kind for kind in NoteKind if kind in self.notes]
+        marked_notes = [f"[slurm-elastic{kind}{self.notes[kind]}]" for kind in kinds]
+        return " ".join([self.site_text, *marked_notes] if self.site_text else marked_notes)
 
 
 def parsed(comment: str) -> AdminComment:
-    """Read a comment. If a part is there twice, the later one counts."""
-    parts = {Part(match[1]): match[2] for match in _PART.finditer(comment)}
-    return AdminComment(others=_PART.sub("", comment), parts=parts)
+    """Read a comment. If a note is there twice, the later one counts."""
+    notes = {NoteKind(match[1]): match[2] for match in _NOTE.finditer(comment)}
+    return AdminComment(site_text=_NOTE.sub("", comment), notes=notes)
 
 
-def part_of(comment: str, part: Part) -> str:
-    """Return the text of a part; "" without that part."""
-    return parsed(comment).parts.get(part, "")
+def note_of(comment: str, kind: NoteKind) -> str:
+    """Return the text of a note; "" without that note."""
+    return parsed(comment).notes.get(kind, "")
 
 
-def with_part(comment: str, part: Part, text: str) -> str:
-    """Return the comment with this text as the part, or without the part if the text is empty."""
-    if part_of(comment, part) == (text := fitted(part, text)):
+def with_note(comment: str, kind: NoteKind, text: str) -> str:
+    """Return the comment with this note, or without a note of this kind if the text is empty."""
+    if note_of(comment, kind) == (text := fitted(kind, text)):
         return comment
-    read = parsed(comment)
-    others = {kind: value for kind, value in read.parts.items() if kind is not part}
-    return str(AdminComment(others=read.others, parts=others | ({part: text} if text else {})))
+    present = parsed(comment)
+    notes = {other: note for other, note in present.notes.items() if other is not kind}
+    return str(
+        AdminComment(site_text=present.site_text, notes=notes | ({kind: text} if text else {}))
+    )
 
 
-def fitted(part: Part, text: str) -> str:
-    """Return the text as a part can hold it: one line, without square brackets, not too long."""
+def fitted(kind: NoteKind, text: str) -> str:
+    """Return the text as a note can hold it: one line, without square brackets, not too long."""
     line = " ".join(text.translate(_BRACKETS).split())
-    if part not in _SENTENCES or len(line) <= MAX_SENTENCE_LENGTH:
+    if kind not in _SENTENCES or len(line) <= MAX_SENTENCE_LENGTH:
         return line
     return f"{line[: MAX_SENTENCE_LENGTH - 3]}..."

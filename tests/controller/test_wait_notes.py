@@ -13,7 +13,7 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.features import wait_judge, wait_notes
 from slurm_elastic.features.closed_pools import Bar, bars
 from slurm_elastic.features.wait_notes import MAX_UPDATES, WaitNotes
-from slurm_elastic.model.admin_comment import Part, part_of
+from slurm_elastic.model.admin_comment import NoteKind, note_of
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.policies.launch.wait_note import REFRESH_S
 from tests.controller.world import Inline, World
@@ -66,7 +66,7 @@ def updates(world: World) -> list[int]:
 
 
 def note(world: World, number: int) -> str:
-    return part_of(world.slurm.comments.get(number, ""), Part.WAIT)
+    return note_of(world.slurm.comments.get(number, ""), NoteKind.WAIT)
 
 
 def test_a_job_carries_the_sentence_of_explain_until_it_starts(world: World) -> None:

@@ -7,15 +7,15 @@ AdminComment, so a list with a note is not a user's choice.
 
 from __future__ import annotations
 
-from slurm_elastic.model.admin_comment import Part, part_of, with_part
+from slurm_elastic.model.admin_comment import NoteKind, note_of, with_note
 
 
 def noted_order(comment: str) -> tuple[str, ...]:
     """Return the partitions of the note in force; empty without a note."""
-    note = part_of(comment, Part.CLOUDS)
+    note = note_of(comment, NoteKind.CLOUDS)
     return tuple(note.split(",")) if note else ()
 
 
 def with_order(comment: str, partitions: tuple[str, ...]) -> str:
     """Return the comment with a note of this order in place of an earlier note."""
-    return with_part(comment, Part.CLOUDS, ",".join(partitions))
+    return with_note(comment, NoteKind.CLOUDS, ",".join(partitions))

@@ -1,6 +1,6 @@
 """The note on a job about why it waits for us, and which notes to change. Pure.
 
-The sentence is that of ``explain``: the first failing predicate of each pool that the job lists.
+``explain`` shows the same sentence: the first failing predicate of each pool that the job lists.
 """
 
 from __future__ import annotations
@@ -68,22 +68,22 @@ class NoteChange(Struct, frozen=True, kw_only=True):
 
 
 def note_changes(
-    wanted: Mapping[int, str],
+    new_notes: Mapping[int, str],
     written: Mapping[int, WrittenNote],
     left_alone: Collection[int],
     clock: float,
 ) -> list[NoteChange]:
     """Return the changes, most important first: removals, new causes, then refreshed times.
 
-    ``wanted``: by job, in the order of their priority. ``left_alone``: jobs whose comment somebody
-    else has replaced.
+    ``new_notes``: by job, in the order of their priority. ``left_alone``: jobs whose comment another
+    program has replaced.
     """
-    removals = [NoteChange(job=job, text="") for job in written if job not in wanted]
+    removals = [NoteChange(job=job, text="") for job in written if job not in new_notes]
     changes = [
         NoteChange(job=job, text=text, is_refresh=is_same_cause(written[job].text, text))
         if job in written
         else NoteChange(job=job, text=text)
-        for job, text in wanted.items()
+        for job, text in new_notes.items()
         if job not in left_alone and not _is_up_to_date(written.get(job), text, clock)
     ]
     return [*removals, *sorted(changes, key=lambda change: change.is_refresh)]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurm_elastic.model.admin_comment import Part, with_part
+from slurm_elastic.model.admin_comment import NoteKind, with_note
 
 
 def noted(text: str, micro: int, markets: Iterable[str]) -> str:
     """Return ``text`` with this cost (micro-dollars) and these markets instead of an earlier note.
 
-    A job that has ended waits for nothing, so the note about its wait is removed.
+    The note about its wait is removed, because the job has ended.
     """
     names = "+".join(sorted(set(markets)))
     cost = f"${micro / 1e6:.6f} market={names}"
-    return with_part(with_part(text, Part.WAIT, ""), Part.COST, cost)
+    return with_note(with_note(text, NoteKind.WAIT, ""), NoteKind.COST, cost)

@@ -303,7 +303,7 @@ class SlurmCli(CommentCommands, PartitionCommands, ReservationCommands):
         return match[1]
 
     def mail_of(self, job: int) -> JobMail | None:
-        """By ``scontrol show job``, whose last fields these are. squeue cannot print them."""
+        """By ``scontrol show job``, because squeue cannot print these fields."""
         try:
             text = self._run("scontrol", "--oneliner", "show", "job", self._label(job))
         except SlurmError as error:

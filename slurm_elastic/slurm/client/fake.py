@@ -374,7 +374,7 @@ class FakeSlurm:
             self._existing_job(job)
 
     def mail_of(self, job: int) -> JobMail | None:
-        """What a test has put into ``mail``."""
+        """The entry of ``mail``, which tests set."""
         return self.mail.get(job)
 
     def output(self, job: int) -> str:
