@@ -23,7 +23,7 @@ from unittest.mock import patch
 import yaml
 from msgspec import Struct
 
-from benchmarks import page_paint, queue_reading
+from benchmarks import page_paint, queue_reading, wait_notes
 from benchmarks.report import Report, Row, bounded, compared, median, noted, report
 from benchmarks.stub_slurm import json_node
 from slurm_elastic.config import configfile
@@ -100,6 +100,9 @@ def main(arguments: Sequence[str]) -> Report:
             ) for row in measured(config, words, lines, options.runs, bare)
         ]  # fmt: skip
         rows += [row for jobs in options.jobs for row in queue_reading.rows(Path(name), jobs)]
+        rows += [
+            row for jobs in options.jobs for row in wait_notes.rows(config, jobs, options.runs)
+        ]
         rows += metrics(config, options.runs)
         words = ("cost", "--by", "job", "--format", "csv")
         rows += measured(config, words, None, options.runs, bare)

@@ -22,6 +22,7 @@ def test_a_small_cluster_is_shown_and_explained():
     assert rows["a scrape: processor time"].ours > 0
     assert rows["cost --by job --format csv: lines"].ours >= 200
     assert rows["status: processor time"].ours > 0
+    assert rows["2000 waiting jobs: looks, of a core"].ok
     for form in ("text", "JSON"):
         assert rows[f"2000 jobs as {form}: memory with two queues"].ok
     assert rows["2000 jobs as JSON: part of json.loads' memory"].ours > 0
