@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.model.admin_comment import Part, part_of
+from slurm_elastic.model.admin_comment import NoteKind, note_of
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import ELASTIC, PATIENCE
 
@@ -24,11 +24,13 @@ def elastic(site: Sandbox, *words: str) -> str:
 
 
 def comment(site: Sandbox, job: int) -> str:
-    return site.slurm.admin_comments([job])[job]
+    found = site.slurm.admin_comments([job])
+    assert job in found, (found, site.run(["squeue", "--states=all"]).stdout)
+    return found[job]
 
 
 def noted(site: Sandbox, job: int) -> str:
-    return part_of(comment(site, job), Part.WAIT)
+    return note_of(comment(site, job), NoteKind.WAIT)
 
 
 def test_a_job_says_why_it_waits_until_it_starts(site: Sandbox) -> None:
@@ -54,14 +56,16 @@ def test_a_job_says_why_it_waits_until_it_starts(site: Sandbox) -> None:
     site.wait_for(lambda: comment(site, job) == "ticket 7, a=b", PATIENCE, "the note is gone")
 
 
-def test_a_task_that_starts_loses_the_copy_of_its_arrays_note(site: Sandbox) -> None:
+def test_the_tasks_of_an_array_lose_their_notes_when_they_start(site: Sandbox) -> None:
     elastic(site, "pause", "aws", "--reason", "quota")
-    job = site.submit("sleep 20", "--partition=aws", "--array=1-3%1")
-    site.wait_for(lambda: noted(site, job), PATIENCE, "the array says why it waits")
+    job = site.submit("sleep 120", "--partition=aws", "--array=1-3", "--exclusive")
+    site.wait_for(
+        lambda: any(site.slurm.admin_comments([job]).values()), PATIENCE, "it says why it waits"
+    )
     elastic(site, "resume", "aws")
     site.wait_for(
-        lambda: any("RUNNING" in one.states for one in site.jobs() if one.array == job),
-        PATIENCE, "a task runs",
+        lambda: sum("RUNNING" in one.states for one in site.jobs() if one.array == job) == 3,
+        PATIENCE, "all tasks run",
     )  # fmt: skip
     site.wait_for(
         lambda: not any(site.slurm.admin_comments([job]).values()), PATIENCE, "no note is left"

@@ -193,6 +193,18 @@ class Contract:
         finally:
             bed.end(job)
 
+    def test_the_comments_of_some_jobs_and_of_all_are_the_same(self, bed: Bed) -> None:
+        job = bed.run()
+        try:
+            bed.slurm.set_admin_comment(job, "two\twords Comment=x")
+            assert bed.slurm.admin_comments([job]) == {job: "two\twords Comment=x"}
+            assert bed.slurm.admin_comments()[job] == "two\twords Comment=x"
+            assert bed.slurm.admin_comments([job + 1000]) == {}
+            assert bed.slurm.mail_of(job) is None
+            assert bed.slurm.mail_of(job + 1000) is None
+        finally:
+            bed.end(job)
+
     def test_nodes_are_reserved_changed_and_given_back(self, bed: Bed) -> None:
         """A job that runs may run on; others are kept off from the start on."""
         start = float(round(time.time())) + 3600

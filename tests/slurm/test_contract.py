@@ -15,7 +15,7 @@ import pytest
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmClientKind, SlurmSettings
 from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.model.slurm import Reservation
+from slurm_elastic.model.slurm import JobMail, Reservation
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -144,6 +144,18 @@ class TestCommandLine(Contract):
             client._json = f"--json={form}"
             same(client.nodes, plain.nodes)
             same(partial(client.jobs, ended=True), partial(plain.jobs, ended=True))
+
+    def test_the_mail_that_a_job_asks_for_is_read(self, site: Sandbox) -> None:
+        slurm = SlurmCli(settings(site))
+        job = site.submit("sleep 600", "--hold", "--mail-type=REQUEUE,TIME_LIMIT_80")
+        wants = JobMail(address="nobody", types=frozenset({"REQUEUE", "TIME_LIMIT_80"}))
+        assert slurm.mail_of(job) == wants
+        site.run(["scontrol", "update", f"jobid={job}", "mailtype=ALL", "mailuser=ann@example.org"])
+        mail = slurm.mail_of(job)
+        assert mail is not None
+        assert mail.address == "ann@example.org"
+        assert mail.types >= {"REQUEUE", "FAIL"}
+        site.run(["scancel", str(job)])
 
 
 @pytest.mark.e2e
