@@ -27,7 +27,7 @@ PLAIN = {"accounting": BooksSettings(tags=())}
 
 ALWAYS_JOINED = {"doers", "find_recipes"}
 """Machines that an earlier configuration stopped are still started or ended."""
-PARTS = ["operators", "policies", "usage", "credentials"]
+PARTS = ["operators", "wait notes", "policies", "usage", "credentials"]
 
 
 def joined(extensions: Extensions) -> set[str]:
