@@ -30,6 +30,9 @@ ACTION, TOKEN, CONFIRMED = "do", "session", "confirm"
 the preview that the person confirms.
 """
 
+NO_ACTIONS: Mapping[str, object] = {"user": None, "read_only": "", "actions": []}
+"""The document of a page that lets nobody act."""
+
 
 class FormField(Struct, frozen=True, kw_only=True):
     """One field of a form. ``choices``: the values, or only suggestions if it ``is_open``."""
@@ -130,7 +133,7 @@ class ActionDesk:
     def document(self, visit: Visit) -> dict[str, object]:
         """The actions for the page's own script, with the reason if the page is read-only."""
         if visit.person is None:
-            return {"user": None, "read_only": visit.read_only, "actions": []}
+            return {**NO_ACTIONS, "read_only": visit.read_only}
         actions = [
             {"name": action.name, "title": action.title, "refusal": action.refusal}
             for action in self._actions.offered(visit.person)

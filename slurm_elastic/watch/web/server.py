@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.watch.web.acting import ActRoutes, visitor_of
+from slurm_elastic.watch.web.actions import NO_ACTIONS
 from slurm_elastic.watch.web.connection import Connection
 from slurm_elastic.watch.web.documents import VISITOR, CachedDocument, Documents, Query
 from slurm_elastic.watch.web.policy import HEADERS, JSON, STATIC
@@ -59,7 +60,7 @@ def application(
     Without ``acting`` it has no actions. Without ``visitors`` it knows no user.
     """
     answers = PageAnswers(documents, period, visitors)
-    act_routes = [] if acting is None else [
+    act_routes = [Route("/api/actions", no_actions)] if acting is None else [
         Route("/api/actions", acting.document),
         Route("/act", acting.page, methods=["GET", "POST"]),
     ]  # fmt: skip
@@ -116,6 +117,11 @@ def visitor_name(request: Request, visitors: Visitors | None) -> str:
         return visitor_of(request, visitors).name if visitors else ""
     except UnknownVisitorError:
         return ""
+
+
+async def no_actions(_: Request) -> Response:
+    """For the page's script: this page has no actions."""
+    return _json(NO_ACTIONS, 200)
 
 
 class PageAnswers:

@@ -7,6 +7,7 @@ import grp
 import html
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -163,4 +164,41 @@ def acting_page(
             yield sock
         finally:
             server.should_exit = True
+            thread.join(patience(30))
+
+
+@contextlib.contextmanager
+def forwarded(sock: Path) -> Iterator[str]:
+    """The address of a port that leads to the socket, as ``ssh -L`` of this user makes one."""
+
+    def pass_on(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(1 << 16):
+                target.sendall(chunk)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def serve(near: socket.socket) -> None:
+        with near, socket.socket(socket.AF_UNIX) as far:
+            far.connect(str(sock))
+            back = threading.Thread(target=pass_on, args=(far, near), daemon=True)
+            back.start()
+            pass_on(near, far)
+            back.join()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    link, _ = listener.accept()
+                    threading.Thread(target=serve, args=(link,), daemon=True).start()
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
             thread.join(patience(30))

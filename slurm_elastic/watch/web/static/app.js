@@ -1,7 +1,8 @@
 // The frame: which page is shown, when it is read again, how fresh it is.
 
 import { draw, h, listen, show } from "./dom.js";
-import { ask, follow } from "./source.js";
+import { hasForms, learn } from "./acts.js";
+import { ask, follow, mayAct } from "./source.js";
 import { brief, clock, day, zone } from "./words.js";
 import * as cost from "./cost.js";
 import * as doctor from "./doctor.js";
@@ -50,7 +51,8 @@ function render(arrived) {
   const [title, page] = PAGES[name];
   document.title = `${title} · ${status?.cluster ?? "slurm-elastic"}`;
   show(document.getElementById("pages"), h("ul", {}, Object.entries(PAGES).map(([key, [label]]) =>
-    h("li", {}, h("a", { href: `#/${key}`, "aria-current": key === name ? "page" : undefined }, label)))));
+    h("li", {}, h("a", { href: `#/${key}`, "aria-current": key === name ? "page" : undefined }, label))),
+    hasForms() ? h("li", {}, h("a", { href: "act" }, "Act")) : ""));
   if (page.ofStatus && !status) {
     if (trouble) show(content, h("h1", {}, title), h("p", { class: "told loud" }, trouble));
     return;
@@ -106,4 +108,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw
 
 // Whoever opens the page sees the first reading before anything else is asked for.
 render(true);
-refresh().then(() => follow(refresh, (why) => { trouble = why; tick(); }, () => trouble !== undefined));
+refresh().then(() => {
+  follow(refresh, (why) => { trouble = why; tick(); }, () => trouble !== undefined);
+  if (mayAct) learn(ask).then(() => render(false));
+});

@@ -1,6 +1,7 @@
 // The chain of decisions about a node, a job, a pool: what was decided when, why, and what was not.
 
 import { h } from "./dom.js";
+import { act, acts } from "./acts.js";
 import { costAndStart } from "./mine.js";
 import { table, told, waiting, why } from "./parts.js";
 import { brief, clock, day, dollars, plural } from "./words.js";
@@ -64,6 +65,7 @@ function one(shell, chain) {
   const shown = decisions.slice(0, state.rows);
   return h("section", { "data-key": chain.subject, "aria-label": `${chain.about} ${chain.subject}` },
     h("p", { class: "lead" }, chain.now),
+    chain.about === "job" ? acts(act("save", { job: chain.subject.replace("job:", "") }, "Save now", `job ${chain.subject}`)) : "",
     chain.end_only ? told([{ level: "loud", text: chain.end_only }]) : "",
     told(chain.attention.map((text) => ({ level: "warn", text }))),
     chain.private.length ? h("p", { class: "quiet" }, `PrivateData=${chain.private.join(",")}: only your own jobs' part is shown`) : "",

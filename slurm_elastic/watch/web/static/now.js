@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { grid } from "./grid.js";
+import { act, acts } from "./acts.js";
 import { because, figure, states, table, told, waiting, why } from "./parts.js";
 import { brief, count, dollars, expand, plural } from "./words.js";
 
@@ -41,6 +42,7 @@ function headline(status) {
     `${plural(status.instances.length, "machine")}, nothing needs attention`));
   return h("section", { "aria-label": "What needs attention" },
     urgent.length ? "" : calm, told(status.attention),
+    status.directives.length ? acts(act("resume", {}, "Resume ...", "or end an order")) : "",
     status.head ? h("p", { class: "quiet" }, status.head.text) : "", status.daemon.pending_requests
       ? h("p", { class: "quiet" }, `${plural(status.daemon.pending_requests, "request of slurmctld waits", "requests of slurmctld wait")}`)
       : "");
@@ -97,6 +99,10 @@ function cloud(status, one) {
       one.price_limit === null ? "" : `, at worst $${dollars(one.price_worst)} of $${dollars(one.price_limit)}`) : "",
     h("p", {}, states(one.states, one.nodes, one.name)),
     one.blocked ? h("p", { class: "told warn" }, h("b", {}, "Shut"), h("span", {}, one.blocked)) : "",
+    acts(act("pause", { scope: one.name }, "Pause", `cloud ${one.name}`),
+      act("limit", { scope: one.name }, "Limit", `cloud ${one.name}`),
+      act("drain", { subject: one.name }, "Drain", `cloud ${one.name}`),
+      status.clouds.length > 1 ? act("migrate", { cloud: one.name }, "Migrate", `cloud ${one.name}`) : ""),
     one.problem ? h("p", { class: "told bad" }, h("b", {}, "Error"), h("span", {}, "see above")) : "");
 }
 
@@ -137,6 +143,10 @@ function nodes(shell, status, byNode, again) {
         h("h3", {}, why(pool.name), h("span", { class: "quiet" },
           ` of ${pool.cloud}, ${pool.markets.join(", ")}; ${paid}`)),
         h("p", {}, states(pool.states, pool.count, pool.name)),
+        acts(act("pause", { scope: pool.name }, "Pause", `pool ${pool.name}`),
+          act("limit", { scope: pool.name, key: "max_nodes" }, "Limit", `pool ${pool.name}`),
+          act("drain", { subject: pool.name }, "Drain", `pool ${pool.name}`),
+          act("replace", { subject: pool.name }, "Replace", `pool ${pool.name}`)),
         h("div", { class: "cells" }, grid(`Nodes of pool ${pool.name}, arrow keys move, Enter explains`, names, of,
           seen.node, choose, (name) => shell.go("explain", name))),
         names.includes(seen.node) ? chosen(seen.node, of, byNode.get(seen.node)) : "");
@@ -147,7 +157,9 @@ function chosen(name, of, node) {
   const machine = node?.machine;
   return h("p", { class: "chosen" }, h("b", {}, name), ` is ${of(name)[0]}`, node?.note ? `: ${node.note}` : "",
     machine ? `. ${machine.instance_type} in ${machine.zone}, ${machine.market}, $${dollars(machine.price)}/h for `
-      + `${brief(machine.age_s)}; ${jobs(machine)}${machine.next}` : "", " ", why(name, "Why?", `Explain ${name}`));
+      + `${brief(machine.age_s)}; ${jobs(machine)}${machine.next}` : "", " ", why(name, "Why?", `Explain ${name}`),
+    " ", machine ? act("drain", { subject: name }, "Drain", `node ${name}`) : "",
+    " ", machine ? act("replace", { subject: name }, "Replace", `node ${name}`) : "");
 }
 
 const jobs = (machine) => machine.jobs.length
@@ -218,7 +230,7 @@ function notNow(status) {
   }
   if (status.cool_downs.length) {
     parts.push(table("Offers that are not bought now", [["Offer", ""], ["Left", "number"], ["Why", "next"]],
-      status.cool_downs.map((one) => [one.key, brief(one.left_s), `${one.code}: ${because(one, status.attention)}`])));
+      status.cool_downs.map((one) => [[one.key, " ", act("clear", { subjects: one.key }, "Clear", one.key)], brief(one.left_s), `${one.code}: ${because(one, status.attention)}`])));
   }
   if (status.holds.length) {
     parts.push(table("Nodes kept from Slurm", [["Pool", ""], ["Nodes", "list"], ["Left", "number"], ["Why", "next"]],

@@ -14,6 +14,9 @@ const PAUSES = [0, 250, 1000, 4000];
 
 const inCockpit = location.pathname.includes("/cockpit/");
 
+// Whether the server has actions. In Cockpit the commands themselves have them.
+export const mayAct = !inCockpit;
+
 // The text of a document. Rejects with a sentence for people; `lost`: to be asked for again.
 export function ask(name, query = {}) {
   return inCockpit ? spawn(name, query) : fetched(name, query);
