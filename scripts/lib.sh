@@ -90,6 +90,7 @@ set_up_tests() {
     there ansible-playbook git || install_packages ansible-core git # for the playbook in ansible/
     there rpmspec || install_packages rpm # for what it says of packaging/slurm-elastic.spec
     there chromium chromedriver || install_packages chromium chromium-driver # for the page as a browser has it
+    there firefox-esr || install_packages firefox-esr # the same in the other browser
     # A hypervisor's daemon, which tests start for themselves; on trixie its storage driver is a package of its own.
     { there libvirtd qemu-system-x86_64 && /usr/bin/python3 -c 'import libvirt'; } 2>/dev/null || {
         local storage

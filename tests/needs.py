@@ -24,6 +24,7 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 PACKAGES = {
     **disk.PROGRAMS, **machine.PROGRAMS,
     "ansible-playbook": "ansible-core", "chromedriver": "chromium-driver", "chromium": "chromium",
+    "firefox-esr": "firefox-esr",
     "fish": "fish", "gcc": "gcc", "git": "git", "ip": "iproute2", "iptables": "iptables",
     "libvirtd": "libvirt-daemon", "man": "man-db", "munged": "munge", "nft": "nftables",
     "promtool": "prometheus", "sbatch": "slurm-client",

@@ -50,6 +50,29 @@ except ConnectionError:
 """
 
 
+class Deed(NamedTuple):
+    """An action: the values that a person fills in, words of the preview and of the result."""
+
+    values: dict[str, str | bool]
+    shown: str
+    done: str
+
+
+DEEDS = {
+    "pause": Deed({"scope": "onprem", "for": "2h", "reason": "a new image"},
+                  "No new machines in cloud onprem", "cloud onprem is paused by root"),
+    "resume": Deed({"scope": ""}, "would end: cloud onprem is paused", "order ended: cloud onprem"),
+    "limit": Deed({"scope": "rack", "key": "max_nodes", "value": "1"},
+                  "pool rack: max_nodes no limit -> 1", "pool rack: max_nodes is 1 by root"),
+    "drain": Deed({"subject": "op[1-2]", "aggressive": True, "max-unavailable": "1"},
+                  "jobs are moved", "op[1-2] are drained by root"),
+    "replace": Deed({"subject": "rack"}, "Replace pool rack: 2 machines", "being replaced by root"),
+    "migrate": Deed({"cloud": "onprem", "to": "spare"}, "Empty cloud onprem", "emptied to spare"),
+    "clear": Deed({"subjects": "rack"}, "would be cleared: failed boots of pool rack", "cleared:"),
+    "save": Deed({"job": "41"}, "Job 41 of erin on op1 is saved: by signal", "is asked to save"),
+}  # fmt: skip
+
+
 class Answer(NamedTuple):
     status: int
     headers: dict[str, str]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,12 +11,17 @@ from needs import missing
 from selenium.webdriver import Chrome
 from status_cases import busy_ledger, config_file
 
-from slurm_elastic.cli import departure_orders
+from slurm_elastic.cli import departure_orders, save_orders, web
+from slurm_elastic.config.configfile import load
+from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.ckptstate.orders import DROPS
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.client import facts_of
 from slurm_elastic.watch.view import Facts
-from tests.watch.web.acting_stage import SUDO, acting_page
+from slurm_elastic.watch.web.documents import Documents
+from tests.watch.web.acting_stage import SUDO, acting_page, forwarded
 from tests.watch.web.stage import CHROMIUM, DRIVER, chromium
 
 
@@ -76,3 +83,34 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[SlurmJob]:
 def sock(file: Path, ledger: Ledger, jobs: list[SlurmJob], open_path: Path) -> Iterator[Path]:
     with acting_page(file, open_path / "page.sock", group=SUDO) as path:
         yield path
+
+
+@pytest.fixture
+def acting_address(
+    file: Path, ledger: Ledger, jobs: list[SlurmJob], open_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:  # fmt: skip
+    ledger.exclusions.add(Exclusion(kind=BREAKER, scope="rack", count=3, until=time.time() + 900))
+    ledger.health.beat("slurm-elasticd", time.time(), os.getpid())
+    (open_path / DROPS).mkdir()
+    jobs.append(
+        SlurmJob(
+            id=41, states=frozenset({"RUNNING"}), nodes=("op1",), start=time.time() - 60,
+            user="erin", uid=1000, batch=True, requeue=True, comment="ckpt=signal,saved=file:state",
+        )
+    )  # fmt: skip
+
+    class Slurm:
+        def __init__(self, *_: object) -> None: ...
+
+        def jobs(self) -> list[SlurmJob]:
+            return jobs
+
+    monkeypatch.setattr(save_orders, "PromptCli", Slurm)
+    config = load(file)
+    documents = Documents(web.sources(config, PromptCli(config.slurm), file))
+    with (
+        acting_page(file, open_path / "page.sock", group=SUDO, documents=documents) as sock,
+        forwarded(sock) as address,
+    ):
+        yield address

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import needs
 import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from slurm_elastic.cli import save_orders, web
-from slurm_elastic.config.configfile import load
-from slurm_elastic.model.exclusion import BREAKER, Exclusion
-from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.ckptstate.orders import DROPS
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.watch.web.documents import Documents
-from tests.watch.web.acting_stage import SUDO, acting_page, forwarded
+from tests.watch.web.acting_stage import DEEDS
 from tests.watch.web.stage import Page
 
 pytestmark = needs.ROOT
@@ -36,63 +28,9 @@ SIZES = [
 ]
 
 
-class Deed(NamedTuple):
-    """An action: the values that a person fills in, words of the preview and of the result."""
-
-    values: dict[str, str | bool]
-    shown: str
-    done: str
-
-
-DEEDS = {
-    "pause": Deed({"scope": "onprem", "for": "2h", "reason": "a new image"},
-                  "No new machines in cloud onprem", "cloud onprem is paused by root"),
-    "resume": Deed({"scope": ""}, "would end: cloud onprem is paused", "order ended: cloud onprem"),
-    "limit": Deed({"scope": "rack", "key": "max_nodes", "value": "1"},
-                  "pool rack: max_nodes no limit -> 1", "pool rack: max_nodes is 1 by root"),
-    "drain": Deed({"subject": "op[1-2]", "aggressive": True, "max-unavailable": "1"},
-                  "jobs are moved", "op[1-2] are drained by root"),
-    "replace": Deed({"subject": "rack"}, "Replace pool rack: 2 machines", "being replaced by root"),
-    "migrate": Deed({"cloud": "onprem", "to": "spare"}, "Empty cloud onprem", "emptied to spare"),
-    "clear": Deed({"subjects": "rack"}, "would be cleared: failed boots of pool rack", "cleared:"),
-    "save": Deed({"job": "41"}, "Job 41 of erin on op1 is saved: by signal", "is asked to save"),
-}  # fmt: skip
-
-
 @pytest.fixture
-def address(
-    file: Path, ledger: Ledger, jobs: list[SlurmJob], open_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[str]:  # fmt: skip
-    ledger.exclusions.add(Exclusion(kind=BREAKER, scope="rack", count=3, until=time.time() + 900))
-    ledger.health.beat("slurm-elasticd", time.time(), os.getpid())
-    (open_path / DROPS).mkdir()
-    jobs.append(
-        SlurmJob(
-            id=41, states=frozenset({"RUNNING"}), nodes=("op1",), start=time.time() - 60,
-            user="erin", uid=1000, batch=True, requeue=True, comment="ckpt=signal,saved=file:state",
-        )
-    )  # fmt: skip
-
-    class Slurm:
-        def __init__(self, *_: object) -> None: ...
-
-        def jobs(self) -> list[SlurmJob]:
-            return jobs
-
-    monkeypatch.setattr(save_orders, "PromptCli", Slurm)
-    config = load(file)
-    documents = Documents(web.sources(config, PromptCli(config.slurm), file))
-    with (
-        acting_page(file, open_path / "page.sock", group=SUDO, documents=documents) as sock,
-        forwarded(sock) as address,
-    ):
-        yield address
-
-
-@pytest.fixture
-def page(address: str, browser: Chrome) -> Iterator[Page]:
-    page = Page(browser, address)
+def page(acting_address: str, browser: Chrome) -> Iterator[Page]:
+    page = Page(browser, acting_address)
     page.complaints(), page.requests()
     yield page
     browser.get("about:blank")
@@ -189,9 +127,7 @@ def test_actions_need_no_script(page: Page, ledger: Ledger) -> None:
     assert len(ledger.directives.all()) == 1
 
 
-def test_loading_the_result_again_does_nothing_twice(
-    page: Page, ledger: Ledger
-) -> None:
+def test_loading_the_result_again_does_nothing_twice(page: Page, ledger: Ledger) -> None:
     page.driver.get(f"{page.address}act?do=pause&scope=rack")
     press(page)
     press(page)
