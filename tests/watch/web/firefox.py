@@ -31,6 +31,8 @@ PREFS = {
 }  # fmt: skip
 MIN_WIDTH = 500
 """A window of Firefox is not narrower; a page is, by a zoom."""
+STREAM = "/api/events"
+"""Firefox reports each stream of events that ends, such as when the page is left."""
 COMPLAINTS = """
 return Services.console.getMessageArray()
   .filter((m) => m instanceof Ci.nsIScriptError && (m.sourceName || "").startsWith(arguments[0])
@@ -43,13 +45,17 @@ class Firefox:
     """One window. Its methods are those of ``stage.Page`` that its tests use."""
 
     def __init__(self, link: socket.socket) -> None:
-        self._link, self._number = link, 0
+        self._link, self._number, self._zoomed = link, 0, 1.0
         self._read()  # its greeting
         self._ask("WebDriver:NewSession", {})
         self._ask("WebDriver:SetTimeouts", {"pageLoad": int(patience(60) * 1000)})
 
     def go(self, address: str) -> None:
         self._ask("WebDriver:Navigate", {"url": address})
+        self._zoom()  # Firefox has one for each site
+
+    def _zoom(self) -> None:
+        self.chrome("gBrowser.selectedBrowser.fullZoom = arguments[0]", self._zoomed)
 
     def reload(self) -> None:
         self._ask("WebDriver:Refresh", {})
@@ -69,8 +75,8 @@ class Firefox:
         self._ask("WebDriver:ElementClick", {"id": found["value"][ELEMENT]})
 
     def sized(self, width: int, height: int, *, dark: bool) -> None:
-        zoom = 1.0 if width >= MIN_WIDTH else 1.5
-        self.chrome("gBrowser.selectedBrowser.fullZoom = arguments[0]", zoom)
+        self._zoomed = zoom = 1.0 if width >= MIN_WIDTH else 1.5
+        self._zoom()
         override = "layout.css.prefers-color-scheme.content-override"
         self.chrome(
             "Services.prefs.setIntPref(arguments[0], arguments[1])", override, int(not dark)
@@ -91,7 +97,7 @@ class Firefox:
         """The errors of scripts and policies on this page since the last call."""
         found: list[str] = self.chrome(COMPLAINTS, address)
         self.chrome("Services.console.reset()")
-        return found
+        return [line for line in found if STREAM not in line]
 
     def chrome(self, script: str, *values: Any) -> Any:
         """A script with the rights of Firefox itself."""

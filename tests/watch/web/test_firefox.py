@@ -18,7 +18,7 @@ pytestmark = [needs.ROOT, pytest.mark.release]
 
 PICTURES = os.environ.get("ACT_PICTURES", "")
 PAGES = {
-    "#/": "Clouds", "#/day": "Machines paid", "#/explain/op1": "where it is", "#/cost": "Dollars",
+    "#/": "Clouds", "#/day": "Machines paid", "#/explain/op1": "where it is", "#/cost": "Cost by",
     "#/migrations": "Checkpoints", "act": "Act",
 }  # fmt: skip
 
