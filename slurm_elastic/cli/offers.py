@@ -45,11 +45,12 @@ from slurm_elastic.policies.launch.reorder import shape_of
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.catalogues import completed
 from slurm_elastic.slurm.client.prompt import PromptCli
-from slurm_elastic.slurm.conf.fragment import ranked as ranked_pools
+from slurm_elastic.slurm.hooks.submit_filter import ranked_pools
 from slurm_elastic.state.heartbeat import read_mark, trouble_text
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.watch.view.attention import sentence
+from slurm_elastic.watch.view.reserved import ReservedView, reserved_views
 
 
 class OfferRow(Struct, frozen=True, kw_only=True, rename={"worst": "worst_price"}):
@@ -90,7 +91,7 @@ class PoolOffers(Struct, frozen=True, kw_only=True):
 class OffersDocument(Struct, frozen=True, kw_only=True):
     """The document of ``offers --json``. ``about``: the job, pool or pools asked for;
     ``standstill``: why nothing is bought now, whatever the clouds offer. ``clouds``: for a job, the
-    order in which it uses the clouds.
+    order in which it uses the clouds. ``reserved``: the reservations of the pools' clouds.
     """
 
     at: float
@@ -99,6 +100,7 @@ class OffersDocument(Struct, frozen=True, kw_only=True):
     version: int = 1
     standstill: tuple[str, ...] = ()
     clouds: tuple[CloudRow, ...] = ()
+    reserved: tuple[ReservedView, ...] = ()
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -151,7 +153,8 @@ def gather(
             site = Site.of(config, slurm, ledger, {}, lambda: now)
             question = _question(site, job, pool)
             scopes = [site.scope(p) for p in question.pools]
-            taken = {machine.instance.node for machine in ledger.machines.live()}
+            machines = ledger.machines.live()
+            taken = {machine.instance.node for machine in machines}
             served = site.served_nodes()
     except PermissionError as error:
         raise SlurmElasticError(
@@ -171,6 +174,11 @@ def gather(
         ),
         standstill=tuple(_standstill(config, slurm, now)),
         clouds=() if question.job is None else _compared(site, question.job, nodes, rows, served),
+        reserved=tuple(
+            row
+            for row in reserved_views(config, machines, now)
+            if row.cloud in {p.cloud for p in question.pools}
+        ),
     )
 
 
@@ -273,8 +281,8 @@ def _question(site: Site, job: int | None, pool: str | None) -> _Question:
 
 
 def _ask(config: Config, question: _Question, pool: Pool, taken: Collection[str]) -> _Answer:
-    """Ask the pool's cloud. For a job, ask also if all nodes have machines: one of these may serve
-    the job, and its price counts in the comparison.
+    """Ask the pool's cloud. For a job, ask even if all nodes of the pool have machines: the job may
+    run on an existing machine, and the comparison of clouds needs the pool's price.
     """
     free = [name for name in pool.nodes if name not in taken]
     if not free and question.job is None:
@@ -349,6 +357,8 @@ def render(found: OffersDocument, console: Console) -> None:
         console.print(words(trouble, "bold red"))
     console.print(Text(f"Offers for {found.about}, {at}", style="bold"))
     cloud_table.show(found.clouds, console)
+    for row in found.reserved:
+        console.print(words(f"Reserved: {row.text}"))
     for pool in found.pools:
         console.print()
         console.print(_headline(pool, "could" if found.standstill else "can"))

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from slurm_elastic.base.units import brief, money
+from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.watch.view.queue import NEVER, QueueView
 from slurm_elastic.watch.view.rows import SiteView, StatusView, TotalView
 
 _WARN = "yellow"
+MAX_RESERVED = 4  # reservations with a line of their own
 
 
 def sums(view: StatusView, *, wide: bool) -> Iterable[Text]:
@@ -21,6 +22,10 @@ def sums(view: StatusView, *, wide: bool) -> Iterable[Text]:
         yield _jobs(view.queue, _whose_jobs(view))
     if view.totals and not wide:
         yield _cost(view.totals)
+    for row in view.reserved[:MAX_RESERVED]:
+        yield Text(f"Reserved: {row.text}", style="" if row.used else _WARN)
+    if (hidden := len(view.reserved) - MAX_RESERVED) > 0:
+        yield Text(f"and {counted(hidden, 'more reservation')}: --json", style="dim")
 
 
 def _machines(site: SiteView, view: StatusView) -> Text:

@@ -31,8 +31,8 @@ from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.launch.reorder import Reorder, growth_order, may_be_ours, reorders
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.nodes.node_state import is_answering, is_busy, is_drained
-from slurm_elastic.slurm.conf.fragment import ranked
 from slurm_elastic.slurm.hooks import order_file
+from slurm_elastic.slurm.hooks.submit_filter import ranked_pools
 from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
@@ -78,10 +78,10 @@ class CloudOrder(Part):
         self._reorder(table)
 
     def _read_terms(self) -> list[PoolTerms]:
-        """Return the terms of all pools, in the order in which Slurm uses the pools."""
+        """Return the terms of all pools, in the order of the submit filter."""
         site, nodes = self._site, read_all_nodes(self._site)
         served, table = site.served_nodes(), []
-        for pool in ranked(site.config, tuple(site.pools.values())):
+        for pool in ranked_pools(site.config, site.pools.values()):
             offers, silence = self._ask(pool)
             scope = site.scope(pool)
             table.append(pool_terms(site, pool, offers, scope, served, nodes, silence))

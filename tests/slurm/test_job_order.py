@@ -31,7 +31,7 @@ from slurm_elastic.policies.launch.pool_order import (
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.hooks.order_file import FILE, MAX_AGE_S, text_of
-from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
+from slurm_elastic.slurm.hooks.submit_filter import FILTER, ranked_pools, render, to_lua
 from tests.slurm.test_submit_filter import LUAS, PARTITION, STATIC, listed
 
 SHAPES = 10_000
@@ -267,3 +267,19 @@ def test_a_job_without_a_limit_counts_as_a_day(lua: Callable[[str], str], tmp_pa
     (site.state / FILE).write_text(text_of(table, site.ranking, NOW))
     assert filtered(lua, site) == "static,dear,cheap"
     assert filtered(lua, site, time_limit=2 * 24 * 60 * 7) == "static,cheap,dear"
+
+
+def test_ties_are_decided_alike_by_filter_offers_and_file(
+    lua: Callable[[str], str], tmp_path: Path
+) -> None:
+    """By the order of `clouds`, also if `pools` lists them in another one."""
+    site = two_clouds(tmp_path)
+    site = replace(site, pools=site.pools[::-1])
+    pools = ranked_pools(site, domain_pools(site, expand))
+    assert [pool.cloud for pool in pools] == ["dear", "cheap"]
+    table = [terms(pool.cloud, (9, 0.5)) for pool in pools]
+    (site.state / FILE).write_text(text_of(table, site.ranking, NOW))
+    assert filtered(lua, site) == "static,dear,cheap"
+    shape = JobShape(machines={pool.name: 1 for pool in pools}, seconds=3600.0)
+    ranked = partition_order(shape, table, site.ranking)
+    assert [row.terms.partition for row in ranked] == ["dear", "cheap"]

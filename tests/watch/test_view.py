@@ -156,6 +156,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
             "kept",
             "unhelped",
             "site_nodes",
+            "reserved",
             "version",
         ),
     ]

@@ -120,8 +120,8 @@ class ReservationNotRunning(Cause, frozen=True, kw_only=True):
 
 
 class ReservationEnds(Cause, frozen=True, kw_only=True):
-    """The cloud ends the machines of the reservation at ``ends_at`` (Unix time). That is too soon
-    for jobs that may run for ``needs_s`` (None: they have no time limit) and cannot be saved.
+    """The cloud ends the machines of the reservation at ``ends_at`` (Unix time), but the jobs may
+    run for ``needs_s`` seconds (None: they have no time limit) and cannot be saved.
     """
 
     reservation: str

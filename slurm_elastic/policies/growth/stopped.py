@@ -104,7 +104,7 @@ def _may_stop(machine: Machine, pool: Pool, recipes: Recipes, now: float) -> boo
     return (
         pool.stopped > 0
         and machine.instance.market is not Market.SPOT
-        # Whoever starts a machine of a reservation must know that it has room then.
+        # Nothing checks, when a stopped machine starts, that its reservation still has room.
         and not machine.instance.reservation
         and isinstance(machine.life, Serving)
         and not unfit(machine, pool, now)

@@ -151,8 +151,8 @@ def terms_of(
 def job_order(
     job: JobShape, table: Iterable[PoolTerms], ranking: Sequence[str]
 ) -> list[RankedPool]:
-    """Return the pools that can hold the job, best first. ``table``: in the order of the file,
-    which decides between equal pools.
+    """Return the pools that can hold the job, best first. ``table``: in the order of the submit
+    filter, which decides between equal pools.
     """
     rows = [terms for terms in table if terms.pool in job.machines]
     on_demand = min(
@@ -172,7 +172,7 @@ def job_order(
         )
         for terms in rows
     ]
-    # Sorting is stable, so the file's order decides between equal keys.
+    # Sorting is stable, so the table's order decides between equal keys.
     return sorted(ranked, key=lambda row: row.keys)
 
 

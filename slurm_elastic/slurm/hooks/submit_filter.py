@@ -9,7 +9,7 @@ who may use a partition, nor its state and limits: the filter asks Slurm at each
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -98,6 +98,16 @@ def ranked_partitions(config: Config) -> list[str]:
 
 def _ranked(config: Config) -> list[CloudSettings]:
     return sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
+
+
+def ranked_pools(config: Config, pools: Iterable[Pool]) -> list[Pool]:
+    """The pools as the filter ranks them: by cloud, then by weight.
+
+    The published prices list the pools so, because this order decides between equal pools, and the
+    filter has no other one.
+    """
+    place = {cloud.name: number for number, cloud in enumerate(_ranked(config))}
+    return sorted(pools, key=lambda pool: (place[pool.cloud], pool.weight))
 
 
 def _whole_source() -> str:
@@ -213,8 +223,8 @@ def _partitions(config: Config, pools: Sequence[Pool], boot_timeout_s: int) -> l
         # A job that lists a blocked cloud's partition could only wait there.
         if cloud.name in blocked:
             continue
-        cloud_pools = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
-        cloud_pools.sort(key=lambda pool: pool.weight)
+        own = (pool for pool in pools if pool.cloud == cloud.name and pool.nodes)
+        cloud_pools = ranked_pools(config, own)
         if cloud_pools:
             data: list[LuaValue] = [_pool(config, pool) for pool in cloud_pools]
             partition: dict[str, LuaValue] = {

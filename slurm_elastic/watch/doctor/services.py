@@ -39,6 +39,7 @@ from slurm_elastic.state.ledger import Ledger, Machine
 from slurm_elastic.state.store.trouble import TroubleKind, trouble_of
 from slurm_elastic.watch import causes
 from slurm_elastic.watch.causes import DISK, LEDGER
+from slurm_elastic.watch.doctor.reserved import UNUSED_S, reserved
 from slurm_elastic.watch.door.records import read_consoles
 from slurm_elastic.watch.out_of_reach import unendable
 
@@ -111,6 +112,7 @@ def _ledger_findings(
     yield from map(_order, orders)
     yield from _held(config, ledger)
     yield from _unhelped(ledger, now)
+    yield from reserved(config, ledger.machines.live(ended_since=now - UNUSED_S), now)
     yield from _cooling(ledger.exclusions.cool_downs(now), now)
 
 

@@ -33,6 +33,7 @@ from slurm_elastic.watch.view.departing import departure_phrase, taken_phrases
 from slurm_elastic.watch.view.kept import Waits, kept_views, suspend_keys
 from slurm_elastic.watch.view.next_action import CALM, POWERED_DOWN, Outlook, node_note, node_states
 from slurm_elastic.watch.view.queue import in_order, queue_view, site_nodes
+from slurm_elastic.watch.view.reserved import reserved_views
 from slurm_elastic.watch.view.rows import (
     CloudRow,
     DaemonView,
@@ -190,6 +191,10 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         kept=kept_views(config, facts, waits) if facts.slurm_error is None else (),
         unhelped=tuple(facts.unhelped),
         site_nodes=site_nodes(join.nodes, join.pool_of),
+        # A user who sees only a part of the machines would see too little use.
+        reserved=()
+        if facts.private or facts.ledger_error
+        else reserved_views(config, join.live, facts.now),
     )
     return replace(view, attention=attention(view))
 

@@ -20,6 +20,7 @@ from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.heartbeat import Mark, ServiceTrouble
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, CheckpointsView
 from slurm_elastic.watch.view.queue import QueueView, SiteNodesView
+from slurm_elastic.watch.view.reserved import ReservedView
 
 
 class HeadView(Struct, frozen=True, kw_only=True, rename={"told": "text", "do": "advice"}):
@@ -376,7 +377,8 @@ class StatusView(Struct, frozen=True, kw_only=True):
     ``clock``: a sentence if this host's clock is behind the records. ``attention``: the notices,
     the worst first. ``queue`` is None if Slurm did not answer, ``head`` with one head. ``kept``:
     what Slurm or a person keeps from running. ``site_nodes``: the nodes that are in no pool; None
-    if there are none, or if Slurm shows none.
+    if there are none, or if Slurm shows none. ``reserved``: reservations that are paid now; none
+    for users who do not see all machines.
     """
 
     at: float
@@ -406,4 +408,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     kept: tuple[KeptView, ...] = ()
     unhelped: tuple[UnhelpedJob, ...] = ()
     site_nodes: SiteNodesView | None = None
+    reserved: tuple[ReservedView, ...] = ()
     version: int = field(default=1)

@@ -97,6 +97,7 @@ function cloud(status, one) {
     h("p", { class: "title" }, why(one.name), h("span", { class: "quiet" }, ` ${one.location}, ${one.provider}`)),
     known ? h("p", {}, `${limit ? `${count(one.machines)}${limit} machines` : plural(one.machines, "machine")} paid, `, h("b", {}, `$${dollars(one.price_now)}/h`),
       one.price_limit === null ? "" : `, at worst $${dollars(one.price_worst)} of $${dollars(one.price_limit)}`) : "",
+    (status.reserved ?? []).filter((row) => row.cloud === one.name).map((row) => h("p", {}, `Reserved: ${row.text}`)),
     h("p", {}, states(one.states, one.nodes, one.name)),
     one.blocked ? h("p", { class: "told warn" }, h("b", {}, "Shut"), h("span", {}, one.blocked)) : "",
     acts(act("pause", { scope: one.name }, "Pause", `cloud ${one.name}`),
