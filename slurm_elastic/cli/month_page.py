@@ -10,6 +10,7 @@ import html
 from collections.abc import Callable, Iterable, Sequence
 
 from slurm_elastic.base.month import Month, parse_month
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.cli import month_sentences as sentences
 from slurm_elastic.cli.month_sentences import amount, percent
 from slurm_elastic.cli.month_tables import cells, curve_rows
@@ -21,6 +22,14 @@ from slurm_elastic.watch.web.policy import STATIC
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 78, 16, 14, 44  # the margins of the plot, for its labels
+DOLLAR_STEPS = tuple(
+    digit * 10.0**power for power in range(-4, 9) for digit in (1, 2, 5)
+)  # fmt: skip
+WAIT_STEPS_S = (
+    *(1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0),
+    *(3600.0 * hours for hours in (4, 6, 12, 24, 48, 96, 168, 336, 720)),
+)
+MAX_TICKS = 6
 QUIET, LINE, CURVE, NOW = "#59636d", "#dcdfe2", "#1d6f5c", "#1f6fb5"
 """Attributes have the colours of a light page, because WeasyPrint gives SVG no style sheet. In a
 browser the classes of style.css win, also on a dark page.
@@ -41,7 +50,11 @@ def web_page(report: MonthReport, months: Sequence[Month]) -> str:
         for month in months
     )
     navigation = f'<nav aria-label="Months"><ul><li><a href="./">Cluster</a></li>{links}</ul></nav>'
-    return _document(report, '<link rel="stylesheet" href="style.css">', navigation)
+    style = (
+        '<link rel="icon" href="icon.svg" type="image/svg+xml">'
+        '<link rel="stylesheet" href="style.css">'
+    )
+    return _document(report, style, navigation)
 
 
 def _document(report: MonthReport, style: str, navigation: str) -> str:
@@ -76,7 +89,7 @@ def _blocks(report: MonthReport) -> Iterable[str]:
         yield from map(_paragraph, sentences.curve(report))
         yield f"<figure>{curve_picture(report.replay)}</figure>"
         rows = [
-            (policy, f"{dollars} {mark}".strip(), wait)
+            (f"{mark}: {policy}" if mark else policy, dollars, wait)
             for mark, dollars, wait, policy in curve_rows(report)
         ]
         yield table(("Policy", "Dollars", "Mean wait"), rows)
@@ -165,14 +178,16 @@ def curve_picture(replay: Replay) -> str:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * seconds / longest
 
     parts = []
-    for part in range(5):
-        seconds, dollars = longest * part / 4, most_dollars * part / 4
+    for seconds in ticks(longest, WAIT_STEPS_S):
         parts.append(
             f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(seconds):.1f}" '
             f'y2="{y(seconds):.1f}" stroke="{LINE}"/>'
         )
-        parts.append(_label(LEFT - 6, y(seconds) + 4, duration(seconds), "end"))
-        parts.append(_label(x(dollars), HEIGHT - BOTTOM + 18, f"${dollars:,.0f}", "middle"))
+        parts.append(_label(LEFT - 6, y(seconds) + 4, brief(seconds), "end"))
+    parts += [
+        _label(x(dollars), HEIGHT - BOTTOM + 18, money(dollars).removesuffix(".00"), "middle")
+        for dollars in ticks(most_dollars, DOLLAR_STEPS)
+    ]
     parts.append(_label((LEFT + WIDTH) / 2, HEIGHT - 6, "dollars in the month", "middle"))
     parts.append(f'<path class="curve" d="{_steps(points, x, y, most_dollars)}" fill="none" '
                  f'stroke="{CURVE}" stroke-width="2"/>')  # fmt: skip
@@ -200,6 +215,12 @@ def curve_picture(replay: Replay) -> str:
         f'<svg class="budget" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img" aria-label="{name}">{"".join(parts)}</svg>'
     )
+
+
+def ticks(highest: float, steps: Sequence[float]) -> list[float]:
+    """The values at an axis from 0 to ``highest``, at the first of ``steps`` that gives few."""
+    step = next((step for step in steps if highest / step < MAX_TICKS), highest)
+    return [number * step for number in range(int(highest / step) + 1)]
 
 
 def _steps(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from slurm_elastic.base.month import parse_month
-from slurm_elastic.base.units import brief, counted
+from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli.cost import digits_of, dollars
 from slurm_elastic.cli.simulate_tables import SCHEDULER, duration
 from slurm_elastic.watch.view.month_report import MIN_WEEKS, MonthReport
@@ -64,8 +64,8 @@ def saved(report: MonthReport) -> Iterator[tuple[str, str]]:
     if fleet is None:
         return
     at = f"{datetime.fromtimestamp(fleet.at, UTC):%Y-%m-%d %H:%M} UTC"
-    price = dollars(fleet.micro_dollars_per_hour, 4)
-    machines = counted(fleet.machines, "paid machine")
+    price = money(fleet.micro_dollars_per_hour / 1_000_000)
+    machines = "paid machine" if fleet.machines == 1 else f"{fleet.machines:,} paid machines"
     text = (
         f"{_saving(report, fleet.micro_dollars)}. Compared with "
         f"{amount(report, fleet.micro_dollars)}: the {machines} of the busiest moment ({at}), "

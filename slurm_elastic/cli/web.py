@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.extras import missing_module
+from slurm_elastic.base.month import month_at, parse_month
 from slurm_elastic.base.units import brief
-from slurm_elastic.cli import cost, explain, mine
+from slurm_elastic.cli import cost, explain, mine, report
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import as_json
+from slurm_elastic.cli.month_page import web_page
 from slurm_elastic.cli.page_actions import PageActions
 from slurm_elastic.cli.status import PERIOD_S, gather, gather_day
 from slurm_elastic.config import Config
@@ -30,6 +32,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.ledger.retention import MACHINES_KEPT
 from slurm_elastic.watch.door.client import costs_of, own_jobs_of
 from slurm_elastic.watch.door.orders import name_of
 from slurm_elastic.watch.door.questions import CostAsk, OwnJobsAsk, trusted
@@ -45,6 +48,7 @@ from slurm_elastic.watch.web.documents import (
     Query,
     parameter,
 )
+from slurm_elastic.watch.web.policy import HTML
 from slurm_elastic.watch.web.visitors import OwnVisitor, SocketVisitors
 
 if TYPE_CHECKING:
@@ -57,6 +61,10 @@ PORT = 8411
 EVERYONE = "*"  # stands for all users in the query of "mine"
 DOCTOR_TTL_S = 300.0
 """Doctor's findings are cached for this long. It is also doctor's time-out."""
+REPORT_TTL_S = 900.0
+REPORT_SIMULATION_S = 30.0
+"""Time limit of the simulation, for which the browser waits."""
+MAX_MONTHS = 7  # that the report links to
 _NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
@@ -144,6 +152,9 @@ def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, DocumentSo
         "mine": DocumentSource(
             make=partial(_mine, config, slurm), fresh=10.0, takes=("user", VISITOR)
         ),
+        "report": DocumentSource(
+            make=partial(_report, config), fresh=REPORT_TTL_S, takes=("month",), kind=HTML
+        ),
         "doctor": DocumentSource(make=partial(_doctor, file), fresh=DOCTOR_TTL_S),
     }
 
@@ -185,6 +196,23 @@ def _mine(config: Config, slurm: Slurm, query: Query) -> str:
     everyone = user == EVERYONE
     ask = OwnJobsAsk(since=now - mine.DAY_S, user="" if everyone else user, everyone=everyone)
     return as_json(own_jobs_of(config, slurm, ask, now))
+
+
+def _report(config: Config, query: Query) -> str:
+    now = time.time()
+    last = month_at(now).previous
+    text = parameter(query, "month")
+    try:
+        month = parse_month(text) if text else last
+    except ValueError as error:
+        raise SlurmElasticError(str(error)) from error
+    made = report.gather(config, month, now)
+    if not made.own_jobs_only:
+        made = report.simulated(config, made, now, REPORT_SIMULATION_S)
+    months = [last.next]
+    while len(months) < MAX_MONTHS and months[-1].previous.begin >= now - MACHINES_KEPT:
+        months.append(months[-1].previous)
+    return web_page(made, months[::-1])
 
 
 def _doctor(file: Path, _: Query) -> str:

@@ -171,7 +171,7 @@ def test_the_web_page_has_no_style_of_its_own_and_links_months(site: Path) -> No
     text = web_page(of(site), [Month(2026, 9), Month(2026, 10)])
     page = Outside()
     page.feed(text)
-    links = ["./", "report?month=2026-09", "report?month=2026-10", "style.css"]
+    links = ["./", "icon.svg", "report?month=2026-09", "report?month=2026-10", "style.css"]
     assert sorted(page.references) == sorted(links)
     assert "style" not in page.tags | page.attributes
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.watch.web.policy import JSON
 
 Query = Mapping[str, str]
 
@@ -32,11 +33,13 @@ class DocumentSource(Struct, frozen=True, kw_only=True):
 
     ``make`` raises SlurmElasticError with a sentence for the user. It gets only the parameters of
     a query that are in ``takes``. The document is used for at least ``fresh`` seconds.
+    ``kind``: its media type.
     """
 
     make: Callable[[Query], str]
     fresh: float
     takes: tuple[str, ...] = ()
+    kind: str = JSON
 
 
 class CachedDocument(Struct, frozen=True, kw_only=True):
@@ -45,6 +48,7 @@ class CachedDocument(Struct, frozen=True, kw_only=True):
     until: float
     body: bytes
     packed: bytes
+    kind: str = JSON
 
 
 class Documents:
@@ -79,7 +83,9 @@ class Documents:
             now = time.monotonic()
             lifetime_s = max(source.fresh, min(AGE_PER_DURATION * (now - began), MAX_AGE_S))
             packed = gzip.compress(text, 1, mtime=0) if len(text) >= _MIN_PACKED_BYTES else b""
-            reading = CachedDocument(until=now + lifetime_s, body=text, packed=packed)
+            reading = CachedDocument(
+                until=now + lifetime_s, body=text, packed=packed, kind=source.kind
+            )
             with self._lock:
                 # Re-insert at the end: the loop below drops the oldest entries.
                 self._readings.pop(key, None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
 JSON = "application/json; charset=utf-8"
+HTML = "text/html; charset=utf-8"
 _POLICY = "; ".join((
     "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'",
     "connect-src 'self'", "base-uri 'none'", "form-action {forms}", "frame-ancestors 'none'",

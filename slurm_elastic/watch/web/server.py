@@ -68,6 +68,7 @@ def application(
         *act_routes,
         Route("/api/events", answers.stream),
         Route("/api/{name}", answers.document),
+        Route("/report", answers.report),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]
     # Also with a unix socket: through `ssh -L` a browser uses a host name and a port.
@@ -146,8 +147,19 @@ class PageAnswers:
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
         if reading.packed and "gzip" in request.headers.get("accept-encoding", ""):
             headers["Content-Encoding"] = "gzip"
-            return Response(reading.packed, headers=headers, media_type=JSON)
-        return Response(reading.body, headers=headers, media_type=JSON)
+            return Response(reading.packed, headers=headers, media_type=reading.kind)
+        return Response(reading.body, headers=headers, media_type=reading.kind)
+
+    async def report(self, request: Request) -> Response:
+        """The report of a month, which is a page of its own."""
+        try:
+            reading = await self._reading("report", dict(request.query_params))
+        except (SlurmElasticError, KeyError) as error:  # KeyError: this server has no report
+            text = str(error) if isinstance(error, SlurmElasticError) else "there is no report"
+            return PlainTextResponse(f"{text}\n", 422)
+        return Response(
+            reading.body, headers={"Cache-Control": "no-store"}, media_type=reading.kind
+        )
 
     async def _reading(self, name: str, query: Query) -> CachedDocument:
         """Make a document, one thread per name, so that a slow document delays no other."""

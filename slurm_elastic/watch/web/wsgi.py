@@ -19,14 +19,13 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.watch.web import act_pages
 from slurm_elastic.watch.web.actions import MAX_BODY, ActionDesk, Visit
 from slurm_elastic.watch.web.documents import Documents
-from slurm_elastic.watch.web.policy import ACT_HEADERS, HEADERS, JSON, SESSION_COOKIE, STATIC
+from slurm_elastic.watch.web.policy import ACT_HEADERS, HEADERS, HTML, JSON, SESSION_COOKIE, STATIC
 from slurm_elastic.watch.web.visitors import Visitors
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
-_HTML = "text/html; charset=utf-8"
 
 
 class _Answer(Struct, frozen=True):
@@ -50,7 +49,7 @@ def application(
             found = _acted(environment, path, desk, visitors)
         else:
             found = _answered(environment, path, documents, files)
-        kept = "no-store" if found.kind == JSON else "no-cache"
+        kept = "no-store" if found.kind in (JSON, HTML) else "no-cache"
         about = {"Content-Type": found.kind, "Content-Length": str(len(found.body))}
         headers = {**HEADERS, "Cache-Control": kept, **found.headers, **about}
         start(f"{found.status.value} {found.status.phrase}", list(headers.items()))
@@ -75,7 +74,7 @@ def _acted(
     # A WSGI server says the length, and passes on no more than that.
     if not length.isdecimal() or int(length) > MAX_BODY:
         page = act_pages.refused(None, f"a form has at most {MAX_BODY >> 10} KiB")
-        return _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _HTML, page.encode(), ACT_HEADERS)
+        return _Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTML, page.encode(), ACT_HEADERS)
     body = environment["wsgi.input"].read(int(length)) if method == "POST" else b""
     visit = Visit(
         method=method,
@@ -94,7 +93,7 @@ def _acted(
         text = f"{SESSION_COOKIE}={answer.session}; HttpOnly; SameSite=Strict{secure}"
         cookie = {"Set-Cookie": text}
     html = answer.html.encode("utf-8", "backslashreplace")
-    return _Answer(answer.status, _HTML, html, {**ACT_HEADERS, **cookie})
+    return _Answer(answer.status, HTML, html, {**ACT_HEADERS, **cookie})
 
 
 def _session(cookies: str) -> str:
@@ -111,7 +110,7 @@ def _answered(
     if environment["REQUEST_METHOD"] not in ("GET", "HEAD"):
         return _Answer(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"this only reads\n")
     name = path.removeprefix("api/")
-    if path.startswith("api/") and name in documents:
+    if (path.startswith("api/") or path == "report") and name in documents:
         return _document(documents, name, dict(parse_qsl(environment.get("QUERY_STRING", ""))))
     name = path or "index.html"
     if name not in files:
@@ -123,7 +122,8 @@ def _answered(
 
 def _document(documents: Documents, name: str, query: dict[str, str]) -> _Answer:
     try:
-        return _Answer(HTTPStatus.OK, JSON, documents.get(name, query).body)
+        reading = documents.get(name, query)
     except SlurmElasticError as error:
         body = json.dumps({"error": str(error)}).encode()
         return _Answer(HTTPStatus.UNPROCESSABLE_ENTITY, JSON, body)
+    return _Answer(HTTPStatus.OK, reading.kind, reading.body)

@@ -20,6 +20,7 @@ from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.support.ui import WebDriverWait
 
 from slurm_elastic.watch.web.documents import Documents, DocumentSource, Query
+from slurm_elastic.watch.web.policy import HTML, JSON
 from slurm_elastic.watch.web.server import OWN_NAMES, PageServer, application
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -40,6 +41,7 @@ return found.some((e) => e.responseStatus === 200);
 """
 TAKES = {
     "explain": ("subject",), "day": ("span",), "cost": ("by", "since"), "mine": ("user",),
+    "report": ("month",),
 }  # fmt: skip
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 
@@ -55,7 +57,10 @@ def served(
 ) -> Iterator[str]:
     """The address of the page with these documents."""
     documents = Documents({
-        name: DocumentSource(make=make, fresh=fresh, takes=TAKES.get(name, ()))
+        name: DocumentSource(
+            make=make, fresh=fresh, takes=TAKES.get(name, ()),
+            kind=HTML if name == "report" else JSON,
+        )
         for name, make in sources.items()
     })  # fmt: skip
     app = application(documents, names=names, key=key, period=period)

@@ -49,7 +49,8 @@ function draw(shell, wanted) {
       h("label", {}, "By ", h("select", { value: wanted.by, on: { change: (_, box) => move({ by: box.value }) } },
         KEYS.map((key) => h("option", { value: key }, key)))),
       h("label", {}, "Of ", h("select", { value: wanted.since, on: { change: (_, box) => move({ since: box.value }) } },
-        Object.entries(SPANS).map(([key, name]) => h("option", { value: key }, name))))),
+        Object.entries(SPANS).map(([key, name]) => h("option", { value: key }, name)))),
+      h("a", { href: "report" }, "The month's report")),
     error ? h("p", { class: "told warn" }, h("b", {}, "Not known"), h("span", {}, error)) : "",
     found ? costs(shell, found, wanted, state.days) : error ? "" : h("p", { class: "quiet" }, "Summing ..."));
 }
