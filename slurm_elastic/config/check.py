@@ -289,9 +289,12 @@ def _notify(draft: Draft) -> None:
     if command and not str(command[0]).startswith("/"):
         expected = "the absolute path of a program, then its arguments"
         draft.problems.add(("notify", "command", 0), shown(command[0]), expected)
-    for i, address in enumerate(draft.value(("notify", "mail"), tuple) or ()):
-        if not re.fullmatch(r"[^\s-][^\s]*", str(address)):
-            draft.problems.add(("notify", "mail", i), shown(address), "an address of mail")
+    accounts = draft.value(("notify", "accounts"), dict) or {}
+    keys: list[KeyPath] = [("notify", "mail"), *(("notify", "accounts", name) for name in accounts)]
+    for key in keys:
+        for i, address in enumerate(draft.value(key, tuple) or ()):
+            if not re.fullmatch(r"[^\s-][^\s]*", str(address)):
+                draft.problems.add((*key, i), shown(address), "an address of mail")
     webhook = draft.value(("notify", "webhook"), str)
     if webhook is not None and not re.fullmatch(r"https?://[^\s/]\S*|/.+", webhook):
         expected = "the absolute path of a file with the address, or http://... or https://..."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from slurm_elastic.config.numbers import Seconds
 
@@ -37,6 +37,14 @@ class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when users should get mail about moves of their jobs, by their own --mail-type."""
     repeat_interval: Seconds = 86400.0
     """Change it when a reminder each day about the same thing is too much, or too rare."""
+    accounts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Change it when the owners of Slurm accounts should get a mail with the costs of each month:
+    the addresses by account.
+    """
+    coordinators: bool = False
+    """Change it when these mails should also go to each account's coordinators in sacctmgr, of all
+    accounts.
+    """
 
     @property
     def administrators(self) -> bool:

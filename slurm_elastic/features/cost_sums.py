@@ -63,14 +63,9 @@ class CostSums:
         self.pieces += len(charge.hours)
         self._check(charge)
         for hour in charge.hours:
-            factor = None if charge.is_settled else _on_demand_factor(charge.machine)
             for key, micro in hour.parts.items():
                 self._add(charge.machine, hour, key, micro)
-                if factor is None:
-                    weight = hour.weights[key] / (HOUR * WHOLE) * 1e6
-                    micro_on_demand = weight * on_demand_price(charge.machine)
-                else:
-                    micro_on_demand = micro * factor
+                micro_on_demand = on_demand_micro(charge, hour, key)
                 if isinstance(key, Unused):
                     is_counted = self._uid is None
                 else:
@@ -167,6 +162,13 @@ class CostSums:
                 self._users[name] = run.user
             self._used[machine.pool, name] += micro
             self._times[False, name] += hour.weights[key]
+
+
+def on_demand_micro(charge: Charge, hour: CostHour, key: int | Unused) -> float:
+    """The micro-dollars that a part of an hour would have cost on demand."""
+    if charge.is_settled:
+        return hour.weights[key] / (HOUR * WHOLE) * 1e6 * on_demand_price(charge.machine)
+    return hour.parts[key] * _on_demand_factor(charge.machine)
 
 
 def _on_demand_factor(machine: Machine) -> float:

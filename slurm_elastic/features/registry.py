@@ -9,6 +9,7 @@ from slurm_elastic.base.extras import missing_module
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Feature
 from slurm_elastic.features import (
+    account_mails,
     addresses,
     admission,
     autoscaler,
@@ -56,6 +57,7 @@ FEATURES: tuple[Feature, ...] = (
     addresses.join,
     image_replacement.join,
     telling.join,
+    account_mails.join,
     munge_keys,
     tunnels.join,
 )

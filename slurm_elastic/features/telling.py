@@ -144,7 +144,7 @@ class Teller(Part):
 
     def _deliver_to_user(self, mail: UserMail) -> None:
         try:
-            _send_mail(self._site.config, mail.subject, (mail.address,), mail.text)
+            send_mail(self._site.config, (mail.address,), mail.subject, mail.text)
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("no mail to a user key=%s error=%s", mail.key, error)
         else:
@@ -191,15 +191,15 @@ def ways(config: Config) -> Iterator[tuple[str, Callable[[Occasion], None]]]:
 
 
 def _mail(config: Config, occasion: Occasion) -> None:
-    """Call the mail program as slurmctld does: ``MailProg -s SUBJECT ADDRESS``, with the text on
-    standard input.
-    """
     subject = f"slurm-elastic {config.cluster.name}: {occasion.event}"
     text = f"{occasion.text}\n\nslurm-elastic status and explain say more.\n"
-    _send_mail(config, subject, config.notify.mail, text)
+    send_mail(config, config.notify.mail, subject, text)
 
 
-def _send_mail(config: Config, subject: str, addresses: Sequence[str], text: str) -> None:
+def send_mail(config: Config, addresses: Sequence[str], subject: str, text: str) -> None:
+    """Call the mail program as slurmctld does: ``MailProg -s SUBJECT ADDRESS``, with the text on
+    standard input. OSError, CalledProcessError or TimeoutExpired if it fails.
+    """
     program = config.notify.mail_program or _mail_program(config.slurm.conf)
     _call([program, "-s", subject, *addresses], text, {})
 

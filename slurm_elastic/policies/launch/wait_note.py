@@ -75,8 +75,8 @@ def note_changes(
 ) -> list[NoteChange]:
     """Return the changes, most important first: removals, new causes, then refreshed times.
 
-    ``new_notes``: by job, in the order of their priority. ``left_alone``: jobs whose comment another
-    program has replaced.
+    ``new_notes``: by job, in the order of their priority. ``left_alone``: jobs whose comment
+    another program has replaced.
     """
     removals = [NoteChange(job=job, text="") for job in written if job not in new_notes]
     changes = [

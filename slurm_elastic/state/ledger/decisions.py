@@ -15,6 +15,12 @@ from slurm_elastic.state.store.view import to_json
 
 USER_KEY = "user/"
 DECISION_COLUMNS = "at, correlation, kind, subjects, cause, detail"
+MONTHLY = "month/"
+"""The keys of messages that are sent once in a month begin with it. They are kept longer than
+others and do not count in the limit per hour.
+"""
+_IS_MONTHLY = f"substr(key, 1, {len(MONTHLY)}) = '{MONTHLY}'"
+MONTHLY_KEPT_S = 100 * 86400.0
 
 
 class Decisions:
@@ -68,10 +74,13 @@ class Decisions:
         """
         with self._store.transaction(None) as db:
             # Rows of both spans are kept: one limits repetitions, the other all messages together.
-            self._store.change("delete from told where at < ?", now - max(repeat_after_s, span_s))
+            self._store.change(
+                f"delete from told where at < ? and not {_IS_MONTHLY}",
+                now - max(repeat_after_s, span_s),
+            )
             told_at_by_key = {
                 key: at
-                for key, at in db.execute("select key, at from told")
+                for key, at in db.execute(f"select key, at from told where not {_IS_MONTHLY}")
                 if key.startswith(USER_KEY) == to_users
             }
             room = max_messages - sum(told_at > now - span_s for told_at in told_at_by_key.values())
@@ -81,6 +90,21 @@ class Decisions:
                 if told_at_by_key.get(key, -math.inf) <= now - repeat_after_s
             ]
             new_keys = new_keys[: max(room, 0)]
+            self._store.insert(
+                "insert or replace into told", "key, at", [(key, now) for key in new_keys]
+            )
+        return new_keys
+
+    def claim_monthly(self, keys: Sequence[str], now: float, max_messages: int) -> list[str]:
+        """Return at most ``max_messages`` of the keys that were never claimed, and record them as
+        sent. Each key begins with MONTHLY and contains its month.
+        """
+        with self._store.transaction(None) as db:
+            self._store.change(
+                f"delete from told where at < ? and {_IS_MONTHLY}", now - MONTHLY_KEPT_S
+            )
+            claimed = {key for (key,) in db.execute(f"select key from told where {_IS_MONTHLY}")}
+            new_keys = [key for key in dict.fromkeys(keys) if key not in claimed][:max_messages]
             self._store.insert(
                 "insert or replace into told", "key, at", [(key, now) for key in new_keys]
             )
