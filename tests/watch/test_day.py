@@ -136,6 +136,13 @@ def test_jobs_wait_from_their_submission_on() -> None:
     assert still_waiting(jobs, NOW)[-3:] == [4, 4, 4]
 
 
+def test_the_last_hour_has_a_point_each_quarter_of_a_minute() -> None:
+    day = day_view([machine(NOW - 600, NOW - 300)], [], NOW, span=DaySpan.HOUR)
+    assert (day.points, day.step, DaySpan.HOUR.label) == (241, 15.0, "hour")
+    assert sum(day.dollars["spot"]) * day.step == pytest.approx(300 * 0.5, abs=0.01)
+    assert len(hours(day)) == 2
+
+
 @pytest.mark.parametrize(("span", "rows"), [("6h", 6), ("24h", 24), ("7d", 7), ("30d", 30)])
 def test_other_spans_have_as_much_money_and_rows_of_hours_or_days(span: str, rows: int) -> None:
     chosen = DaySpan(span)

@@ -23,6 +23,7 @@ HOUR_S = 3600.0
 class DaySpan(StrEnum):
     """How far back the series go."""
 
+    HOUR = "1h"
     HOURS = "6h"
     DAY = "24h"
     WEEK = "7d"
@@ -36,6 +37,8 @@ class DaySpan(StrEnum):
     @property
     def label(self) -> str:
         """The span in words."""
+        if self is DaySpan.HOUR:
+            return "hour"
         return f"{self[:-1]} {'days' if self.endswith('d') else 'hours'}"
 
     @property
@@ -44,6 +47,7 @@ class DaySpan(StrEnum):
         steps.
         """
         return {
+            DaySpan.HOUR: 15.0,
             DaySpan.HOURS: 60.0,
             DaySpan.DAY: DAY_STEP_S,
             DaySpan.WEEK: 1800.0,

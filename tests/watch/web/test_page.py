@@ -556,7 +556,7 @@ def test_on_a_phone_no_table_is_cut(page: Page) -> None:
 
 @pytest.mark.release
 def test_hours_and_days_are_chosen(page: Page) -> None:
-    page.go("#/day")
+    page.go("#/day/24h")
     page.wait(lambda: "The last 24 hours" in page.text("h1"))
     page.js(
         "const box = document.querySelector('main select'); box.value = '7d';"
@@ -567,6 +567,30 @@ def test_hours_and_days_are_chosen(page: Page) -> None:
     page.js("document.querySelector('details').open = true")
     rows = page.js("return document.querySelectorAll('details tbody tr').length")
     assert rows == 8, "seven days and now"
+
+
+@pytest.mark.parametrize(
+    ("age", "title"), [(600, "The last hour"), (7200, "The last 6 hours"), (40_000, "24 hours")]
+)
+def test_without_a_choice_the_day_fits_what_there_is(
+    page: Page, site: Site, age: int, title: str
+) -> None:
+    """After the first hour of a trial the charts of a whole day were two pixels wide."""
+
+    def young(document: dict[str, Any]) -> None:
+        points = document["points"]
+        since = round(age / document["step_s"])
+        values = [0] * (points - min(since, points)) + [2] * min(since, points)
+        document["machines"] = {"on-demand": [0] * points, "spot": values}
+        document["running"] = values
+        document["waiting"] = [0] * points
+
+    site.changes["day"] = young
+    page.go("#/day")
+    page.wait(lambda: title in page.text("h1"))
+    assert page.js("return location.hash") == "#/day"
+    box = page.js("return document.querySelector('main select').value")
+    assert box == {600: "1h", 7200: "6h", 40_000: "24h"}[age]
 
 
 @pytest.mark.release

@@ -6,13 +6,14 @@ import { clock, count, date, dollars } from "./words.js";
 
 export const ofStatus = false;
 const FRESH = 60000;
-const SPANS = { "6h": "6 hours", "24h": "24 hours", "7d": "7 days", "30d": "30 days" };
-const DAY = 86400;
-const state = { span: "", found: undefined, error: "", asking: 0, at: 0 };
+const SPANS = { "1h": "hour", "6h": "6 hours", "24h": "24 hours", "7d": "7 days", "30d": "30 days" };
+const HOUR = 3600, DAY = 24 * HOUR;
+// `span`: as in the address, "" if it names none. `shown`: the span of what is drawn.
+const state = { span: undefined, shown: "24h", found: undefined, error: "", asking: 0, at: 0 };
 
-export function render(shell, [wanted = "24h"]) {
-  const span = wanted in SPANS ? wanted : "24h";
-  if (span !== state.span) Object.assign(state, { span, found: undefined, error: "", asking: 0, at: 0 });
+export function render(shell, [wanted = ""]) {
+  const span = wanted in SPANS ? wanted : "";
+  if (span !== state.span) Object.assign(state, { span, shown: span || "24h", found: undefined, error: "", asking: 0, at: 0 });
   if (!state.asking && Date.now() - state.at > FRESH) read(shell, span);
   draw(shell);
 }
@@ -21,7 +22,12 @@ async function read(shell, span) {
   state.asking = 1;
   let answer;
   try {
-    answer = { found: JSON.parse(await shell.ask("day", { span })), error: "" };
+    let shown = span || "24h", found = JSON.parse(await shell.ask("day", { span: shown }));
+    if (!span && fitting(found) !== shown) {
+      shown = fitting(found);
+      found = JSON.parse(await shell.ask("day", { span: shown }));
+    }
+    answer = { found, shown, error: "" };
   } catch (error) {
     answer = { error: error.message };
   }
@@ -30,10 +36,18 @@ async function read(shell, span) {
   if (location.hash.startsWith("#/day")) draw(shell);
 }
 
+// The shortest span that has all of the day's machines and jobs, so that a young site fills its charts.
+function fitting(day) {
+  const series = [...Object.values(day.machines), day.running, day.waiting ?? []];
+  const firsts = series.map((values) => values.findIndex((value) => value > 0)).filter((i) => i >= 0);
+  const age = firsts.length ? day.at - (day.begin + Math.min(...firsts) * day.step_s) : DAY;
+  return age < HOUR ? "1h" : age < 6 * HOUR ? "6h" : "24h";
+}
+
 function draw(shell) {
-  const { span, found, error } = state;
-  shell.show(h("h1", {}, `The last ${SPANS[span]}`),
-    h("p", { class: "controls" }, h("label", {}, "Show the last ", h("select", { value: span, on: { change: (_, box) => shell.go("day", box.value) } },
+  const { shown, found, error } = state;
+  shell.show(h("h1", {}, `The last ${SPANS[shown]}`),
+    h("p", { class: "controls" }, h("label", {}, "Show the last ", h("select", { value: shown, on: { change: (_, box) => shell.go("day", box.value) } },
       Object.entries(SPANS).map(([key, name]) => h("option", { value: key }, name))))),
     error ? h("p", { class: "told warn" }, h("b", {}, "Not known"), h("span", {}, error)) : "",
     found ? charts(found) : error ? "" : h("p", { class: "quiet" }, "Reading the day ..."));
@@ -87,7 +101,7 @@ function plot(place, times, series, told) {
       width, height: 170, legend: { show: false }, cursor: { points: { show: false }, y: false },
       scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1e-4)] } },
       axes: [{ ...axis, values: (_, splits) => splits.map((at) => long ? date(at) : clock(at, false)), space: 60, size: 30,
-        incrs: long ? [DAY, 2 * DAY, 7 * DAY] : [900, 3600, 7200, 3 * 3600, 6 * 3600] },
+        incrs: long ? [DAY, 2 * DAY, 7 * DAY] : [300, 900, 3600, 7200, 3 * 3600, 6 * 3600] },
         { ...axis, size: 62, values: (_, splits) => splits.map((value) => Number.isInteger(value) || told !== count ? told(value) : "") }],
       series: [{}, ...[...series].reverse().map((one) => ({
         label: one.name, stroke: colour("sheet"), fill: colour(one.colour), width: 1, paths: stepped, points: { show: false },
@@ -98,7 +112,8 @@ function plot(place, times, series, told) {
 }
 
 function hours(day, times, markets) {
-  const long = day.at - day.begin > DAY, each = Math.round((long ? DAY : 3600) / day.step_s);
+  const long = day.at - day.begin > DAY, short = day.at - day.begin <= HOUR;
+  const each = Math.round((long ? DAY : short ? HOUR / 6 : HOUR) / day.step_s);
   const rows = [];
   for (let i = day.points - 1; i >= 0; i -= each) {
     const of = (values) => values.slice(i, i + each);
@@ -108,7 +123,7 @@ function hours(day, times, markets) {
       `$${dollars(markets.reduce((sum, market) => sum + mean(day.dollars[market]), 0))}`, most(day.booting),
       most(day.running), day.waiting ? most(day.waiting) : "-"]);
   }
-  return h("details", {}, h("summary", {}, `${long ? "Day by day" : "Hour by hour"}, as a table`), table(`Each ${long ? "24 hours" : "hour"}, the newest first: the most at once in it, dollars in the mean`,
+  return h("details", {}, h("summary", {}, `${long ? "Day by day" : short ? "Ten minutes by ten" : "Hour by hour"}, as a table`), table(`Each ${long ? "24 hours" : short ? "10 minutes" : "hour"}, the newest first: the most at once in it, dollars in the mean`,
     [["From", ""], ...markets.map((market) => [market, "number"]), ["$/h", "number"], ["Booting", "number"], ["Running", "number"],
       ["Still waiting", "number"]], rows));
 }
