@@ -56,8 +56,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument(
         "--by", choices=[str(key) for key in By], metavar="KEY",
-        help=f"sum by one of {', '.join(By)} (default: account; a table is by user if no job has "
-        "an account)",
+        help=f"sum by {', '.join(By)} (default: account; a table is by user if no job has an "
+        "account)",
     )  # fmt: skip
     parser.add_argument(
         "--since", type=point, metavar="TIME",

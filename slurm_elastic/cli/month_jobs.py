@@ -54,7 +54,7 @@ def replay_of_month(
     sacct_file: Path | None = None,
     static: tuple[int, int] | None = None,
 ) -> Replay:
-    """Replay the month's jobs within ``seconds``. SlurmElasticError if that is not possible."""
+    """Replay the month's jobs within ``seconds``. SlurmElasticError if it cannot be replayed."""
     slurm = AccountingCli(config.slurm)
     notes = []
     rows: Rows = ()
@@ -71,11 +71,11 @@ def replay_of_month(
             static = own_nodes(config, slurm.nodes().values())
         except SlurmError:
             notes.append("Slurm does not answer, so the site's own nodes are unknown")
-    found = run_within(
+    result = run_within(
         seconds, "leave it out with --no-simulation, or use `slurm-elastic simulate`",
         replay_rows, config, month, rows, workload, sacct_file, static, REPLAY_SHARE * seconds,
     )  # fmt: skip
-    return replace(found, notes=(*notes, *found.notes))
+    return replace(result, notes=(*notes, *result.notes))
 
 
 def replay_rows(
@@ -93,11 +93,11 @@ def replay_rows(
     if workload is None and sacct_file is None:
         if not rows:
             raise ConfigError(f"Slurm has no job of {month.name}")
-        found = sacct.of_rows(rows)
+        history = sacct.of_rows(rows)
     else:
-        found = history_files.load_file(workload, sacct_file)
-    found = submitted_in(found, month)
-    return replay(setting_of(found, config, Options(static=static)), seconds)
+        history = history_files.load_file(workload, sacct_file)
+    history = submitted_in(history, month)
+    return replay(setting_of(history, config, Options(static=static)), seconds)
 
 
 def submitted_in(history: History, month: Month) -> History:
@@ -107,14 +107,18 @@ def submitted_in(history: History, month: Month) -> History:
     start, jobs = history.start, history.jobs
     if not start:
         return history
-    inside = [n for n, at in enumerate(jobs.submit) if month.begin <= start + at < month.end]
+    inside = [
+        index
+        for index, submit in enumerate(jobs.submit)
+        if month.begin <= start + submit < month.end
+    ]
     if not inside:
         raise ConfigError(f"the history has no ended job that was submitted in {month.name}")
-    first = jobs.submit[inside[0]]
+    first_submit = jobs.submit[inside[0]]
     history.jobs = jobs.only(inside)
-    for index, at in enumerate(history.jobs.submit):
-        history.jobs.submit[index] = at - first
-    history.header["UnixStartTime"] = str(start + first)
+    for index, submit in enumerate(history.jobs.submit):
+        history.jobs.submit[index] = submit - first_submit
+    history.header["UnixStartTime"] = str(start + first_submit)
     return history
 
 

@@ -115,26 +115,26 @@ def _blocks(report: MonthReport) -> Iterable[str]:
 
 def _figures(report: MonthReport) -> str:
     """The large figures at the top."""
-    found = [("Spent", amount(report, report.micro_dollars), "")]
-    less = report.on_demand_micro_dollars - report.micro_dollars
-    if less > 0:
-        share = percent(less, report.on_demand_micro_dollars)
-        found.append(("Saved against on demand", amount(report, less), share))
+    figures = [("Spent", amount(report, report.micro_dollars), "")]
+    saving = report.on_demand_micro_dollars - report.micro_dollars
+    if saving > 0:
+        share = percent(saving, report.on_demand_micro_dollars)
+        figures.append(("Saved against on demand", amount(report, saving), share))
     if report.replay is not None and report.replay.avoided is not None:
         hours = report.replay.avoided
         text = f"{hours.low:,.0f} to {hours.high:,.0f}, by simulation"
-        found.append(("Hours of waiting avoided", f"{hours.value:,.0f}", text))
+        figures.append(("Hours of waiting avoided", f"{hours.value:,.0f}", text))
     if report.unused_micro_dollars:
         share = percent(report.unused_micro_dollars, report.micro_dollars)
-        found.append(("Unused", share, amount(report, report.unused_micro_dollars)))
+        figures.append(("Unused", share, amount(report, report.unused_micro_dollars)))
     if report.forecast is not None:
         name = parse_month(report.forecast.month).name
         dollars = amount(report, report.forecast.micro_dollars)
-        found.append((f"Forecast of {name}", dollars, ""))
+        figures.append((f"Forecast of {name}", dollars, ""))
     items = "".join(
         f'<div class="figure"><dt>{html.escape(name)}</dt><dd><strong>{html.escape(value)}</strong>'
         f"<small>{html.escape(small)}</small></dd></div>"
-        for name, value, small in found
+        for name, value, small in figures
     )
     return f'<dl class="figures">{items}</dl>'
 
@@ -177,32 +177,32 @@ def curve_picture(replay: Replay) -> str:
     def y(seconds: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * seconds / longest
 
-    parts = []
+    shapes = []
     for seconds in ticks(longest, WAIT_STEPS_S):
-        parts.append(
+        shapes.append(
             f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(seconds):.1f}" '
             f'y2="{y(seconds):.1f}" stroke="{LINE}"/>'
         )
-        parts.append(_label(LEFT - 6, y(seconds) + 4, brief(seconds), "end"))
-    parts += [
+        shapes.append(_label(LEFT - 6, y(seconds) + 4, brief(seconds), "end"))
+    shapes += [
         _label(x(dollars), HEIGHT - BOTTOM + 18, money(dollars).removesuffix(".00"), "middle")
         for dollars in ticks(most_dollars, DOLLAR_STEPS)
     ]
-    parts.append(_label((LEFT + WIDTH) / 2, HEIGHT - 6, "dollars in the month", "middle"))
-    parts.append(f'<path class="curve" d="{_steps(points, x, y, most_dollars)}" fill="none" '
+    shapes.append(_label((LEFT + WIDTH) / 2, HEIGHT - 6, "dollars in the month", "middle"))
+    shapes.append(f'<path class="curve" d="{_steps(points, x, y, most_dollars)}" fill="none" '
                  f'stroke="{CURVE}" stroke-width="2"/>')  # fmt: skip
-    parts += [
+    shapes += [
         f'<circle class="point" cx="{x(point.dollars):.1f}" cy="{y(point.mean_wait):.1f}" r="4" '
-        f'fill="{CURVE}"><title>{html.escape(_told(point))}</title></circle>'
+        f'fill="{CURVE}"><title>{html.escape(_point_text(point))}</title></circle>'
         for point in points
     ]
-    parts.append(
+    shapes.append(
         f'<circle class="now" cx="{x(now.dollars):.1f}" cy="{y(now.mean_wait):.1f}" r="7" '
-        f'fill="none" stroke="{NOW}" stroke-width="3"><title>now: {html.escape(_told(now))}'
+        f'fill="none" stroke="{NOW}" stroke-width="3"><title>now: {html.escape(_point_text(now))}'
         "</title></circle>"
     )
     is_right = now.dollars > most_dollars * 0.8
-    parts.append(
+    shapes.append(
         _label(
             x(now.dollars) + (-12 if is_right else 12),
             y(now.mean_wait) - 8,
@@ -213,7 +213,7 @@ def curve_picture(replay: Replay) -> str:
     name = "Shortest mean wait for each budget, by simulation"
     return (
         f'<svg class="budget" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'role="img" aria-label="{name}">{"".join(parts)}</svg>'
+        f'role="img" aria-label="{name}">{"".join(shapes)}</svg>'
     )
 
 
@@ -247,5 +247,5 @@ def _label(x: float, y: float, text: str, anchor: str) -> str:
     )
 
 
-def _told(point: CurvePoint) -> str:
+def _point_text(point: CurvePoint) -> str:
     return f"${point.dollars:,.2f}, mean wait {duration(point.mean_wait)}: {point.policy}"

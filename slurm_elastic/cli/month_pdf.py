@@ -1,4 +1,4 @@
-"""A page as PDF: by WeasyPrint (the extra ``report``), or by Chromium if that is installed."""
+"""A page as PDF, made by WeasyPrint (the extra ``report``) or else by Chromium."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pdf_of(html: str) -> bytes:
                 f"{BROWSERS[0]} in PATH. --html needs neither"
             ) from None
         return _by_browser(browser, html)
-    # It warns about each property of the style sheet that is for screens only.
+    # WeasyPrint warns about properties of the style sheet for screens.
     logging.getLogger("weasyprint").setLevel(logging.ERROR)
     pdf: bytes = HTML(string=html, url_fetcher=_refuse).write_pdf()
     return pdf

@@ -17,9 +17,9 @@ def amount(report: MonthReport, micro: int) -> str:
     return dollars(micro, digits_of(report.micro_dollars))
 
 
-def percent(part: float, whole: float) -> str:
+def percent(share: float, whole: float) -> str:
     """``12.3 %``."""
-    return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
+    return f"{100 * share / whole:.1f} %" if whole else "0.0 %"
 
 
 def title(report: MonthReport) -> str:
@@ -31,9 +31,9 @@ def span(report: MonthReport) -> str:
     """The span of the figures."""
     until = f"{datetime.fromtimestamp(report.until, UTC):%Y-%m-%d %H:%M}"
     begin = f"{datetime.fromtimestamp(report.since, UTC):%Y-%m-%d %H:%M}"
-    rest = "" if report.is_over else ", the month so far"
-    own = ", your own jobs' part" if report.own_jobs_only else ""
-    return f"From {begin} to {until} (UTC){rest}{own}."
+    so_far = "" if report.is_over else ", the month so far"
+    own_jobs = ", your own jobs' part" if report.own_jobs_only else ""
+    return f"From {begin} to {until} (UTC){so_far}{own_jobs}."
 
 
 def spent(report: MonthReport) -> str:
@@ -63,31 +63,32 @@ def saved(report: MonthReport) -> Iterator[tuple[str, str]]:
     fleet = report.always_on
     if fleet is None:
         return
-    at = f"{datetime.fromtimestamp(fleet.at, UTC):%Y-%m-%d %H:%M} UTC"
+    moment = f"{datetime.fromtimestamp(fleet.at, UTC):%Y-%m-%d %H:%M} UTC"
     price = money(fleet.micro_dollars_per_hour / 1_000_000)
     machines = "paid machine" if fleet.machines == 1 else f"{fleet.machines:,} paid machines"
     text = (
         f"{_saving(report, fleet.micro_dollars)}. Compared with "
-        f"{amount(report, fleet.micro_dollars)}: the {machines} of the busiest moment ({at}), "
+        f"{amount(report, fleet.micro_dollars)}: the {machines} of the busiest moment ({moment}), "
         f"which cost {price} an hour on demand, running all {fleet.hours:,.0f} hours."
     )
     yield "Against always on", text
 
 
 def _saving(report: MonthReport, other: int) -> str:
-    less = other - report.micro_dollars
-    if less < 0:
-        return f"nothing, {amount(report, -less)} more was paid"
-    return f"{amount(report, less)} ({percent(less, other)})"
+    saving = other - report.micro_dollars
+    if saving < 0:
+        return f"nothing, {amount(report, -saving)} more was paid"
+    return f"{amount(report, saving)} ({percent(saving, other)})"
 
 
 def unused(report: MonthReport) -> Iterator[str]:
-    """How much of the paid time no job used, and how much of that is normal."""
-    whole, part = report.micro_dollars, report.unused_micro_dollars
+    """The part of the paid time that no job used, and the part that is normal."""
+    whole, unused_micro = report.micro_dollars, report.unused_micro_dollars
     if report.normal_unused is None or not whole:
         return
     normal = report.normal_unused
-    yield f"{amount(report, part)} ({percent(part, whole)}) was for time that no job used."
+    share = percent(unused_micro, whole)
+    yield f"{amount(report, unused_micro)} ({share}) was for time that no job used."
     wait = f", waits {brief(normal.wait_s)} for another job" if normal.wait_s else ""
     yield (
         f"With these settings {amount(report, normal.micro_dollars)} "
@@ -129,14 +130,14 @@ def waiting(report: MonthReport) -> Iterator[str]:
 
 
 def curve(report: MonthReport) -> Iterator[str]:
-    """What the curve of budget and wait shows."""
+    """The text above the curve of budget and wait."""
     replay = report.replay
     if replay is None or not replay.curve:
         return
-    more = "" if replay.is_complete else "; the time was too short to try all"
+    limit = "" if replay.is_complete else "; the time was too short to try all"
     yield (
         f"Each line is the policy with the shortest mean wait for that money, by simulation of the "
-        f"same jobs ({replay.tried} policies tried{more}). Now: the current configuration, which "
+        f"same jobs ({replay.tried} policies tried{limit}). Now: the current configuration, which "
         f"costs ${replay.configured.dollars:,.2f} in the simulation; the real cost was "
         f"{amount(report, report.micro_dollars)}."
     )
@@ -150,18 +151,18 @@ def notes(report: MonthReport) -> Iterator[str]:
 
 
 def forecast(report: MonthReport) -> str:
-    """What the next month is expected to cost."""
-    found = report.forecast
-    if found is None:
+    """The expected costs of the next month."""
+    expected = report.forecast
+    if expected is None:
         return f"No forecast: it needs {MIN_WEEKS} whole weeks of costs."
-    name = parse_month(found.month).name
+    name = parse_month(expected.month).name
     text = (
-        f"{name}: about {amount(report, found.micro_dollars)} "
-        f"({amount(report, found.low_micro_dollars)} to "
-        f"{amount(report, found.high_micro_dollars)}), from the last {found.weeks} weeks. It "
+        f"{name}: about {amount(report, expected.micro_dollars)} "
+        f"({amount(report, expected.low_micro_dollars)} to "
+        f"{amount(report, expected.high_micro_dollars)}), from the last {expected.weeks} weeks. It "
         "assumes that the coming weeks vary as these did."
     )
     budget = report.budget_micro_dollars
-    if budget and found.high_micro_dollars > budget:
+    if budget and expected.high_micro_dollars > budget:
         return f"{text} The budget of {amount(report, budget)} may be reached; it stops launches."
     return text

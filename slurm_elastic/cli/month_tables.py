@@ -37,8 +37,8 @@ def render(report: MonthReport, console: Console) -> None:
             console.print(f"and {len(hidden)} more, {cost} together: --html and --json have all")
     _section("Unused time", sentences.unused(report), console)
     for share in report.unused:
-        part = percent(share.micro_dollars, report.micro_dollars)
-        _print_indented(f"{share.reason}, {part}: {share.advice}", console)
+        percentage = percent(share.micro_dollars, report.micro_dollars)
+        _print_indented(f"{share.reason}, {percentage}: {share.advice}", console)
     _print_waiting(report, console)
     _section("Next month", [sentences.forecast(report)], console)
 
@@ -56,12 +56,12 @@ def _print_waiting(report: MonthReport, console: Console) -> None:
 
 
 def _section(name: str, texts: Iterable[str], console: Console) -> None:
-    found = list(texts)
-    if not found:
+    sentences_shown = list(texts)
+    if not sentences_shown:
         return
     console.print()
     console.print(name, style="bold")
-    for text in found:
+    for text in sentences_shown:
         _print_indented(text, console)
 
 

@@ -41,8 +41,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         description="Report a month: what accounts and users spent, what was saved against "
         "on-demand prices and against an always-on cluster, which paid time no job used and which "
         "key lowers it, and what the next month may cost. A simulation of the month's own jobs "
-        "shows the waiting that clouds avoided, and the mean wait that each budget buys. Amounts "
-        "are those of `cost`. Users see their own jobs' part.",
+        "shows the waiting that clouds avoided, and the mean wait that each budget buys. The "
+        "amounts equal `cost`. Users see their own jobs' part.",
         epilog=examples(
             "slurm-elastic report",
             "slurm-elastic report --month 2026-10 --pdf october.pdf",
@@ -50,7 +50,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument(
         "--month", nargs="?", type=_month, metavar="YYYY-MM",
-        help="report this month of UTC (default: the last one that is over)",
+        help="report this month of UTC (default: the last whole month)",
     )  # fmt: skip
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", type=Path, metavar="FILE", help="write one HTML file instead")
@@ -140,10 +140,10 @@ def simulated(
 ) -> MonthReport:
     """The report with a simulation of its month's jobs, or with the reason why there is none."""
     try:
-        found = month_jobs.replay_of_month(
+        result = month_jobs.replay_of_month(
             config, parse_month(report.month), now, seconds,
             workload=workload, sacct_file=sacct_file, static=static,
         )  # fmt: skip
     except SlurmElasticError as error:
         return replace(report, no_replay=str(error))
-    return replace(report, replay=found)
+    return replace(report, replay=result)

@@ -200,19 +200,19 @@ def _mine(config: Config, slurm: Slurm, query: Query) -> str:
 
 def _report(config: Config, query: Query) -> str:
     now = time.time()
-    last = month_at(now).previous
+    last_month = month_at(now).previous
     text = parameter(query, "month")
     try:
-        month = parse_month(text) if text else last
+        month = parse_month(text) if text else last_month
     except ValueError as error:
         raise SlurmElasticError(str(error)) from error
-    made = report.gather(config, month, now)
-    if not made.own_jobs_only:
-        made = report.simulated(config, made, now, REPORT_SIMULATION_S)
-    months = [last.next]
+    month_report = report.gather(config, month, now)
+    if not month_report.own_jobs_only:
+        month_report = report.simulated(config, month_report, now, REPORT_SIMULATION_S)
+    months = [last_month.next]
     while len(months) < MAX_MONTHS and months[-1].previous.begin >= now - MACHINES_KEPT:
         months.append(months[-1].previous)
-    return web_page(made, months[::-1])
+    return web_page(month_report, months[::-1])
 
 
 def _doctor(file: Path, _: Query) -> str:

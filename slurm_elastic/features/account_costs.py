@@ -1,4 +1,4 @@
-"""What one account spent in a month, and the text of its mail."""
+"""The costs of an account in a month, and its mail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AccountMonth(Struct, frozen=True, kw_only=True):
 
 
 def account_months(books: CostRows) -> dict[str, AccountMonth]:
-    """The costs of each account that used machines. The amounts are those of ``cost``."""
+    """The costs of each account that used machines. The amounts equal those in ``cost``."""
     micro: defaultdict[str, int] = defaultdict(int)
     on_demand: defaultdict[str, float] = defaultdict(float)
     times: defaultdict[str, int] = defaultdict(int)
@@ -38,15 +38,15 @@ def account_months(books: CostRows) -> dict[str, AccountMonth]:
     jobs: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for charge in charges(books):
         for hour in charge.hours:
-            for key, part in hour.parts.items():
+            for key, run_micro in hour.parts.items():
                 if isinstance(key, Unused):
                     continue
                 run = books.runs[key]
-                micro[run.account] += part
+                micro[run.account] += run_micro
                 on_demand[run.account] += on_demand_micro(charge, hour, key)
                 times[run.account] += hour.weights[key]
-                users[run.account][run.user] += part
-                jobs[run.account][run.label or str(run.job)] += part
+                users[run.account][run.user] += run_micro
+                jobs[run.account][run.label or str(run.job)] += run_micro
     return {
         account: AccountMonth(
             account=account,
@@ -70,8 +70,8 @@ def subject(cluster: str, month: Month, costs: AccountMonth) -> str:
     return f"slurm-elastic {cluster}: {costs.account} in {month.name}: {_dollars(costs.micro)}"
 
 
-def text(cluster: str, month: Month, costs: AccountMonth, before: AccountMonth | None) -> str:
-    """The mail. ``before``: the costs of the month before it (None: the account had none)."""
+def text(cluster: str, month: Month, costs: AccountMonth, earlier: AccountMonth | None) -> str:
+    """The mail. ``earlier``: the costs of the month before it (None: the account had none)."""
     hours = f"{costs.hours:,.1f} machine-hours"
     jobs = counted(len(costs.jobs), "job")
     on_demand = f"{_dollars(costs.micro_on_demand)} for the same machine-hours{_saved(costs)}"
@@ -81,7 +81,7 @@ def text(cluster: str, month: Month, costs: AccountMonth, before: AccountMonth |
         "",
         f"Spent:     {_dollars(costs.micro)} for {jobs} in {hours}",
         f"On demand: {on_demand}",
-        f"In {month.previous.name} it was {_dollars(before.micro if before else 0)}.",
+        f"In {month.previous.name} it was {_dollars(earlier.micro if earlier else 0)}.",
         "",
         *_table("User", costs.users),
         "",
@@ -94,10 +94,10 @@ def text(cluster: str, month: Month, costs: AccountMonth, before: AccountMonth |
 
 
 def _saved(costs: AccountMonth) -> str:
-    less = costs.micro_on_demand - costs.micro
-    if less <= 0:
+    saving = costs.micro_on_demand - costs.micro
+    if saving <= 0:
         return ""
-    return f", so {_dollars(less)} ({100 * less / costs.micro_on_demand:.0f} %) was saved"
+    return f", so {_dollars(saving)} ({100 * saving / costs.micro_on_demand:.0f} %) was saved"
 
 
 def _table(name: str, micro: Mapping[str, int]) -> Iterable[str]:

@@ -43,7 +43,7 @@ SUMS_TIMEOUT_S = 300.0
 
 
 class AccountMail(Struct, frozen=True, kw_only=True):
-    """One mail that is due."""
+    """A mail to send."""
 
     account: str
     addresses: tuple[str, ...]
@@ -52,7 +52,7 @@ class AccountMail(Struct, frozen=True, kw_only=True):
 
 
 def join(site: Site) -> Extensions | None:
-    """Join if somebody gets mails about accounts."""
+    """Join if the owners of accounts get mails."""
     notify = site.config.notify
     if not notify.accounts and not notify.coordinators:
         return None
@@ -107,11 +107,11 @@ def account_mails(config: Config, month: Month, now: float) -> list[AccountMail]
     path = config.state / "ledger.db"
     with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
         of_month = account_months(read_books(config, ledger, month.begin, month.end, now))
-        before = month.previous
-        of_before = account_months(read_books(config, ledger, before.begin, before.end, now))
+        earlier = month.previous
+        of_earlier = account_months(read_books(config, ledger, earlier.begin, earlier.end, now))
     addresses = addresses_of(config, of_month)
     return [
-        _mail(config, month, costs, of_before.get(account), addresses[account])
+        _mail(config, month, costs, of_earlier.get(account), addresses[account])
         for account, costs in sorted(of_month.items())
         if account in addresses and costs.micro
     ]
@@ -121,7 +121,7 @@ def _mail(
     config: Config,
     month: Month,
     costs: AccountMonth,
-    before: AccountMonth | None,
+    earlier: AccountMonth | None,
     addresses: Sequence[str],
 ) -> AccountMail:
     cluster = config.cluster.name
@@ -129,13 +129,13 @@ def _mail(
         account=costs.account,
         addresses=tuple(addresses),
         subject=subject(cluster, month, costs),
-        text=text(cluster, month, costs, before),
+        text=text(cluster, month, costs, earlier),
     )
 
 
 def addresses_of(config: Config, accounts: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    """The addresses by account: those of ``notify.accounts``, and the coordinators' user names,
-    which the mail program sends to their mailboxes.
+    """By account: the addresses of ``notify.accounts`` and the coordinators' user names. The mail
+    program delivers to user names, too.
     """
     coordinators: Mapping[str, tuple[str, ...]] = {}
     if config.notify.coordinators:
@@ -143,8 +143,8 @@ def addresses_of(config: Config, accounts: Mapping[str, object]) -> dict[str, tu
             coordinators = AccountingCli(config.slurm).coordinators()
         except SlurmError as error:
             log.warning("the coordinators of accounts are unknown: %s", error)
-    found = {
+    by_account = {
         account: (*config.notify.accounts.get(account, ()), *coordinators.get(account, ()))
         for account in accounts
     }
-    return {account: tuple(dict.fromkeys(names)) for account, names in found.items() if names}
+    return {account: tuple(dict.fromkeys(names)) for account, names in by_account.items() if names}

@@ -235,7 +235,7 @@ def _costs(
 
 
 def _busiest_fleet(books: CostRows) -> Fleet | None:
-    """The machines that would have cost most per hour on demand, of those that ran together."""
+    """The machines that ran at the moment with the highest on-demand price per hour."""
     spans = (
         RunningSpan(
             _ms(machine.instance.launched),

@@ -1,8 +1,8 @@
 """Replays a month's own jobs with and without public clouds, and under other policies.
 
 The report of the month shows the result: the hours of waiting that the clouds avoided, and what
-mean wait each budget would buy. All figures are by simulation, also those of the site's own
-configuration, so that both sides of each comparison have the same errors.
+mean wait each budget would buy. The site's own configuration is simulated, too, so that both sides
+of each comparison have the same errors.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.search import Tried, apart, front, grid
 from slurm_elastic.simulate.setting import NONE, Setting
 
-MAX_POINTS = 8  # of the curve; more would not be told apart on a page
+MAX_POINTS = 8  # of the curve; more points would touch each other on a page
 SEEDS = 3  # runs of the configuration, each with other random choices
 BLOCKS = 28
-"""Parts of the history that are drawn at random for the range: about a day each in a month."""
+"""The number of parts of the history, about a day each, from which the range is drawn at random."""
 DRAWS = 1000
 ROUNDS = 2
 _LOW, _HIGH = 0.05, 0.95
@@ -44,7 +44,7 @@ OVERLOAD = (
 
 
 class CurvePoint(Struct, frozen=True, kw_only=True, rename={"mean_wait": "mean_wait_s"}):
-    """What a policy costs (dollars) on the history, and its mean wait (s)."""
+    """The dollars that a policy costs on the history, and its mean wait (s)."""
 
     policy: str
     dollars: float
@@ -88,22 +88,22 @@ def _time_limit(seconds: float) -> Iterator[None]:
     def end(_: int, __: FrameType | None) -> NoReturn:
         raise _TimeIsUp
 
-    before = signal.signal(signal.SIGALRM, end)
+    earlier_handler = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, earlier_handler)
 
 
 def replay(setting: Setting, seconds: float) -> Replay:
-    """Simulate for so many seconds at most. SlurmElasticError if that is too short for the site's
-    own configuration.
+    """Simulate for so many seconds at most. SlurmElasticError if they are too few to simulate the
+    site's own configuration.
     """
     began_at = time.monotonic()
 
-    def left(share: float) -> float:
+    def seconds_left(share: float) -> float:
         """Seconds until this share of the time is used."""
         return began_at + share * seconds - time.monotonic()
 
@@ -115,21 +115,21 @@ def replay(setting: Setting, seconds: float) -> Replay:
         raise SlurmElasticError(
             f"the simulation of {len(setting.jobs):,} jobs takes longer than {brief(seconds)}"
         ) from None
-    own = Tried(policy=CONFIGURED, figures=outcomes[0].figures)
-    without, no_comparison = _without_clouds(setting, left(_COMPARED_BY))
+    configured = Tried(policy=CONFIGURED, figures=outcomes[0].figures)
+    without, no_comparison = _without_clouds(setting, seconds_left(_COMPARED_BY))
     if without is not None:
-        outcomes += _other_seeds(setting, outcomes[0], left(_SEEDED_BY))
-    tried = [own]
+        outcomes += _other_seeds(setting, outcomes[0], seconds_left(_SEEDED_BY))
+    tried = [configured]
     never = 0
     if without is not None:
-        never = max(own.figures.jobs - without.figures.jobs, 0)
+        never = max(configured.figures.jobs - without.figures.jobs, 0)
         if not never:  # else its mean wait is of other jobs
             tried.append(Tried(policy=NONE, figures=without.figures))
-    is_complete = _search(setting, tried, left(1.0))
-    curve = apart(front(tried), keep=(own,))
+    is_complete = _search(setting, tried, seconds_left(1.0))
+    curve = apart(front(tried), keep=(configured,))
     return Replay(
-        jobs=own.figures.jobs,
-        configured=_point(own),
+        jobs=configured.figures.jobs,
+        configured=_point(configured),
         without=_point(Tried(policy=NONE, figures=without.figures)) if without else None,
         never=never,
         avoided=avoided_hours(outcomes, without) if without else None,
@@ -141,14 +141,14 @@ def replay(setting: Setting, seconds: float) -> Replay:
     )
 
 
-def _other_seeds(setting: Setting, first: RunResult, seconds: float) -> list[RunResult]:
+def _other_seeds(setting: Setting, reference: RunResult, seconds: float) -> list[RunResult]:
     """Runs of the configuration with other random choices; none if it has none."""
     scenario, outcomes = setting.scenario(CONFIGURED), []
     with suppress(_TimeIsUp), _time_limit(seconds):
         for seed in range(1, SEEDS):
             other = replace(scenario, seed=scenario.seed + seed)
             outcome = simulate(setting.jobs, other, setting.history.start)
-            if outcome.starts == first.starts:
+            if outcome.starts == reference.starts:
                 break
             outcomes.append(outcome)
     return outcomes
@@ -217,12 +217,12 @@ def _hours_by_block(outcome: RunResult, without: RunResult) -> list[float]:
     submitted.
     """
     submits = outcome.jobs.submit
-    first = min(submits, default=0)
-    block_s = max((max(submits, default=0) - first) // BLOCKS + 1, 1)
+    first_submit = min(submits, default=0)
+    block_s = max((max(submits, default=0) - first_submit) // BLOCKS + 1, 1)
     hours = [0.0] * BLOCKS
     for submit, start, other in zip(submits, outcome.starts, without.starts, strict=True):
         if start >= 0 and other >= 0:
-            hours[(submit - first) // block_s] += (other - start) / 3600
+            hours[(submit - first_submit) // block_s] += (other - start) / 3600
     return hours
 
 
@@ -233,8 +233,8 @@ def _point(tried: Tried) -> CurvePoint:
 
 
 def _thinned(points: Sequence[Tried], most: int) -> list[Tried]:
-    """At most so many points, evenly spread over the list; always the first, the last and that of
-    the configuration.
+    """Return at most so many points, evenly spread over the list. The first, the last and the
+    configuration's point always stay.
     """
     if len(points) <= most:
         return list(points)

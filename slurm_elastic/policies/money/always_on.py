@@ -1,7 +1,7 @@
 """The always-on cluster that a span of costs is compared with. Pure.
 
-It has the machines of the span's busiest moment: of all moments, the one at which the machines that
-ran would have cost most per hour on demand. An always-on cluster of that size would have served
+It has the machines of the span's busiest moment, when the running machines together had the highest
+on-demand price per hour. An always-on cluster of that size would have served
 every job as soon as ours did, and would have been paid for the whole span. Points in time are
 milliseconds of Unix time.
 """
@@ -53,11 +53,10 @@ def busiest_fleet(spans: Iterable[RunningSpan], since: int, until: int) -> Fleet
             changes.append((end, -1, -span.micro_per_hour))
     busiest: Fleet | None = None
     machines = micro_per_hour = 0
-    # At the same moment ends sort before begins, so a machine and its successor are never counted
-    # together.
-    for at, count, micro in sorted(changes):
+    # Ends sort before begins of the same moment: a machine and its successor never count together.
+    for moment, count, micro in sorted(changes):
         machines += count
         micro_per_hour += micro
         if micro_per_hour > (busiest.micro_per_hour if busiest else 0):
-            busiest = Fleet(at=at / 1000, machines=machines, micro_per_hour=micro_per_hour)
+            busiest = Fleet(at=moment / 1000, machines=machines, micro_per_hour=micro_per_hour)
     return busiest

@@ -1,6 +1,6 @@
 """The report of a month: what was spent and saved, what was unused, and a forecast. Pure.
 
-Money is in whole micro-dollars, and all amounts of the month are those of ``cost`` for the same
+Money is in whole micro-dollars, and all amounts of the month equal those in ``cost`` for the same
 span. Only the forecast is an estimate; what a simulation says is in ``Replay``.
 """
 
@@ -132,7 +132,9 @@ def month_report(
         always_on=_always_on(by_account),
         forecast=forecast(month.next, days),
         budget_micro_dollars=None if budget is None or is_own else round(budget * 1_000_000),
-        problems=tuple(dict.fromkeys(p for one in costs.values() for p in one.problems)),
+        problems=tuple(
+            dict.fromkeys(problem for by_key in costs.values() for problem in by_key.problems)
+        ),
     )
 
 
