@@ -16,6 +16,7 @@ PYTHON=/usr/bin/python3
 PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge lua5.4
           python3 python3-venv util-linux)
 CACHE=/var/cache/slurm-elastic
+[ "$(id -u)" -eq 0 ] || CACHE=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/slurm-elastic
 POLICY=/usr/sbin/policy-rc.d
 POLICY_MARK="slurm-elastic: no service starts while its packages are installed"
 # Debian's programs first: a Python in root's home cannot be run by user slurm.
@@ -48,11 +49,28 @@ set_up() { # extras of pyproject.toml
     exec 9>&-
 }
 
+# The same for somebody who is not root: nothing is installed but the Python environment.
+set_up_rootless() { # extras of pyproject.toml
+    has_programs && find_python || die "needs Slurm, munge and Python, which only root can install: ${PACKAGES[*]}"
+    mkdir -p "$CACHE"
+    exec 9>"$CACHE/setup.lock"
+    flock 9
+    VENV=$REPO/.venv
+    if stamped "$1" "$(hash_of "$REPO/pyproject.toml")" || [ -w "$REPO" ]; then
+        install_python "$1" "$(hash_of "$REPO/pyproject.toml")" --editable "$REPO[$1]"
+    else
+        VENV=$(cached_venv)
+        install_copy "$1"
+    fi
+    exec 9>&-
+}
+
+has_slurm() { has_programs && { there lua5.4 || there lua; } && id slurm >/dev/null 2>&1 && find_python; }
+
 # Whether a sandbox has its programs, from whatever distribution or build. Plug-ins are a package of
 # their own in Debian, so one of them is looked for, too.
-has_slurm() {
-    there slurmctld slurmd sbatch munged setpriv unshare && id slurm >/dev/null 2>&1 && find_python &&
-        { there lua5.4 || there lua; } &&
+has_programs() {
+    there slurmctld slurmd sbatch munged setpriv unshare &&
         { compgen -G '/usr/lib*/slurm*/cred_munge.so' || compgen -G '/usr/lib*/*/slurm*/cred_munge.so'; } >/dev/null
 }
 
@@ -218,8 +236,10 @@ make_venv() { # extras
 
 find_venv() { # where the environment is or will be
     VENV=$REPO/.venv
-    open_to_all || VENV=$CACHE/venv-$(printf %s "$REPO" | sha256sum | cut -c1-12)
+    open_to_all || VENV=$(cached_venv)
 }
+
+cached_venv() { echo "$CACHE/venv-$(printf %s "$REPO" | sha256sum | cut -c1-12)"; }
 
 # Whether user slurm could read the clone: each directory up to it can be entered by all, and no
 # file of the package is closed (as with a umask of 077).

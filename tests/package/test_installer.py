@@ -127,14 +127,17 @@ class Site:
         machine.shell(f"mkdir /srv/archive; tar -C /srv/archive -xf /srv/packages/{file.name}")
         (self.place,) = machine.shell("echo /srv/archive/*").split()
         machine.path("/etc/slurm/slurm.conf").write_text(CONF)
-        self.before = machine.shell(EVERYTHING)
+        self.before = self.run(EVERYTHING)
 
     def install(self, *words: str, program: str = "") -> str:
         command = " ".join([program or f"{self.place}/install", *words])
         return self.machine.shell(command, seconds=400)
 
+    def run(self, line: str) -> str:
+        return self.machine.shell(f"export PATH=/usr/local/bin:$PATH\n{line}")
+
     def unchanged(self) -> None:
-        assert self.machine.shell(EVERYTHING) == self.before
+        assert self.run(EVERYTHING) == self.before
 
 
 @pytest.fixture(params=["bookworm", "trixie"])
@@ -147,7 +150,7 @@ def site(request: pytest.FixtureRequest, work: Path) -> Iterator[Site]:
 @pytest.mark.release
 @pytest.mark.e2e
 def test_from_the_archive_with_systemd(site: Site) -> None:
-    run = site.machine.shell
+    run = site.run
     refused = run(f"{site.place}/install --extras nothing || echo code $?")
     assert "code 2" in refused
     assert "would: make /opt/slurm-elastic" in run(f"{site.place}/install --dry-run")
@@ -198,7 +201,7 @@ def test_from_the_archive_with_systemd(site: Site) -> None:
 @pytest.mark.release
 @pytest.mark.e2e
 def test_elsewhere_without_systemd_and_with_a_slurm_of_its_own(site: Site) -> None:
-    run = site.machine.shell
+    run = site.run
     run("""mkdir -p /opt/slurm/bin /opt/slurm/sbin
     for p in scontrol sinfo squeue sbatch srun scancel sacctmgr sacct salloc sattach sbcast sprio sshare sstat; do
         [ ! -e /usr/bin/$p ] || mv /usr/bin/$p /opt/slurm/bin; done
