@@ -43,8 +43,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--for", dest="holder", type=Holder, choices=list(Holder), default=Holder.SERVICES,
         metavar="|".join(Holder),
         help="slurm-elasticd and slurm-elastic-ckptman, which share an account; "
-        "slurm-elastic-watchdog's own; or an administrator's, to upload images "
-        "(default: %(default)s)",
+        "slurm-elastic-watchdog's own; or an administrator's, to upload images or for "
+        "'init --make' (default: %(default)s)",
     )  # fmt: skip
     render.set_defaults(run=run)
 

@@ -16,11 +16,14 @@ from slurm_elastic.model.cluster import Pool
 
 
 class Holder(StrEnum):
-    """Who has the rights: the services (buy), the watchdog (ends), or an image's uploader."""
+    """Who has the rights: the services (buy), the watchdog (ends), an image's uploader, or the
+    administrator who runs ``init --make``.
+    """
 
     SERVICES = "services"
     WATCHDOG = "watchdog"
     IMAGES = "images"
+    MAKE = "make"
 
 
 class GrantUse(Struct, frozen=True, kw_only=True):

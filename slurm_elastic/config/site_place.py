@@ -60,11 +60,6 @@ class SitePlace(Struct, frozen=True, kw_only=True):
     ssh_port: int | None = None
     has_head_name: bool = False
 
-    @property
-    def label(self) -> str:
-        """The beginning of the names of all resources."""
-        return f"slurm-elastic-{self.cluster.name}"
-
 
 def place_of(
     config: Config,

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 MADE_BY = "slurm-elastic init"
 DIGEST_LENGTH = 16
+MAX_NAME = 64
 ACCOUNT = "@{account.id}"
 """The reference to the number of the account, which no resource has."""
 _REFERENCE = re.compile(r"@\{([a-z0-9+.-]+)\.([a-z_]+)\}")
@@ -131,6 +132,11 @@ class Hcl(Struct, frozen=True, kw_only=True):
     outputs: tuple[HclOutput, ...]
     data: tuple[HclBlock, ...] = ()
     setting_blocks: Mapping[str, Properties] = {}
+
+
+def site_name(cluster: str, cloud: str) -> str:
+    """The name of all resources that a cloud's site gets. IAM's names have 64 characters."""
+    return f"slurm-elastic-{cluster}-{cloud}"[:MAX_NAME]
 
 
 def digest_of(kind: str, properties: Properties) -> str:

@@ -19,7 +19,7 @@ from slurm_elastic.config.grants import Grant, GrantUse, Holder
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.machine_options import CLUSTER_GROUP
 from slurm_elastic.model.reserved import TARGETED
-from slurm_elastic.providers.aws import capacity
+from slurm_elastic.providers.aws import capacity, making_policy
 from slurm_elastic.providers.aws.hardware import for_pool, group_of, uses_fleets
 from slurm_elastic.providers.aws.imports import FOLDER
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -50,6 +50,9 @@ def grant(settings: AwsCloud, use: GrantUse, holder: Holder) -> Grant:
     if holder is Holder.IMAGES:
         statements = list(_uploads(settings, settings.image_bucket or "", cluster, arns))
         notes = [_IMPORT_ROLE]
+    elif holder is Holder.MAKE:
+        statements = list(making_policy.statements(settings, cluster, arns.partition))
+        notes = [making_policy.NOTE]
     elif holder is Holder.WATCHDOG:
         statements = [
             _allow("See", ["DescribeInstances"], ["*"], _in_region(settings)),

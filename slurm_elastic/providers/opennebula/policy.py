@@ -50,6 +50,8 @@ def grant(settings: OpenNebulaCloud, use: GrantUse, holder: Holder) -> Grant:
     if holder is Holder.WATCHDOG:
         text = "in OpenNebula only their owner can end machines: the watchdog needs the account"
         return Grant(text="", notes=(f"{text} of the services",))
+    if holder is Holder.MAKE:
+        return Grant(text="", notes=("init --make creates nothing in OpenNebula",))
     if holder is Holder.IMAGES:
         store = settings.image_datastore
         return Grant(text=_IMAGES.format(store=store).rstrip("\n"), notes=(_APPLIED, _OWNER))

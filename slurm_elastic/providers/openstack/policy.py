@@ -27,6 +27,8 @@ def grant(settings: OpenStackCloud, use: GrantUse, holder: Holder) -> Grant:
     rules = _images() if holder is Holder.IMAGES else _watchdog()
     if holder is Holder.SERVICES:
         rules = _services(settings, use)
+    elif holder is Holder.MAKE:
+        rules = _making()
     document = [
         {"service": service, "method": method, "path": f"{_ROOTS[service]}{path}"}
         for service, method, path in sorted(set(rules))
@@ -64,6 +66,24 @@ def _images() -> Iterator[Rule]:
     for method in ("GET", "POST"):
         yield IMAGE, method, "/images"
     yield IMAGE, "PUT", "/images/*/file"
+
+
+def _making() -> Iterator[Rule]:
+    """Rules for ``init --make`` and ``--unmake``."""
+    for kind in ("networks", "subnets", "routers", "security-groups"):
+        yield NETWORK, "GET", f"/{kind}"
+        yield NETWORK, "POST", f"/{kind}"
+        yield NETWORK, "DELETE", f"/{kind}/*"
+    yield NETWORK, "GET", "/ports"
+    yield NETWORK, "GET", "/security-groups/*"
+    yield NETWORK, "POST", "/security-group-rules"
+    yield NETWORK, "DELETE", "/security-group-rules/*"
+    yield NETWORK, "PUT", "/routers/*/add_router_interface"
+    yield NETWORK, "PUT", "/routers/*/remove_router_interface"
+    yield COMPUTE, "GET", "/os-keypairs"
+    yield COMPUTE, "POST", "/os-keypairs"
+    yield COMPUTE, "DELETE", "/os-keypairs/*"
+    yield COMPUTE, "GET", "/servers/detail"
 
 
 def _services(settings: OpenStackCloud, use: GrantUse) -> Iterator[Rule]:

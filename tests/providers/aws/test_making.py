@@ -7,116 +7,13 @@ from __future__ import annotations
 import json
 import stat
 import sys
-from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import yaml
-from providers.aws.bed import REGION, AwsBed
-from providers.aws.making_account import Snapshot, snapshot
+from providers.aws.making_account import Account
 
-from slurm_elastic.cli.main import main
-from slurm_elastic.config import configfile
-from slurm_elastic.model.cluster import LaunchSpec, Market
-from slurm_elastic.providers import open_provider
-from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.slurm.conf import plan
-from slurm_elastic.testing.contract import UUID
-
-SITE = """\
-cluster: {{name: alps, uuid: {uuid}}}    # the site's own words stay
-limits: {{dollars_per_hour: 5}}
-allow: {{groups: [users]}}
-join:
-  head: 10.1.2.3
-  network: {{kind: wireguard, endpoint: "192.0.2.7:51820", routes: [10.1.2.0/24], public_key: {place}/wg.pub}}
-clouds:
-  - name: aws
-    provider: aws
-    location: public
-    region: us-east-1
-    endpoint: {url}
-    image: ami-12345678    # made by hand
-    zones: [us-east-1a, us-east-1b]
-    types: {{c5.large: {{cpus: 2, memory: 4G, price: 0.085}}}}
-pools:
-  - {{name: pub, cloud: aws, nodes: "pub[1-8]", cpus: 2, memory: 4G, instance_types: [c5.large]}}
-"""
-
-
-class Account:
-    """An account without a network of its own, and a configuration that names none."""
-
-    def __init__(self, control: Ec2Control, directory: Path) -> None:
-        self.bed = AwsBed(control)
-        self.control = control
-        self.ec2 = self.bed.client
-        self.iam = boto3.client("iam", region_name=REGION, endpoint_url=control.url)
-        self.yaml = directory / "slurm-elastic.yaml"
-        self.text = SITE.format(uuid=UUID, url=control.url, place=directory)
-        self.yaml.write_text(self.text)
-        (directory / "wg.pub").write_text("A" * 43 + "=\n")
-        self.key = directory / "ssh_key"
-        self.launches = 0
-        self.clean()
-
-    def clean(self) -> None:
-        """A reset of the emulator empties EC2 alone."""
-        for profile in self.iam.list_instance_profiles()["InstanceProfiles"]:
-            name = profile["InstanceProfileName"]
-            for role in profile["Roles"]:
-                self.iam.remove_role_from_instance_profile(
-                    InstanceProfileName=name, RoleName=role["RoleName"]
-                )
-            self.iam.delete_instance_profile(InstanceProfileName=name)
-        for role in self.iam.list_roles()["Roles"]:
-            name = role["RoleName"]
-            for policy in self.iam.list_role_policies(RoleName=name)["PolicyNames"]:
-                self.iam.delete_role_policy(RoleName=name, PolicyName=policy)
-            self.iam.delete_role(RoleName=name)
-
-    def init(self, *arguments: str) -> int:
-        return main(["--config", str(self.yaml), "init", *arguments])
-
-    def make(self, *arguments: str) -> int:
-        return self.init("--make", "--cloud", "aws", "--yes", *arguments)
-
-    def unmake(self, *arguments: str) -> int:
-        return self.init("--unmake", "--cloud", "aws", "--yes", *arguments)
-
-    def snapshot(self) -> Snapshot:
-        return snapshot(self.ec2, self.iam)
-
-    @property
-    def cloud(self) -> Any:
-        (cloud,) = configfile.load(self.yaml).clouds
-        return cloud
-
-    def launch(self, count: int = 2) -> Any:
-        """A machine of the pool, as the daemon starts it."""
-        config = configfile.load(self.yaml)
-        pool = plan.pools_of(config)[0]
-        provider = open_provider(config.clouds[0], config.cluster, config)
-        offer = next(o for o in provider.offers(pool) if o.market is Market.ON_DEMAND)
-        self.launches += 1
-        generation, nodes = f"g{self.launches}", pool.nodes[:count]
-        return provider.launch(
-            LaunchSpec(generation=generation, pool=pool, nodes=nodes, offer=offer)
-        )
-
-
-@pytest.fixture(autouse=True)
-def _credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-
-
-@pytest.fixture
-def account(ec2: Ec2Control, tmp_path: Path) -> Account:
-    return Account(ec2, tmp_path)
 
 
 def test_from_an_empty_account_to_a_machine_and_back(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import terraform_files
-from providers.aws.test_making import Account, _credentials, account  # noqa: F401
+from providers.aws.making_account import Account
 
 Blocks = terraform_files.Blocks
 OF_TERRAFORM = ("tags", "update_default_version")
@@ -19,7 +19,7 @@ OF_TERRAFORM = ("tags", "update_default_version")
 class Made:
     """The same blocks, from what the emulator has; read by a hand of its own."""
 
-    def __init__(self, account: Account) -> None:  # noqa: F811
+    def __init__(self, account: Account) -> None:
         self.ec2, self.iam = account.ec2, account.iam
         self.label: dict[str, str] = {}
         self.blocks: Blocks = {}
@@ -176,7 +176,7 @@ def _key(text: str) -> str:
 
 
 @pytest.mark.parametrize("join", ["tunnel", "routes"])
-def test_files_declare_what_make_makes(account: Account, tmp_path: Path, join: str) -> None:  # noqa: F811
+def test_files_declare_what_make_makes(account: Account, tmp_path: Path, join: str) -> None:
     if join == "routes":
         start, end = account.text.index("  network:"), account.text.index("clouds:")
         account.yaml.write_text(account.text[:start] + account.text[end:])
@@ -204,7 +204,7 @@ def test_files_declare_what_make_makes(account: Account, tmp_path: Path, join: s
     assert declared == made
 
 
-def test_files_hold_no_secret_and_say_how_they_are_used(account: Account, tmp_path: Path) -> None:  # noqa: F811
+def test_files_hold_no_secret_and_say_how_they_are_used(account: Account, tmp_path: Path) -> None:
     assert account.make() == 0
     secret = account.key.read_text().splitlines()[1]
     assert account.init("--terraform", str(tmp_path / "files")) == 0
@@ -213,7 +213,7 @@ def test_files_hold_no_secret_and_say_how_they_are_used(account: Account, tmp_pa
     assert "terraform init && terraform apply" in text
 
 
-def test_rights_may_look_like_expressions(account: Account, tmp_path: Path) -> None:  # noqa: F811
+def test_rights_may_look_like_expressions(account: Account, tmp_path: Path) -> None:
     """IAM's own variables are no expressions of Terraform."""
     pool = '{name: pub, cloud: aws, nodes: "pub[1-8]", '
     account.yaml.write_text(account.text.replace(pool, pool + "image: {os: debian}, "))

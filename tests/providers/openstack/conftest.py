@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from providers.openstack.bed import StackBed
+from providers.openstack.making_project import Project
 from providers.openstack.stand_in import StandIn
 
 
@@ -19,3 +20,8 @@ def stand_in() -> Iterator[StandIn]:
 @pytest.fixture
 def bed(stand_in: StandIn, tmp_path: Path) -> StackBed:
     return StackBed(stand_in, tmp_path)
+
+
+@pytest.fixture
+def project(stand_in: StandIn, tmp_path: Path) -> Project:
+    return Project(stand_in, tmp_path)

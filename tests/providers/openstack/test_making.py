@@ -2,80 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import stat
-from pathlib import Path
 
 import pytest
-from providers.openstack.bed import StackBed
-from providers.openstack.stand_in import Kind, StandIn
-from providers.openstack.stand_in_network import EXTERNAL, Neutron
+from providers.openstack.making_project import Project
+from providers.openstack.stand_in import Kind
+from providers.openstack.stand_in_network import EXTERNAL
 
-from slurm_elastic.cli.main import main
-from slurm_elastic.config import configfile
-from slurm_elastic.model.cluster import LaunchSpec
-from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm.conf import plan
-from slurm_elastic.testing.contract import UUID
-
-SITE = """\
-cluster: {{name: alps, uuid: {uuid}}}    # the site's own words stay
-limits: {{nodes: 8}}
-join:
-  head: 10.1.2.3
-  network: {{kind: wireguard, endpoint: "192.0.2.7:51820", routes: [10.1.2.0/24], public_key: {place}/wg.pub}}
-clouds:
-  - name: stack
-    provider: openstack
-    location: on-premises
-    cloud: hpc
-    clouds_file: {file}
-    image: worker    # made by hand
-    types: {{small: {{cpus: 2, memory: 4G}}}}
-pools:
-  - {{name: os, cloud: stack, nodes: "os[1-8]", cpus: 2, memory: 4G, instance_types: [small], markets: [reserved]}}
-"""
-
-
-class Project:
-    """A project with a network to the outside alone."""
-
-    def __init__(self, stand_in: StandIn, directory: Path) -> None:
-        self.bed = StackBed(stand_in, directory)
-        self.stand_in = stand_in
-        self.neutron = Neutron()
-        self.bed.world.neutron = self.neutron
-        self.yaml = directory / "slurm-elastic.yaml"
-        self.text = SITE.format(uuid=UUID, file=self.bed.file, place=directory)
-        (directory / "wg.pub").write_text("A" * 43 + "=\n")
-        self.yaml.write_text(self.text)
-        self.key = directory / "ssh_key"
-
-    def init(self, *arguments: str) -> int:
-        return main(["--config", str(self.yaml), "init", *arguments])
-
-    def make(self, *arguments: str) -> int:
-        return self.init("--make", "--yes", *arguments)
-
-    def unmake(self, *arguments: str) -> int:
-        return self.init("--unmake", "--yes", *arguments)
-
-    @property
-    def cloud(self):
-        (cloud,) = configfile.load(self.yaml).clouds
-        return cloud
-
-    def launch(self):
-        config = configfile.load(self.yaml)
-        pool = plan.pools_of(config)[0]
-        provider = open_provider(config.clouds[0], config.cluster, config)
-        offer = provider.offers(pool)[0]
-        spec = LaunchSpec(generation="g1", pool=pool, nodes=pool.nodes[:1], offer=offer)
-        return provider.launch(spec)
-
-
-@pytest.fixture
-def project(stand_in: StandIn, tmp_path: Path) -> Project:
-    return Project(stand_in, tmp_path)
+from slurm_elastic.config.grants import GrantUse, Holder
+from slurm_elastic.providers.openstack import CLOUD
+from slurm_elastic.testing.contract import CLUSTER
 
 
 def test_from_an_empty_project_to_a_machine_and_back(
@@ -231,3 +169,19 @@ def test_named_networks_are_kept(project: Project, capsys: pytest.CaptureFixture
     assert not project.neutron.records["subnets"]
     assert project.unmake() == 0
     assert project.neutron.snapshot() == before
+
+
+def test_all_requests_are_in_the_rules_for_make(project: Project) -> None:
+    use = GrantUse(cluster=CLUSTER, pools=())
+    rules = json.loads(CLOUD.grant(project.cloud, use, Holder.MAKE).text)
+    assert project.make() == 0
+    assert project.unmake() == 0
+    roots = {"compute": "/compute", "network": "/network", "image": "/image"}
+    allowed = [
+        (r, re.compile(f"{r['method']} {roots[r['service']]}{r['path'].replace('*', '[^/]+')}"))
+        for r in rules
+    ]
+    seen = {request for request in project.bed.world.requests if re.search(r"/v2\S*/\w", request)}
+    used = [{request for request in seen if rule.fullmatch(request)} for _, rule in allowed]
+    assert set().union(*used) == seen
+    assert all(used), "no rule is too much"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import terraform_files
-from providers.openstack.test_making import Project, project  # noqa: F401
+from providers.openstack.making_project import Project
 
 TYPES = {
     "networks": "openstack_networking_network_v2", "subnets": "openstack_networking_subnet_v2",
@@ -19,7 +19,7 @@ OF_TERRAFORM = ("description", "delete_default_rules")
 """
 
 
-def made_in(project: Project) -> terraform_files.Blocks:  # noqa: F811
+def made_in(project: Project) -> terraform_files.Blocks:
     """The same blocks, from what the stand-in has."""
     blocks: terraform_files.Blocks = {}
     references: dict[str, str] = {}
@@ -49,7 +49,7 @@ def made_in(project: Project) -> terraform_files.Blocks:  # noqa: F811
 
 
 @pytest.mark.parametrize("join", ["tunnel", "routes"])
-def test_files_declare_what_make_makes(project: Project, tmp_path: Path, join: str) -> None:  # noqa: F811
+def test_files_declare_what_make_makes(project: Project, tmp_path: Path, join: str) -> None:
     if join == "routes":
         start, end = project.text.index("  network:"), project.text.index("clouds:")
         project.text = project.text[:start] + project.text[end:]

@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.grants import Holder
 from slurm_elastic.config.site_place import ANYWHERE, Part, SitePlace
-from slurm_elastic.model.site_resources import ACCOUNT, SiteResource, digest_of
+from slurm_elastic.model.site_resources import ACCOUNT, SiteResource, digest_of, site_name
 from slurm_elastic.providers.aws.policy import grant, service_of
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.site_rules import GROUP, Rule, rules_of
 
-MAX_ROLE_NAME = 64
 POLICY_PREFIX = "slurm-elastic-services-"
 _ZONES = 16
 """The network is divided into so many parts, one for each letter of a zone."""
@@ -38,7 +37,7 @@ class Account(Struct, frozen=True, kw_only=True):
 
 def name_of(settings: AwsCloud, place: SitePlace) -> str:
     """The name of all resources of the cloud."""
-    return f"{place.label}-{settings.name}"[:MAX_ROLE_NAME]
+    return site_name(place.cluster.name, settings.name)
 
 
 def lacks(names: Collection[str], account: Account) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from slurm_elastic.config.site_place import ANYWHERE, Part, SitePlace
-from slurm_elastic.model.site_resources import SiteResource
+from slurm_elastic.model.site_resources import SiteResource, site_name
 from slurm_elastic.providers.base.site_rules import GROUP, Rule, rules_of
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 
@@ -19,7 +19,7 @@ _IPV4 = 4
 
 def name_of(settings: OpenStackCloud, place: SitePlace) -> str:
     """The name of all resources of the cloud."""
-    return f"{place.label}-{settings.name}"
+    return site_name(place.cluster.name, settings.name)
 
 
 def lacks(names: Collection[str], own_ids: frozenset[str]) -> bool:
