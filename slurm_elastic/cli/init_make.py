@@ -27,7 +27,7 @@ from slurm_elastic.config.site_place import (
     chosen_parts,
     place_of,
 )
-from slurm_elastic.model.protocols import SiteMaker
+from slurm_elastic.model.site_maker import SiteMaker
 from slurm_elastic.setup.making import apply, hcl, login_key
 from slurm_elastic.setup.making.plan import CHANGING, Step, Verb, plan_make, plan_unmake
 from slurm_elastic.watch.doctor.environment import of_the_units
@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--unmake",
         action="store_true",
-        help="remove exactly what --make created, unless machines use it or somebody changed it",
+        help="remove exactly what --make created, unless machines use it or it was changed",
     )
     what.add_argument(
         "--terraform",

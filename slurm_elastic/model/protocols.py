@@ -10,7 +10,6 @@ from slurm_elastic.model.boot_image import CloudImage, ImageFile
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Notice, Offer, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.model.site_resources import FoundResource, Hcl, SiteResource
 from slurm_elastic.model.slurm import (
     JobMail,
     Reservation,
@@ -97,46 +96,6 @@ class Chooser(Protocol):
         """The errors of the offers that gave too few machines in that launch, by ``Offer.key``.
         Only known for the latest launches.
         """
-        ...
-
-
-class SiteMaker(Protocol):
-    """Creates the resources that a site lacks in a cloud, for ``init --make``. Every call may raise
-    the five ProviderErrors. No call is repeated whose first answer may have been lost.
-    """
-
-    def find(self) -> Sequence[FoundResource]:
-        """All resources that ``init`` made for this cluster and cloud, and resources in their way,
-        in the order in which they were created.
-        """
-        ...
-
-    def wanted(self, found: Sequence[FoundResource]) -> Sequence[SiteResource]:
-        """The resources that the site needs, in the order in which they can be created."""
-        ...
-
-    def create(
-        self, resource: SiteResource, attributes: Mapping[str, Mapping[str, str]]
-    ) -> Mapping[str, str]:
-        """Create it in one call, together with the marks that say that it is ours. Returns its
-        attributes. ``attributes``: those of the resources that exist, by key.
-        """
-        ...
-
-    def remove(self, resource: FoundResource, attributes: Mapping[str, Mapping[str, str]]) -> None:
-        """Remove it. A resource that is gone is no error."""
-        ...
-
-    def settings_with(self, attributes: Mapping[str, Mapping[str, str]]) -> Mapping[str, object]:
-        """The keys of the cloud's entry in the configuration that name these resources."""
-        ...
-
-    def advice(self) -> Sequence[str]:
-        """The steps that are left for a person, one sentence each."""
-        ...
-
-    def files(self, wanted: Sequence[SiteResource]) -> Hcl:
-        """The same resources for Terraform."""
         ...
 
 

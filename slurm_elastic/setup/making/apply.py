@@ -7,7 +7,7 @@ from typing import Any
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config, configfile, document
-from slurm_elastic.model.protocols import SiteMaker
+from slurm_elastic.model.site_maker import SiteMaker
 from slurm_elastic.model.site_resources import FoundResource
 from slurm_elastic.setup.edit import flow, put
 from slurm_elastic.setup.making.plan import Step, Verb

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from slurm_elastic.model.site_resources import ACCOUNT, FoundResource, with_references
 from slurm_elastic.providers.aws.making.calls import DIGEST_TAG, Calls, Marks, tags_in
-from slurm_elastic.providers.aws.making.users import OF_OUR_MACHINES
+from slurm_elastic.providers.aws.making.machine_use import OF_OUR_MACHINES
 from slurm_elastic.providers.aws.making.wanted import (
     POLICY_PREFIX,
     policy_key,

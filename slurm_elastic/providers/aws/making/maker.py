@@ -103,7 +103,7 @@ class AwsMaker:
         associate = f"aws ec2 associate-iam-instance-profile --region {region} --instance-id HEAD"
         return (
             f"a head in EC2 gets its rights by: {associate} --iam-instance-profile Name={name}",
-            f"another head takes role {name} by `profile:` (docs/aws.md#credentials)",
+            f"another head takes role {name} by `profile:` (docs/aws.md)",
             "slurm-elastic doctor    # tries each right and names the missing one",
         )
 

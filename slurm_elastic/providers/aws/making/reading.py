@@ -23,7 +23,7 @@ from slurm_elastic.providers.aws.making.calls import (
     tags_in,
 )
 from slurm_elastic.providers.aws.making.iam_reading import find_role
-from slurm_elastic.providers.aws.making.users import OF_OUR_MACHINES, users_by_id
+from slurm_elastic.providers.aws.making.machine_use import OF_OUR_MACHINES, users_by_id
 
 Record = Mapping[str, Any]
 _ALL_PROTOCOLS = "-1"
