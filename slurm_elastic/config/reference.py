@@ -107,7 +107,7 @@ def _default(field: mi.Field) -> str:
 
 
 def sentence(kind: type, name: str) -> str:
-    """When one changes the key: the sentence in the class, or in its nearest base that has one."""
+    """The sentence "Change it when ..." of a key, from the class or its nearest base."""
     return next((s for base in kind.__mro__ if (s := _sentences(base).get(name))), "")
 
 

@@ -52,7 +52,7 @@ def schema() -> Schema:
 
 
 class _Maker:
-    """Makes the schemas of types. ``definitions``: those of structs, by name."""
+    """Makes the schemas of types. ``definitions``: the schemas of structs, by name."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, Schema] = {"Text": {"type": "string", "pattern": _TEXT}}
@@ -163,5 +163,5 @@ def _default(field: mi.Field) -> Schema:
         return {}
     value = field.default if field.default is not NODEFAULT else field.default_factory()
     plain = render(field.type, value)
-    # Defaults of whole sections would only repeat those of their keys.
+    # A whole section needs none, because its keys have theirs.
     return {} if plain is None or isinstance(plain, dict) else {"default": plain}

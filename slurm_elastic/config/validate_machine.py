@@ -8,7 +8,7 @@ from slurm_elastic.config.decode import describe
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.boot_image import Replacement
-from slurm_elastic.model.machine_options import NO_OPTIONS, MachineOptions
+from slurm_elastic.model.machine_options import NO_OPTIONS, Disk, MachineOptions
 
 
 def check_replacement(draft: Draft) -> None:
@@ -32,11 +32,11 @@ def check_machine_keys(draft: Draft) -> None:
             value = getattr(pool.machine, key)
             if value == getattr(NO_OPTIONS, key) or key in cloud.machine_keys:
                 continue
-            known = ", ".join(sorted(cloud.machine_keys))
-            expected = f"one of {known}" if known else "no section machine"
-            found = "the key" if isinstance(value, tuple | dict) or key == "root_disk" else ""
+            cloud_keys = ", ".join(sorted(cloud.machine_keys))
+            expected = f"one of {cloud_keys}" if cloud_keys else "no section machine"
+            is_section = isinstance(value, tuple | dict | Disk)
             draft.problems.add(
                 ("pools", i, "machine", key),
-                found or describe(value),
+                "the key" if is_section else describe(value),
                 f"{expected}, because provider {cloud.provider} has nothing else",
             )

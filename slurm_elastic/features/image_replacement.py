@@ -2,7 +2,7 @@
 their jobs, a few at a time, and jobs start new ones.
 
 The images of machines come from the clouds' lists, so a restarted daemon knows them after its first
-round. Which images were tried, and which work, is in the recorded decisions.
+round. The recorded decisions say which images were tried, and which work.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class ImageReplacement(Part):
             log.error("%s", cause)
 
     def _history(self, pool: Pool, image: str) -> ImageHistory:
-        """What the recorded decisions say about the image. They are read once."""
+        """The image's history according to the recorded decisions. They are read once."""
         key = (pool.name, image)
         if key not in self._histories:
             decisions = self._site.ledger.decisions.about(image_subject(pool.name))

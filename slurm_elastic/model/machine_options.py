@@ -1,5 +1,5 @@
-"""The hardware around a pool's machines, beyond their type: disks, network, placement. Which of
-these options a cloud has is told by its settings (``machine_keys``).
+"""The hardware around a pool's machines, beyond their type: disks, network, placement. A cloud's
+settings list the options that it has (``machine_keys``).
 """
 
 from __future__ import annotations

@@ -183,9 +183,9 @@ class EmulatedCloud:
     def zone_of(self, call: Ec2Call) -> str:
         """Return the zone in which a launch would place its machines."""
         placed = call.params.get("Placement.AvailabilityZone")
-        own = call.params.get("SubnetId") or call.params.get("NetworkInterface.1.SubnetId", "")
+        subnet = call.params.get("SubnetId") or call.params.get("NetworkInterface.1.SubnetId", "")
         by_zone = self._backends[call.region].subnets
-        zone = next((str(zone) for zone, subnets in by_zone.items() if own in subnets), None)
+        zone = next((str(zone) for zone, subnets in by_zone.items() if subnet in subnets), None)
         return placed or zone or f"{call.region}a"
 
     def template(self, region: str, name: str) -> Any:  # noqa: ANN401 - moto's, as it was posted

@@ -1,5 +1,5 @@
-"""Placement groups of the emulated EC2, which moto lacks. They have no effect on where a machine
-is; they exist, and a launch that names an unknown one is refused.
+"""Placement groups of the emulated EC2, which moto lacks. They do not change where a machine runs.
+A launch that names an unknown group is refused.
 """
 
 from __future__ import annotations

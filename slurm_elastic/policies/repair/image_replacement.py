@@ -1,8 +1,8 @@
-"""Which machines make room for machines from a pool's new image. Pure.
+"""Chooses the machines that make room for machines from a pool's new image. Pure.
 
-At most ``max_unavailable`` machines of the pool leave or boot at a time, so jobs lose no more room
-than that. A new image is tried with one machine first. Until a machine from it has registered, no
-other machine leaves, so a bad image costs the pool one machine and never all of them.
+At most ``max_unavailable`` machines of the pool leave or boot at a time. A new image is tried with
+one machine first. Until a machine from it has registered, no other machine leaves, so a bad image
+costs the pool one machine and never all of them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _CHANGING = (Phase.POWERING_DOWN, Phase.POWERING_UP)
 
 
 class ImageHistory(Struct, frozen=True, kw_only=True):
-    """What was done before for this image of the pool. ``tried_nodes``: nodes whose machines were
-    to leave for it. ``works``: a machine from it has registered.
+    """The earlier steps for this image of the pool. ``tried_nodes``: nodes whose machines had to
+    leave for it. ``works``: a machine from it has registered.
     """
 
     tried_nodes: tuple[str, ...] = ()

@@ -117,7 +117,7 @@ class AwsOffers:
             price=price + disks,
             on_demand_price=shape.price + disks,
             interruption_rate=rates.get(name, 0.0) if market is Market.SPOT else 0.0,
-            # With the disks, too, because the ranking compares both prices.
+            # The ranking compares both prices, so both contain the disks.
             reference_price=None if reference_price is None else reference_price + disks,
             reference=f"spot in {reference_zone}" if reference_zone else "",
         )

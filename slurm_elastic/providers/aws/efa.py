@@ -23,19 +23,17 @@ class EfaTypes:
         self._cache = TtlCache[tuple[str, ...], Mapping[str, int]](monotonic)
 
     def interfaces(self, types: Iterable[str]) -> Mapping[str, int]:
-        """The number by type, without types that have no EFA. ProviderError if EC2 does not say
-        it.
-        """
+        """The number by type, without types that lack EFA. ProviderError if EC2 does not answer."""
         names = tuple(sorted(types))
         return self._cache.get(names, lambda: self._read(names), ttl_s=math.inf)
 
     def _read(self, names: tuple[str, ...]) -> Mapping[str, int]:
         counts: dict[str, int] = {}
         for start in range(0, len(names), _MAX_VALUES):
-            # A filter, because EC2 refuses a whole list of types for one that it does not know.
-            part = list(names[start : start + _MAX_VALUES])
+            # A filter, because EC2 refuses a list of types that contains an unknown type.
+            asked_names = list(names[start : start + _MAX_VALUES])
             request = {
-                "Filters": [{"Name": "instance-type", "Values": part}],
+                "Filters": [{"Name": "instance-type", "Values": asked_names}],
                 "MaxResults": PAGE,
             }
             for record in self._api.pages("describe_instance_types", "InstanceTypes", request):
@@ -44,7 +42,7 @@ class EfaTypes:
         return counts
 
     def of(self, cloud: str, name: str, types: Iterable[str]) -> int:
-        """The number for one of ``types``. ProviderError if it has none."""
+        """The number for the type ``name`` of ``types``. ProviderError if it has no EFA."""
         count = self.interfaces(types).get(name, 0)
         if not count:
             raise ProviderError(cloud, "NoEfa", f"instance type {name} has no EFA")
@@ -52,9 +50,9 @@ class EfaTypes:
 
 
 def efa_interfaces(record: Mapping[str, Any]) -> int:
-    """The number in EC2's record of a type. A network card takes one of them."""
+    """The number in EC2's record of a type: one interface on a network card."""
     network = record.get("NetworkInfo", {})
     if not network.get("EfaSupported"):
         return 0
-    most = int(network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1))
-    return min(most, int(network.get("MaximumNetworkCards", most)))
+    interfaces = int(network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1))
+    return min(interfaces, int(network.get("MaximumNetworkCards", interfaces)))

@@ -28,8 +28,8 @@ _DISK_FIELDS = {
 
 
 class HardwareFacts(Struct, frozen=True, kw_only=True):
-    """What EC2 must be asked before a launch. ``root_device``: the name of the image's system
-    disk; ``efa_interfaces``: how many the type has. Empty if the pool does not need to know.
+    """EC2's answers that a launch needs. ``root_device``: the name of the image's system disk.
+    ``efa_interfaces``: how many the type has. Empty if the pool's options do not need them.
     """
 
     root_device: str = ""
@@ -83,8 +83,8 @@ def options(
     request: dict[str, object] = {}
     disks = _disks(pool, facts)
     if disks:
-        ours = {disk["DeviceName"] for disk in disks}
-        kept = [d for d in site.get("BlockDeviceMappings", ()) if d.get("DeviceName") not in ours]
+        names = {disk["DeviceName"] for disk in disks}
+        kept = [d for d in site.get("BlockDeviceMappings", ()) if d.get("DeviceName") not in names]
         request["BlockDeviceMappings"] = [*kept, *disks]
     if group := group_of(settings, cluster, pool):
         request["Placement"] = {**_ungrouped(site.get("Placement", {})), **group}

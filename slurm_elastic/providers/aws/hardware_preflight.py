@@ -17,7 +17,7 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.preflight import Look
 
 _LOOK = Look(
-    "`slurm-elastic iam render aws` has the rights that are needed",
+    "give the account the rights of `slurm-elastic iam render aws`",
     "correct the pool's section machine",
 )
 _SPARED = "launches do not need it; allow ec2:{} to see them here"

@@ -255,9 +255,10 @@ def _places(settings: AwsCloud, cluster: Cluster, pools: Sequence[Pool], arns: _
 
 def _subnets(settings: AwsCloud, pool: Pool) -> list[str]:
     """The subnets of the pool's machines; ``*`` if EC2 chooses them."""
-    own = for_pool(settings, pool)
-    zones = pool.zones or own.known_zones
-    return [subnet for zone, subnet in own.subnets.items() if zone in zones] or ["*"]
+    pool_settings = for_pool(settings, pool)
+    zones = pool.zones or pool_settings.known_zones
+    subnets = pool_settings.subnets
+    return [subnet for zone, subnet in subnets.items() if zone in zones] or ["*"]
 
 
 def _tagged(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]:

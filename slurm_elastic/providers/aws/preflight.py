@@ -95,7 +95,7 @@ def _clock_skew(answer: Mapping[str, Any], now: float) -> Iterator[Finding]:
 def _by_subnets(
     settings: AwsCloud, pools: Sequence[Pool]
 ) -> Iterator[tuple[Mapping[str, str], Sequence[Pool]]]:
-    """The cloud's subnets, and those of pools with subnets of their own, with their pools."""
+    """The subnets of the cloud with their pools, then each pool that has subnets of its own."""
     if settings.subnets:
         yield settings.subnets, [pool for pool in pools if not pool.machine.subnets]
     for pool in pools:

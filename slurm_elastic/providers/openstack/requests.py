@@ -110,7 +110,7 @@ def body(
     machine = spec.pool.machine
     if machine.root_disk is not None:
         server["block_device_mapping_v2"] = [_volume(machine.root_disk, image)]
-        # nova accepts no image beside the disk that is made of it.
+        # nova accepts no image beside a disk made from the image.
         server["imageRef"] = ""
     if machine.placement_group is None:
         return {"server": server}
@@ -118,7 +118,7 @@ def body(
 
 
 def _volume(disk: Disk, image: str) -> dict[str, object]:
-    """The system disk as a volume of cinder that is made of the image."""
+    """The system disk as a volume of cinder, made from the image."""
     volume: dict[str, object] = {
         "boot_index": 0,
         "uuid": image,

@@ -16,6 +16,7 @@ from providers.aws.bed import REGION, AwsBed, FleetBed, between
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Pool
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.machine_options import Disk, MachineOptions
@@ -241,6 +242,19 @@ def test_the_sites_template_keeps_its_other_disks_and_its_placement() -> None:
 def test_our_types_of_disks_are_botocores() -> None:
     model = botocore.session.get_session().get_service_model("ec2")
     assert set(DISK_TYPES) == set(model.shape_for("VolumeType").enum)
+
+
+@BOTH
+def test_machines_are_listed_with_the_image_of_their_pool(
+    ec2: Ec2Control, kind: type[AwsBed]
+) -> None:
+    bed = kind(ec2)
+    pool = replace(bed.pool, image=ImageChoice(id="ami-00000007"))
+    provider = opened(bed)
+    offer = provider.offers(pool)[0]
+    provider.launch(LaunchSpec(generation="g1", pool=pool, nodes=pool.nodes[:1], offer=offer))
+    (machine,) = provider.instances()
+    assert machine.image == provider.image_for(pool) == "ami-00000007"
 
 
 # what doctor finds

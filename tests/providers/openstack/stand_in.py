@@ -516,6 +516,7 @@ def _create(world: World, order: Mapping[str, Any]) -> tuple[int, Any]:
             {
                 "name": order["name"] + (f"-{n + 1}" if most > 1 else ""),
                 "metadata": dict(order["metadata"]),
+                "image": {"id": order["imageRef"]} if order["imageRef"] else "",
                 "status": "BUILD",
                 "hostId": "",
                 "OS-EXT-STS:task_state": "scheduling",

@@ -81,6 +81,13 @@ def test_a_pool_may_have_a_server_group_and_a_volume(
     }]  # fmt: skip
 
 
+def test_servers_are_listed_with_the_image_of_their_pool(bed: StackBed) -> None:
+    launch(bed)
+    provider = bed.open()
+    (machine,) = provider.instances()
+    assert machine.image == provider.image_for(bed.pool) == IMAGE
+
+
 class TestScheduler:
     def test_no_valid_host_is_a_capacity_error_and_leaves_nothing(self, bed: StackBed) -> None:
         bed.limit(0)
