@@ -94,6 +94,11 @@ def _label(recipe: Recipe, root: Path, slurm: str, kind: str, debian: str) -> La
     software = [f"slurm-{slurm}"]
     if recipe.criu:
         software.append(f"criu-{apt.version_in(root, 'criu')}")
+    for is_wanted, package in ((recipe.apptainer, "apptainer"), (recipe.pyxis, "enroot")):
+        if is_wanted:
+            software.append(f"{package}-{apt.version_in(root, package)}")
+    if recipe.pyxis:
+        software.append("pyxis")
     day = time.strftime("%Y%m%d", time.gmtime())
     return Label(
         name=f"slurm-{slurm}-debian-{version}-{day}",

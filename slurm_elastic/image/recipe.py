@@ -28,6 +28,12 @@ _FILE_SYSTEMS = {"nfs": "nfs-common", "nfs4": "nfs-common", "fuse.sshfs": "sshfs
                  "cifs": "cifs-utils", "fuse.s3fs": "s3fs"}  # fmt: skip
 
 
+BUILD_TOOLS = ("gcc", "libc6-dev", "make", "libslurm-dev")
+"""Packages that Pyxis is built with. ``containers`` removes them again."""
+_NO_APPTAINER = ("bookworm", "trixie")
+"""Releases of Debian without a package of Apptainer (seen in November 2026: only sid has one)."""
+
+
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An image of Debian with Slurm's part for compute nodes.
 
@@ -41,6 +47,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     - ``run``: shell commands in the image. ``ansible``: a playbook for it.
     - ``cloud_init``: a file for /etc/cloud/cloud.cfg.d.
     - ``criu``: install CRIU and the root part of checkpoints.
+    - ``apptainer``: install Apptainer. ``pyxis``: a directory with Pyxis' source, to build and to
+      install with Enroot (``containers``).
     - ``munge_key``: a file to put into the image, which makes the image a secret.
     """
 
@@ -56,6 +64,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ansible: str | None = None
     cloud_init: str | None = None
     criu: bool = False
+    apptainer: bool = False
+    pyxis: str | None = None
     munge_key: str | None = None
 
 
@@ -66,6 +76,11 @@ def packages(recipe: Recipe, debian: str, *, booted: bool) -> tuple[str, ...]:
         names += [*_BOOTED, _DHCP.get(debian, "dhcpcd-base")]
     if recipe.criu:
         names.append("criu")
+    if recipe.apptainer:
+        # fuse-overlayfs: without it a user's container has no writable layer.
+        names += ["apptainer", "fuse-overlayfs", "squashfuse"]
+    if recipe.pyxis:
+        names += ["enroot", *BUILD_TOOLS]
     for line in recipe.mounts:
         fields = line.split()
         if len(fields) > 2 and fields[2] in _FILE_SYSTEMS:
@@ -94,8 +109,24 @@ def problems(recipe: Recipe) -> list[str]:
         (f"sources[{index}]", line, _SOURCE, "a line of sources.list that begins with 'deb '")
         for index, line in enumerate(recipe.sources)
     ]
-    return [
+    missing = [
+        f"{key}: found {value!r}, expected also sources with the package {package}, which Debian "
+        f"{recipe.debian or 'itself'} does not have"
+        for key, value, package in _foreign_packages(recipe)
+        if not recipe.sources
+    ]
+    return missing + [
         f"{key}: found {value!r}, expected {expected}"
         for key, value, pattern, expected in checks
         if value is not None and not pattern.fullmatch(value)
     ]
+
+
+def _foreign_packages(recipe: Recipe) -> list[tuple[str, object, str]]:
+    """The keys that need a package which Debian does not have, with the package."""
+    foreign: list[tuple[str, object, str]] = []
+    if recipe.apptainer and recipe.debian in _NO_APPTAINER:
+        foreign.append(("apptainer", recipe.apptainer, "apptainer"))
+    if recipe.pyxis:
+        foreign.append(("pyxis", recipe.pyxis, "enroot"))
+    return foreign

@@ -18,6 +18,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import apt, rooted
 from slurm_elastic.image.cleaning import clean
 from slurm_elastic.image.commands import require, run
+from slurm_elastic.image.containers import add_pyxis
 from slurm_elastic.image.recipe import LOGIN, Recipe, packages
 from slurm_elastic.machine.ckptroot.bundle import build as build_root_part
 from slurm_elastic.slurm.hooks.launcher import PROGRAM as ROOT_PART
@@ -62,6 +63,7 @@ _GENERATORS = {
 """systemd generators that a node does not need, unless /etc has the table that the generator reads;
 see systemd.generator(7).
 """
+_DIRECTORIES = ("files", "pyxis")
 _COLDPLUG = "systemd-udev-trigger.service"
 _PLUGGED = """\
 # At boot udev triggers all devices, drivers and modules. Only devices have rules. The subsystems
@@ -126,6 +128,8 @@ def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: 
         add_login(tree)
     if recipe.criu:
         _add_root_part(tree)
+    if recipe.pyxis:
+        add_pyxis(recipe.pyxis, tree)
     for command in recipe.run:
         apt.in_tree(tree, command)
     if recipe.ansible:
@@ -147,13 +151,13 @@ def slurm_in(tree: Path) -> str:
 def check_files(recipe: Recipe) -> None:
     """ConfigError for a file, directory or user of the recipe that this host does not have."""
     problems = []
-    for key in ("files", "ansible", "cloud_init", "munge_key"):
+    for key in ("files", "pyxis", "ansible", "cloud_init", "munge_key"):
         path = getattr(recipe, key)
         if path is None:
             continue
-        exists = Path(path).is_dir() if key == "files" else Path(path).is_file()
+        exists = Path(path).is_dir() if key in _DIRECTORIES else Path(path).is_file()
         if not exists:
-            kind = "directory" if key == "files" else "file"
+            kind = "directory" if key in _DIRECTORIES else "file"
             problems.append(f"{key}: found {path!r}, expected a {kind} of this host")
     for index, name in enumerate(recipe.users):
         try:
