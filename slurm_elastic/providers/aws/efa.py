@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.errors import AuthError, ProviderError
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.providers.aws.client import AwsApi
+from slurm_elastic.providers.aws.errors import UNAUTHORIZED
 
 PAGE = 100
 _MAX_VALUES = 200
@@ -36,10 +37,19 @@ class EfaTypes:
                 "Filters": [{"Name": "instance-type", "Values": asked_names}],
                 "MaxResults": PAGE,
             }
-            for record in self._api.pages("describe_instance_types", "InstanceTypes", request):
+            for record in self._types(request):
                 if count := efa_interfaces(record):
                     counts[str(record["InstanceType"])] = count
         return counts
+
+    def _types(self, request: Mapping[str, object]) -> Sequence[Mapping[str, Any]]:
+        try:
+            return list(self._api.pages("describe_instance_types", "InstanceTypes", request))
+        except AuthError as error:
+            if error.code != UNAUTHORIZED:
+                raise
+            # The credentials are good, so pools without EFA must not lose the whole cloud.
+            raise ProviderError(error.cloud, error.code, error.message) from error
 
     def of(self, cloud: str, name: str, types: Iterable[str]) -> int:
         """The number for the type ``name`` of ``types``. ProviderError if it has no EFA."""

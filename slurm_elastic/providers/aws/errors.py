@@ -147,10 +147,12 @@ CODES: dict[str, type[ProviderError]] = {
     "InvalidInstanceID.Malformed": InstanceNotFound,
 }
 
-_UNAUTHORIZED = "UnauthorizedOperation"
+UNAUTHORIZED = "UnauthorizedOperation"
 """The credentials are good, but lack the right to this call."""
-_LAUNCHES = ("RunInstances", "CreateFleet")
-"""The right to launch may differ by market, type, zone and image, so these get a DeniedError."""
+_LAUNCHES = ("RunInstances", "CreateFleet", "CreatePlacementGroup")
+"""The right to launch may differ by market, type, zone and image, so these get a DeniedError. Only
+launches of one pool make its placement group.
+"""
 _RIGHT = re.compile(r"not authorized to perform:? (\w+:\w+)")
 _OF_SPOT = ":spot-instances-request/"
 _ENCODED = re.compile(r"\s*Encoded authorization failure message:.*", re.DOTALL)
@@ -222,7 +224,7 @@ def refusal(cloud: str, code: str, text: str, operation: str) -> ProviderError |
     kind = CODES.get(code)
     if kind is None:
         return None
-    if code != _UNAUTHORIZED:
+    if code != UNAUTHORIZED:
         return kind(cloud, code, sentence(text))
     right = _RIGHT.search(text)
     explanation = f"no right to {right[1] if right else f'ec2:{operation}'}: {sentence(text)}"

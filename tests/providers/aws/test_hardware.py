@@ -9,11 +9,12 @@ from typing import Any
 
 import botocore.session
 import pytest
+from botocore.exceptions import ClientError
 from botocore.validate import ParamValidator
 from msgspec.structs import replace
 from providers.aws.bed import REGION, AwsBed, FleetBed, between
 
-from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.errors import AuthError, DeniedError, ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.boot_image import ImageChoice
@@ -21,6 +22,7 @@ from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Pool
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.machine_options import Disk, MachineOptions
 from slurm_elastic.providers.aws import hardware
+from slurm_elastic.providers.aws.errors import translated
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.requests import spot_bound
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -255,6 +257,40 @@ def test_machines_are_listed_with_the_image_of_their_pool(
     provider.launch(LaunchSpec(generation="g1", pool=pool, nodes=pool.nodes[:1], offer=offer))
     (machine,) = provider.instances()
     assert machine.image == provider.image_for(pool) == "ami-00000007"
+
+
+def refused(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC2 refuses that call for want of the right to it."""
+    operation = "".join(word.capitalize() for word in action.split("_"))
+    answer = {"Error": {"Code": "UnauthorizedOperation", "Message": "You are not authorized."}}
+
+    def send(real: Any, name: str, request: Any) -> Any:
+        if name != action:
+            return real()
+        with translated("aws"):
+            raise ClientError(answer, operation)
+
+    between(monkeypatch, send)
+
+
+def test_a_missing_right_to_groups_is_that_launchs_refusal(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An AuthError would take the whole cloud away, also from pools without a group."""
+    refused("create_placement_group", monkeypatch)
+    with pytest.raises(DeniedError, match="no right to ec2:CreatePlacementGroup"):
+        launch(bed, pool_with(bed, DISKS))
+
+
+def test_a_missing_right_to_types_takes_the_offers_of_pools_with_efa_alone(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused("describe_instance_types", monkeypatch)
+    provider = opened(bed)
+    with pytest.raises(ProviderError, match="no right to ec2:DescribeInstanceTypes") as caught:
+        provider.offers(pool_with(bed, MachineOptions(efa=True)))
+    assert not isinstance(caught.value, AuthError)
+    assert provider.offers(pool_with(bed, MachineOptions()))
 
 
 # what doctor finds
