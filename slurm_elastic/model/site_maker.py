@@ -1,4 +1,5 @@
 """The protocol of makers of resources, of which each cloud of ``init --make`` has one."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
