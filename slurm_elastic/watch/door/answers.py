@@ -28,6 +28,7 @@ from slurm_elastic.state.heartbeat import read_mark, trouble_text
 from slurm_elastic.watch.door.orders import carry_out, may_order, name_of, no_right
 from slurm_elastic.watch.door.own_jobs import (
     SlurmReading,
+    narrowed,
     read_own_jobs,
     slurm_reading,
     subject_of,
@@ -192,7 +193,8 @@ class DoorAnswers:
     def _own_jobs(self, ask: OwnJobsAsk, peer: Peer, viewer: Viewer | None) -> bytes:
         subject = subject_of(ask, peer.uid, name_of(peer.uid), viewer)
         facts = self._facts.get() if viewer is None else seen_facts(self._facts.get(), viewer)
-        own_jobs = run_bounded(read_own_jobs, self._config, ask, subject, self._queue.get(), facts)
+        slurm, facts = narrowed(self._queue.get(), facts, subject)
+        own_jobs = run_bounded(read_own_jobs, self._config, ask, subject, slurm, facts)
         return msgspec.json.encode(DoorAnswer(own_jobs=own_jobs))
 
     def _terms(self, viewer: Viewer | None) -> str:

@@ -126,13 +126,19 @@ def own_jobs_of(
     if may_read(config):
         # Imported only here: status does not need it, and must be quick.
         from slurm_elastic.watch.door.orders import name_of
-        from slurm_elastic.watch.door.own_jobs import read_own_jobs, slurm_reading, subject_of
+        from slurm_elastic.watch.door.own_jobs import (
+            narrowed,
+            read_own_jobs,
+            slurm_reading,
+            subject_of,
+        )
 
         uid = os.geteuid()
         subject = subject_of(ask, uid, name_of(uid), None)
         with config.sharing():
             reading = slurm_reading(config, slurm, now, subject=subject)
-            return read_own_jobs(config, ask, subject, reading, read_facts(config, now))
+            slurm_part, facts = narrowed(reading, read_facts(config, now), subject)
+            return read_own_jobs(config, ask, subject, slurm_part, facts)
     return _ask(config, ask, lambda answer: answer.own_jobs, timeout_s)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -51,12 +51,14 @@ FORECASTS_FOR_S = 4.0
 
 
 class SlurmReading(Struct, frozen=True, kw_only=True):
-    """Slurm's part: all its ``jobs``, ended ones too, and what forecasts need.
+    """Slurm's part: ``jobs``, ended ones too, and the ``moment`` for forecasts (None: none waits).
 
-    ``default_times``, ``max_times``: time limits (s) by partition. ``error``: Slurm did not answer.
+    ``users``: the owners of all jobs, for users who may see them. ``default_times``,
+    ``max_times``: time limits (s) by partition. ``error``: Slurm did not answer.
     """
 
     jobs: Sequence[SlurmJob] = ()
+    users: tuple[str, ...] = ()
     moment: Moment | None = None
     default_times: Mapping[str, float | None] = field(default_factory=dict)
     max_times: Mapping[str, float | None] = field(default_factory=dict)
@@ -108,10 +110,8 @@ def slurm_reading(
     """Read Slurm's part once, for one ``subject`` or (None) for all users."""
     try:
         jobs = slurm.jobs(ended=True)
-        if subject is not None and not any(
-            "PENDING" in job.states and subject.includes(job) for job in jobs
-        ):
-            habits = Habits()  # no start is forecast, and sacct may take seconds
+        if subject is not None and not _any_waits(jobs, subject):
+            return SlurmReading(jobs=jobs)  # the habits alone may take seconds
         live = [job for job in jobs if not job.has_ended]
         return SlurmReading(
             jobs=jobs, moment=seen_now(config, slurm, now, habits, live),
@@ -121,21 +121,36 @@ def slurm_reading(
         return SlurmReading(error=str(error))
 
 
+def _any_waits(jobs: Iterable[SlurmJob], subject: Subject) -> bool:
+    return any("PENDING" in job.states and subject.includes(job) for job in jobs)
+
+
+def narrowed(slurm: SlurmReading, facts: Facts, subject: Subject) -> tuple[SlurmReading, Facts]:
+    """The parts of both readings that the subject's rows need.
+
+    slurm-elasticd sends them to another process, which takes as long as they are large.
+    """
+    jobs = [job for job in slurm.jobs if subject.includes(job)]
+    names = {job.user for job in slurm.jobs if job.user} if subject.viewer is None else ()
+    slurm = replace(slurm, jobs=jobs, users=tuple(sorted(names)))
+    if slurm.error or _any_waits(jobs, subject):
+        return slurm, facts
+    nodes = {node for job in jobs for node in job.nodes}
+    machines = tuple(m for m in facts.machines if m.instance.node in nodes)
+    return replace(slurm, moment=None), replace(facts, machines=machines)
+
+
 def read_own_jobs(
     config: Config, ask: OwnJobsAsk, subject: Subject, slurm: SlurmReading, facts: Facts
 ) -> OwnJobs:
     """The rows. SlurmElasticError if the ledger cannot be read, or for an impossible time.
 
-    ``facts``: the part that the asking user may see.
+    ``slurm`` and ``facts`` are ``narrowed``, and ``facts`` to the part that the user may see.
     """
     now = facts.now
     if not 0 <= ask.since <= LAST:
         raise SlurmElasticError(f"since is {ask.since:g}, expected a Unix time from 0 to {LAST}")
-    jobs = [
-        job
-        for job in slurm.jobs
-        if subject.includes(job) and (not job.has_ended or job.end >= ask.since)
-    ]
+    jobs = [job for job in slurm.jobs if not job.has_ended or job.end >= ask.since]
     jobs += _accounted(config, ask, subject, {job.id for job in slurm.jobs})
     # A user may have tens of thousands of waiting jobs, and each row is work.
     jobs.sort(key=place_of)
@@ -156,12 +171,10 @@ def read_own_jobs(
             starts=_starts(config, slurm, subject, jobs),
         )  # fmt: skip
     rows = own_job_rows(config, reading, view)
-    sees_all = subject.viewer is None
     return OwnJobs(
         at=now, user=subject.name, since=ask.since, jobs=tuple(rows[:MAX_ROWS]),
         left_out=len(cut) + max(len(rows) - MAX_ROWS, 0), slurm_error=slurm.error,
-        users=tuple(sorted({job.user for job in slurm.jobs if job.user})) if sees_all else (),
-        end_only=str(facts.end_only or ""),
+        users=slurm.users, end_only=str(facts.end_only or ""),
     )  # fmt: skip
 
 

@@ -291,11 +291,29 @@ def test_of_very_many_jobs_the_running_ones_are_listed(
     ask = OwnJobsAsk(since=NOW - 86400)
     subject = own_jobs.subject_of(ask, NOBODY, "nobody", None)
     reading = own_jobs.slurm_reading(site.config, site.slurm, NOW)
-    facts = read_facts(site.config, NOW)
-    document = own_jobs.read_own_jobs(site.config, ask, subject, reading, facts)
+    narrowed = own_jobs.narrowed(reading, read_facts(site.config, NOW), subject)
+    document = own_jobs.read_own_jobs(site.config, ask, subject, *narrowed)
     assert document.jobs[0].id == 20
     assert len(document.jobs) == MAX_ROWS
     assert document.left_out == 52, "and job 7, which only the books know"
+
+
+def test_the_other_process_gets_what_the_rows_need(site: Site) -> None:
+    facts = read_facts(site.config, NOW)
+    assert len(facts.machines) > 1
+    _with(site, JOBS[0], JOBS[2])
+    reading = own_jobs.slurm_reading(site.config, site.slurm, NOW)
+    ask = OwnJobsAsk(since=0.0)
+    nobody, ben = (
+        own_jobs.subject_of(ask, uid, name, None)
+        for uid, name in ((NOBODY, "nobody"), (BEN, "ben"))
+    )
+    own, own_facts = own_jobs.narrowed(reading, facts, nobody)
+    assert ([job.id for job in own.jobs], own.moment) == ([20], None)
+    assert [machine.instance.node for machine in own_facts.machines] == ["pub4"]
+    waits, all_facts = own_jobs.narrowed(reading, facts, ben)
+    assert ([job.id for job in waits.jobs], all_facts) == ([22], facts)
+    assert waits.moment is not None, "a start is forecast by the whole queue"
 
 
 def test_without_slurm_the_jobs_of_the_ledger_remain(site: Site) -> None:
