@@ -61,7 +61,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="show the jobs of this user; for root, SlurmUser, operators and viewers",
     )  # fmt: skip
     whose.add_argument(
-        "--everyone", action="store_true", help="show the jobs of all users; for these"
+        "--everyone", action="store_true", help="show the jobs of all users; for the same"
     )
     parser.set_defaults(run=run)
 
@@ -93,7 +93,7 @@ def render(document: OwnJobs, console: Console) -> None:
         return
     console.print(_table(document))
     if document.left_out:
-        console.print(f"and {counted(document.left_out, 'more job')}: --json and --since")
+        console.print(f"and {counted(document.left_out, 'more job')} (not listed)")
     for text in _notes(jobs):
         console.print(Text(text, style="dim"))
 

@@ -18,6 +18,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.controller.budget import find_barred_payers
 from slurm_elastic.features.closed_pools import retry_times
 from slurm_elastic.features.job_costs import costs_of_jobs, rates_of_jobs
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
@@ -162,13 +163,14 @@ def read_own_jobs(
     with opened(config) as ledger:
         runs = [run for run in _runs(ledger, ask, subject, now) if run.job not in cut]
         numbers = {job.id for job in jobs} | {run.job for run in runs}
+        barred = _barred(config, ledger, subject, jobs, now)
+        affordable = [_affordable(config, job, barred) for job in jobs]
         reading = OwnJobsReading(
-            now=now, jobs=jobs, runs=runs,
+            now=now, jobs=jobs, runs=runs, barred=barred,
             costs=costs_of_jobs(config, ledger, numbers, now),
             rates=rates_of_jobs(ledger, numbers, facts.machines),
             retry_at=retry_times(config, ledger, now),
-            barred=_barred(config, ledger, subject, jobs, now),
-            starts=_starts(config, slurm, subject, jobs),
+            starts=_starts(config, slurm, subject, affordable),
         )  # fmt: skip
     rows = own_job_rows(config, reading, view)
     return OwnJobs(
@@ -208,6 +210,14 @@ def _barred(
         job.id: barring(payers, job.account, job.user) for job in jobs if "PENDING" in job.states
     }
     return {job: budget.reason for job, budget in found.items() if budget is not None}
+
+
+def _affordable(config: Config, job: SlurmJob, barred: Mapping[int, str]) -> SlurmJob:
+    """The job without public clouds, if its budget is spent: it does not start there."""
+    if job.id not in barred:
+        return job
+    public = {c.partition_name for c in config.clouds if c.location is Location.PUBLIC}
+    return replace(job, partitions=tuple(name for name in job.partitions if name not in public))
 
 
 def _starts(

@@ -125,12 +125,13 @@ class _Rows:
             reason = "; ".join(texts if ours_only else (wait.text, *texts))
         save = self._saves.of(job)
         has_run = save.number is not None or job.restarts > 0
-        limited = start is not None and start.high is not None and job.limit is not None
+        at_most = None
+        if start is not None and start.high is not None and job.limit is not None:
+            at_most = micro + round(start.high * 1e6) * job.tasks
         return self._row(
             job, WAITS, start=start, reason=reason, advice=wait.command, stuck=stuck,
             begin=job.begin if job.begin > reading.now else 0.0,
-            at_most=micro + round((start.high or 0.0) * 1e6) if limited and start else None,
-            retry_at=self._retry_at(shut), save=save if has_run else None,
+            at_most=at_most, retry_at=self._retry_at(shut), save=save if has_run else None,
         )  # fmt: skip
 
     def _shut_partitions(self, job: SlurmJob) -> list[tuple[str, str]]:

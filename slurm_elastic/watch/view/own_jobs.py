@@ -54,8 +54,9 @@ class OwnJob(
     Slurm does not start it before this time (0: at any time).
 
     ``micro``: the cost of all its runs so far, in micro-dollars as in ``cost``. ``at_most``: its
-    cost if it runs to its time limit: a running job on the machines that it has, a waiting job at
-    the dearest price of its partitions (None: it has no limit, or the price is unknown).
+    cost if it runs to its time limit: a running job on the machines that it has, a waiting job
+    (all its ``tasks``) at the dearest price of its partitions. None: it has no limit, or the price
+    is unknown.
 
     ``reason``: why it waits. ``advice``: the command that helps. ``stuck``: it does not start by
     itself. ``retry_at``: when a sold-out cloud of it is asked again (None: no cloud is sold out).

@@ -28,6 +28,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import ChargedRun
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.money.account_budgets import Overdrawn
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state import statedir
 from slurm_elastic.state.ledger import Ledger
@@ -36,6 +37,7 @@ from slurm_elastic.watch.door.answers import DoorAnswers
 from slurm_elastic.watch.door.questions import CostAsk, DoorAnswer, OwnJobsAsk
 from slurm_elastic.watch.door.records import read_costs, read_facts
 from slurm_elastic.watch.door.server import Door
+from slurm_elastic.watch.door.visibility import Viewer
 from slurm_elastic.watch.view.own_jobs import MAX_ROWS, OwnJob, OwnJobs
 
 NOBODY, BEN = 65534, 1001
@@ -314,6 +316,46 @@ def test_the_other_process_gets_what_the_rows_need(site: Site) -> None:
     waits, all_facts = own_jobs.narrowed(reading, facts, ben)
     assert ([job.id for job in waits.jobs], all_facts) == ([22], facts)
     assert waits.moment is not None, "a start is forecast by the whole queue"
+
+
+def rows_of(site: Site, *hidden: str) -> dict[int, OwnJob]:
+    """The rows of nobody, made in this process."""
+    ask = OwnJobsAsk(since=NOW - 86400)
+    viewer = Viewer.of(NOBODY, hidden, site.slurm.jobs(ended=True))
+    subject = own_jobs.subject_of(ask, NOBODY, "nobody", viewer)
+    reading = own_jobs.slurm_reading(site.config, site.slurm, NOW)
+    narrowed = own_jobs.narrowed(reading, read_facts(site.config, NOW), subject)
+    document = own_jobs.read_own_jobs(site.config, ask, subject, *narrowed)
+    return {row.id: row for row in document.jobs}
+
+
+def test_a_job_over_its_budget_starts_on_own_nodes_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = Overdrawn(until=NOW + 3600, cause=Quoted(text="user nobody has spent $5 of $5"))
+    monkeypatch.setattr(own_jobs, "find_barred_payers", lambda *_: {"user:nobody": spent})
+    _with(
+        site,
+        job(21, "PENDING", reason="Resources"),
+        job(22, "PENDING", reason="Resources", partitions=("batch", "aws")),
+    )
+    rows = rows_of(site)
+    assert (rows[21].reason, rows[21].start) == ("user nobody has spent $5 of $5", None)
+    assert rows[22].reason.endswith("; user nobody has spent $5 of $5")
+    assert rows[22].start is not None
+    assert rows[22].start.partition == "batch"
+    assert "spent" not in rows_of(site, "usage")[21].reason, "PrivateData hides money"
+
+
+def test_waiting_tasks_cost_at_most_as_many_times(site: Site) -> None:
+    _with(
+        site,
+        job(21, "PENDING", reason="Resources"),
+        job(22, "PENDING", reason="Resources", tasks=7),
+    )
+    rows = rows_of(site)
+    assert rows[21].at_most
+    assert rows[22].at_most == 7 * rows[21].at_most
 
 
 def test_without_slurm_the_jobs_of_the_ledger_remain(site: Site) -> None:
