@@ -101,13 +101,15 @@ def render(document: OwnJobs, console: Console) -> None:
 def title(document: OwnJobs) -> str:
     """``Jobs of ann: 2 run, 1 waits, 3 ended; times in CET``."""
     counts = [
-        (sum(job.tasks for job in document.jobs if job.state == state), one, many)
-        for state, one, many in (
+        (sum(job.tasks for job in document.jobs if job.state == state), singular, plural)
+        for state, singular, plural in (
             (RUNS, "runs", "run"), (WAITS, "waits", "wait"), (ENDED, "ended", "ended")
         )
     ]  # fmt: skip
     text = ", ".join(
-        f"{count} {one if count == 1 else many}" for count, one, many in counts if count
+        f"{count} {singular if count == 1 else plural}"
+        for count, singular, plural in counts
+        if count
     )
     whose = f"Jobs of {document.user}" if document.user else "Jobs of all users"
     return f"{whose}: {text}; times in {zone(document.at)}"

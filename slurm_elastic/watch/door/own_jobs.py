@@ -181,7 +181,7 @@ def read_own_jobs(
 
 
 def _accounted(
-    config: Config, ask: OwnJobsAsk, subject: Subject, known: Collection[int]
+    config: Config, ask: OwnJobsAsk, subject: Subject, listed: Collection[int]
 ) -> list[SlurmJob]:
     """The ended jobs that only slurmdbd still has; none without slurmdbd, or for all users."""
     if subject.job is not None or (subject.uid is None and not subject.name):
@@ -189,7 +189,7 @@ def _accounted(
     user = subject.name if subject.uid is None else str(subject.uid)
     with contextlib.suppress(SlurmError):
         ended_jobs = AccountingCli(config.slurm).ended_jobs(user, ask.since)
-        return [job for job in ended_jobs if job.id not in known and subject.includes(job)]
+        return [job for job in ended_jobs if job.id not in listed and subject.includes(job)]
     return []
 
 
@@ -206,10 +206,10 @@ def _barred(
     if subject.viewer is not None and subject.viewer.hides(*MONEY):
         return {}
     payers = find_barred_payers(config, ledger, now)
-    found = {
+    budgets = {
         job.id: barring(payers, job.account, job.user) for job in jobs if "PENDING" in job.states
     }
-    return {job: budget.reason for job, budget in found.items() if budget is not None}
+    return {job: budget.reason for job, budget in budgets.items() if budget is not None}
 
 
 def _affordable(config: Config, job: SlurmJob, barred: Mapping[int, str]) -> SlurmJob:
@@ -255,9 +255,9 @@ def _earliest(prices: Sequence[PartitionPrice]) -> StartForecast | None:
     possible = [price for price in prices if price.start]
     if not possible:
         return None
-    first = min(possible, key=lambda price: price.start[1])
+    earliest = min(possible, key=lambda price: price.start[1])
     highs = [price.high for price in possible if price.high is not None]
     return StartForecast(
-        partition=first.partition, seconds=first.start,
-        is_guess=first.jobs_known < KNOWN_JOBS, high=max(highs, default=None),
+        partition=earliest.partition, seconds=earliest.start,
+        is_guess=earliest.jobs_known < KNOWN_JOBS, high=max(highs, default=None),
     )  # fmt: skip

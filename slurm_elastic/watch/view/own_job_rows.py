@@ -154,11 +154,11 @@ class _Rows:
 
 def _of_ledger(config: Config, reading: OwnJobsReading) -> Iterator[OwnJob]:
     """The jobs that only the ledger still knows. Slurm keeps ended jobs for MinJobAge (300 s)."""
-    known = {job.id for job in reading.jobs}
+    listed = {job.id for job in reading.jobs}
     cloud_of = {n: p.cloud for p in domain_pools(config, expand) for n in p.nodes}
     runs_of: defaultdict[int, list[ChargedRun]] = defaultdict(list)
     for run in reading.runs:
-        if run.job not in known:
+        if run.job not in listed:
             runs_of[run.job].append(run)
     for job, runs in runs_of.items():
         yield _of_runs(job, sorted(runs, key=lambda run: run.begin), cloud_of, reading)
@@ -167,14 +167,14 @@ def _of_ledger(config: Config, reading: OwnJobsReading) -> Iterator[OwnJob]:
 def _of_runs(
     job: int, runs: Sequence[ChargedRun], cloud_of: Mapping[str, str], reading: OwnJobsReading
 ) -> OwnJob:
-    last = runs[-1]
-    nodes = [node for nodes, _ in last.shares for node in expand(nodes)]
+    last_run = runs[-1]
+    nodes = [node for nodes, _ in last_run.shares for node in expand(nodes)]
     return OwnJob(
-        id=job, label=last.label or str(job), user=last.user, account=last.account,
-        state=RUNS if last.end is None else ENDED,
-        partitions=(last.partition,) if last.partition else (),
+        id=job, label=last_run.label or str(job), user=last_run.user, account=last_run.account,
+        state=RUNS if last_run.end is None else ENDED,
+        partitions=(last_run.partition,) if last_run.partition else (),
         nodes=compress(nodes), clouds=_clouds(nodes, cloud_of),
-        started=runs[0].begin, ended=last.end or 0.0,
+        started=runs[0].begin, ended=last_run.end or 0.0,
         micro=reading.costs.get(job, JobCost()).micro,
     )  # fmt: skip
 
