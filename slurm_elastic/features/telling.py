@@ -38,7 +38,7 @@ from slurm_elastic.features.notify_occasions import (
     of_moves,
     of_rate,
 )
-from slurm_elastic.features.user_mail import UserMail, UserMails
+from slurm_elastic.features.user_mail import UserMail, UserMails, key_of
 from slurm_elastic.model.directive import scope_in_words
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -76,6 +76,7 @@ class Teller(Part):
         self._site, self._notify = site, site.config.notify
         self.task = SiteTask(site, worker, self.look, "notify", period=PERIOD_S)
         self._user_mails = UserMails(site.slurm.mail_of, site.config.cluster.name)
+        self._unsent_mails: dict[str, UserMail] = {}
         self._queue: queue.Queue[Occasion | UserMail | None] = queue.Queue(MAX_QUEUED)
         self._thread = LastingThread("notify", self._deliver)
         self._thread.start()
@@ -97,12 +98,17 @@ class Teller(Part):
     def _tell_users(self) -> None:
         site = self._site
         now, day = site.now(), max(self._notify.repeat_interval, DAY_S)
-        mails = {mail.key: mail for mail in self._user_mails.find(moves_of_a_day(site))}
-        # The ledger records a message before it is sent, as for administrators.
+        moves = moves_of_a_day(site)
+        current_keys = {key_of(move) for move in moves}
+        mails = {key: mail for key, mail in self._unsent_mails.items() if key in current_keys}
+        mails |= {mail.key: mail for mail in self._user_mails.find(moves)}
+        # The ledger records a message before it is sent, as for administrators. Messages beyond the
+        # bound wait for the next hour.
         for key in site.ledger.decisions.claim_messages(
             [*mails], now, day, MAX_USER_MAILS_PER_HOUR, HOUR_S, to_users=True
         ):
-            self.hand_over(mails[key])
+            self.hand_over(mails.pop(key))
+        self._unsent_mails = mails
 
     def _tell_administrators(self) -> None:
         site = self._site

@@ -1,8 +1,8 @@
 """Notes in the AdminComment of each job that waits for us, so that ``scontrol show job`` says why.
 
 A look reads the queue and finds the note of each job, with the sentences of ``explain``. The notes
-are then written a few each second. The note is our part of a comment that belongs to others, too:
-it is read again before each change, and removed when the job starts or waits for something else.
+are then written a few each second. The comment belongs to others, too: we read it again before each
+change. We remove the note when the job starts or waits for something else.
 A restart loses nothing, because the notes are read from the jobs.
 """
 
@@ -21,6 +21,7 @@ from slurm_elastic.features.wait_judge import WaitJudge
 from slurm_elastic.model import admin_comment
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.wait_note import NoteChange, WrittenNote, note_changes
+from slurm_elastic.state.ledger import LedgerState
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,9 @@ class WaitNotes(Part):
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         self.task = SiteTask(
-            site, worker, self.look, "wait notes", period=PERIOD_S, hurried=self._may_write
-        )
+            site, worker, self.look, "wait notes", period=PERIOD_S,
+            hurried=self._may_write, idle=self._is_idle,
+        )  # fmt: skip
         self._judge = WaitJudge(site)
         self._written: dict[int, WrittenNote] = {}
         self._has_learnt = False
@@ -66,6 +68,15 @@ class WaitNotes(Part):
         if self._may_write(self._site.monotonic()):
             self._write_at = self._site.monotonic() + 1.0
             self._write()
+
+    def _is_idle(self, state: LedgerState) -> bool:
+        """Whether no job can wait for us, so that slurmctld need not send the queue."""
+        if not self._has_learnt or self._written or self._site.blocked or not state.writable:
+            return False
+        # Whatever keeps jobs from machines is in the ledger: when we refuse a request of Slurm for
+        # a limit, a budget or a sold-out cloud, we hold its nodes.
+        is_booting = any(machine.registered_at is None for machine in state.machines)
+        return not (is_booting or state.launches or state.exclusions or state.directives)
 
     def _may_write(self, clock: float) -> bool:
         return bool(self._changes) and clock >= self._write_at
@@ -108,18 +119,11 @@ class WaitNotes(Part):
             refreshes += change.is_refresh
             if refreshes > MAX_REFRESHES:
                 return
-            try:
-                self._apply(change)
-            except SlurmError as error:
-                if error.unanswered:
-                    raise
-                log.info("wait not noted job=%d error=%s", change.job, error)  # it may have ended
-                self._left_alone.add(change.job)
+            self._apply(change)
             self._changes.popleft()
 
     def _apply(self, change: NoteChange) -> None:
-        slurm, written = self._site.slurm, self._written
-        comments = slurm.admin_comments([change.job])
+        written, comments = self._written, self._site.slurm.admin_comments([change.job])
         comment = comments.get(change.job)
         if comment is None or not self._is_ours_to_change(change, comments):
             written.pop(change.job, None)
@@ -127,11 +131,20 @@ class WaitNotes(Part):
             return
         new_comment = admin_comment.with_note(comment, WAIT, change.text)
         if new_comment != comment:
-            slurm.set_admin_comment(change.job, new_comment)
+            self._set(change.job, new_comment)
         # Only now: if Slurm gives no answer, the next look changes the note again.
         written.pop(change.job, None)
         if change.text:
             written[change.job] = WrittenNote(text=change.text, at=self._site.monotonic())
+
+    def _set(self, job: int, comment: str) -> None:
+        try:
+            self._site.slurm.set_admin_comment(job, comment)
+        except SlurmError as error:
+            if error.unanswered:
+                raise
+            # The job has ended, or some tasks of the array have. The other tasks have the comment.
+            log.info("wait not noted job=%d error=%s", job, error)
 
     def _is_ours_to_change(self, change: NoteChange, comments: Mapping[int, str]) -> bool:
         had_note = change.job in self._written

@@ -117,6 +117,9 @@ def test_administrators_and_users_have_bounds_of_their_own(
     users = [key for key in keys if key.startswith("user/")]
     assert len(users) == MAX_USER_MAILS_PER_HOUR
     assert len(keys) - len(users) == MAX_PER_HOUR
+    world.now += 3600
+    made.look()
+    assert len({key for key in keys if key.startswith("user/")}) == 300, "the others follow"
 
 
 def test_only_users_are_told_where_no_administrator_is_named(

@@ -273,6 +273,26 @@ def test_a_job_that_slurm_refuses_to_change_does_not_stop_the_others(
     assert "wait not noted job=7" in caplog.text
 
 
+def test_an_array_of_which_tasks_have_ended_loses_its_note_as_well(world: World) -> None:
+    """Slurm changes the other tasks and answers with an error about those that have ended."""
+    job(world, 7, array=7, tasks=10)
+    number = pause(world)
+    write: Callable[[int, str], None] = world.slurm.set_admin_comment
+
+    def partly(number: int, text: str) -> None:
+        write(number, text)
+        raise SlurmError(("scontrol", "update"), 1, "7_1: Job has already finished")
+
+    world.slurm.set_admin_comment = partly  # type: ignore[method-assign]
+    notes = part(world)
+    notes.look()
+    assert note(world, 7)
+    world.ledger.directives.end(number)
+    run(world, notes, 100)
+    assert note(world, 7) == ""
+    assert updates(world) == [7, 7]
+
+
 def test_while_slurm_does_not_answer_the_change_waits(world: World) -> None:
     job(world, 7)
     pause(world)
@@ -280,6 +300,19 @@ def test_while_slurm_does_not_answer_the_change_waits(world: World) -> None:
     world.slurm.fail_next.append(SlurmError(("squeue",), None, "no answer in 60 s"))
     run(world, notes, 100)
     assert updates(world) == [7]
+
+
+def test_an_idle_site_is_not_asked_for_its_queue(world: World) -> None:
+    notes = part(world)
+    notes.look()
+    state = world.ledger.state()
+    assert notes._is_idle(state)
+    pause(world)
+    assert not notes._is_idle(world.ledger.state()), "a job may wait for the pause to end"
+    job(world, 7)
+    run(world, notes, 60)
+    assert note(world, 7)
+    assert not notes._is_idle(state), "a note is to be removed"
 
 
 def test_it_can_be_switched_off(tmp_path: Path) -> None:
