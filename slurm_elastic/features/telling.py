@@ -38,7 +38,7 @@ from slurm_elastic.features.notify_occasions import (
     of_moves,
     of_rate,
 )
-from slurm_elastic.features.user_mail import UserMail, UserMails, key_of
+from slurm_elastic.features.user_mail import MOST_READ, UserMail, UserMails, key_of
 from slurm_elastic.model.directive import scope_in_words
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -100,15 +100,18 @@ class Teller(Part):
         now, day = site.now(), max(self._notify.repeat_interval, DAY_S)
         moves = moves_of_a_day(site)
         current_keys = {key_of(move) for move in moves}
-        mails = {key: mail for key, mail in self._unsent_mails.items() if key in current_keys}
-        mails |= {mail.key: mail for mail in self._user_mails.find(moves)}
+        mails = {mail.key: mail for mail in self._user_mails.find(moves)}
+        mails |= {key: mail for key, mail in self._unsent_mails.items() if key in current_keys}
+        # Before the claim, because a ledger that cannot be written refuses it.
+        self._unsent_mails = mails
+        if not mails:
+            return
         # The ledger records a message before it is sent, as for administrators. Messages beyond the
-        # bound wait for the next hour.
+        # bound wait for the next hour. The queue has no room for all of them at once.
         for key in site.ledger.decisions.claim_messages(
-            [*mails], now, day, MAX_USER_MAILS_PER_HOUR, HOUR_S, to_users=True
+            [*mails][:MOST_READ], now, day, MAX_USER_MAILS_PER_HOUR, HOUR_S, to_users=True
         ):
             self.hand_over(mails.pop(key))
-        self._unsent_mails = mails
 
     def _tell_administrators(self) -> None:
         site = self._site
