@@ -117,7 +117,9 @@ def _add_services(inner: Subparsers) -> None:
     ):
         parser = _plain(inner, verb, run, text)
         parser.epilog = examples(f"slurm-elastic sandbox {verb} slurmctld")
-        parser.add_argument("service", choices=SERVICES, help="the service")
+        parser.add_argument(
+            "service", choices=SERVICES, metavar="SERVICE", help=f"one of {', '.join(SERVICES)}"
+        )
         if verb == "stop":
             parser.add_argument(
                 "--crash", action="store_true", help="end it by SIGKILL, so that it cannot clean up"

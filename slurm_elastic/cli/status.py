@@ -30,7 +30,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import day_of, facts_of
-from slurm_elastic.watch.view import Facts, StatusView
+from slurm_elastic.watch.view import Facts, StatusView, status_view
 from slurm_elastic.watch.view.day import DaySpan, DayView, still_waiting
 from slurm_elastic.watch.view.narrowing import view_of_part
 
@@ -71,6 +71,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "(of 24 hours)",
     )
     parser.add_argument("--once", action="store_true", help="show once and end (the default)")
+    parser.add_argument(
+        "--clusters",
+        action="store_true",
+        help="show this cluster and those of the configuration's `clusters` in one table instead",
+    )
     parser.add_argument("--cloud", metavar="CLOUD", help="show only this cloud")
     parser.add_argument("--pool", metavar="POOL", help="show only this pool")
     parser.add_argument(
@@ -101,6 +106,8 @@ def _run(args: argparse.Namespace) -> int:
     # excluded=False saves a query of 22.05: no table shows the nodes that jobs exclude.
     slurm = PromptCli(config.slurm, excluded=False)
     selection: Part = (args.cloud, args.pool)
+    if args.clusters:
+        return _run_clusters(config, slurm, args)
     if args.day:
         return show_day(config, slurm, args.day, as_json=args.json)
     screen = Screen(top=args.top, whole=args.all, sort=args.sort)
@@ -132,6 +139,23 @@ def _watch(config: Config, slurm: PromptCli, period: float, selection: Part, scr
         explanation=explanation,
     )
     return watch(sources, config.cluster.name, period, screen)
+
+
+def _run_clusters(config: Config, slurm: Slurm, args: argparse.Namespace) -> int:
+    """Print the table of clusters, again and again with --watch. 1 if a cluster is missing."""
+    from slurm_elastic.cli.clusters_table import clusters_table, gather_clusters
+
+    for _ in _ticks(args.watch) if args.watch and not args.once else (None,):
+        own = status_view(config, gather(config, slurm, time.time()))
+        view = gather_clusters(config, own)
+        console = plain()
+        if args.json:
+            write_json(view)
+            continue
+        if args.watch and console.is_terminal:
+            console.clear()
+        console.print(clusters_table(view))
+    return 1 if view.missing else 0
 
 
 @contextlib.contextmanager

@@ -23,7 +23,9 @@ def machines(instances: Sequence[InstanceView], width: int, screen: Screen) -> R
     top = screen.rows(width)
     ranked = ordered(instances, screen, top)
     shown, hidden = _window(ranked, top, screen.selected)
-    notes = [f"filter {screen.words}: {len(ranked)} of {len(instances)}"] if screen.words else []
+    notes = (
+        [f"filter {screen.pattern}: {len(ranked)} of {len(instances)}"] if screen.pattern else []
+    )
     if hidden:
         loud = sum(not i.calm for i in hidden)
         attention = f"{loud} of which need attention" if loud else "none of which needs attention"
@@ -49,7 +51,7 @@ def ordered(
     keys: dict[str, Callable[[InstanceView], float]] = {
         "cost": lambda i: -i.cost, "price": lambda i: -i.price, "age": lambda i: -i.age,
     }  # fmt: skip
-    if wanted := screen.words.lower():
+    if wanted := screen.pattern.lower():
         instances = [i for i in instances if wanted in _searched(i)]
     if screen.sort in keys:
         return sorted(instances, key=keys[screen.sort])

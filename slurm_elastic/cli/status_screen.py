@@ -13,13 +13,13 @@ SORTS = ("node", "cost", "price", "age")
 class Screen(Struct, frozen=True, kw_only=True):
     """Options: ``top`` rows per table (None: as many as fit) or the ``whole``; order ``sort``.
 
-    ``words``: show only machines with this text. ``selected``: the id of the marked machine.
+    ``pattern``: show only machines with this text. ``selected``: the id of the marked machine.
     """
 
     top: int | None = None
     whole: bool = False
     sort: str | None = None
-    words: str = ""
+    pattern: str = ""
     selected: str = ""
 
     def rows(self, width: int) -> int | None:

@@ -54,14 +54,14 @@ class WatchRow(Struct, frozen=True):
 class WatchState(Struct, frozen=True, kw_only=True):
     """All that the keys have set.
 
-    ``words``: the filter, which the user ``is_typing`` now or not. ``selected``: the id of a
+    ``pattern``: the filter, which the user ``is_typing`` now or not. ``selected``: the id of a
     machine ("": none). ``subject``: what the EXPLANATION is about; ``scroll``: its first line on
     the screen. ``reads_now``: the user does not want to wait for the next reading.
     """
 
     page: WatchPage = WatchPage.STATUS
     sort: str | None = None
-    words: str = ""
+    pattern: str = ""
     is_typing: bool = False
     selected: str = ""
     subject: str = ""
@@ -96,7 +96,7 @@ def after_key(
         case "/":
             return replace(state, is_typing=True)
         case "escape":
-            return replace(state, words="", selected="")
+            return replace(state, pattern="", selected="")
         case "enter" | "e":
             return _explained(state, rows)
     return _moved(state, key, rows)
@@ -107,11 +107,11 @@ def _typed(state: WatchState, key: str) -> WatchState:
     if key == ENTER:
         return replace(state, is_typing=False)
     if key == ESCAPE:
-        return replace(state, is_typing=False, words="")
+        return replace(state, is_typing=False, pattern="")
     if key == BACKSPACE:
-        return replace(state, words=state.words[:-1])
-    if len(key) == 1 and key.isprintable() and len(state.words) < _MAX_FILTER_LENGTH:
-        return replace(state, words=state.words + key)
+        return replace(state, pattern=state.pattern[:-1])
+    if len(key) == 1 and key.isprintable() and len(state.pattern) < _MAX_FILTER_LENGTH:
+        return replace(state, pattern=state.pattern + key)
     return state
 
 

@@ -165,7 +165,7 @@ class _Watch:
             return _rendered(console, text), ()
         state = self._state
         screen = replace(
-            self._screen, sort=state.sort, words=state.words, selected=state.selected
+            self._screen, sort=state.sort, pattern=state.pattern, selected=state.selected
         )  # fmt: skip
         hint = "down to select a machine"
         lines, screen = fitted(self._view, console, screen, room, hint)
@@ -177,10 +177,12 @@ class _Watch:
         if state.page is not WatchPage.STATUS:
             return Text(" q back   up, down, page up, page down scroll ", style="reverse")
         if state.is_typing:
-            return Text(f" Filter: {state.words}_   Enter keeps it, Escape removes it ", "reverse")
+            return Text(
+                f" Filter: {state.pattern}_   Enter keeps it, Escape removes it ", "reverse"
+            )
         parts = [
             "q quit", f"s sort: {state.sort or 'attention'}",
-            f"/ filter: {state.words}" if state.words else "/ filter",
+            f"/ filter: {state.pattern}" if state.pattern else "/ filter",
             "up, down, Enter explain", "h help",
         ]  # fmt: skip
         if self._is_reading:

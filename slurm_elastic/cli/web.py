@@ -22,6 +22,7 @@ from slurm_elastic.base.month import month_at, parse_month
 from slurm_elastic.base.units import brief
 from slurm_elastic.cli import cost, explain, mine, report
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
+from slurm_elastic.cli.clusters_table import gather_clusters
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import as_json
 from slurm_elastic.cli.month_page import web_page
@@ -155,12 +156,18 @@ def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, DocumentSo
         "report": DocumentSource(
             make=partial(_report, config), fresh=REPORT_TTL_S, takes=("month",), kind=HTML
         ),
+        "clusters": DocumentSource(make=partial(_clusters, config, slurm), fresh=30.0),
         "doctor": DocumentSource(make=partial(_doctor, file), fresh=DOCTOR_TTL_S),
     }
 
 
 def _status(config: Config, slurm: Slurm, _: Query) -> str:
     return as_json(status_view(config, gather(config, slurm, time.time())))
+
+
+def _clusters(config: Config, slurm: Slurm, _: Query) -> str:
+    own = status_view(config, gather(config, slurm, time.time()))
+    return as_json(gather_clusters(config, own))
 
 
 def _day(config: Config, slurm: Slurm, query: Query) -> str:

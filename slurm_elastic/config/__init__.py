@@ -37,6 +37,7 @@ from slurm_elastic.config.numbers import (
     SlurmSeconds,
     SuspendSeconds,
 )
+from slurm_elastic.config.other_clusters import OtherCluster
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.config.telling import Notify
@@ -279,6 +280,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     notify: Notify = field(default_factory=Notify)
     accounting: BooksSettings = field(default_factory=BooksSettings)
+    clusters: tuple[OtherCluster, ...] = ()
+    """Change it when `status --clusters` and the page should show other clusters, too."""
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
         "location",
         "market",

@@ -16,6 +16,7 @@ from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.other_clusters import OtherCluster
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.ranking_kinds import checked_key
 from slurm_elastic.config.validate import FITS
@@ -31,6 +32,11 @@ from slurm_elastic.policies.launch.ranking import KEYS
 
 NODE_ADDRESSES = ("registration", "provider")
 _MAX_SOCKET_PATH = 107  # bytes of sun_path (unix(7)), without the final NUL
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+# A word that begins with a dash would be an option of ssh.
+_SSH_TARGET = re.compile(
+    r"(?:[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.:\[\]%][A-Za-z0-9_.:\[\]%-]*"
+)
 _SOCKET_NAME_LENGTH = len("/prolog.sock")  # the longest name in the state directory
 _MAX_NODES = 64 * 1024  # slurmctld's MAX_SLURM_NODES
 
@@ -309,6 +315,29 @@ def _replace_reasons(draft: Draft) -> None:
             draft.problems.add(("slurm", "replace_reasons", i), shown(pattern), expected)
 
 
+def _other_clusters(draft: Draft) -> None:
+    """Report clusters without a place or with two, and names that are not once."""
+    cluster = draft.value(("cluster", "name"), str)
+    names = {cluster: 1} if cluster else {}
+    for n, other in enumerate(draft.value(("clusters",), tuple) or ()):
+        path: KeyPath = ("clusters", n)
+        if not isinstance(other, OtherCluster):
+            continue
+        if not _CLUSTER_NAME.fullmatch(other.name):
+            expected = "letters, digits, '_', '.' and '-', at most 40, a letter or digit first"
+            draft.problems.add((*path, "name"), shown(other.name), expected)
+        elif other.name in names:
+            expected = "another name than this cluster and the other ones have"
+            draft.problems.add((*path, "name"), shown(other.name), expected)
+        names[other.name] = 1
+        if (other.ssh is None) == (other.file is None):
+            found = "neither 'ssh' nor 'file'" if other.ssh is None else "both 'ssh' and 'file'"
+            draft.problems.add(path, found, "one of them")
+        if other.ssh is not None and not _SSH_TARGET.fullmatch(other.ssh):
+            draft.problems.add((*path, "ssh"), shown(other.ssh), "HOST or USER@HOST")
+        draft.path((*path, "file"))
+
+
 _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _clouds,
     _cluster,
@@ -323,4 +352,5 @@ _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _choices,
     _notify,
     _replace_reasons,
+    _other_clusters,
 )

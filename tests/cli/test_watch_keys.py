@@ -52,13 +52,13 @@ def test_a_text_scrolls_within_its_lines() -> None:
 
 def test_a_filter_is_typed_kept_and_removed() -> None:
     typing = pressed("/", *"spoq", "backspace", "t")
-    assert (typing.words, typing.is_typing, typing.is_done) == ("spot", True, False)
+    assert (typing.pattern, typing.is_typing, typing.is_done) == ("spot", True, False)
     kept = pressed("enter", state=typing)
-    assert (kept.words, kept.is_typing) == ("spot", False)
-    assert pressed("escape", state=typing).words == ""
-    assert pressed("escape", state=kept).words == ""
-    assert pressed("/", *"x" * 100).words == "x" * 60
-    assert pressed("/", "up", "\x07").words == "", "neither keys nor control characters"
+    assert (kept.pattern, kept.is_typing) == ("spot", False)
+    assert pressed("escape", state=typing).pattern == ""
+    assert pressed("escape", state=kept).pattern == ""
+    assert pressed("/", *"x" * 100).pattern == "x" * 60
+    assert pressed("/", "up", "\x07").pattern == "", "neither keys nor control characters"
 
 
 def test_help_quit_and_read_now() -> None:

@@ -157,6 +157,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
             "unhelped",
             "site_nodes",
             "reserved",
+            "other_clusters",
             "version",
         ),
     ]

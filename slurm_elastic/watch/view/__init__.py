@@ -195,6 +195,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         reserved=()
         if facts.private or facts.ledger_error
         else reserved_views(config, join.live, facts.now),
+        other_clusters=tuple(cluster.name for cluster in config.clusters),
     )
     return replace(view, attention=attention(view))
 

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
-from slurm_elastic.model.slurm_words.rows import Fate
+from slurm_elastic.model.slurm_words.rows import Actor, Fate
 from slurm_elastic.policies.launch.stuck import Wait
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.watch.view.next_action import BOOTING, DOWN, HELD, IDLE, IN_USE, node_states
@@ -21,7 +21,6 @@ _BY_REASON = {
     "BeginTime": "for the begin time", "Dependency": "for other jobs", "Licenses": "for licences",
     "JobArrayTaskLimit": "for tasks of the array",
 }  # fmt: skip
-_LIMIT_PREFIXES = ("QOS", "Assoc")  # Slurm's reasons for limits of a QOS or an account
 _LIMITS = "for a limit of the account or QOS"
 USUAL_STATES = (IN_USE, IDLE, BOOTING, HELD, DOWN)
 
@@ -117,7 +116,7 @@ def _phrase(job: SlurmJob, now: float, wait: Wait, shut_for: Callable[[SlurmJob]
         return _NO_MACHINE
     if is_counted(job, now):
         return FREE_NODES
-    if job.reason.startswith(_LIMIT_PREFIXES):
+    if job.wait_reason.row.actor is Actor.SITE:
         return _LIMITS
     return _BY_REASON.get(job.reason, _OTHER)
 

@@ -378,7 +378,7 @@ class StatusView(Struct, frozen=True, kw_only=True):
     the worst first. ``queue`` is None if Slurm did not answer, ``head`` with one head. ``kept``:
     what Slurm or a person keeps from running. ``site_nodes``: the nodes that are in no pool; None
     if there are none, or if Slurm shows none. ``reserved``: reservations that are paid now; none
-    for users who do not see all machines.
+    for users who do not see all machines. ``other_clusters``: those that ``--clusters`` shows, too.
     """
 
     at: float
@@ -409,4 +409,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     unhelped: tuple[UnhelpedJob, ...] = ()
     site_nodes: SiteNodesView | None = None
     reserved: tuple[ReservedView, ...] = ()
+    other_clusters: tuple[str, ...] = ()
     version: int = field(default=1)

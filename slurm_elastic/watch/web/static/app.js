@@ -4,6 +4,7 @@ import { draw, h, listen, show } from "./dom.js";
 import { hasForms, learn } from "./acts.js";
 import { ask, follow, mayAct } from "./source.js";
 import { brief, clock, day, zone } from "./words.js";
+import * as clusters from "./clusters.js";
 import * as cost from "./cost.js";
 import * as doctor from "./doctor.js";
 import * as explain from "./explain.js";
@@ -19,6 +20,7 @@ const PAGES = {
   explain: ["Explain", explain],
   cost: ["Cost", cost],
   migrations: ["Migrations", migrations],
+  clusters: ["Clusters", clusters],
   doctor: ["Doctor", doctor],
 };
 const OLD = 60;
@@ -50,7 +52,7 @@ function render(arrived) {
   const { name, rest } = place();
   const [title, page] = PAGES[name];
   document.title = `${title} · ${status?.cluster ?? "slurm-elastic"}`;
-  show(document.getElementById("pages"), h("ul", {}, Object.entries(PAGES).map(([key, [label]]) =>
+  show(document.getElementById("pages"), h("ul", {}, Object.entries(PAGES).filter(([key]) => key !== "clusters" || status?.other_clusters?.length).map(([key, [label]]) =>
     h("li", {}, h("a", { href: `#/${key}`, "aria-current": key === name ? "page" : undefined }, label))),
     hasForms() ? h("li", {}, h("a", { href: "act" }, "Act")) : ""));
   if (page.ofStatus && !status) {

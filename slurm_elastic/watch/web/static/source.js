@@ -6,6 +6,7 @@ const COMMANDS = {
   explain: ({ subject }) => ["explain", "--json", "--", subject],
   cost: ({ by, since }) => ["cost", "--by", by, ...(since ? ["--since", since] : []), "--format", "json"],
   mine: ({ user }) => ["mine", "--json", ...(user === "*" ? ["--everyone"] : user ? ["--user", user] : [])],
+  clusters: () => ["status", "--clusters", "--json"],
   doctor: () => ["doctor", "--json"],
 };
 const POLL = 10000, PATIENCE = 60000;

@@ -1,0 +1,158 @@
+"""Several clusters in one table: a row for each, and the sums. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from slurm_elastic.base.units import brief
+
+OLD_S = 900.0
+"""A file of a cluster's status that is older than this is called old."""
+
+
+class HeadTotals(Struct, frozen=True, kw_only=True):
+    """A market's sums in a head's ``status --json``."""
+
+    machines: int = 0
+    price_now: float = 0.0
+    cost_live: float = 0.0
+    cost_ended: float = 0.0
+
+
+class HeadQueue(Struct, frozen=True, kw_only=True):
+    """The queue in a head's ``status --json``."""
+
+    running: int = 0
+    waiting: int = 0
+    oldest_s: float | None = None
+
+
+class HeadNotice(Struct, frozen=True, kw_only=True):
+    """A notice in a head's ``status --json``."""
+
+    level: str
+    text: str
+
+
+class HeadDaemon(Struct, frozen=True, kw_only=True):
+    """The daemon in a head's ``status --json``."""
+
+    alive: bool = False
+
+
+class HeadStatus(Struct, frozen=True, kw_only=True):
+    """What we read of a head's ``status --json``. The head may have another release."""
+
+    at: float
+    cluster: str
+    version: int
+    daemon: HeadDaemon = field(default_factory=HeadDaemon)
+    totals: tuple[HeadTotals, ...] = ()
+    queue: HeadQueue | None = None
+    attention: tuple[HeadNotice, ...] = ()
+    private: tuple[str, ...] = ()
+
+
+class HeadAnswer(Struct, frozen=True, kw_only=True):
+    """The answer of the head of cluster ``name``, or the ``trouble`` that there is none.
+
+    ``seen_at``: when the head's last answer was made (None: never). ``is_file``: it was read from
+    a file.
+    """
+
+    name: str
+    status: HeadStatus | None = None
+    trouble: str = ""
+    seen_at: float | None = None
+    is_file: bool = False
+
+
+class ClusterRow(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"age": "age_s", "seen": "seen_at", "oldest": "oldest_s"},
+):
+    """A cluster; the figures are None if its head gave none.
+
+    ``trouble``: why there are none, and since when. ``note``: what needs attention first.
+    ``urgent``: how many notices need attention. ``cost``: dollars of the running machines so far
+    and of those that ended in the last 24 hours. ``seen``: when the last answer was made.
+    """
+
+    name: str
+    trouble: str = ""
+    note: str = ""
+    urgent: int = 0
+    machines: int | None = None
+    price_now: float | None = None
+    cost: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    oldest: float | None = None
+    age: float | None = None
+    seen: float | None = None
+
+
+class ClustersView(Struct, frozen=True, kw_only=True):
+    """The document of ``status --clusters --json``. ``missing``: the clusters that the ``total`` is
+    without.
+    """
+
+    at: float
+    clusters: tuple[ClusterRow, ...]
+    total: ClusterRow
+    missing: tuple[str, ...] = ()
+    version: int = 1
+
+
+def clusters_view(answers: Sequence[HeadAnswer], now: float) -> ClustersView:
+    """A row for each answer, in this order, and the sums of those with figures."""
+    rows = tuple(_row(answer, now) for answer in answers)
+    known = [row for row in rows if row.machines is not None]
+    total = ClusterRow(
+        name="all",
+        urgent=sum(row.urgent for row in rows),
+        machines=sum(row.machines or 0 for row in known),
+        price_now=sum(row.price_now or 0.0 for row in known),
+        cost=sum(row.cost or 0.0 for row in known),
+        running=sum(row.running or 0 for row in known),
+        waiting=sum(row.waiting or 0 for row in known),
+        oldest=max((row.oldest for row in known if row.oldest is not None), default=None),
+    )
+    missing = tuple(row.name for row in rows if row.machines is None)
+    return ClustersView(at=now, clusters=rows, total=total, missing=missing)
+
+
+def _row(answer: HeadAnswer, now: float) -> ClusterRow:
+    status = answer.status
+    if status is None:
+        never = "it has never answered here"
+        since = never if answer.seen_at is None else f"last answer {_ago(answer.seen_at, now)}"
+        trouble = f"no answer ({since}): {answer.trouble}"
+        return ClusterRow(name=answer.name, trouble=trouble, urgent=1, seen=answer.seen_at)
+    urgent = [notice for notice in status.attention if notice.level != "note"]
+    age = max(now - status.at, 0.0)
+    note = urgent[0].text if urgent else ""
+    if answer.is_file and age > OLD_S:
+        note = f"its file is {brief(age)} old{f'; {note}' if note else ''}"
+    queue = status.queue
+    return ClusterRow(
+        name=answer.name,
+        note=note,
+        urgent=len(urgent),
+        machines=sum(total.machines for total in status.totals),
+        price_now=sum(total.price_now for total in status.totals),
+        cost=sum(total.cost_live + total.cost_ended for total in status.totals),
+        running=queue.running if queue else None,
+        waiting=queue.waiting if queue else None,
+        oldest=queue.oldest_s if queue else None,
+        age=age,
+        seen=status.at,
+    )
+
+
+def _ago(at: float, now: float) -> str:
+    return f"{brief(max(now - at, 0.0))} ago"
