@@ -16,6 +16,14 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import cost, explain, web
+from slurm_elastic.cli.machine_readable import as_json
+from slurm_elastic.watch.view.clusters import (
+    HeadAnswer,
+    HeadQueue,
+    HeadStatus,
+    HeadTotals,
+    clusters_view,
+)
 from slurm_elastic.watch.web import server
 from slurm_elastic.watch.web.documents import DocumentSource, Query
 from tests.watch.web.stage import Page, served
@@ -29,6 +37,7 @@ PAGES = (
     "#/explain",
     "#/cost/account/90d",
     "#/migrations",
+    "#/clusters",
     "#/doctor",
 )
 INTERNAL = ("about:", "chrome:", "chrome-untrusted:", "data:")
@@ -62,6 +71,8 @@ class Site:
                 raise SlurmElasticError(change)
             if name == "doctor":
                 return json.dumps(DIAGNOSIS)
+            if name == "clusters":
+                return CLUSTERS
             text = self._sources[name].make(query)
             if change is None:
                 return text
@@ -72,6 +83,21 @@ class Site:
         return made
 
 
+CLUSTERS = as_json(
+    clusters_view(
+        [
+            HeadAnswer(
+                name="west",
+                status=HeadStatus(
+                    at=NOW - 5, cluster="west", version=1, queue=HeadQueue(running=4, waiting=2),
+                    totals=(HeadTotals(machines=3, price_now=0.25, cost_live=1.5),),
+                ),
+            ),
+            HeadAnswer(name="east", trouble=HOSTILE, seen_at=NOW - 7200),
+        ],
+        NOW,
+    )
+)  # fmt: skip
 DIAGNOSIS = {
     "version": 1, "at": NOW, "wrong": 1,
     "parts": [{"name": "cloud aws", "findings": [
@@ -375,6 +401,25 @@ def test_a_page_that_was_left_keeps_no_connection(
             page.wait(lambda: made[0]._open == 1)
         browser.get("about:blank")
         page.wait(lambda: made[0]._open == 0)
+
+
+def test_the_page_has_the_sites_own_nodes_and_what_jobs_wait_for(page: Page) -> None:
+    page.go()
+    assert "site 1 own node" in " ".join(page.text(".clouds li").split())
+    assert "1 for free nodes" in page.text(".figures")
+    assert "Clusters" not in page.text("#pages"), "no other cluster is configured"
+
+
+def test_several_clusters_are_a_table_with_sums(page: Page, site: Site) -> None:
+    site.changes["status"] = lambda document: document.update(other_clusters=["west", "east"])
+    page.go("#/clusters")
+    page.wait(lambda: "Clusters" in page.text("#pages"))
+    rows = "return [...document.querySelectorAll('main tbody tr')].map(r => r.innerText)"
+    west, east, total = page.js(rows)
+    assert west.split("\t")[:6] == ["west", "3", "$0.25", "$1.50", "4", "2"]
+    assert f"no answer (last answer 2h ago): {HOSTILE}" in east
+    assert total.startswith("all\t3\t$0.25\t$1.50")
+    assert "without east" in total
 
 
 @pytest.mark.release
