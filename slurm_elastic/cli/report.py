@@ -121,6 +121,10 @@ def gather(config: Config, month: Month, now: float) -> MonthReport:
             f"the costs of {month.name} are no longer complete: they are kept for {days} days"
         )
     costs = costs_by_key(config, KEYS, month.begin, month.end, now)
+    if costs[By.ACCOUNT].since > month.begin:  # the read door shows users only their last months
+        raise SlurmElasticError(
+            f"{month.name} is too long ago: you see your own jobs' costs of the last three months"
+        )
     # The day of `until` is not whole, and the weeks are counted back from the midnight before it.
     until = min(month.end, now)
     since = max(until - MAX_WEEKS * WEEK_S - 86400, 0.0)

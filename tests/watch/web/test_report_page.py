@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,7 +16,9 @@ from selenium.webdriver import Chrome
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import month_jobs, report, web
-from slurm_elastic.config import configfile
+from slurm_elastic.config import Config, configfile
+from slurm_elastic.features.books import Costs, read_books, reports
+from slurm_elastic.features.cost_keys import By
 from slurm_elastic.simulate.certainty import Interval
 from slurm_elastic.simulate.month_replay import CurvePoint, Replay
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -147,8 +149,6 @@ def test_a_user_without_rights_gets_the_own_part_without_a_simulation(
     sources: dict[str, web.DocumentSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the door answers: only the lines of the user's own jobs."""
-    from slurm_elastic.features.books import read_books, reports
-
     config = configfile.load(tmp_path / "slurm-elastic.yaml")
 
     def own(config_: object, keys: list[str], since: float, until: float, now: float) -> object:
@@ -169,3 +169,17 @@ def test_a_user_without_rights_gets_the_own_part_without_a_simulation(
     assert "Waiting" not in text
     assert "always on" not in text
     assert "(unused" not in text
+
+
+def test_a_month_before_the_users_span_is_refused(
+    sources: dict[str, web.DocumentSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read door moves the begin of a user's question to three months ago."""
+    real = report.costs_by_key
+
+    def later(config: Config, keys: Sequence[By], since: float, *span: float) -> dict[By, Costs]:
+        return real(config, keys, since + 5 * 86_400, *span)
+
+    monkeypatch.setattr(report, "costs_by_key", later)
+    with pytest.raises(SlurmElasticError, match="August 2026 is too long ago"):
+        sources["report"].make({"month": "2026-08"})

@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { budget } from "./now.js";
 import { figure, table } from "./parts.js";
+import { inCockpit } from "./source.js";
 import { clock, count, day, micro } from "./words.js";
 
 export const ofStatus = false;
@@ -50,7 +51,7 @@ function draw(shell, wanted) {
         KEYS.map((key) => h("option", { value: key }, key)))),
       h("label", {}, "Of ", h("select", { value: wanted.since, on: { change: (_, box) => move({ since: box.value }) } },
         Object.entries(SPANS).map(([key, name]) => h("option", { value: key }, name)))),
-      h("a", { href: "report" }, "The month's report")),
+      inCockpit ? "" : h("a", { href: "report" }, "The month's report")),
     error ? h("p", { class: "told warn" }, h("b", {}, "Not known"), h("span", {}, error)) : "",
     found ? costs(shell, found, wanted, state.days) : error ? "" : h("p", { class: "quiet" }, "Summing ..."));
 }

@@ -13,7 +13,7 @@ const POLL = 10000, PATIENCE = 60000;
 // A browser breaks all requests off when its network changes, which may take some seconds.
 const PAUSES = [0, 250, 1000, 4000];
 
-const inCockpit = location.pathname.includes("/cockpit/");
+export const inCockpit = location.pathname.includes("/cockpit/");
 
 // Whether the server has actions. In Cockpit the commands themselves have them.
 export const mayAct = !inCockpit;
