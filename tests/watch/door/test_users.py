@@ -679,6 +679,43 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(
     assert "is for root and SlurmUser" in focus.stderr
 
 
+@needs.ROOT
+def test_a_users_report_has_the_own_jobs_alone(
+    open_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_process, "TIMEOUT_S", patience(bounded_process.TIMEOUT_S))
+    file = config_file(open_path)
+    (open_path / "state").chmod(0o700)
+    (open_path / "slurm.conf").write_text("ClusterName=alps\n")
+    with statedir.private_umask():
+        book(open_path / "state" / "ledger.db").close()
+    config = configfile.load(file)
+    answers = DoorAnswers(config, FakeSlurm(), lambda: LATER)
+    door = Door(config.read_socket, answers, answers.trusts)
+    door.start()
+    run = RUN.format(path=[p for p in sys.path if p]).replace(
+        "sys.exit(", f"import time; time.time = lambda: {LATER}; sys.exit("
+    )
+    command = [sys.executable, "-Es", "-c", run, "--config", str(file), "report"]
+    try:
+        done = subprocess.run(
+            [*command, "--month", "2027-01", "--json"], user=NOBODY, group=NOBODY,
+            extra_groups=[], cwd="/", capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    finally:
+        door.close()
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert document["own_jobs_only"]
+    assert document["micro_dollars"] == 200_000
+    for name, key in (("accounts", "physics"), ("users", "ann"), ("clouds", "aws")):
+        assert [(x["key"], x["micro_dollars"]) for x in document[name]] == [(key, 200_000)]
+    for hidden in ("always_on", "replay", "normal_unused", "budget_micro_dollars"):
+        assert document[hidden] is None
+    assert document["unused"] == []
+    assert document["unused_micro_dollars"] == 0
+
+
 def test_a_user_is_told_costs_of_some_months_and_operators_of_all(open_path: Path) -> None:
     config = configfile.load(config_file(open_path))
     book(config.state / "ledger.db").close()
