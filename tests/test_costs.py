@@ -361,6 +361,10 @@ def test_how_much_unused_time_is_normal_and_which_key_lowers_it(
     by_reason = {share.reason: share for share in unused_shares(eager, costs)}
     assert by_reason["idle"].keys == by_reason["ending"].keys == ("policies.release",)
     assert normal_unused(eager, costs).wait_s == 1800.0
+    told = cost.document(costs, config)
+    assert told["normal_unused_micro_dollars"] == normal.micro_dollars
+    assert str(told["unused_advice"]).startswith("idle: machines waited for another job.")
+    assert "unused_advice" not in cost.document(report(books, By.DAY), config)
     cost.render(costs, plain(), config)
     assert "idle: machines waited for another job" in capsys.readouterr().out
 

@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     if args.by is None and args.format == "table" and not _has_accounts(costs):
         costs = costs_of(config, replace(ask, by=By.USER), now)
     if args.format == "json":
-        write_json(document(costs))
+        write_json(document(costs, config))
     elif args.format == "csv":
         _print_csv(costs)
     else:
@@ -130,8 +130,11 @@ def run(args: argparse.Namespace) -> int:
     return 1 if costs.problems else 0
 
 
-def document(costs: Costs) -> dict[str, object]:
-    """The document of ``cost --format json``, version 1: money in whole micro-dollars."""
+def document(costs: Costs, config: Config | None = None) -> dict[str, object]:
+    """The document of ``cost --format json``, version 1: money in whole micro-dollars.
+
+    ``config``: also add how much unused time is normal, and the advice to lower the largest part.
+    """
     lines = [
         {
             "key": line.key,
@@ -158,6 +161,17 @@ def document(costs: Costs) -> dict[str, object]:
         "pieces_checked": costs.pieces,
         "problems": list(costs.problems),
         "lines": lines,
+    } | (_unused_advice(costs, config) if config is not None else {})
+
+
+def _unused_advice(costs: Costs, config: Config) -> dict[str, object]:
+    """The fields about unused time; none if ``costs`` has no lines of unused parts."""
+    shares = unused_shares(config, costs)
+    if not shares:
+        return {}
+    return {
+        "normal_unused_micro_dollars": normal_unused(config, costs).micro_dollars,
+        "unused_advice": f"{shares[0].reason}: {shares[0].advice}",
     }
 
 

@@ -192,7 +192,8 @@ def _cost(config: Config, query: Query) -> str:
         begin = cost.point(since) if since else cost.month(now)
     except argparse.ArgumentTypeError as error:
         raise SlurmElasticError(f"cost since {error}") from error
-    return as_json(cost.document(costs_of(config, CostAsk(by=By(by), since=begin), now)))
+    costs = costs_of(config, CostAsk(by=By(by), since=begin), now)
+    return as_json(cost.document(costs, config))
 
 
 def _mine(config: Config, slurm: Slurm, query: Query) -> str:

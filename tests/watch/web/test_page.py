@@ -674,6 +674,9 @@ def test_costs_are_told_beside_on_demand_the_budget_and_the_days_before(
 
     def dearer(document: dict[str, Any]) -> None:
         document["on_demand_micro_dollars"] = 4 * document["micro_dollars"]
+        document["unused_micro_dollars"] = document["micro_dollars"] // 2
+        document["normal_unused_micro_dollars"] = document["micro_dollars"] // 5
+        document["unused_advice"] = "idle: a shorter timings.suspend_time lowers this part."
         if document["by"] == "day":
             document["since"] = document["until"] - 3 * 86400
 
@@ -682,6 +685,9 @@ def test_costs_are_told_beside_on_demand_the_budget_and_the_days_before(
     page.wait(lambda: "75.0 %" in page.text(".figures"))
     assert "Saved against on demand" in page.text(".figures")
     assert "$2.00 of $8.00 today" in page.text(".figures")
+    figures = " ".join(page.text(".figures").split())
+    assert "Unused 50.0 % 20.0 % is normal with these settings" in figures
+    assert "a shorter timings.suspend_time" in page.text("main")
     page.wait(lambda: "Dollars a day" in page.text("figure"))
     assert page.js("return document.querySelectorAll('svg.trend rect.used').length") >= 1
     assert "dearest" not in page.text("main")

@@ -67,7 +67,7 @@ function costs(shell, found, wanted, days) {
     found.problems.length ? h("ul", { class: "sentences" }, found.problems.map((text) =>
       h("li", { class: "told bad" }, h("b", {}, "Wrong sum"), h("span", {}, text))))
       : h("p", { class: "quiet" }, `Checked: parts sum to the charge in each of ${count(found.pieces_checked)} pieces (at most an hour each).`),
-    h("dl", { class: "figures" }, saving(found), (shell.status()?.budgets ?? []).map(budget)),
+    h("dl", { class: "figures" }, saving(found), unused(found), (shell.status()?.budgets ?? []).map(budget)),
     days ? trend(days) : "",
     found.lines.length ? table(`Dollars by ${wanted.by}`, [[wanted.by, ""], ["Dollars", "number"], ["Share", "number"], ["Used and unused", "bar"]],
       shown.map((line) => [line.unused ? h("i", {}, `unused: ${line.key}`) : line.key, micro(line.micro_dollars),
@@ -79,6 +79,7 @@ function costs(shell, found, wanted, days) {
     } } }, `Show ${count(found.lines.length - shown.length)} more, ${micro(rest)} together`)) : "",
     found.lines.some((line) => line.unused || line.unused_micro_dollars)
       ? h("p", { class: "quiet of-bars" }, "Grey in the bars: paid, but used by no job (boot, idle, drain, ending).") : "",
+    found.unused_advice ? h("p", { class: "quiet" }, found.unused_advice) : "",
   ];
 }
 
@@ -87,6 +88,14 @@ function saving(found) {
   const { on_demand_micro_dollars: dear, micro_dollars: paid } = found;
   if (!dear || dear <= paid) return "";
   return figure("Saved against on demand", `${(100 * (dear - paid) / dear).toFixed(1)} %`, `on demand it would be ${micro(dear)}`);
+}
+
+// Paid time that no job used, and the part that the settings always cost: boots, one wait, the end.
+function unused(found) {
+  const { unused_micro_dollars: part, normal_unused_micro_dollars: normal, micro_dollars: paid } = found;
+  if (normal === undefined || !paid) return "";
+  const share = (amount) => `${(100 * amount / paid).toFixed(1)} %`;
+  return figure("Unused", share(part), `${share(normal)} is normal with these settings`);
 }
 
 // Dollars of each day (UTC), also of those without any.
