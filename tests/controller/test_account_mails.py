@@ -14,7 +14,7 @@ import pytest
 from cost_cases import machine
 from msgspec.structs import replace
 
-from slurm_elastic.base.month import Month
+from slurm_elastic.base.month import Month, month_at
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.telling import Notify
@@ -185,6 +185,35 @@ def test_it_joins_if_somebody_gets_mails(world: World, tmp_path: Path) -> None:
     assert join(world.site) is None
     assert join(site_of(world, tmp_path, accounts=TWO)) is not None
     assert join(site_of(world, tmp_path, coordinators=True)) is not None
+
+
+def test_the_running_service_mails_what_its_own_machines_cost(tmp_path: Path) -> None:
+    """The daemon's loop, from the launch of a machine for a job to the mail about its month."""
+    mailed = tmp_path / "sent"
+    mail = program(tmp_path / "mail", MAIL, out=str(mailed), code=0)
+    world = World(
+        tmp_path / "world", notify=Notify(mail_program=str(mail), accounts={"physics": ("pi@x",)})
+    )
+    world.slurm.submit(1, ("pub1",), account="physics")
+    world.advance(600)
+    world.slurm.finish(1)
+    world.advance(1200)
+    (bought,) = world.ledger.machines.live(ended_since=0.0)
+    assert bought.ended_at is not None
+    assert sent(mailed) == []
+    month = month_at(bought.instance.launched)
+    world.ledger.usage.write([
+        ChargedRun(
+            job=1, begin=bought.instance.launched, end=bought.ended_at, label="1", user="ann",
+            uid=7, account="physics", partition="pub", shares=(("pub1", 10**6),),
+        )
+    ])  # fmt: skip
+    world.now = month.end + 3600
+    world.advance(700, step=100)
+    world.close()
+    ((words, text),) = sent(mailed)
+    assert words[2:] == ["pi@x"]
+    assert f"Account physics on cluster alps, {month.name} (UTC)" in text
 
 
 def test_the_amounts_are_those_of_cost(tmp_path: Path) -> None:

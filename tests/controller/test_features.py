@@ -19,7 +19,7 @@ from tests.controller.world import World, make_config
 
 OFF = {
     "admission", "owners", "starting", "stopping", "addresses", "enrolment", "telling", "occasions",
-    "tunnels", "munge_keys", "host_keys", "key_rotation",
+    "account_mails", "account_costs", "tunnels", "munge_keys", "host_keys", "key_rotation",
 }  # fmt: skip
 """Modules that only features have."""
 PLAIN = {"accounting": BooksSettings(tags=())}
@@ -91,6 +91,9 @@ def test_what_is_switched_on_joins_its_steps(
 def test_mail_is_a_part_beside_the_rounds(tmp_path: Path) -> None:
     world = World(tmp_path, **PLAIN, notify=Notify(mail=("ops@example.org",)))
     assert parts(world.site.extensions) == [*PARTS, "notify"]
+    world.close()
+    world = World(tmp_path / "other", **PLAIN, notify=Notify(coordinators=True))
+    assert parts(world.site.extensions) == [*PARTS, "account-mails"]
     world.close()
 
 
