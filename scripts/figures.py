@@ -24,7 +24,7 @@ from benchmarks.traces import VARIABLE, data  # noqa: E402
 PICTURE = ROOT / "docs" / "simulate.png"
 SIZE = "980,1930"
 _MADE = re.compile(r"(<!-- made by: (slurm-elastic .*?) -->\n```\n)(.*?)(\n```\n)", re.DOTALL)
-_SHOWN = re.compile(r"^\.venv/bin/(slurm-elastic .* simulate (?:.*\\\n)*.*)$", re.MULTILINE)
+_SHOWN = re.compile(r"^\./(slurm-elastic .* simulate (?:.*\\\n)*.*)$", re.MULTILINE)
 _CHROMIUM = (
     "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
     "--hide-scrollbars", "--disable-background-networking", "--disable-component-update",

@@ -76,10 +76,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )  # fmt: skip
     init_make.add_options(parser)
     parser.add_argument(
-        "--cloud", metavar="PROVIDER",
+        "--cloud", metavar="NAME",
         help="make a skeleton for this kind of cloud (aws, openstack, opennebula, docker, libvirt, "
         "redfish), also without an account, an image or credentials: each missing value is a TODO "
-        "with the next command",
+        "with the next command. With --make, --unmake or --terraform: the cloud of the "
+        "configuration that is meant",
     )  # fmt: skip
     parser.set_defaults(run=run)
 

@@ -62,7 +62,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write the same as files for Terraform or OpenTofu, and create nothing",
     )
-    group.add_argument("--cloud", metavar="NAME", help="the cloud, if several can be meant")
     group.add_argument(
         "--without",
         action="append",

@@ -114,7 +114,7 @@ def types(machine: Head, line: str, user: str = "") -> str:
 
 def in_one_shell(machine: Head, block: Block) -> None:
     lines: list[str] = []
-    block.run(lines.append)
+    block.run(lines.append, {"./scripts/install ": "./scripts/install --extras aws "})  # its wheels
     print(machine.shell("\n".join([SHELL, *lines]), seconds=400))
 
 
@@ -128,7 +128,7 @@ def runs(machine: Head) -> None:
 
 def test_the_first_burst() -> None:
     with site() as (machine, url):
-        in_one_shell(machine, shown("docs/install.md", "python3 -m venv"))
+        in_one_shell(machine, shown("docs/install.md", "./scripts/install"))
         machine.path("/etc/slurm-elastic/slurm-elastic.yaml").write_text(configuration(url))
         machine.shell("/usr/local/bin/editor /etc/default/slurm-elastic")
 
@@ -164,7 +164,7 @@ def bursts(machine: Head) -> None:
 def test_the_readmes_installation() -> None:
     """test_deb.py installs the packages; here the installation by hand stands for the first two lines."""
     with site() as (machine, url):
-        in_one_shell(machine, shown("docs/install.md", "python3 -m venv"))
+        in_one_shell(machine, shown("docs/install.md", "./scripts/install"))
         assert machine.path("/usr/local/share/man/man1/slurm-elastic.1").exists()
 
         def typed(line: str) -> None:
