@@ -39,7 +39,7 @@ _DONE = {Verb.CREATE: "created", Verb.REMOVE: "removed"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of these three to those of ``init``."""
+    """Add the options of these three actions to the parser of ``init``."""
     group = parser.add_argument_group(
         "what a site lacks in a cloud (aws, openstack)",
         "These need a configuration with the cloud, and rights that the services do not have: "
@@ -157,19 +157,19 @@ def _any_address(host: str) -> list[str]:
 
 def _addresses(host: str) -> list[str]:
     try:
-        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+        existing = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    return list(dict.fromkeys(str(entry[4][0]) for entry in existing))
 
 
 def _make(
     args: argparse.Namespace, path: Path, config: Config, cloud: CloudSettings, place: SitePlace
 ) -> int:
     maker = _maker(cloud, place)
-    found = maker.find()
-    wanted = maker.wanted(found)
-    steps = plan_make(wanted, found)
+    existing = maker.find()
+    needed = maker.needed(existing)
+    steps = plan_make(needed, existing)
     _show(steps, cloud, f"--make for cloud {cloud.name}")
     _require_no_refusal(steps)
     needs_key = not place.public_key and any(
@@ -185,8 +185,8 @@ def _make(
         if needs_key:
             key = login_key.create_key(login_key.key_file(config, path), config.slurm.user)
             maker = _maker(cloud, replace(place, public_key=key))
-            steps = plan_make(maker.wanted(found), found)
-    attributes = apply.attributes_of(found)
+            steps = plan_make(maker.needed(existing), existing)
+    attributes = apply.attributes_of(existing)
     if not _carried_out(maker, steps, attributes):
         return 2
     keys = {step.key for step in steps if step.verb is not Verb.REMOVE}
@@ -202,8 +202,8 @@ def _unmake(
     args: argparse.Namespace, path: Path, config: Config, cloud: CloudSettings, place: SitePlace
 ) -> int:
     maker = _maker(cloud, place)
-    found = maker.find()
-    steps = plan_unmake(found)
+    existing = maker.find()
+    steps = plan_unmake(existing)
     _show(steps, cloud, f"--unmake for cloud {cloud.name}")
     if args.dry_run:
         print("dry run: nothing is changed")
@@ -211,11 +211,11 @@ def _unmake(
     removes_key = any(step.verb is Verb.REMOVE and step.key == "key-pair" for step in steps)
     if any(step.verb in CHANGING for step in steps):
         _confirm(args, "Remove these?")
-    attributes = apply.attributes_of(found)
+    attributes = apply.attributes_of(existing)
     removed = {step.key: attributes[step.key] for step in steps if step.verb is Verb.REMOVE}
     text = configfile.text(path)
     gone = maker.settings_with(removed)
-    # First, because after a broken run nothing would know the names of what it has removed.
+    # Before the removal: after a broken run nothing would know which names are wrong.
     _write_names(path, cloud, apply.without_removed(text, str(path), cloud.name, gone))
     if not _carried_out(maker, steps, attributes):
         return 2
@@ -233,8 +233,8 @@ def _carried_out(
     doing = [step for step in steps if step.verb in CHANGING]
     try:
         for step, id_ in apply.carry_out(maker, doing, attributes):
-            what = step.wanted.kind if step.wanted is not None else step.shown
-            shown = f"{what} {id_}" if step.wanted is not None and id_ else step.shown
+            what = step.needed.kind if step.needed is not None else step.shown
+            shown = f"{what} {id_}" if step.needed is not None and id_ else step.shown
             done.append(f"{_DONE[step.verb]} {shown}")
             print(visible(done[-1]))
     except (ProviderError, KeyboardInterrupt) as error:
@@ -295,7 +295,7 @@ def _write_files(
 ) -> int:
     maker = _maker(cloud, place)
     command = f"slurm-elastic init --terraform {args.terraform} --cloud {cloud.name}"
-    files = hcl.files_of(maker.files(maker.wanted(())), command, cloud.name)
+    files = hcl.files_of(maker.files(maker.needed(())), command, cloud.name)
     for name, text in files.items():
         file = args.terraform / name
         if args.dry_run:

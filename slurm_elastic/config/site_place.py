@@ -19,7 +19,7 @@ from slurm_elastic.config.tunnel import uses
 
 ANYWHERE = "0.0.0.0/0"
 CIDR = "10.98.0.0/16"
-"""The network of machines, if nobody names another."""
+"""The default addresses of a new network."""
 _SLURMCTLD_PORT, _SLURMD_PORT = 6817, 6818
 _NETWORK_BITS = range(16, 25)
 """A network of EC2 has at most 16 bits for hosts. A smaller one than /24 has no room for zones."""
@@ -36,7 +36,7 @@ class Part(StrEnum):
 
 
 class SitePlace(Struct, frozen=True, kw_only=True):
-    """What a maker of resources must know. Addresses are networks such as ``10.1.2.3/32``.
+    """The facts that a maker of resources needs. Addresses are networks such as ``10.1.2.3/32``.
 
     ``tunnel_port``: the head's UDP port if machines open a tunnel; ``tunnel_networks``: the head as
     machines see it from outside. Without a tunnel: ``head_networks`` and ``trusted_networks``.

@@ -19,7 +19,7 @@ class SiteMaker(Protocol):
         """
         ...
 
-    def wanted(self, found: Sequence[FoundResource]) -> Sequence[SiteResource]:
+    def needed(self, existing: Sequence[FoundResource]) -> Sequence[SiteResource]:
         """The resources that the site needs, in the order in which they can be created."""
         ...
 
@@ -43,6 +43,6 @@ class SiteMaker(Protocol):
         """The steps that are left for a person, one sentence each."""
         ...
 
-    def files(self, wanted: Sequence[SiteResource]) -> Hcl:
+    def files(self, needed: Sequence[SiteResource]) -> Hcl:
         """The same resources for Terraform."""
         ...

@@ -30,7 +30,7 @@ class SiteResource(Struct, frozen=True, kw_only=True):
     """A resource that the site needs. ``key`` is unique among the resources of a cloud.
 
     ``part_of``: the key of the resource to which this is only a setting, such as a rule of a
-    security group. It is ours if that one is. ``goes_along``: it ends with that one.
+    security group. It is ours if its parent is. ``goes_along``: it ends with its parent.
     ``named``: the site has this resource already, under this name in its configuration.
     """
 
@@ -45,7 +45,7 @@ class SiteResource(Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """What it is, in a few characters. The cloud keeps them beside the resource."""
+        """The digest that the cloud keeps beside the resource."""
         return digest_of(self.kind, self.properties)
 
     @property
@@ -84,9 +84,9 @@ class FoundResource(Struct, frozen=True, kw_only=True):
 
     @property
     def change(self) -> str:
-        """What somebody changed since we made it; "" if it is as we made it."""
+        """How it differs from the resource that we created; "" if it does not."""
         if self.made_digest and self.made_digest != self.digest:
-            return "its settings are not those that init gave it"
+            return "init gave it other settings"
         return f"it has {', '.join(self.strangers)}" if self.strangers else ""
 
 
@@ -200,8 +200,8 @@ def with_references(value: Any, references: Mapping[str, str]) -> Any:  # noqa: 
 
 
 def first_of_each(ids_by_key: Mapping[str, Sequence[str]], texts: Iterable[str]) -> dict[str, str]:
-    """The key of each id. Of several resources with one key, from a call whose answer was lost, the
-    resource that others name keeps the key, and the others get ``KEY+2`` and so on.
+    """The key of each id. If an answer was lost, several resources may have the same key. Then the
+    resource that others refer to keeps it, and the other ones get ``KEY+2`` and so on.
     """
     whole = "\n".join(texts)
     key_of: dict[str, str] = {}

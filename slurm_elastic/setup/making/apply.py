@@ -15,9 +15,9 @@ from slurm_elastic.setup.making.plan import Step, Verb
 Attributes = dict[str, Mapping[str, str]]
 
 
-def attributes_of(found: Sequence[FoundResource]) -> Attributes:
+def attributes_of(existing: Sequence[FoundResource]) -> Attributes:
     """The attributes of the resources that are there, by key."""
-    return {resource.key: resource.attributes for resource in found}
+    return {resource.key: resource.attributes for resource in existing}
 
 
 def carry_out(
@@ -27,12 +27,12 @@ def carry_out(
     ``attributes`` gets those of new resources.
     """
     for step in steps:
-        if step.verb is Verb.CREATE and step.wanted is not None:
-            attributes[step.key] = maker.create(step.wanted, attributes)
+        if step.verb is Verb.CREATE and step.needed is not None:
+            attributes[step.key] = maker.create(step.needed, attributes)
             yield step, attributes[step.key].get("id", "")
-        elif step.verb is Verb.REMOVE and step.found is not None:
-            maker.remove(step.found, attributes)
-            yield step, step.found.id
+        elif step.verb is Verb.REMOVE and step.existing is not None:
+            maker.remove(step.existing, attributes)
+            yield step, step.existing.id
 
 
 def with_names(text: str, source: str, cloud: str, keys: Mapping[str, object]) -> str:
@@ -79,8 +79,8 @@ def without_removed(
     for key, gone in removed.items():
         value = entry.get(key)
         if isinstance(gone, Mapping) and isinstance(value, Mapping):
-            rest = {zone: id_ for zone, id_ in value.items() if id_ not in gone.values()}
-            changes[key] = rest or None
+            remaining = {zone: id_ for zone, id_ in value.items() if id_ not in gone.values()}
+            changes[key] = remaining or None
         elif isinstance(gone, list) and isinstance(value, list):
             changes[key] = [name for name in value if name not in gone] or None
         elif value == gone:

@@ -23,69 +23,71 @@ class Verb(StrEnum):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """One line of a plan. ``wanted`` is set for ``create``; ``found`` for all verbs but that."""
+    """One line of a plan. ``needed`` is set for ``create``, ``existing`` for all other verbs."""
 
     verb: Verb
     key: str
     shown: str
     reason: str
-    wanted: SiteResource | None = None
-    found: FoundResource | None = None
+    needed: SiteResource | None = None
+    existing: FoundResource | None = None
 
 
 CHANGING = (Verb.CREATE, Verb.REMOVE)
 
 
-def plan_make(wanted: Sequence[SiteResource], found: Sequence[FoundResource]) -> tuple[Step, ...]:
-    """The steps after which all ``wanted`` resources are there. ``wanted`` is in the order in which
+def plan_make(
+    needed: Sequence[SiteResource], existing: Sequence[FoundResource]
+) -> tuple[Step, ...]:
+    """The steps after which all ``needed`` resources exist. ``needed`` is in the order in which
     they can be created.
     """
-    found_by_key = {resource.key: resource for resource in found}
+    found_by_key = {resource.key: resource for resource in existing}
     return (
-        *(_step_to(resource, found_by_key.get(resource.key)) for resource in wanted),
-        *_superfluous(found, {resource.key for resource in wanted}),
+        *(_step_to(resource, found_by_key.get(resource.key)) for resource in needed),
+        *_superfluous(existing, {resource.key for resource in needed}),
     )
 
 
-def _step_to(wanted: SiteResource, found: FoundResource | None) -> Step:
-    if wanted.named:
-        shown = f"{wanted.kind} {wanted.named}"
+def _step_to(needed: SiteResource, existing: FoundResource | None) -> Step:
+    if needed.named:
+        shown = f"{needed.kind} {needed.named}"
         reason = "the configuration names it, and init did not make it"
-        return Step(verb=Verb.KEEP, key=wanted.key, shown=shown, reason=reason)
-    if found is None:
-        shown = f"{wanted.kind} {wanted.name}".strip()
+        return Step(verb=Verb.KEEP, key=needed.key, shown=shown, reason=reason)
+    if existing is None:
+        shown = f"{needed.kind} {needed.name}".strip()
         return Step(
-            verb=Verb.CREATE, key=wanted.key, shown=shown, reason=wanted.purpose, wanted=wanted
+            verb=Verb.CREATE, key=needed.key, shown=shown, reason=needed.purpose, needed=needed
         )
-    if not found.is_ours:
+    if not existing.is_ours:
         reason = (
             "a resource with this name is there, and init did not make it: name it in the "
             "configuration, or rename it"
         )
-        return _about(Verb.REFUSE, found, reason)
-    if found.change:
-        return _about(Verb.LEAVE, found, f"somebody changed it: {found.change}")
-    if found.digest != wanted.digest:
+        return _about(Verb.REFUSE, existing, reason)
+    if existing.change:
+        return _about(Verb.LEAVE, existing, f"somebody changed it: {existing.change}")
+    if existing.digest != needed.digest:
         reason = (
             "the configuration needs other settings now; change it by hand, or use --unmake "
             "and --make"
         )
-        return _about(Verb.LEAVE, found, reason)
-    return _about(Verb.KEEP, found, "as init made it")
+        return _about(Verb.LEAVE, existing, reason)
+    return _about(Verb.KEEP, existing, "as init made it")
 
 
-def _superfluous(found: Sequence[FoundResource], wanted_keys: Collection[str]) -> Iterator[Step]:
+def _superfluous(existing: Sequence[FoundResource], needed_keys: Collection[str]) -> Iterator[Step]:
     """Resources of ours that nothing needs. Only second resources of a kind and outdated parts,
     such as rights of an earlier configuration, are removed. A network may have another use now.
     """
-    kept_keys = _kept_keys(found)
-    for resource in reversed(found):
-        if not resource.is_ours or resource.key in wanted_keys:
+    kept_keys = _kept_keys(existing)
+    for resource in reversed(existing):
+        if not resource.is_ours or resource.key in needed_keys:
             continue
         # A rule, or rights; a subnet is more than a setting of its network.
         is_setting = resource.part_of and (resource.goes_along or not resource.made_digest)
         if is_setting:
-            if resource.part_of in wanted_keys and not resource.change:
+            if resource.part_of in needed_keys and not resource.change:
                 yield _about(Verb.REMOVE, resource, "the configuration no longer needs it")
         elif is_duplicate(resource.key) and resource.key not in kept_keys:
             reason = "a second one, from a call whose answer was lost"
@@ -95,11 +97,11 @@ def _superfluous(found: Sequence[FoundResource], wanted_keys: Collection[str]) -
             yield _about(Verb.KEEP, resource, reason)
 
 
-def plan_unmake(found: Sequence[FoundResource]) -> tuple[Step, ...]:
-    """The steps that remove what init made, in this order. ``found`` is in the order in which the
-    resources were created.
+def plan_unmake(existing: Sequence[FoundResource]) -> tuple[Step, ...]:
+    """The steps, in order, that remove the resources of ours. ``existing`` is in the order in which
+    they were created.
     """
-    ours = [resource for resource in found if resource.is_ours]
+    ours = [resource for resource in existing if resource.is_ours]
     kept_keys = _kept_keys(ours)
     steps: list[Step] = []
     for resource in reversed(ours):
@@ -120,15 +122,15 @@ def _why_kept(resource: FoundResource) -> str:
     return f"somebody changed it: {resource.change}" if resource.change else ""
 
 
-def _kept_keys(found: Sequence[FoundResource]) -> dict[str, str]:
+def _kept_keys(existing: Sequence[FoundResource]) -> dict[str, str]:
     """The keys of the resources that stay, each with the reason: those that are in use or changed,
     all that they need, and all parts of these. A network of a running machine must keep its routes.
     """
-    kept = {resource.key: _why_kept(resource) for resource in found if _why_kept(resource)}
+    kept = {resource.key: _why_kept(resource) for resource in existing if _why_kept(resource)}
     count = -1
     while count != len(kept):  # until nothing more is added
         count = len(kept)
-        for resource in found:
+        for resource in existing:
             if resource.part_of in kept:
                 kept.setdefault(resource.key, f"it belongs to {resource.part_of}, which stays")
             if resource.key in kept:
@@ -137,6 +139,6 @@ def _kept_keys(found: Sequence[FoundResource]) -> dict[str, str]:
     return kept
 
 
-def _about(verb: Verb, found: FoundResource, reason: str) -> Step:
-    shown = f"{found.kind} {found.id}"
-    return Step(verb=verb, key=found.key, shown=shown, reason=reason, found=found)
+def _about(verb: Verb, existing: FoundResource, reason: str) -> Step:
+    shown = f"{existing.kind} {existing.id}"
+    return Step(verb=verb, key=existing.key, shown=shown, reason=reason, existing=existing)

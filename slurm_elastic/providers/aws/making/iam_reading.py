@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from slurm_elastic.model.site_resources import ACCOUNT, FoundResource, with_references
 from slurm_elastic.providers.aws.making.calls import DIGEST_TAG, Calls, Marks, tags_in
 from slurm_elastic.providers.aws.making.machine_use import OF_OUR_MACHINES
-from slurm_elastic.providers.aws.making.wanted import (
+from slurm_elastic.providers.aws.making.needed import (
     POLICY_PREFIX,
     policy_key,
     policy_name_of,

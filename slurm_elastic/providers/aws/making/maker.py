@@ -10,8 +10,8 @@ from slurm_elastic.config.site_place import Part, SitePlace
 from slurm_elastic.model.site_resources import FoundResource, Hcl, SiteResource, resolved
 from slurm_elastic.providers.aws.making import creating, terraform
 from slurm_elastic.providers.aws.making.calls import Calls, is_gone, marks_of
+from slurm_elastic.providers.aws.making.needed import Account, lacks, name_of, needed
 from slurm_elastic.providers.aws.making.reading import find
-from slurm_elastic.providers.aws.making.wanted import Account, lacks, name_of, wanted
 from slurm_elastic.providers.aws.settings import AwsCloud
 
 Attributes = Mapping[str, Mapping[str, str]]
@@ -31,9 +31,9 @@ class AwsMaker:
         """See ``SiteMaker``."""
         return find(self._calls, self._marks, self._name)
 
-    def wanted(self, found: Sequence[FoundResource]) -> Sequence[SiteResource]:
+    def needed(self, existing: Sequence[FoundResource]) -> Sequence[SiteResource]:
         """See ``SiteMaker``."""
-        own_ids = frozenset(resource.id for resource in found if resource.is_ours)
+        own_ids = frozenset(resource.id for resource in existing if resource.is_ours)
         account = Account(own_ids=own_ids)
         settings, parts = self._settings, self._place.parts
         makes_network = Part.NETWORK in parts and lacks(settings.subnets.values(), account)
@@ -41,7 +41,7 @@ class AwsMaker:
         needs_vpc = Part.SECURITY_GROUP in parts and not makes_network
         vpc = self._vpc() if needs_vpc and lacks(settings.security_groups, account) else ""
         account = Account(own_ids=own_ids, zones=zones, vpc=vpc)
-        return wanted(settings, self._place, account)
+        return needed(settings, self._place, account)
 
     def _zones(self) -> tuple[str, ...]:
         """The zones of the region. Local zones have few types, and are opted in."""
@@ -107,6 +107,6 @@ class AwsMaker:
             "slurm-elastic doctor    # tries each right and names the missing one",
         )
 
-    def files(self, wanted: Sequence[SiteResource]) -> Hcl:
+    def files(self, needed: Sequence[SiteResource]) -> Hcl:
         """See ``SiteMaker``."""
-        return terraform.files(wanted, self._settings, self._place)
+        return terraform.files(needed, self._settings, self._place)

@@ -228,13 +228,14 @@ def _groups(look: Look) -> Iterator[FoundResource]:
         )  # fmt: skip
         key = look.key_of[record["GroupId"]]
         ours = [rule for rule in rules if look.marks.are_on(tags_in(rule))]
-        others = [rule for rule in rules if rule not in ours]
-        open_egress = [rule for rule in others if _is_open_egress(rule)]
+        other_rules = [rule for rule in rules if rule not in ours]
+        open_egress = [rule for rule in other_rules if _is_open_egress(rule)]
         # EC2 gives each new group this rule. It is ours to remove until our rules are there.
         if not ours:
-            others = [rule for rule in others if rule not in open_egress]
+            other_rules = [rule for rule in other_rules if rule not in open_egress]
         strangers = [
-            f"a rule of its own ({rule['SecurityGroupRuleId']}, {_shown(rule)})" for rule in others
+            f"a rule of its own ({rule['SecurityGroupRuleId']}, {_shown(rule)})"
+            for rule in other_rules
         ]
         yield _found(look, kind, record, strangers)
         if not open_egress:
@@ -254,7 +255,7 @@ def _is_open_egress(rule: Record) -> bool:
 
 def _shown(rule: Record) -> str:
     peer = rule.get("CidrIpv4") or rule.get("CidrIpv6") or "a group"
-    return f"{rule.get('IpProtocol')} {rule.get('FromPort')} {peer}"
+    return f"{rule['SecurityGroupRuleId']}, {rule['IpProtocol']} {rule.get('FromPort')} {peer}"
 
 
 def _rule(look: Look, group: str, rule: Record) -> FoundResource:

@@ -53,9 +53,9 @@ MADE_BY = "slurm-elastic init --terraform"
 """Unlike the tag of ``--make``, so that ``--unmake`` leaves these resources to Terraform."""
 
 
-def files(wanted: Sequence[SiteResource], settings: AwsCloud, place: SitePlace) -> Hcl:
+def files(needed: Sequence[SiteResource], settings: AwsCloud, place: SitePlace) -> Hcl:
     """The same resources as blocks."""
-    new = [resource for resource in wanted if not resource.named]
+    new = [resource for resource in needed if not resource.named]
     by_key = {resource.key: resource for resource in new}
     variables = [
         HclVariable(name="region", description="the region of the machines",

@@ -19,12 +19,12 @@ from slurm_elastic.model.site_resources import (
 )
 from slurm_elastic.providers.openstack.making import terraform
 from slurm_elastic.providers.openstack.making.marks import Mark
+from slurm_elastic.providers.openstack.making.needed import lacks, name_of, needed
 from slurm_elastic.providers.openstack.making.reading import (
     COLLECTIONS,
     find,
     is_default_egress,
 )
-from slurm_elastic.providers.openstack.making.wanted import lacks, name_of, wanted
 from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
@@ -46,14 +46,14 @@ class StackMaker:
         """See ``SiteMaker``."""
         return find(self._call, self._mark, self._name)
 
-    def wanted(self, found: Sequence[FoundResource]) -> Sequence[SiteResource]:
+    def needed(self, existing: Sequence[FoundResource]) -> Sequence[SiteResource]:
         """See ``SiteMaker``."""
-        own_ids = frozenset(resource.id for resource in found if resource.is_ours)
+        own_ids = frozenset(resource.id for resource in existing if resource.is_ours)
         makes_network = Part.NETWORK in self._place.parts and lacks(
             self._settings.networks, own_ids
         )
         external_network = self._external_network() if makes_network else ""
-        return wanted(self._settings, self._place, own_ids, external_network)
+        return needed(self._settings, self._place, own_ids, external_network)
 
     def _external_network(self) -> str:
         """The id of the network to the outside. ConfigError if it must be named."""
@@ -65,8 +65,8 @@ class StackMaker:
         if not (name or networks):
             return ""
         names = ", ".join(sorted(n["name"] for n in networks)) or "none"
-        found = f"found {name!r}, " if name else ""
-        raise ConfigError(f"--external-network: {found}expected one of the project's: {names}")
+        existing = f"found {name!r}, " if name else ""
+        raise ConfigError(f"--external-network: {existing}expected one of the project's: {names}")
 
     def create(self, resource: SiteResource, attributes: Attributes) -> Mapping[str, str]:
         """See ``SiteMaker``."""
@@ -156,6 +156,6 @@ class StackMaker:
             "slurm-elastic doctor",
         )  # fmt: skip
 
-    def files(self, wanted: Sequence[SiteResource]) -> Hcl:
+    def files(self, needed: Sequence[SiteResource]) -> Hcl:
         """See ``SiteMaker``."""
-        return terraform.files(wanted, self._settings, self._place)
+        return terraform.files(needed, self._settings, self._place)

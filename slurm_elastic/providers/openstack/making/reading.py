@@ -56,8 +56,8 @@ def find(call: Call, mark: Mark, name: str) -> list[FoundResource]:
         answer = call("network", "GET", f"/{path}")
         look.records[kind] = answer[path.replace("-", "_")]
         for record in look.records[kind]:
-            if found := mark.read(record.get("description")):
-                ids_by_key.setdefault(found.part, []).append(record["id"])
+            if existing := mark.read(record.get("description")):
+                ids_by_key.setdefault(existing.part, []).append(record["id"])
     look.ports = call("network", "GET", "/ports")["ports"]
     texts = [json.dumps(records) for records in (*look.records.values(), look.ports)]
     look.key_of = first_of_each(ids_by_key, texts)
@@ -157,16 +157,16 @@ def _groups(look: Look) -> Iterator[FoundResource]:
             continue
         rules = record.get("security_group_rules", ())
         ours = [rule for rule in rules if look.mark.read(rule.get("description"))]
-        default = [rule for rule in rules if is_default_egress(rule)]
-        others = [rule for rule in rules if rule not in ours]
+        default_rules = [rule for rule in rules if is_default_egress(rule)]
+        other_rules = [rule for rule in rules if rule not in ours]
         # neutron gives each new group such rules. They are ours to remove until ours are there.
         if not ours:
-            others = [rule for rule in others if rule not in default]
-        strangers = tuple(f"a rule of its own ({rule['id']})" for rule in others)
+            other_rules = [rule for rule in other_rules if rule not in default_rules]
+        strangers = tuple(f"a rule of its own ({rule['id']})" for rule in other_rules)
         group = _found(look, "security group", record, strangers)
         number = "".join(group.key.partition("+")[1:])
         yield group
-        if not default:
+        if not default_rules:
             yield FoundResource(
                 key=f"closed-egress{number}", kind="closed egress", id=f"of {group.id}",
                 is_ours=True, part_of=group.key, goes_along=True,

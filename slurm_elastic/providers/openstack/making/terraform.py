@@ -36,9 +36,9 @@ _EXTRA: Mapping[str, Mapping[str, Any]] = {
 _UNDESCRIBED = ("router interface", "key pair")
 
 
-def files(wanted: Sequence[SiteResource], settings: OpenStackCloud, place: SitePlace) -> Hcl:
+def files(needed: Sequence[SiteResource], settings: OpenStackCloud, place: SitePlace) -> Hcl:
     """The same resources as blocks."""
-    by_key = {r.key: r for r in wanted if r.kind in TYPES and not r.named}
+    by_key = {r.key: r for r in needed if r.kind in TYPES and not r.named}
     variables = [
         HclVariable(name="cloud", description="the entry of clouds.yaml", default=settings.cloud)
     ]

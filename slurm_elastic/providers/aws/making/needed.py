@@ -45,12 +45,12 @@ def lacks(names: Collection[str], account: Account) -> bool:
     return account.own_ids.issuperset(names)
 
 
-def wanted(settings: AwsCloud, place: SitePlace, account: Account) -> tuple[SiteResource, ...]:
+def needed(settings: AwsCloud, place: SitePlace, account: Account) -> tuple[SiteResource, ...]:
     """The resources, each after those to which it refers."""
-    return tuple(_wanted(settings, place, account))
+    return tuple(_needed(settings, place, account))
 
 
-def _wanted(settings: AwsCloud, place: SitePlace, account: Account) -> Iterator[SiteResource]:
+def _needed(settings: AwsCloud, place: SitePlace, account: Account) -> Iterator[SiteResource]:
     name = name_of(settings, place)
     vpc = account.vpc
     if Part.NETWORK in place.parts:

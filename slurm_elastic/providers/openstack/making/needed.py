@@ -27,16 +27,16 @@ def lacks(names: Collection[str], own_ids: frozenset[str]) -> bool:
     return own_ids.issuperset(names)
 
 
-def wanted(
+def needed(
     settings: OpenStackCloud, place: SitePlace, own_ids: frozenset[str], external_network: str
 ) -> tuple[SiteResource, ...]:
     """The resources, each after those to which it refers. ``external_network``: its id, "" if the
     project sees none.
     """
-    return tuple(_wanted(settings, place, own_ids, external_network))
+    return tuple(_needed(settings, place, own_ids, external_network))
 
 
-def _wanted(
+def _needed(
     settings: OpenStackCloud, place: SitePlace, own_ids: frozenset[str], external_network: str
 ) -> Iterator[SiteResource]:
     name = name_of(settings, place)
