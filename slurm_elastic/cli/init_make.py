@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import socket
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from slurm_elastic.config.site_place import (
     place_of,
 )
 from slurm_elastic.model.site_maker import SiteMaker
+from slurm_elastic.providers import catalogues
 from slurm_elastic.setup.making import apply, hcl, login_key
 from slurm_elastic.setup.making.plan import CHANGING, Step, Verb, plan_make, plan_unmake
 from slurm_elastic.watch.doctor.environment import of_the_units
@@ -95,22 +97,41 @@ def run(args: argparse.Namespace) -> int:
     config = _with_uuid(configfile.load(path), path, dry_run=args.dry_run)
     cloud = _chosen(config, args.cloud)
     check_cidr(config, args.cidr)
-    key_file = login_key.key_file(config, path)
+    action = _write_files if args.terraform else _unmake if args.unmake else _make
+    try:
+        with of_the_units():  # credentials may be named only in the units' environment
+            if cloud.catalogued and not args.unmake:
+                config = _with_types(config, path, cloud)
+                cloud = config.cloud(cloud.name)
+            return action(args, path, config, cloud, _place(args, path, config, cloud))
+    except ProviderError as error:
+        print(visible(f"{cloud.name}: {error.refusal}; nothing is changed"), file=sys.stderr)
+        return 2
+
+
+def _place(args: argparse.Namespace, path: Path, config: Config, cloud: CloudSettings) -> SitePlace:
     addresses = _any_address if args.unmake else _addresses
     place = replace(
         place_of(config, cloud, expand, addresses), cidr=args.cidr,
         parts=chosen_parts(args.without), external_network=args.external_network,
-        public_key=login_key.public_key(key_file),
+        public_key=login_key.public_key(login_key.key_file(config, path)),
     )  # fmt: skip
     if not args.unmake:
         _require_head(cloud, place)
-    action = _write_files if args.terraform else _unmake if args.unmake else _make
-    try:
-        with of_the_units():  # credentials may be named only in the units' environment
-            return action(args, path, config, cloud, place)
-    except ProviderError as error:
-        print(visible(f"{cloud.name}: {error.refusal}; nothing is changed"), file=sys.stderr)
-        return 2
+    return place
+
+
+def _with_types(config: Config, path: Path, cloud: CloudSettings) -> Config:
+    """The configuration with the cloud's types. Before slurm-elasticd has ever run no catalogue is
+    kept, and a role without types could launch nothing.
+    """
+    now = time.time()
+    # Not ``config``: without a catalogue its pools have lost their requirements of types.
+    config = replace(configfile.read(path), cluster=config.cluster)
+    read = catalogues.gathered(replace(config, clouds=(cloud,)), now)
+    if isinstance(error := read[cloud.name], ProviderError):
+        raise error
+    return catalogues.completed_by(config, read, now)
 
 
 def _with_uuid(config: Config, path: Path, *, dry_run: bool) -> Config:
@@ -125,7 +146,9 @@ def _with_uuid(config: Config, path: Path, *, dry_run: bool) -> Config:
 
 def _chosen(config: Config, name: str | None) -> CloudSettings:
     usable = [c for c in config.clouds if table().kind(c.provider).maker is not None]
+    # A name before a provider: `aws` may be the name of one of two clouds of provider aws.
     chosen = [c for c in usable if name in (None, c.name)]
+    chosen = chosen or [c for c in usable if name == c.provider]
     if len(chosen) == 1:
         return chosen[0]
     names = ", ".join(c.name for c in usable) or "none: add a cloud of provider aws or openstack"

@@ -15,6 +15,8 @@ CASES = {
     "iam-aws.json": ("aws", "--cloud", "aws"),
     "iam-aws-watchdog.json": ("aws", "--cloud", "aws", "--for", "watchdog"),
     "iam-aws-images.json": ("aws", "--cloud", "aws", "--for", "images"),
+    "iam-aws-make.json": ("aws", "--cloud", "aws", "--for", "make"),
+    "iam-openstack-make.json": ("openstack", "--for", "make"),
     "iam-fleet.json": ("aws", "--cloud", "fleet"),
     "iam-openstack.json": ("openstack",),
     "iam-openstack-watchdog.json": ("openstack", "--for", "watchdog"),
@@ -78,6 +80,13 @@ def test_a_cloud_without_accounts_and_a_cluster_without_uuid(
     )
     assert render("local", config=path) == 2
     assert "no accounts with rights" in capsys.readouterr().err
+
+
+def test_nothing_is_made_in_opennebula(capsys: pytest.CaptureFixture[str]) -> None:
+    assert render("opennebula", "--for", "make") == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "creates nothing in OpenNebula" in told.err
 
 
 def test_the_watchdog_of_opennebula_has_no_document(capsys: pytest.CaptureFixture[str]) -> None:

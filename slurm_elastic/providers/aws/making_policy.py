@@ -77,6 +77,8 @@ def statements(settings: AwsCloud, cluster: Cluster, partition: str) -> Iterator
     ours = {"StringEquals": {f"aws:ResourceTag/{CLUSTER}": cluster.uuid}}
     as_ours = {"StringEquals": {f"aws:RequestTag/{CLUSTER}": cluster.uuid}}
     yield _allow("See", [f"ec2:Describe{kind}" for kind in _SEEN], ["*"], in_region)
+    if settings.catalogue:
+        yield _allow("SeeTypes", ["ec2:DescribeInstanceTypes", "pricing:GetProducts"], ["*"])
     created = [ec2(kind) for kind in sorted(set(_CREATED.values()))]
     yield _allow("Create", [f"ec2:{action}" for action in _CREATED], created, as_ours)
     yield _allow("TagAtTheStart", ["ec2:CreateTags"], created, {

@@ -182,6 +182,13 @@ def test_a_missing_right_is_named(
     account.control.heal()
 
 
+def test_a_network_that_ec2_does_not_know_yet_is_waited_for(account: Account) -> None:
+    fault = Fault(kind=FaultKind.AUTH, code="InvalidVpcID.NotFound", action="CreateSubnet", count=1)
+    account.control.fail(fault)
+    assert account.make() == 0
+    assert len(account.cloud.subnets) == 2
+
+
 def test_what_somebody_changed_stays(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
     assert account.make() == 0
     group = account.cloud.security_groups[0]
@@ -290,6 +297,22 @@ def test_rights_follow_the_configuration(account: Account) -> None:
     document = account.iam.get_role_policy(**role, PolicyName=policy)["PolicyDocument"]
     assert "c5.xlarge" in json.dumps(document)
     assert account.cloud.subnets[sorted(account.cloud.subnets)[0]] in json.dumps(document)
+
+
+def test_rights_have_the_types_of_a_catalogue_before_the_daemon_ever_ran(account: Account) -> None:
+    values = yaml.safe_load(account.text)
+    values["state_dir"] = str(account.yaml.parent / "state")
+    del values["clouds"][0]["types"]
+    values["clouds"][0]["catalogue"] = True
+    values["pools"][0]["instance_types"] = {"cpus": "2", "max_types": 3}
+    account.yaml.write_text(yaml.safe_dump(values))
+    account.control.price("*", "*", 0.02)
+    assert account.make() == 0
+    role = {"RoleName": "slurm-elastic-alps-aws"}
+    (policy,) = account.iam.list_role_policies(**role)["PolicyNames"]
+    document = account.iam.get_role_policy(**role, PolicyName=policy)["PolicyDocument"]
+    (launch,) = [s for s in document["Statement"] if s["Sid"] == "LaunchThese"]
+    assert len(launch["Condition"]["StringEquals"]["ec2:InstanceType"]) == 3  # of a thousand
 
 
 def test_without_a_tunnel_the_group_has_slurms_ports_alone(

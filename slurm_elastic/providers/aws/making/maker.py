@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -15,6 +16,10 @@ from slurm_elastic.providers.aws.making.reading import find
 from slurm_elastic.providers.aws.settings import AwsCloud
 
 Attributes = Mapping[str, Mapping[str, str]]
+_CONSISTENCY_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+"""EC2 and IAM may not know a resource yet that they have just created ("Eventual consistency" in
+the EC2 API reference).
+"""
 
 
 class AwsMaker:
@@ -66,7 +71,16 @@ class AwsMaker:
         if resource.kind == "role":
             attributes = {**attributes, "account": {"id": self._calls.account()}}
         properties = resolved(resource.properties, attributes)
-        return creating.create(self._calls, resource, properties, self._marks.of(resource))
+        tags = self._marks.of(resource)
+        for pause_s in _CONSISTENCY_PAUSES_S:
+            try:
+                return creating.create(self._calls, resource, properties, tags)
+            except ProviderError as error:
+                if not is_gone(error):
+                    raise
+            # Our own network or role of a second ago. The refused call has created nothing.
+            time.sleep(pause_s)
+        return creating.create(self._calls, resource, properties, tags)
 
     def remove(self, resource: FoundResource, attributes: Attributes) -> None:
         """See ``SiteMaker``."""
