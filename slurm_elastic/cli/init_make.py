@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import stat
 import sys
 import time
 import uuid
@@ -24,9 +25,10 @@ from slurm_elastic.config.site_place import (
     CIDR,
     Part,
     SitePlace,
-    check_cidr,
     chosen_parts,
     place_of,
+    require_network,
+    require_unused,
 )
 from slurm_elastic.model.site_maker import SiteMaker
 from slurm_elastic.providers import catalogues
@@ -37,6 +39,8 @@ from slurm_elastic.watch.doctor.environment import of_the_units
 _VERB_ORDER = (Verb.REFUSE, Verb.CREATE, Verb.REMOVE, Verb.LEAVE, Verb.KEEP)
 _MAX_WIDTH = 60
 """Of the second column of a plan."""
+_NETWORKS = ("vpc", "network")
+"""The keys of the resources that have addresses of their own."""
 _DONE = {Verb.CREATE: "created", Verb.REMOVE: "removed"}
 
 
@@ -96,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{path} is not there: run `slurm-elastic init` first")
     config = _with_uuid(configfile.load(path), path, dry_run=args.dry_run)
     cloud = _chosen(config, args.cloud)
-    check_cidr(config, args.cidr)
+    require_network(args.cidr)
     action = _write_files if args.terraform else _unmake if args.unmake else _make
     try:
         with of_the_units():  # credentials may be named only in the units' environment
@@ -193,6 +197,8 @@ def _make(
     existing = maker.find()
     needed = maker.needed(existing)
     steps = plan_make(needed, existing)
+    if any(step.verb is Verb.CREATE and step.key in _NETWORKS for step in steps):
+        require_unused(config, args.cidr)
     _show(steps, cloud, f"--make for cloud {cloud.name}")
     _require_no_refusal(steps)
     needs_key = not place.public_key and any(
@@ -212,8 +218,8 @@ def _make(
     attributes = apply.attributes_of(existing)
     if not _carried_out(maker, steps, attributes):
         return 2
-    keys = {step.key for step in steps if step.verb is not Verb.REMOVE}
-    ours = {key: attributes[key] for key in attributes if key in keys}
+    # Not all that exist: a person may have named other subnets since.
+    ours = {r.key: attributes[r.key] for r in needed if r.key in attributes}
     _write_names(path, cloud, maker.settings_with(ours))
     print("next:")
     for line in maker.advice():
@@ -309,16 +315,19 @@ def _write_names(path: Path, cloud: CloudSettings, keys: Mapping[str, object]) -
     before = configfile.text(path)
     text = apply.with_names(before, str(path), cloud.name, keys)
     if text != before:
-        writing.replace(path, text.encode(), 0o644)
+        writing.replace(path, text.encode(), stat.S_IMODE(path.stat().st_mode))
         print(f"changed {path}: {', '.join(keys)} of cloud {cloud.name}")
 
 
 def _write_files(
-    args: argparse.Namespace, _path: Path, _config: Config, cloud: CloudSettings, place: SitePlace
+    args: argparse.Namespace, _path: Path, config: Config, cloud: CloudSettings, place: SitePlace
 ) -> int:
     maker = _maker(cloud, place)
     command = f"slurm-elastic init --terraform {args.terraform} --cloud {cloud.name}"
-    files = hcl.files_of(maker.files(maker.needed(())), command, cloud.name)
+    needed = maker.needed(())
+    if any(resource.key in _NETWORKS for resource in needed):
+        require_unused(config, args.cidr)
+    files = hcl.files_of(maker.files(needed), command, cloud.name)
     for name, text in files.items():
         file = args.terraform / name
         if args.dry_run:

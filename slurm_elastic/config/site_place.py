@@ -112,21 +112,24 @@ def _unresolved(host: str) -> list[str]:
     )
 
 
-def check_cidr(config: Config, cidr: str) -> None:
-    """ConfigError if a new network cannot have these addresses, or if the site uses them."""
+def require_network(cidr: str) -> None:
+    """ConfigError if a new network cannot have these addresses."""
     try:
         network = ip_network(cidr)
     except ValueError:
         network = None
     if not isinstance(network, IPv4Network) or network.prefixlen not in _NETWORK_BITS:
         raise ConfigError(f"--cidr: found {cidr!r}, expected an IPv4 network such as {CIDR}")
-    joining = config.join.network
-    if joining is None:
-        return
-    for used in (joining.subnet, *joining.routes, *joining.trusted_networks):
-        other = ip_network(used, strict=False)
-        if isinstance(other, IPv4Network) and network.overlaps(other):
-            raise ConfigError(f"--cidr: found {cidr}, expected a network apart from {used}")
+
+
+def require_unused(config: Config, cidr: str) -> None:
+    """ConfigError if the site uses addresses of this network already."""
+    network, joining = ip_network(cidr), config.join.network
+    used = (joining.subnet, *joining.routes, *joining.trusted_networks) if joining else ()
+    for text in used:
+        other = ip_network(text, strict=False)
+        if isinstance(other, IPv4Network) and other.overlaps(network):
+            raise ConfigError(f"--cidr: found {cidr}, expected a network apart from {text}")
 
 
 def chosen_parts(left_out: Collection[str]) -> frozenset[Part]:

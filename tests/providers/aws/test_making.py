@@ -271,6 +271,31 @@ def test_named_resources_are_kept_and_the_group_is_made_beside_them(
     assert account.snapshot() == before
 
 
+def test_names_that_a_person_has_put_in_since_stay(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vpc = account.ec2.create_vpc(CidrBlock="10.5.0.0/16")["Vpc"]["VpcId"]
+    theirs = account.ec2.create_subnet(VpcId=vpc, CidrBlock="10.5.0.0/24")["Subnet"]["SubnetId"]
+    assert account.make() == 0
+    text = account.yaml.read_text().replace("slurm-elastic-alps-aws", "admin")
+    start = text.index("    subnets: {")
+    end = text.index("\n", start)
+    text = (
+        text[:start] + f"    subnets: {{us-east-1a: {theirs}, us-east-1b: {theirs}}}" + text[end:]
+    )
+    account.yaml.write_text(text)
+    account.yaml.chmod(0o640)
+    capsys.readouterr()
+    assert account.make() == 0
+    assert "the configuration no longer needs it; --unmake removes it" in capsys.readouterr().out
+    assert account.yaml.read_text() == text
+    assert account.unmake() == 0
+    cloud = account.cloud
+    assert (cloud.key_name, cloud.security_groups, cloud.launch_template) == ("admin", (), None)
+    assert set(cloud.subnets.values()) == {theirs}
+    assert stat.S_IMODE(account.yaml.stat().st_mode) == 0o640
+
+
 def test_a_second_resource_from_a_lost_answer_is_removed(
     account: Account, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -143,6 +143,20 @@ def test_what_somebody_changed_stays(project: Project, capsys: pytest.CaptureFix
     assert project.cloud.key_name is None
 
 
+def test_a_name_with_an_underscore_is_found_again(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = project.neutron.snapshot()
+    text = project.text.replace("name: stack", "name: my_stack")
+    project.yaml.write_text(text.replace("cloud: stack", "cloud: my_stack"))
+    assert project.make() == 0
+    capsys.readouterr()
+    assert project.make() == 0
+    assert "nothing is to be done" in capsys.readouterr().out
+    assert project.unmake() == 0
+    assert project.neutron.snapshot() == before
+
+
 def test_several_networks_to_the_outside(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,7 +57,7 @@ class AwsMaker:
 
     def _vpc(self) -> str:
         """The network of the subnets that the configuration names."""
-        subnets = list(self._settings.subnets.values())
+        subnets = sorted(set(self._settings.subnets.values()))
         if not subnets:
             raise ConfigError(
                 f"clouds: {self._settings.name}: expected subnets, in whose network the security "

@@ -106,7 +106,7 @@ class StackMaker:
         return {}
 
     def _import_key(self, properties: Properties, mark: str) -> Mapping[str, str]:
-        public_key = f"{properties['public_key']} {mark.replace(' ', '_')}"
+        public_key = f"{properties['public_key']} {mark}"
         body = {"keypair": {"name": properties["name"], "public_key": public_key}}
         self._call("compute", "POST", "/os-keypairs", body)
         return {"id": str(properties["name"])}

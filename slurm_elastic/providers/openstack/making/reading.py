@@ -204,7 +204,7 @@ def _key_pair(call: Call, look: Look, name: str) -> Iterator[FoundResource]:
         if record["name"] != name:
             continue
         kind, key, comment = (*record.get("public_key", "").split(None, 2), "", "", "")[:3]
-        mark = look.mark.read(comment.strip().replace("_", " "))
+        mark = look.mark.read(comment.strip())
         servers = call("compute", "GET", "/servers/detail")["servers"]
         users = [server["id"] for server in servers if server.get("key_name") == name]
         yield FoundResource(
