@@ -79,7 +79,8 @@ class AwsOffers:
             for name, zone, market, price in priced
             if price is not None
         )
-        return (*reserved_offers(self._settings, pool, zones), *sold)
+        reserved = reserved_offers(self._settings, pool, zones)
+        return (*(offer for offer in reserved if offer.instance_type in types), *sold)
 
     def samples(self, pool: Pool) -> Iterator[Offer]:
         """An offer for each market of the pool, whatever EC2 reports about prices. Only dry runs

@@ -149,7 +149,7 @@ def _services(
         groups = [arns.ec2("placement-group")]
         condition = {"StringEquals": {f"aws:RequestTag/{CLUSTER}": cluster.uuid}}
         yield _allow("MakePlacementGroups", ["CreatePlacementGroup"], groups, condition)
-    yield from _keys(pools, settings)
+    yield from _keys(pools, settings, arns)
     # Tags may be set only by the call that creates the resource. Otherwise the role could mark
     # foreign machines as ours, and then end them.
     yield _allow("TagAtTheStart", ["CreateTags"], _tagged(settings, pools, arns), {
@@ -302,7 +302,7 @@ def _makes_groups(pools: Sequence[Pool]) -> bool:
     return any(pool.machine.placement_group == CLUSTER_GROUP for pool in pools)
 
 
-def _keys(pools: Sequence[Pool], settings: AwsCloud) -> Iterator[Statement]:
+def _keys(pools: Sequence[Pool], settings: AwsCloud, arns: _Arns) -> Iterator[Statement]:
     """Statements for keys of KMS that encrypt disks. EC2 uses a key in the name of the caller
     ("Amazon EBS encryption: Permissions for IAM users"). An id or alias has no ARN of its own here.
     """
@@ -310,21 +310,21 @@ def _keys(pools: Sequence[Pool], settings: AwsCloud) -> Iterator[Statement]:
     keys = {disk.kms_key for disk in disks if disk.kms_key is not None}
     if not keys:
         return
-    arns = sorted(key if key.startswith("arn:") else "*" for key in keys)
-    by_ec2 = {"kms:ViaService": f"ec2.{settings.region}.amazonaws.com"}
+    key_arns = sorted({key if key.startswith("arn:") else "*" for key in keys})
+    by_ec2 = {"kms:ViaService": arns.service.replace("ec2.", f"ec2.{settings.region}.", 1)}
     actions = ["Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext", "ReEncrypt*"]
     yield {
         "Sid": "EncryptDisks",
         "Effect": "Allow",
         "Action": [f"kms:{action}" for action in actions],
-        "Resource": arns,
+        "Resource": key_arns,
         "Condition": {"StringEquals": by_ec2},
     }
     yield {
         "Sid": "LendKeysToEc2",
         "Effect": "Allow",
         "Action": ["kms:CreateGrant"],
-        "Resource": arns,
+        "Resource": key_arns,
         "Condition": {"Bool": {"kms:GrantIsForAWSResource": "true"}, "StringEquals": by_ec2},
     }
 

@@ -253,14 +253,17 @@ class AwsProvider:
         )
 
     def _dry_launches(self, pools: Sequence[Pool]) -> Iterator[rights.DryLaunch]:
-        """A dry launch for each market in use. An error here is reported by another finding."""
-        tried_markets: set[Market] = set()
+        """A dry launch for each market in use, and for each pool with options of its own. An error
+        here is reported by another finding.
+        """
+        tried: set[tuple[Market, str]] = set()
         for pool in pools:
             with suppress(ProviderError):
                 image = self._images.of(pool)
                 for offer in self._offers_to_try(pool):
-                    if offer.market not in tried_markets:
-                        tried_markets.add(offer.market)
+                    kind = offer.market, pool.name if pool.machine != NO_OPTIONS else ""
+                    if kind not in tried:
+                        tried.add(kind)
                         facts = self._facts(pool, offer)
                         spec = rights.trial(pool, offer)
                         yield rights.DryLaunch(spec=spec, image=image, facts=facts)

@@ -71,7 +71,7 @@ def run_instances(
     parts: tuple[str, ...],
     site: Mapping[str, Any] | None = None,
     facts: HardwareFacts = NO_FACTS,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The request for ``nodes``, which are part ``number`` of ``spec``. ``site``: the content of
     the site's own template, if it has one.
     """

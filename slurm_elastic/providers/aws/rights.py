@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Market, Offer, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.model.machine_options import CLUSTER_GROUP
+from slurm_elastic.model.machine_options import CLUSTER_GROUP, NO_OPTIONS
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.client import AwsApi
 from slurm_elastic.providers.aws.errors import NO_TEMPLATE
@@ -202,11 +202,13 @@ def _launches(
     client token.
     """
     market = spec.offer.market.value
+    if spec.pool.machine != NO_OPTIONS:
+        market = f"{market}, pool {spec.pool.name}"
     node = spec.nodes[:1]
     run = requests.run_instances(settings, cluster, spec, node, number=0, parts=(), facts=facts)
     if spec.pool.machine.placement_group == CLUSTER_GROUP:
         # The first launch makes the group. Until then EC2 refuses its name.
-        run["Placement"] = {"AvailabilityZone": spec.offer.zone}
+        del run["Placement"]["GroupName"]
     del run["ClientToken"]
     yield Attempt(operation="run_instances", action="RunInstances", note=market, request=run)
     if settings.strategy is not Strategy.FLEET or spec.pool.machine.efa:

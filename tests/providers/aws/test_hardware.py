@@ -307,8 +307,10 @@ def test_doctor_tries_disks_and_groups_by_dry_runs_and_makes_nothing(
     found = examined(bed, pool_with(bed, DISKS))
     assert found["rights"].level is FindingLevel.OK
     assert "CreatePlacementGroup" in found["rights"].observed
+    assert "RunInstances (on-demand, pool pub)" in found["rights"].observed
     tried = [request for name, request in sent if name == "run_instances"]
     assert tried[0]["BlockDeviceMappings"]
+    assert tried[0]["Placement"] == {"AvailabilityZone": "us-east-1a"}
     assert all(request["DryRun"] for request in tried)
     assert not bed.client.describe_placement_groups()["PlacementGroups"]
 
