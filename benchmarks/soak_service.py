@@ -48,15 +48,15 @@ def keep_history(seconds: float, put: Callable[[object, str, float], None] = set
     from slurm_elastic.watch.door import records
 
     for module, names in (
-        (daemon, ("KEEP_HISTORY",)),
-        (service, ("HISTORY",)),
+        (daemon, ("HISTORY_KEPT_S",)),
+        (service, ("HISTORY_S",)),
         (retention, ("SHORTENED_AFTER", "LAUNCHES_KEPT", "MACHINES_KEPT")),
-        (endurance, ("KEPT",)),
-        (records, ("DAY",)),
+        (endurance, ("COSTS_KEPT_S",)),
+        (records, ("DAY_S",)),
     ):
         for name in names:
             put(module, name, seconds)
-    put(daemon, "PRUNING", seconds / 10)
+    put(daemon, "PRUNE_EVERY_S", seconds / 10)
     put(heap, "GIVE_BACK_EVERY_S", seconds / 10)
 
 

@@ -47,6 +47,10 @@ class Soak:
             cloud.calls.clear()
 
 
+def test_the_soak_names_what_the_services_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_history(HISTORY_S, monkeypatch.setattr)  # it raises if a name is not there
+
+
 @pytest.mark.release
 def test_no_job_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     logging.disable(logging.CRITICAL)

@@ -74,10 +74,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--slurm-conf", type=Path, metavar="FILE",
         help=f"the site's slurm.conf (default: $SLURM_CONF, else {SLURM_CONF})",
     )  # fmt: skip
-    parser.add_argument(
-        "--cloud", metavar="NAME|PROVIDER",
-        help="with --make, --unmake and --terraform: the cloud, if several can be meant",
-    )  # fmt: skip
     init_make.add_options(parser)
     parser.add_argument(
         "--cloud", metavar="NAME",

@@ -111,7 +111,7 @@ def _converted(
     for note in problems.notes:
         log.warning(note)
     for line, step in todo_steps.steps(document, text) if whole else ():
-        problems.add_step(line, step)
+        problems.add_line(line, step)
     sentences = problems.sentences()
     if sentences or not isinstance(value, kind):
         raise ConfigError(*sentences)

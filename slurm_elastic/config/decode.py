@@ -57,18 +57,14 @@ class Problems:
         self.notes: list[str] = []
         """Sentences about keys that are no mistake, such as removed keys."""
         for line, path, text in document.repeated:
-            self._add(line, self._placed(path, text))
+            self.add_line(line, self._placed(path, text))
 
     def add(self, path: KeyPath, actual: str, expected: str, hint: str | None = None) -> None:
         """Add ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
-        if self.document.value_at(path) == TODO:
-            return  # a step of its own tells what is missing
+        if self.document.value_at(path) == TODO:  # a step of its own tells what is missing
+            return
         text = self._placed(path, f"found {actual}, expected {expected}")
-        self._add(self.document.line(path), f"{text}; did you mean {hint}?" if hint else text)
-
-    def add_step(self, line: int, text: str) -> None:
-        """Add ``FILE:LINE: TEXT``: a to-do."""
-        self._add(line, text)
+        self.add_line(self.document.line(path), f"{text}; did you mean {hint}?" if hint else text)
 
     def note(self, path: KeyPath, text: str) -> None:
         """Add ``FILE:LINE: PATH: TEXT``, which is no complaint."""
@@ -79,7 +75,8 @@ class Problems:
         place = self.document.locate(path)
         return f"{place}: {text}" if place else text
 
-    def _add(self, line: int, text: str) -> None:
+    def add_line(self, line: int, text: str) -> None:
+        """Add ``FILE:LINE: TEXT``."""
         self._complaints.append((line, f"{self.document.source}:{line}: {text}"))
 
     def sentences(self) -> tuple[str, ...]:

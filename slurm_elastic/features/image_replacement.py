@@ -24,8 +24,8 @@ from slurm_elastic.model.causes.image_changes import ImageChanged, NewImageFails
 from slurm_elastic.model.cluster import Instance, Pool
 from slurm_elastic.model.directive import MAINTENANCE, Departure, stopped_pools
 from slurm_elastic.model.exclusion import offer_scope
+from slurm_elastic.model.image_naming import NamesImages
 from slurm_elastic.model.memory import Health
-from slurm_elastic.model.protocols import NamesImages
 from slurm_elastic.policies.repair.image_replacement import ImageHistory, PoolView, next_step
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.audit_trail import image_subject, pool_subject

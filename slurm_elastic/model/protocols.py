@@ -134,17 +134,6 @@ class ImageStore(Protocol):
 
 
 @runtime_checkable
-class NamesImages(Protocol):
-    """A provider that says which image a new machine would start from. ``Instance.image`` of its
-    machines has the same form.
-    """
-
-    def image_for(self, pool: Pool) -> str:
-        """The id of that image. May raise the five ProviderErrors."""
-        ...
-
-
-@runtime_checkable
 class Stops(Protocol):
     """A provider that can stop machines and start them again with their disk, name and tags. Every
     call may raise the five ProviderErrors.

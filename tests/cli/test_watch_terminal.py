@@ -20,7 +20,7 @@ from patience import patience
 from status_cases import busy_ledger, config_file
 
 OTHER_SCREEN, FIRST_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
-COMMAND = (sys.executable, "-m", "slurm_elastic.cli.main")
+COMMAND = (sys.executable, "-P", "-m", "slurm_elastic.cli.main")
 BROKEN = """
 import sys
 from slurm_elastic.cli import status
