@@ -122,7 +122,7 @@ def planned(
 
 
 def _basis(config: Config, facts: Facts, word: Departure, starts: float) -> Iterator[object]:
-    """The machines that leave, and the jobs that are moved or lost."""
+    """The ids of machines, and of jobs that would not run to their ends there."""
     machines = concerned([m for m in facts.machines if m.is_wanted], word, starts)
     yield sorted(m.instance.id for m in machines)
     yield sorted(m.instance.id for m in concerned(facts.stopped, word, starts))

@@ -1,6 +1,6 @@
 """The actions of the page: each is a command, with the command's own parser, preview and rights.
 
-So the page and the command line refuse the same, show the same and record the same.
+The page and the command line therefore refuse, show and record the same.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.cli import (
     clear,
     departure_orders,
@@ -63,7 +64,7 @@ _MODULES = {
     "migrate": migrate, "clear": clear,
 }  # fmt: skip
 _WORDS = {SAVE: ("ckpt", "now")}
-"""The words of commands that are named otherwise on the page."""
+"""The commands with another name than their action."""
 
 Kinds: TypeAlias = Mapping[str, str]
 """By field: the option that it fills; "" for an argument without a name."""
@@ -85,15 +86,17 @@ _AGGRESSIVE = FormField(
 
 
 class PageActions:
-    """The actions with the configuration in ``file``, which is read for each request."""
+    """The actions with the configuration in ``file``, which is read again for each request."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._save_limit = SaveLimit(time.time)
+        # Every visit lists the actions. Only a form, which is rarer, needs the newest file.
+        self._listed = TtlCache[None, Config]()
 
     def offered(self, person: Person) -> Sequence[Action]:
         """All actions, each with the reason why this person may not do it."""
-        config = load(self._file)
+        config = self._listed.get(None, lambda: load(self._file), ttl_s=LISTED_FOR_S)
         return [
             msgspec.structs.replace(action, refusal=_refusal(config, action.name, person))
             for action in _actions(config)
@@ -194,6 +197,8 @@ def _actions(config: Config) -> tuple[Action, ...]:
     )  # fmt: skip
 
 
+LISTED_FOR_S = 2.0
+"""The list of actions uses one reading of the configuration for so long."""
 _POSITIONAL = ("scope", "subject", "key", "value", "cloud", "subjects", "job")
 """Fields that fill an argument without a name."""
 
@@ -229,7 +234,7 @@ def _parsed(name: str, argv: Sequence[str]) -> argparse.Namespace:
     else:
         _MODULES[name].add(subparsers)
     args = parser.parse_args([name, *argv])
-    # Nobody sits at a terminal: previews show all that a dry run shows.
+    # A preview shows the lines of a dry run. The page has a button in place of --yes.
     args.dry_run, args.yes = True, False
     return args
 
@@ -338,7 +343,7 @@ class _Clear:
 
 
 class _Save:
-    """A job that is saved now."""
+    """A save of a job."""
 
     def __init__(self, request: _Request, limit: SaveLimit) -> None:
         self._request, self._limit = request, limit

@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
 
 def plan(args: argparse.Namespace, config: Config, facts: Facts) -> PlannedOrder:
     word = Pause(scope=scope_named(config, args.scope))
-    # No machines in the basis: whoever pauses a cloud that starts machines all the time must not
-    # see a new preview after each of them.
+    # No machines in the basis: a cloud may start machines all the time, and the operator who wants
+    # to pause it must not see a new preview after each of them.
     return PlannedOrder(
         ask=DirectAsk(word=word, seconds=args.seconds, reason=args.reason),
         preview=tuple(_preview(config, facts, word)),

@@ -94,7 +94,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="also answer to this host name, which the site's web server forwards",
     )  # fmt: skip
     parser.add_argument(
-        "--read-only", action="store_true", help="let nobody act on the page, whoever visits it"
+        "--read-only", action="store_true", help="show the page without its actions"
     )
     parser.set_defaults(run=run)
 

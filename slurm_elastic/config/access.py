@@ -35,7 +35,7 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PageProxy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The web server whose word the page takes for who its visitors are."""
+    """The web server that may name the visitors of the page."""
 
     user: str
     """Change it when the site's web server runs as another Unix user than, say, www-data."""

@@ -61,10 +61,11 @@ class Problems:
 
     def add(self, path: KeyPath, actual: str, expected: str, hint: str | None = None) -> None:
         """Add ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
-        if self.document.value_at(path) == TODO:  # a step of its own tells what is missing
-            return
         text = self._placed(path, f"found {actual}, expected {expected}")
-        self.add_line(self.document.line(path), f"{text}; did you mean {hint}?" if hint else text)
+        if self.document.value_at(path) != TODO:  # a step of its own tells what is missing
+            self.add_line(
+                self.document.line(path), f"{text}; did you mean {hint}?" if hint else text
+            )
 
     def note(self, path: KeyPath, text: str) -> None:
         """Add ``FILE:LINE: PATH: TEXT``, which is no complaint."""
@@ -101,8 +102,7 @@ def describe(value: object) -> str:
     if isinstance(value, bool):
         return f"{str(value).lower()} (true or false)"
     if isinstance(value, int | float):
-        text = f"{value:g}" if isinstance(value, float) else f"{value}"
-        return shown(text).strip("'")
+        return shown(f"{value:g}" if isinstance(value, float) else f"{value}").strip("'")
     if isinstance(value, str):
         return f"{shown(value)} (text)"
     return "a list" if isinstance(value, list) else "a mapping"

@@ -1,4 +1,4 @@
-"""Who may do an operator's action, for the command line and the page.
+"""The rights to an operator's actions, for the command line and the page.
 
 The read door asks ``orders.may_order`` the same about its peers.
 """

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 BODY_TIMEOUT_S = 10.0
 THREADS = 4
-"""Actions that are planned or carried out at the same time."""
+"""At most so many actions are planned or carried out at the same time."""
 
 
 class TooLargeError(Exception):
@@ -85,7 +85,7 @@ def visitor_of(request: Request, visitors: Visitors) -> Person:
 
 
 async def _body(request: Request) -> bytes:
-    """The body. Neither a length nor the lack of one is believed."""
+    """The body. We count its bytes, because Content-Length may be missing or wrong."""
     chunks, size = [], 0
     with anyio.fail_after(BODY_TIMEOUT_S):
         async for chunk in request.stream():

@@ -1,7 +1,7 @@
 """The actions of the page: a form, a preview, a confirmation, and only then the action.
 
-``cli.page_actions`` has the actions themselves, which are those of the command line. Nothing here
-knows a web server: ``acting`` and ``wsgi`` pass requests in and answers out.
+``cli.page_actions`` makes the actions from the commands. This module knows no web server:
+``acting`` and ``wsgi`` pass requests in and answers out.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MAX_BODY = 16 << 10
 """Bytes of a form."""
 MAX_FIELDS = 32
 ACTION, TOKEN, CONFIRMED = "do", "session", "confirm"
-"""Fields of our forms besides those of the action: its name, the session's token, and the token of
-the preview that the person confirms.
+"""Fields of every form: the action's name, the session's token, and the token of the preview that
+the person confirms.
 """
 
 NO_ACTIONS: Mapping[str, object] = {"user": None, "read_only": "", "actions": []}
-"""The document of a page that lets nobody act."""
+"""The document of a page without actions."""
 
 
 class FormField(Struct, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class Waiting(Struct, frozen=True):
 
 
 class Visit(Struct, frozen=True, kw_only=True):
-    """One request of a browser. ``person`` is None if nobody knows the user, with the reason in
+    """One request of a browser. ``person`` is None if the user is unknown, with the reason in
     ``read_only``. ``session``: the cookie's value, or "". Names of headers are in lower case.
     """
 
@@ -183,6 +183,8 @@ class ActionDesk:
         return ActAnswer(status=status, html=act_pages.refused(name, reason))
 
     def _posted(self, visit: Visit) -> ActAnswer:
+        # First the browser's own word, which costs us nothing: a flood from another site must not
+        # use up the rate of the visitor whose browser sends it.
         if reason := cross_site(visit.headers, self._site_names):
             return self._refused(visit, HTTPStatus.FORBIDDEN, reason)
         if reason := wrong_type(visit.headers):
@@ -208,7 +210,7 @@ class ActionDesk:
             return self._form(visit, person, action, values, error, HTTPStatus.FORBIDDEN)
         try:
             if confirmed:
-                return self._confirmed(visit, person, action, confirmed)
+                return self._confirmed(visit, person, action, confirmed, values)
             request = self._actions.request(action.name, values, person)
             return self._previewed(visit, person, action, values, request)
         except StaleFormError as error:
@@ -229,22 +231,35 @@ class ActionDesk:
         changed: str = "",
     ) -> ActAnswer:
         preview = request.preview()
-        waiting = Waiting(action.name, values, request, preview.digest)
+        waiting = Waiting(action.name, dict(values), request, preview.digest)
         confirm = self._forms.issue(person.uid, waiting)
         token = self._tokens.token(visit.session, person.uid)
         tokens = {TOKEN: token, CONFIRMED: confirm, ACTION: action.name}
         html = act_pages.preview(person.name, action, values, preview, tokens, changed)
         return ActAnswer(status=HTTPStatus.CONFLICT if changed else HTTPStatus.OK, html=html)
 
-    def _confirmed(self, visit: Visit, person: Person, action: Action, confirmed: str) -> ActAnswer:
+    def _confirmed(
+        self,
+        visit: Visit,
+        person: Person,
+        action: Action,
+        confirmed: str,
+        values: dict[str, str],
+    ) -> ActAnswer:
+        """Carry the waiting request out, or show its new preview. Its values replace ``values``,
+        which the form shows after an error.
+        """
+        # Taken before anything can fail: a second POST must not find it, whatever becomes of this.
         waiting = self._forms.take(confirmed, person.uid)
         if waiting.name != action.name:
             raise StaleFormError("this form is of another action; nothing was done")
+        values.clear()
+        values.update(waiting.values)
         now = waiting.request.preview()
         if now.digest != waiting.digest:
             changed = "Nothing was done: the cluster has changed since. This is the new preview."
-            request = self._actions.request(action.name, waiting.values, person)
-            return self._previewed(visit, person, action, waiting.values, request, changed)
+            request = self._actions.request(action.name, values, person)
+            return self._previewed(visit, person, action, values, request, changed)
         lines = waiting.request.carry_out()
         # The ledger has the order itself; this line is for the service's log.
         log.info("%s (uid %d) on the page: %s", person.name, person.uid, now.command)

@@ -67,7 +67,7 @@ class Connection(H11Protocol):
 
     @staticmethod
     def _oldest_of_busiest(idle: list[Connection]) -> Connection:
-        """The oldest connection of the user with the most: so nobody closes those of others."""
+        """The oldest connection of the user with the most, so that a flood closes its own."""
         counts = Counter(connection.uid for connection in idle)
         return min(idle, key=lambda each: (-counts[each.uid], each.opened_at))
 

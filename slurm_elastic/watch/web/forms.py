@@ -1,4 +1,4 @@
-"""Tokens of forms: one for each session of a user, and one that is good for one use only."""
+"""Tokens of forms: each session of a user has a token, and each preview has a token for one use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_AGE_S = 600.0
 """A preview can be confirmed for so long."""
 MAX_FORMS, MAX_FORMS_OF_USER = 1000, 16
 MAX_TAKEN = 4096
-"""So many used tokens are remembered, for a better sentence only."""
+"""We remember so many used tokens, so that the page can say that a form was sent before."""
 RATE, RATE_WINDOW_S = 30, 60.0
 """A user may send so many forms in each window."""
 MAX_USERS = 4096
@@ -78,8 +78,8 @@ class OneTimeForms(Generic[T]):
         """Keep the value; return its token. A user's oldest values make room for newer ones."""
         token = secrets.token_urlsafe(24)
         with self._lock:
-            own = [name for name, form in self._forms.items() if form.uid == uid]
-            for name in own[: len(own) - MAX_FORMS_OF_USER + 1]:
+            tokens = [name for name, form in self._forms.items() if form.uid == uid]
+            for name in tokens[: max(len(tokens) - MAX_FORMS_OF_USER + 1, 0)]:
                 del self._forms[name]
             while len(self._forms) >= MAX_FORMS:
                 self._forms.popitem(last=False)
@@ -114,7 +114,7 @@ class Rates:
         self._sent_at: OrderedDict[int, deque[float]] = OrderedDict()
 
     def is_over(self, uid: int) -> bool:
-        """Count one more form of the user; whether that is one too many."""
+        """Count a form of the user. Return whether the user has sent too many."""
         now = self._now()
         with self._lock:
             sent_at = self._sent_at.setdefault(uid, deque(maxlen=RATE))

@@ -39,14 +39,14 @@ def wrong_type(headers: Mapping[str, str]) -> str:
 
 def _is_ours(origin: str, host: str, names: Sequence[str]) -> bool:
     try:
-        parts = urlsplit(origin)
-        name = parts.hostname or ""
+        address = urlsplit(origin)
+        name = address.hostname or ""
     except ValueError:
         return False
-    if parts.scheme not in ("http", "https") or not name:
+    if address.scheme not in ("http", "https") or not name:
         return False
     # A web server in front may send us another Host than the browser's.
-    return parts.netloc.lower() == host.lower() or any(_fits(name, pattern) for pattern in names)
+    return address.netloc.lower() == host.lower() or any(_fits(name, pattern) for pattern in names)
 
 
 def _fits(name: str, pattern: str) -> bool:

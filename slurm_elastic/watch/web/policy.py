@@ -27,5 +27,5 @@ ACT_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Headers of pages with forms, in place of those of HEADERS."""
+"""Pages with forms have these headers in place of the same ones in HEADERS."""
 SESSION_COOKIE = "slurm-elastic-act"

@@ -1,4 +1,4 @@
-"""Which user visits the page: the kernel says so, or the web server that the site trusts."""
+"""The user who visits the page, named by the kernel or by the web server that the site trusts."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Visitors(Protocol):
 class SocketVisitors:
     """Visitors of the page's unix socket.
 
-    ``trusted``: uids that nobody becomes by a header, because whoever may choose a name at the
-    site's login service could else become root.
+    ``trusted``: no header names these uids, because people choose their own names at some login
+    services.
     """
 
     def __init__(self, proxy: PageProxy | None, trusted: frozenset[int]) -> None:
@@ -51,7 +51,7 @@ class SocketVisitors:
                 "it by its unix socket to act"
             )
         if self._proxy is None or peer.uid != _uid_of(self._proxy.user):
-            # Anybody can send the header, so it counts only from the web server's own user.
+            # Every user of the socket can send the header, so it counts only from the web server.
             return person_of(peer)
         if len(names) != 1:
             raise UnknownVisitorError(
@@ -79,12 +79,12 @@ class OwnVisitor:
 
     header = ""
 
-    def __init__(self, own: Callable[[], Person]) -> None:
-        self._own = own
+    def __init__(self, own_person: Callable[[], Person]) -> None:
+        self._own_person = own_person
 
     def person(self, _peer: Peer | None, _names: Sequence[str]) -> Person:
         """The user of this process."""
-        return self._own()
+        return self._own_person()
 
 
 def page_owner() -> str:

@@ -43,19 +43,19 @@ def application(
     """
     files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.is_file()}
 
-    def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+    def serve(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = str(environment.get("PATH_INFO", "")).removeprefix("/")
         if desk and visitors and path in (act_pages.PLACE, "api/actions"):
-            found = _acted(environment, path, desk, visitors)
+            answer = _acted(environment, path, desk, visitors)
         else:
-            found = _answered(environment, path, documents, files)
-        kept = "no-store" if found.kind in (JSON, HTML) else "no-cache"
-        about = {"Content-Type": found.kind, "Content-Length": str(len(found.body))}
-        headers = {**HEADERS, "Cache-Control": kept, **found.headers, **about}
-        start(f"{found.status.value} {found.status.phrase}", list(headers.items()))
-        return [found.body]
+            answer = _answered(environment, path, documents, files)
+        kept = "no-store" if answer.kind in (JSON, HTML) else "no-cache"
+        about = {"Content-Type": answer.kind, "Content-Length": str(len(answer.body))}
+        headers = {**HEADERS, "Cache-Control": kept, **answer.headers, **about}
+        start(f"{answer.status.value} {answer.status.phrase}", list(headers.items()))
+        return [answer.body]
 
-    return answer
+    return serve
 
 
 def _acted(

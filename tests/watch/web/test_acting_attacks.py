@@ -195,8 +195,9 @@ def test_old_forms_and_too_many_are_forgotten() -> None:
     clock = [0.0]
     kept = OneTimeForms[int](lambda: clock[0])
     first = kept.issue(7, 1)
-    for number in range(MAX_FORMS_OF_USER):
-        last = kept.issue(7, number)
+    issued = [kept.issue(7, number) for number in range(MAX_FORMS_OF_USER)]
+    assert [kept.take(token, 7) for token in issued[:-1]] == [*range(MAX_FORMS_OF_USER - 1)]
+    last = issued[-1]
     with pytest.raises(StaleFormError, match="older than 10m"):
         kept.take(first, 7)
     clock[0] += forms.MAX_AGE_S
