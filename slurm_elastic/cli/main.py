@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, str] = {
     "mine": "show your own jobs: where, since when, their cost, why they wait, what is saved",
     "cost": "show what accounts, users or jobs cost, to the micro-dollar",
     "report": "report a month: spent, saved, unused, waiting avoided, and a forecast",
-    "web": "serve a page with all this, read-only, on this host only",
+    "web": "serve a page with all this, where operators may act, on this host",
     "metrics": "print metrics for Prometheus once, for node_exporter's textfile collector",
     "explain": "show why a node or a job is where it is: every decision in order",
     "doctor": "find problems of clouds, services or slurm.conf, and say what to do",
