@@ -4,7 +4,7 @@
 commands: from ``server``, or in Cockpit from the commands themselves. ``documents`` caches answers,
 ``listening`` opens the socket, ``connection`` decides who may connect and for how long.
 
-Actions: ``visitors`` finds the user of a request, ``origins`` and ``forms`` refuse forms that are not
-of our page or were used before, ``actions`` leads from form to preview to confirmation,
+Actions: ``visitors`` finds the user of a request, ``origins`` and ``forms`` refuse forms of other
+pages and forms that were used before, ``actions`` leads from form to preview to confirmation,
 ``act_pages`` has their HTML. ``acting`` and ``wsgi`` are the ways in.
 """
