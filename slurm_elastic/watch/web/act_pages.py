@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 PLACE = "act"
 """The address of all these pages, beside the page itself."""
-_TABS = ("Now", "Day", "Explain", "Cost", "Migrations", "Doctor")
+TABS = {
+    "now": "Now", "mine": "My jobs", "day": "Day", "explain": "Explain", "cost": "Cost",
+    "migrations": "Migrations", "doctor": "Doctor",
+}  # fmt: skip
+"""The tabs that each page has, by their place, as in ``static/app.js``."""
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -105,7 +109,7 @@ def refused(user: str | None, reason: str) -> str:
 
 
 def _page(user: str | None, title: str, body: str) -> str:
-    tabs = "".join(f'<li><a href="./#/{name.lower()}">{name}</a></li>' for name in _TABS)
+    tabs = "".join(f'<li><a href="./#/{place}">{name}</a></li>' for place, name in TABS.items())
     tabs += f'<li><a href="{PLACE}" aria-current="page">Act</a></li>'
     name = f"as {user}" if user else "read-only"
     return _PAGE.format(title=_text(title), user=_text(name), tabs=tabs, body=body)

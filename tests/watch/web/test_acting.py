@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -16,6 +17,8 @@ from slurm_elastic.model.directive import Departure, LimitChange, Pause
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ledger import Decision, Ledger
+from slurm_elastic.watch.web import act_pages
+from slurm_elastic.watch.web.policy import STATIC
 from tests.watch.web.acting_stage import NOBODY, SUDO, Visitor
 
 pytestmark = needs.ROOT
@@ -213,3 +216,12 @@ def test_a_page_of_a_user_acts_for_that_user_alone(
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     refused = Visitor(sock).confirms(shown)
     assert "this page runs as nobody, so only nobody can act on it" in refused.words.lower()
+
+
+def test_pages_of_actions_have_the_tabs_of_the_page() -> None:
+    """In the same order: the one is a script's, the other has to do without."""
+    pages = (STATIC / "app.js").read_text().partition("const PAGES = {")[2].partition("};")[0]
+    tabs = dict(re.findall(r'(\w+): \["([^"]+)"', pages))
+    tabs.pop("clusters", None)  # only a page of several clusters has it
+    assert tabs.items() <= act_pages.TABS.items()
+    assert [place for place in act_pages.TABS if place in tabs] == list(tabs)
