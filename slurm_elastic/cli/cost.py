@@ -206,7 +206,9 @@ def render(
         return
     # Unused parts always have lines: without them the lines would not show where the money went.
     used = [line for line in costs.lines if not line.unused]
-    shown = [*used[:top], *(line for line in costs.lines if line.unused)]
+    # Days are in order of time, so the most expensive lines need not be the first ones.
+    largest = sorted(used, key=lambda line: -line.micro)[:top]
+    shown = [line for line in costs.lines if line.unused or line in largest]
     digits = digits_of(costs.micro)
     columns = _columns(costs, shown, names, digits)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -218,7 +220,7 @@ def render(
     for cells in zip(*(cells for _, _, cells in columns), strict=True):
         table.add_row(*cells)
     console.print(table)
-    if hidden := used[top:]:
+    if hidden := [line for line in used if line not in largest]:
         cost = dollars(sum(line.micro for line in hidden), digits)
         console.print(f"and {len(hidden)} more, {cost} together: --format csv has all")
     hours = f"{costs.hours:,.{_hour_digits(costs)}f} machine-hours"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,10 +21,10 @@ from slurm_elastic.simulate.month_replay import Replay, replay
 from slurm_elastic.simulate.setting import Options, setting_of
 from slurm_elastic.simulate.swf import History
 from slurm_elastic.slurm.client.accounting import AccountingCli, jobs_between
+from slurm_elastic.slurm.client.prompt import PromptCli
 
 REPLAY_SHARE = 0.7
 """The part of the time limit for the replay; the remainder is for reading the history."""
-Rows = Sequence[Mapping[str, str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,49 +56,54 @@ def replay_of_month(
     static: tuple[int, int] | None = None,
 ) -> Replay:
     """Replay the month's jobs within ``seconds``. SlurmElasticError if it cannot be replayed."""
-    slurm = AccountingCli(config.slurm)
-    notes = []
-    rows: Rows = ()
+    return run_within(
+        seconds, "leave it out with --no-simulation, or use `slurm-elastic simulate`",
+        _replay, config, month, now, seconds, workload, sacct_file, static,
+    )  # fmt: skip
+
+
+def _replay(
+    config: Config,
+    month: Month,
+    now: float,
+    seconds: float,
+    workload: Path | None,
+    sacct_file: Path | None,
+    static: tuple[int, int] | None,
+) -> Replay:
+    """Read the history and replay it. It runs in the bounded process, because the jobs of a month
+    can take as much memory as their simulation.
+    """
+    end_at = time.monotonic() + REPLAY_SHARE * seconds
+    slurm, notes = PromptCli(config.slurm), []
     if workload is None and sacct_file is None:
-        try:
-            rows, note = jobs_between(slurm, month.begin, min(month.end, now))
-        except SlurmError as error:
-            raise SlurmElasticError(
-                f"no job history: slurmdbd and slurmctld do not answer ({error})"
-            ) from error
+        history, note = _own_history(config, slurm, month, now)
         notes += [note] if note else []
+    else:
+        history = history_files.load_file(workload, sacct_file)
+    history = submitted_in(history, month)
     if static is None:
         try:
             static = own_nodes(config, slurm.nodes().values())
         except SlurmError:
             notes.append("Slurm does not answer, so the site's own nodes are unknown")
-    result = run_within(
-        seconds, "leave it out with --no-simulation, or use `slurm-elastic simulate`",
-        replay_rows, config, month, rows, workload, sacct_file, static, REPLAY_SHARE * seconds,
-    )  # fmt: skip
+    setting = setting_of(history, config, Options(static=static))
+    result = replay(setting, max(end_at - time.monotonic(), 1.0))
     return replace(result, notes=(*notes, *result.notes))
 
 
-def replay_rows(
-    config: Config,
-    month: Month,
-    rows: Rows,
-    workload: Path | None,
-    sacct_file: Path | None,
-    static: tuple[int, int] | None,
-    seconds: float,
-) -> Replay:
-    """Replay the jobs of these rows, or of the file, that were submitted in the month. It runs in
-    the bounded process, because reading a file can take as much memory as simulating it.
-    """
-    if workload is None and sacct_file is None:
-        if not rows:
-            raise ConfigError(f"Slurm has no job of {month.name}")
-        history = sacct.of_rows(rows)
-    else:
-        history = history_files.load_file(workload, sacct_file)
-    history = submitted_in(history, month)
-    return replay(setting_of(history, config, Options(static=static)), seconds)
+def _own_history(config: Config, slurm: PromptCli, month: Month, now: float) -> tuple[History, str]:
+    """The jobs that Slurm knows, and a note if they are few."""
+    accounting = AccountingCli(config.slurm)
+    try:
+        rows, note = jobs_between(accounting, slurm, month.begin, min(month.end, now))
+    except SlurmError as error:
+        raise SlurmElasticError(
+            f"no job history: slurmdbd and slurmctld do not answer ({error})"
+        ) from error
+    if not rows:
+        raise ConfigError(f"Slurm has no job of {month.name}")
+    return sacct.of_rows(rows), note
 
 
 def submitted_in(history: History, month: Month) -> History:

@@ -136,7 +136,7 @@ def curve(report: MonthReport) -> Iterator[str]:
         return
     limit = "" if replay.is_complete else "; the time was too short to try all"
     yield (
-        f"Each line is the policy with the shortest mean wait for that money, by simulation of the "
+        f"Each row is the policy with the shortest mean wait for that money, by simulation of the "
         f"same jobs ({replay.tried} policies tried{limit}). Now: the current configuration, which "
         f"costs ${replay.configured.dollars:,.2f} in the simulation; the real cost was "
         f"{amount(report, report.micro_dollars)}."

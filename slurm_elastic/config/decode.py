@@ -61,16 +61,14 @@ class Problems:
 
     def add(self, path: KeyPath, actual: str, expected: str, hint: str | None = None) -> None:
         """Add ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
+        if self.document.value_at(path) == TODO:
+            return  # a step of its own tells what is missing
         text = self._placed(path, f"found {actual}, expected {expected}")
-        if self.document.value_at(path) != TODO:  # a step of its own tells what is missing
-            self.add_line(
-                self.document.line(path), f"{text}; did you mean {hint}?" if hint else text
-            )
+        self.add_line(self.document.line(path), f"{text}; did you mean {hint}?" if hint else text)
 
     def note(self, path: KeyPath, text: str) -> None:
         """Add ``FILE:LINE: PATH: TEXT``, which is no complaint."""
-        line = self.document.line(path)
-        self.notes.append(f"{self.document.source}:{line}: {self._placed(path, text)}")
+        self.notes.append(self._at(self.document.line(path), self._placed(path, text)))
 
     def _placed(self, path: KeyPath, text: str) -> str:
         place = self.document.locate(path)
@@ -78,12 +76,15 @@ class Problems:
 
     def add_line(self, line: int, text: str) -> None:
         """Add ``FILE:LINE: TEXT``."""
-        self._complaints.append((line, f"{self.document.source}:{line}: {text}"))
+        self._complaints.append((line, self._at(line, text)))
+
+    def _at(self, line: int, text: str) -> str:
+        return f"{self.document.source}:{line}: {text}"
 
     def sentences(self) -> tuple[str, ...]:
         """The complaints in the order of the file, each once."""
-        ordered = [text for _, text in sorted(self._complaints, key=lambda item: item[0])]
-        return tuple(dict.fromkeys(ordered))
+        ordered = sorted(self._complaints, key=lambda complaint: complaint[0])
+        return tuple(dict.fromkeys(text for _, text in ordered))
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:

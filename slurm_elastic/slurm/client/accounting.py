@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.cli import SlurmCli
 
@@ -74,12 +75,14 @@ def _row(job: SlurmJob) -> Row:
     }
 
 
-def jobs_between(slurm: AccountingCli, since: float, until: float) -> tuple[Sequence[Row], str]:
+def jobs_between(
+    accounting: AccountingCli, slurm: Slurm, since: float, until: float
+) -> tuple[Sequence[Row], str]:
     """The jobs of that span, and a note if slurmdbd cannot give them. SlurmError if slurmctld does
     not answer, either.
     """
     try:
-        return slurm.accounted_jobs(since, until), ""
+        return accounting.accounted_jobs(since, until), ""
     except SlurmError:
         rows = remembered_jobs(slurm.jobs(ended=True))
         return rows, (

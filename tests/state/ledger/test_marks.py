@@ -206,6 +206,28 @@ def test_people_are_told_again_after_a_while_and_never_too_much(ledger: Ledger) 
     assert [row["key"] for row in rows] == ["y"], "what is told again anyhow is forgotten"
 
 
+def test_monthly_messages_are_claimed_once_whatever_happens_to_the_others(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ledger.db"
+    keys = ["month/2026-12/a", "month/2026-12/b", "month/2026-12/c"]
+    ledger = Ledger(path)
+    decisions = ledger.decisions
+    assert decisions.claim_monthly(keys, T0, 2) == keys[:2]
+    assert decisions.claim_messages(["x"], T0, 100.0, 1, 60.0) == ["x"], "they count apart"
+    assert decisions.claim_messages(["x"], T0 + 5000, 100.0, 1, 60.0) == ["x"]
+    assert decisions.claim_monthly(keys, T0 + 5000, 2) == keys[2:]
+    ledger.close()
+    for file in tmp_path.glob("ledger.db*"):
+        file.unlink()
+    ledger = Ledger(path)  # made of its journal, as another head does
+    assert ledger.decisions.claim_monthly(keys, T0 + 40 * 86400, 9) == []
+    assert ledger.decisions.claim_monthly(["month/2027-05/a"], T0 + 130 * 86400, 9) != []
+    rows = ledger.store.select("select key from told where key like 'month/%'")
+    assert [row["key"] for row in rows] == ["month/2027-05/a"]
+    ledger.close()
+
+
 def test_a_histogram_counts_up_to_each_bound() -> None:
     counts = Counts(float)
     for value in (1.0, 5.0, 130.0):
