@@ -68,7 +68,8 @@ class Problems:
 
     def note(self, path: KeyPath, text: str) -> None:
         """Add ``FILE:LINE: PATH: TEXT``, which is no complaint."""
-        self.notes.append(self._at(self.document.line(path), self._placed(path, text)))
+        line = self.document.line(path)
+        self.notes.append(f"{self.document.source}:{line}: {self._placed(path, text)}")
 
     def _placed(self, path: KeyPath, text: str) -> str:
         place = self.document.locate(path)
@@ -76,15 +77,15 @@ class Problems:
 
     def add_line(self, line: int, text: str) -> None:
         """Add ``FILE:LINE: TEXT``."""
-        self._complaints.append((line, self._at(line, text)))
-
-    def _at(self, line: int, text: str) -> str:
-        return f"{self.document.source}:{line}: {text}"
+        self._complaints.append((line, f"{self.document.source}:{line}: {text}"))
 
     def sentences(self) -> tuple[str, ...]:
         """The complaints in the order of the file, each once."""
-        ordered = sorted(self._complaints, key=lambda complaint: complaint[0])
-        return tuple(dict.fromkeys(text for _, text in ordered))
+        return tuple(dict.fromkeys(text for _, text in sorted(self._complaints, key=_line)))
+
+
+def _line(complaint: tuple[int, str]) -> int:
+    return complaint[0]
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
