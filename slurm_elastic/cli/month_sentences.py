@@ -9,6 +9,7 @@ from slurm_elastic.base.month import parse_month
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli.cost import digits_of, dollars
 from slurm_elastic.cli.simulate_tables import SCHEDULER, duration
+from slurm_elastic.simulate.month_replay import Replay
 from slurm_elastic.watch.view.month_report import MIN_WEEKS, MonthReport
 
 
@@ -141,6 +142,28 @@ def curve(report: MonthReport) -> Iterator[str]:
         f"costs ${replay.configured.dollars:,.2f} in the simulation; the real cost was "
         f"{amount(report, report.micro_dollars)}."
     )
+
+    yield from _alternatives(replay)
+
+
+def _alternatives(replay: Replay) -> Iterator[str]:
+    """A sentence about the next points of the curve above and below the current costs."""
+    now = replay.configured
+    dearer = next(
+        (p for p in replay.curve if p.dollars > now.dollars and p.mean_wait < now.mean_wait), None
+    )
+    cheaper = next((p for p in reversed(replay.curve) if p.dollars < now.dollars), None)
+    texts = []
+    if dearer is not None:
+        increase = f"${dearer.dollars - now.dollars:,.2f} more"
+        texts.append(
+            f"{increase} in the month would buy a mean wait of {duration(dearer.mean_wait)}"
+        )
+    if cheaper is not None:
+        saving = f"${now.dollars - cheaper.dollars:,.2f} less"
+        texts.append(f"{saving} would mean {duration(cheaper.mean_wait)}")
+    if texts:
+        yield f"Now it is {duration(now.mean_wait)}. {', '.join(texts)}."
 
 
 def notes(report: MonthReport) -> Iterator[str]:

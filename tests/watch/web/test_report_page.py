@@ -94,6 +94,10 @@ def test_the_server_has_it_for_the_last_month_and_others(
         assert "report of October 2026" in text
         assert "physics" in text
         assert "clouds avoided 260 hours of waiting" in text
+        assert (
+            "Now it is 5 min. $30.00 more in the month would buy a mean wait of 3 min, "
+            "$40.00 less would mean 15 min." in text
+        )
         assert "report of September 2026" in ask(address, "/report?month=2026-09")[2]
         status, kind, text = ask(address, "/report?month=October")
         assert (status, kind) == (422, "text/plain")
