@@ -126,7 +126,7 @@ def _configuration(args: argparse.Namespace, output: Path, before: str | None) -
     site = facts(conf_file.resolve())
     if sandbox := _sandbox_of_this_shell():
         say(
-            f"This shell is that of the sandbox in {sandbox}: its variables hide your clouds. Run "
+            f"This is the shell of the sandbox in {sandbox}. Its variables hide your clouds; run "
             "init in a new shell to find them."
         )
     is_whole = args.cloud is None
@@ -139,10 +139,10 @@ def _configuration(args: argparse.Namespace, output: Path, before: str | None) -
     kinds = table()
     with of_the_units():  # credentials may be named only in the units' environment
         place = SearchPlace(home=Path.home(), environment=os.environ)
-        found = reach.look(kinds, place, site.user, args.cloud)
+        clouds_found = reach.look(kinds, place, site.user, args.cloud)
     if args.cloud is not None:
-        found = (skeleton.completed(kinds, args.cloud, found),)
-    clouds = tuple(skeleton.with_names(cloud, site.user) for cloud in _renamed(found, site))
+        clouds_found = (skeleton.completed(kinds, args.cloud, clouds_found),)
+    clouds = tuple(skeleton.with_names(cloud, site.user) for cloud in _renamed(clouds_found, site))
     _show_found(clouds)
     if is_whole and (not_found := reach.not_found(kinds, clouds)):
         say(f"Not found here; write by hand if you need it: {', '.join(not_found)} ({BY_HAND})")
@@ -377,5 +377,5 @@ def _unfinished(path: Path, option: str, error: ConfigError) -> int:
     for problem in error.problems:
         say(f"  {problem}")
     print("next:")
-    print(f"  slurm-elastic{option} conf check       # lists the steps that are left")
+    print(f"  slurm-elastic{option} conf check       # lists the remaining steps")
     return 0

@@ -378,8 +378,8 @@ def blocked_clouds(config: Config) -> dict[str, CloudBlocked]:
 
 def _unfinished(cloud: CloudSettings) -> str:
     """The to-dos of a cloud whose skeleton is not completed yet. Empty if there are none."""
-    left = keys_left(cloud)
-    return f"its settings still have to-dos: {', '.join(left)}" if left else ""
+    keys = keys_left(cloud)
+    return f"its settings still have to-dos: {', '.join(keys)}" if keys else ""
 
 
 def _missing_consents(config: Config, cloud: CloudSettings) -> tuple[str, ...]:

@@ -110,7 +110,9 @@ def _converted(
         check_draft(Draft(problems, shape, strict=whole))
     for note in problems.notes:
         log.warning(note)
-    for line, step in todo_steps.steps(document, text) if whole else ():
+    # Even a service needs the values whose types have no word TODO, such as numbers.
+    needs_all = whole or not isinstance(value, kind)
+    for line, step in todo_steps.steps(document, text) if needs_all else ():
         problems.add_line(line, step)
     sentences = problems.sentences()
     if sentences or not isinstance(value, kind):

@@ -30,7 +30,6 @@ from slurm_elastic.base.units import (
 )
 from slurm_elastic.config.document import KeyPath, YamlDocument, shown
 from slurm_elastic.config.gone import Gone, farewell
-from slurm_elastic.config.todos import TODO
 
 MAX_NUMBER = 10**12  # a bound so that sums and the ledger's integers cannot overflow
 
@@ -61,8 +60,8 @@ class Problems:
 
     def add(self, path: KeyPath, actual: str, expected: str, hint: str | None = None) -> None:
         """Add ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
-        if self.document.value_at(path) == TODO:
-            return  # a step of its own tells what is missing
+        if self.document.is_todo(path):
+            return  # ``todo_steps`` tells what is missing
         text = self._placed(path, f"found {actual}, expected {expected}")
         self.add_line(self.document.line(path), f"{text}; did you mean {hint}?" if hint else text)
 

@@ -13,6 +13,7 @@ import yaml
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.config.todos import TODO
 
 KeyPath = tuple[str | int, ...]  # the place of a value: keys and list indices, outermost first
 
@@ -54,12 +55,12 @@ class YamlDocument(Struct, frozen=True, kw_only=True):
             path = path[:-1]
         return self.lines.get(path, 1)
 
-    def value_at(self, path: KeyPath) -> object:
-        """The value at ``path``, None if the file has none."""
+    def is_todo(self, path: KeyPath) -> bool:
+        """Whether the value at ``path`` is to do."""
         here = self.value
         for step in path:
             here = _step(here, step)
-        return here
+        return here == TODO
 
     def locate(self, path: KeyPath) -> str:
         """``path`` in a form for people: ``pools[0] (std).nodes``."""

@@ -1,4 +1,4 @@
-"""The steps that are left in a skeleton: its values that are ``TODO``, with their comments."""
+"""The remaining steps of a skeleton: the values ``TODO``, with their comments."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def compose(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers) ->
 def _skeleton_lines(clouds: Sequence[Found]) -> Iterator[str]:
     if any(cloud.todos for cloud in clouds):
         yield "# Each TODO is a step, with its command. Put its value in its place;"
-        yield "# `slurm-elastic conf check` lists the steps that are left."
+        yield "# `slurm-elastic conf check` lists the remaining steps."
 
 
 def checked(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers, source: str) -> str:

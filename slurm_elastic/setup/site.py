@@ -73,16 +73,16 @@ def facts(path: Path) -> SiteFacts:
 
 
 def _programs() -> dict[str, str]:
-    """Where Slurm's programs are, by key of ``slurm``, if not in the places of Debian and RHEL."""
+    """Directories of Slurm's programs by key of ``slurm``, if not those of Debian and RHEL."""
     usual = SlurmSettings()
-    wanted = {"bin_dir": ("scontrol", usual.bin_dir), "sbin_dir": ("slurmctld", usual.sbin_dir)}
+    programs = {"bin_dir": ("scontrol", usual.bin_dir), "sbin_dir": ("slurmctld", usual.sbin_dir)}
     path = os.pathsep.join([os.environ.get("PATH", ""), *_OTHER_PLACES])
-    found = {
+    paths = {
         key: shutil.which(program, path=path)
-        for key, (program, place) in wanted.items()
+        for key, (program, place) in programs.items()
         if not Path(place, program).exists()
     }
-    return {key: str(Path(program).parent) for key, program in found.items() if program}
+    return {key: str(Path(program).parent) for key, program in paths.items() if program}
 
 
 def _shape(record: siteconf.ConfRecord) -> tuple[int, int]:

@@ -17,8 +17,8 @@ def kinds_with_skeleton(kinds: CloudTable) -> tuple[str, ...]:
 
 
 def completed(kinds: CloudTable, name: str, clouds_found: Sequence[Found]) -> Found:
-    """The usable cloud of the kind if there is one. Else its skeleton, with all facts that were
-    found about the first cloud. ConfigError if the kind has no skeleton.
+    """The usable cloud of the kind if there is one. Without one, the skeleton with the settings
+    that were found of the first cloud. ConfigError if the kind has no skeleton.
     """
     skeleton = _skeleton(kinds, name)
     if skeleton is None:
@@ -28,14 +28,14 @@ def completed(kinds: CloudTable, name: str, clouds_found: Sequence[Found]) -> Fo
     usable = [cloud for cloud in of_kind if cloud.usable]
     if usable:
         return usable[0]
-    known = of_kind[0] if of_kind else skeleton
-    keys = {**skeleton.keys, **known.keys}
+    source = of_kind[0] if of_kind else skeleton
+    keys = {**skeleton.keys, **source.keys}
     todos = {
         key: step
         for key, step in skeleton.todos.items()
-        if known is skeleton or key not in known.keys
+        if source is skeleton or key not in source.keys
     }
-    return replace(skeleton, name=known.name, what=known.what, keys=keys, todos=todos)
+    return replace(skeleton, name=source.name, what=source.what, keys=keys, todos=todos)
 
 
 def with_names(cloud: Found, user: str) -> Found:

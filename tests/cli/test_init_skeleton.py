@@ -10,6 +10,7 @@ import pytest
 import yaml
 from needs import unless
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import blocked_clouds, configfile
 from slurm_elastic.config.cloud_kinds import table
@@ -92,6 +93,14 @@ def test_a_cloud_with_to_dos_is_not_in_use_and_the_services_read_the_file(
     assert blocked_clouds(configfile.load(host.yaml)) == {}
 
 
+def test_a_number_that_is_to_do_is_a_step_for_the_services_too(host: Host) -> None:
+    host.site("fresh")
+    skeleton(host, "docker")
+    host.yaml.write_text(host.yaml.read_text().replace("    cpus: 16", "    cpus: TODO"))
+    with pytest.raises(ConfigError, match=r"pools\[0\] \(boxes\).cpus: to do"):
+        configfile.load(host.yaml)
+
+
 def test_a_to_do_of_a_site_in_a_comment_is_none_of_ours(host: Host) -> None:
     host.site("fresh")
     skeleton(host, "docker")
@@ -140,7 +149,7 @@ def test_in_a_sandboxs_shell_init_says_so(
 
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "etc" / "slurm.conf"))
     main(["init", "--output", str(host.yaml), "--yes", "--slurm-conf", str(host.site("fresh"))])
-    assert "This shell" not in capsys.readouterr().out
+    assert "the sandbox" not in capsys.readouterr().out
     Layout(dir=tmp_path).marker.touch()
     os.remove(host.yaml)
     main(
@@ -153,4 +162,4 @@ def test_in_a_sandboxs_shell_init_says_so(
             str(host.root / "etc" / "slurm.conf"),
         ]
     )
-    assert f"that of the sandbox in {tmp_path}" in capsys.readouterr().out
+    assert f"the shell of the sandbox in {tmp_path}" in capsys.readouterr().out

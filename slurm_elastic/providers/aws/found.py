@@ -60,8 +60,8 @@ def _examine_profile(profile: str | None, place: SearchPlace) -> Found | None:
     try:
         return _complete(cloud, profile, region, place.environment.get("AWS_ENDPOINT_URL"))
     except ProviderError as error:
-        known = structs.replace(cloud, keys={"region": region, **_login(profile)})
-        return unanswered(known, f"the credentials and the region of {cloud.what}", error)
+        silent = structs.replace(cloud, keys={"region": region, **_login(profile)})
+        return unanswered(silent, f"the credentials and the region of {cloud.what}", error)
 
 
 def _found(name: str, description: str) -> Found:
@@ -80,8 +80,8 @@ def _complete(cloud: Found, profile: str | None, region: str, endpoint: str | No
     api = AwsApi(settings, None)
     image = _image(api.send("describe_images", {"Owners": ["self"]}))
     if image is None:
-        known = structs.replace(cloud, keys=base)
-        return unusable(known, f"make an image in this account ({page('images')})")
+        bare = structs.replace(cloud, keys=base)
+        return unusable(bare, f"make an image in this account ({page('images')})")
     keys = {**base, "image": image["ImageId"], "catalogue": True, "subnets": _subnets(api)}
     groups = _groups(api)
     keys |= {"security_groups": groups} if groups else {}

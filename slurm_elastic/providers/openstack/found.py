@@ -59,8 +59,8 @@ def _examine(entry: str, path: Path) -> Found:
     except ProviderError as error:
         return unanswered(replace(cloud, keys=keys), f"entry {entry} of {path}", error)
     if image is None:
-        known = replace(cloud, keys=keys)
-        return unusable(known, f"make an image in this project ({page('images')})")
+        bare = replace(cloud, keys=keys)
+        return unusable(bare, f"make an image in this project ({page('images')})")
     settings_found = {"image": image, "catalogue": True, "networks": [network or "auto"]}
     return replace(cloud, keys={**keys, **settings_found}, types=types)
 
