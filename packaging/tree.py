@@ -45,14 +45,8 @@ EXTRAS = (
 )
 SANDBOX = "sandbox"
 """The extra whose libraries nothing else needs."""
-UNUSED = frozenset(
-    {"antlr4-python3-runtime", "aws-xray-sdk", "cfn-lint", "graphql-core", "joserfc", "jsonpath-ng"}
-    | {"openapi-spec-validator", "py-partiql-parser", "pyparsing", "setuptools"}
-    | {"grpcio", "pygments"}
-)
-"""Libraries for services of moto's that the emulated EC2 has no part of, for pyone's other protocol
-and for rich's colours of source code.
-"""
+UNUSED = frozenset({"grpcio", "pygments", "setuptools"})
+"""Libraries for pyone's other protocol, for rich's colours of source code, and for builds."""
 SERVICES = frozenset(
     {"ec2", "pricing", "s3", "service-quotas", "sqs"}  # what we ask
     | {"signin", "sso", "sso-oidc", "sts"}  # where credentials come from
