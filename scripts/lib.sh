@@ -157,7 +157,7 @@ install_packages() {
         say "Debian packages: all there"
         return
     fi
-    command -v apt-get >/dev/null || die "there is no apt-get here; install by hand what these packages of Debian have:" $missing
+    command -v apt-get >/dev/null || die "there is no apt-get here; install by hand what these packages of Debian have, and make a user slurm:" $missing
     say "Debian packages to install:" $missing
     trap restore_policy EXIT
     deny_services

@@ -192,3 +192,22 @@ def test_in_a_closed_clone_the_program_is_in_the_cache(wrapper):
     wrapper.parent.chmod(0o700)
     done = bash(". $1/scripts/lib.sh; CACHE=/nowhere; find_venv; echo $VENV", wrapper.parent)
     assert done.stdout.startswith("/nowhere/venv-")
+
+
+def test_without_apt_get_it_says_what_to_install_by_hand():
+    done = bash('command() { [ "$2" != apt-get ]; }; install_packages bash no-such-package-here')
+    assert done.returncode == 1
+    assert done.stderr.startswith("probe: there is no apt-get here; install by hand")
+    assert done.stderr.rstrip().endswith(": no-such-package-here")
+
+
+def test_nothing_is_asked_of_apt_where_all_programs_are():
+    done = bash("""
+    has_slurm() { :; }; make_venv() { echo "venv $1"; }; install_packages() { exit 9; }
+    CACHE=$(mktemp -d); set_up sandbox; rm -r "$CACHE"
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "==> Slurm, munge, Lua and Python: all there",
+        "venv sandbox",
+    ]
