@@ -25,7 +25,8 @@ def completed(kinds: CloudTable, name: str, clouds_found: Sequence[Found]) -> Fo
         expected = ", ".join(kinds_with_skeleton(kinds))
         raise ConfigError(f"--cloud: found {name}, expected one of {expected}")
     of_kind = [cloud for cloud in clouds_found if cloud.provider == name]
-    usable = [cloud for cloud in of_kind if cloud.usable]
+    # The hosts of a cloud ``by_node`` are never found, so it always gets a skeleton.
+    usable = [cloud for cloud in of_kind if cloud.usable and not cloud.by_node]
     if usable:
         return usable[0]
     source = of_kind[0] if of_kind else skeleton

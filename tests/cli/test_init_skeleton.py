@@ -133,6 +133,19 @@ def test_what_is_found_is_no_to_do(host: Host, monkeypatch: pytest.MonkeyPatch) 
     assert (cloud["region"], cloud["image"]) == ("eu-west-3", "TODO")
 
 
+def test_hosts_with_bmcs_get_a_skeleton_although_their_account_is_found(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.site("fresh")
+    account = host.root / "bmc.json"
+    account.write_text("{}")
+    host.for_the_services(account)
+    monkeypatch.setattr("slurm_elastic.providers.redfish.found.CREDENTIALS", account)
+    assert skeleton(host, "redfish") == 0
+    (cloud,) = yaml.safe_load(host.yaml.read_text())["clouds"]
+    assert (cloud["credentials_file"], cloud["hosts"]) == (str(account), {"r1": "TODO"})
+
+
 def test_an_unknown_kind_names_those_that_are_known(
     host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
