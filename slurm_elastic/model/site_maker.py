@@ -27,12 +27,12 @@ class SiteMaker(Protocol):
         self, resource: SiteResource, attributes: Mapping[str, Mapping[str, str]]
     ) -> Mapping[str, str]:
         """Create it in one call, together with the marks that say that it is ours. Returns its
-        attributes. ``attributes``: those of the resources that exist, by key.
+        attributes. ``attributes``: the attributes of existing resources, by key.
         """
         ...
 
     def remove(self, resource: FoundResource, attributes: Mapping[str, Mapping[str, str]]) -> None:
-        """Remove it. A resource that is gone is no error."""
+        """Remove it. A missing resource is no error."""
         ...
 
     def settings_with(self, attributes: Mapping[str, Mapping[str, str]]) -> Mapping[str, object]:
@@ -40,7 +40,7 @@ class SiteMaker(Protocol):
         ...
 
     def advice(self) -> Sequence[str]:
-        """The steps that are left for a person, one sentence each."""
+        """The remaining steps for a person, one sentence each."""
         ...
 
     def files(self, needed: Sequence[SiteResource]) -> Hcl:

@@ -213,5 +213,5 @@ def first_of_each(ids_by_key: Mapping[str, Sequence[str]], texts: Iterable[str])
 
 
 def is_duplicate(key: str) -> bool:
-    """Whether the key is that of a second resource of its kind."""
+    """Whether a second resource has this key, from a call whose answer was lost."""
     return "+" in key

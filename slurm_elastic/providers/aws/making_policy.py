@@ -56,7 +56,7 @@ _CHANGED = {
     "key-pair": ("DeleteKeyPair",),
     "launch-template": ("DeleteLaunchTemplate",),
 }  # fmt: skip
-"""The actions on resources that are there, by kind of resource."""
+"""The actions on existing resources, by their kind."""
 _OF_ROLE = (
     "CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy",
     "ListAttachedRolePolicies", "ListRolePolicies", "PassRole", "PutRolePolicy", "TagRole",
@@ -87,7 +87,7 @@ def statements(settings: AwsCloud, cluster: Cluster, partition: str) -> Iterator
     for kind, actions in _CHANGED.items():
         name = "".join(word.capitalize() for word in kind.split("-"))
         yield _allow(f"Our{name}", [f"ec2:{action}" for action in actions], [ec2(kind)], ours)
-    # The network may be one that the configuration names.
+    # The configuration may name a network of the site, which has no tag of ours.
     yield _allow("GroupInNetwork", ["ec2:CreateSecurityGroup"], [ec2("vpc")])
     name = site_name(cluster.name, settings.name)
     for kind, actions in (("role", _OF_ROLE), ("instance-profile", _OF_PROFILE)):

@@ -16,7 +16,7 @@ Attributes = dict[str, Mapping[str, str]]
 
 
 def attributes_of(existing: Sequence[FoundResource]) -> Attributes:
-    """The attributes of the resources that are there, by key."""
+    """The attributes of existing resources, by key."""
     return {resource.key: resource.attributes for resource in existing}
 
 
@@ -24,7 +24,7 @@ def carry_out(
     maker: SiteMaker, steps: Sequence[Step], attributes: Attributes
 ) -> Iterator[tuple[Step, str]]:
     """Do the steps one by one. Yield each step with the id of its resource when it is done.
-    ``attributes`` gets those of new resources.
+    It adds new resources to ``attributes``.
     """
     for step in steps:
         if step.verb is Verb.CREATE and step.needed is not None:

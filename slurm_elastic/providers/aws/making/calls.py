@@ -27,7 +27,7 @@ _MAX_RETRIES = 5
 _PAUSES = Backoff(1.0, 10.0)
 _NO_RIGHT = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
 GONE = ("NotFound", "NoSuchEntity", "NotAttached", "NotFoundException")
-"""The ends of the codes of a resource that is not there."""
+"""Each is the end of a code that means that a resource does not exist."""
 
 
 class Calls:

@@ -29,144 +29,180 @@ def _tagged(kind: str, tags: Tags) -> list[dict[str, object]]:
     return [{"ResourceType": kind, "Tags": tag_list(tags)}]
 
 
-def _vpc(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+def _vpc(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
     answer = calls.ec2(
-        "create_vpc", CidrBlock=p["cidr_block"], TagSpecifications=_tagged("vpc", tags)
+        "create_vpc", CidrBlock=properties["cidr_block"], TagSpecifications=_tagged("vpc", tags)
     )
     return {"id": answer["Vpc"]["VpcId"]}
 
 
-def _gateway(calls: Calls, _p: Properties, tags: Tags) -> Attributes:
+def _gateway(calls: Calls, _properties: Properties, tags: Tags) -> Attributes:
     specifications = _tagged("internet-gateway", tags)
     answer = calls.ec2("create_internet_gateway", TagSpecifications=specifications)
     return {"id": answer["InternetGateway"]["InternetGatewayId"]}
 
 
-def _attachment(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+def _attachment(calls: Calls, properties: Properties, _tags: Tags) -> Attributes:
     calls.ec2(
-        "attach_internet_gateway", InternetGatewayId=p["internet_gateway_id"], VpcId=p["vpc_id"]
+        "attach_internet_gateway",
+        InternetGatewayId=properties["internet_gateway_id"],
+        VpcId=properties["vpc_id"],
     )
     return {}
 
 
-def _route_table(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+def _route_table(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
     answer = calls.ec2(
-        "create_route_table", VpcId=p["vpc_id"], TagSpecifications=_tagged("route-table", tags)
+        "create_route_table",
+        VpcId=properties["vpc_id"],
+        TagSpecifications=_tagged("route-table", tags),
     )
     return {"id": answer["RouteTable"]["RouteTableId"]}
 
 
-def _route(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+def _route(calls: Calls, properties: Properties, _tags: Tags) -> Attributes:
     calls.ec2(
-        "create_route", RouteTableId=p["route_table_id"], GatewayId=p["gateway_id"],
-        DestinationCidrBlock=p["destination_cidr_block"],
-    )  # fmt: skip
+        "create_route",
+        RouteTableId=properties["route_table_id"],
+        GatewayId=properties["gateway_id"],
+        DestinationCidrBlock=properties["destination_cidr_block"],
+    )
     return {}
 
 
-def _subnet(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+def _subnet(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
     answer = calls.ec2(
-        "create_subnet", VpcId=p["vpc_id"], CidrBlock=p["cidr_block"],
-        AvailabilityZone=p["availability_zone"], TagSpecifications=_tagged("subnet", tags),
-    )  # fmt: skip
+        "create_subnet",
+        VpcId=properties["vpc_id"],
+        CidrBlock=properties["cidr_block"],
+        AvailabilityZone=properties["availability_zone"],
+        TagSpecifications=_tagged("subnet", tags),
+    )
     return {"id": answer["Subnet"]["SubnetId"]}
 
 
-def _public_addresses(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+def _public_addresses(calls: Calls, properties: Properties, _tags: Tags) -> Attributes:
     calls.ec2(
-        "modify_subnet_attribute", SubnetId=p["subnet_id"], MapPublicIpOnLaunch={"Value": True}
+        "modify_subnet_attribute",
+        SubnetId=properties["subnet_id"],
+        MapPublicIpOnLaunch={"Value": True},
     )
     return {}
 
 
-def _association(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
-    calls.ec2("associate_route_table", RouteTableId=p["route_table_id"], SubnetId=p["subnet_id"])
+def _association(calls: Calls, properties: Properties, _tags: Tags) -> Attributes:
+    calls.ec2(
+        "associate_route_table",
+        RouteTableId=properties["route_table_id"],
+        SubnetId=properties["subnet_id"],
+    )
     return {}
 
 
-def _group(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+def _group(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
     answer = calls.ec2(
-        "create_security_group", GroupName=p["name"], Description=p["description"],
-        VpcId=p["vpc_id"], TagSpecifications=_tagged("security-group", tags),
-    )  # fmt: skip
+        "create_security_group",
+        GroupName=properties["name"],
+        Description=properties["description"],
+        VpcId=properties["vpc_id"],
+        TagSpecifications=_tagged("security-group", tags),
+    )
     return {"id": answer["GroupId"]}
 
 
-def _closed_egress(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+def _closed_egress(calls: Calls, properties: Properties, _tags: Tags) -> Attributes:
     everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
     calls.ec2(
-        "revoke_security_group_egress", GroupId=p["security_group_id"], IpPermissions=[everything]
+        "revoke_security_group_egress",
+        GroupId=properties["security_group_id"],
+        IpPermissions=[everything],
     )
     return {}
 
 
-def _rule(calls: Calls, p: Properties, tags: Tags) -> Attributes:
-    permission: dict[str, Any] = {"IpProtocol": p["ip_protocol"]}
-    if "from_port" in p:
-        permission |= {"FromPort": p["from_port"], "ToPort": p["to_port"]}
-    if "cidr_ipv4" in p:
-        permission["IpRanges"] = [{"CidrIp": p["cidr_ipv4"], "Description": p["description"]}]
+def _rule(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
+    permission: dict[str, Any] = {"IpProtocol": properties["ip_protocol"]}
+    if "from_port" in properties:
+        permission |= {"FromPort": properties["from_port"], "ToPort": properties["to_port"]}
+    if "cidr_ipv4" in properties:
+        permission["IpRanges"] = [
+            {"CidrIp": properties["cidr_ipv4"], "Description": properties["description"]}
+        ]
     else:
-        permission["UserIdGroupPairs"] = [{"GroupId": p["referenced_security_group_id"]}]
+        permission["UserIdGroupPairs"] = [{"GroupId": properties["referenced_security_group_id"]}]
     answer = calls.ec2(
-        f"authorize_security_group_{p['direction']}", GroupId=p["security_group_id"],
-        IpPermissions=[permission], TagSpecifications=_tagged("security-group-rule", tags),
-    )  # fmt: skip
+        f"authorize_security_group_{properties['direction']}",
+        GroupId=properties["security_group_id"],
+        IpPermissions=[permission],
+        TagSpecifications=_tagged("security-group-rule", tags),
+    )
     return {"id": answer["SecurityGroupRules"][0]["SecurityGroupRuleId"]}
 
 
-def _key_pair(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+def _key_pair(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
     calls.ec2(
-        "import_key_pair", KeyName=p["key_name"], PublicKeyMaterial=p["public_key"].encode(),
+        "import_key_pair",
+        KeyName=properties["key_name"],
+        PublicKeyMaterial=properties["public_key"].encode(),
         TagSpecifications=_tagged("key-pair", tags),
-    )  # fmt: skip
-    return {"id": p["key_name"]}
+    )
+    return {"id": properties["key_name"]}
 
 
-def _template(calls: Calls, p: Properties, tags: Tags) -> Attributes:
-    options = p["metadata_options"]
+def _template(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
+    options = properties["metadata_options"]
     data = {
-        "InstanceInitiatedShutdownBehavior": p["instance_initiated_shutdown_behavior"],
+        "InstanceInitiatedShutdownBehavior": properties["instance_initiated_shutdown_behavior"],
         "MetadataOptions": {theirs: options[ours] for ours, theirs in METADATA_OPTIONS.items()},
     }
     answer = calls.ec2(
-        "create_launch_template", LaunchTemplateName=p["name"], LaunchTemplateData=data,
+        "create_launch_template",
+        LaunchTemplateName=properties["name"],
+        LaunchTemplateData=data,
         TagSpecifications=_tagged("launch-template", tags),
-    )  # fmt: skip
+    )
     return {"id": answer["LaunchTemplate"]["LaunchTemplateId"]}
 
 
-def _role(calls: Calls, p: Properties, tags: Tags) -> Attributes:
+def _role(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
     answer = calls.iam(
-        "create_role", RoleName=p["name"], Description="the services of slurm-elastic",
-        AssumeRolePolicyDocument=_json(p["assume_role_policy"]), Tags=tag_list(tags),
-    )  # fmt: skip
-    return {"id": p["name"], "arn": answer["Role"]["Arn"]}
+        "create_role",
+        RoleName=properties["name"],
+        Description="the services of slurm-elastic",
+        AssumeRolePolicyDocument=_json(properties["assume_role_policy"]),
+        Tags=tag_list(tags),
+    )
+    return {"id": properties["name"], "arn": answer["Role"]["Arn"]}
 
 
-def _policy(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+def _policy(calls: Calls, properties: Properties, _tags: Tags) -> Attributes:
     calls.iam(
-        "put_role_policy", RoleName=p["role"], PolicyName=p["name"],
-        PolicyDocument=_json(p["policy"]),
-    )  # fmt: skip
+        "put_role_policy",
+        RoleName=properties["role"],
+        PolicyName=properties["name"],
+        PolicyDocument=_json(properties["policy"]),
+    )
     return {}
 
 
-def _profile(calls: Calls, p: Properties, tags: Tags) -> Attributes:
-    calls.iam("create_instance_profile", InstanceProfileName=p["name"], Tags=tag_list(tags))
-    return {"id": p["name"]}
-
-
-def _profile_role(calls: Calls, p: Properties, _tags: Tags) -> Attributes:
+def _profile(calls: Calls, properties: Properties, tags: Tags) -> Attributes:
     calls.iam(
-        "add_role_to_instance_profile", InstanceProfileName=p["instance_profile"],
-        RoleName=p["role"],
-    )  # fmt: skip
+        "create_instance_profile", InstanceProfileName=properties["name"], Tags=tag_list(tags)
+    )
+    return {"id": properties["name"]}
+
+
+def _profile_role(calls: Calls, properties: Properties, _tags: Tags) -> Attributes:
+    calls.iam(
+        "add_role_to_instance_profile",
+        InstanceProfileName=properties["instance_profile"],
+        RoleName=properties["role"],
+    )
     return {}
 
 
 def _json(value: object) -> str:
-    """Without blanks, which count in IAM's limit of a policy."""
+    """The JSON without blanks, because they count in IAM's limit of a policy."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -191,48 +227,56 @@ _CREATORS: Mapping[str, Callable[[Calls, Properties, Tags], Attributes]] = {
 }
 
 
-def _remove_attachment(calls: Calls, _id: str, p: Properties) -> None:
+def _remove_attachment(calls: Calls, _id: str, properties: Properties) -> None:
     calls.ec2(
-        "detach_internet_gateway", InternetGatewayId=p["internet_gateway_id"], VpcId=p["vpc_id"]
+        "detach_internet_gateway",
+        InternetGatewayId=properties["internet_gateway_id"],
+        VpcId=properties["vpc_id"],
     )
 
 
-def _remove_rule(calls: Calls, id_: str, p: Properties) -> None:
+def _remove_rule(calls: Calls, id_: str, properties: Properties) -> None:
     calls.ec2(
-        f"revoke_security_group_{p['direction']}", GroupId=p["security_group_id"],
+        f"revoke_security_group_{properties['direction']}",
+        GroupId=properties["security_group_id"],
         SecurityGroupRuleIds=[id_],
-    )  # fmt: skip
+    )
 
 
-def _remove_profile_role(calls: Calls, _id: str, p: Properties) -> None:
+def _remove_profile_role(calls: Calls, _id: str, properties: Properties) -> None:
     calls.iam(
-        "remove_role_from_instance_profile", InstanceProfileName=p["instance_profile"],
-        RoleName=p["role"],
-    )  # fmt: skip
+        "remove_role_from_instance_profile",
+        InstanceProfileName=properties["instance_profile"],
+        RoleName=properties["role"],
+    )
 
 
 _REMOVERS: Mapping[str, Callable[[Calls, str, Properties], object]] = {
-    "vpc": lambda calls, id_, _p: calls.ec2("delete_vpc", VpcId=id_),
-    "internet gateway": lambda calls, id_, _p: calls.ec2(
+    "vpc": lambda calls, id_, _properties: calls.ec2("delete_vpc", VpcId=id_),
+    "internet gateway": lambda calls, id_, _properties: calls.ec2(
         "delete_internet_gateway", InternetGatewayId=id_
     ),
     "gateway attachment": _remove_attachment,
-    "route table": lambda calls, id_, _p: calls.ec2("delete_route_table", RouteTableId=id_),
-    "subnet": lambda calls, id_, _p: calls.ec2("delete_subnet", SubnetId=id_),
-    "route table association": lambda calls, id_, _p: calls.ec2(
+    "route table": lambda calls, id_, _properties: calls.ec2(
+        "delete_route_table", RouteTableId=id_
+    ),
+    "subnet": lambda calls, id_, _properties: calls.ec2("delete_subnet", SubnetId=id_),
+    "route table association": lambda calls, id_, _properties: calls.ec2(
         "disassociate_route_table", AssociationId=id_
     ),
-    "security group": lambda calls, id_, _p: calls.ec2("delete_security_group", GroupId=id_),
+    "security group": lambda calls, id_, _properties: calls.ec2(
+        "delete_security_group", GroupId=id_
+    ),
     "security group rule": _remove_rule,
-    "key pair": lambda calls, id_, _p: calls.ec2("delete_key_pair", KeyName=id_),
-    "launch template": lambda calls, id_, _p: calls.ec2(
+    "key pair": lambda calls, id_, _properties: calls.ec2("delete_key_pair", KeyName=id_),
+    "launch template": lambda calls, id_, _properties: calls.ec2(
         "delete_launch_template", LaunchTemplateId=id_
     ),
-    "role": lambda calls, id_, _p: calls.iam("delete_role", RoleName=id_),
-    "role policy": lambda calls, id_, p: calls.iam(
-        "delete_role_policy", RoleName=p["role"], PolicyName=id_
+    "role": lambda calls, id_, _properties: calls.iam("delete_role", RoleName=id_),
+    "role policy": lambda calls, id_, properties: calls.iam(
+        "delete_role_policy", RoleName=properties["role"], PolicyName=id_
     ),
-    "instance profile": lambda calls, id_, _p: calls.iam(
+    "instance profile": lambda calls, id_, _properties: calls.iam(
         "delete_instance_profile", InstanceProfileName=id_
     ),
     "role of the instance profile": _remove_profile_role,

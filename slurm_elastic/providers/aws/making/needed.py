@@ -149,7 +149,7 @@ def _subnet(name: str, zone: str, block: str) -> Iterator[SiteResource]:
 
 
 def _blocks(cidr: str, zones: Sequence[str]) -> Iterator[str]:
-    """The addresses of each zone, the same whichever other zones there are, if that is possible."""
+    """The addresses of each zone. By its letter, so that a new zone changes no other zone."""
     network = ip_network(cidr)
     blocks = [str(block) for block in network.subnets(new_prefix=network.prefixlen + 4)]
     numbers = [ord(zone[-1]) - ord("a") for zone in zones]

@@ -38,7 +38,7 @@ _RULES = {
     "egress": "aws_vpc_security_group_egress_rule",
 }
 _MERGED = {"public addresses": "map_public_ip_on_launch", "role of the instance profile": "role"}
-"""Kinds that are an argument of the resource of which they are a part."""
+"""Kinds that Terraform has as an argument of their parent."""
 _IMPLIED = ("closed egress",)
 """Terraform takes EC2's own rule away from each group that it creates."""
 _UNTAGGED = ("gateway attachment", "route", "route table association", "role policy")

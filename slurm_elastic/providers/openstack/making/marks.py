@@ -20,7 +20,7 @@ _MARK = re.compile(
 
 
 class Mark(Struct, frozen=True):
-    """The owner of a resource, its key, and the digest of what we made."""
+    """The owner of a resource, its key, and its digest when we created it."""
 
     cluster: str
     cloud: str
