@@ -9,6 +9,7 @@ import builtins
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -508,6 +509,37 @@ def test_ec2_is_found_with_image_network_types_and_prices(
         )
         assert len({offer.instance_type for offer in offers}) == 20
         assert {offer.price for offer in offers if offer.market is Market.SPOT} == {0.02}
+
+
+@pytest.mark.release
+def test_an_account_with_an_image_alone_gets_the_rest_by_make(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two commands: the configuration that ``init`` writes, and all that it lacks."""
+    (host.root / "ec2").mkdir()
+    with running_ec2(host.root / "ec2") as ec2:
+        for key, value in {
+            "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": ec2.url,
+        }.items():  # fmt: skip
+            monkeypatch.setenv(key, value)
+        api = boto3.client("ec2")
+        for subnet in api.describe_subnets()["Subnets"]:
+            api.delete_subnet(SubnetId=subnet["SubnetId"])
+        api.register_image(Name="slurm-24.11", RootDeviceName="/dev/sda1")
+        ec2.price("*", "*", 0.02)
+        (host.root / "answers.yaml").write_text(ANSWERS)
+        code = host.init(host.site("small"), "--answers", str(host.root / "answers.yaml"))
+        assert code == 0, capsys.readouterr().out
+        before = host.yaml.read_text()
+        assert "subnets: {}" in before
+        assert host.run("init", "--make", "--cloud", "aws", "--yes") == 0, capsys.readouterr().err
+        (cloud,) = configfile.load(host.yaml).clouds
+        assert len(cloud.subnets) == len(api.describe_availability_zones()["AvailabilityZones"])
+        assert cloud.security_groups
+        assert stat.S_IMODE((host.root / "ssh_key").stat().st_mode) == 0o600
+        assert host.run("init", "--unmake", "--cloud", "aws", "--yes") == 0
+        assert configfile.parse(host.yaml.read_text(), "x") == configfile.parse(before, "x")
 
 
 def test_an_account_that_lacks_something_is_no_reason_for_a_rehearsal(
