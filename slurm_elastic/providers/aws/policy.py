@@ -52,7 +52,7 @@ def grant(settings: AwsCloud, use: GrantUse, holder: Holder) -> Grant:
         notes = [_IMPORT_ROLE]
     elif holder is Holder.MAKE:
         statements = list(making_policy.statements(settings, cluster, arns.partition))
-        notes = [making_policy.NOTE]
+        notes = list(making_policy.NOTES)
     elif holder is Holder.WATCHDOG:
         statements = [
             _allow("See", ["DescribeInstances"], ["*"], _in_region(settings)),
