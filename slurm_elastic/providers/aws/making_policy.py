@@ -13,16 +13,15 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.tags import CLUSTER
 
 Statement = dict[str, object]
-NOTES = (
-    (
-        "for a user instead of a role: aws iam create-policy and attach-user-policy (an inline policy "
-        "of a user has at most 2048 characters)"
-    ),
-    (
-        "take this right away after init --make: who may write the rights of a role can give that role "
-        "any right"
-    ),
+_FOR_USER = (
+    "for a user instead of a role: aws iam create-policy and attach-user-policy (an inline policy "
+    "of a user has at most 2048 characters)"
 )
+_TAKE_AWAY = (
+    "take this right away after init --make: who may write the rights of a role can give that role "
+    "any right"
+)
+NOTES = (_FOR_USER, _TAKE_AWAY)
 _SEEN = (
     "AvailabilityZones", "Instances", "InternetGateways", "KeyPairs", "LaunchTemplateVersions",
     "LaunchTemplates", "NetworkInterfaces", "RouteTables", "SecurityGroupRules", "SecurityGroups",
