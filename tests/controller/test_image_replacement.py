@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from slurm_elastic.base.errors import CapacityError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.model.boot_image import Replacement
+from slurm_elastic.model.causes.image_changes import ImageChanged
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Pause
 from slurm_elastic.policies.nodes.node_state import Phase, phase
@@ -194,6 +196,50 @@ def test_a_person_who_took_the_image_back_ends_it(world: World) -> None:
     new_image(world, "image-1")
     world.advance(300)
     assert len(leaving(world)) == 1, "the one that was told to go goes, and no other"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_breaks_the_bounds_hold(world: World, seed: int) -> None:
+    """Restarts, refusals, pauses and bad images at random moments, with jobs that come and go."""
+    rng, number = random.Random(seed), 1000
+    fill(world)
+    for _ in range(80):
+        match rng.choice(["jobs", "jobs", "jobs", "restart", "refusal", "pause", "image"]):
+            case "restart":
+                world.restart()
+            case "refusal":
+                world.clouds["onp"].fail_next(CapacityError, 1, "launch")
+            case "pause" if orders := world.ledger.directives.all():
+                carry_out(world.config, EndAsk(numbers=(orders[0].number,)), "al", world.now)
+            case "pause":
+                carry_out(world.config, DirectAsk(word=Pause(scope="pool:rack")), "al", world.now)
+            case "image":
+                new_image(world, rng.choice(["image-1", "image-2", "bad-1", "bad-2"]))
+            case _:
+                finish(world, *list(running(world))[: rng.randrange(3)])
+                number += 1
+                world.slurm.submit(number, RACK, 1, partitions=("onp",))
+        for _ in range(6):
+            before = leaving(world)
+            bad = {node for node, image in images(world).items() if image.startswith("bad")}
+            world.unheard = bad & {n for n in RACK if phase(world.slurm.node(n)) is not Phase.UP}
+            world.advance(5)
+            began = leaving(world) - before
+            assert len(began) <= 2
+            assert not began or away(world) <= 2
+        for image in ("bad-1", "bad-2"):
+            assert len(replaced_for(world, image)) <= 1, "a bad image costs one machine"
+
+
+def replaced_for(world: World, image: str) -> set[str]:
+    """The nodes whose machines had to leave for that image."""
+    return {
+        subject
+        for decision in world.ledger.decisions.about("image:rack")
+        if isinstance(decision.cause, ImageChanged) and decision.cause.image == image
+        for subject in decision.subjects
+        if subject in RACK
+    }
 
 
 def test_by_hand_is_the_default() -> None:
