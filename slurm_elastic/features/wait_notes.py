@@ -20,7 +20,12 @@ from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.wait_judge import WaitJudge
 from slurm_elastic.model import admin_comment
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.launch.wait_note import NoteChange, WrittenNote, note_changes
+from slurm_elastic.policies.launch.wait_note import (
+    NoteChange,
+    WrittenNote,
+    is_same_cause,
+    note_changes,
+)
 from slurm_elastic.state.ledger import LedgerState
 
 log = logging.getLogger(__name__)
@@ -33,6 +38,11 @@ MAX_UPDATES = 5
 """Updates of jobs in a second. Each goes through the site's own job_submit script."""
 MAX_REFRESHES = 1
 """Among them, updates of which only times and figures have changed."""
+
+SETTLE_S = 60.0
+"""Another cause, or none, must last for so many seconds before the note of a job that still waits
+is changed: a sold-out cloud is open for a moment whenever it is asked again.
+"""
 
 
 def join(site: Site) -> Extensions | None:
@@ -55,6 +65,7 @@ class WaitNotes(Part):
         self._written: dict[int, WrittenNote] = {}
         self._has_learnt = False
         self._left_alone: set[int] = set()
+        self._differs_since: dict[int, float] = {}
         self._changes: deque[NoteChange] = deque()
         self._read_at = self._write_at = site.monotonic()
 
@@ -93,7 +104,22 @@ class WaitNotes(Part):
             for job, text in self._judge.notes(jobs)
             if job not in shared
         }
+        self._keep_unsettled(jobs, new_notes)
         return note_changes(new_notes, written, self._left_alone, self._site.monotonic())
+
+    def _keep_unsettled(self, jobs: Sequence[SlurmJob], new_notes: dict[int, str]) -> None:
+        """Keep the note of each job that still waits, until its new cause has lasted."""
+        clock, differs_since = self._site.monotonic(), self._differs_since
+        self._differs_since = {}
+        for job in jobs:
+            note = self._written.get(job.id)
+            is_waiting = not job.states.isdisjoint({"PENDING", "CONFIGURING"})
+            if note is None or not is_waiting:
+                continue
+            if not is_same_cause(note.text, new_notes.get(job.id, "")):
+                since = self._differs_since[job.id] = differs_since.get(job.id, clock)
+                if clock - since < SETTLE_S:
+                    new_notes[job.id] = note.text
 
     def _learn(self, jobs: Sequence[SlurmJob]) -> dict[int, WrittenNote]:
         """Return the notes that the jobs carry: at the start from the jobs themselves."""

@@ -96,14 +96,27 @@ def test_it_goes_when_the_cause_goes_and_changes_with_the_cause(world: World) ->
     first = note(world, 7)
     world.ledger.directives.end(number)
     pause(world, "cloud:pub", "maintenance")
-    run(world, notes, 60)
+    run(world, notes, 90)
     assert "maintenance" in note(world, 7)
     assert note(world, 7) != first
     for order in world.ledger.directives.all():
         world.ledger.directives.end(order.number)
-    run(world, notes, 60)
+    run(world, notes, 90)
     assert world.slurm.comments[7] == ""
     assert updates(world) == [7, 7, 7]
+
+
+def test_a_cloud_that_is_open_for_a_moment_changes_no_note(world: World) -> None:
+    job(world, 7)
+    notes = part(world)
+    for _ in range(10):
+        number = pause(world)
+        run(world, notes, 300)
+        world.ledger.directives.end(number)
+        run(world, notes, 30)
+    assert updates(world) == [7]
+    run(world, notes, 90)
+    assert updates(world) == [7, 7]
 
 
 def test_jobs_that_wait_for_something_else_get_none(world: World) -> None:
@@ -142,7 +155,7 @@ def test_a_restart_writes_nothing_again_and_still_removes_the_note(world: World)
     after.look()
     assert updates(world) == [7, 8, 8], "the note of the job that started meanwhile"
     world.ledger.directives.end(number)
-    run(world, after, 60)
+    run(world, after, 90)
     assert updates(world) == [7, 8, 8, 7]
 
 
