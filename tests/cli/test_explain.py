@@ -17,6 +17,7 @@ from status_cases import busy_ledger, busy_slurm, buy, config, config_file, gene
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.local_time import clock
+from slurm_elastic.base.units import utc_minute
 from slurm_elastic.cli import explain
 from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
@@ -78,6 +79,15 @@ def test_a_jobs_chain_follows_its_nodes_until_another_job_has_them(
     assert chain(found) == ["100 ranked", "101 launched", "400 requeued", "900 terminated"]
     assert found.now == "job 42 of bob is RUNNING on pub1"
     assert explained(tmp_path, "job:42") == found
+
+
+def test_a_job_whose_machines_boot_says_since_when(ledger: Ledger, tmp_path: Path) -> None:
+    slurm = busy_slurm()
+    slurm.set_job(42, "CONFIGURING", user="bob", nodes=("pub1",), start=T0)
+    found = explain.explain(config(tmp_path), slurm, "42")
+    assert found.now == (
+        f"job 42 of bob is CONFIGURING on pub1; its machines boot since {utc_minute(T0)}: pub1"
+    )
 
 
 def test_a_job_that_slurm_has_forgotten_is_still_explained(ledger: Ledger, tmp_path: Path) -> None:
