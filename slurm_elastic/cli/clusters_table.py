@@ -29,14 +29,14 @@ from slurm_elastic.watch.view.clusters import (
 _WARN, _BAD = "yellow", "bold red"
 
 
-def gather_clusters(config: Config, own: StatusView) -> ClustersView:
+def gather_clusters(config: Config, here: StatusView) -> ClustersView:
     """The rows of this cluster and of the others. ConfigError if no other is configured."""
     if not config.clusters:
         raise ConfigError("no other cluster is configured: add them to `clusters`")
-    status = convert(json.decode(json.encode(own)), HeadStatus)
+    status = convert(json.decode(json.encode(here)), HeadStatus)
     answers = read_heads(config.clusters, os.environ, time.time())
-    here = HeadAnswer(name=own.cluster, status=status, seen_at=own.at)
-    return clusters_view([here, *answers], time.time())
+    answer = HeadAnswer(name=here.cluster, status=status, seen_at=here.at)
+    return clusters_view([answer, *answers], time.time())
 
 
 def clusters_table(view: ClustersView) -> RenderableType:

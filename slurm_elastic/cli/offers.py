@@ -281,8 +281,8 @@ def _question(site: Site, job: int | None, pool: str | None) -> _Question:
 
 
 def _ask(config: Config, question: _Question, pool: Pool, taken: Collection[str]) -> _Answer:
-    """Ask the pool's cloud. For a job, ask even if all nodes of the pool have machines: the job may
-    run on an existing machine, and the comparison of clouds needs the pool's price.
+    """Ask the pool's cloud. For a job, ask even if all nodes of the pool have machines, because the
+    job may run on an existing machine, and its price counts in the comparison.
     """
     free = [name for name in pool.nodes if name not in taken]
     if not free and question.job is None:

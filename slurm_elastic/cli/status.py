@@ -74,7 +74,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--clusters",
         action="store_true",
-        help="show this cluster and those of the configuration's `clusters` in one table instead",
+        help="show a table of this cluster and of the configuration's `clusters` instead",
     )
     parser.add_argument("--cloud", metavar="CLOUD", help="show only this cloud")
     parser.add_argument("--pool", metavar="POOL", help="show only this pool")

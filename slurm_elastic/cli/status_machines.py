@@ -45,8 +45,8 @@ def ordered(
 ) -> Sequence[InstanceView]:
     """The machines that pass the filter, in the order of the screen.
 
-    Without a chosen order they are sorted by node, and if more than ``top`` pass, machines that
-    need attention come first.
+    They are sorted by node if no order is chosen. If more than ``top`` pass, machines that need
+    attention come first.
     """
     keys: dict[str, Callable[[InstanceView], float]] = {
         "cost": lambda i: -i.cost, "price": lambda i: -i.price, "age": lambda i: -i.age,

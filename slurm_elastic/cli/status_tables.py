@@ -193,11 +193,16 @@ def _clouds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
         gives=("Location", "Nodes", ("Pool", 12), ("Cloud", 12), "$/h now"),
     )  # fmt: skip
     is_known = view.ledger_error is None
-    if own := view.site_nodes:
-        here = ["site", "own nodes", counted(own.count, "node"), hosts(own.nodes, top).plain]
+    if site_nodes := view.site_nodes:
+        here = [
+            "site",
+            "own nodes",
+            counted(site_nodes.count, "node"),
+            hosts(site_nodes.nodes, top).plain,
+        ]
         prices = ["-"] * (2 if wide else 1)
         shown = here if wide else [here[0], here[2]]
-        table.add(*shown, *_state_cells(own.states, states), "-", *prices)
+        table.add(*shown, *_state_cells(site_nodes.states, states), "-", *prices)
     for cloud, pool in _parts(view):
         here = [cloud.name if cloud else "", pool.name if pool else ""]
         if wide:
@@ -215,9 +220,9 @@ def _clouds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
 def _clouds_small(view: StatusView) -> RenderableType:
     lines = []
     is_known = view.ledger_error is None
-    if own := view.site_nodes:
-        lines.append(Text.assemble(("site", "bold"), f": {counted(own.count, 'own node')}"))
-        lines.append(Text(f"  {_states_text(own.states)}"))
+    if site_nodes := view.site_nodes:
+        lines.append(Text.assemble(("site", "bold"), f": {counted(site_nodes.count, 'own node')}"))
+        lines.append(Text(f"  {_states_text(site_nodes.states)}"))
     for cloud, pool in _parts(view):
         line = Text.assemble((cloud.name, "bold"), f" ({cloud.location})") if cloud else Text(" ")
         if pool:

@@ -155,7 +155,7 @@ def _scrolled(state: WatchState, key: str, lines: int, room: int) -> WatchState:
 
 
 def keys_of(text: str, *, is_complete: bool) -> tuple[list[str], str]:
-    """The keys in what the terminal sent, and the beginning of a sequence that is not complete.
+    """The keys in the terminal's text, and the beginning of a sequence that is not complete.
 
     Over a slow line the bytes of an arrow key may come apart. ``is_complete``: nothing followed
     for a while, so an escape character is the key Escape.

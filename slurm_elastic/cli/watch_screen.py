@@ -43,7 +43,7 @@ class WatchReading(Struct, frozen=True, kw_only=True):
 
 
 class WatchSources(Struct, frozen=True, kw_only=True):
-    """What the watch reads, each in a thread: the status, and an explanation of this width."""
+    """Functions that read the status, and an explanation of this width. Each runs in a thread."""
 
     status: Callable[[], StatusView]
     explanation: Callable[[str, int], str]

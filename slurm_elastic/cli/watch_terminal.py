@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import select
 import signal
@@ -50,7 +51,11 @@ class KeyTerminal:
 
     def __enter__(self) -> KeyTerminal:
         self._handlers = [signal.signal(number, self._on_signal) for number in _SIGNALS]
-        self._take()
+        try:
+            self._take()
+        except BaseException:  # a signal: Python does not call __exit__ then
+            self._give_back()
+            raise
         return self
 
     def __exit__(
@@ -66,10 +71,8 @@ class KeyTerminal:
 
     def wake(self) -> None:
         """Make ``keys`` return. A full pipe has woken it already."""
-        try:
+        with contextlib.suppress(OSError):
             os.write(self._waking, b"\0")
-        except OSError:
-            return
 
     def keys(self, seconds: float) -> Sequence[str]:
         """The keys that come within this time; none after ``wake`` or a change of the size.
@@ -111,7 +114,7 @@ class KeyTerminal:
         self.wake()
 
     def _stop(self) -> None:
-        """Give the terminal back to the shell, and stop as Ctrl-Z demands until we may go on."""
+        """Give the terminal back to the shell, and stop until the shell continues us (Ctrl-Z)."""
         self._must_stop = False
         self._give_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
@@ -124,12 +127,12 @@ class KeyTerminal:
         self._write(_BEGIN)
 
     def _give_back(self) -> None:
-        try:
-            self._write(_END)
-            # Keys that came in the meantime are not meant for the shell.
+        # An OSError or termios.error: the terminal is gone.
+        with contextlib.suppress(OSError, termios.error):
+            # TCSAFLUSH drops keys that we have not read: they are not meant for the shell.
             termios.tcsetattr(0, termios.TCSAFLUSH, self._before)
-        except (OSError, termios.error):
-            return  # the terminal is gone
+        with contextlib.suppress(OSError):
+            self._write(_END)
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text)

@@ -316,7 +316,7 @@ def _replace_reasons(draft: Draft) -> None:
 
 
 def _other_clusters(draft: Draft) -> None:
-    """Report clusters without a place or with two, and names that are not once."""
+    """Report clusters that have not exactly one of ``ssh`` and ``file``, and repeated names."""
     cluster = draft.value(("cluster", "name"), str)
     names = {cluster: 1} if cluster else {}
     for n, other in enumerate(draft.value(("clusters",), tuple) or ()):

@@ -14,7 +14,7 @@ class OtherCluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Change it when the cluster's row should have another name."""
     ssh: str | None = None
     """Change it when the head has another name or user: `head.example.org`, `me@head`, or a Host of
-    ssh_config. Whoever runs the command needs a key that works without a question.
+    ssh_config. The user who runs the command needs a key that works without a question.
     """
     command: str = "slurm-elastic status --json"
     """Change it when the head has slurm-elastic elsewhere."""

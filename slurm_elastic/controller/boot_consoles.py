@@ -22,8 +22,8 @@ KIND = "console"
 CONSOLE_LINES = 12
 MAX_LINE_LENGTH = 200
 MAX_CONSOLES = 2
-"""Machines of one failure whose console is read: the others mostly have the same cause, and the
-cloud's worker must go on.
+"""Consoles that we read for one failure. The other machines mostly failed for the same cause, and
+each call delays the cloud's worker.
 """
 _MAX_TEXT = 64 * 1024  # characters of a console that are looked at, from its end
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")

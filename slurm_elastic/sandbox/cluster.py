@@ -198,7 +198,7 @@ class Sandbox(Shell):
         return True
 
     def service_start(self, name: str) -> None:
-        """Start one of RESTARTABLE with its state. SandboxError if it runs already."""
+        """Start a RESTARTABLE process with its state. SandboxError if it runs already."""
         self._require_service(name)
         if self.processes.alive(name):
             raise SandboxError(f"{name} runs already")
@@ -209,7 +209,7 @@ class Sandbox(Shell):
         starts[name]()
 
     def service_stop(self, name: str, *, crash: bool = False) -> None:
-        """End one of RESTARTABLE, by SIGKILL in a ``crash``. SandboxError if it does not run."""
+        """End a RESTARTABLE process, in a ``crash`` by SIGKILL. SandboxError if it does not run."""
         self._require_service(name)
         if not self.processes.alive(name):
             raise SandboxError(f"{name} does not run")

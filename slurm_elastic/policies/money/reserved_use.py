@@ -1,6 +1,6 @@
 """How many machines use each reservation now. Pure.
 
-The rule is that of the bill (``policies.money.reservations``), for this moment instead of an hour.
+The rule is the bill's (``policies.money.reservations``), for this moment instead of an hour.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ class ReservedUse(Struct, frozen=True, kw_only=True):
 def reserved_use(held: Iterable[Held], machines: Iterable[Machine]) -> tuple[ReservedUse, ...]:
     """The use of each reservation by these machines, in the order of the reservations."""
     reservations = list(held)
-    left = sorted(
+    uncovered = sorted(
         (m for m in machines if not m.has_ended and not m.is_off),
         key=lambda m: m.instance.launched,
     )
     used: dict[str, ReservedUse] = {}
-    for one in sorted(reservations, key=lambda h: _ORDER[h.kind]):
-        candidates = [m for m in left if may_cover(one, m)]
-        covered, dollars = _covered(one, candidates)
-        left = [m for m in left if m not in covered]
-        used[one.key] = ReservedUse(held=one, machines=len(covered), dollars=dollars)
-    return tuple(used[one.key] for one in reservations)
+    for reservation in sorted(reservations, key=lambda h: _ORDER[h.kind]):
+        candidates = [m for m in uncovered if may_cover(reservation, m)]
+        covered, dollars = _covered(reservation, candidates)
+        uncovered = [m for m in uncovered if m not in covered]
+        used[reservation.key] = ReservedUse(
+            held=reservation, machines=len(covered), dollars=dollars
+        )
+    return tuple(used[reservation.key] for reservation in reservations)
 
 
 def may_cover(held: Held, machine: Machine) -> bool:

@@ -223,8 +223,8 @@ def _partitions(config: Config, pools: Sequence[Pool], boot_timeout_s: int) -> l
         # A job that lists a blocked cloud's partition could only wait there.
         if cloud.name in blocked:
             continue
-        own = (pool for pool in pools if pool.cloud == cloud.name and pool.nodes)
-        cloud_pools = ranked_pools(config, own)
+        with_nodes = (pool for pool in pools if pool.cloud == cloud.name and pool.nodes)
+        cloud_pools = ranked_pools(config, with_nodes)
         if cloud_pools:
             data: list[LuaValue] = [_pool(config, pool) for pool in cloud_pools]
             partition: dict[str, LuaValue] = {

@@ -1,4 +1,4 @@
-"""Findings about reserved capacity: it ends soon, nobody uses it, or no pool can."""
+"""Findings about reserved capacity that ends soon, is not used, or fits no pool."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ UNUSED_S = 86400.0
 
 
 def reserved(config: Config, machines: Sequence[Machine], now: float) -> Iterator[Finding]:
-    """Yield what is wrong with reservations that are paid now. ``machines``: the live ones, and
-    those that ended in the last UNUSED_S seconds.
+    """Yield the findings about reservations. ``machines``: live machines, and machines that ended
+    in the last UNUSED_S seconds.
     """
     pools = domain_pools(config, expand)
     for cloud in config.clouds:
-        own = [pool for pool in pools if pool.cloud == cloud.name]
+        cloud_pools = [pool for pool in pools if pool.cloud == cloud.name]
         for held in cloud.held:
-            if held.ends_at > now and not _may_use(cloud, held, own):
+            if held.ends_at > now and not _may_use(cloud, held, cloud_pools):
                 yield _of_no_pool(held)
             elif held.is_paid(now):
                 yield from _paid(held, machines, now)
@@ -37,8 +37,8 @@ def reserved(config: Config, machines: Sequence[Machine], now: float) -> Iterato
 
 def _may_use(cloud: CloudSettings, held: Held, pools: Iterable[Pool]) -> bool:
     """Whether a pool can start a machine that the reservation covers."""
-    if not cloud.shapes:
-        return True  # only the cloud's catalogue knows its types, and we do not have it
+    if not cloud.shapes or (cloud.catalogued and held.instance_type not in cloud.shapes):
+        return True  # only the cloud's catalogue knows the type, and we do not have it
     markets = {Market.RESERVED} if held.kind in TARGETED else {Market.RESERVED, Market.ON_DEMAND}
     return any(
         not markets.isdisjoint(pool.markets)

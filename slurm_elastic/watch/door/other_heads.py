@@ -34,7 +34,7 @@ def read_heads(
         return []
     cache = _cache(environment)
     with ThreadPoolExecutor(min(len(clusters), MAX_AT_ONCE)) as pool:
-        return list(pool.map(lambda one: _answer(one, environment, cache, now), clusters))
+        return list(pool.map(lambda cluster: _answer(cluster, environment, cache, now), clusters))
 
 
 def _answer(
@@ -49,7 +49,7 @@ def _answer(
         return HeadAnswer(
             name=cluster.name, trouble=_words(error), seen_at=_seen_at(seen), is_file=is_file
         )
-    # A clock of the other head that is ahead must not make the last answer seem newer.
+    # The other head's clock may be ahead of ours, and the last answer must not lie in the future.
     _remember(seen, min(status.at, now))
     return HeadAnswer(name=cluster.name, status=status, seen_at=status.at, is_file=is_file)
 

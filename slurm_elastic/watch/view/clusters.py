@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from slurm_elastic.base.units import brief
 
 OLD_S = 900.0
-"""A file of a cluster's status that is older than this is called old."""
+"""Seconds after which we call a status in a file old."""
 
 
 class HeadTotals(Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class HeadDaemon(Struct, frozen=True, kw_only=True):
 
 
 class HeadStatus(Struct, frozen=True, kw_only=True):
-    """What we read of a head's ``status --json``. The head may have another release."""
+    """The part of a head's ``status --json`` that we read. The head may have another release."""
 
     at: float
     cluster: str
@@ -78,8 +78,8 @@ class ClusterRow(
     """A cluster; the figures are None if its head gave none.
 
     ``trouble``: why there are none, and since when. ``note``: what needs attention first.
-    ``urgent``: how many notices need attention. ``cost``: dollars of the running machines so far
-    and of those that ended in the last 24 hours. ``seen``: when the last answer was made.
+    ``urgent``: how many notices need attention. ``cost``: dollars of the running machines so far,
+    and of machines that ended in the last 24 hours. ``seen``: when the last answer was made.
     """
 
     name: str

@@ -73,7 +73,7 @@ class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}
 
 
 class SiteNodesView(Struct, frozen=True, kw_only=True):
-    """The site's own nodes: Slurm has them, and no pool does. ``states`` counts them by state."""
+    """The site's own nodes, which are in no pool. ``states`` counts them by state."""
 
     nodes: str
     count: int
@@ -109,7 +109,7 @@ def queue_view(
 
 
 def _phrase(job: SlurmJob, now: float, wait: Wait, shut_for: Callable[[SlurmJob], str]) -> str:
-    """What the job waits for, in the few words of the line of jobs."""
+    """The reason why the job waits, in a few words."""
     if wait.fate is not Fate.STARTS:
         return NEVER if wait.fate is Fate.NEVER else _HELD
     if shut_for(job):
@@ -134,12 +134,12 @@ def site_nodes(
     nodes: Mapping[str, SlurmNode] | None, of_pools: Collection[str]
 ) -> SiteNodesView | None:
     """Slurm's ``nodes`` that are in no pool; None if there are none, or if they are not known."""
-    own = [name for name in nodes or {} if name not in of_pools]
-    if not own:
+    names = [name for name in nodes or {} if name not in of_pools]
+    if not names:
         return None
-    # A node of the site is a machine of its own, so none of them lacks one.
-    states = Counter(node_states(own, nodes, {}, frozenset(own)).values())
-    return SiteNodesView(nodes=compress(own), count=len(own), states=in_order(states))
+    # A node of the site is a physical machine, so none of them counts as "no machine".
+    states = Counter(node_states(names, nodes, {}, frozenset(names)).values())
+    return SiteNodesView(nodes=compress(names), count=len(names), states=in_order(states))
 
 
 def in_order(counts: Mapping[str, int]) -> dict[str, int]:
