@@ -28,8 +28,9 @@ from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.config.check import UUID_FORM, check, is_uuid
 from slurm_elastic.config.cloud_kinds import Tolerant, table
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.decode import Conversion, Problems, render
+from slurm_elastic.config.decode import Conversion, render
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.problems import Problems
 
 log = logging.getLogger(__name__)
 

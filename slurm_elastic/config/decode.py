@@ -28,8 +28,9 @@ from slurm_elastic.base.units import (
     parse_moment,
     parse_size,
 )
-from slurm_elastic.config.document import KeyPath, YamlDocument, shown
+from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.gone import Gone, farewell
+from slurm_elastic.config.problems import Problems
 
 MAX_NUMBER = 10**12  # a bound so that sums and the ledger's integers cannot overflow
 
@@ -45,46 +46,6 @@ class Bad:
 
 
 BAD: Final = Bad()
-
-
-class Problems:
-    """The complaints about one document, each with its place."""
-
-    def __init__(self, document: YamlDocument) -> None:
-        self.document = document
-        self._complaints: list[tuple[int, str]] = []
-        self.notes: list[str] = []
-        """Sentences about keys that are no mistake, such as removed keys."""
-        for line, path, text in document.repeated:
-            self.add_line(line, self._placed(path, text))
-
-    def add(self, path: KeyPath, actual: str, expected: str, hint: str | None = None) -> None:
-        """Add ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
-        if self.document.is_todo(path):
-            return  # ``todo_steps`` tells what is missing
-        text = self._placed(path, f"found {actual}, expected {expected}")
-        self.add_line(self.document.line(path), f"{text}; did you mean {hint}?" if hint else text)
-
-    def note(self, path: KeyPath, text: str) -> None:
-        """Add ``FILE:LINE: PATH: TEXT``, which is no complaint."""
-        line = self.document.line(path)
-        self.notes.append(f"{self.document.source}:{line}: {self._placed(path, text)}")
-
-    def _placed(self, path: KeyPath, text: str) -> str:
-        place = self.document.locate(path)
-        return f"{place}: {text}" if place else text
-
-    def add_line(self, line: int, text: str) -> None:
-        """Add ``FILE:LINE: TEXT``."""
-        self._complaints.append((line, f"{self.document.source}:{line}: {text}"))
-
-    def sentences(self) -> tuple[str, ...]:
-        """The complaints in the order of the file, each once."""
-        return tuple(dict.fromkeys(text for _, text in sorted(self._complaints, key=_line)))
-
-
-def _line(complaint: tuple[int, str]) -> int:
-    return complaint[0]
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:

@@ -12,8 +12,9 @@ from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import PoolSettings, Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.decode import Conversion, Problems, nearest
+from slurm_elastic.config.decode import Conversion, nearest
 from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.problems import Problems
 
 T = TypeVar("T")
 

@@ -25,7 +25,8 @@ from slurm_elastic.config import document as yaml_document
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.configfile import load
-from slurm_elastic.config.decode import Conversion, Problems
+from slurm_elastic.config.decode import Conversion
+from slurm_elastic.config.problems import Problems
 from slurm_elastic.config.renamed_keys import RENAMED
 from slurm_elastic.config.schema import schema
 
