@@ -13,7 +13,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -46,7 +46,7 @@ from slurm_elastic.watch.door.rights import (
 )
 from slurm_elastic.watch.door.saves import SaveLimit
 from slurm_elastic.watch.view import Facts
-from slurm_elastic.watch.web.actions import Action, FormField, Preview, Request
+from slurm_elastic.watch.web.actions import ActionRequest, FormField, PageAction, Preview
 from slurm_elastic.watch.web.visitors import page_owner
 
 SAVE = "save"
@@ -65,9 +65,6 @@ _MODULES = {
 }  # fmt: skip
 _WORDS = {SAVE: ("ckpt", "now")}
 """The commands with another name than their action."""
-
-Kinds: TypeAlias = Mapping[str, str]
-"""By field: the option that it fills; "" for an argument without a name."""
 
 _FOR = FormField(name="for", label="For", hint="such as 2h; empty: until you end it")
 _AT = FormField(
@@ -94,7 +91,7 @@ class PageActions:
         # Every visit lists the actions. Only a form, which is rarer, needs the newest file.
         self._listed = TtlCache[None, Config]()
 
-    def offered(self, person: Person) -> Sequence[Action]:
+    def offered(self, person: Person) -> Sequence[PageAction]:
         """All actions, each with the reason why this person may not do it."""
         config = self._listed.get(None, lambda: load(self._file), ttl_s=LISTED_FOR_S)
         return [
@@ -102,7 +99,7 @@ class PageActions:
             for action in _actions(config)
         ]
 
-    def request(self, name: str, values: Mapping[str, str], person: Person) -> Request:
+    def request(self, name: str, values: Mapping[str, str], person: Person) -> ActionRequest:
         """ConfigError for wrong values, NoRightError if the person may not do it."""
         config = load(self._file)
         _require(config, name, person)
@@ -116,7 +113,7 @@ class PageActions:
         return _Save(request, self._save_limit) if name == SAVE else _Order(request)
 
 
-def _actions(config: Config) -> tuple[Action, ...]:
+def _actions(config: Config) -> tuple[PageAction, ...]:
     """All actions, with the clouds and pools of this configuration as suggestions."""
     clouds = tuple(cloud.name for cloud in config.clouds)
     pools = tuple(pool.name for pool in config.pools)
@@ -126,7 +123,7 @@ def _actions(config: Config) -> tuple[Action, ...]:
         hint="such as pub[1-4]",
     )  # fmt: skip
     return (
-        Action(
+        PageAction(
             name="pause", title="Pause",
             summary="Start no new machines in a cloud or a pool, or anywhere. Running machines and "
             "their jobs stay.",
@@ -136,7 +133,7 @@ def _actions(config: Config) -> tuple[Action, ...]:
                 _FOR, _REASON,
             ),
         ),
-        Action(
+        PageAction(
             name="resume", title="Resume",
             summary="End a pause, a drain, a replacement or a migration.",
             fields=(
@@ -145,7 +142,7 @@ def _actions(config: Config) -> tuple[Action, ...]:
                 FormField(name="all", label="End all such orders", kind="flag"),
             ),
         ),
-        Action(
+        PageAction(
             name="limit", title="Change a limit",
             summary="Change a cap on machines or dollars at once. Running machines are not ended.",
             fields=(
@@ -157,18 +154,18 @@ def _actions(config: Config) -> tuple[Action, ...]:
                 _FOR, _REASON,
             ),
         ),
-        Action(
+        PageAction(
             name="drain", title="Drain",
             summary="End machines when their jobs have ended, and start no new ones there.",
             fields=(subject, _AGGRESSIVE, _AT_A_TIME, _AT, _FOR, _REASON),
         ),
-        Action(
+        PageAction(
             name="replace", title="Replace",
             summary="End today's machines when their jobs have ended; new ones start when they are "
             "needed.",
             fields=(subject, _AGGRESSIVE, _AT_A_TIME, _AT, _REASON),
         ),
-        Action(
+        PageAction(
             name="migrate", title="Migrate",
             summary="Empty a cloud for its maintenance: its jobs continue in another one.",
             fields=(
@@ -177,7 +174,7 @@ def _actions(config: Config) -> tuple[Action, ...]:
                 _AT_A_TIME, _AT, _FOR, _REASON,
             ),
         ),
-        Action(
+        PageAction(
             name="clear", title="Clear",
             summary="End cool-downs and pauses after failed boots, so that they are tried again at "
             "once.",
@@ -189,7 +186,7 @@ def _actions(config: Config) -> tuple[Action, ...]:
                 FormField(name="all", label="Everything", kind="flag"),
             ),
         ),
-        Action(
+        PageAction(
             name=SAVE, title="Save a job",
             summary="Save a running job now. The job continues afterwards.",
             fields=(FormField(name="job", label="Job", kind="number", is_required=True),),
@@ -203,7 +200,7 @@ _POSITIONAL = ("scope", "subject", "key", "value", "cloud", "subjects", "job")
 """Fields that fill an argument without a name."""
 
 
-def _arguments(action: Action, values: Mapping[str, str]) -> list[str]:
+def _arguments(action: PageAction, values: Mapping[str, str]) -> list[str]:
     """The arguments of the command. No value can become an option, whatever it begins with."""
     options: list[str] = []
     positional: list[str] = []

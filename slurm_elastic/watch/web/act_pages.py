@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
-    from slurm_elastic.watch.web.actions import Action, FormField, Preview
+    from slurm_elastic.watch.web.actions import FormField, PageAction, Preview
 
 PLACE = "act"
 """The address of all these pages, beside the page itself."""
@@ -43,7 +43,7 @@ _PAGE = """<!doctype html>
 """
 
 
-def overview(user: str | None, actions: Sequence[Action], read_only: str = "") -> str:
+def overview(user: str | None, actions: Sequence[PageAction], read_only: str = "") -> str:
     """All actions; for a visitor without a name the reason why there are none."""
     if read_only:
         return _page(user, "Act", _told("note", "Read-only", _sentence(read_only)))
@@ -52,10 +52,12 @@ def overview(user: str | None, actions: Sequence[Action], read_only: str = "") -
     return _page(user, "Act", f'{lead}<dl class="reasons actions">{rows}</dl>')
 
 
-def form(user: str, action: Action, values: Mapping[str, str], token: str, error: str = "") -> str:
+def form(
+    user: str, action: PageAction, values: Mapping[str, str], token: str, error: str = ""
+) -> str:
     """The form of one action, filled in as far as ``values`` go."""
     if action.refusal:
-        return _page(user, action.title, _told("note", "Not you", _sentence(action.refusal)))
+        return _page(user, action.title, _told("note", "Not allowed", _sentence(action.refusal)))
     fields = "".join(_field(field, values.get(field.name, "")) for field in action.fields)
     hidden = _hidden({"session": token, "do": action.name})
     alert = _told("bad", "Refused", _sentence(error), role="alert") if error else ""
@@ -70,7 +72,7 @@ def form(user: str, action: Action, values: Mapping[str, str], token: str, error
 
 def preview(
     user: str,
-    action: Action,
+    action: PageAction,
     values: Mapping[str, str],
     shown: Preview,
     tokens: Mapping[str, str],
@@ -92,7 +94,7 @@ def preview(
     return _page(user, f"{action.title}?", body)
 
 
-def done(user: str, action: Action, shown: Preview, lines: Sequence[str]) -> str:
+def done(user: str, action: PageAction, shown: Preview, lines: Sequence[str]) -> str:
     """The lines of an action that was carried out."""
     body = (
         f"{_told('fine', 'Done', f'by {user}')}{_lines(lines)}"
@@ -115,7 +117,7 @@ def _page(user: str | None, title: str, body: str) -> str:
     return _PAGE.format(title=_text(title), user=_text(name), tabs=tabs, body=body)
 
 
-def _row(action: Action) -> str:
+def _row(action: PageAction) -> str:
     refusal = f' <span class="quiet">({_text(action.refusal)})</span>' if action.refusal else ""
     link = f'<a href="{PLACE}?do={action.name}">{_text(action.title)}</a>'
     title = _text(action.title) if action.refusal else link

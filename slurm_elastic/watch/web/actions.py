@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Literal, Protocol
@@ -19,8 +18,6 @@ from slurm_elastic.watch.door.rights import NoRightError, Person
 from slurm_elastic.watch.web import act_pages
 from slurm_elastic.watch.web.forms import OneTimeForms, Rates, SessionTokens, StaleFormError
 from slurm_elastic.watch.web.origins import cross_site, wrong_type
-
-log = logging.getLogger(__name__)
 
 MAX_BODY = 16 << 10
 """Bytes of a form."""
@@ -46,7 +43,7 @@ class FormField(Struct, frozen=True, kw_only=True):
     is_open: bool = True
 
 
-class Action(Struct, frozen=True, kw_only=True):
+class PageAction(Struct, frozen=True, kw_only=True):
     """An action, and why this person may not do it ("": the person may)."""
 
     name: str
@@ -69,7 +66,7 @@ class Preview(Struct, frozen=True, kw_only=True):
     digest: str
 
 
-class Request(Protocol):
+class ActionRequest(Protocol):
     """An action with its arguments, as one person asked for it at one time."""
 
     def preview(self) -> Preview:
@@ -84,19 +81,19 @@ class Request(Protocol):
 class Actions(Protocol):
     """All actions of a page."""
 
-    def offered(self, person: Person) -> Sequence[Action]:
+    def offered(self, person: Person) -> Sequence[PageAction]:
         """The actions, in the order of the page."""
 
-    def request(self, name: str, values: Mapping[str, str], person: Person) -> Request:
+    def request(self, name: str, values: Mapping[str, str], person: Person) -> ActionRequest:
         """ConfigError if the values are wrong, NoRightError if the person may not do it."""
 
 
-class Waiting(Struct, frozen=True):
+class WaitingRequest(Struct, frozen=True):
     """A request whose preview was shown."""
 
     name: str
     values: Mapping[str, str]
-    request: Request
+    request: ActionRequest
     digest: str
 
 
@@ -128,15 +125,19 @@ class ActionDesk:
     def __init__(self, actions: Actions, site_names: Sequence[str] = ()) -> None:
         self._actions, self._site_names = actions, site_names
         self._tokens, self._rates = SessionTokens(), Rates()
-        self._forms = OneTimeForms[Waiting]()
+        self._forms = OneTimeForms[WaitingRequest]()
 
     def document(self, visit: Visit) -> dict[str, object]:
         """The actions for the page's own script, with the reason if the page is read-only."""
         if visit.person is None:
             return {**NO_ACTIONS, "read_only": visit.read_only}
+        try:
+            offered = self._actions.offered(visit.person)
+        except SlurmElasticError as error:
+            return {**NO_ACTIONS, "read_only": str(error)}
         actions = [
             {"name": action.name, "title": action.title, "refusal": action.refusal}
-            for action in self._actions.offered(visit.person)
+            for action in offered
         ]
         return {"user": visit.person.name, "read_only": "", "actions": actions}
 
@@ -145,27 +146,31 @@ class ActionDesk:
         try:
             if visit.method == "POST":
                 return self._posted(visit)
-            return self._shown(visit, dict(_fields(visit.query)))
+            return self._shown(visit)
         except SlurmElasticError as error:  # the configuration, or who may act, cannot be read
             return self._refused(visit, HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 
-    def _shown(self, visit: Visit, values: Mapping[str, str]) -> ActAnswer:
+    def _shown(self, visit: Visit) -> ActAnswer:
         if visit.person is None:
             return ActAnswer(html=act_pages.overview(None, (), visit.read_only))
+        try:
+            values = dict(_fields(visit.query))
+        except ValueError:
+            return self._refused(visit, HTTPStatus.BAD_REQUEST, "this is no address of this page")
         action = self._action(visit.person, values.get(ACTION, ""))
         if action is None:
             actions = self._actions.offered(visit.person)
             return ActAnswer(html=act_pages.overview(visit.person.name, actions))
         return self._form(visit, visit.person, action, values)
 
-    def _action(self, person: Person, name: str) -> Action | None:
+    def _action(self, person: Person, name: str) -> PageAction | None:
         return next((each for each in self._actions.offered(person) if each.name == name), None)
 
     def _form(
         self,
         visit: Visit,
         person: Person,
-        action: Action,
+        action: PageAction,
         values: Mapping[str, str],
         error: str = "",
         status: HTTPStatus = HTTPStatus.OK,
@@ -225,13 +230,13 @@ class ActionDesk:
         self,
         visit: Visit,
         person: Person,
-        action: Action,
+        action: PageAction,
         values: Mapping[str, str],
-        request: Request,
+        request: ActionRequest,
         changed: str = "",
     ) -> ActAnswer:
         preview = request.preview()
-        waiting = Waiting(action.name, dict(values), request, preview.digest)
+        waiting = WaitingRequest(action.name, dict(values), request, preview.digest)
         confirm = self._forms.issue(person.uid, waiting)
         token = self._tokens.token(visit.session, person.uid)
         tokens = {TOKEN: token, CONFIRMED: confirm, ACTION: action.name}
@@ -242,7 +247,7 @@ class ActionDesk:
         self,
         visit: Visit,
         person: Person,
-        action: Action,
+        action: PageAction,
         confirmed: str,
         values: dict[str, str],
     ) -> ActAnswer:
@@ -261,8 +266,6 @@ class ActionDesk:
             request = self._actions.request(action.name, values, person)
             return self._previewed(visit, person, action, values, request, changed)
         lines = waiting.request.carry_out()
-        # The ledger has the order itself; this line is for the service's log.
-        log.info("%s (uid %d) on the page: %s", person.name, person.uid, now.command)
         return ActAnswer(html=act_pages.done(person.name, action, now, lines))
 
 

@@ -300,6 +300,8 @@ def test_no_get_acts(person: Visitor, ledger: Ledger) -> None:
     for method in ("GET", "HEAD"):
         seen = person.send(method, f"/act?{urlencode({**shown, 'scope': 'rack'})}", **SAME_SITE)
         assert seen.status == HTTPStatus.OK
+    for query in ("&".join(["x=1"] * 100), "scope=%ff"):
+        assert person.send("GET", f"/act?do=pause&{query}").status == HTTPStatus.BAD_REQUEST
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
         assert person.send(method, "/act").status == HTTPStatus.METHOD_NOT_ALLOWED
     for path in ("/", "/api/actions", "/api/status"):
