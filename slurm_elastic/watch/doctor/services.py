@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.units import brief
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.deadline import Deadline
@@ -104,10 +104,14 @@ def _ledger_findings(
             error_text = f"{health.named_error} ({brief(max(now - health.checked, 1.0))} ago)"
             cause = causes.cause_of_health(health, clouds)
             yield Finding.wrong("last errors", error_text, advice=advice, cause=cause)
-    failing = [b for b in ledger.exclusions.breakers() if b.until or sickly(b)]
-    consoles = read_consoles(ledger, [breaker.scope for breaker in failing])
-    for breaker in failing:
-        yield _paused(breaker, now, consoles.get(breaker.scope, ""))
+    breakers = ledger.exclusions.breakers()
+    consoles = read_consoles(ledger, [breaker.scope for breaker in breakers])
+    for breaker in breakers:
+        console = consoles.get(breaker.scope, "")
+        if breaker.until or sickly(breaker):
+            yield _paused(breaker, now, console)
+        elif console:
+            yield _failing(breaker, console)
     orders = [d for d in ledger.directives.all() if d.holds(now)]
     yield from map(_order, orders)
     yield from _held(config, ledger)
@@ -262,6 +266,17 @@ def _paused(breaker: Exclusion, now: float, console: str) -> Finding:
         f"{state}: {failure.finding}{evidence}",
         expected="machines that register with Slurm and are as it expects them",
         advice=advice,
+        cause=scope_of_pool(breaker.scope),
+    )
+
+
+def _failing(breaker: Exclusion, console: str) -> Finding:
+    """Report a pool that is not paused yet, with the evidence of its last failure."""
+    failed = counted(breaker.count, "machine")
+    return Finding.note(
+        f"pool {breaker.scope}",
+        f"{failed} booted but never registered with Slurm; its console ended with: {console}",
+        advice=try_pool(breaker.scope),
         cause=scope_of_pool(breaker.scope),
     )
 
