@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -19,6 +20,7 @@ from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.status_machines import ordered
 from slurm_elastic.cli.status_page import fitted
 from slurm_elastic.cli.status_screen import Screen
+from slurm_elastic.cli.streams import in_a_line
 from slurm_elastic.cli.watch_keys import (
     HELP,
     WatchPage,
@@ -104,7 +106,7 @@ class _Watch:
         try:
             reading = WatchReading(view=self._sources.status())
         except SlurmElasticError as error:
-            reading = WatchReading(trouble=str(error))
+            reading = WatchReading(trouble=in_a_line(str(error)))
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             reading = WatchReading(error=error)
         self._done.put(reading)
@@ -114,7 +116,8 @@ class _Watch:
         try:
             reading = WatchReading(subject=subject, text=self._sources.explanation(subject, width))
         except SlurmElasticError as error:
-            reading = WatchReading(subject=subject, text=str(error))
+            lines = textwrap.wrap(in_a_line(str(error)), max(width - 1, 1))
+            reading = WatchReading(subject=subject, text="\n".join(lines))
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             reading = WatchReading(subject=subject, error=error)
         self._done.put(reading)
