@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
+from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.extras import missing_module
 
@@ -44,7 +45,7 @@ def _refuse(url: str, *_: object, **__: object) -> NoReturn:
 def _by_browser(browser: str, html: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-report-") as directory:
         page, pdf = Path(directory, "report.html"), Path(directory, "report.pdf")
-        page.write_text(html)
+        writing.as_told(page, html)
         command = [
             browser, "--headless", "--disable-gpu", "--no-pdf-header-footer",
             f"--user-data-dir={directory}/profile", f"--print-to-pdf={pdf}", page.as_uri(),

@@ -83,7 +83,7 @@ def _saving(report: MonthReport, other: int) -> str:
 
 
 def unused(report: MonthReport) -> Iterator[str]:
-    """The part of the paid time that no job used, and the part that is normal."""
+    """Sentences about the paid time that no job used, and about its normal part."""
     whole, unused_micro = report.micro_dollars, report.unused_micro_dollars
     if report.normal_unused is None or not whole:
         return

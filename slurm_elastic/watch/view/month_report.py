@@ -169,8 +169,8 @@ def forecast(month: Month, days: Costs) -> Forecast | None:
     short.
 
     The expected amount is the mean of the last whole weeks, at most ``MAX_WEEKS``, times the weeks
-    of the month. The range has two standard errors on either side: that of a month's weeks, which
-    vary, and that of the mean, which few weeks determine badly.
+    of the month. The range has two standard errors on either side. They include that the weeks of a
+    month vary, and that few weeks determine the mean badly.
     """
     weeks = _weeks(days)[:MAX_WEEKS]
     if len(weeks) < MIN_WEEKS:

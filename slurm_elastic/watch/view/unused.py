@@ -1,6 +1,4 @@
-"""Why paid time was unused, how much of that is normal at this site, and which key lowers it.
-Pure.
-"""
+"""Reasons of unused paid time, the normal amount at this site, and the keys that lower it. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ def unused_shares(config: Config, costs: Costs) -> tuple[UnusedShare, ...]:
 def normal_unused(config: Config, costs: Costs) -> NormalUnused:
     """Return what is normal for the machines of ``costs``, which must be summed by a key of jobs.
 
-    The whole boot time counts, and the time to end a machine that is billed by the second. Of the
+    All boot time counts. The time to end a machine counts if the cloud bills by the second. Of the
     idle time one wait of each machine counts.
     """
     by_reason = {line.key: line.micro for line in costs.lines if line.unused}
