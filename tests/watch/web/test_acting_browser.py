@@ -52,6 +52,13 @@ def press(page: Page) -> None:
     page.driver.find_element(By.CSS_SELECTOR, "button.main").click()
 
 
+def press_twice(page: Page) -> None:
+    """The form's button, and the preview's once it is there."""
+    press(page)
+    page.wait(lambda: "It would do this" in page.text("main"))
+    press(page)
+
+
 def look(page: Page, name: str) -> None:
     """Nobody is shut out of it, it fits, and the browser has nothing to complain of."""
     assert page.overflow() <= 0, name
@@ -70,8 +77,7 @@ def test_an_action_from_its_form_to_the_ledger(
     name = f"{action}-{width}-{'dark' if dark else 'light'}"
     if action == "resume":
         page.driver.get(f"{page.address}act?do=pause&scope=onprem")
-        press(page)
-        press(page)
+        press_twice(page)
         page.wait(lambda: "Done" in page.text("main"))
     page.driver.get(f"{page.address}act")
     page.driver.find_element(By.CSS_SELECTOR, f'main a[href$="do={action}"]').click()
@@ -100,8 +106,7 @@ def test_the_page_leads_to_forms_that_are_filled_in(page: Page, ledger: Ledger) 
     look(page, "now-1280-light")
     page.driver.find_element(By.CSS_SELECTOR, '[aria-label="Pause cloud onprem"]').click()
     assert page.js("return document.querySelector('[name=scope]').value") == "onprem"
-    press(page)
-    press(page)
+    press_twice(page)
     page.wait(lambda: "cloud onprem is paused by root" in page.text("main"))
     page.driver.find_element(By.LINK_TEXT, "Now").click()
     page.wait(lambda: "Cloud onprem is paused by root" in page.text("main"))
@@ -129,8 +134,7 @@ def test_actions_need_no_script(page: Page, ledger: Ledger) -> None:
 
 def test_loading_the_result_again_does_nothing_twice(page: Page, ledger: Ledger) -> None:
     page.driver.get(f"{page.address}act?do=pause&scope=rack")
-    press(page)
-    press(page)
+    press_twice(page)
     page.wait(lambda: "Done" in page.text("main"))
     for order in ledger.directives.all():
         ledger.directives.end(order.number)
