@@ -18,7 +18,7 @@ from slurm_elastic.base.errors import NotLearntError, SlurmElasticError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.adoption import adopt
-from slurm_elastic.controller.boot_consoles import record_consoles
+from slurm_elastic.controller.boot_consoles import read_consoles, record_consoles
 from slurm_elastic.controller.boot_timeouts import expect_requeued, select_blamed
 from slurm_elastic.controller.boots import record_boot_failures, record_registered, reopen_pools
 from slurm_elastic.controller.context import Site
@@ -347,8 +347,11 @@ class _Apply:
         # Before the machines end: if Slurm does not answer here, the whole action is repeated.
         # After their end no action would be left to expect the requeues.
         jobs = expect_requeued(self._site, failed)
-        if ending := self._without_registered([a for a in batch if a.ends]):
-            record_consoles(self._site, self._cloud, self._machines(ending), self._correlation)
+        meant_to_end = [a for a in batch if a.ends]
+        # Before the last look at the nodes: a machine may register while its cloud answers.
+        consoles = read_consoles(self._site, self._cloud, self._machines(meant_to_end))
+        if ending := self._without_registered(meant_to_end):
+            record_consoles(self._site, consoles, self._machines(ending), self._correlation)
             self._suspend(ending)
         record_boot_failures(self._site, select_blamed(self._site, failed), self._correlation, jobs)
 

@@ -29,21 +29,33 @@ _MAX_TEXT = 64 * 1024  # characters of a console that are looked at, from its en
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
-def record_consoles(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) -> None:
-    """Record the last console lines of these machines, if their cloud shows consoles."""
+def read_consoles(site: Site, cloud: str, machines: Sequence[Machine]) -> tuple[ConsoleRead, ...]:
+    """The last console lines of these machines, if their cloud shows consoles."""
     provider = site.providers[cloud]
     if not isinstance(provider, Console):
-        return
+        return ()
+    consoles = []
     for machine in machines[:MAX_CONSOLES]:
-        node, id_ = machine.instance.node, machine.instance.id
+        id_ = machine.instance.id
         try:
             lines = last_lines(provider.console(id_))
         except Exception as error:  # noqa: BLE001 - an SDK may raise anything; the machine must end
             log.info("no console of %s: %s: %s", id_, type(error).__name__, error)
             continue
         if lines:
-            cause = ConsoleRead(machine=id_, lines=lines)
-            site.record(correlation, KIND, [node, pool_subject(machine.pool)], cause)
+            consoles.append(ConsoleRead(machine=id_, lines=lines))
+    return tuple(consoles)
+
+
+def record_consoles(
+    site: Site, consoles: Sequence[ConsoleRead], machines: Sequence[Machine], correlation: str
+) -> None:
+    """Record the consoles that belong to these machines."""
+    by_id = {machine.instance.id: machine for machine in machines}
+    for console in consoles:
+        if machine := by_id.get(console.machine):
+            subjects = [machine.instance.node, pool_subject(machine.pool)]
+            site.record(correlation, KIND, subjects, console)
 
 
 def last_lines(text: str) -> tuple[str, ...]:

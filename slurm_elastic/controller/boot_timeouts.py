@@ -14,7 +14,7 @@ from functools import partial
 
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.controller.boot_consoles import record_consoles
+from slurm_elastic.controller.boot_consoles import read_consoles, record_consoles
 from slurm_elastic.controller.boots import record_boot_failures
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
@@ -219,7 +219,7 @@ def _end_failed(
 ) -> None:
     """End machines that did not register. Their consoles are read first, as they are lost then."""
     if isinstance(cause, NeverRegistered):
-        record_consoles(site, cloud, machines, CORRELATION)
+        record_consoles(site, read_consoles(site, cloud, machines), machines, CORRELATION)
     terminate(site, cloud, machines, cause, CORRELATION)
 
 

@@ -26,7 +26,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.controller.boot_consoles import record_consoles
+from slurm_elastic.controller.boot_consoles import read_consoles, record_consoles
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Market, NoticeKind, Offer, Pool
@@ -656,7 +656,7 @@ def test_the_console_of_a_failed_boot_is_recorded(bed: AwsBed) -> None:
     started = provider.launch(spec_for(bed, provider, 1))[0]
     bed.control.console(started.id, "[ 1.0] up\r\n\x1b[31mslurmd: fatal: no munge key\x1b[0m\r\n")
     site, machine = Mock(providers={"aws": provider}), Machine(instance=started, pool="pub")
-    record_consoles(site, "aws", [machine], "boots")
+    record_consoles(site, read_consoles(site, "aws", [machine]), [machine], "boots")
     lines = ("[ 1.0] up", "slurmd: fatal: no munge key")
     cause = ConsoleRead(machine=started.id, lines=lines)
     site.record.assert_called_once_with("boots", "console", [started.node, "pool:pub"], cause)
