@@ -40,7 +40,9 @@ class Terminal:
         if self.pid == 0:
             try:
                 fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-                os.execve(command[0], list(command), os.environ | {"TERM": "xterm-256color"})
+                # Rich believes these two before it asks the terminal.
+                inherited = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
+                os.execve(command[0], list(command), inherited | {"TERM": "xterm-256color"})
             finally:
                 os._exit(70)
         self._text, self._code = "", 0
