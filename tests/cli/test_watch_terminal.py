@@ -40,6 +40,8 @@ class Terminal:
         if self.pid == 0:
             try:
                 fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+                # Tests in the background of a shell hand an ignored SIGINT down.
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
                 # Rich believes these two before it asks the terminal.
                 inherited = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
                 os.execve(command[0], list(command), inherited | {"TERM": "xterm-256color"})
