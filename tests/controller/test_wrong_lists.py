@@ -128,11 +128,11 @@ def test_a_doubt_ends_when_a_person_says_so(world: World) -> None:
     world.clouds["pub"].take(machine.id)
     world.advance(600)
     assert "clear pub" in (told(world) or "")
-    lines = clear.clear(world.config, world.ledger, ["pub"], world.now)
+    lines = clear.clear(world.config, world.ledger, ["pub"], world.now, "root")
     assert lines == ("doubt about the list of cloud pub",)
     world.advance(60)
     assert told(world) is None
-    assert clear.clear(world.config, world.ledger, None, world.now) == ()
+    assert clear.clear(world.config, world.ledger, None, world.now, "root") == ()
 
 
 def test_a_machine_whose_tags_are_gone_keeps_its_job(world: World) -> None:

@@ -94,7 +94,7 @@ def clear_away(site: Sandbox, config: Config) -> None:
         site.run(["scancel", str(job.id)])
     back_to_zero(site)
     with contextlib.closing(Ledger(config.state / "ledger.db")) as book:
-        clear(config, book, None, time.time())
+        clear(config, book, None, time.time(), "root")
     site.wait_for(lambda: not away(site), 150, "all holds are over")
 
 

@@ -239,4 +239,4 @@ def forget_cool_downs(site: Sandbox) -> None:
     """
     config = load(site.layout.config)
     with closing(Ledger(config.state / "ledger.db")) as book:
-        clear(config, book, None, time.time())
+        clear(config, book, None, time.time(), "root")

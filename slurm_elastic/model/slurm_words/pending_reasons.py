@@ -21,12 +21,12 @@ _WHAT = r"(?:BB|Billing|C[Pp][Uu]|Energy|GRES|License|Mem|Memory|Node|Unknown)"
 
 def _passes(
     pattern: str, meaning: str, *, actor: Actor = Actor.SLURM, advice: str = "",
-    counted: bool = False, refusal: bool = False,
+    counted: bool = False, refusal: bool = False, waits_for: str = "",
 ) -> ReasonRow:  # fmt: skip
     """A reason that ends by itself; ``actor`` may end it earlier."""
     return ReasonRow(
         pattern=pattern, fate=Fate.STARTS, actor=actor, meaning=meaning, advice=advice,
-        is_counted=counted, is_refusal=refusal,
+        is_counted=counted, is_refusal=refusal, waits_for=waits_for,
     )  # fmt: skip
 
 
@@ -68,7 +68,9 @@ def _leftover(pattern: str, meaning: str) -> ReasonRow:
 
 
 _UNSEEN = _passes("|None", "slurmctld has not looked at it yet", counted=True)
-_BEGIN_TIME = _passes("BeginTime", "its begin time has not come", counted=True)
+_BEGIN_TIME = _passes(
+    "BeginTime", "its begin time has not come", counted=True, waits_for="for the begin time"
+)
 _QUEUE = (
     _UNSEEN,
     _passes("Priority", "jobs with a higher priority come first", counted=True),
@@ -100,9 +102,17 @@ _QUEUE = (
         counted=True,
     ),
     _BEGIN_TIME,
-    _passes("Dependency", "it waits for the jobs that it depends on"),
-    _passes("Licenses", "it waits for licences", advice="scontrol show licenses"),
-    _passes("JobArrayTaskLimit", "as many tasks of its array run as it allows"),
+    _passes(
+        "Dependency", "it waits for the jobs that it depends on", waits_for="for other jobs"
+    ),
+    _passes(
+        "Licenses", "it waits for licences", advice="scontrol show licenses",
+        waits_for="for licences",
+    ),
+    _passes(
+        "JobArrayTaskLimit", "as many tasks of its array run as it allows",
+        waits_for="for tasks of the array",
+    ),
     _passes("Cleaning", "Slurm still cleans up after its last run"),
     _passes("Prolog", "PrologSlurmctld still runs for it"),
     _passes("FedJobLock", "it waits for the clusters of the federation to agree"),

@@ -34,7 +34,8 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
     ``is_leftover``: the reason is from the job's last run and stays until Slurm examines the queue.
     ``is_refusal``: Slurm rejects the job's account or QOS. ``is_of_partition``: the reason concerns
     one of the job's partitions. ``is_persons``: a person holds the job on purpose. ``may_free``:
-    other nodes may start the job, so ckptman releases it after it has moved the job.
+    other nodes may start the job, so ckptman releases it after it has moved the job. ``waits_for``:
+    the phrase by which ``status`` counts such jobs, "" if it has none of its own.
     """
 
     pattern: str
@@ -48,6 +49,7 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
     is_refusal: bool = False
     is_of_partition: bool = False
     is_persons: bool = False
+    waits_for: str = ""
 
 
 class JobStateRow(Struct, frozen=True, kw_only=True):

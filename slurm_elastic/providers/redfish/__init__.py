@@ -57,9 +57,6 @@ def _check(draft: Draft, i: int, cloud: RedfishCloud) -> None:
 
 
 CLOUD = CloudKind(
-    settings=RedfishCloud,
-    open=_open,
-    check=_check,
-    found=later(f"{__name__}.found:found"),
+    settings=RedfishCloud, open=_open, check=_check, found=later(f"{__name__}.found:found"),
     skeleton=SKELETON,
-)
+)  # fmt: skip

@@ -17,10 +17,6 @@ from slurm_elastic.watch.view.next_action import BOOTING, DOWN, HELD, IDLE, IN_U
 MAX_WAITING_ROWS = 200  # rows of waiting jobs; a page has no room for more
 FREE_NODES, NEVER = "for free nodes", "can never start"
 _HELD, _NO_MACHINE, _OTHER = "held", "for machines that cannot start now", "for other reasons"
-_BY_REASON = {
-    "BeginTime": "for the begin time", "Dependency": "for other jobs", "Licenses": "for licences",
-    "JobArrayTaskLimit": "for tasks of the array",
-}  # fmt: skip
 _LIMITS = "for a limit of the account or QOS"
 USUAL_STATES = (IN_USE, IDLE, BOOTING, HELD, DOWN)
 
@@ -118,7 +114,7 @@ def _phrase(job: SlurmJob, now: float, wait: Wait, shut_for: Callable[[SlurmJob]
         return FREE_NODES
     if job.wait_reason.row.actor is Actor.SITE:
         return _LIMITS
-    return _BY_REASON.get(job.reason, _OTHER)
+    return job.wait_reason.row.waits_for or _OTHER
 
 
 def _waiting(job: SlurmJob, now: float, wait: Wait, shut: str) -> WaitingView:

@@ -336,7 +336,7 @@ def test_the_command_serves_what_the_commands_print(tmp_path: Path) -> None:
             ("/api/explain?subject=nothing-known", "nothing is known about"),
             ("/api/explain", "needs a node"), ("/api/cost?by=user", '"by":"user"'),
             ("/api/cost?by=colour", "expected one of"), ("/api/cost?since=never", "neither a date"),
-            ("/api/doctor", '"parts":'), ("/api/day?span=1h", "expected one of"),
+            ("/api/doctor", '"parts":'), ("/api/day?span=2h", "expected one of"),
             ("/api/day?span=6h", '"step_s":60.0'),
         ):  # fmt: skip
             assert wanted in over(sock, path), path
