@@ -181,7 +181,8 @@ def _explain(config: Config, slurm: Slurm, query: Query) -> str:
     subject = parameter(query, "subject").strip()
     if not subject:
         raise SlurmElasticError("explain needs a node, a job, a pool or a cloud")
-    return "\n".join(map(as_json, explain.explanations(config, slurm, subject)))
+    found = explain.explanations(config, slurm, subject)
+    return "\n".join(as_json(explain.document(explanation)) for explanation in found)
 
 
 def _cost(config: Config, query: Query) -> str:

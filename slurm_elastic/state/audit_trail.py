@@ -47,8 +47,10 @@ def jobs_of(decision: Decision) -> list[int]:
 
 
 def nodes_of(decision: Decision) -> list[str]:
-    """The nodes a decision is about."""
-    return [s for s in decision.subjects if not s.startswith((_JOB, _POOL, _IMAGE))]
+    """The nodes a decision is about. Other subjects have a kind before a colon; offers have the
+    slashes of their keys. Slurm allows neither in the name of a node.
+    """
+    return [s for s in decision.subjects if ":" not in s and "/" not in s]
 
 
 def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decision]:

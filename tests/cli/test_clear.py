@@ -11,6 +11,7 @@ from ledger_cases import instance, offer
 from status_cases import NOW, busy_ledger, config, config_file
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.cli import clear
 from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.main import main
@@ -18,6 +19,7 @@ from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.policies.launch.exclusions import strikes_of
+from slurm_elastic.state.audit_trail import nodes_of
 from slurm_elastic.state.ledger import Ledger
 
 SPOT = "aws/c6i.xlarge/eu-west-1b/spot"
@@ -62,7 +64,9 @@ def test_a_pool_with_its_offers(tmp_path: Path, ledger: Ledger) -> None:
     assert cooling(ledger) == {NEAR}
     assert [b.scope for b in ledger.exclusions.breakers()] == ["rack"]
     assert "2 holds of nodes of pool general" in lines
-    assert [d.kind for d in ledger.decisions.about("pub7")] == ["cleared"]
+    (decision,) = ledger.decisions.about("pub7")
+    assert decision.kind == "cleared"
+    assert compress(nodes_of(decision)), "explain lists these: no offer is among them"
     assert [d.kind for d in ledger.decisions.about("pool:general")] == ["cleared"]
 
 

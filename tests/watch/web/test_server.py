@@ -333,6 +333,7 @@ def test_the_command_serves_what_the_commands_print(tmp_path: Path) -> None:
         assert f"listening at {sock}" in process.stdout.readline()
         for path, wanted in (
             ("/api/status", '"slurm_error":'), ("/api/explain?subject=op1", "does not answer"),
+            ("/api/explain?subject=op1", '"end_reason":'),
             ("/api/explain?subject=nothing-known", "nothing is known about"),
             ("/api/explain", "needs a node"), ("/api/cost?by=user", '"by":"user"'),
             ("/api/cost?by=colour", "expected one of"), ("/api/cost?since=never", "neither a date"),
