@@ -198,6 +198,7 @@ def test_no_class_compares_with_its_own_memory_before_it_logs() -> None:
 
 NOTHING_TO_FORGET = {
     "features/autoscaler.py _causes": "the pool groups of the configuration",
+    "features/image_replacement.py _failures": "the pools of the configuration",
     "features/enrolment.py _reports": "one port, which is opened once",
     "controller/reconcile.py _doubts": "one cloud, whose report is None without a doubt",
     "controller/strays.py _health": "one report, which is empty without strays",

@@ -23,6 +23,7 @@ from slurm_elastic.base import writing
 PACKAGE = Path(slurm_elastic.__file__).parent
 
 OTHER_WAYS = {
+    "setup/making/login_key.py": "the owner of a key that it has just created",
     "base/writing.py": "the one way",
     "checkpointers/node_helper_client.py": "a request into a file of the launcher's, as it is",
     "machine/ckptroot/": "one file on nodes, with its own way (files.opened) into directories of users",

@@ -366,7 +366,7 @@ def test_what_a_former_cloud_has_is_counted_and_told_of_but_in_no_nodes_way(worl
 def test_an_operator_says_that_what_a_former_cloud_had_is_gone(world: World) -> None:
     world.advance(5)
     left, launch = leave_behind(world)
-    lines = gone(world.config, world.ledger, ["far"], world.now)
+    lines = gone(world.config, world.ledger, ["far"], world.now, 0)
     assert lines == (
         "machine far-1 of cloud far, node pub1",
         "launch g00 of cloud far, 1 node",
