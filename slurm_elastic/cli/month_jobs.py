@@ -13,9 +13,10 @@ from slurm_elastic.base.bounded_process import run_within
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.month import Month
+from slurm_elastic.base.units import counted, does
 from slurm_elastic.cli import history as history_files
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.simulate import sacct
 from slurm_elastic.simulate.month_replay import Replay, replay
 from slurm_elastic.simulate.setting import Options, setting_of
@@ -101,9 +102,25 @@ def _own_history(config: Config, slurm: PromptCli, month: Month, now: float) -> 
         raise SlurmElasticError(
             f"no job history: slurmdbd and slurmctld do not answer ({error})"
         ) from error
-    if not rows:
-        raise ConfigError(f"Slurm has no job of {month.name}")
+    if not note:
+        if not rows:
+            raise ConfigError(f"slurmdbd has no job of {month.name}")
+    elif not any(month.begin <= float(str(row["Submit"])) < month.end for row in rows):
+        raise ConfigError(_no_ended_job(slurm.jobs(), month))
     return sacct.of_rows(rows), note
+
+
+def _no_ended_job(jobs: Iterable[SlurmJob], month: Month) -> str:
+    """Why slurmctld knows no ended job of the month, and what helps."""
+    active = sum(not job.has_ended and month.begin <= job.submit < month.end for job in jobs)
+    remedy = "slurmctld keeps ended jobs for MinJobAge only; use slurmdbd, or --sacct FILE"
+    if not active:
+        return f"slurmctld no longer remembers a job of {month.name}. {remedy}"
+    return (
+        f"{counted(active, 'job')} of {month.name} {does(active, 'wait')} or "
+        f"{does(active, 'run')}, and slurmctld remembers no ended job of it. If jobs have ended: "
+        f"{remedy}"
+    )
 
 
 def submitted_in(history: History, month: Month) -> History:

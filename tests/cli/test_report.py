@@ -14,12 +14,15 @@ import pytest
 from month_cases import NOW
 from needs import unless
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.month import Month
-from slurm_elastic.cli import month_pdf
+from slurm_elastic.cli import month_jobs, month_pdf
 from slurm_elastic.cli import report as module
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.month_page import web_page
 from slurm_elastic.config import configfile
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view.month_report import MonthReport
 
@@ -101,6 +104,27 @@ def test_without_accounting_the_report_says_so(
     flat = re.sub(r"\s+", " ", report(capsys, site))
     assert "No simulation: no job history: slurmdbd and slurmctld do not answer" in flat
     assert "Spent $" in flat
+
+
+@pytest.mark.parametrize(
+    ("jobs", "reason"),
+    [
+        ([], "slurmctld no longer remembers a job of October 2026. slurmctld keeps ended jobs"),
+        (
+            [SlurmJob(id=1, states=frozenset({"PENDING"}), submit=OCTOBER + 60.0)],
+            "1 job of October 2026 waits or runs, and slurmctld remembers no ended job of it.",
+        ),
+    ],
+)
+def test_a_month_without_an_ended_job_says_why_and_what_helps(
+    site: Path, monkeypatch: pytest.MonkeyPatch, jobs: list[SlurmJob], reason: str
+) -> None:
+    config, slurm = configfile.load(site), PromptCli(configfile.load(site).slurm)
+    monkeypatch.setattr(slurm, "jobs", lambda: jobs)
+    monkeypatch.setattr(month_jobs, "jobs_between", lambda *_: ((), "no slurmdbd"))
+    with pytest.raises(ConfigError, match=reason) as raised:
+        month_jobs._own_history(config, slurm, Month(2026, 10), NOW)
+    assert str(raised.value).endswith("MinJobAge only; use slurmdbd, or --sacct FILE")
 
 
 def test_a_history_of_a_file_is_cut_to_the_month(
