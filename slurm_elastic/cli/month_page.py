@@ -121,9 +121,11 @@ def _figures(report: MonthReport) -> str:
         share = percent(saving, report.on_demand_micro_dollars)
         figures.append(("Saved against on demand", amount(report, saving), share))
     if report.replay is not None and report.replay.avoided is not None:
-        hours = report.replay.avoided
-        text = f"{hours.low:,.0f} to {hours.high:,.0f}, by simulation"
-        figures.append(("Hours of waiting avoided", f"{hours.value:,.0f}", text))
+        avoided = report.replay.avoided
+        low, high = sentences.avoided_range(avoided)
+        name = "Waiting avoided" if avoided.value >= 0 else "Waiting added"
+        value = sentences.waiting_time(abs(avoided.value))
+        figures.append((name, value, f"{low} to {high}, by simulation"))
     if report.unused_micro_dollars:
         share = percent(report.unused_micro_dollars, report.micro_dollars)
         figures.append(("Unused", share, amount(report, report.unused_micro_dollars)))

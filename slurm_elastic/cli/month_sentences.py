@@ -9,6 +9,7 @@ from slurm_elastic.base.month import parse_month
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli.cost import digits_of, dollars
 from slurm_elastic.cli.simulate_tables import SCHEDULER, duration
+from slurm_elastic.simulate.certainty import Interval
 from slurm_elastic.simulate.month_replay import Replay
 from slurm_elastic.watch.view.month_report import MIN_WEEKS, MonthReport
 
@@ -98,6 +99,23 @@ def unused(report: MonthReport) -> Iterator[str]:
     )
 
 
+def waiting_time(hours: float) -> str:
+    """``260 hours``, or minutes below one hour. It never shows ``-0``."""
+    if abs(hours) >= 1:
+        return f"{hours:,.0f} {'hour' if round(abs(hours)) == 1 else 'hours'}"
+    minutes = round(60 * hours)
+    return f"{minutes} {'minute' if abs(minutes) == 1 else 'minutes'}"
+
+
+def avoided_range(avoided: Interval) -> tuple[str, str]:
+    """The least and the most waiting of the range. If clouds added waiting, the range is of the
+    added waiting, as the sentence says.
+    """
+    if avoided.value < 0:
+        return waiting_time(-avoided.high), waiting_time(-avoided.low)
+    return waiting_time(avoided.low), waiting_time(avoided.high)
+
+
 def waiting(report: MonthReport) -> Iterator[str]:
     """The waiting that clouds avoided, by simulation."""
     replay = report.replay
@@ -113,11 +131,12 @@ def waiting(report: MonthReport) -> Iterator[str]:
         )
         return
     if replay.avoided is not None:
-        hours = replay.avoided
+        low, high = avoided_range(replay.avoided)
+        effect = "avoided" if replay.avoided.value >= 0 else "added"
         yield (
-            f"By simulation of the month's {jobs}: clouds avoided {hours.value:,.0f} hours of "
-            f"waiting ({hours.low:,.0f} to {hours.high:,.0f}, the range of 9 in 10 random draws of "
-            "the month's days and of random choices)."
+            f"By simulation of the month's {jobs}: clouds {effect} "
+            f"{waiting_time(abs(replay.avoided.value))} of waiting ({low} to {high}, the range of "
+            "9 in 10 random draws of the month's days and of random choices)."
         )
     yield (
         f"Mean wait with clouds {duration(replay.configured.mean_wait)}, without "

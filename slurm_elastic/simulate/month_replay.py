@@ -24,6 +24,7 @@ from slurm_elastic.simulate.certainty import Interval
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.policy_search import search
+from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.search import Tried, apart, front, grid
 from slurm_elastic.simulate.setting import NONE, Setting
@@ -37,6 +38,9 @@ ROUNDS = 2
 _LOW, _HIGH = 0.05, 0.95
 _COMPARED_BY, _SEEDED_BY = 0.5, 0.6
 """The shares of the time after which the comparison and the other seeds must have ended."""
+BOOT_KEY = "timings.expected_boot_time"
+OVERLOAD_S = 86400
+"""A shorter history says nothing about months: a few jobs submitted together always exceed it."""
 OVERLOAD = (
     "the site's own machines are too few for this work: without clouds the queue would grow from "
     "month to month, and the hours of waiting avoided count only this month's jobs"
@@ -127,17 +131,22 @@ def replay(setting: Setting, seconds: float) -> Replay:
             tried.append(Tried(policy=NONE, figures=without.figures))
     is_complete = _search(setting, tried, seconds_left(1.0))
     curve = apart(front(tried), keep=(configured,))
+    avoided = avoided_hours(outcomes, without) if without else None
     return Replay(
         jobs=configured.figures.jobs,
         configured=_point(configured),
         without=_point(Tried(policy=NONE, figures=without.figures)) if without else None,
         never=never,
-        avoided=avoided_hours(outcomes, without) if without else None,
+        avoided=avoided,
         curve=tuple(map(_point, _thinned(curve, MAX_POINTS))),
         tried=len(tried),
         is_complete=is_complete,
         no_comparison=no_comparison,
-        notes=(*setting.notes_for([CONFIGURED]), *_overload(setting, without)),
+        notes=(
+            *_boot_times(scenario),
+            *setting.notes_for([CONFIGURED]),
+            *(_overload(setting, without) if avoided and avoided.value > 0 else ()),
+        ),
     )
 
 
@@ -170,10 +179,26 @@ def _without_clouds(setting: Setting, seconds: float) -> tuple[RunResult | None,
         )
 
 
+def _boot_times(scenario: Scenario) -> tuple[str, ...]:
+    """A note with the boot times that the simulation assumes."""
+    pools_by_boot: dict[int, list[str]] = {}
+    for pool in scenario.pools:
+        if pool.public:
+            pools_by_boot.setdefault(pool.boot.seconds(1), []).append(pool.name)
+    if len(pools_by_boot) == 1:
+        return (
+            f"each machine is assumed to boot in {brief(next(iter(pools_by_boot)))} ({BOOT_KEY})",
+        )
+    return tuple(
+        f"each machine of {', '.join(pools)} is assumed to boot in {brief(boot_s)} ({BOOT_KEY})"
+        for boot_s, pools in sorted(pools_by_boot.items())
+    )
+
+
 def _overload(setting: Setting, without: RunResult | None) -> tuple[str, ...]:
     """A note if the site's own machines could not do the work in the time of the history."""
     jobs = setting.jobs
-    if without is None or not len(jobs):
+    if without is None or not len(jobs) or jobs.submit[-1] - jobs.submit[0] < OVERLOAD_S:
         return ()
     work = sum(seconds * procs for seconds, procs in zip(jobs.run, jobs.procs, strict=True))
     room = sum(machines.pool.machines * machines.pool.procs for machines in without.pools)

@@ -12,16 +12,20 @@ from pathlib import Path
 import month_cases
 import pytest
 from month_cases import NOW
+from msgspec.structs import replace
 from needs import unless
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.month import Month
 from slurm_elastic.cli import month_jobs, month_pdf
+from slurm_elastic.cli import month_sentences as sentences
 from slurm_elastic.cli import report as module
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.month_page import web_page
 from slurm_elastic.config import configfile
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.simulate.certainty import Interval
+from slurm_elastic.simulate.month_replay import CurvePoint, Replay
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view.month_report import MonthReport
@@ -107,6 +111,27 @@ def test_without_accounting_the_report_says_so(
 
 
 @pytest.mark.parametrize(
+    ("value", "low", "high", "sentence"),
+    [
+        (260.0, 200.0, 333.0, "clouds avoided 260 hours of waiting (200 hours to 333 hours,"),
+        (0.2, -0.001, 1.2, "clouds avoided 12 minutes of waiting (0 minutes to 1 hour,"),
+        (-0.0, -0.0, 0.0, "clouds avoided 0 minutes of waiting (0 minutes to 0 minutes,"),
+        (-0.1, -0.2, -0.0, "clouds added 6 minutes of waiting (0 minutes to 12 minutes,"),
+    ],
+)
+def test_waiting_below_an_hour_is_in_minutes_and_never_minus_zero(
+    site: Path, value: float, low: float, high: float, sentence: str
+) -> None:
+    point = CurvePoint(policy="configured", dollars=1.0, mean_wait=60.0)
+    result = Replay(
+        jobs=2, configured=point, without=point, never=0,
+        avoided=Interval(value=value, low=low, high=high), curve=(), tried=1, is_complete=True,
+    )  # fmt: skip
+    found = replace(of(site), replay=result)
+    assert sentence in next(iter(sentences.waiting(found)))
+
+
+@pytest.mark.parametrize(
     ("jobs", "reason"),
     [
         ([], "slurmctld no longer remembers a job of October 2026. slurmctld keeps ended jobs"),
@@ -174,7 +199,7 @@ def test_the_file_needs_nothing_else(
     assert "prefers-color-scheme: dark" in text
     assert "@media print" in text
     assert '<svg class="budget"' in text
-    assert "Hours of waiting avoided" in text
+    assert "Waiting avoided" in text
 
 
 def test_names_are_no_html(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
