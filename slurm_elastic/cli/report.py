@@ -107,6 +107,8 @@ def _deliver(report: MonthReport, args: argparse.Namespace) -> None:
             from slurm_elastic.cli.month_pdf import pdf_of
 
             writing.as_told(args.pdf, pdf_of(html))
+        # On stderr, because the file may be /dev/stdout.
+        print(f"wrote {args.html or args.pdf}", file=sys.stderr)
     else:
         render(report, plain())
 

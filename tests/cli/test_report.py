@@ -68,7 +68,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def report(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> str:
     assert main(["--config", str(path), "report", "--static", "1x4", *words]) == 0
     said = capsys.readouterr()
-    assert said.err == ""
+    files = [words[n + 1] for n, word in enumerate(words) if word in ("--html", "--pdf")]
+    assert said.err == "".join(f"wrote {file}\n" for file in files)
     return said.out
 
 
