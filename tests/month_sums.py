@@ -102,11 +102,13 @@ def sums(
             _add(part_sums, "unused: reserved", idle)
         _add(found.clouds, contract_cloud, idle)
     busiest = _busiest(machines, since, min(until, now), now)
+    # The cluster exists from its first machine on; before that nothing could have run always.
+    exists_from = max([_exact(since), *(_exact(row["launched"]) for row in machines[:1])])
     return found._replace(
         total=sum(found.clouds.values(), Fraction(0)),
         on_demand=on_demand,
         busiest=busiest,
-        always_on=busiest * (_exact(min(until, now)) - _exact(since)) / HOUR,
+        always_on=busiest * (_exact(min(until, now)) - exists_from) / HOUR,
     )
 
 

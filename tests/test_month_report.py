@@ -20,6 +20,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.features.books import Costs
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.features.cost_sums import CostLine
+from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.view.month_report import forecast
 
 CONTRACT = Contract(
@@ -96,6 +97,30 @@ def test_its_amounts_are_those_of_an_independent_sum_to_the_cent(
     assert isinstance(always_on, dict)
     assert Fraction(always_on["micro_dollars_per_hour"], 1_000_000) == summed.busiest
     assert abs(Fraction(always_on["micro_dollars"], 1_000_000) - summed.always_on) < CENT
+
+
+def test_a_cluster_that_began_within_the_month_is_compared_from_its_begin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, first = month_cases.config_file(tmp_path), NOW - 3000
+    ledger = Ledger(tmp_path / "state" / "ledger.db")
+    month_cases.one_machine(ledger, first)
+    ledger.close()
+    found = json.loads(
+        out_of(capsys, path, "report", "--month", "2026-11", "--json", "--no-simulation")
+    )
+    always_on = found["always_on"]
+    assert (always_on["since"], always_on["hours"]) == (first, 3000 / 3600)
+    november = parse_month("2026-11")
+    summed = month_sums.sums(
+        tmp_path / "state" / "ledger.db", november.begin, november.end, NOW,
+        {"aws": 1, "hourly": 3600, "own": 1}, [CONTRACT], "aws",
+    )  # fmt: skip
+    assert abs(Fraction(always_on["micro_dollars"], 1_000_000) - summed.always_on) < CENT
+    flat = re.sub(
+        r"\s+", " ", out_of(capsys, path, "report", "--month", "2026-11", "--no-simulation")
+    )
+    assert "running all 0.83 hours since the first launch on record (2026-11-01 00:33 UTC)" in flat
 
 
 @pytest.mark.parametrize("month", [MONTHS[0], pytest.param(MONTHS[2], marks=pytest.mark.release)])

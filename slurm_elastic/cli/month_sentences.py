@@ -67,11 +67,14 @@ def saved(report: MonthReport) -> Iterator[tuple[str, str]]:
         return
     moment = f"{datetime.fromtimestamp(fleet.at, UTC):%Y-%m-%d %H:%M} UTC"
     price = money(fleet.micro_dollars_per_hour / 1_000_000)
+    since = f"{datetime.fromtimestamp(fleet.since, UTC):%Y-%m-%d %H:%M} UTC"
+    began = f" since the first launch on record ({since})" if fleet.since > report.since else ""
+    hours = f"{fleet.hours:,.{0 if fleet.hours >= 10 else 2}f}"
     machines = "paid machine" if fleet.machines == 1 else f"{fleet.machines:,} paid machines"
     text = (
         f"{_saving(report, fleet.micro_dollars)}. Compared with "
         f"{amount(report, fleet.micro_dollars)}: the {machines} of the busiest moment ({moment}), "
-        f"which cost {price} an hour on demand, running all {fleet.hours:,.0f} hours."
+        f"which cost {price} an hour on demand, running all {hours} hours{began}."
     )
     yield "Against always on", text
 

@@ -49,6 +49,8 @@ class Costs(Struct, frozen=True, kw_only=True):
     ``problems``: sums that do not add up. ``micro_on_demand``: the costs of the same machines at
     on-demand prices, if the cloud quoted them (None: answer of an older release). ``fleet``: the
     machines of the busiest moment (None: none cost money, or only own jobs are included).
+    ``first_launch``: when the first machine on record was launched, at whatever time (None: there
+    is none, or only own jobs are included).
     """
 
     by: By
@@ -58,6 +60,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     micro: int = 0
     micro_on_demand: int | None = None
     fleet: Fleet | None = None
+    first_launch: float | None = None
     machines: int = 0
     hours: float = 0.0
     pieces: int = 0
@@ -77,6 +80,7 @@ class CostRows(NamedTuple):
     drains: Sequence[Drained]
     leases: Mapping[str, int]
     held: Mapping[str, Sequence[Held]] = {}
+    first_launch: float | None = None
 
 
 def read_books(
@@ -105,6 +109,7 @@ def read_books(
         ledger.usage.drains(begin, until),
         leases,
         {cloud.name: cloud.held for cloud in config.clouds if cloud.reservations},
+        ledger.books.first_launch(),
     )
 
 
@@ -225,6 +230,7 @@ def _costs(
         micro=total,
         micro_on_demand=round(sums.on_demand),
         fleet=fleet,
+        first_launch=books.first_launch if uid is None else None,
         machines=sums.machines,
         hours=sums.hours,
         pieces=sums.pieces,

@@ -38,7 +38,7 @@ ROUNDS = 2
 _LOW, _HIGH = 0.05, 0.95
 _COMPARED_BY, _SEEDED_BY = 0.5, 0.6
 """The shares of the time after which the comparison and the other seeds must have ended."""
-BOOT_KEY = "timings.expected_boot_time"
+BOOT_KEY = "policies.expected_boot_time"
 OVERLOAD_S = 86400
 """A shorter history says nothing about months: a few jobs submitted together always exceed it."""
 OVERLOAD = (

@@ -98,7 +98,7 @@ def test_a_few_jobs_of_minutes_are_no_overload(tmp_path: Path) -> None:
     jobs = Jobs(Job(number=n, submit=n, run=3600, limit=3600, procs=4) for n in range(1, 9))
     notes = replay(setting(tmp_path, jobs), 60).notes
     assert OVERLOAD not in notes
-    assert notes[0] == "each machine is assumed to boot in 2m (timings.expected_boot_time)"
+    assert notes[0] == "each machine is assumed to boot in 2m (policies.expected_boot_time)"
 
 
 def test_the_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

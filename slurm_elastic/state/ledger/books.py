@@ -102,3 +102,8 @@ class BookRows:
         rows = self._store.select(sql, to_json(nodes))
         decode = msgspec.json.decode
         return {row["node"]: decode(row["accounts"], type=dict[str, int]) for row in rows}
+
+    def first_launch(self) -> float | None:
+        """When the first machine on record was launched; None without machines."""
+        rows = self._store.select("select min(launched) as first from machines")
+        return next((row["first"] for row in rows), None)

@@ -47,10 +47,12 @@ class ReportLine(Struct, frozen=True, kw_only=True):
 
 class AlwaysOn(Struct, frozen=True, kw_only=True):
     """The cluster that the costs are compared with: the ``machines`` of the busiest moment, ``at``
-    (Unix time), on demand and running during all ``hours`` of the month so far.
+    (Unix time), on demand and running during all ``hours`` from ``since`` on. That is the begin of
+    the month, or the first launch on record if the cluster began within the month.
     """
 
     at: float
+    since: float
     machines: int
     micro_dollars_per_hour: int
     hours: float
@@ -73,7 +75,9 @@ class MonthReport(Struct, frozen=True, kw_only=True):
     ``since``, ``until``: the span of the figures (Unix time); it ends before the month does if
     ``is_over`` is false. ``own_jobs_only``: as in the document of ``cost``. ``on_demand``: the same
     machine-hours at on-demand prices. ``budget``: the configured budget of a month (None: none).
-    ``no_replay``: why there is no simulation, or "". ``problems``: sums that do not add up.
+    ``first_launch``: the first on record, of all months (None: none, or only own jobs are
+    included). ``no_replay``: why there is no simulation, or "". ``problems``: sums that do not add
+    up.
     """
 
     month: str
@@ -93,6 +97,7 @@ class MonthReport(Struct, frozen=True, kw_only=True):
     unused: tuple[UnusedShare, ...] = ()
     normal_unused: NormalUnused | None = None
     always_on: AlwaysOn | None = None
+    first_launch: float | None = None
     forecast: Forecast | None = None
     budget_micro_dollars: int | None = None
     replay: Replay | None = None
@@ -130,6 +135,7 @@ def month_report(
         unused=unused_shares(config, by_account),
         normal_unused=None if is_own else normal_unused(config, by_account),
         always_on=_always_on(by_account),
+        first_launch=by_account.first_launch,
         forecast=forecast(month.next, days),
         budget_micro_dollars=None if budget is None or is_own else round(budget * 1_000_000),
         problems=tuple(
@@ -155,12 +161,14 @@ def _always_on(costs: Costs) -> AlwaysOn | None:
     fleet = costs.fleet
     if fleet is None:
         return None
+    since = max(costs.since, costs.first_launch or costs.since)
     return AlwaysOn(
         at=fleet.at,
+        since=since,
         machines=fleet.machines,
         micro_dollars_per_hour=fleet.micro_per_hour,
-        hours=(costs.until - costs.since) / 3600,
-        micro_dollars=fleet.micro(costs.since, costs.until),
+        hours=(costs.until - since) / 3600,
+        micro_dollars=fleet.micro(since, costs.until),
     )
 
 
