@@ -40,6 +40,9 @@ def span(report: MonthReport) -> str:
 
 def spent(report: MonthReport) -> str:
     """The sum, and the machines that it is for."""
+    if not report.machines and not report.micro_dollars:
+        so_far = "" if report.is_over else " so far"
+        return f"Nothing was spent in {parse_month(report.month).name}{so_far}."
     hours = f"{report.machine_hours:,.{0 if report.machine_hours >= 10 else 2}f}"
     text = (
         f"{amount(report, report.micro_dollars)} for {counted(report.machines, 'machine')} in "

@@ -17,11 +17,11 @@ from slurm_elastic.watch.view.month_report import MonthReport, ReportLine
 MAX_LINES = 15  # of a table on a terminal; --html and --json have all
 
 
-def render(report: MonthReport, console: Console) -> None:
-    """Print the report."""
+def render(report: MonthReport, console: Console, hint: str = "") -> None:
+    """Print the report. ``hint``: a sentence to print below the sum, or ""."""
     console.print(sentences.title(report), style="bold")
     console.print(sentences.span(report))
-    _section("Spent", [sentences.spent(report)], console)
+    _section("Spent", [sentences.spent(report), *([hint] if hint else [])], console)
     if not report.micro_dollars:
         _print_waiting(report, console)
         return

@@ -110,7 +110,15 @@ def _deliver(report: MonthReport, args: argparse.Namespace) -> None:
         # On stderr, because the file may be /dev/stdout.
         print(f"wrote {args.html or args.pdf}", file=sys.stderr)
     else:
-        render(report, plain())
+        render(report, plain(), "" if args.month else _running_month(report))
+
+
+def _running_month(report: MonthReport) -> str:
+    """How to report the running month, if nothing was spent in the month before; or ""."""
+    if report.micro_dollars:
+        return ""
+    running = parse_month(report.month).next
+    return f"This month so far: slurm-elastic report --month {running}"
 
 
 def gather(config: Config, month: Month, now: float) -> MonthReport:

@@ -219,7 +219,10 @@ def _report(config: Config, query: Query) -> str:
     if not month_report.own_jobs_only:
         month_report = report.simulated(config, month_report, now, REPORT_SIMULATION_S)
     months = [last_month.next]
-    while len(months) < MAX_MONTHS and months[-1].previous.begin >= now - MACHINES_KEPT:
+    # Users see no record of others, so for them the first launch is unknown.
+    first = month_report.first_launch or (0.0 if month_report.own_jobs_only else now)
+    oldest = max(month_at(first).begin, now - MACHINES_KEPT)
+    while len(months) < MAX_MONTHS and months[-1].previous.begin >= oldest:
         months.append(months[-1].previous)
     return web_page(month_report, months[::-1])
 

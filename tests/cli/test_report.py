@@ -213,6 +213,16 @@ def test_names_are_no_html(site: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "&lt;script&gt;alert(1)" in out.read_text()
 
 
+def test_a_month_without_costs_names_the_running_month(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module.time, "time", lambda: OCTOBER - 26 * 86_400.0)
+    text = report(capsys, site, "--no-simulation")
+    assert "Nothing was spent in August 2026." in text
+    assert "This month so far: slurm-elastic report --month 2026-09" in text
+    assert "This month" not in report(capsys, site, "--no-simulation", "--month", "2026-08")
+
+
 def of(site: Path) -> MonthReport:
     return module.gather(configfile.load(site), Month(2026, 10), NOW)
 

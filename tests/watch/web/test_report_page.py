@@ -93,6 +93,8 @@ def test_the_server_has_it_for_the_last_month_and_others(
         assert (status, kind) == (200, "text/html")
         assert "report of October 2026" in text
         assert "physics" in text
+        assert "report?month=2026-09" in text
+        assert "report?month=2026-08" not in text, "the first record is of September"
         assert "clouds avoided 260 hours of waiting" in text
         assert (
             "Now it is 5 min. $30.00 more in the month would buy a mean wait of 3 min, "
