@@ -170,7 +170,7 @@ def _paragraph(text: str, kind: str = "") -> str:
 def curve_picture(replay: Replay) -> str:
     """The curve of budget and mean wait as SVG, with the current configuration."""
     points, now = replay.curve, replay.configured
-    most_dollars = max(max(p.dollars for p in (*points, now)) * 1.08, 0.01)
+    most_dollars = max(max(p.dollars for p in (*points, now)) * 1.08, 0.001)
     longest = max(max(p.mean_wait for p in (*points, now)) * 1.12, 1.0)
 
     def x(dollars: float) -> float:
@@ -195,13 +195,13 @@ def curve_picture(replay: Replay) -> str:
                  f'stroke="{CURVE}" stroke-width="2"/>')  # fmt: skip
     shapes += [
         f'<circle class="point" cx="{x(point.dollars):.1f}" cy="{y(point.mean_wait):.1f}" r="4" '
-        f'fill="{CURVE}"><title>{html.escape(_point_text(point))}</title></circle>'
+        f'fill="{CURVE}"><title>{html.escape(_point_text(replay, point))}</title></circle>'
         for point in points
     ]
     shapes.append(
         f'<circle class="now" cx="{x(now.dollars):.1f}" cy="{y(now.mean_wait):.1f}" r="7" '
-        f'fill="none" stroke="{NOW}" stroke-width="3"><title>now: {html.escape(_point_text(now))}'
-        "</title></circle>"
+        f'fill="none" stroke="{NOW}" stroke-width="3"><title>now: '
+        f"{html.escape(_point_text(replay, now))}</title></circle>"
     )
     is_right = now.dollars > most_dollars * 0.8
     shapes.append(
@@ -249,5 +249,6 @@ def _label(x: float, y: float, text: str, anchor: str) -> str:
     )
 
 
-def _point_text(point: CurvePoint) -> str:
-    return f"${point.dollars:,.2f}, mean wait {duration(point.mean_wait)}: {point.policy}"
+def _point_text(replay: Replay, point: CurvePoint) -> str:
+    amount_text = sentences.simulated_dollars(replay, point.dollars)
+    return f"{amount_text}, mean wait {duration(point.mean_wait)}: {point.policy}"

@@ -155,6 +155,12 @@ def waiting(report: MonthReport) -> Iterator[str]:
         )
 
 
+def simulated_dollars(replay: Replay, amount_dollars: float) -> str:
+    """Dollars of the simulation, with the digits that the dearest point of its curve needs."""
+    dearest = max(point.dollars for point in (*replay.curve, replay.configured))
+    return dollars(round(amount_dollars * 1_000_000), digits_of(round(dearest * 1_000_000)))
+
+
 def curve(report: MonthReport) -> Iterator[str]:
     """The text above the curve of budget and wait."""
     replay = report.replay
@@ -164,8 +170,8 @@ def curve(report: MonthReport) -> Iterator[str]:
     yield (
         f"Each row is the policy with the shortest mean wait for that money, by simulation of the "
         f"same jobs ({replay.tried} policies tried{limit}). Now: the current configuration, which "
-        f"costs ${replay.configured.dollars:,.2f} in the simulation; the real cost was "
-        f"{amount(report, report.micro_dollars)}."
+        f"costs {simulated_dollars(replay, replay.configured.dollars)} in the simulation; the real "
+        f"cost was {amount(report, report.micro_dollars)}."
     )
 
     yield from _alternatives(replay)
@@ -180,12 +186,12 @@ def _alternatives(replay: Replay) -> Iterator[str]:
     cheaper = next((p for p in reversed(replay.curve) if p.dollars < now.dollars), None)
     texts = []
     if dearer is not None:
-        increase = f"${dearer.dollars - now.dollars:,.2f} more"
+        increase = f"{simulated_dollars(replay, dearer.dollars - now.dollars)} more"
         texts.append(
             f"{increase} in the month would buy a mean wait of {duration(dearer.mean_wait)}"
         )
     if cheaper is not None:
-        saving = f"${now.dollars - cheaper.dollars:,.2f} less"
+        saving = f"{simulated_dollars(replay, now.dollars - cheaper.dollars)} less"
         texts.append(f"{saving} would mean {duration(cheaper.mean_wait)}")
     if texts:
         yield f"Now it is {duration(now.mean_wait)}. {', '.join(texts)}."

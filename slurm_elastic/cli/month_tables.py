@@ -99,13 +99,13 @@ def curve_rows(report: MonthReport) -> list[tuple[str, str, str, str]]:
     """Rows of the curve: a mark, dollars, mean wait, policy; the current configuration, too."""
     if report.replay is None:
         return []
-    now = report.replay.configured
-    points = [*report.replay.curve, *([] if now in report.replay.curve else [now])]
+    replay, now = report.replay, report.replay.configured
+    points = [*replay.curve, *([] if now in replay.curve else [now])]
     points.sort(key=lambda point: (point.dollars, point.mean_wait))
     return [
         (
             "now" if point == now else "",
-            f"${point.dollars:,.2f}",
+            sentences.simulated_dollars(replay, point.dollars),
             duration(point.mean_wait),
             "without public clouds" if point.policy == "none" else point.policy,
         )

@@ -26,7 +26,7 @@ from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.policy_search import search
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
-from slurm_elastic.simulate.search import Tried, apart, front, grid
+from slurm_elastic.simulate.search import Tried, apart, grid
 from slurm_elastic.simulate.setting import NONE, Setting
 
 MAX_POINTS = 8  # of the curve; more points would touch each other on a page
@@ -130,7 +130,9 @@ def replay(setting: Setting, seconds: float) -> Replay:
         if not never:  # else its mean wait is of other jobs
             tried.append(Tried(policy=NONE, figures=without.figures))
     is_complete = _search(setting, tried, seconds_left(1.0))
-    curve = apart(front(tried), keep=(configured,))
+    curve = _thinned(apart(_front(tried), keep=(configured,)), MAX_POINTS)
+    # The configuration may lie below the steps between the points that are left.
+    curve = _front([*(point for point in curve if point is not configured), configured])
     avoided = avoided_hours(outcomes, without) if without else None
     return Replay(
         jobs=configured.figures.jobs,
@@ -138,7 +140,7 @@ def replay(setting: Setting, seconds: float) -> Replay:
         without=_point(Tried(policy=NONE, figures=without.figures)) if without else None,
         never=never,
         avoided=avoided,
-        curve=tuple(map(_point, _thinned(curve, MAX_POINTS))),
+        curve=tuple(map(_point, curve)),
         tried=len(tried),
         is_complete=is_complete,
         no_comparison=no_comparison,
@@ -249,6 +251,22 @@ def _hours_by_block(outcome: RunResult, without: RunResult) -> list[float]:
         if start >= 0 and other >= 0:
             hours[(submit - first_submit) // block_s] += (other - start) / 3600
     return hours
+
+
+def _front(tried: Sequence[Tried]) -> list[Tried]:
+    """The policies that no other beats in both cost and mean wait, cheapest first. Of equals
+    the configuration stays. Unlike ``search.front`` it tells amounts below a cent apart.
+    """
+
+    def rank(candidate: Tried) -> tuple[float, float, bool]:
+        figures = candidate.figures
+        return round(figures.cost, 6), figures.mean_wait, candidate.policy != CONFIGURED
+
+    best: list[Tried] = []
+    for candidate in sorted(tried, key=rank):
+        if not best or candidate.figures.mean_wait < best[-1].figures.mean_wait:
+            best.append(candidate)
+    return best
 
 
 def _point(tried: Tried) -> CurvePoint:

@@ -22,6 +22,7 @@ from slurm_elastic.cli import month_sentences as sentences
 from slurm_elastic.cli import report as module
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.month_page import web_page
+from slurm_elastic.cli.month_tables import curve_rows
 from slurm_elastic.config import configfile
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.simulate.certainty import Interval
@@ -130,6 +131,18 @@ def test_waiting_below_an_hour_is_in_minutes_and_never_minus_zero(
     )  # fmt: skip
     found = replace(of(site), replay=result)
     assert sentence in next(iter(sentences.waiting(found)))
+
+
+def test_amounts_of_the_curve_have_the_digits_that_they_need(site: Path) -> None:
+    now = CurvePoint(policy="configured", dollars=0.0042, mean_wait=60.0)
+    cheap = CurvePoint(policy="slurm", dollars=0.0031, mean_wait=90.0)
+    result = Replay(
+        jobs=2, configured=now, without=None, never=0, avoided=None, curve=(cheap, now), tried=2,
+        is_complete=True,
+    )  # fmt: skip
+    found = replace(of(site), replay=result)
+    assert [row[:2] for row in curve_rows(found)] == [("", "$0.003100"), ("now", "$0.004200")]
+    assert "costs $0.004200 in the simulation" in next(iter(sentences.curve(found)))
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,20 @@ def test_the_curve_falls_and_begins_at_no_money(tmp_path: Path) -> None:
     assert found.tried > 40
 
 
+def test_the_configuration_never_lies_below_the_curve(tmp_path: Path) -> None:
+    """Its amounts are below a cent here, and policies that differ little are left out."""
+    jobs = Jobs(
+        Job(number=n, submit=n * DAY + n % 3 * 20, run=30 + n, limit=600, procs=1 + n % 4)
+        for n in range(1, 29)
+    )
+    for static in ((1, 1), (1, 4)):
+        found = replay(setting(tmp_path, jobs, static=static), 60)
+        now = found.configured
+        bought = [p.mean_wait for p in found.curve if p.dollars <= now.dollars + 1e-6]
+        assert not bought or min(bought) <= now.mean_wait or now in found.curve
+        assert now in found.curve or bought
+
+
 def test_days_that_differ_make_a_range(tmp_path: Path) -> None:
     jobs = pairs(14)
     for number in range(30):
