@@ -16,9 +16,11 @@ from slurm_elastic.base.month import Month
 from slurm_elastic.base.units import counted, does
 from slurm_elastic.cli import history as history_files
 from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.simulate import sacct
 from slurm_elastic.simulate.month_replay import Replay, replay
+from slurm_elastic.simulate.scenario import PoolModel
 from slurm_elastic.simulate.setting import Options, setting_of
 from slurm_elastic.simulate.swf import History
 from slurm_elastic.slurm.client.accounting import AccountingCli, jobs_between
@@ -90,7 +92,17 @@ def _replay(
             notes.append("Slurm does not answer, so the site's own nodes are unknown")
     setting = setting_of(history, config, Options(static=static))
     result = replay(setting, max(end_at - time.monotonic(), 1.0))
-    return replace(result, notes=(*notes, *result.notes))
+    return replace(
+        result,
+        notes=(*notes, *result.notes),
+        on_demand_pools=_spot_pools_on_demand(config, setting.configured.pools),
+    )
+
+
+def _spot_pools_on_demand(config: Config, models: Iterable[PoolModel]) -> tuple[str, ...]:
+    """The pools that may buy spot machines, but have none in the simulation."""
+    spot_pools = {p.name for p in domain_pools(config, expand) if Market.SPOT in p.markets}
+    return tuple(model.name for model in models if model.name in spot_pools and not model.on_spot)
 
 
 def _own_history(config: Config, slurm: PromptCli, month: Month, now: float) -> tuple[History, str]:

@@ -173,7 +173,13 @@ def curve(report: MonthReport) -> Iterator[str]:
         f"costs {simulated_dollars(replay, replay.configured.dollars)} in the simulation; the real "
         f"cost was {amount(report, report.micro_dollars)}."
     )
-
+    if replay.on_demand_pools:
+        number = len(replay.on_demand_pools)
+        pools = f"{'pool' if number == 1 else 'pools'} {', '.join(replay.on_demand_pools)}"
+        yield (
+            "The simulation knows no spot prices, so it reckons with on-demand prices for "
+            f"{pools}. Its dollars are an upper bound."
+        )
     yield from _alternatives(replay)
 
 

@@ -62,7 +62,8 @@ class Replay(Struct, frozen=True, kw_only=True):
     ``avoided``: hours of waiting that the clouds avoided, over the jobs that run in both cases, and
     the range in which 9 of 10 draws of the month's days and of the random choices lie. ``curve``:
     the shortest mean wait for each amount of money, cheapest first. ``tried``: the number of
-    policies behind it. ``is_complete``: the time was enough for all of them.
+    policies behind it. ``is_complete``: the time was enough for all of them. ``on_demand_pools``:
+    pools that may buy spot machines, simulated at on-demand prices for want of spot prices.
     """
 
     jobs: int
@@ -74,6 +75,7 @@ class Replay(Struct, frozen=True, kw_only=True):
     tried: int
     is_complete: bool
     no_comparison: str = ""
+    on_demand_pools: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 

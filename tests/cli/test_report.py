@@ -145,6 +145,16 @@ def test_amounts_of_the_curve_have_the_digits_that_they_need(site: Path) -> None
     assert "costs $0.004200 in the simulation" in next(iter(sentences.curve(found)))
 
 
+def test_dollars_of_pools_on_spot_are_an_upper_bound(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upper_bound = "it reckons with on-demand prices for pool burst. Its dollars are an upper bound."
+    assert upper_bound not in re.sub(r"\s+", " ", report(capsys, site))
+    pool = "{name: burst, cloud: aws,"
+    site.write_text(site.read_text().replace(pool, f"{pool} markets: [spot],"))
+    assert upper_bound in re.sub(r"\s+", " ", report(capsys, site))
+
+
 @pytest.mark.parametrize(
     ("jobs", "reason"),
     [
