@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.errors import CapacityError, SlurmError
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.features import wait_judge, wait_notes
 from slurm_elastic.features.closed_pools import Bar, bars
 from slurm_elastic.features.wait_notes import MAX_UPDATES, WaitNotes
 from slurm_elastic.model.admin_comment import NoteKind, note_of
-from slurm_elastic.model.directive import Directive, Pause
+from slurm_elastic.model.directive import Directive, LimitChange, Pause
 from slurm_elastic.policies.launch.wait_note import REFRESH_S
 from tests.controller.world import Inline, World
 
@@ -117,6 +117,91 @@ def test_a_cloud_that_is_open_for_a_moment_changes_no_note(world: World) -> None
     assert updates(world) == [7]
     run(world, notes, 90)
     assert updates(world) == [7, 7]
+
+
+def fill_own_cloud(world: World) -> None:
+    world.slurm.submit(101, ("op1",))
+    world.slurm.submit(102, ("op2",))
+    world.advance(60)
+    running = [one for one in world.slurm.jobs() if "RUNNING" in one.states]
+    assert {node for one in running for node in one.nodes} == {"op1", "op2"}
+
+
+def sell_out(world: World) -> None:
+    """The cloud lists no free machines. It is asked again later."""
+    world.clouds["pub"].limit("*", 0)
+    ask_in_vain(world)
+
+
+def refuse(world: World) -> None:
+    """The cloud lists machines and refuses each, as EC2 does: its offers cool down."""
+    world.clouds["pub"].fail_next(CapacityError, 20, "launch")
+    ask_in_vain(world)
+
+
+def ask_in_vain(world: World) -> None:
+    world.slurm.submit(103, ("pub1",))
+    world.advance(60)
+    assert world.ledger.exclusions.holds()
+    world.slurm.finish(103)
+
+
+def limit(world: World) -> None:
+    order = LimitChange(scope="cloud:pub", key="dollars_per_hour", value=0.0)
+    world.ledger.directives.give(
+        Directive(word=order, who="alice", since=world.now, starts=world.now)
+    )
+
+
+PLAIN = {"partitions": ("onp", "pub")}
+"""As the submit filter lists the clouds of a job that names none."""
+
+
+@pytest.mark.parametrize(
+    ("close", "cause"),
+    [
+        (sell_out, "next try"),
+        (refuse, "cooling down"),
+        (lambda world: pause(world, "cloud:pub", "licences"), "licences"),
+        (limit, "alice"),
+    ],
+    ids=["sold out", "refused", "paused", "limited"],
+)
+def test_a_plain_job_says_so_while_the_own_cloud_is_full(
+    world: World, close: Callable[[World], object], cause: str
+) -> None:
+    fill_own_cloud(world)
+    close(world)
+    job(world, 7, **PLAIN)
+    part(world).look()
+    assert note(world, 7).startswith("onp: nodes in use; pub: ")
+    assert cause in note(world, 7)
+
+
+def test_a_full_own_cloud_alone_is_no_reason_of_ours(world: World) -> None:
+    fill_own_cloud(world)
+    job(world, 7, partitions=("onp",))
+    pause(world)
+    part(world).look()
+    assert updates(world) == []
+
+
+def test_a_retry_after_a_requeue_keeps_the_note(world: World) -> None:
+    """Each try that fails sets the submit time anew, and Slurm then waits for two minutes."""
+    fill_own_cloud(world)
+    sell_out(world)
+    job(world, 7, **PLAIN)
+    notes = part(world)
+    notes.look()
+    assert note(world, 7)
+    begin = world.now + 121
+    requeued = {"submit": world.now, "restarts": 1, "eligible": begin, "start": begin}
+    job(world, 7, reason="BeginTime", **PLAIN, **requeued)
+    run(world, notes, 100)
+    assert note(world, 7).startswith("onp: nodes in use; pub: ")
+    job(world, 8, reason="BeginTime", **PLAIN, **requeued)
+    part(world).look()
+    assert note(world, 8), "without a minimum wait"
 
 
 def test_jobs_that_wait_for_something_else_get_none(world: World) -> None:

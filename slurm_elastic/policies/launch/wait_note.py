@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.units import utc_minute
 from slurm_elastic.policies.launch.grouping import generalised, shortened
@@ -18,6 +19,14 @@ OURS = frozenset({"bound", "unhelped", "health"})
 HEALTH = "health"
 MISFITS = frozenset({"time", "features", "gres", "cpus", "memory", "size"})
 """Predicates that fail for ever: such a pool does not count."""
+PASSING = {
+    "in use": "nodes in use",
+    "reserved": "nodes reserved",
+    "partition state": "partition closed",
+}
+"""Predicates of pools that other jobs or the site keep from the job, in short: with these alone the
+job does not wait for us. The words show no figures, so that pools of a cloud share one sentence.
+"""
 MAX_LENGTH = 360
 """Characters of all sentences of a note."""
 REFRESH_S = 600.0
@@ -27,13 +36,16 @@ REFRESH_S = 600.0
 def wait_note(verdicts: Sequence[Verdict], retry_at: Mapping[str, float]) -> str:
     """Return why the job waits for us; "" if it waits for something else.
 
+    A job waits for us if a pool fails because of us, and no pool could start it now: it usually
+    lists a full own cloud beside a public one that is sold out, paused or limited.
     ``verdicts``: of the pools whose partition the job lists. ``retry_at``: by pool, when its
     sold-out cloud is asked again (Unix time).
     """
     fitting = [verdict for verdict in verdicts if verdict.predicate not in MISFITS]
-    if not fitting or any(verdict.predicate not in OURS for verdict in fitting):
+    predicates = {verdict.predicate for verdict in fitting}
+    if predicates.isdisjoint(OURS) or not predicates <= OURS | PASSING.keys():
         return ""
-    groups = grouped(fitting)
+    groups = grouped([replace(v, reason=PASSING.get(v.predicate, v.reason)) for v in fitting])
     clouds = [cloud for cloud, _, _ in groups]
     sentences = []
     for cloud, pools, reason in groups:
