@@ -29,7 +29,9 @@ from slurm_elastic.policies.money.account_budgets import Overdrawn, barring
 from slurm_elastic.slurm.client.site import read_site
 
 MIN_WAIT_S = 30.0
-"""A job that waits for fewer seconds gets no note: most are about to start."""
+"""A job that waits for fewer seconds gets no note: most are about to start. A job that was requeued
+gets a note at once, because Slurm counts its wait from the requeue.
+"""
 MAX_SIZES = 50
 """So many numbers of nodes are judged in a look. Jobs of further sizes get no note then."""
 SETTINGS_TTL_S = 60.0
@@ -66,8 +68,9 @@ class WaitJudge:
         return (
             "PENDING" in job.states
             and not self._partitions.isdisjoint(job.partitions)
-            and now - max(job.submit, job.eligible) >= MIN_WAIT_S
-            and is_counted(job, now)
+            and (job.restarts > 0 or now - max(job.submit, job.eligible) >= MIN_WAIT_S)
+            # After each try that failed, Slurm keeps the job for two minutes with BeginTime.
+            and (is_counted(job, now) or job.is_requeue_hold(now))
         )
 
     @property
