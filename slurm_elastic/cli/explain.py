@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import try_pool
 from slurm_elastic.model.machine_states import columns_of
+from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
@@ -232,7 +233,7 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
         )
     no_money = f"; {chain.barred}" if chain.barred else ""
     own_nodes = {node for pool in domain_pools(config, expand) for node in pool.nodes}
-    state = trouble or _job_now(number, job, own_nodes) + no_money
+    state = trouble or _job_now(number, job, own_nodes, chain.machines) + no_money
     explanation = _explanation(str(number), "job", state, chain)
     if job is None or not waits:
         return explanation
@@ -358,15 +359,16 @@ def _jobs(slurm: Slurm) -> tuple[Sequence[SlurmJob], str]:
         return (), f"Slurm does not answer: {error}"
 
 
-def _job_now(number: int, job: SlurmJob | None, own_nodes: Collection[str]) -> str:
+def _job_now(
+    number: int, job: SlurmJob | None, own_nodes: Collection[str], machines: Iterable[Machine]
+) -> str:
     if job is None:
         return f"job {number} is no longer in Slurm's queue"
     where = f" on {compress(job.nodes)}" if job.nodes else ""
     if job.nodes and not job.has_ended and set(job.nodes).isdisjoint(own_nodes):
         where += ", nodes of the site itself"
-    booting = [node for node in job.nodes if node in own_nodes and "CONFIGURING" in job.states]
-    if booting:
-        where += f"; {boot_note(compress(booting), job.start)}"
+    if "CONFIGURING" in job.states and (note := boot_note(job.nodes, machines)):
+        where += f"; {note}"
     reason = "" if job.wait_reason.is_unseen else f" ({job.reason})"
     owner = f" of {job.user}" if job.user else ""
     return f"job {job.label}{owner} is {' '.join(sorted(job.states))}{where}{reason}"

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.controller.budget import find_barred_payers
 from slurm_elastic.controller.context import Site
@@ -48,20 +47,20 @@ class WaitJudge:
     def notes(self, jobs: Sequence[SlurmJob]) -> Iterator[tuple[int, str]]:
         """Yield job and sentence, highest priority first. ``jobs``: all jobs that Slurm has."""
         now = self._site.now()
-        for job in jobs:
-            if note := self._boot_note(job, now):
+        starting = [
+            job for job in jobs if "CONFIGURING" in job.states and now - job.start >= MIN_WAIT_S
+        ]
+        machines = self._site.ledger.machines.live() if starting else ()
+        booting = {machine.instance.node: machine for machine in machines if machine.boots}
+        for job in starting:
+            its_machines = [booting[node] for node in job.nodes if node in booting]
+            if note := boot_note(job.nodes, its_machines):
                 yield job.id, note
         waiting = in_order(job for job in jobs if self._waits(job, now))
         if waiting and (look := self._look(waiting, jobs, now)) is not None:
             for job in waiting:
                 if note := look.note(job):
                     yield job.id, note
-
-    def _boot_note(self, job: SlurmJob, now: float) -> str:
-        if "CONFIGURING" not in job.states or now - job.start < MIN_WAIT_S:
-            return ""
-        nodes = [node for node in job.nodes if node in self._site.pool_of]
-        return boot_note(compress(nodes), job.start) if nodes else ""
 
     def _waits(self, job: SlurmJob, now: float) -> bool:
         """Whether a new machine may start the job, which has waited for some time."""

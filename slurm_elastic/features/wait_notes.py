@@ -23,6 +23,7 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.wait_note import (
     NoteChange,
     WrittenNote,
+    is_boot_note,
     is_same_cause,
     note_changes,
 )
@@ -114,7 +115,7 @@ class WaitNotes(Part):
         for job in jobs:
             note = self._written.get(job.id)
             is_waiting = not job.states.isdisjoint({"PENDING", "CONFIGURING"})
-            if note is None or not is_waiting:
+            if note is None or not is_waiting or is_boot_note(note.text):
                 continue
             if not is_same_cause(note.text, new_notes.get(job.id, "")):
                 since = self._differs_since[job.id] = differs_since.get(job.id, clock)

@@ -86,7 +86,8 @@ def test_a_job_whose_machines_boot_says_since_when(ledger: Ledger, tmp_path: Pat
     slurm.set_job(42, "CONFIGURING", user="bob", nodes=("pub1",), start=T0)
     found = explain.explain(config(tmp_path), slurm, "42")
     assert found.now == (
-        f"job 42 of bob is CONFIGURING on pub1; its machines boot since {utc_minute(T0)}: pub1"
+        "job 42 of bob is CONFIGURING on pub1;"
+        f" its machines boot since {utc_minute(T0 + 101)}: pub1"
     )
 
 

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import CapacityError, SlurmError
+from slurm_elastic.base.units import utc_minute
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.features import wait_judge, wait_notes
 from slurm_elastic.features.closed_pools import Bar, bars
 from slurm_elastic.features.wait_notes import MAX_UPDATES, WaitNotes
 from slurm_elastic.model.admin_comment import NoteKind, note_of
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.directive import Directive, LimitChange, Pause
 from slurm_elastic.policies.launch.wait_note import REFRESH_S
 from tests.controller.world import Inline, World
@@ -215,18 +218,48 @@ def test_jobs_that_wait_for_something_else_get_none(world: World) -> None:
     assert updates(world) == []
 
 
+def boot(world: World, node: str) -> str:
+    """A machine that boots now; the machine that the node had before has ended."""
+    machine = Instance(
+        id=f"i-{node}-{world.now:.0f}", cloud="pub", node=node, generation=f"{world.now:.0f}",
+        instance_type="small", zone="a", market=Market.ON_DEMAND, price=0.1,
+        state=InstanceState.RUNNING, launched=world.now,
+    )  # fmt: skip
+    world.ledger.machines.adopt(machine, "burst", world.now)
+    return machine.id
+
+
 def test_a_job_whose_machines_boot_says_so(world: World) -> None:
     job(world, 7, "CONFIGURING", nodes=("pub1", "pub2"), start=world.now)
+    boot(world, "pub1")
+    boot(world, "pub2")
+    since = utc_minute(world.now)
     notes = part(world)
     notes.look()
     assert updates(world) == [], "most boots are short"
     run(world, notes, 61)
-    assert note(world, 7).startswith("its machines boot since ")
-    assert note(world, 7).endswith(" UTC: pub(1-2)")
+    assert note(world, 7) == f"its machines boot since {since}: pub(1-2)"
     job(world, 7, "RUNNING")
     run(world, notes, 61)
     assert note(world, 7) == ""
     assert updates(world) == [7, 7]
+
+
+def test_the_boot_time_is_of_the_machines_that_boot_now(world: World) -> None:
+    job(world, 7, "CONFIGURING", nodes=("pub1",), start=world.now)
+    first = boot(world, "pub1")
+    since = utc_minute(world.now)
+    notes = part(world)
+    run(world, notes, 64)
+    assert note(world, 7) == f"its machines boot since {since}: pub1"
+    world.ledger.machines.record_end("pub", [first], Quoted(text="lost"), world.now)
+    run(world, notes, 12)
+    assert note(world, 7) == "", "no machine boots"
+    boot(world, "pub1")
+    again = utc_minute(world.now)
+    run(world, notes, 12)
+    assert again != since
+    assert note(world, 7) == f"its machines boot since {again}: pub1"
 
 
 def test_a_restart_writes_nothing_again_and_still_removes_the_note(world: World) -> None:

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.units import utc_minute
+from slurm_elastic.model.memory import Machine
 from slurm_elastic.policies.launch.grouping import generalised, shortened
 from slurm_elastic.policies.launch.verdict import Verdict, grouped
 
@@ -27,6 +29,7 @@ PASSING = {
 """Predicates of pools that other jobs or the site keep from the job, in short: with these alone the
 job does not wait for us. The words show no figures, so that pools of a cloud share one sentence.
 """
+_BOOT_START = "its machines boot since "
 MAX_LENGTH = 360
 """Characters of all sentences of a note."""
 REFRESH_S = 600.0
@@ -57,9 +60,26 @@ def wait_note(verdicts: Sequence[Verdict], retry_at: Mapping[str, float]) -> str
     return "; ".join([*sentences, *next_try])
 
 
-def boot_note(nodes: str, since: float) -> str:
-    """Return the note of a job whose machines boot. ``nodes``: a hostlist. ``since``: Unix time."""
-    return f"its machines boot since {utc_minute(since)}: {nodes}"
+def boot_note(nodes: Collection[str], machines: Iterable[Machine]) -> str:
+    """Return the note of a job of which machines boot; "" if none does. ``nodes``: the job's.
+
+    The time is of the machines and not of the job: a machine that did not come up may have been
+    replaced since the job got its nodes.
+    """
+    launched_at = {
+        machine.instance.node: machine.instance.launched
+        for machine in machines
+        if machine.boots and machine.instance.node in nodes
+    }
+    if not launched_at:
+        return ""
+    since = utc_minute(min(launched_at.values()))
+    return f"{_BOOT_START}{since}: {compress(sorted(launched_at))}"
+
+
+def is_boot_note(text: str) -> bool:
+    """Whether the note is about machines that boot. It is wrong as soon as they have ended."""
+    return text.startswith(_BOOT_START)
 
 
 class WrittenNote(Struct, frozen=True, kw_only=True):
@@ -109,4 +129,5 @@ def _is_up_to_date(note: WrittenNote | None, text: str, clock: float) -> bool:
 
 def is_same_cause(old: str, new: str) -> bool:
     """Whether two notes differ only in figures and times, as two notes of one cause do."""
-    return generalised(old) == generalised(new)
+    # Another time or node of a boot is another machine.
+    return old == new or (not is_boot_note(old) and generalised(old) == generalised(new))
