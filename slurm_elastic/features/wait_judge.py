@@ -93,13 +93,16 @@ class WaitJudge:
             return None
         facts = WaitFacts(
             now=now,
-            nodes=None if _NODES in hidden else site.slurm.nodes(),
+            nodes=site.slurm.nodes(),
             partition_states=site.slurm.partition_states(),
             reservations=site.slurm.reservations(),
         )
         unhelped = {row.job: replace(row, nodes=()) if _NODES in hidden else row for row in rows}
         cases = [*pool_cases(site.config, facts)]
-        return _Look(site, now, cases, closed, payers, unhelped, retry_at, fixed_arrays(jobs), {})
+        return _Look(
+            site, now, cases, closed, payers, unhelped, retry_at, _NODES in hidden,
+            fixed_arrays(jobs), {},
+        )  # fmt: skip
 
     def _closed(self, wants: int, now: float, *, hides: bool) -> dict[str, str]:
         """Return the reason by pool that starts no machines for a job of so many nodes."""
@@ -127,6 +130,7 @@ class _Look(NamedTuple):
     payers: Mapping[str, Overdrawn]
     unhelped: Mapping[int, UnhelpedJob]
     retry_at: Mapping[str, float]
+    hides_nodes: bool
     fixed_arrays: frozenset[int]
     judged: dict[object, str]
 
@@ -177,4 +181,5 @@ class _Look(NamedTuple):
             for case in self.cases
             if case.partition in job.partitions
         ]
-        return wait_note(verdicts(asker, cases), self.retry_at)
+        judged = verdicts(asker, cases)
+        return wait_note(judged, self.retry_at, hides_nodes=self.hides_nodes)

@@ -181,6 +181,20 @@ def test_a_plain_job_says_so_while_the_own_cloud_is_full(
     assert cause in note(world, 7)
 
 
+def test_with_hidden_nodes_a_plain_job_says_so_without_figures(tmp_path: Path) -> None:
+    world = world_in(tmp_path, "nodes")
+    try:
+        fill_own_cloud(world)
+        sell_out(world)
+        job(world, 7, **PLAIN)
+        part(world).look()
+        assert note(world, 7).startswith(
+            "onp: nodes in use; pub: its nodes take no jobs; next try "
+        )
+    finally:
+        world.close()
+
+
 def test_a_full_own_cloud_alone_is_no_reason_of_ours(world: World) -> None:
     fill_own_cloud(world)
     job(world, 7, partitions=("onp",))

@@ -36,19 +36,22 @@ REFRESH_S = 600.0
 """Seconds until a note is written again of which only figures or times have changed."""
 
 
-def wait_note(verdicts: Sequence[Verdict], retry_at: Mapping[str, float]) -> str:
+def wait_note(
+    verdicts: Sequence[Verdict], retry_at: Mapping[str, float], *, hides_nodes: bool = False
+) -> str:
     """Return why the job waits for us; "" if it waits for something else.
 
     A job waits for us if a pool fails because of us, and no pool could start it now: it usually
     lists a full own cloud beside a public one that is sold out, paused or limited.
     ``verdicts``: of the pools whose partition the job lists. ``retry_at``: by pool, when its
-    sold-out cloud is asked again (Unix time).
+    sold-out cloud is asked again (Unix time). ``hides_nodes``: the site shows users no nodes.
     """
     fitting = [verdict for verdict in verdicts if verdict.predicate not in MISFITS]
     predicates = {verdict.predicate for verdict in fitting}
     if predicates.isdisjoint(OURS) or not predicates <= OURS | PASSING.keys():
         return ""
-    groups = grouped([replace(v, reason=PASSING.get(v.predicate, v.reason)) for v in fitting])
+    short = PASSING | {HEALTH: "its nodes take no jobs"} if hides_nodes else PASSING
+    groups = grouped([replace(v, reason=short.get(v.predicate, v.reason)) for v in fitting])
     clouds = [cloud for cloud, _, _ in groups]
     sentences = []
     for cloud, pools, reason in groups:
