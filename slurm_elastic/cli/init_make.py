@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.output or args.config)
     if not path.exists():
         raise ConfigError(f"{path} is not there: run `slurm-elastic init` first")
-    config = _with_uuid(configfile.load(path), path, dry_run=args.dry_run)
+    config = _with_uuid(configfile.load(path))
     cloud = _chosen(config, args.cloud)
     require_network(args.cidr)
     action = _write_files if args.terraform else _unmake if args.unmake else _make
@@ -138,14 +138,23 @@ def _with_types(config: Config, path: Path, cloud: CloudSettings) -> Config:
     return catalogues.completed_by(config, read, now)
 
 
-def _with_uuid(config: Config, path: Path, *, dry_run: bool) -> Config:
-    """The configuration with the UUID that marks all resources. A dry run does not keep it."""
+def _with_uuid(config: Config) -> Config:
+    """The configuration with the UUID that marks all resources, a new one if there is none yet."""
     if config.cluster.uuid is not None:
         return config
-    if dry_run:
-        return replace(config, cluster=replace(config.cluster, uuid=str(uuid.uuid4())))
-    configfile.ensure_uuid(path)
-    return configfile.load(path)
+    return replace(config, cluster=replace(config.cluster, uuid=str(uuid.uuid4())))
+
+
+def _keep_uuid(path: Path, config: Config) -> None:
+    """Write the UUID of the plan. Only now, because a refused run must change nothing."""
+    identity = config.cluster.uuid
+    if configfile.read(path).cluster.uuid is None:
+        configfile.ensure_uuid(path, identity)
+    if configfile.read(path).cluster.uuid != identity:
+        raise ConfigError(
+            f"{path.parent / configfile.UUID_FILE}: another command has made it since the plan; "
+            "run this command again; nothing is changed"
+        )
 
 
 def _chosen(config: Config, name: str | None) -> CloudSettings:
@@ -211,6 +220,7 @@ def _make(
         return 0
     if any(step.verb in CHANGING for step in steps):
         _confirm(args, "Do this?")
+        _keep_uuid(path, config)
         if needs_key:
             key = login_key.create_key(login_key.key_file(config, path), config.slurm.user)
             maker = _maker(cloud, replace(place, public_key=key))
@@ -320,7 +330,7 @@ def _write_names(path: Path, cloud: CloudSettings, keys: Mapping[str, object]) -
 
 
 def _write_files(
-    args: argparse.Namespace, _path: Path, config: Config, cloud: CloudSettings, place: SitePlace
+    args: argparse.Namespace, path: Path, config: Config, cloud: CloudSettings, place: SitePlace
 ) -> int:
     maker = _maker(cloud, place)
     command = f"slurm-elastic init --terraform {args.terraform} --cloud {cloud.name}"
@@ -328,6 +338,8 @@ def _write_files(
     if any(resource.key in _NETWORKS for resource in needed):
         require_unused(config, args.cidr)
     files = hcl.files_of(maker.files(needed), command, cloud.name)
+    if not args.dry_run:
+        _keep_uuid(path, config)
     for name, text in files.items():
         file = args.terraform / name
         if args.dry_run:

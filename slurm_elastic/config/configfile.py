@@ -151,8 +151,9 @@ def read_uuid(path: Path) -> str | None:
     return identity
 
 
-def ensure_uuid(path: Path) -> str:
-    """The UUID in the file beside the configuration ``path``. It is made now if there is none.
+def ensure_uuid(path: Path, identity: str | None = None) -> str:
+    """The UUID in the file beside the configuration ``path``. If there is none, the file is made
+    now with ``identity`` or a random UUID.
 
     If several processes try at once, the first makes it. ConfigError if the file can be neither
     read nor written.
@@ -162,7 +163,7 @@ def ensure_uuid(path: Path) -> str:
         return existing
     file = _uuid_file(path)
     try:
-        writing.create(file, f"{uuid.uuid4()}\n".encode(), 0o644)
+        writing.create(file, f"{identity or uuid.uuid4()}\n".encode(), 0o644)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
     created = read_uuid(path)

@@ -387,6 +387,28 @@ def test_a_wrong_order_changes_nothing(
     assert (account.snapshot(), account.yaml.read_text()) == (before, account.text)
 
 
+def test_the_uuid_is_made_when_the_plan_is_carried_out(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = yaml.safe_load(account.text)
+    del values["cluster"]["uuid"]
+    account.yaml.write_text(yaml.safe_dump(values))
+    file = account.yaml.parent / "cluster-uuid"
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    assert account.init("--make") == 2  # no terminal to ask at
+    assert account.init("--make", "--dry-run") == 0
+    assert account.unmake() == 0
+    folder = account.yaml.parent / "hcl"
+    assert account.init("--terraform", str(folder), "--dry-run") == 0
+    assert not file.exists()
+    assert account.make() == 0
+    identity = file.read_text().strip()
+    (tags,) = [v["Tags"] for v in account.ec2.describe_vpcs()["Vpcs"] if v.get("Tags")]
+    assert identity in {tag["Value"] for tag in tags}
+    assert account.init("--terraform", str(folder)) == 0
+    assert identity in "".join(f.read_text() for f in folder.iterdir())
+
+
 def test_on_a_terminal_only_yes_means_yes(
     account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
