@@ -142,7 +142,7 @@ def _configuration(args: argparse.Namespace, output: Path, before: str | None) -
         clouds_found = reach.look(kinds, place, site.user, args.cloud)
     if args.cloud is not None:
         clouds_found = (skeleton.completed(kinds, args.cloud, clouds_found),)
-    clouds = tuple(skeleton.with_names(cloud, site.user) for cloud in _renamed(clouds_found, site))
+    clouds = tuple(skeleton.with_names(cloud, site) for cloud in _renamed(clouds_found, site))
     _show_found(clouds)
     if is_whole and (not_found := reach.not_found(kinds, clouds)):
         say(f"Not found here; write by hand if you need it: {', '.join(not_found)} ({BY_HAND})")

@@ -30,6 +30,7 @@ from slurm_elastic.config.site_place import (
     require_network,
     require_unused,
 )
+from slurm_elastic.machine.hub.ports import slurmctld_ports
 from slurm_elastic.model.site_maker import SiteMaker
 from slurm_elastic.providers import catalogues
 from slurm_elastic.setup.making import apply, hcl, login_key
@@ -116,7 +117,8 @@ def run(args: argparse.Namespace) -> int:
 def _place(args: argparse.Namespace, path: Path, config: Config, cloud: CloudSettings) -> SitePlace:
     addresses = _any_address if args.unmake else _addresses
     place = replace(
-        place_of(config, cloud, expand, addresses), cidr=args.cidr,
+        place_of(config, cloud, expand, addresses, slurmctld_ports(config.slurm.conf)),
+        cidr=args.cidr,
         parts=chosen_parts(args.without), external_network=args.external_network,
         public_key=login_key.public_key(login_key.key_file(config, path)),
     )  # fmt: skip

@@ -120,7 +120,7 @@ class Evidence:
         """Two sentences, of which one is empty: no head answers at join.head, or one does."""
         if not head:
             return "", ""
-        failed = [_probe(*_place(place)) for place in head.split(",")]
+        failed = [_probe(*_place(place, self._port)) for place in head.split(",")]
         if all(failed):
             failures = " and ".join(failed)
             # policies.launch.trial finds the remedy by this text: keep it.
@@ -128,10 +128,10 @@ class Evidence:
         return "", f"the machine does not reach join.head {head}, which answers here"
 
 
-def _place(head: str) -> tuple[str, int]:
-    """The host and port of an entry of ``join.head``."""
+def _place(head: str, slurmctld_port: str) -> tuple[str, int]:
+    """The host and port of an entry of ``join.head``. Machines add slurmctld's port, too."""
     name, _, number = head.partition(":")
-    return name, int(number or SLURMCTLD_PORT)
+    return name, int(number or slurmctld_port.partition("-")[0])
 
 
 def _probe(address: str, port: int) -> str:

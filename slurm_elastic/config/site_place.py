@@ -15,12 +15,13 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.grants import GrantUse, use_of
+from slurm_elastic.config.joining import Network
 from slurm_elastic.config.tunnel import uses
 
 ANYWHERE = "0.0.0.0/0"
 CIDR = "10.98.0.0/16"
 """The default addresses of a new network."""
-_SLURMCTLD_PORT, _SLURMD_PORT = 6817, 6818
+_SLURMD_PORT = 6818
 _NETWORK_BITS = range(16, 25)
 """A network of EC2 has at most 16 bits for hosts. A smaller one than /24 has no room for zones."""
 
@@ -40,6 +41,7 @@ class SitePlace(Struct, frozen=True, kw_only=True):
 
     ``tunnel_port``: the head's UDP port if machines open a tunnel; ``tunnel_networks``: the head as
     machines see it from outside. Without a tunnel: ``head_networks`` and ``trusted_networks``.
+    ``head_ports``: the first and last port of each range.
     ``has_head_name``: machines look up the head's name. ``parts``: the parts to make.
     ``public_key``: of the key pair, "" if it does not exist yet.
     """
@@ -54,7 +56,7 @@ class SitePlace(Struct, frozen=True, kw_only=True):
     tunnel_networks: tuple[str, ...] = ()
     head_networks: tuple[str, ...] = ()
     trusted_networks: tuple[str, ...] = ()
-    head_ports: tuple[int, ...] = (_SLURMCTLD_PORT,)
+    head_ports: tuple[tuple[int, int], ...] = ()
     node_ports: tuple[int, ...] = ()
     slurmd_ports: tuple[int, ...] = (_SLURMD_PORT,)
     ssh_port: int | None = None
@@ -66,9 +68,11 @@ def place_of(
     cloud: CloudSettings,
     expand: Callable[[str], Sequence[str]],
     addresses: Callable[[str], Sequence[str]],
+    slurmctld_ports: tuple[int, int],
 ) -> SitePlace:
     """The facts about a cloud of the configuration. ``addresses``: the IPv4 addresses of a host
-    name, empty if it has none. ConfigError if the security group cannot be derived.
+    name, empty if it has none. ``slurmctld_ports``: its first and last port. ConfigError if the
+    security group cannot be derived.
     """
     pools = [pool for pool in config.pools if pool.cloud == cloud.name]
     place = SitePlace(
@@ -88,19 +92,23 @@ def place_of(
         )
     if not config.join.heads:
         return place
-    head_ports = set(network.head_ports if network is not None else (_SLURMCTLD_PORT,))
+    # The default of ``head_ports`` is slurmctld's usual port, which this site may not use.
+    has_own_ports = network is not None and network.head_ports != Network().head_ports
+    head_ports = set(network.head_ports) if network is not None and has_own_ports else set()
     head_addresses: list[str] = []
     hosts = [head.partition(":")[0] for head in config.join.heads]
     for head in config.join.heads:
         host, _, port = head.partition(":")
         head_ports |= {int(port)} if port else set()
         head_addresses += addresses(host) or _unresolved(host)
+    first_port, last_port = slurmctld_ports
+    head_ports -= set(range(first_port, last_port + 1))
     return replace(
         place,
         has_head_name=any(addresses(host) != [host] for host in hosts),
         head_networks=tuple(f"{address}/32" for address in dict.fromkeys(head_addresses)),
         trusted_networks=network.trusted_networks if network is not None else (),
-        head_ports=tuple(sorted(head_ports)),
+        head_ports=(slurmctld_ports, *((port, port) for port in sorted(head_ports))),
         node_ports=network.node_ports if network is not None else (),
     )
 

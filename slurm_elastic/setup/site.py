@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.config import SlurmSettings
+from slurm_elastic.machine.hub.ports import SLURMCTLD
 from slurm_elastic.slurm.client import confvalues, siteconf
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks.submit_filter import accounts_enforced
@@ -31,6 +32,7 @@ class SiteFacts(Struct, frozen=True, kw_only=True):
     cluster: str
     user: str
     head: str
+    slurmctld_port: str = SLURMCTLD
     partition: str
     cpus: int
     memory: int
@@ -58,6 +60,7 @@ def facts(path: Path) -> SiteFacts:
         cluster=_text(site, "ClusterName", "cluster").lower(),
         user=_text(site, "SlurmUser", "root"),
         head=_head(site),
+        slurmctld_port=_text(site, "SlurmctldPort", SLURMCTLD),
         partition=default.names[0] if default else "",
         cpus=cpus,
         memory=memory,

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.cloud_kinds import CloudTable
 from slurm_elastic.config.found import Found
+from slurm_elastic.setup.site import SiteFacts
 
 
 def kinds_with_skeleton(kinds: CloudTable) -> tuple[str, ...]:
@@ -39,9 +40,10 @@ def completed(kinds: CloudTable, name: str, clouds_found: Sequence[Found]) -> Fo
     return replace(skeleton, name=source.name, what=source.what, keys=keys, todos=todos)
 
 
-def with_names(cloud: Found, user: str) -> Found:
-    """The cloud with its own name and SlurmUser in its steps."""
-    todos = {key: step.format(name=cloud.name, user=user) for key, step in cloud.todos.items()}
+def with_names(cloud: Found, site: SiteFacts) -> Found:
+    """The cloud with its own name, SlurmUser and SlurmctldPort in its steps."""
+    names = {"name": cloud.name, "user": site.user, "slurmctld_port": site.slurmctld_port}
+    todos = {key: step.format_map(names) for key, step in cloud.todos.items()}
     return replace(cloud, todos=todos)
 
 

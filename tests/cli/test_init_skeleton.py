@@ -82,6 +82,14 @@ def test_a_skeleton_names_its_steps_and_conf_check_lists_the_same(
     assert host.run("conf", "check") == 0, capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["aws", "openstack"])
+def test_a_step_names_the_port_of_slurm_conf(kind: str, host: Host) -> None:
+    conf = host.site("fresh")
+    conf.write_text(f"{conf.read_text()}SlurmctldPort=7000-7003\n")
+    assert skeleton(host, kind) == 0
+    assert "machines the head at 7000-7003: " in host.yaml.read_text()
+
+
 def test_a_cloud_with_to_dos_is_not_in_use_and_the_services_read_the_file(
     host: Host,
 ) -> None:

@@ -13,6 +13,7 @@ from slurm_elastic.slurm.client import siteconf
 _EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORTS = re.compile(r"\d{1,5}(-\d{1,5})?")
 SLURMCTLD = "6817"
+_DEFAULT_PORT = int(SLURMCTLD)
 
 
 def slurm_ports(slurm_conf: str) -> tuple[str, ...]:
@@ -31,3 +32,19 @@ def slurm_ports(slurm_conf: str) -> tuple[str, ...]:
         entry.value if (entry := options.get(name)) and _PORTS.fullmatch(entry.value) else default
         for name, default in defaults.items()
     )
+
+
+def slurmctld_ports(slurm_conf: str) -> tuple[int, int]:
+    """Return the first and the last port of slurmctld, which listens on all between them."""
+    first, _, last = slurm_ports(slurm_conf)[0].partition("-")
+    return int(first), int(last or first)
+
+
+def with_port(head: str, slurm_conf: str) -> str:
+    """Return ``join.head`` for slurmd's ``--conf-server``. A host without a port gets slurmctld's
+    if that is not the one that slurmd uses by itself.
+    """
+    port, _ = slurmctld_ports(slurm_conf)
+    if port == _DEFAULT_PORT:
+        return head
+    return ",".join(host if ":" in host else f"{host}:{port}" for host in head.split(","))

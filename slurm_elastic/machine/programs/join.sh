@@ -107,7 +107,7 @@ cat >"$dir/again.sh" <<'SLURM_ELASTIC_AGAIN'
 SLURM_ELASTIC_AGAIN
 
 # slurmd's unit and Debian's /etc/default/slurmd use this variable.
-echo "SLURMD_OPTIONS=-b -N $node --conf-server @{head}" >"$dir/slurmd"
+echo "SLURMD_OPTIONS=-b -N $node --conf-server @{conf_server}" >"$dir/slurmd"
 
 # Slurm uses its own keys (auth/slurm) if they exist, else munge.
 keys="[ -e /etc/slurm/slurm.jwks ] || [ -e /etc/slurm/slurm.key ]"
@@ -153,7 +153,7 @@ if ! { $keys; }; then
 fi
 mkdir -p /run/slurm
 $check || exit
-slurmd -b -N $node --conf-server @{head}
+slurmd -b -N $node --conf-server @{conf_server}
 END
   setsid python3 -I "$dir/agent.py" "$dir/agent" >"$dir/agent.log" 2>&1 </dev/null &
 fi

@@ -18,6 +18,7 @@ from slurm_elastic.config import Cluster, Config, scratch
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.joining import CloudInit, Join, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
+from slurm_elastic.machine.hub.ports import with_port
 from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key, head_address
 from slurm_elastic.providers.base.user_data import KINDS, read_part
@@ -56,6 +57,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "agent": _code((_PROGRAMS / "agent.py").read_text(encoding="utf-8")),
         "cloud": cloud.name,
         "cluster": config.cluster.name,
+        "conf_server": with_port(join.head, config.slurm.conf),
         "head": join.head,
         "heartbeat_timeout": f"{join.heartbeat_timeout:g}",
         "key_mark": " ".join(filter(None, marks)),

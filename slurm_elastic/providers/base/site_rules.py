@@ -63,9 +63,9 @@ def _routed(place: SitePlace) -> Iterator[Rule]:
                 direction="ingress", ports=ssh, peer=network,
                 purpose="the head brings the munge key",
             )  # fmt: skip
-        for port in place.head_ports:
+        for ports in place.head_ports:
             yield Rule(
-                direction="egress", ports=(port, port), peer=network,
+                direction="egress", ports=ports, peer=network,
                 purpose="slurmd reaches the head",
             )  # fmt: skip
     for network in networks:
@@ -75,8 +75,8 @@ def _routed(place: SitePlace) -> Iterator[Rule]:
     of_nodes = [(port, port) for port in place.node_ports]
     ranges: list[tuple[int, int] | None] = [*of_nodes] or [None]
     for direction in ("ingress", "egress"):
-        for ports in ranges:
+        for node_ports in ranges:
             yield Rule(
-                direction=direction, ports=ports, peer=GROUP,
+                direction=direction, ports=node_ports, peer=GROUP,
                 purpose="machines of one job reach each other",
             )  # fmt: skip

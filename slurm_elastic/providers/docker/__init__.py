@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.machine.hub.ports import with_port
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.base.later import later
 from slurm_elastic.providers.base.ownership import ownership_of
@@ -17,6 +18,8 @@ def _open(settings: DockerCloud, cluster: Cluster, config: Config | None) -> Pro
 
     ownership = ownership_of(settings, cluster, config)
     head = config.join.head if config else None
+    if config and head:
+        head = with_port(head, config.slurm.conf)
     return DockerProvider(settings, cluster, ownership=ownership, head=head)
 
 

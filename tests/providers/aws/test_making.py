@@ -5,6 +5,7 @@ machines, at any crash, and the account is as before afterwards.
 from __future__ import annotations
 
 import json
+import re
 import stat
 import sys
 from typing import Any
@@ -365,6 +366,28 @@ def test_without_a_tunnel_the_group_has_slurms_ports_alone(
         (True, "tcp", 6900, 6900, head), (True, "tcp", 32768, 60999, head),
         (False, "-1", -1, -1, own), (True, "-1", -1, -1, own),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ports", "first", "last"), [("7000", 7000, 7000), ("6817-6820", 6817, 6820)]
+)
+def test_the_group_has_the_ports_of_slurm_conf(
+    account: Account, ports: str, first: int, last: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = account.yaml.parent / "slurm.conf"
+    conf.write_text(f"ClusterName=alps\nSlurmctldHost=head\nSlurmctldPort={ports}\n")
+    values = yaml.safe_load(account.text)
+    values["slurm"] = {"conf": str(conf)}
+    values["join"] = {"head": "10.1.2.3"}
+    account.yaml.write_text(yaml.safe_dump(values))
+    assert account.init("--make", "--dry-run") == 0
+    rules = set(re.findall(r"egress-tcp-(\S+)-10\.1\.2\.3-32", capsys.readouterr().out))
+    assert rules == {ports, "32768-60999"}
+    folder = account.yaml.parent / "hcl"
+    assert account.init("--terraform", str(folder)) == 0
+    text = "".join(file.read_text() for file in folder.iterdir())
+    assert re.search(rf"from_port\s*= {first}\b", text)
+    assert re.search(rf"to_port\s*= {last}\b", text)
 
 
 @pytest.mark.parametrize(

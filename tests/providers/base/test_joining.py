@@ -6,6 +6,7 @@ import ast
 import base64
 import gzip
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.joining import CloudInit, Join, Network, Ssh
 from slurm_elastic.machine.programs import tunnel
@@ -76,6 +77,21 @@ def test_machines_of_two_heads_are_told_both() -> None:
     told = config(head="head1:6817,head2")
     assert told.join.heads == ("head1:6817", "head2")
     assert program_of(told, AWS).count("--conf-server head1:6817,head2") == 2
+
+
+@pytest.mark.parametrize(
+    ("port", "servers"),
+    [
+        ("6817", "head1,head2:7100"), ("7000", "head1:7000,head2:7100"),
+        ("7000-7003", "head1:7000,head2:7100"),
+    ],
+)  # fmt: skip
+def test_slurmd_asks_the_port_of_slurm_conf(port: str, servers: str, tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"ClusterName=c\nSlurmctldHost=h\nSlurmctldPort={port}\n")
+    site = replace(config(head="head1,head2:7100"), slurm=SlurmSettings(conf=str(conf)))
+    text = program_of(site, AWS)
+    assert re.findall(r"--conf-server ([^\s\"]+)", text) == [servers] * 2
 
 
 def test_the_shipped_text_has_head_agent_and_times() -> None:
