@@ -124,6 +124,7 @@ def _configuration(args: argparse.Namespace, output: Path, before: str | None) -
     """The text of the configuration, from the site, its clouds and the answers."""
     conf_file = args.slurm_conf or Path(os.environ.get("SLURM_CONF") or SLURM_CONF)
     site = facts(conf_file.resolve())
+    site = replace(site, head_flaw=reach.head_flaw(site.head))
     if sandbox := _sandbox_of_this_shell():
         say(
             f"This is the shell of the sandbox in {sandbox}. Its variables hide your clouds; run "
@@ -161,7 +162,7 @@ def _configuration(args: argparse.Namespace, output: Path, before: str | None) -
         return compose.checked(site, clouds, answers, str(output))
 
     answers = _answers(args, site, clouds, earlier, new if before is None else merged)
-    for line in compose.differs(clouds, answers):
+    for line in (*compose.differs(clouds, answers), *compose.head_steps(site, clouds, answers)):
         say(line)
     return new(answers) if before is None else merged(answers).text
 

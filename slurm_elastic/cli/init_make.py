@@ -28,6 +28,7 @@ from slurm_elastic.config.site_place import (
     chosen_parts,
     place_of,
     require_network,
+    require_reachable,
     require_unused,
 )
 from slurm_elastic.machine.hub.ports import slurmctld_ports
@@ -123,7 +124,7 @@ def _place(args: argparse.Namespace, path: Path, config: Config, cloud: CloudSet
         public_key=login_key.public_key(login_key.key_file(config, path)),
     )  # fmt: skip
     if not args.unmake:
-        _require_head(cloud, place)
+        _require_head(config, cloud, place)
     return place
 
 
@@ -177,11 +178,14 @@ def _maker(cloud: CloudSettings, place: SitePlace) -> SiteMaker:
     return open_maker(cloud, place)
 
 
-def _require_head(cloud: CloudSettings, place: SitePlace) -> None:
+def _require_head(config: Config, cloud: CloudSettings, place: SitePlace) -> None:
     """ConfigError if the security group would lock machines in."""
     is_reached = place.tunnel_port is not None or place.head_networks
     names_group = bool(getattr(cloud, "security_groups", ()))
-    if Part.SECURITY_GROUP in place.parts and not (is_reached or names_group):
+    if Part.SECURITY_GROUP not in place.parts or names_group:
+        return
+    require_reachable(config, cloud, _addresses)
+    if not is_reached:
         raise ConfigError(
             "join.head is not set: machines of the new security group would reach no head; set it, "
             "or add --without security-group"

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
-from ipaddress import IPv4Network, ip_network
+from ipaddress import IPv4Network, ip_address, ip_network
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -111,6 +112,51 @@ def place_of(
         head_ports=(slurmctld_ports, *((port, port) for port in sorted(head_ports))),
         node_ports=network.node_ports if network is not None else (),
     )
+
+
+def require_reachable(
+    config: Config, cloud: CloudSettings, addresses: Callable[[str], Sequence[str]]
+) -> None:
+    """ConfigError if the security group would list an address that no machine reaches."""
+    # Machines of a cloud on this host, such as a sandbox's, reach its loopback addresses.
+    if is_loopback_url(getattr(cloud, "endpoint", None) or ""):
+        return
+    network = config.join.network
+    key, hosts = "join.head", [head.partition(":")[0] for head in config.join.heads]
+    if network is not None and network.tunnels and uses(network, cloud):
+        endpoint = (network.endpoint or "").rpartition(":")[0]
+        # A name is not resolved for the group: with a name its rule lists all addresses.
+        is_address = addresses(endpoint) == [endpoint]
+        key, hosts = "join.network.endpoint", [endpoint] if is_address else []
+    for host in hosts:
+        for address in addresses(host):
+            if reason := why_no_address(address):
+                shown = host if host == address else f"{host}, which is {address} on this host"
+                raise ConfigError(
+                    f"{key}: found {shown}, expected an address that machines reach, such as "
+                    f"10.1.2.3, or a name that has one: {reason}; nothing is changed"
+                )
+
+
+def why_no_address(host: str) -> str:
+    """Why machines cannot reach the head at this address, "" if they may."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return f"{host} is no address: it has four numbers, each at most 255"
+    is_unreachable = address.is_loopback or address.is_unspecified or address.is_multicast
+    if is_unreachable or address.is_link_local or address.is_reserved:
+        return f"no machine reaches {host}"
+    return ""
+
+
+def is_loopback_url(url: str) -> bool:
+    """Whether a service is on this host itself."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _unresolved(host: str) -> list[str]:

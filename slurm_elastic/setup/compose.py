@@ -11,7 +11,7 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.found import Found
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.edit import flow
-from slurm_elastic.setup.questions import Answers
+from slurm_elastic.setup.questions import Answers, head_flaw
 from slurm_elastic.setup.site import SiteFacts
 from slurm_elastic.setup.sizes import format_shape, node_of, type_requirements
 
@@ -34,6 +34,7 @@ def compose(site: SiteFacts, clouds_found: Sequence[Found], answers: Answers) ->
         *_max_time_lines(site, answers),
         *_cap_lines(answers),
         *_head_lines(answers, clouds),
+        *(f"# {step}" for step in head_steps(site, clouds, answers)),
         *_checkpoint_lines(answers),
         "",
         "clouds:",
@@ -117,6 +118,14 @@ def _head_lines(answers: Answers, clouds: Sequence[Found]) -> Iterator[str]:
     if answers.head and any(cloud.joins for cloud in clouds):
         head = flow(answers.head)
         yield f"join: {{head: {head}}}    # machines make themselves nodes: {page('joining')}"
+
+
+def head_steps(site: SiteFacts, clouds: Sequence[Found], answers: Answers) -> Iterator[str]:
+    """Yield the to-do for ``join.head`` if SlurmctldHost has no address that machines reach."""
+    new = [cloud for cloud in clouds if cloud.joins and cloud.name in answers.clouds]
+    if new and not answers.head and site.head_flaw and (flaw := head_flaw(site, new)):
+        yield f"TODO join.head: {flaw}. Unless the image knows the head,"
+        yield "write join: {head: ADDRESS} with the head's address as machines reach it."
 
 
 def _checkpoint_lines(answers: Answers) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 from pathlib import PurePosixPath
 
 from msgspec import Struct
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import format_duration, parse_duration, parse_size
 from slurm_elastic.config.found import Found
+from slurm_elastic.config.site_place import is_loopback_url, why_no_address
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.site import SiteFacts
 from slurm_elastic.setup.sizes import Size, common_size, format_shape, why_missing
@@ -95,7 +95,7 @@ def questions(
         selected.append(_spot())
     selected.append(_max_time(site))
     if known_answers.joins or any(cloud.joins for cloud in chosen):
-        selected.append(_head(site))
+        selected.append(_head(site, chosen))
     selected.append(_checkpoints())
     return (
         tuple(_with_configured_default(cloud, earlier) for cloud in selected)
@@ -287,7 +287,18 @@ def _max_time(site: SiteFacts) -> Question:
     )  # fmt: skip
 
 
-def _head(site: SiteFacts) -> Question:
+def head_flaw(site: SiteFacts, chosen: Sequence[Found]) -> str:
+    """Return why machines cannot reach the head by SlurmctldHost, "" if they may. Machines of a
+    cloud on this host reach its loopback addresses.
+    """
+    endpoints = [str(cloud.keys.get("endpoint", "")) for cloud in chosen if cloud.joins]
+    is_here = bool(endpoints) and all(map(is_loopback_url, endpoints))
+    return _why_no_head(site.head) or ("" if is_here else site.head_flaw)
+
+
+def _head(site: SiteFacts, chosen: Sequence[Found]) -> Question:
+    flaw = head_flaw(site, chosen)
+
     def accepts(text: str) -> dict[str, object]:
         head = "" if _is_none(text) else text.removesuffix(".")
         reason = _why_no_head(head) if head else ""
@@ -297,8 +308,8 @@ def _head(site: SiteFacts) -> Question:
 
     return Question(
         key="head", text="By which name or address do machines reach this head?",
-        default="none" if _why_no_head(site.head) else site.head, accepts=accepts,
-        why="none, if their image knows the head already" if _why_no_head(site.head) else
+        default="none" if flaw else site.head, accepts=accepts,
+        why="none, if their image knows the head already" if flaw else
         "as SlurmctldHost; none, if their image knows the head already",
     )  # fmt: skip
 
@@ -322,18 +333,7 @@ def _why_no_head(text: str) -> str:
         return f"{text!r} is neither a name nor an address"
     if host.lower() == "localhost":
         return f"on a machine, {host} is the machine itself"
-    return _why_no_address(host) if _NUMBER.fullmatch(host.rpartition(".")[2]) else ""
-
-
-def _why_no_address(host: str) -> str:
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return f"{host} is no address: it has four numbers, each at most 255"
-    is_unreachable = address.is_loopback or address.is_unspecified or address.is_multicast
-    if is_unreachable or address.is_link_local or address.is_reserved:
-        return f"no machine reaches {host}"
-    return ""
+    return why_no_address(host) if _NUMBER.fullmatch(host.rpartition(".")[2]) else ""
 
 
 _KERNEL_DIRECTORIES = ("dev", "proc", "sys")

@@ -18,6 +18,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.extras import missing_module
 from slurm_elastic.config.cloud_kinds import CloudTable
 from slurm_elastic.config.found import Found, SearchPlace, unusable
+from slurm_elastic.config.site_place import why_no_address
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.questions import Answers
 
@@ -105,8 +106,25 @@ def doubt(before: Answers, answers: Answers) -> str:
     host = answers.head.partition(":")[0]
     if answers.head != before.head and host and not _resolves(host):
         return f"this host cannot resolve {host}"
+    if answers.head != before.head and (flaw := head_flaw(host)):
+        return flaw
     unknown = [name for name in answers.groups if name not in before.groups and not is_group(name)]
     return f"this host has no group {', '.join(unknown)}" if unknown else ""
+
+
+def head_flaw(host: str) -> str:
+    """Return why machines cannot reach the address that a name has on this host, "" if they may.
+    Debian gives a host's own name the address 127.0.1.1.
+    """
+    try:
+        entries = socket.getaddrinfo(host, None, socket.AF_INET) if host else []
+    except (OSError, UnicodeError):
+        return ""
+    for entry in entries:
+        address = str(entry[4][0])
+        if address != host and (reason := why_no_address(address)):
+            return f"{host} is {address} on this host, and {reason}"
+    return ""
 
 
 def _resolves(host: str) -> bool:

@@ -25,7 +25,8 @@ class SiteFacts(Struct, frozen=True, kw_only=True):
     """Facts of slurm.conf. ``cpus`` and ``memory`` (MiB): the commonest shape of a node;
     ``max_time`` and ``default_time`` (s): limits of the default partition, None if it has none;
     ``taken``: the names of all nodes and partitions. ``programs``: the settings of the directories
-    of Slurm's programs that are not the usual ones.
+    of Slurm's programs that are not the usual ones. ``head_flaw``: why machines cannot reach
+    ``head`` at the address that it has on this host.
     """
 
     conf: str
@@ -44,6 +45,7 @@ class SiteFacts(Struct, frozen=True, kw_only=True):
     accounts_checked: bool
     taken: frozenset[str]
     programs: dict[str, str] = {}
+    head_flaw: str = ""
 
 
 def facts(path: Path) -> SiteFacts:

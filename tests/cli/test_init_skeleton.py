@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,26 @@ def test_a_skeleton_names_its_steps_and_conf_check_lists_the_same(
     filled(host.yaml)
     assert "TODO " not in re.sub(r"#.*", "", host.yaml.read_text())
     assert host.run("conf", "check") == 0, capsys.readouterr().err
+
+
+def test_a_head_on_loopback_is_a_step(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Debian gives the head's own name 127.0.1.1."""
+    real = socket.getaddrinfo
+
+    def resolved(name: str, *arguments: object, **keywords: object) -> object:
+        address = "127.0.1.1" if name == "workstation" else name
+        return real(address, *arguments, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("socket.getaddrinfo", resolved)
+    host.site("fresh")
+    assert skeleton(host, "aws") == 0
+    text = host.yaml.read_text()
+    assert "\njoin:" not in text
+    words = "TODO join.head: workstation is 127.0.1.1 on this host, and no machine reaches"
+    assert f"# {words} 127.0.1.1." in text
+    assert words in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("kind", ["aws", "openstack"])

@@ -410,6 +410,39 @@ def test_a_wrong_order_changes_nothing(
     assert (account.snapshot(), account.yaml.read_text()) == (before, account.text)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        ("head", "headx", "join.head: found headx, which is 127.0.1.1 on this host, expected an"),
+        ("head", "127.0.0.1:6900", "join.head: found 127.0.0.1, expected an address that machines"),
+        ("endpoint", "127.0.0.1:51820", "join.network.endpoint: found 127.0.0.1, expected an"),
+    ],
+)
+def test_a_loopback_address_is_refused_unless_the_cloud_is_there(
+    account: Account, key: str, value: str, found: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def addresses(host: str) -> list[str]:
+        return ["127.0.1.1"] if host == "headx" else [host]
+
+    monkeypatch.setattr("slurm_elastic.cli.init_make._addresses", addresses)
+    values = yaml.safe_load(account.text)
+    if key == "head":
+        values["join"] = {"head": value}
+    else:
+        values["join"]["network"]["endpoint"] = value
+    account.yaml.write_text(yaml.safe_dump(values))
+    assert account.make("--dry-run") == 0  # the emulated EC2 is on loopback, too
+    capsys.readouterr()
+    del values["clouds"][0]["endpoint"], values["cluster"]["uuid"]
+    account.yaml.write_text(yaml.safe_dump(values))
+    before = account.snapshot(), sorted(account.yaml.parent.iterdir()), account.yaml.read_text()
+    assert account.make() == 2
+    assert found in capsys.readouterr().err
+    after = account.snapshot(), sorted(account.yaml.parent.iterdir()), account.yaml.read_text()
+    assert after == before
+
+
 def test_the_uuid_is_made_when_the_plan_is_carried_out(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
