@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -56,11 +57,26 @@ def _hint(topic: str, topics: Mapping[str, Path]) -> str:
     """Topics whose names or texts are near."""
     near = difflib.get_close_matches(topic, topics, n=MAX_NEAR)
     near += [name for name in topics if topic.lower() in name]
+    if len(topic) > 2:
+        near += _that_explain(topic, topics)
     if not near and len(topic) > 2:
         near = _that_mention(topic, topics)
     if near:
         return f"near ones: {', '.join(dict.fromkeys(near))}"
     return "'slurm-elastic help' lists all"
+
+
+def _that_explain(word: str, topics: Mapping[str, Path]) -> list[str]:
+    """The pages with the word in a heading, then those that show it as a command of ours."""
+    whole_word = rf"{re.escape(word)}\b"
+    heading = re.compile(rf"^#+ .*\b{whole_word}", re.IGNORECASE | re.MULTILINE)
+    command = re.compile(rf"\bslurm-elastic {whole_word}")
+    counts = {}
+    for name, path in topics.items():
+        text = path.read_text(encoding="utf-8")
+        counts[name] = (len(heading.findall(text)), len(command.findall(text)))
+    ranked = sorted(counts, key=counts.__getitem__, reverse=True)
+    return [name for name in ranked if any(counts[name])][:MAX_NEAR]
 
 
 def _that_mention(word: str, topics: Mapping[str, Path]) -> list[str]:

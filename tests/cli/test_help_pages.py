@@ -37,6 +37,10 @@ def test_without_a_topic_all_are_listed_with_their_titles(
         ("instal", "install"),
         ("criu", "checkpoint-criu"),
         ("munge", "joining"),
+        ("(clusters", "lists all"),
+        ("clusters", "operating"),
+        ("Clusters", "operating"),
+        ("cost", "simulate"),
         ("qqq", "lists all"),
     ],
 )
