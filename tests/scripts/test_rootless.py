@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,28 @@ def test_a_kernel_that_forbids_it_is_named_in_one_sentence(tmp_path: Path) -> No
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "run it as root" in done.stderr
+
+
+def test_a_clone_without_an_environment_names_the_way_without_root(tmp_path: Path) -> None:
+    clone, stand_in = tmp_path / "clone", tmp_path / "bin"
+    (clone / "scripts").mkdir(parents=True)
+    stand_in.mkdir()
+    for name in ("slurm-elastic", "scripts/lib.sh"):
+        shutil.copy(ROOT / name, clone / name)
+    environment = {"PATH": f"{stand_in}:/usr/bin:/bin", "HOME": str(tmp_path)}
+
+    def message(user: int) -> str:
+        (stand_in / "id").write_text(f"#!/bin/sh\necho {user}\n")
+        (stand_in / "id").chmod(0o755)
+        done = subprocess.run(
+            [clone / "slurm-elastic", "status"], capture_output=True, text=True, check=False,
+            env=environment,
+        )  # fmt: skip
+        assert done.returncode == 2
+        return done.stderr
+
+    assert f"do: {clone}/scripts/quickstart --rootless; or, with sudo" in message(USER)
+    assert message(0).endswith(f"do: {clone}/scripts/quickstart\n")
 
 
 @needs_namespaces
