@@ -60,6 +60,9 @@ set_up_rootless() { # extras of pyproject.toml
         install_python "$1" "$(hash_of "$REPO/pyproject.toml")" --editable "$REPO[$1]"
     else
         VENV=$(cached_venv)
+        case $(readlink -m "$VENV") in /tmp/* | /run/*) # the namespaces have a /tmp and a /run of their own
+            die "you may not write into $REPO, so the Python environment would be $VENV, and --rootless hides /tmp and /run; set XDG_CACHE_HOME to a directory elsewhere" ;;
+        esac
         install_copy "$1"
     fi
     exec 9>&-

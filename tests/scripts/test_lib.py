@@ -211,3 +211,18 @@ def test_nothing_is_asked_of_apt_where_all_programs_are():
         "==> Slurm, munge, Lua and Python: all there",
         "venv sandbox",
     ]
+
+
+@pytest.mark.parametrize(
+    ("cache", "code"), [("/tmp/.cache", 1), ("/run/user/7", 1), ("/tmp/../srv/cache", 0)]
+)
+def test_rootless_refuses_an_environment_that_its_namespaces_hide(tmp_path, cache, code):
+    done = bash(
+        "has_programs() { :; }; find_python() { :; }; install_copy() { :; }\n"
+        "hash_of() { :; }; stamped() { false; }; CACHE=$1 REPO=/proc/none WHERE=$2\n"
+        "cached_venv() { echo $WHERE/venv; }; set_up_rootless sandbox",
+        tmp_path, cache,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert ("set XDG_CACHE_HOME" in done.stderr) == bool(code)
+    assert done.stderr.count("\n") == code
