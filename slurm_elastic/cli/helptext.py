@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_elastic.cli.streams import NO_READER, flush_or_discard
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
+
+
+NAME = "slurm-elastic"
+COMMAND_VARIABLE = "SLURM_ELASTIC_COMMAND"
+"""Set by ./slurm-elastic of a clone for the program that it starts: its own path."""
+
+
+def command_name() -> str:
+    """Return the first word of commands that we print: the name, or the path of the called program
+    if a shell would not find that program by its name.
+    """
+    if called := os.environ.get(COMMAND_VARIABLE):
+        return shlex.quote(called)
+    program = Path(sys.argv[0])
+    if program.name != NAME or not program.exists():
+        return NAME
+    by_name = shutil.which(NAME)
+    if by_name and Path(by_name).samefile(program):
+        return NAME
+    return shlex.quote(str(program.absolute()))
 
 
 class HelpForm(argparse.HelpFormatter):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.base.pages import page
 from slurm_elastic.cli.arguments import count, pause
-from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.helptext import COMMAND_VARIABLE, NAME, command_name, examples
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from slurm_elastic.sandbox.one_control import OneView as OneView
 
 OPENNEBULA_DONE = 6  # OpenNebula's VM state DONE: the machine has ended
+OF_SHELL = "SLURM_ELASTIC_SANDBOX"
+"""In the environment of a shell after ``env``: the directory of its sandbox."""
 SERVICES = ("slurmctld", "slurm-elasticd", "slurm-elastic-ckptman", "ckptman")
 _SHORT_NAMES = {"ckptman": "slurm-elastic-ckptman"}
 Subparsers = Any  # argparse._SubParsersAction has no public name
@@ -61,8 +65,8 @@ def _plain(
         epilog=examples(f"slurm-elastic sandbox {name}"),
     )
     parser.add_argument(
-        "--dir", type=Path, default=DEFAULT_DIR,
-        help="the sandbox's directory (default: %(default)s)",
+        "--dir", type=Path, default=_usual_dir(),
+        help=f"the sandbox's directory (default: ${OF_SHELL}, which env sets, or {DEFAULT_DIR})",
     )  # fmt: skip
     parser.set_defaults(run=run)
     return parser
@@ -196,9 +200,9 @@ def _up(arguments: argparse.Namespace) -> int:
     Sandbox(spec).up(lambda step: print(f"  {step} ...", flush=True))
     where = _where(arguments)
     print(f"The sandbox is up in {arguments.dir}. Next:")
-    print(f"  eval $(slurm-elastic sandbox env{where})")
-    print(f"  sinfo; cd {spec.dir}/work; sbatch --wrap 'sleep 30'; slurm-elastic status")
-    print(f"  slurm-elastic sandbox down{where}")
+    print(f"  eval $({command_name()} sandbox env{where})")
+    print(f"  sinfo; cd {spec.dir}/work; sbatch --wrap 'sleep 30'; {NAME} status")
+    print(f"  {command_name()} sandbox down{where}")
     return 0
 
 
@@ -256,6 +260,11 @@ def _one_lines(state: OneView) -> Iterator[str]:
 
 def _env(arguments: argparse.Namespace) -> int:
     current, variables = dict(os.environ), _attached(arguments).env()
+    variables[OF_SHELL] = str(arguments.dir.resolve())
+    variables["PATH"] = _with_our_program(variables["PATH"])
+    # It concerns this process alone: in the shell, the name is enough.
+    variables.pop(COMMAND_VARIABLE, None)
+    current.pop(COMMAND_VARIABLE, None)
     for name in sorted(current.keys() - variables.keys()):
         print(f"unset {name};")
     for name, value in sorted(variables.items()):
@@ -264,12 +273,22 @@ def _env(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _with_our_program(path: str) -> str:
+    """Return ``path`` so that a shell finds this program by its name, in a clone too."""
+    programs = Path(sys.executable).parent
+    ours, by_name = programs / NAME, shutil.which(NAME, path=path)
+    if not ours.exists() or (by_name and ours.samefile(by_name)):
+        return path
+    return f"{programs}:{path}"
+
+
 def _stop(arguments: argparse.Namespace) -> int:
     service = _SHORT_NAMES.get(arguments.service, arguments.service)
     _attached(arguments).service_stop(service, crash=arguments.crash)
     print(f"{service} is ended; all other processes still run. Next:")
-    print("  slurm-elastic status; slurm-elastic doctor --quick")
-    print(f"  slurm-elastic sandbox start {arguments.service}{_where(arguments)}")
+    name = command_name()
+    print(f"  {name} status; {name} doctor --quick")
+    print(f"  {name} sandbox start {arguments.service}{_where(arguments)}")
     return 0
 
 
@@ -282,7 +301,13 @@ def _start(arguments: argparse.Namespace) -> int:
 
 def _where(arguments: argparse.Namespace) -> str:
     """The option that names another directory than the usual one; "" for that one."""
-    return "" if arguments.dir == DEFAULT_DIR else f" --dir {shlex.quote(str(arguments.dir))}"
+    directory = arguments.dir.absolute()
+    return "" if directory == _usual_dir() else f" --dir {shlex.quote(str(directory))}"
+
+
+def _usual_dir() -> Path:
+    """The sandbox that commands without ``--dir`` mean: that of this shell, or else the default."""
+    return Path(os.environ.get(OF_SHELL) or DEFAULT_DIR)
 
 
 def _price(arguments: argparse.Namespace) -> int:
@@ -327,9 +352,8 @@ def _fail(arguments: argparse.Namespace) -> int:
     # OpenNebula's methods all begin with "one.".
     (sandbox.opennebula if arguments.action.startswith("one.") else sandbox.ec2).fail(fault)
     which = f" for {arguments.market} machines" if arguments.market else ""
-    print(
-        f"{arguments.action}{which} fails ({arguments.kind}); slurm-elastic sandbox heal ends that"
-    )
+    heal = f"{command_name()} sandbox heal{_where(arguments)}"
+    print(f"{arguments.action}{which} fails ({arguments.kind}); {heal} ends that")
     return 0
 
 
