@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.base.units import counted, does, money
@@ -287,7 +288,7 @@ def _silent_ckptman(config: Config, facts: Facts) -> Iterator[str]:
     elif not alive(there.heartbeat, there.process_found, facts.now, stale):
         yield (
             f"{CKPTMAN} does NOT RUN: no job is saved or moved until it does; "
-            f"do: systemctl start {CKPTMAN}"
+            f"do: {service_remedies.start(CKPTMAN)}"
         )
 
 

@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import format_duration, parse_duration
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.model.finding import SLURMCTLD
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.state.heartbeat import alive, latest
 from slurm_elastic.watch.door import rights
@@ -122,7 +122,7 @@ def known_facts(config: Config, read: Callable[[Config, float], Facts], now: flo
         reason = facts.end_only or f"the ledger cannot be read: {facts.ledger_error}"
         raise SlurmElasticError(f"nothing was ordered: {reason}")
     if facts.slurm_error:
-        do = f"; do: {SLURMCTLD}" if facts.slurm_error != NO_NODE else ""
+        do = f"; do: {service_remedies.slurmctld_state()}" if facts.slurm_error != NO_NODE else ""
         raise SlurmElasticError(
             f"nothing was ordered: Slurm does not answer: {facts.slurm_error}{do}"
         )
@@ -165,7 +165,7 @@ def give(config: Config, facts: Facts, ask: Order, *, dry: bool = False) -> int:
     if not dry and not is_alive(config, facts):
         print(
             "slurm-elasticd is NOT RUNNING: it does this when it starts; "
-            "do: systemctl start slurm-elasticd",
+            f"do: {service_remedies.start('slurm-elasticd')}",
             file=sys.stderr,
         )
     return 0

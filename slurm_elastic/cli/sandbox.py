@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.base.pages import page
+from slurm_elastic.base.service_remedies import SANDBOX_OF_SHELL
 from slurm_elastic.cli.arguments import count, pause
 from slurm_elastic.cli.helptext import COMMAND_VARIABLE, NAME, command_name, examples
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from slurm_elastic.sandbox.one_control import OneView as OneView
 
 OPENNEBULA_DONE = 6  # OpenNebula's VM state DONE: the machine has ended
-OF_SHELL = "SLURM_ELASTIC_SANDBOX"
-"""In the environment of a shell after ``env``: the directory of its sandbox."""
 SERVICES = ("slurmctld", "slurm-elasticd", "slurm-elastic-ckptman", "ckptman")
 _SHORT_NAMES = {"ckptman": "slurm-elastic-ckptman"}
 Subparsers = Any  # argparse._SubParsersAction has no public name
@@ -66,7 +65,7 @@ def _plain(
     )
     parser.add_argument(
         "--dir", type=Path, default=_usual_dir(),
-        help=f"the sandbox's directory (default: ${OF_SHELL}, which env sets, or {DEFAULT_DIR})",
+        help=f"the directory of the sandbox (default: ${SANDBOX_OF_SHELL}, or {DEFAULT_DIR})",
     )  # fmt: skip
     parser.set_defaults(run=run)
     return parser
@@ -260,7 +259,7 @@ def _one_lines(state: OneView) -> Iterator[str]:
 
 def _env(arguments: argparse.Namespace) -> int:
     current, variables = dict(os.environ), _attached(arguments).env()
-    variables[OF_SHELL] = str(arguments.dir.resolve())
+    variables[SANDBOX_OF_SHELL] = str(arguments.dir.resolve())
     variables["PATH"] = _with_our_program(variables["PATH"])
     # It concerns this process alone: in the shell, the name is enough.
     variables.pop(COMMAND_VARIABLE, None)
@@ -307,7 +306,7 @@ def _where(arguments: argparse.Namespace) -> str:
 
 def _usual_dir() -> Path:
     """The sandbox that commands without ``--dir`` mean: that of this shell, or else the default."""
-    return Path(os.environ.get(OF_SHELL) or DEFAULT_DIR)
+    return Path(os.environ.get(SANDBOX_OF_SHELL) or DEFAULT_DIR)
 
 
 def _price(arguments: argparse.Namespace) -> int:

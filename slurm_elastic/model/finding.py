@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-SLURMCTLD = "systemctl status slurmctld; its log says why it stopped or hangs"
-
 
 def try_pool(pool: str) -> str:
     """The advice for a pool whose machines do not register. It begins with ``clear``, because a

@@ -13,11 +13,12 @@ from msgspec import Struct
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SandboxError
+from slurm_elastic.base.service_remedies import SANDBOX_OF_PROCESS
 from slurm_elastic.machine.local.local_processes import SlurmdSettings
 from slurm_elastic.sandbox.loopback_only import isolated_env
 from slurm_elastic.sandbox.spec import Ports, SandboxSpec
 
-MARKER = "SLURM_ELASTIC_SANDBOX_DIR"
+MARKER = SANDBOX_OF_PROCESS
 """In the environment of all processes that a sandbox starts, but not of commands run in it."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED_ON = (

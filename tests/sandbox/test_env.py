@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.base import service_remedies
+from slurm_elastic.base.service_remedies import SANDBOX_OF_SHELL
 from slurm_elastic.cli import helptext, sandbox
 from slurm_elastic.cli.main import main
 from slurm_elastic.sandbox.layout import Layout
@@ -33,7 +35,7 @@ class Site(Shell):
 
 @pytest.fixture(autouse=True)
 def attached(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (sandbox.OF_SHELL, helptext.COMMAND_VARIABLE):
+    for name in (SANDBOX_OF_SHELL, helptext.COMMAND_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sandbox, "_attached", lambda arguments: Site(Layout(dir=arguments.dir)))
 
@@ -68,7 +70,7 @@ def test_fail_names_the_directory_of_another_sandbox_only(
 ) -> None:
     other = printed(capsys, "fail", "capacity", "--dir", str(tmp_path))
     assert f"sandbox heal --dir {tmp_path} ends that" in other
-    monkeypatch.setenv(sandbox.OF_SHELL, str(tmp_path))
+    monkeypatch.setenv(SANDBOX_OF_SHELL, str(tmp_path))
     assert "sandbox heal ends that" in printed(capsys, "fail", "capacity")
     usual = printed(capsys, "fail", "capacity", "--dir", str(sandbox.DEFAULT_DIR))
     assert f"sandbox heal --dir {sandbox.DEFAULT_DIR} ends that" in usual
@@ -77,7 +79,7 @@ def test_fail_names_the_directory_of_another_sandbox_only(
 def test_commands_without_dir_mean_the_sandbox_of_the_shell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(sandbox.OF_SHELL, str(tmp_path))
+    monkeypatch.setenv(SANDBOX_OF_SHELL, str(tmp_path))
     assert f"SLURM_CONF={tmp_path}/etc/slurm.conf" in printed(capsys, "env")
 
 
@@ -119,3 +121,17 @@ def test_the_wrapper_of_the_clone_exports_its_path(tmp_path: Path) -> None:
         env={"PATH": os.defpath},
     )  # fmt: skip
     assert done.stdout.strip() == str(wrapper)
+
+
+def test_remedies_name_the_sandbox_and_not_systemd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert service_remedies.start("slurm-elasticd") == "systemctl start slurm-elasticd"
+    assert service_remedies.start_or_log("slurm-elasticd").startswith("systemctl start")
+    monkeypatch.setenv(SANDBOX_OF_SHELL, str(tmp_path))
+    start = f"slurm-elastic sandbox start slurmctld --dir {tmp_path}"
+    assert service_remedies.start("slurmctld") == start
+    for service in sandbox.SERVICES:
+        assert service_remedies.start_or_log(service).endswith(f"its log is in {tmp_path}/log")
+    assert start in service_remedies.slurmctld_state()
+    assert "systemctl" not in service_remedies.slurmctld_state()

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.account import is_group, same_account, trusted
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
@@ -18,7 +19,7 @@ from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.model.finding import SLURMCTLD, Finding, FindingLevel
+from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.out_of_service import ill
@@ -320,7 +321,7 @@ def _unanswered(error: SlurmError) -> Finding:
     """Report that slurmctld does not answer; the advice must not change any node."""
     advice = "is slurm.bin_dir right, and slurm.conf?"
     if error.unanswered:
-        advice = SLURMCTLD
+        advice = service_remedies.slurmctld_state()
     return Finding.wrong(
         "slurmctld",
         f"does not answer: {error}",

@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
@@ -194,8 +195,7 @@ def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
         "checkpoints",
         f"slurm-elastic-ckptman does not run: last heartbeat {brief(now - beat[0])} ago",
         expected="it runs: without it no job is saved, nor moved before its machine is taken",
-        advice="systemctl start slurm-elastic-ckptman; "
-        "journalctl -u slurm-elastic-ckptman says why it stopped",
+        advice=service_remedies.start_or_log("slurm-elastic-ckptman"),
     )
 
 
@@ -296,6 +296,6 @@ def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Findin
         "daemon",
         text,
         expected=f"{expected}: without it nothing is launched or ended",
-        advice="systemctl start slurm-elasticd; journalctl -u slurm-elasticd says why it stopped",
+        advice=service_remedies.start_or_log("slurm-elasticd"),
         cause=DAEMON,
     )

@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.model.directive import scope_in_words, scope_of_cloud, scope_of_pool
 from slurm_elastic.model.exclusion import CAPACITY
-from slurm_elastic.model.finding import SLURMCTLD, try_pool
+from slurm_elastic.model.finding import try_pool
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
@@ -32,7 +33,6 @@ from slurm_elastic.watch.view.rows import (
     StatusView,
 )
 
-START = "systemctl start slurm-elasticd"
 NO_PROCESS = "there is no such process on this host"
 _ORDER = tuple(AttentionLevel)
 _MAX_NAMES = 3  # machines that a notice names
@@ -115,13 +115,19 @@ def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[Stat
         text = "Daemon: unknown, as its records (the ledger) cannot be read"
         yield StatusNotice(level=AttentionLevel.LOUD, text=text, cause=LEDGER)
     elif daemon.age is None:
-        yield StatusNotice(level=AttentionLevel.LOUD, text="Daemon: has never run", do=START)
+        yield StatusNotice(
+            level=AttentionLevel.LOUD,
+            text="Daemon: has never run",
+            do=service_remedies.start("slurm-elasticd"),
+        )
     elif not daemon.alive:
         beat = f"heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
         if daemon.process_found is False:
             beat += f", and {NO_PROCESS}"
         text = f"Daemon: NOT RUNNING ({beat}); nothing is launched or suspended"
-        yield StatusNotice(level=AttentionLevel.LOUD, text=text, do=START)
+        yield StatusNotice(
+            level=AttentionLevel.LOUD, text=text, do=service_remedies.start("slurm-elasticd")
+        )
 
 
 def silent_ckptman(view: CheckpointsView) -> Iterable[StatusNotice]:
@@ -135,7 +141,7 @@ def silent_ckptman(view: CheckpointsView) -> Iterable[StatusNotice]:
         service_state = "slurm-elastic-ckptman is NOT RUNNING"
         text = f"Checkpoints: {service_state} (heartbeat {age}); no job is saved"
         yield StatusNotice(
-            level=AttentionLevel.BAD, text=text, do="systemctl start slurm-elastic-ckptman"
+            level=AttentionLevel.BAD, text=text, do=service_remedies.start("slurm-elastic-ckptman")
         )
 
 
@@ -149,12 +155,14 @@ def unread(view: StatusView) -> Iterable[StatusNotice]:
     """Report a ledger, a Slurm or a clock that cannot be read or cannot be right."""
     if view.ledger_error:
         text = f"The records of slurm-elasticd (the ledger) cannot be read: {view.ledger_error}"
-        do = START if view.daemon.pid is None else ""
+        do = service_remedies.start("slurm-elasticd") if view.daemon.pid is None else ""
         yield StatusNotice(level=AttentionLevel.LOUD, text=text, do=do, cause=LEDGER)
     if view.slurm_error:
         text = f"Slurm does not answer: {view.slurm_error}"
         yield StatusNotice(
-            level=AttentionLevel.LOUD, text=text, do=SLURMCTLD * (view.slurm_error != NO_NODE)
+            level=AttentionLevel.LOUD,
+            text=text,
+            do=service_remedies.slurmctld_state() * (view.slurm_error != NO_NODE),
         )
     if view.clock:
         yield StatusNotice(level=AttentionLevel.LOUD, text=view.clock)
