@@ -134,7 +134,7 @@ def require_reachable(
                 shown = host if host == address else f"{host}, which is {address} on this host"
                 raise ConfigError(
                     f"{key}: found {shown}, expected an address that machines reach, such as "
-                    f"10.1.2.3, or a name that has one: {reason}; nothing is changed"
+                    f"10.1.2.3, or the name of such an address: {reason}; nothing is changed"
                 )
 
 

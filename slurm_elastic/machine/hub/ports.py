@@ -36,13 +36,13 @@ def slurm_ports(slurm_conf: str) -> tuple[str, ...]:
 
 def slurmctld_ports(slurm_conf: str) -> tuple[int, int]:
     """Return the first and the last port of slurmctld, which listens on all between them."""
-    first, _, last = slurm_ports(slurm_conf)[0].partition("-")
-    return int(first), int(last or first)
+    low, _, high = slurm_ports(slurm_conf)[0].partition("-")
+    return int(low), int(high or low)
 
 
 def with_port(head: str, slurm_conf: str) -> str:
     """Return ``join.head`` for slurmd's ``--conf-server``. A host without a port gets slurmctld's
-    if that is not the one that slurmd uses by itself.
+    if that port is not 6817, the default of slurmd.
     """
     port, _ = slurmctld_ports(slurm_conf)
     if port == _DEFAULT_PORT:
