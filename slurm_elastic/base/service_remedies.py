@@ -1,7 +1,7 @@
 """The commands in messages that start a service or show its state.
 
-systemd runs the services of a head. Those of a sandbox are unknown to systemd, and ``systemctl``
-would start the host's own.
+systemd runs the services of a head. It does not know the services of a sandbox: in a sandbox,
+``systemctl`` would start the services of the host.
 """
 
 from __future__ import annotations

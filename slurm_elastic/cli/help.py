@@ -67,7 +67,7 @@ def _hint(topic: str, topics: Mapping[str, Path]) -> str:
 
 
 def _that_explain(word: str, topics: Mapping[str, Path]) -> list[str]:
-    """The pages with the word in a heading, then those that show it as a command of ours."""
+    """The pages with the word in a heading, then pages that show it as a command."""
     whole_word = rf"{re.escape(word)}\b"
     heading = re.compile(rf"^#+ .*\b{whole_word}", re.IGNORECASE | re.MULTILINE)
     command = re.compile(rf"\bslurm-elastic {whole_word}")

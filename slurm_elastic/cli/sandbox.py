@@ -275,8 +275,8 @@ def _env(arguments: argparse.Namespace) -> int:
 def _with_our_program(path: str) -> str:
     """Return ``path`` so that a shell finds this program by its name, in a clone too."""
     programs = Path(sys.executable).parent
-    ours, by_name = programs / NAME, shutil.which(NAME, path=path)
-    if not ours.exists() or (by_name and ours.samefile(by_name)):
+    this_program, by_name = programs / NAME, shutil.which(NAME, path=path)
+    if not this_program.exists() or (by_name and this_program.samefile(by_name)):
         return path
     return f"{programs}:{path}"
 
@@ -305,7 +305,7 @@ def _where(arguments: argparse.Namespace) -> str:
 
 
 def _usual_dir() -> Path:
-    """The sandbox that commands without ``--dir`` mean: that of this shell, or else the default."""
+    """The sandbox that commands without ``--dir`` mean: the sandbox of this shell, or the default."""
     return Path(os.environ.get(SANDBOX_OF_SHELL) or DEFAULT_DIR)
 
 

@@ -15,6 +15,7 @@ from slurm_elastic.cli import helptext, sandbox
 from slurm_elastic.cli.main import main
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.shell import Shell
+from slurm_elastic.sandbox.spec import DEFAULT_DIR
 
 CLONE = Path(__file__).parents[2]
 OURS = Path(sys.executable).parent / "slurm-elastic"
@@ -72,8 +73,8 @@ def test_fail_names_the_directory_of_another_sandbox_only(
     assert f"sandbox heal --dir {tmp_path} ends that" in other
     monkeypatch.setenv(SANDBOX_OF_SHELL, str(tmp_path))
     assert "sandbox heal ends that" in printed(capsys, "fail", "capacity")
-    usual = printed(capsys, "fail", "capacity", "--dir", str(sandbox.DEFAULT_DIR))
-    assert f"sandbox heal --dir {sandbox.DEFAULT_DIR} ends that" in usual
+    usual = printed(capsys, "fail", "capacity", "--dir", str(DEFAULT_DIR))
+    assert f"sandbox heal --dir {DEFAULT_DIR} ends that" in usual
 
 
 def test_commands_without_dir_mean_the_sandbox_of_the_shell(
