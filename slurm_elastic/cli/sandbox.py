@@ -305,7 +305,7 @@ def _where(arguments: argparse.Namespace) -> str:
 
 
 def _usual_dir() -> Path:
-    """The sandbox that commands without ``--dir`` mean: the sandbox of this shell, or the default."""
+    """The directory for commands without ``--dir``: the sandbox of this shell, or the default."""
     return Path(os.environ.get(SANDBOX_OF_SHELL) or DEFAULT_DIR)
 
 
