@@ -14,6 +14,7 @@ import msgspec
 from msgspec import structs
 from rich.console import Console
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.base.local_time import clock
@@ -47,7 +48,7 @@ from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark
 from slurm_elastic.watch.door.client import chain_of, own_jobs_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, OwnJobsAsk
 from slurm_elastic.watch.view import StatusView, status_view
-from slurm_elastic.watch.view.attention import START, machines, sentence
+from slurm_elastic.watch.view.attention import machines, sentence
 from slurm_elastic.watch.view.kept import Waits, kept_views
 
 COST_TIMEOUT_S = 8.0
@@ -147,7 +148,10 @@ def silent(mark: Mark | None, now: float, stale: float) -> str:
         return ""
     ago = brief(max(now - mark.at, 0.0))
     last_sign = f"last sign of life {ago} ago"
-    return f"slurm-elasticd is NOT RUNNING ({last_sign}): nothing is decided or bought; do: {START}"
+    do = service_remedies.start("slurm-elasticd")
+    return (
+        f"slurm-elasticd is NOT RUNNING ({last_sign}): nothing is decided or bought; do: {do}"
+    )
 
 
 def document(explanation: Explanation) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.account import acting_as
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.local_time import moment
@@ -37,7 +38,6 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.features.cloud_order import pool_terms
 from slurm_elastic.model.causes.refusals import CloudSilent
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
-from slurm_elastic.model.finding import SLURMCTLD
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, unsold
@@ -215,7 +215,8 @@ def _standstill(config: Config, slurm: Slurm, now: float) -> Iterator[str]:
     try:
         slurm.nodes([])
     except SlurmError as error:
-        yield f"Slurm does not answer: {error}; nothing is bought; do: {SLURMCTLD}"
+        remedy = service_remedies.slurmctld_state()
+        yield f"Slurm does not answer: {error}; nothing is bought; do: {remedy}"
 
 
 @contextlib.contextmanager
