@@ -149,9 +149,7 @@ def silent(mark: Mark | None, now: float, stale: float) -> str:
     ago = brief(max(now - mark.at, 0.0))
     last_sign = f"last sign of life {ago} ago"
     do = service_remedies.start("slurm-elasticd")
-    return (
-        f"slurm-elasticd is NOT RUNNING ({last_sign}): nothing is decided or bought; do: {do}"
-    )
+    return f"slurm-elasticd is NOT RUNNING ({last_sign}): nothing is decided or bought; do: {do}"
 
 
 def document(explanation: Explanation) -> dict[str, Any]:
