@@ -384,8 +384,8 @@ def test_1000_connections_keep_nobody_from_acting(
         with contextlib.ExitStack() as links:
             for _ in range(1000):
                 link = links.enter_context(socket.socket(socket.AF_UNIX))
+                link.connect(str(sock))  # with a time-out it would fail while the queue is full
                 link.settimeout(patience(30))
-                link.connect(str(sock))
                 with contextlib.suppress(OSError):
                     link.sendall(request_begin)
             flooded.set()
@@ -414,13 +414,13 @@ def test_connections_of_a_busy_user_are_closed_first(sock: Path) -> None:
         answers: list[int] = []
         for _ in range(3 * MAX_CONNECTIONS):
             link = links.enter_context(socket.socket(socket.AF_UNIX))
+            link.connect(str(sock))  # with a time-out it would fail while the queue is full
             link.settimeout(patience(30))
-            link.connect(str(sock))
         slow.start()
         for _ in range(MAX_CONNECTIONS):
             link = links.enter_context(socket.socket(socket.AF_UNIX))
+            link.connect(str(sock))  # with a time-out it would fail while the queue is full
             link.settimeout(patience(30))
-            link.connect(str(sock))
         slow.join()
         assert answers == [HTTPStatus.OK]
 

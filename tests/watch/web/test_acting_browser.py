@@ -124,9 +124,9 @@ def test_actions_need_no_script(page: Page, ledger: Ledger) -> None:
         page.driver.get(f"{page.address}act?do=pause")
         page.driver.find_element(By.NAME, "scope").send_keys("rack")
         press(page)
-        assert "No new machines in pool rack" in page.driver.page_source
+        page.wait(lambda: "No new machines in pool rack" in page.driver.page_source)
         press(page)
-        assert "pool rack is paused by root" in page.driver.page_source
+        page.wait(lambda: "pool rack is paused by root" in page.driver.page_source)
     finally:
         page.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert len(ledger.directives.all()) == 1
