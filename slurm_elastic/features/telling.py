@@ -209,13 +209,15 @@ def send_mail(config: Config, addresses: Sequence[str], subject: str, text: str)
     """Call the mail program as slurmctld does: ``MailProg -s SUBJECT ADDRESS``, with the text on
     standard input. OSError, CalledProcessError or TimeoutExpired if it fails.
     """
-    program = config.notify.mail_program or _mail_program(config.slurm.conf)
-    _call([program, "-s", subject, *addresses], text, {})
+    _call([mail_program(config), "-s", subject, *addresses], text, {})
 
 
-def _mail_program(conf: str) -> str:
+def mail_program(config: Config) -> str:
+    """The program that sends our mails: of the configuration, else MailProg of slurm.conf."""
+    if config.notify.mail_program:
+        return config.notify.mail_program
     try:
-        return next(iter(siteconf.read(conf).items("MailProg")), MAIL)
+        return next(iter(siteconf.read(config.slurm.conf).items("MailProg")), MAIL)
     except ConfigError:
         return MAIL
 

@@ -17,6 +17,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
+from slurm_elastic.features.telling import mail_program
 from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, FindingLevel
@@ -107,6 +108,21 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
     yield from _users(config)
     yield from _rights(config)
     yield from _webhook(config)
+    yield from _mail(config)
+
+
+def _mail(config: Config) -> Iterator[Finding]:
+    """Report a missing mail program: else nobody notices before a mail is missed."""
+    notify = config.notify
+    program = mail_program(config)
+    sends_mail = notify.mail or notify.users or notify.accounts or notify.coordinators
+    if sends_mail and not (Path(program).is_file() and os.access(program, os.X_OK)):
+        yield Finding.wrong(
+            "notify",
+            f"{program} is not a program, so no mail is sent",
+            expected="the path of a mail program",
+            advice=f"install one, or set notify.mail_program ({page('notify')})",
+        )
 
 
 def _webhook(config: Config) -> Iterator[Finding]:
