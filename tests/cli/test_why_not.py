@@ -117,7 +117,7 @@ def test_a_filter_that_is_not_called_is_told(
 def test_a_filter_that_is_called_is_no_trouble(site: Config) -> None:
     assert submit_filter.trouble(site.slurm.conf) == ""
     found = told(site, partitions=("static",))
-    assert "its user chose that, or the submit filter added nothing" in found
+    assert "its user chose that, an order moved it, or the submit filter added nothing" in found
     assert "scontrol update jobid=50 partition=static,burst" in found
 
 

@@ -318,7 +318,8 @@ def _unlisted(question: _Question) -> str:
     partition = question.case.partition
     listed = ",".join(filter(None, question.job.partitions))
     cause = question.case.unlisted or (
-        f"the job is for {listed} only: its user chose that, or the submit filter added nothing"
+        f"the job is for {listed} only: its user chose that, an order moved it, or the submit "
+        "filter added nothing"
     )
     return f"{cause}; do: scontrol update jobid={question.job.label} partition={listed},{partition}"
 
