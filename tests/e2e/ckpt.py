@@ -10,7 +10,7 @@ from typing import Any
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Migration
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 from slurm_elastic.state.ckptstate.schema import FILE
 from tests.e2e.world import PATIENCE, ledger, machines
 
@@ -127,10 +127,15 @@ def kinds(site: Sandbox, subject: str) -> list[str]:
         book.close()
 
 
+def is_recorded(site: Sandbox, move: Migration) -> bool:
+    back = move.step is MigrationStep.BACK
+    return not back or f"ckpt-{move.step}" in kinds(site, f"job:{move.run.job}")
+
+
 def settled(site: Sandbox) -> None:
-    """Wait until no job is on its way any more."""
+    """Wait until no job is on its way any more, and the ledger says so: it is written later."""
     site.wait_for(
-        lambda: all(r.is_over for r in migrations(site)),
+        lambda: all(r.is_over and is_recorded(site, r) for r in migrations(site)),
         PATIENCE,
         "every migration has come to its end",
     )
