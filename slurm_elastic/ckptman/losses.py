@@ -25,7 +25,6 @@ from slurm_elastic.ckptman.origins import StartedRun, read_started_run
 from slurm_elastic.ckptman.recorder import lost_seconds
 from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
 from slurm_elastic.ckptman.snapshot import Snapshot
-from slurm_elastic.ckptman.steps import enter_step
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
@@ -144,8 +143,8 @@ class UnannouncedEnds:
         ]
 
     def _as_move(self, last_work: _LastWork, lost_nodes: Sequence[str]) -> Migration:
-        """The end of that run in the form of a move. Nothing remains to be done, so it is stored
-        only when it is over, for ``ckpt list`` and mail.
+        """The end of that run in the form of a move. It is stored nowhere, because nothing remains
+        to be done.
         """
         image = next(iter(self._site.state.images(last_work.run.job)), None)
         lost = f"the machine of {compress(lost_nodes)} was lost without a notice"
@@ -168,8 +167,6 @@ class UnannouncedEnds:
         is_reported = bool(run.why) or is_costly(move)
         level = logging.WARNING if is_reported else logging.INFO
         self._site.recorder.record_run(lost.run, "ckpt-back", text, level=level)
-        if lost.threatened:
-            move = enter_step(self._site, move, MigrationStep.BACK, note=text)
         lost_image = run.image is None and lost.image is not None
         if is_reported or lost_image or lost.threatened:
             notify_user(self._site, move, where, run)

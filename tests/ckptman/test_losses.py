@@ -9,7 +9,6 @@ import pytest
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.model.checkpoint import Origin
-from slurm_elastic.state.ckptstate.facts import MigrationStep
 from tests.ckptman.world import CkptWorld
 
 
@@ -44,9 +43,7 @@ def again(world: CkptWorld) -> bool:
 
 def test_a_node_that_was_lost_between_two_saves_costs_what_was_done_since(world: CkptWorld) -> None:
     where = lost(world)
-    (move,) = world.migrations()
-    assert (move.step, move.threatened) == (MigrationStep.BACK, ("pub1",))
-    assert move.image is not None, "for mail and ckpt list"
+    assert not world.migrations(), "a stored one would change from where the job continues"
     first, second = lines(world)
     assert first.startswith("slurm-elastic: this job was requeued at ")
     assert first.endswith(": the machine of pub1 was lost without a notice")
