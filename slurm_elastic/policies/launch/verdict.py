@@ -306,22 +306,20 @@ def _size(question: _Question) -> str:
     node_count = need(question.job, question.case.pool)
     if node_count <= question.together:
         return ""
-    return (
-        f"the job asks for {node_count} nodes,"
-        f" and {question.together} such can be up together at most"
-    )
+    most = question.together
+    return f"the job asks for {node_count} nodes, and {most} such can be up together at most"
 
 
 def _unlisted(question: _Question) -> str:
     if question.listed:
         return ""
-    partition = question.case.partition
     listed = ",".join(filter(None, question.job.partitions))
     cause = question.case.unlisted or (
         f"the job is for {listed} only: its user chose that, an order moved it, or the submit "
         "filter added nothing"
     )
-    return f"{cause}; do: scontrol update jobid={question.job.label} partition={listed},{partition}"
+    partitions = f"{listed},{question.case.partition}"
+    return f"{cause}; do: scontrol update jobid={question.job.label} partition={partitions}"
 
 
 def _kept(question: _Question) -> str:
