@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sqlite3
 from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.redaction import redacted
@@ -55,7 +56,10 @@ def record_consoles(
     for console in consoles:
         if machine := by_id.get(console.machine):
             subjects = [machine.instance.node, pool_subject(machine.pool)]
-            site.record(correlation, KIND, subjects, console)
+            try:
+                site.record(correlation, KIND, subjects, console)
+            except sqlite3.Error as error:  # the machine must end, with or without its console
+                log.info("console of %s not recorded: %s", console.machine, error)
 
 
 def last_lines(text: str) -> tuple[str, ...]:

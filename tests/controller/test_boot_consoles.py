@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from slurm_elastic.controller.boot_consoles import (
     MAX_CONSOLES,
     MAX_LINE_LENGTH,
     last_lines,
+    record_consoles,
 )
 from slurm_elastic.model.causes import decoded, encoded
 from slurm_elastic.model.causes.pool_failures import ConsoleRead
@@ -116,6 +118,22 @@ def test_a_cloud_that_shows_no_console_keeps_no_machine(world: World, error: Exc
 
     failed(world, console)
     assert consoles(world) == []
+
+
+def test_a_console_that_cannot_be_recorded_keeps_no_machine(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end follows in the same step, which would be repeated for ever."""
+
+    def is_locked(*_: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    world.slurm.submit(1, ONP, 2, partitions=("onp",))
+    world.advance(5)
+    (machine, *_) = world.ledger.machines.live()
+    console = ConsoleRead(machine=machine.instance.id, lines=("panic",))
+    monkeypatch.setattr(world.ledger.decisions, "record", is_locked)
+    record_consoles(world.site, [console], [machine], "boots")
 
 
 def test_an_empty_console_is_no_decision(world: World) -> None:
