@@ -87,6 +87,7 @@ class Books:
         self.fallen: set[int] = set()
         self.machines: dict[str, Instance] = {}
         self.lost_at = float("-inf")
+        self._only_in_memory: dict[str, float | None] = {}  # end by machine, at a kill
         self._given_up: set[str] = set()  # generations
         self._decided: dict[str, Then] = {}  # by generation; of a start, by machine
         self._strange: set[str] = set()  # somebody else has started these
@@ -138,6 +139,8 @@ class Books:
         for cloud in self._stage.clouds.values():
             cloud.omitted |= cloud.before
         if ledger is not None and ledger.end_only:
+            rows, _ = _read(ledger.store._db)
+            self._only_in_memory |= {id_: row.ended for id_, row in rows.items()}
             self.lose()
 
     def lose(self) -> None:
@@ -571,6 +574,8 @@ class Books:
             self._unaccounted(one, bill, f"{row} is not as it was bought")
         elif over < -wrong_by - 0.001 and self._was_denied(one, row):
             self.dollars["of machines that their cloud denied"] -= over * second
+        elif over < -wrong_by - 0.001 and self._memory_knew_longer(one, row, wrong_by):
+            self.dollars["known only to a head that was killed without its disk"] -= over * second
         elif over < -wrong_by - 0.001:
             self._unaccounted(one, -over * second, f"it ended {-over:.0f} s later")
         elif over > wrong_by + max(healed - ended, 0.0) + NOTICED:
@@ -582,6 +587,19 @@ class Books:
         """
         enough = 1 if row.suspending is not None else self._misses
         return self._stage.accounts[one.cloud].denied[one.id] >= enough
+
+    def _memory_knew_longer(self, one: Instance, row: Row, wrong_by: float) -> bool:
+        """Its cloud denied it and showed it again while the ledger's disk could not be used, and
+        the head that saw it again was killed before the disk was back: nobody else can know the
+        later end. The end in that head's memory must be right all the same.
+        """
+        if one.id not in self._only_in_memory or row.ended is None:
+            return False
+        in_memory = self._only_in_memory[one.id]
+        ended = self._stage.accounts[one.cloud].ended[one.id]
+        if in_memory is None:
+            return row.ended - T0 <= self.lost_at
+        return in_memory > row.ended and in_memory - T0 >= ended - wrong_by - 0.001
 
     def _unaccounted(self, one: Instance, dollars: float, why: str) -> None:
         self.dollars["unaccounted"] += dollars
