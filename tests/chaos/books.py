@@ -4,6 +4,7 @@ one node, no limit passed, no orphan, no job lost, no cent unaccounted.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
 from collections import Counter
@@ -139,8 +140,9 @@ class Books:
         for cloud in self._stage.clouds.values():
             cloud.omitted |= cloud.before
         if ledger is not None and ledger.end_only:
-            rows, _ = _read(ledger.store._db)
-            self._only_in_memory |= {id_: row.ended for id_, row in rows.items()}
+            with contextlib.suppress(sqlite3.ProgrammingError):  # it was closed in good order
+                rows, _ = _read(ledger.store._db)
+                self._only_in_memory |= {id_: row.ended for id_, row in rows.items()}
             self.lose()
 
     def lose(self) -> None:
