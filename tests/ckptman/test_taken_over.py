@@ -1,11 +1,13 @@
-"""Both services of a release without a journal were killed in the middle of their work, and this
-release goes on: its files are that release's own (data/before-journal), made by these steps.
+"""Both services of an earlier release were killed in the middle of their work, and this release
+goes on. The files are those releases' own, made by these steps: one without a journal
+(data/before-journal), and one whose journal has sentences as causes (data/journal-schema-17).
 """
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,10 +16,11 @@ from msgspec.structs import replace
 
 from slurm_elastic.controller import launch
 from slurm_elastic.state.ckptstate.facts import MigrationStep
+from slurm_elastic.state.ledger import Ledger
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import Killed
 
-DATA = Path(__file__).parents[1] / "data" / "before-journal"
+DATA = Path(__file__).parents[1] / "data"
 FILES = ("ledger", "checkpoints")
 
 
@@ -49,25 +52,38 @@ def killed_at_work(world: CkptWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.until(lambda: world.service is None, 90)
 
 
-def replaced(world: CkptWorld) -> None:
+def without_journal(world: CkptWorld) -> None:
+    for name in FILES:
+        with closing(sqlite3.connect(world.dir / f"{name}.db")) as db:
+            db.executescript((DATA / "before-journal" / f"{name}.sql").read_text())
+
+
+def with_journal(world: CkptWorld) -> None:
+    for name in FILES:
+        shutil.copy(DATA / "journal-schema-17" / f"{name}-000001.jsonl", world.dir / "journal")
+
+
+def replaced(world: CkptWorld, release: Callable[[CkptWorld], None]) -> None:
     """The files of both services by those of that release, and the tags by what these call them."""
     for file in (*world.dir.glob("*.db*"), *world.dir.glob("journal/*")):
         file.unlink()
-    for name in FILES:
-        with closing(sqlite3.connect(world.dir / f"{name}.db")) as db:
-            db.executescript((DATA / f"{name}.sql").read_text())
-    with closing(sqlite3.connect(world.dir / "ledger.db")) as db:
-        tags = dict(db.execute("select id, generation from machines"))
+    release(world)
+    with closing(Ledger(world.dir / "ledger.db")) as ledger:
+        tags = {m.instance.id: m.instance.generation for m in ledger.machines.live(ended_since=0.0)}
     for account in world.accounts.values():
         for id_, machine in account.machines.items():
             machine.instance = replace(machine.instance, generation=tags[id_])
 
 
-def test_the_services_of_a_release_without_a_journal_are_gone_on_with(
-    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+RELEASES = pytest.mark.parametrize("release", [without_journal, with_journal])
+
+
+@RELEASES
+def test_the_services_of_an_earlier_release_are_gone_on_with(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch, release: Callable[[CkptWorld], None]
 ) -> None:
     killed_at_work(world, monkeypatch)
-    replaced(world)
+    replaced(world, release)
     running, saved = world.machines_of("op1"), world.saver.calls.copy()
     world.start()
     world.start_ckptman()
@@ -88,11 +104,12 @@ def test_the_services_of_a_release_without_a_journal_are_gone_on_with(
     assert len(world.alive()) == len({i.node for i in world.alive()}) == 3
 
 
+@RELEASES
 def test_what_was_paid_before_is_still_paid(
-    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch, release: Callable[[CkptWorld], None]
 ) -> None:
     killed_at_work(world, monkeypatch)
-    replaced(world)
+    replaced(world, release)
     world.start()
     world.start_ckptman()
     world.advance(3600)
