@@ -23,6 +23,7 @@ from slurm_elastic.config.validate import FITS
 from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
 from slurm_elastic.config.validate_join import check_images, check_join
 from slurm_elastic.config.validate_machine import check_machine_keys, check_replacement
+from slurm_elastic.config.validate_mounts import check_mounts
 from slurm_elastic.config.validate_network import check_network
 from slurm_elastic.config.validate_policies import POLICIES_FIT
 from slurm_elastic.config.validate_prices import LIMIT_FITS
@@ -61,6 +62,7 @@ def check(draft: Draft) -> None:
         *POLICIES_FIT,
         check_join,
         check_network,
+        check_mounts,
         check_stopped,
         check_reservations,
         check_images,

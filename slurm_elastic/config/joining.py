@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Port, Seconds
@@ -142,6 +142,35 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.public_key.removesuffix(".pub") + ".key"
 
 
+HEAD = "head"
+"""The server of ``Mount.source`` that means the head."""
+
+
+class Mount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A directory that machines mount by NFS 4 before slurmd starts."""
+
+    path: str
+    """Change it when jobs look for the directory elsewhere."""
+    source: str = field(name="from")
+    """Change it when another server has the files: HOST:/EXPORT; `head` is the head itself."""
+    options: tuple[str, ...] = ()
+    """Change it when programs there need suid bits, or nobody may write."""
+    required: bool = True
+    """Change it when jobs can run without this directory."""
+    clouds: tuple[str, ...] = ()
+    """Change it when only some clouds reach the server."""
+
+    @property
+    def host(self) -> str:
+        """The server; ``HEAD`` is the head."""
+        return self.source.partition(":/")[0]
+
+    @property
+    def export(self) -> str:
+        """The directory on the server."""
+        return "/" + self.source.partition(":/")[2]
+
+
 class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The facts for machines to join. Without ``head`` they get a name only; images do the rest."""
 
@@ -169,6 +198,8 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cloud_init: CloudInit = CloudInit.ONCE
     """Change it when cloud-init on your image has work at each boot of a stopped machine."""
     network: Network | None = None
+    mounts: tuple[Mount, ...] = ()
+    """Change it when jobs need their homes or shared directories on machines."""
 
     @property
     def heads(self) -> tuple[str, ...]:

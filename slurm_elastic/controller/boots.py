@@ -24,6 +24,7 @@ from slurm_elastic.model.causes.pool_failures import (
     CheckFailed,
     KeyNotBrought,
     MachinesFailed,
+    MountFailed,
     SecretMissing,
 )
 from slurm_elastic.model.cluster import Pool
@@ -49,11 +50,12 @@ BOOT_FAILED_CODE = "BootFailed"
 """The code of the cool-down after a machine did not register."""
 KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
 """The kinds of decisions about a machine that got no munge key (``munge_keys``)."""
-GATE_PREFIX = "slurm-elastic:gate:"
-"""The start of a node's comment after its machine failed ``join.check``. The generation of the
-machine's launch follows, then a colon and the output of the check.
+GATE_PREFIX, MOUNT_PREFIX = "slurm-elastic:gate:", "slurm-elastic:mount:"
+"""The start of a node's comment after its machine failed ``join.check``, or could not mount a
+directory of ``join.mounts``. The generation of the machine's launch follows, then a colon and the
+output of the check, or the error.
 """
-KnownCause = SecretMissing | CheckFailed | None
+KnownCause = SecretMissing | CheckFailed | MountFailed | None
 MAX_ASKED_MACHINES = 16
 """Failed machines of a pool in which we look for a cause. The others mostly have the same cause."""
 
@@ -236,8 +238,8 @@ def _cool_down(
 
 
 def find_known_cause(site: Site, failed: Sequence[Machine]) -> KnownCause:
-    """Return the known cause of the failures: a secret that a machine did not get, or the output
-    of the site's check; None if there is neither.
+    """Return the known cause of the failures: a secret that a machine did not get, a directory that
+    it could not mount, or the output of the site's check; None if there is none.
     """
     for instance in (m.instance for m in failed[:MAX_ASKED_MACHINES]):
         for decision in reversed(site.ledger.decisions.about(instance.node)):
@@ -245,21 +247,24 @@ def find_known_cause(site: Site, failed: Sequence[Machine]) -> KnownCause:
                 ssh = site.config.join.ssh
                 secret = MUNGE_KEY if ssh is None else ssh.secret_name
                 return SecretMissing(name=secret, error=decision.cause.error)
-    return _read_check_output(site, failed)
+    return _read_report(site, failed)
 
 
-def _read_check_output(site: Site, failed: Sequence[Machine]) -> KnownCause:
-    """Return the output of the site's ``join.check`` that failed. The machine's agent left it in
-    the comment of the node.
+def _read_report(site: Site, failed: Sequence[Machine]) -> KnownCause:
+    """Return why a machine's agent did not start slurmd. The agent left it in the comment of the
+    node.
     """
     machines = {m.instance.node: m for m in failed[:MAX_ASKED_MACHINES]}
     # The cause only explains the failures. They are counted also if Slurm does not answer.
     with contextlib.suppress(SlurmError):
         for name, node in site.slurm.nodes(list(machines)).items():
-            generation, colon, check_output = node.comment.removeprefix(GATE_PREFIX).partition(":")
-            is_gate = node.comment.startswith(GATE_PREFIX) and colon
-            if is_gate and _reports_launch(machines[name], generation):
-                return CheckFailed(check_output=check_output)
+            for prefix in (GATE_PREFIX, MOUNT_PREFIX):
+                generation, colon, report = node.comment.removeprefix(prefix).partition(":")
+                is_report = node.comment.startswith(prefix) and colon
+                if is_report and _reports_launch(machines[name], generation):
+                    if prefix == MOUNT_PREFIX:
+                        return MountFailed(error=report)
+                    return CheckFailed(check_output=report)
     return None
 
 

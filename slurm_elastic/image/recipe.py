@@ -20,11 +20,13 @@ _BASE = ("python3", "ca-certificates", "iproute2", "procps", "nftables", "sudo")
 _BOOTED = (
     "linux-image-cloud-amd64", "initramfs-tools", "zstd", "init", "systemd-sysv", "udev", "dbus",
     "kmod", "cloud-init", "cloud-guest-utils", "openssh-server", "netplan.io", "systemd-resolved",
-    "systemd-timesyncd", "e2fsprogs", "libnss-myhostname",
+    "systemd-timesyncd", "e2fsprogs", "libnss-myhostname", "nfs-common",
 )  # fmt: skip
-"""Packages for machines that boot. Containers do not need them."""
+"""Packages for machines that boot. Containers do not need them. nfs-common: ``join.mounts``."""
+NFS_3 = "nfs"
+"""The file system type of fstab that may mean NFS 3, which needs further daemons."""
 _DHCP = {"bookworm": "isc-dhcp-client"}
-_FILE_SYSTEMS = {"nfs": "nfs-common", "nfs4": "nfs-common", "fuse.sshfs": "sshfs",
+_FILE_SYSTEMS = {NFS_3: "nfs-common", "nfs4": "nfs-common", "fuse.sshfs": "sshfs",
                  "cifs": "cifs-utils", "fuse.s3fs": "s3fs"}  # fmt: skip
 
 
@@ -86,6 +88,11 @@ def packages(recipe: Recipe, debian: str, *, booted: bool) -> tuple[str, ...]:
         if len(fields) > 2 and fields[2] in _FILE_SYSTEMS:
             names.append(_FILE_SYSTEMS[fields[2]])
     return tuple(dict.fromkeys([*names, *recipe.packages]))
+
+
+def may_use_nfs_3(recipe: Recipe) -> bool:
+    """Return whether a mount of the recipe may speak NFS 3."""
+    return any(line.split()[2:3] == [NFS_3] for line in recipe.mounts)
 
 
 def problems(recipe: Recipe) -> list[str]:

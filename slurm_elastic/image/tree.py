@@ -12,6 +12,7 @@ import grp
 import os
 import pwd
 import shlex
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
@@ -19,7 +20,7 @@ from slurm_elastic.image import apt, rooted
 from slurm_elastic.image.cleaning import clean
 from slurm_elastic.image.commands import require, run
 from slurm_elastic.image.containers import add_pyxis
-from slurm_elastic.image.recipe import LOGIN, Recipe, packages
+from slurm_elastic.image.recipe import LOGIN, Recipe, may_use_nfs_3, packages
 from slurm_elastic.machine.ckptroot.bundle import build as build_root_part
 from slurm_elastic.slurm.hooks.launcher import PROGRAM as ROOT_PART
 
@@ -56,6 +57,8 @@ _NEEDLESS = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer
 """systemd units that only delay a compute node: it is replaced rather than upgraded, and has no
 screen.
 """
+_NFS_3 = ("rpcbind.service", "rpcbind.socket", "nfs-blkmap.service")
+"""systemd units of nfs-common that NFS 4 does not need. rpcbind would listen to the network."""
 _GENERATORS = {
     "gpt-auto": "", "hibernate-resume": "", "run": "", "system-update": "",
     "cryptsetup": "crypttab", "integritysetup": "integritytab", "veritysetup": "veritytab",
@@ -122,7 +125,7 @@ def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: 
     lay_over(recipe, tree)
     copy_users(recipe.users, tree)
     if booted:
-        mask(tree)
+        mask(tree, () if may_use_nfs_3(recipe) else _NFS_3)
         limit_coldplug(tree)
         ignore_dhcp_name(tree)
         add_login(tree)
@@ -187,12 +190,12 @@ def lay_over(recipe: Recipe, tree: Path) -> None:
             rooted.target(tree, line.split()[1]).mkdir(parents=True, exist_ok=True)
 
 
-def mask(tree: Path) -> None:
-    """Mask units and generators that a node does not need.
+def mask(tree: Path, units: Sequence[str] = ()) -> None:
+    """Mask the units and generators that a node does not need, and ``units``.
 
     A file that the site has put there stays, and the site's ``run`` may unmask a unit.
     """
-    places = [_SYSTEMD / "system" / unit for unit in _NEEDLESS]
+    places = [_SYSTEMD / "system" / unit for unit in (*_NEEDLESS, *units)]
     places += [_generator(name) for name in _GENERATORS]
     for place in (rooted.entry(tree, path) for path in places):
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 #!/usr/bin/python3 -I
 """Runs on each cloud machine, beside slurmd, as root: ``agent.py SETTINGS [check]``.
 
-With ``check`` it only runs the site's check, once, before slurmd starts.
+With ``check`` it only mounts the site's directories and runs the site's check, once, before slurmd
+starts.
 
 It starts slurmd after the munge key has arrived. It is also the dead-man switch: a machine costs
 money, and the head that should end it may be gone. The agent asks Slurm itself, by ``scontrol show
@@ -41,8 +42,10 @@ COMMAND_S = 60.0
 """Time-out of a Slurm command."""
 SETTLE_S = 60.0
 """Seconds without slurmstepd until a machine is idle: slurmctld may not know the job's end yet."""
+MOUNTS_S = 300.0
+"""Time-out of the program that mounts. Each of its mounts has a shorter one."""
 REPORTS = 12
-"""Tries to report a failed check to slurmctld."""
+"""Tries to report a failed mount or check to slurmctld."""
 MAX_BYTES = 65536
 """Of an answer of the metadata service."""
 GONE = {"POWERED_DOWN", "POWERING_DOWN"}
@@ -177,27 +180,28 @@ class Gate:
     """The site's check of this machine: ``check`` exits 0 if jobs may run here."""
 
     def __init__(self, settings: Dict[str, str], slurm: NodeInSlurm) -> None:  # noqa: UP006
+        self.mounts = settings.get("mounts") or ""
         self.command = settings.get("check") or ""
         self.timeout = float(settings.get("check_timeout") or 60)
         self.generation = settings.get("generation") or ""
         self.slurm = slurm
         self.was_busy = False
 
-    def failure(self) -> str:
-        """'' if the check passes, else its last line."""
-        if not self.command:
+    def failure(self, command: str, timeout: float) -> str:
+        """'' if the command succeeds, else its last line."""
+        if not command:
             return ""
         try:
             result = subprocess.run(
-                shlex.split(self.command),
+                shlex.split(command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                timeout=self.timeout,
+                timeout=timeout,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return "no end in %.0f s" % self.timeout  # noqa: UP031
+            return "no end in %.0f s" % timeout  # noqa: UP031
         except (OSError, ValueError) as error:
             return str(error)
         if result.returncode == 0:
@@ -209,12 +213,15 @@ class Gate:
 
     def enter(self) -> int:
         """Before slurmd starts: 0 if it may. Else report the failure to slurmctld, and 1."""
-        failure = self.failure()
+        kind = "mount"
+        failure = self.failure(self.mounts, MOUNTS_S).replace("exit 1: ", "", 1)
+        if not failure:
+            kind, failure = "gate", self.failure(self.command, self.timeout)
         if not failure:
             return 0
-        say("the check fails, slurmd does not start: " + failure)
+        say("slurmd does not start, %s: %s" % (kind, failure))  # noqa: UP031
         for _ in range(REPORTS):
-            if self.slurm.comment("slurm-elastic:gate:%s:%s" % (self.generation, failure)):  # noqa: UP031
+            if self.slurm.comment("slurm-elastic:%s:%s:%s" % (kind, self.generation, failure)):  # noqa: UP031
                 break
             time.sleep(PERIOD_S)
         return 1
@@ -222,7 +229,7 @@ class Gate:
     def look(self, is_busy: bool) -> None:
         """Check again after the last running job; drain the node if the check fails."""
         has_ended, self.was_busy = self.was_busy and not is_busy, is_busy
-        failure = self.failure() if has_ended else ""
+        failure = self.failure(self.command, self.timeout) if has_ended else ""
         if failure:
             say("the check fails after a job: " + failure)
             reason = "slurm-elastic gate: " + failure

@@ -95,6 +95,12 @@ SLURM_ELASTIC_SETTINGS
 printf '%s=%s\n' node "$node" max_age "$max_age" generation "$generation" \
   start_command "/bin/sh $dir/start" >>"$dir/agent"
 
+# The agent runs this before slurmd starts, and again until it succeeds.
+cat >"$dir/mounts" <<'SLURM_ELASTIC_MOUNTS'
+@{mounts}
+SLURM_ELASTIC_MOUNTS
+! filled "$dir/mounts" || echo "mounts=/bin/sh $dir/mounts" >>"$dir/agent"
+
 # The site's Epilog runs this if it exists.
 cat >"$dir/wipe" <<'SLURM_ELASTIC_WIPE'
 @{wipe}
@@ -112,7 +118,9 @@ echo "SLURMD_OPTIONS=-b -N $node --conf-server @{conf_server}" >"$dir/slurmd"
 # Slurm uses its own keys (auth/slurm) if they exist, else munge.
 keys="[ -e /etc/slurm/slurm.jwks ] || [ -e /etc/slurm/slurm.key ]"
 check=:
-grep -q '^check=.' "$dir/agent" && check="/usr/bin/env python3 -I $dir/agent.py $dir/agent check"
+# Without a configuration, scontrol gets the head's only by SLURM_CONF_SERVER: slurmd has not run.
+grep -Eq '^(check|mounts)=.' "$dir/agent" &&
+  check="/usr/bin/env SLURM_CONF_SERVER=@{conf_server} python3 -I $dir/agent.py $dir/agent check"
 # If the keys of an earlier boot exist, start slurmd now: no new key and no agent to wait for.
 marks="@{key_mark}" munge=start
 [ -n "$marks" ] || munge=restart

@@ -73,6 +73,18 @@ class CheckFailed(Cause, frozen=True, kw_only=True):
         return f"its check failed: {self.check_output}"
 
 
+class MountFailed(Cause, frozen=True, kw_only=True):
+    """A machine did not register because a directory of ``join.mounts`` could not be mounted.
+    ``error``: which one, and why.
+    """
+
+    error: str
+
+    @property
+    def words(self) -> str:
+        return f"its slurmd did not start: {self.error}"
+
+
 class BootsCounted(Cause, frozen=True, kw_only=True):
     """``in_a_row`` machines of a ``pool`` have failed. ``failure``: their failure. ``detail``:
     details about one of them, None if there are none.
@@ -81,7 +93,7 @@ class BootsCounted(Cause, frozen=True, kw_only=True):
     pool: str
     in_a_row: int
     failure: BootsFailed = field(name="how")
-    detail: SecretMissing | CheckFailed | None = field(default=None, name="known")
+    detail: SecretMissing | CheckFailed | MountFailed | None = field(default=None, name="known")
 
     @property
     def words(self) -> str:
@@ -100,7 +112,7 @@ class MachinesFailed(Cause, frozen=True, kw_only=True):
     nodes: str
     count: int
     failure: BootsFailed = field(name="how")
-    detail: SecretMissing | CheckFailed | None = field(default=None, name="known")
+    detail: SecretMissing | CheckFailed | MountFailed | None = field(default=None, name="known")
 
     @property
     def words(self) -> str:
@@ -164,6 +176,7 @@ PoolFailure = (
     | KeyNotBrought
     | SecretMissing
     | CheckFailed
+    | MountFailed
     | BootsCounted
     | MachinesFailed
     | LaunchUnanswered

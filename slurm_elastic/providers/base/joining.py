@@ -17,6 +17,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Cluster, Config, scratch
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.joining import CloudInit, Join, Network
+from slurm_elastic.config.mounting import MachineMount, mounts_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
 from slurm_elastic.machine.hub.ports import with_port
 from slurm_elastic.model.cluster import LaunchSpec
@@ -67,13 +68,18 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "stop_command": join.stop_command,
         "check": join.check or "",
         "check_timeout": f"{join.check_timeout:g}",
+        "mounts": mounting(mounts_of(config, cloud)),
         "wipe": wiping(join.wipe),
         "tunnel": _code((_PROGRAMS / "tunnel.py").read_text(encoding="utf-8")) if network else "",
         "tunnel_settings": tunnel_settings(config, network) if network else "",
     }
     if join.template is None:
         return _filled((_PROGRAMS / "join.sh").read_text(encoding="utf-8"), values)
-    return fill(read_part(join.template, "join.template"), join.template, values)
+    text = read_part(join.template, "join.template")
+    if values["mounts"] and "@{mounts}" not in text:
+        # slurmd would start there with empty homes.
+        raise ConfigError(f"join.template: {join.template} has no @{{mounts}}: see join.mounts")
+    return fill(text, join.template, values)
 
 
 def tunnel_settings(config: Config, network: Network) -> str:
@@ -113,6 +119,18 @@ def later_boots(join: Join) -> str:
     if join.cloud_init is CloudInit.EACH_BOOT:
         return ""
     return (_PROGRAMS / "again.sh").read_text(encoding="utf-8").rstrip("\n")
+
+
+def mounting(mounts: Sequence[MachineMount]) -> str:
+    """The program that mounts these directories; empty if there are none."""
+    if not mounts:
+        return ""
+    lines = (
+        f"{mount.path} {mount.source} {mount.options} {'yes' if mount.required else 'no'}"
+        for mount in mounts
+    )
+    text = (_PROGRAMS / "mounts.sh").read_text(encoding="utf-8")
+    return _filled(text, {"mounts": "\n".join(lines)}).rstrip("\n")
 
 
 def wiping(directories: Sequence[str]) -> str:

@@ -442,6 +442,21 @@ def test_one_that_does_not_tells_slurmctld_why(tmp_path: Path, scontrol: Scontro
     assert ran == ["update nodename=pub1 comment=slurm-elastic:gate:g7:exit 3: sda fails; twice"]
 
 
+def test_a_mount_that_fails_keeps_slurmd_from_starting_and_comes_before_the_check(
+    tmp_path: Path, scontrol: Scontrol
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text("echo 'cannot mount head:/home at /home: Connection refused'; exit 1\n")
+    checked = tmp_path / "checked"
+    code, ran = entered(tmp_path, scontrol, f"touch {checked}", mounts=f"/bin/sh {mounts}")
+    reason = "cannot mount head:/home at /home: Connection refused"
+    assert (code, ran) == (1, [f"update nodename=pub1 comment=slurm-elastic:mount:g7:{reason}"])
+    assert not checked.exists()
+    mounts.write_text("exit 0\n")
+    assert entered(tmp_path, scontrol, f"touch {checked}", mounts=f"/bin/sh {mounts}")[0] == 0
+    assert checked.exists()
+
+
 def test_a_check_that_hangs_or_is_not_there_fails(tmp_path: Path, scontrol: Scontrol) -> None:
     code, ran = entered(tmp_path, scontrol, "exec sleep 60", check_timeout="1")
     assert code == 1

@@ -20,7 +20,7 @@ from patience import patience
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.config.joining import CloudInit, Join, Network, Ssh
+from slurm_elastic.config.joining import CloudInit, Join, Mount, Network, Ssh
 from slurm_elastic.machine.programs import tunnel
 from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers import open_provider
@@ -427,6 +427,44 @@ def test_a_slurmd_that_systemd_knows_with_our_drop_in_needs_no_reload(tmp_path: 
     )
     machine.join()
     assert "systemctl daemon-reload" not in machine.ran("systemd-run")
+
+
+# mounts
+
+
+HOME = Mount(path="/home", source="head:/home")
+
+
+def test_a_machine_with_mounts_makes_them_before_slurmd_starts(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.command("systemd-run")
+    (tmp_path / "systemd" / "system").mkdir(parents=True)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "munge-key").touch()
+    environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
+    text = machine.text(ssh=SSH, mounts=(HOME,))
+    subprocess.run(["sh", "-c", text], check=True, env=environment, timeout=patience(60))
+    assert "systemctl restart slurmd.service" not in machine.ran("systemd-run")
+    settings = (machine.run / "agent").read_text().splitlines()
+    assert f"mounts=/bin/sh {machine.run}/mounts" in settings
+    lines = (machine.run / "mounts").read_text().splitlines()
+    assert "/home head:/home hard,timeo=150,nosuid,nodev,_netdev yes" in lines
+    start = (machine.run / "start").read_text()
+    assert "SLURM_CONF_SERVER=head:6817 python3" in start
+    assert start.index("agent check") < start.index("restart slurmd")
+
+
+def test_a_machine_without_mounts_runs_no_program_for_them(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.join()
+    assert "mounts=" not in (machine.run / "agent").read_text()
+
+
+def test_a_template_that_would_start_slurmd_without_the_mounts_is_refused(tmp_path: Path) -> None:
+    site = template(tmp_path / "template", "#!/bin/sh\nslurmd\n")
+    site = replace(site, join=replace(site.join, mounts=(HOME,)))
+    with pytest.raises(ConfigError, match=r"has no @\{mounts\}: see join.mounts"):
+        program_of(site, AWS)
 
 
 # the gate
