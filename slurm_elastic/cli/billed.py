@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
-from slurm_elastic.cli.arguments import MOST, count
+from slurm_elastic.cli.arguments import MOST, amount, count
 from slurm_elastic.simulate.billing import Billing, parse
 from slurm_elastic.simulate.boot import BootTimes
 
@@ -42,6 +42,14 @@ def billing(text: str) -> Billing:
         return parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def max_price(text: str) -> tuple[str | None, float]:
+    """Parse ``[POOL=]DOLLARS``, for argparse. The pool is None if the price is for all pools."""
+    pool, equals, price = text.rpartition("=")
+    if equals and not pool:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not [POOL=]DOLLARS")
+    return pool or None, amount(price)
 
 
 def reserved(text: str) -> Reserved:

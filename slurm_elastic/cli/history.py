@@ -99,6 +99,11 @@ def _add_spot(group: argparse._ArgumentGroup) -> None:
         help="a trace of how many spot machines were available; may be given again",
     )  # fmt: skip
     group.add_argument(
+        "--max-price", type=billed.max_price, action="append", default=[], metavar="[POOL=]$",
+        help="the bid in dollars an hour, instead of the configured max_price; may be given again "
+        "for another pool",
+    )  # fmt: skip
+    group.add_argument(
         "--notice", type=seconds, default=120, metavar="S",
         help="the cloud warns S seconds before it takes a machine (default: 120)",
     )  # fmt: skip
@@ -118,6 +123,18 @@ def _add_spot(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--dump", type=count, default=60, metavar="S",
         help="seconds that it takes to save a job (default: 60)",
+    )  # fmt: skip
+    group.add_argument(
+        "--restart", type=seconds, default=60, metavar="S",
+        help="seconds from the start of a saved job until it works again (default: 60)",
+    )  # fmt: skip
+    group.add_argument(
+        "--checkpoint-period", type=count, default=30, metavar="S",
+        help="ckptman asks the checkpoint policy each S seconds (default: 30)",
+    )  # fmt: skip
+    group.add_argument(
+        "--no-blocking", dest="blocking", action="store_false",
+        help="a job works on while it is saved (default: it stands still)",
     )  # fmt: skip
 
 

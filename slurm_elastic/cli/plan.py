@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +14,18 @@ from msgspec.structs import replace
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.pages import page
-from slurm_elastic.cli import history, plan_checkpoint, plan_deadline, plan_held, plan_policy
+from slurm_elastic.cli import (
+    history,
+    plan_checkpoint,
+    plan_deadline,
+    plan_held,
+    plan_own,
+    plan_policy,
+)
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.plan_tables import render
+from slurm_elastic.cli.pool_option import pool_index
 from slurm_elastic.cli.simulate_tables import SCHEDULER, tell_unbought
 from slurm_elastic.config.configfile import load_as
 from slurm_elastic.config.numbers import Dollars, Seconds
@@ -28,7 +35,6 @@ from slurm_elastic.policies.planning.reserve import usage_of_steps
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.portfolio import PurchasePlan, plan_of
-from slurm_elastic.simulate.scenario import PoolModel
 
 WEEKS = 8  # a shorter history says nothing about the coming years
 
@@ -84,6 +90,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     plan_held.add_arguments(reserve)
     reserve.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
     reserve.set_defaults(run=run)
+    plan_own.add(kinds)
     plan_policy.add(kinds)
     plan_checkpoint.add(kinds)
     plan_deadline.add(kinds)
@@ -95,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     inventory = plan_held.read(args, classes)
     setting = history.read(args)
     scenario = setting.scenario(args.policy)
-    index = _pool(args.pool, scenario.pools)
+    index = pool_index(args.pool, scenario.pools)
     with history.progress(len(setting.jobs)) as advance:
         outcome = simulate(setting.jobs, scenario, setting.history.start, advance)
     console = Output()
@@ -131,24 +138,6 @@ def pricing(path: Path) -> tuple[tuple[ReservedClass, ...], float]:
         for kind in document.classes
     ]
     return heaviest_first(classes), document.on_demand
-
-
-def _pool(name: str | None, pools: Sequence[PoolModel]) -> int:
-    names = [pool.name for pool in pools]
-    if name is None:
-        public = [pool.name for pool in pools if pool.public]
-        if len(public) != 1:
-            raise ConfigError(f"--pool is needed: found public pools {', '.join(public) or 'none'}")
-        return names.index(public[0])
-    paid = [p.name for p in pools if p.standing < p.machines or not p.machines]
-    if name not in names:
-        raise ConfigError(f"--pool: found {name!r}, expected one of {', '.join(names)}")
-    if name not in paid:
-        raise ConfigError(
-            f"--pool: the machines of {name!r} always run, so there is nothing to reserve;"
-            f" expected one of {', '.join(paid) or 'none'}"
-        )
-    return names.index(name)
 
 
 def _plan(

@@ -13,6 +13,8 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.pool_rules import bounds_of, rules_of
 from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
+from slurm_elastic.policies.growth.capacity import Slurm
+from slurm_elastic.policies.growth.release import AtOnce
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.policies.policy_text import LARGEST
 from slurm_elastic.providers.base.prices.trace import PriceTrace, load_trace, series_of
@@ -33,6 +35,10 @@ DEPTH = 500  # jobs that a pass over the queue considers, like Slurm's bf_max_jo
 
 NONE = "none"
 """The policy that starts no machines of public clouds, for comparison."""
+INDIVIDUAL = "individual"
+"""The policy without a shared cluster, for comparison: each job rents machines of its own, which
+end with the job (the baseline of Niu et al., SC '13).
+"""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -40,7 +46,10 @@ class Options(Struct, frozen=True, kw_only=True):
 
     ``static``: (nodes, processors per node) that the site has anyway; ``boot``: (machines that boot
     together, seconds) per batch size; ``reserved``: (pool, machines, dollars per hour of each).
-    ``configure``, ``notice``, ``rebalance``, ``requeue_delay`` and ``dump`` are in seconds.
+    ``configure``, ``notice``, ``rebalance``, ``requeue_delay``, ``dump``, ``restart`` and
+    ``checkpoint_period`` are in seconds. ``blocking``: a job stands still while it is saved.
+    ``max_price``: (pool, dollars per hour), the bid instead of the configured one; the pool None
+    means all pools.
     """
 
     static: tuple[int, int] | None = None
@@ -55,6 +64,10 @@ class Options(Struct, frozen=True, kw_only=True):
     requeue_delay: int = 0
     checkpoint: str | None = None
     dump: int = 60
+    restart: int = 60
+    checkpoint_period: int = 30
+    blocking: bool = True
+    max_price: Sequence[tuple[str | None, float]] = ()
     reservations: int = 1
     depth: int = DEPTH
     whole_nodes: bool = False
@@ -65,6 +78,8 @@ class Options(Struct, frozen=True, kw_only=True):
             # A seed may be any number. A bool is an int, too, and always in the range.
             if name != "seed" and isinstance(value, int) and not 0 <= value <= LARGEST:
                 raise ConfigError(f"{name}: found {value}, expected a number from 0 to {LARGEST}")
+        if self.checkpoint_period < 1:
+            raise ConfigError("checkpoint_period: found 0, expected 1 or more")
         try:
             BootTimes(self.boot or BootTimes().points)
         except ValueError as error:
@@ -94,10 +109,13 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     def scenario(self, policy: str) -> Scenario:
         """Return the scenario of a policy's text. CONFIGURED: with the site's own policies; NONE:
-        the same without public machines. Raises ConfigError if the text is no policy.
+        the same without public machines; INDIVIDUAL: each job on machines of its own. Raises
+        ConfigError if the text is no policy.
         """
         if policy == NONE:
             return self._without_public()
+        if policy == INDIVIDUAL:
+            return self._individual()
         if policy == CONFIGURED:
             problems = self.configured.problems()
             if problems:
@@ -114,6 +132,18 @@ class Setting(Struct, frozen=True, kw_only=True):
             )
         return replace(self.configured, pools=pools)
 
+    def _individual(self) -> Scenario:
+        pools = tuple(
+            replace(pool, release=AtOnce(), min_idle=0, check=1)
+            for pool in self.base.pools
+            if pool.public and pool.machines > pool.standing
+        )
+        if not pools:
+            raise ConfigError(
+                f"policy {INDIVIDUAL!r}: the configuration has no public pool that can grow"
+            )
+        return replace(self.base, pools=pools, growth=Slurm(), reuse=False)
+
 
 def setting_of(history: History, config: Config, options: Options) -> Setting:
     """Read and check all input before the first job is simulated. Raises ConfigError."""
@@ -127,6 +157,7 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
         configure=options.configure,
         billing=_billing(options),
         reserved=tuple(options.reserved),
+        max_price=tuple(options.max_price),
         prices=prices,
         availability=tuple(load_supply(text) for text in options.availability),
         notice=options.notice,
@@ -201,7 +232,13 @@ def _checkpoints(options: Options) -> Checkpoints:
         policy = parse_checkpoint(options.checkpoint or "none")
     except ValueError as error:
         raise ConfigError(f"--checkpoint: {error}") from None
-    return Checkpoints(policy=policy, dump=options.dump)
+    return Checkpoints(
+        policy=policy,
+        dump=options.dump,
+        restart=options.restart,
+        look=options.checkpoint_period,
+        blocking=options.blocking,
+    )
 
 
 def _prices(paths: Sequence[str | Path]) -> PriceTrace | None:

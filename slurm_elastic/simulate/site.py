@@ -26,7 +26,8 @@ class World(SpotFacts, frozen=True, kw_only=True):
     """Facts outside the configuration. ``static``: (nodes, processors per node) that the
     site has anyway. ``boot`` and ``configure``: see ``BootTimes``; ``billing``: how machines are
     paid (both None: as configured). ``reserved``: (pool, machines, $/h), always paid.
-    ``whole``: jobs do not share machines. ``gpus``: the history shows which jobs need GPUs.
+    ``max_price``: (pool, $/h), the bid instead of the configured one; the pool None means all
+    pools. ``whole``: jobs do not share machines. ``gpus``: the history shows which jobs need GPUs.
     """
 
     whole: bool = False
@@ -37,12 +38,13 @@ class World(SpotFacts, frozen=True, kw_only=True):
     configure: int = 0
     billing: Billing | None = None
     reserved: tuple[tuple[str, int, float], ...] = ()
+    max_price: tuple[tuple[str | None, float], ...] = ()
 
 
 def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[str]]:
     """Return the site's pools, on-premises clouds first, and notes on omissions and assumptions."""
     notes: list[str] = []
-    models = []
+    models, names = [], list[str]()
     # ckptman takes a price above this bid for a threat, so the simulator must lose machines there.
     world = replace(world, bid=config.checkpoint.prices.bid_price)
     if world.static is not None:
@@ -65,14 +67,34 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
         if pool.gres and not world.gpus:
             notes.append(f"pool {pool.name} is left out: no job of the history asked for GPUs")
             continue
-        models += _with_reserved(_pool(config, pool, world, notes), world)
-    model_names = [model.name for model in models]
-    for name in (name for name, _, _ in world.reserved if name not in model_names):
-        expected = f"expected one of {', '.join(model_names)}"
+        names.append(pool.name)
+        models += _with_reserved(_pool(config, *_with_bid(pool, world), notes), world)
+    _check_bids(world, [pool.name for pool in pools])
+    for name in (name for name, _, _ in world.reserved if name not in names):
+        expected = f"expected one of {', '.join(names)}"
         raise ConfigError(f"--reserved: found pool {name!r}, {expected}")
     on_spot = {model.name: model.offers for model in models if model.on_spot}
     notes += _unused_traces(world, [pool.name for pool in pools], on_spot)
     return tuple(models), notes
+
+
+def _with_bid(pool: Pool, world: World) -> tuple[Pool, World]:
+    """Return both with the bid that an option gives instead of the configured one."""
+    bids = {name: price for name, price in world.max_price if name in (None, pool.name)}
+    if not bids:
+        return pool, world
+    bid = bids.get(pool.name, bids.get(None))
+    return replace(pool, max_price=bid), replace(world, bid=bid)
+
+
+def _check_bids(world: World, pools: Sequence[str]) -> None:
+    """Raise ConfigError if a bid is for a pool that does not exist."""
+    for name, price in world.max_price:
+        if name is not None and name not in pools:
+            raise ConfigError(
+                f"--max-price {name}={price:g}: found pool {name!r}, expected one of"
+                f" {', '.join(pools)}"
+            )
 
 
 def bought_as(config: Config, base: Scenario) -> Scenario:
@@ -133,7 +155,8 @@ def _with_reserved(model: PoolModel, world: World) -> list[PoolModel]:
             )
         )  # fmt: skip
         model = replace(model, machines=model.machines - count)
-    return [*reserved_models, model]
+    # A pool whose machines are all reserved has no other machine that could be bought.
+    return [*reserved_models, model] if model.machines or not reserved_models else reserved_models
 
 
 def _unused_traces(

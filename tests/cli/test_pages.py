@@ -122,6 +122,13 @@ def test_plan_checkpoint_marks_the_cheapest(place: Path) -> None:
     assert ">" in told[0]
 
 
+def test_plan_own_compares_owned_and_rented_machines(place: Path) -> None:
+    told: list[str] = []
+    shown("docs/planning.md", "slurm-elastic plan own").run(lambda line: told.append(typed(line)))
+    assert "own 93 + rent" in told[0]
+    assert "pays below" in told[0]
+
+
 def test_plan_reserve_goes_by_the_price_list_of_the_page(place: Path) -> None:
     prices = shown("docs/planning.md", "on_demand: 2.40").text
     (place / "pricing.yaml").write_text(prices)

@@ -424,3 +424,53 @@ def test_a_wrong_inventory_is_refused(
         arguments += ["--held", str(held)]
     assert plan("reserve", *arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_own_shows_below_which_price_owning_pays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "own.json"
+    arguments = ["--workload", str(WORKLOAD), "--pool", "compute", "--machines", "4,8"]
+    assert plan("own", *arguments, "--json", str(out)) == 0
+    text = capsys.readouterr().out
+    assert "own 4 + rent" in text
+    assert "Give --price" in text
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["name"] for row in rows] == [
+        "rent",
+        "own 4",
+        "own 4 + rent",
+        "own 8",
+        "own 8 + rent",
+    ]
+    rent, own = rows[0]["figures"], rows[3]
+    hours = next(pool["hours"] for pool in own["figures"]["pools"] if pool["name"] == "own")
+    # At this price both cost the same, so just below it owning is cheaper.
+    assert own["pays_below"] * hours == pytest.approx(rent["cost"] - own["figures"]["cost"])
+    for factor, is_cheaper in ((0.99, True), (1.01, False)):
+        price = str(factor * own["pays_below"])
+        assert plan("own", *arguments, "--price", price, "--json", str(out)) == 0
+        priced = json.loads(out.read_text())["rows"]
+        assert (priced[3]["figures"]["cost"] < priced[0]["figures"]["cost"]) is is_cheaper
+    capsys.readouterr()
+
+
+def test_own_compares_by_the_mean_use_of_rented_machines(
+    steady: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = yaml.safe_load(EXAMPLE.read_text())
+    config["clouds"] = [cloud for cloud in config["clouds"] if cloud["name"] == "aws"]
+    config["pools"] = [pool for pool in config["pools"] if pool["name"] == "compute"]
+    site = tmp_path / "site.yaml"
+    site.write_text(yaml.safe_dump(config))
+    words = ["plan", "own", "--workload", str(steady), "--price", "0.01"]
+    assert main(["--config", str(site), *words]) == 0
+    text = capsys.readouterr().out
+    assert ">  own 1" in text
+    assert "the cheapest way to run all jobs: own 1," in text
+
+
+def test_own_needs_machines_that_are_used_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--workload", str(WORKLOAD), "--pool", "compute", "--policy", "individual"]
+    assert plan("own", *arguments) == 2
+    assert "no machine is used twice" in capsys.readouterr().err

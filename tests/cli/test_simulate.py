@@ -659,3 +659,83 @@ def test_records_that_are_no_jobs_are_counted_in_a_note(
     assert main(["--config", str(EXAMPLE), "simulate", "--sacct", str(path)]) == 0
     told = " ".join(capsys.readouterr().err.split())
     assert "1 records of the history are runs that were requeued, and are left out" in told
+
+
+def test_individual_rents_machines_for_each_job_alone(tmp_path: Path) -> None:
+    """Niu et al.'s baseline: nothing is shared or kept, so each hour of each job is rounded up."""
+    found = result(tmp_path, "--compare", "individual,slurm+idle(600)", "--billing", "hourly")
+    rows = found["rows"]
+    assert isinstance(rows, list)
+    individual, shared = (row["figures"] for row in rows)
+    (pool,) = individual["pools"]
+    assert pool["launched"] >= individual["jobs"] > shared["pools"][-1]["launched"]
+    assert individual["cost"] > shared["cost"]
+
+
+EC3 = """\
+cluster: {name: demo}
+allow: {accounts: [physics], max_time: 7d}
+limits: {dollars_per_hour: 9}
+clouds:
+  - name: aws
+    provider: fake
+    location: public
+    zones: [a]
+    types: {m3.medium: {cpus: 1, memory: 1G, price: 0.067}}
+pools:
+  - {name: p, cloud: aws, nodes: "n[1-4]", cpus: 1, memory: 1G, markets: [spot]}
+"""
+
+
+def ec3(tmp_path: Path, *arguments: str) -> dict[str, float]:
+    """One job of five hours on spot machines. Their price is above the on-demand price for ten
+    minutes after two and a half hours.
+    """
+    site, prices, history = tmp_path / "s.yaml", tmp_path / "p.csv", tmp_path / "h.swf"
+    site.write_text(EC3)
+    history.write_text(
+        "; UnixStartTime: 1441756800\n1 0 0 18000 1 -1 -1 1 18000 -1 1 1 1 1 1 1 -1 -1\n"
+    )
+    lines = [
+        f"{1441756800 + second},m3.medium,a,{price}"
+        for second, price in ((0, 0.01), (9000, 0.07), (9600, 0.01), (40000, 0.01))
+    ]
+    prices.write_text("\n".join(["timestamp,instance_type,az,price", *lines]) + "\n")
+    out = tmp_path / "out.json"
+    words = ["simulate", "--workload", str(history), "--prices", str(prices), "--json", str(out)]
+    words += ["--checkpoint", "hour(margin=200)", "--dump", "160", "--boot", "672"]
+    assert main(["--config", str(site), *words, "--billing", "hourly", *arguments]) == 0
+    figures: dict[str, float] = json.loads(out.read_text())["rows"][0]["figures"]
+    return figures
+
+
+def test_restart_period_and_saves_in_the_background_are_options(tmp_path: Path) -> None:
+    """EC3's table 3: a restart of 74 s, a look each 30 s."""
+    found = ec3(tmp_path, "--restart", "74", "--checkpoint-period", "30", "--no-blocking")
+    assert found["interruptions"] == 1
+    # The saves cost no time, so what is left is one restart.
+    assert found["overhead_hours"] * 3600 == pytest.approx(74)
+    stopped = ec3(tmp_path, "--restart", "74", "--checkpoint-period", "30")
+    assert stopped["overhead_hours"] * 3600 == pytest.approx(74 + 160 * stopped["checkpoints"])
+    assert ec3(tmp_path, "--restart", "0", "--no-blocking")["overhead_hours"] == 0
+    # ckptman looks only twice an hour, and so never in the last 200 s of an hour.
+    assert ec3(tmp_path, "--checkpoint-period", "1800")["checkpoints"] == 0
+
+
+def test_a_bid_decides_which_prices_take_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ec3(tmp_path)["interruptions"] == 1
+    assert ec3(tmp_path, "--max-price", "0.08")["interruptions"] == 0
+    assert "lost when the price exceeds the bid of $0.08" in capsys.readouterr().err
+    assert ec3(tmp_path, "--max-price", "0.08", "--max-price", "p=0.06")["interruptions"] == 1
+    with pytest.raises(AssertionError):
+        ec3(tmp_path, "--max-price", "q=1")
+    assert "--max-price q=1: found pool 'q', expected one of p" in capsys.readouterr().err
+
+
+def test_a_pool_that_is_reserved_as_a_whole_needs_no_reason_why_nothing_was_bought(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert simulate("--reserved", "rack=4@0.45", "--compare", "none") == 0
+    assert "no machine was ever bought" not in capsys.readouterr().out

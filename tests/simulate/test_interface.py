@@ -84,6 +84,15 @@ SPOT = (
         requeue_delay=600, checkpoint="first_of(on_notice, daly)", dump=20, seed=7,
     ),
 )  # fmt: skip
+SAVES = (
+    ("--prices p.csv --availability b.json --billing hourly(seconds=300) --checkpoint hour(margin=120) "
+    "--restart 90 --checkpoint-period 50 --no-blocking --max-price compute=0.055"),
+    Options(
+        prices=["p.csv"], availability=["b.json"], billing="hourly(seconds=300)",
+        checkpoint="hour(margin=120)", restart=90, checkpoint_period=50, blocking=False,
+        max_price=[("compute", 0.055)],
+    ),
+)  # fmt: skip
 QUEUE = [
     ("--depth 1", Options(depth=1)),
     ("--reservations 3", Options(reservations=3)),
@@ -91,7 +100,7 @@ QUEUE = [
 ]
 
 
-@pytest.mark.parametrize(("words", "options"), [SPOT, *QUEUE])
+@pytest.mark.parametrize(("words", "options"), [SPOT, SAVES, *QUEUE])
 def test_every_option_is_the_commands(
     words: str, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +109,7 @@ def test_every_option_is_the_commands(
     Path("p.csv").write_text(PRICES.format(1614643200, 1614643200 + 30 * 86400))
     trace = {"metadata": {"gap_seconds": 600}, "data": [1] * 20 + [0] * 2}
     Path("a.json").write_text(json.dumps(trace))
+    Path("b.json").write_text(json.dumps({**trace, "data": [9, 9, 9, 0]}))
     asked = ("--workload", str(SWF), "--compare", POLICY, *words.split())
     document = by_command(tmp_path / "out", *asked)
     result = simulate(SWF, SITE, POLICY, options)
@@ -115,7 +125,7 @@ def set_in(options: Options) -> set[str]:
 
 
 def test_no_option_is_untried() -> None:
-    tried = {name for _, options in (SPOT, *QUEUE) for name in set_in(options)}
+    tried = {name for _, options in (SPOT, SAVES, *QUEUE) for name in set_in(options)}
     assert tried == set(Options.__struct_fields__)
 
 
@@ -126,7 +136,7 @@ def test_what_is_left_out_is_as_in_the_command() -> None:
     args.config = str(SITE)
     assert msgspec.to_builtins(history.read_inputs(args)[2]) == {
         **msgspec.to_builtins(Options()),
-        **{name: [] for name in ("reserved", "prices", "availability")},
+        **{name: [] for name in ("reserved", "prices", "availability", "max_price")},
     }
 
 
