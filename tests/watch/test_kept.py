@@ -175,6 +175,36 @@ def test_never_is_said_only_of_jobs_of_which_it_is_proven(site: Config, job: Slu
     assert views(site, jobs=[job]) == ()
 
 
+@pytest.mark.parametrize(
+    ("job", "words", "do"),
+    [
+        (waiting(reason="PartitionConfig", partitions=("batch",), node_count=4),
+         "; partition burst can hold it", "scontrol update jobid=7 partition=burst"),
+        (waiting(reason="PartitionNodeLimit", partitions=("batch",), node_count=2),
+         "; partitions onprem,burst can hold it",
+         "scontrol update jobid=7 partition=onprem,burst"),
+        (waiting(reason="PartitionConfig", partitions=("onprem",), node_count=4),
+         "and 2 such can be up together at most; partition burst can hold it",
+         "scontrol update jobid=7 partition=burst"),
+        (waiting(reason="PartitionConfig", partitions=("batch",), node_count=9),
+         "; no other cloud can hold it (aws: the job asks for 9 nodes, and 8 such can be up",
+         "scontrol update jobid=7 with less"),
+        # Slurm would refuse the job in our partitions, which are for account physics.
+        (waiting(reason="PartitionConfig", partitions=("batch",), node_count=4, account="arts"),
+         "; its account and QOS may use no other cloud", "scontrol update jobid=7 with less"),
+        (waiting(reason="AccountNotAllowed", partitions=("burst",), account="arts"),
+         "may not use the partition; its account and QOS may use no other cloud",
+         "scontrol update jobid=7 account=ACCOUNT"),
+    ],
+)  # fmt: skip
+def test_a_job_that_its_partition_cannot_hold_is_told_which_can(
+    site: Config, job: SlurmJob, words: str, do: str
+) -> None:
+    found = only(views(site, jobs=[replace(job, account=job.account or "physics")]))
+    assert words in found.text
+    assert found.do == do
+
+
 def test_jobs_of_one_cause_are_one_line_with_one_command(site: Config) -> None:
     jobs = [waiting(n, reason="JobHoldMaxRequeue") for n in range(1, 4)]
     found = only(views(site, jobs=jobs))

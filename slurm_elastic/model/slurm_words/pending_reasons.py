@@ -53,10 +53,12 @@ def _never(
     may_free: bool = False,
     refusal: bool = False,
     partition: bool = False,
+    elsewhere: bool = False,
 ) -> ReasonRow:
     return ReasonRow(
         pattern=pattern, fate=Fate.NEVER, actor=Actor.USER, meaning=meaning, advice=advice,
         may_free=may_free, is_refusal=refusal, is_of_partition=partition,
+        may_fit_elsewhere=elsewhere,
     )  # fmt: skip
 
 
@@ -139,20 +141,20 @@ _PARTITIONS = (
     ),
     _never(
         "PartitionConfig", "its partition has not what it asks for",
-        "scontrol update jobid={job} partition=PARTITION", partition=True,
+        "scontrol update jobid={job} with less", partition=True, elsewhere=True,
     ),
     _never(
         "PartitionNodeLimit", "it asks for more nodes than the partition allows",
-        "scontrol update jobid={job} numnodes=N", partition=True,
+        "scontrol update jobid={job} numnodes=N", partition=True, elsewhere=True,
     ),
     _never(
         "PartitionTimeLimit", "its time limit is over the partition's",
-        "scontrol update jobid={job} timelimit=MINUTES", partition=True,
+        "scontrol update jobid={job} timelimit=MINUTES", partition=True, elsewhere=True,
     ),
     _never(
         "AccountNotAllowed", "its account may not use the partition",
-        "scontrol update jobid={job} partition=PARTITION", refusal=True,
-        partition=True,
+        "scontrol update jobid={job} account=ACCOUNT", refusal=True,
+        partition=True, elsewhere=True,
     ),
 )  # fmt: skip
 _REQUESTS = (

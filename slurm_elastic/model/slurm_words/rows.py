@@ -33,9 +33,11 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
     ``is_counted``: a new machine may start the job, so growth policies and forecasts count it.
     ``is_leftover``: the reason is from the job's last run and stays until Slurm examines the queue.
     ``is_refusal``: Slurm rejects the job's account or QOS. ``is_of_partition``: the reason concerns
-    one of the job's partitions. ``is_persons``: a person holds the job on purpose. ``may_free``:
-    other nodes may start the job, so ckptman releases it after it has moved the job. ``waits_for``:
-    the phrase by which ``status`` counts such jobs, "" if it has none of its own.
+    one of the job's partitions. ``may_fit_elsewhere``: another partition may start the job, so
+    ``advice`` is for jobs that no other partition can hold. ``is_persons``: a person holds the job
+    on purpose. ``may_free``: other nodes may start the job, so ckptman releases it after it has
+    moved the job. ``waits_for``: the phrase by which ``status`` counts such jobs, "" if it has none
+    of its own.
     """
 
     pattern: str
@@ -48,6 +50,7 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
     may_free: bool = False
     is_refusal: bool = False
     is_of_partition: bool = False
+    may_fit_elsewhere: bool = False
     is_persons: bool = False
     waits_for: str = ""
 

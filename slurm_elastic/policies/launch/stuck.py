@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words.rows import Actor, Fate
@@ -44,12 +45,15 @@ def wait_of(job: SlurmJob, label: str, cases: Sequence[PoolCase], now: float) ->
             is_meant=row.is_persons and not job.is_held_by_slurm,
             command=command or f"scontrol release {label}",
         )  # fmt: skip
+    misfit = _misfit(job, label, cases, now)
+    text, command = misfit or (text, command)
+    if row.may_fit_elsewhere:
+        text, command = _elsewhere(job, label, cases, now, (text, command))
+    # Slurm gives the reason of a single partition, and another partition may start the job.
     if row.fate is Fate.NEVER and (len(job.partitions) == 1 or not row.is_of_partition):
-        # Slurm gives the reason of a single partition, and another partition may start the job.
-        precise = _misfit(job, label, cases, now) or (text, command)
-        return Wait(fate=Fate.NEVER, text=precise[0], command=precise[1], actor=row.actor)
-    if misfit := _misfit(job, label, cases, now):
-        return Wait(fate=Fate.NEVER, text=misfit[0], command=misfit[1], actor=Actor.USER)
+        return Wait(fate=Fate.NEVER, text=text, command=command, actor=row.actor)
+    if misfit:
+        return Wait(fate=Fate.NEVER, text=text, command=command, actor=Actor.USER)
     return Wait(fate=Fate.STARTS, text=text, command=command, actor=row.actor)
 
 
@@ -72,6 +76,50 @@ def _misfit(
         job=label, minutes=int((case.max_time or 0) // 60), nodes=_capacity(largest, listed)
     )
     return largest.reason, command
+
+
+def _elsewhere(
+    job: SlurmJob, label: str, cases: Sequence[PoolCase], now: float, reason: tuple[str, str]
+) -> tuple[str, str]:
+    """Add to a reason which of our other partitions can hold the job, or that none can.
+
+    ``reason``: the sentence and its remedy, which stays if none of ours can hold the job.
+    """
+    text, command = reason
+    others = [case for case in cases if case.partition not in job.partitions]
+    admitting = [case for case in others if _admits(case, job)]
+    if not admitting:
+        return (f"{text}; its account and QOS may use no other cloud" if others else text), command
+    # A job that names another partition would be rejected for its choice, not for its size.
+    judged = {
+        name: verdicts(
+            Asker(job=replace(job, partitions=(name,)), now=now),
+            [case for case in admitting if case.partition == name],
+        )
+        for name in dict.fromkeys(case.partition for case in admitting)
+    }
+    holders = [
+        name
+        for name, rows in judged.items()
+        if any(verdict.predicate not in _MISFITS for verdict in rows)
+    ]
+    if holders:
+        noun = "partition" if len(holders) == 1 else "partitions"
+        names = ",".join(holders)
+        command = f"scontrol update jobid={label} partition={names}"
+        return f"{text}; {noun} {names} can hold it", command
+    misfits = [verdict for rows in judged.values() for verdict in rows]
+    largest = max(misfits, key=lambda verdict: _capacity(verdict, admitting))
+    return f"{text}; no other cloud can hold it ({largest.cloud}: {largest.reason})", command
+
+
+def _admits(case: PoolCase, job: SlurmJob) -> bool:
+    """Whether Slurm would take the job into the partition, so that the command does not fail."""
+    pairs = ((case.accounts, job.account), (case.qos, job.qos))
+    return all(
+        not allowed or value.lower() in {name.lower() for name in allowed}
+        for allowed, value in pairs
+    )
 
 
 def _capacity(verdict: Verdict, cases: Sequence[PoolCase]) -> int:

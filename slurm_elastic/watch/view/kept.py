@@ -87,6 +87,8 @@ class Waits:
             gres=job.gres, job_gres=job.job_gres, features=job.features, node_cpus=job.node_cpus,
             node_memory=job.node_memory, cpu_memory=job.cpu_memory, exit_code=job.exit_code,
         )  # fmt: skip
+        if job.wait_reason.row.may_fit_elsewhere:
+            request = replace(request, account=job.account, qos=job.qos)
         if request not in self._judged:
             self._judged[request] = wait_of(request, _JOB, self._cases, self._now)
         return self._judged[request]
@@ -215,10 +217,13 @@ def _cases(config: Config) -> Iterator[PoolCase]:
     cloud_max = cache(lambda cloud: submit_filter.most_of_cloud(config, config.cloud(cloud)))
     for pool in domain_pools(config, expand):
         cloud = config.cloud(pool.cloud)
+        access = config.who_of(cloud)
         yield PoolCase(
             pool=pool,
             partition=cloud.partition_name,
-            max_time=config.who_of(cloud).max_time,
+            accounts=access.accounts,
+            qos=access.qos,
+            max_time=access.max_time,
             interactive=True,
             most=submit_filter.most_of(config, pool),
             cloud_most=cloud_max(pool.cloud),
