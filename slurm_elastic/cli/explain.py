@@ -49,7 +49,8 @@ from slurm_elastic.watch.door.client import chain_of, own_jobs_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, OwnJobsAsk
 from slurm_elastic.watch.view import StatusView, status_view
 from slurm_elastic.watch.view.attention import machines, sentence
-from slurm_elastic.watch.view.kept import Waits, kept_views
+from slurm_elastic.watch.view.kept import NODE, Waits, kept_views
+from slurm_elastic.watch.view.rows import KeptView
 
 COST_TIMEOUT_S = 8.0
 """slurm-elasticd computes costs and starts one after the other. If many users ask for them, an
@@ -278,11 +279,11 @@ def _pending_advice(config: Config, job: SlurmJob, now: float) -> tuple[str, ...
 def _node_advice(config: Config, slurm: Slurm, name: str, now: float) -> tuple[str, ...]:
     """The sentences for a node that takes no jobs or never ends, with the command that helps."""
     views = kept_views(config, kept_of(slurm, now, names=[name]))
-    return tuple(
-        f"{finding.text}; do: {finding.do}" if finding.do else finding.text
-        for finding in views
-        if finding.kind != "job"
-    )
+    return tuple(_advice(finding) for finding in views if finding.kind != "job")
+
+
+def _advice(finding: KeptView) -> str:
+    return f"{finding.text}; do: {finding.do}" if finding.do else finding.text
 
 
 def _explain_pool(config: Config, slurm: Slurm, name: str) -> Explanation:
@@ -302,8 +303,19 @@ def _explain_pool(config: Config, slurm: Slurm, name: str) -> Explanation:
     return structs.replace(
         explanation,
         machines=tuple(last_alarming),
-        attention=tuple(entry.text for entry in machines(pool_machines)),
+        attention=(
+            *(entry.text for entry in machines(pool_machines)),
+            *_persons_nodes(config, slurm, expand(pool.nodes), now),
+        ),
     )
+
+
+def _persons_nodes(config: Config, slurm: Slurm, nodes: Sequence[str], now: float) -> Iterator[str]:
+    """Yield the nodes of a pool that a person must return: the pool is smaller until then."""
+    # The rows of machines already report the nodes that slurm-elasticd itself returns.
+    for finding in kept_views(config, kept_of(slurm, now, names=nodes)):
+        if finding.kind == NODE:
+            yield _advice(finding)
 
 
 def _pool_now(config: Config, pool: PoolSettings, view: StatusView, chain: Chain) -> str:

@@ -565,6 +565,18 @@ def test_a_pools_chain_is_what_its_policies_did(ledger: Ledger, tmp_path: Path) 
     assert "5 policy" in chain(explained(tmp_path, "pub1"))
 
 
+def test_a_pool_names_the_nodes_that_a_health_check_keeps_after_their_machine(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    slurm = FakeSlurm()
+    slurm.set_node(
+        "pub3", "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN", reason="NHC: /scratch", reason_user="root"
+    )
+    (text,) = explain.explain(config(tmp_path), slurm, "general").attention[-1:]
+    assert text.startswith("node pub3 is drained by root: NHC: /scratch")
+    assert text.endswith("do: after its repair: scontrol update nodename=pub3 state=idle")
+
+
 # what it is asked about
 
 

@@ -10,6 +10,7 @@ from status_cases import NOW, config
 
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import CheckpointSettings
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.watch.doctor import kept as doctor
@@ -254,6 +255,16 @@ def test_doctor_says_the_same_and_counts_the_jobs_that_are_stuck(site: Config) -
     assert stuck == 1
     assert sorted({one.subject for one in findings}) == ["nodes", "partitions", "waiting jobs"]
     assert all(one.advice for one in findings)
+
+
+def test_a_drain_by_a_health_check_that_outlives_its_machine_is_no_silence(site: Config) -> None:
+    slurm = FakeSlurm()
+    slurm.set_node("pub3", *OFF, "DRAIN", reason="NHC: /scratch", reason_user="root")
+    (found,) = doctor.examine(site, slurm, NOW)[0]
+    assert found.observed.startswith("node pub3 is drained by root: NHC: /scratch")
+    assert found.observed.endswith("; no machine runs there")
+    assert found.advice == "after its repair: scontrol update nodename=pub3 state=idle"
+    assert found.level is FindingLevel.NOTE, "so the conclusion is not that all is well"
 
 
 def test_doctor_names_jobs_that_ask_to_be_saved_and_are_not(site: Config) -> None:

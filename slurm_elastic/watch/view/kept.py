@@ -24,6 +24,8 @@ from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.view.rows import Facts, KeptView
 
+NODE = "node"
+"""The kind of nodes that a person keeps from jobs and must return."""
 REPLACED = "replaced"
 """The kind of nodes that get new machines without a person's help."""
 GIVEN_UP = "given-up"
@@ -141,7 +143,7 @@ def kept_nodes(config: Config, nodes: Iterable[SlurmNode], now: float) -> Iterat
         listed = compress(names)
         text = sentence(kept, listed, len(names), when(kept.since, now))
         do = remedy(kept, listed)
-        kind = _KINDS.get(kept.how, "node")
+        kind = _KINDS.get(kept.how, NODE)
         yield KeptView(kind=kind, names=listed, count=len(names), text=text, do=do)
 
 
