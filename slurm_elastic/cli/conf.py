@@ -25,6 +25,7 @@ from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import check, cloud_prices, conf_diff, install, pair, plan
 from slurm_elastic.slurm.conf import uninstall as slurm_uninstall
 from slurm_elastic.slurm.conf.install import InstallResult
+from slurm_elastic.slurm.conf.overridden import overridden
 from slurm_elastic.state.ledger import Ledger
 
 _ACTIONS: dict[str, str] = {
@@ -192,7 +193,8 @@ def run_check(args: argparse.Namespace) -> int:
     _require_joining(config)
     planned = plan.make(config)
     prices = cloud_prices.notices(config)
-    _say((*check.check(planned).lines, *planned.notices, *prices, *planned.manual))
+    lines = check.check(planned).lines
+    _say((*lines, *overridden(config, planned.version), *planned.notices, *prices, *planned.manual))
     return 0
 
 

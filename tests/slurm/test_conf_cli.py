@@ -16,8 +16,11 @@ from needs import unless
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.config.resolve import effective
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import cloud_prices
+from slurm_elastic.slurm.conf.overridden import overridden
+from slurm_elastic.watch.doctor import head
 from tests.ports import free_ports
 from tests.slurm import site_cases
 
@@ -133,6 +136,53 @@ def test_a_wrong_template_is_told_by_show_and_check(
     for action in ("show", "check"):
         assert admin(action) == 2
         assert "has the placeholder @{nonsense}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("PrivateData=jobs", ""),
+        pytest.param("SlurmctldParameters=enable_configless", "", marks=pytest.mark.release),
+        pytest.param("PrivateData=jobs", "local.conf", marks=pytest.mark.release),
+    ],
+)
+def test_check_names_a_line_that_undoes_ours(
+    admin: Admin, capsys: pytest.CaptureFixture[str], line: str, file: str
+) -> None:
+    """slurmctld silently uses the last of two lines, and only the installed order shows that."""
+    assert admin("install") == 0
+    assert admin("check") == 0
+    assert "behind our include line" not in capsys.readouterr().out
+    place = admin.conf.parent / file if file else admin.conf
+    with place.open("a") as text:
+        text.write(f"{line}\n")
+    if file:
+        admin.conf.write_text(f"{admin.conf.read_text()}include {file}\n")
+    number = len(place.read_text().splitlines())
+    assert admin("check") == 0
+    told = capsys.readouterr().out
+    assert f"{place}:{number}: {line} stands behind our include line" in told
+    (wrong, *_) = head.slurm_conf(configfile.load(admin.yaml))
+    assert (wrong.level, wrong.observed in told) == (FindingLevel.WRONG, True)
+    assert admin("install") == 0
+    capsys.readouterr()
+    assert admin("check") == 0
+    assert "behind our include line" not in capsys.readouterr().out
+
+
+def test_the_same_value_behind_ours_and_added_programs_undo_nothing(admin: Admin) -> None:
+    assert admin("install") == 0
+    config = configfile.load(admin.yaml)
+    ours = next(
+        row
+        for row in (admin.conf.parent / "slurm-elastic.conf").read_text().splitlines()
+        if row.startswith("SlurmctldParameters=")
+    )
+    with admin.conf.open("a") as text:
+        text.write(f"{ours}\nPrologSlurmctld=/site/prolog\n")
+    assert list(overridden(config, (24, 11))) == []
+    (older,) = overridden(config, (22, 5))
+    assert "PrologSlurmctld=/site/prolog stands behind" in older
 
 
 def test_check_notes_prices_that_disagree_with_the_order(

@@ -25,6 +25,7 @@ from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.out_of_service import ill
 from slurm_elastic.slurm.conf import check, plan
+from slurm_elastic.slurm.conf.overridden import overridden
 from slurm_elastic.state import statedir
 from slurm_elastic.state.heartbeat import DAEMON
 from slurm_elastic.watch.causes import DISK, INSTALL, SLURM
@@ -361,6 +362,8 @@ def slurm_conf(config: Config) -> Iterator[Finding]:
     except (SlurmElasticError, OSError) as error:
         yield Finding.wrong(conf_path, str(error))
         return
+    for override in overridden(config, planned.version):
+        yield Finding.wrong(conf_path, override, expected="our include line behind all options")
     for notice in plan.shared_partitions(planned.pools, planned.site):
         yield Finding.note(conf_path, notice)
     depth = "proven on a throw-away slurmctld" if report.full else "parsed only"
