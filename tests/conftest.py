@@ -19,7 +19,7 @@ from guarded import guard_all
 from hypothesis import HealthCheck, settings
 from order import FromBothEnds, longest_first, mark_engines, real, shuffled, slowest
 
-from slurm_elastic.base import heap
+from slurm_elastic.base import heap, service_remedies
 from slurm_elastic.sandbox import botocore_data
 from slurm_elastic.sandbox.loopback_only import isolated_env
 
@@ -67,6 +67,10 @@ settings.register_profile(
 # pytest --hypothesis-profile=explore.
 settings.register_profile("shared", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("shared")
+
+
+# The machine of the tests runs no systemd, and messages are read as a usual head has them.
+service_remedies.has_systemd = lambda: True
 
 
 @pytest.fixture(autouse=True)

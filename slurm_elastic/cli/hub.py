@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_plainly(logging.INFO)
     try:
         if os.geteuid() != 0:
-            raise ConfigError("this is for root: systemd starts it")
+            raise ConfigError("this is for root, who starts it as a service")
         config = configfile.load(arguments.config)
         network = config.join.network
         if network is None:

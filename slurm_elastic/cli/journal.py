@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_elastic.base import writing
+from slurm_elastic.base import service_remedies, writing
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import counted
@@ -128,7 +128,8 @@ def _held(path: Path, name: str) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise SlurmElasticError(
-            f"{name} runs and would overwrite the import: stop it first (systemctl stop {name})"
+            f"{name} runs and would overwrite the import: stop it first "
+            f"({service_remedies.stop(name)})"
         ) from None
     return descriptor
 

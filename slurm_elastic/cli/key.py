@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.pages import page
 from slurm_elastic.base.units import counted
@@ -117,7 +118,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse(args: argparse.Namespace, ssh: Ssh) -> None:
-    """ConfigError for an option of the other kind of key."""
+    """ConfigError for an option of the other kind of key, or if no command changes the head."""
+    if not args.head_command and not service_remedies.has_systemd():
+        raise ConfigError(
+            "--head-command: found none, expected the command that lets the head read its new key: "
+            "no systemd runs here"
+        )
     foreign_options = ("key",) if ssh.slurm_keys else ("expires", "overlap", "revoke")
     for name in foreign_options:
         if getattr(args, name):

@@ -16,6 +16,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.shell import Shell
 from slurm_elastic.sandbox.spec import DEFAULT_DIR
+from slurm_elastic.slurm.conf import install
 
 CLONE = Path(__file__).parents[2]
 OURS = Path(sys.executable).parent / "slurm-elastic"
@@ -129,10 +130,32 @@ def test_remedies_name_the_sandbox_and_not_systemd(
 ) -> None:
     assert service_remedies.start("slurm-elasticd") == "systemctl start slurm-elasticd"
     assert service_remedies.start_or_log("slurm-elasticd").startswith("systemctl start")
+    both = ("slurm-elasticd", "slurm-elastic-ckptman")
+    assert service_remedies.restart(*both) == f"systemctl restart {' '.join(both)}"
     monkeypatch.setenv(SANDBOX_OF_SHELL, str(tmp_path))
     start = f"slurm-elastic sandbox start slurmctld --dir {tmp_path}"
     assert service_remedies.start("slurmctld") == start
     for service in sandbox.SERVICES:
         assert service_remedies.start_or_log(service).endswith(f"its log is in {tmp_path}/log")
     assert start in service_remedies.slurmctld_state()
-    assert "systemctl" not in service_remedies.slurmctld_state()
+    texts = remedies()
+    assert not any("systemctl" in text or "journalctl" in text for text in texts)
+    assert service_remedies.restart("slurmctld") == f"{start.replace('start', 'stop')}; {start}"
+
+
+def test_remedies_on_a_head_without_systemd_name_no_command_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service_remedies, "has_systemd", lambda: False)
+    assert service_remedies.start("slurm-elasticd") == "start slurm-elasticd (no systemd runs here)"
+    assert not any("ctl " in text.replace("slurmctld", "") for text in remedies())
+    assert install._reread().endswith("(restart slurm-elasticd (no systemd runs here))")
+
+
+def remedies() -> list[str]:
+    name = "slurm-elasticd"
+    return [
+        service_remedies.start(name), service_remedies.stop(name), service_remedies.state(name),
+        service_remedies.restart(name, "slurmctld"), service_remedies.start_or_log(name),
+        service_remedies.slurmctld_state(), service_remedies.install_and_restart(),
+    ]  # fmt: skip

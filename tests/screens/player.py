@@ -22,6 +22,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.cli import ckpt, departure_orders, doctor, explain, offers, status
 from slurm_elastic.cli.main import main
 from slurm_elastic.watch.doctor import clouds
@@ -34,6 +35,7 @@ _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 def serve(path: str) -> None:
     """Until the other side is gone."""
     logging.disable()
+    service_remedies.has_systemd = lambda: True
     choose = freeze()
     from tests.screens.situations import SITUATIONS, commands
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.account import account
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, reason_of
 from slurm_elastic.config import Config, SlurmSettings, configfile
@@ -34,10 +35,13 @@ log = logging.getLogger(__name__)
 MANIFEST = "installed.json"
 BACKUP_SUFFIX = ".before-slurm-elastic"
 STATE_DIRECTORIES = ("requests", "requests/bad")
-REREAD = (
-    "slurm-elasticd and slurm-elastic-local read slurm-elastic.yaml only when they start: restart"
-    " the running ones (systemctl restart slurm-elasticd)"
-)
+
+
+def _reread() -> str:
+    return (
+        "slurm-elasticd and slurm-elastic-local read slurm-elastic.yaml only when they start:"
+        f" restart the running ones ({service_remedies.restart('slurm-elasticd')})"
+    )
 
 
 class InstallManifest(Struct, frozen=True, kw_only=True):
@@ -88,7 +92,7 @@ def install(
         removal.refuse_mentions(config.slurm, planned.site, planned.version, departing, force=force)
     costs = leaving.find_costs(config, departing, {cloud.name for cloud in config.clouds})
     _prepare_jobs(planned, departing, costs, force=force)
-    lines += [*costs.lines(), REREAD]
+    lines += [*costs.lines(), _reread()]
     if not changes:
         with all_or_nothing() as files:
             _write_state(config, config_path, planned, files)
@@ -301,7 +305,8 @@ def tell_slurmctld(
         controller.reconfigure(settings)
         return "slurmctld was reconfigured", False
     sentence = (
-        "stop and start slurmctld now (systemctl restart slurmctld; running jobs continue). Do NOT"
+        f"stop and start slurmctld now ({service_remedies.restart('slurmctld')}; running jobs"
+        " continue). Do NOT"
         f" run `scontrol reconfigure`: on Slurm {version[0]}.{version[1]:02} it ends slurmctld when"
         " nodes were added or removed"
     )

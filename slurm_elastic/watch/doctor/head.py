@@ -309,7 +309,7 @@ def _our_nodes(config: Config, nodes: Mapping[str, SlurmNode]) -> Finding:
         "our nodes",
         f"Slurm does not list {len(missing)} of {len(own_nodes)}, {missing[0]} among them",
         expected="all of them",
-        advice="slurm-elastic conf install --restart 'systemctl restart slurmctld'",
+        advice=service_remedies.install_and_restart(),
         cause=INSTALL if len(missing) == len(own_nodes) else "",
     )
 

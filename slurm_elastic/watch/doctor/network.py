@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network, ip_address
 from pathlib import Path
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.pages import page
@@ -158,7 +159,7 @@ def _hub(
             observed=str(error),
             expected="an answer: without it no machine is let in or out",
             advice=f"run this as root or {config.slurm.user}" if denied
-            else "systemctl start slurm-elastic-hub; journalctl -u slurm-elastic-hub says why not",
+            else service_remedies.start_or_log("slurm-elastic-hub"),
         )  # fmt: skip
         return
     if not network.tunnels:

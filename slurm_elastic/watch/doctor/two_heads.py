@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_elastic.base import trust, writing
+from slurm_elastic.base import service_remedies, trust, writing
 from slurm_elastic.base.account import trusted
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.pages import page
@@ -20,7 +20,7 @@ from slurm_elastic.slurm.client.siteconf import read
 from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
 from slurm_elastic.state.presence import STALE, Seen, read_presences
-from slurm_elastic.watch.door.acting_head import RESTART
+from slurm_elastic.watch.door.acting_head import restart_both
 
 MAX_WRITE_S = 0.05
 """Time until a write is on the disk. Each launch waits for several writes."""
@@ -67,7 +67,7 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
             "two heads",
             f"Slurm acts on {acting}, and epoch {newest_epoch.number} is of {newest_epoch.holder}",
             expected=f"services on {acting} that have taken over within a minute",
-            advice=f"on {acting}: {RESTART}",
+            advice=f"on {acting}: {restart_both()}",
         )
     else:
         yield Finding.ok(
@@ -163,7 +163,7 @@ def _not_there(service: str, host: str, finding_text: str) -> Finding:
         f"{service} on {host}",
         finding_text,
         expected="it runs on both heads, so that one continues if the other head fails",
-        advice=f"on {host}: systemctl restart {service}; {_PAGE}",
+        advice=f"on {host}: {service_remedies.restart(service)}; {_PAGE}",
     )
 
 

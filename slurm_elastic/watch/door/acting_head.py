@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client.acting import controllers
 from slurm_elastic.state.heads import Epochs
 from slurm_elastic.watch.view.rows import HeadView
 
-RESTART = "systemctl restart slurm-elasticd slurm-elastic-ckptman"
+
+def restart_both() -> str:
+    """The command that restarts both services on a head."""
+    return service_remedies.restart("slurm-elasticd", "slurm-elastic-ckptman")
 
 
 def read_head(config: Config, directory: Path, now: float) -> HeadView:
@@ -31,7 +35,7 @@ def read_head(config: Config, directory: Path, now: float) -> HeadView:
             f"Head: Slurm acts on {acting}, and no service has taken over there: epoch {number} is "
             f"of {newest.holder}"
         )
-        do = f"if this lasts for a minute, on {acting}: {RESTART}"
+        do = f"if this lasts for a minute, on {acting}: {restart_both()}"
     elif acting == here:
         sentence = f"Head: {acting} acts, this one, epoch {number}"
     else:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from slurm_elastic.base import service_remedies
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import brief
 from slurm_elastic.base.unixsocket import peer_of
@@ -205,7 +206,7 @@ def _ask(
         raise SlurmElasticError(
             f"no news now: slurm-elasticd does not run or cannot serve users "
             f"({path}: {error.strerror or error}). Running jobs continue. "
-            "Tell the administrators: systemctl status slurm-elasticd"
+            f"Tell the administrators: {service_remedies.state('slurm-elasticd')}"
         ) from error
     try:
         answer = msgspec.json.decode(document, type=DoorAnswer)
