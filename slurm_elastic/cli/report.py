@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.month import Month, month_at, parse_month
 from slurm_elastic.cli import history, month_jobs
 from slurm_elastic.cli.console import plain
@@ -46,6 +46,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         epilog=examples(
             "slurm-elastic report",
             "slurm-elastic report --month 2026-10 --pdf october.pdf",
+            "slurm-elastic report --month 2026-10 --mail --to me@example.org",
         ),
     )
     parser.add_argument(
@@ -59,12 +60,29 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="write a PDF instead, by the extra `report` or by Chromium",
     )  # fmt: skip
     form.add_argument("--json", action="store_true", help="print one JSON document instead")
+    form.add_argument(
+        "--mail", action="store_true",
+        help="send the mails about this month to the owners of accounts now (notify.accounts)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--to", type=_address, metavar="ADDRESS", help="with --mail: send them to ADDRESS only"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with --mail: print the mails, and send nothing"
+    )
     month_jobs.add_arguments(parser)
     parser.add_argument(
         "--no-simulation", action="store_true",
         help="leave the simulation out, which takes up to a minute",
     )  # fmt: skip
     parser.set_defaults(run=run)
+
+
+def _address(text: str) -> str:
+    """An address that the mail program cannot take for an option or for several, for argparse."""
+    if text.startswith("-") or not text.isprintable() or " " in text:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected an address or a user's name")
+    return text
 
 
 def _month(text: str) -> Month:
@@ -78,7 +96,12 @@ def _month(text: str) -> Month:
 def run(args: argparse.Namespace) -> int:
     """Print or write the report. Exit 1 if sums do not add up."""
     config, now = load(Path(args.config)), time.time()
-    report = gather(config, args.month or month_at(now).previous, now)
+    month = args.month or month_at(now).previous
+    if args.mail:
+        return _mail(config, month, now, args)
+    if args.to or args.dry_run:
+        raise ConfigError("--to and --dry-run: found them without --mail, expected them with it")
+    report = gather(config, month, now)
     if args.no_simulation:
         report = replace(report, no_replay="it was left out")
     elif not report.own_jobs_only:
@@ -91,6 +114,14 @@ def run(args: argparse.Namespace) -> int:
     for problem in report.problems:
         print(f"slurm-elastic: the sums are wrong: {problem}", file=sys.stderr)
     return 1 if report.problems else 0
+
+
+def _mail(config: Config, month: Month, now: float, args: argparse.Namespace) -> int:
+    from slurm_elastic.cli import month_mail
+
+    month_mail.require_rights(config)
+    _require_costs(month, now)
+    return month_mail.mail_month(config, month, now, to=args.to or "", dry=args.dry_run)
 
 
 def _deliver(report: MonthReport, args: argparse.Namespace) -> None:
@@ -123,13 +154,7 @@ def _running_month(report: MonthReport) -> str:
 
 def gather(config: Config, month: Month, now: float) -> MonthReport:
     """The report without a simulation. SlurmElasticError if its costs cannot be read."""
-    if month.begin > now:
-        raise SlurmElasticError(f"{month.name} has not begun")
-    if month.begin < now - MACHINES_KEPT:
-        days = round(MACHINES_KEPT / 86400)
-        raise SlurmElasticError(
-            f"the costs of {month.name} are no longer complete: they are kept for {days} days"
-        )
+    _require_costs(month, now)
     costs = costs_by_key(config, KEYS, month.begin, month.end, now)
     if costs[By.ACCOUNT].since > month.begin:  # the read door shows users only their last months
         raise SlurmElasticError(
@@ -140,6 +165,17 @@ def gather(config: Config, month: Month, now: float) -> MonthReport:
     since = max(until - MAX_WEEKS * WEEK_S - 86400, 0.0)
     days_ask = CostAsk(by=By.DAY, since=since // 86400 * 86400, until=until)
     return month_report(config, month, costs, costs_of(config, days_ask, now), now)
+
+
+def _require_costs(month: Month, now: float) -> None:
+    """SlurmElasticError if the ledger does not have the whole month."""
+    if month.begin > now:
+        raise SlurmElasticError(f"{month.name} has not begun")
+    if month.begin < now - MACHINES_KEPT:
+        days = round(MACHINES_KEPT / 86400)
+        raise SlurmElasticError(
+            f"the costs of {month.name} are no longer complete: they are kept for {days} days"
+        )
 
 
 def simulated(

@@ -102,14 +102,20 @@ class AccountMails(Part):
             log.info("mailed the costs of an account account=%s", mail.account)
 
 
-def account_mails(config: Config, month: Month, now: float) -> list[AccountMail]:
-    """The mails about a month: of the accounts that spent money and have addresses."""
+def account_mails(config: Config, month: Month, now: float, to: str = "") -> list[AccountMail]:
+    """The mails about a month: of the accounts that spent money and have addresses.
+
+    ``to``: gets all of these mails instead, for a trial. If no account has an address yet, the
+    trial is about all accounts that spent money.
+    """
     path = config.state / "ledger.db"
     with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
         of_month = account_months(read_books(config, ledger, month.begin, month.end, now))
         earlier = month.previous
         of_earlier = account_months(read_books(config, ledger, earlier.begin, earlier.end, now))
     addresses = addresses_of(config, of_month)
+    if to:
+        addresses = dict.fromkeys(addresses or of_month, (to,))
     return [
         _mail(config, month, costs, of_earlier.get(account), addresses[account])
         for account, costs in sorted(of_month.items())
