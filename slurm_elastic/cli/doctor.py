@@ -41,6 +41,7 @@ from slurm_elastic.watch.doctor import (
     clouds,
     head,
     kept,
+    mounts,
     network,
     threats,
     two_heads,
@@ -79,8 +80,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "doctor",
         description="Check each cloud (credentials, machines, offers and their capacity, image, "
         "network, clock), the state directory, the waiting requests, the daemon, Slurm, the "
-        "addresses of its nodes, the tunnel to machines, and slurm.conf. Before conf install, "
-        "doctor checks only the existing parts. It changes nothing. The exit code is 0 if all is "
+        "addresses of its nodes, the tunnel to machines, the NFS servers of join.mounts, and "
+        "slurm.conf. Before conf install, doctor checks only the existing parts. It changes nothing. The exit code is 0 if all is "
         "well, 1 if something is wrong.",
         epilog=examples("slurm-elastic doctor --quick"),
     )
@@ -158,6 +159,7 @@ def diagnose(
         *_both_heads(config, now),
         *threats.examine(config, slurm, now),
         *network.examine(config, slurm, now),
+        *mounts.examine(config),
         *(() if quick else head.slurm_conf(config)),
     ]
     sections.append(FindingsPart(name="head node", findings=tuple(findings)))

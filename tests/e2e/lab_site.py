@@ -394,7 +394,8 @@ def site_on(
         secrets = place / "secrets"
         image = _secrets(secrets, consoles=consoles, with_munge=network is None)
         head = INSIDE if network is not None else HEAD
-        join = _join(secrets, head, network, consoles=consoles)
+        more_join = (elastic or {}).get("join", {})
+        join = {**_join(secrets, head, network, consoles=consoles), **more_join}
         made = sandbox(**{
             "static_nodes": 0, "drop": ("onprem",), "never_boot": NODES,
             "suspend_time": 3600.0, "resume_timeout": 300.0,
