@@ -81,7 +81,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         description="Check each cloud (credentials, machines, offers and their capacity, image, "
         "network, clock), the state directory, the waiting requests, the daemon, Slurm, the "
         "addresses of its nodes, the tunnel to machines, the NFS servers of join.mounts, and "
-        "slurm.conf. Before conf install, doctor checks only the existing parts. It changes nothing. The exit code is 0 if all is "
+        "slurm.conf. Before conf install, doctor checks only the existing parts. It changes "
+        "nothing. The exit code is 0 if all is "
         "well, 1 if something is wrong.",
         epilog=examples("slurm-elastic doctor --quick"),
     )
