@@ -20,7 +20,7 @@ ckptman/sources.py.
 
 It uses the standard library only, and any Python from 3.6 on. SETTINGS has ``key=value`` lines,
 values to the end of the line, and is read once. This text is part of user data, whose size clouds
-limit: keep it short. Only this docstring is left out there.
+limit: keep it short. Comments and docstrings are left out there.
 """
 
 import calendar

@@ -77,7 +77,7 @@ read -r name </proc/sys/kernel/hostname
 # sudo and others look the name up. Without an answer that takes half a minute.
 if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then
   set -- $(hostname -I)
-  echo "${1:-127.0.1.1} $node" >>/etc/hosts
+  echo "${1:-127.0.1.1} $node # slurm-elastic" >>/etc/hosts
 fi
 
 cat >"$dir/agent.py" <<'SLURM_ELASTIC_AGENT'
@@ -111,6 +111,11 @@ SLURM_ELASTIC_WIPE
 cat >"$dir/again.sh" <<'SLURM_ELASTIC_AGAIN'
 @{later_boots}
 SLURM_ELASTIC_AGAIN
+
+# Keeps the names of other nodes in /etc/hosts.
+cat >"$dir/names.py" <<'SLURM_ELASTIC_NAMES'
+@{names}
+SLURM_ELASTIC_NAMES
 
 # slurmd's unit and Debian's /etc/default/slurmd use this variable.
 echo "SLURMD_OPTIONS=-b -N $node --conf-server @{conf_server}" >"$dir/slurmd"
@@ -152,6 +157,8 @@ END
     systemd-run --quiet --unit=slurm-elastic-agent --property=Restart=always \
       --property=RestartSec=10 /usr/bin/env python3 -I "$dir/agent.py" "$dir/agent"
   fi
+  systemd-run --quiet --unit=slurm-elastic-names --property=Restart=always \
+    --property=RestartSec=10 /usr/bin/env python3 -I "$dir/names.py" "$dir/agent" "$dir/tunnel.json"
 else
   cat >"$dir/start" <<END
 if ! { $keys; }; then
@@ -164,4 +171,6 @@ $check || exit
 slurmd -b -N $node --conf-server @{conf_server}
 END
   setsid python3 -I "$dir/agent.py" "$dir/agent" >"$dir/agent.log" 2>&1 </dev/null &
+  setsid python3 -I "$dir/names.py" "$dir/agent" "$dir/tunnel.json" \
+    >"$dir/names.log" 2>&1 </dev/null &
 fi

@@ -7,6 +7,7 @@ node's name and the facts of its launch. The munge key is never part of the text
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "key_mark": " ".join(filter(None, marks)),
         "later_boots": later_boots(join),
         "metadata": cloud.metadata,
+        "names": _code((_PROGRAMS / "names.py").read_text(encoding="utf-8")),
         "open_metadata": "yes" if join.metadata_for_jobs else "",
         "stop_command": join.stop_command,
         "check": join.check or "",
@@ -195,6 +197,14 @@ def own_facts(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:
 
 
 def _code(source: str) -> str:
-    """A program without its module docstring, which a machine does not need."""
-    _, _, code = source.partition('\n"""\n')
-    return code.strip()
+    """A program without its comments and docstrings, because clouds limit the size of user data."""
+    module = ast.parse(source)
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [line for line in node.body if not _is_text(line)] or [ast.Pass()]
+    return ast.unparse(module)
+
+
+def _is_text(line: ast.stmt) -> bool:
+    """Whether the statement is only a text, as a docstring is."""
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)

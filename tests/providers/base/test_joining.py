@@ -299,7 +299,10 @@ def test_a_machine_without_systemd_gets_settings_and_agent(tmp_path: Path) -> No
     ran = machine.ran("setsid")
     assert "hostname pub7" in ran
     agent = f"setsid python3 -I {machine.run}/agent.py {machine.run}/agent"
+    tunnel = f"{machine.run}/tunnel.json"
     assert agent in ran
+    names = f"setsid python3 -I {machine.run}/names.py {machine.run}/agent {tunnel}"
+    assert names in machine.ran("names.py")
     lines = (machine.run / "agent").read_text().splitlines()
     assert {"node=pub7", "max_age=3600", "heartbeat_timeout=900"} <= set(lines)
     assert f"start_command=/bin/sh {machine.run}/start" in lines
@@ -313,7 +316,7 @@ def test_a_machine_whose_name_nobody_knows_knows_it_itself(tmp_path: Path) -> No
     machine = Machine(tmp_path)
     (machine.bin / "hostname").write_text("#!/bin/sh\necho 10.0.0.7 fd00::7\n")
     machine.join()
-    assert machine.hosts.read_text() == "127.0.0.1 localhost\n10.0.0.7 pub7\n"
+    assert machine.hosts.read_text() == "127.0.0.1 localhost\n10.0.0.7 pub7 # slurm-elastic\n"
 
 
 def test_a_machine_whose_name_is_known_leaves_that_to_who_knows_it(tmp_path: Path) -> None:
@@ -411,7 +414,7 @@ def test_slurmd_waits_neither_for_the_agent_nor_for_munge_where_the_key_is_of_an
     assert [line for line in ran if line in begun] == (begun if early else [])
     assert (machine.run / "agent.started").exists() is early
     if early:
-        (agent,) = (n for n, line in enumerate(ran) if line.startswith("systemd-run"))
+        (agent,) = (n for n, line in enumerate(ran) if "unit=slurm-elastic-agent" in line)
         assert ran.index(begun[-1]) < agent
     assert f"|| systemctl {munge} munge.service" in (machine.run / "start").read_text()
 

@@ -1,0 +1,218 @@
+#!/usr/bin/python3 -I
+"""Runs on each cloud machine, as root: ``names.py SETTINGS TUNNEL [HOSTS]``; keeps the names of the
+cluster's other nodes in /etc/hosts, so that programs such as MPI's launchers find them by name.
+
+Each of our lines ends with MARK. No other line is ever changed, and a name that another line has
+gets no line of ours. The addresses are Slurm's (NodeAddr), asked from slurmctld, more rarely in a
+large cluster. Addresses in the tunnel follow from TUNNEL (the settings of ``tunnel.py``; the file
+may be empty), so they are there before the first job. The lines go when the program is ended.
+
+SETTINGS is the agent's. It uses the standard library only, and any Python from 3.6 on. This text is
+part of user data, whose size clouds limit: keep it short. Comments and docstrings are left out
+there.
+"""
+
+import ipaddress
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List  # noqa: UP035 - the machine's Python may be an old one
+
+MARK = "# slurm-elastic"
+PERIOD_S = 30.0
+"""Between two questions to slurmctld."""
+PERIOD_PER_NODE_S = 0.05
+"""The same for each node of the cluster: all machines ask, and each answer has all nodes."""
+RETRY_S = 2.0
+"""The same until slurmctld has answered for the first time; each try makes it a quarter longer."""
+MAX_TUNNEL_NODES = 2048
+"""With more nodes than this, only those are written that Slurm shows as live."""
+COMMAND_S = 60.0
+GONE = {"POWERED_DOWN", "POWERING_DOWN", "FUTURE"}
+_NODE = re.compile(r"^NodeName=([A-Za-z0-9._-]+) .*?\bNodeAddr=(\S+).*?\bState=(\S+)", re.M)
+
+
+def expand(hostlist: str) -> List[str]:  # noqa: UP006
+    """The names in a hostlist that has at most one bracket per name."""
+    names = []
+    for prefix, group in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?", hostlist):
+        for piece in group.split(","):
+            low, _, high = piece.partition("-")
+            numbers = range(int(low), int(high or low) + 1) if low else [""]
+            names += [prefix + str(n).zfill(len(low)) for n in numbers]
+    return names
+
+
+def in_tunnel(settings: Dict[str, Any]) -> Dict[str, str]:  # noqa: UP006
+    """By node, the addresses in the tunnel; empty if there are too many."""
+    addresses = {}
+    for pool in settings.get("pools", {}).values():
+        first = ipaddress.IPv4Address(pool["first"])
+        addresses.update({name: str(first + n) for n, name in enumerate(expand(pool["nodes"]))})
+    return addresses if len(addresses) <= MAX_TUNNEL_NODES else {}
+
+
+def live_nodes(text: str) -> Dict[str, str]:  # noqa: UP006
+    """By node, the addresses of the nodes that have a machine. ``text``: scontrol's lines."""
+    return {
+        name: address
+        for name, address, state in _NODE.findall(text)
+        if is_host(address) and not GONE & set(re.split(r"[+*~#!%$@^-]+", state.upper()))
+    }
+
+
+def is_host(text: str) -> bool:
+    """Whether the text is the address of a host. Nodes without a machine may have a name or, from
+    us, an address of a multicast network that leads nowhere.
+    """
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return not (address.is_multicast or address.is_loopback or address.is_unspecified)
+
+
+def own_lines(lines: List[str]) -> List[str]:  # noqa: UP006
+    """The lines that are ours."""
+    return [line for line in lines if line.rstrip().endswith(MARK)]
+
+
+def with_names(text: str, addresses: Dict[str, str]) -> str:  # noqa: UP006
+    """The text of a hosts file with a line for each name, in place of our earlier lines."""
+    lines = text.splitlines(True)
+    ours = set(own_lines(lines))
+    others = [line for line in lines if line not in ours]
+    taken = {name for line in others for name in line.partition("#")[0].split()[1:]}
+    if others and not others[-1].endswith("\n"):
+        others[-1] += "\n"
+    return "".join(others) + "".join(
+        "%s %s %s\n" % (addresses[name], name, MARK)  # noqa: UP031
+        for name in sorted(addresses)
+        if name not in taken
+    )
+
+
+def write(path: str, text: str) -> None:
+    """Replace the file, atomically if it can be renamed, and keep its mode, owner and labels."""
+    path = os.path.realpath(path)
+    draft = path + ".slurm-elastic"
+    with open(draft, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    shutil.copystat(path, draft)
+    status = os.stat(path)
+    os.chown(draft, status.st_uid, status.st_gid)
+    try:
+        os.replace(draft, path)
+    except OSError:
+        # A container's hosts file is a mount, which cannot be replaced.
+        os.unlink(draft)
+        with open(path, "r+", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+            file.truncate()
+
+
+class HostsFile:
+    """The hosts file and its lines that are ours. ``fixed``: addresses that need no answer."""
+
+    def __init__(self, path: str, node: str, fixed: Dict[str, str]) -> None:  # noqa: UP006
+        self.path = path
+        self.fixed = dict(fixed)
+        own = [line.split() for line in own_lines(self.read().splitlines())]
+        # The machine's own name, which the first program of its boot has written.
+        self.fixed.update({f[1]: f[0] for f in own if f[1] == node and node not in fixed})
+
+    def read(self) -> str:
+        with open(self.path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+
+    def put(self, live: Dict[str, str]) -> None:  # noqa: UP006
+        """Write these addresses and the fixed ones, if that changes the file."""
+        addresses = dict(self.fixed)
+        addresses.update(live)
+        before = self.read()
+        after = with_names(before, addresses)
+        if after != before:
+            write(self.path, after)
+
+    def clear(self) -> None:
+        """Take all our lines out."""
+        before = self.read()
+        after = with_names(before, {})
+        if after != before:
+            write(self.path, after)
+
+
+def ask(scontrol: str) -> str:
+    """The nodes of slurmctld; OSError if it does not answer."""
+    try:
+        result = subprocess.run(  # noqa: UP022 - the machine's Python may be an old one
+            [scontrol, "--oneliner", "show", "nodes"], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=COMMAND_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise OSError("scontrol: no answer in %.0f s" % COMMAND_S) from None  # noqa: UP031
+    if result.returncode:
+        raise OSError("scontrol: " + result.stderr.decode(errors="replace").strip()[-300:])
+    return str(result.stdout.decode(errors="replace"))
+
+
+def say(text: str) -> None:
+    """Log, printable characters only."""
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    sys.stderr.write("slurm-elastic-names: %s\n" % text)  # noqa: UP031
+    sys.stderr.flush()
+
+
+def follow(hosts: HostsFile, settings: Dict[str, str]) -> None:  # noqa: UP006
+    """Keep the file until the machine ends."""
+    marks = (settings.get("key_mark") or "").split()
+    scontrol = settings.get("scontrol") or "scontrol"
+    reported, pause = "", RETRY_S
+    while True:
+        try:
+            live: Dict[str, str] = {}  # noqa: UP006
+            # slurmctld answers only after the munge key has come; do not hold up the boot.
+            if all(os.path.exists(mark) for mark in marks):
+                live = live_nodes(ask(scontrol))
+                pause = PERIOD_S + PERIOD_PER_NODE_S * len(live)
+            hosts.put(live)
+            reported = ""
+        except OSError as error:
+            # The last addresses stay while slurmctld does not answer.
+            if str(error) != reported:
+                say(str(error))
+            reported = str(error)
+            pause = min(1.25 * pause, PERIOD_S)
+        time.sleep(pause)
+
+
+def read(path: str) -> Dict[str, str]:  # noqa: UP006
+    with open(path, encoding="utf-8") as file:
+        lines = [line.rstrip("\n").partition("=") for line in file if "=" in line]
+    return {key.strip(): value.strip() for key, _, value in lines}
+
+
+def main(argv: List[str]) -> int:  # noqa: UP006
+    """Runs until SIGTERM."""
+    settings = read(argv[1])
+    with open(argv[2], encoding="utf-8") as file:
+        tunnel = json.loads(file.read().strip() or "{}")
+    hosts = HostsFile((argv[3:] or ["/etc/hosts"])[0], settings["node"], in_tunnel(tunnel))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        hosts.put({})
+        follow(hosts, settings)
+    finally:
+        hosts.clear()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
