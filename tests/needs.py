@@ -27,6 +27,8 @@ PACKAGES = {
     "firefox-esr": "firefox-esr",
     "fish": "fish", "gcc": "gcc", "git": "git", "ip": "iproute2", "iptables": "iptables",
     "libvirtd": "libvirt-daemon", "man": "man-db", "munged": "munge", "nft": "nftables",
+    "mpicc.mpich": "libmpich-dev", "mpicc.openmpi": "libopenmpi-dev", "mpirun.mpich": "mpich",
+    "mpirun.openmpi": "openmpi-bin",
     "promtool": "prometheus", "sbatch": "slurm-client",
     "scontrol": "slurm-client", "slurmctld": "slurmctld", "slurmd": "slurmd",
     "sshd": "openssh-server", "systemd-analyze": "systemd", "valgrind": "valgrind",

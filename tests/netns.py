@@ -132,6 +132,22 @@ class Lab:
         self.ip("router", "route", "replace", f"{INSIDE}/32", "via", HEAD)
         self.ip("head", "route", "replace", f"{address}/32", "via", NAT)
 
+    def publish(self, host: str, public: str) -> None:
+        """The router leads the public address to the host, as a cloud's gateway does, and the head
+        has a route to the router for it.
+        """
+        n = self._hosts.index(host) + 1
+        for words in (
+            "add table ip public",
+            "add map ip public places { type ipv4_addr : ipv4_addr; }",
+            "add chain ip public in { type nat hook prerouting priority -100; }",
+            "flush chain ip public in",
+            "add rule ip public in dnat to ip daddr map @places",
+            f"add element ip public places {{ {public} : 10.0.{n}.2 }}",
+        ):
+            self.on("router", "nft", words)
+        self.ip("head", "route", "replace", f"{public}/32", "via", NAT)
+
     def _cable(self, one: str, its: str, other: str, theirs: str) -> None:
         near, far = f"v{other}"[:15], f"v{one}"[:15]
         self.ip(one, "link", "add", near, "type", "veth", "peer", "name", far,

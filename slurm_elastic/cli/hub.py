@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli.arguments import add_config
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         Path(network.socket).parent.mkdir(parents=True, exist_ok=True)
         hub = Hub(network, config.slurm.conf)
         hub.start()
+        if network.head_opens:
+            Thread(target=hub.keep_calling, name="calls", daemon=True).start()
     except (SlurmElasticError, OSError) as error:
         print(f"slurm-elastic-hub: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1

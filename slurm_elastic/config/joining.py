@@ -85,6 +85,13 @@ class Enrol(StrEnum):
     ONCE = "once"
 
 
+class Opener(StrEnum):
+    """Which end sends the tunnel's first packet, so whose UDP port must be open to the other."""
+
+    MACHINE = "machine"
+    HEAD = "head"
+
+
 class Firewall(StrEnum):
     """The program that closes the head's ports to all but live machines."""
 
@@ -99,8 +106,12 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     kind: NetworkKind = NetworkKind.WIREGUARD
     """Change it when machines reach the head without a tunnel and you want only the firewall."""
+    opened_by: Opener = Opener.MACHINE
+    """Change it when no machine can reach the head: the head then calls the machines."""
     endpoint: str | None = None
     """Change it when the head has another address or port as seen from the clouds."""
+    udp_port: Port = 51820
+    """Change it when the head calls machines and may send to another UDP port only."""
     subnet: str = "10.99.0.0/16"
     """Change it when 10.99.0.0/16 is in use at your site, or too small for your pools."""
     routes: tuple[str, ...] = ()
@@ -128,13 +139,25 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def tunnels(self) -> bool:
-        """Whether machines open a tunnel."""
+        """Whether there is a tunnel."""
         return self.kind is NetworkKind.WIREGUARD
 
     @property
+    def head_opens(self) -> bool:
+        """Whether the head opens the tunnels, to the machines' public addresses."""
+        return self.tunnels and self.opened_by is Opener.HEAD
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """The networks to which the tunnel leads."""
+        return (self.subnet, *self.routes)
+
+    @property
     def listen_port(self) -> int:
-        """The UDP port of the tunnel."""
-        return int((self.endpoint or ":51820").rpartition(":")[2])
+        """The UDP port of the tunnel on the head; if the head opens it, on machines, too."""
+        if self.head_opens or self.endpoint is None:
+            return self.udp_port
+        return int(self.endpoint.rpartition(":")[2])
 
     @property
     def private_key(self) -> str:

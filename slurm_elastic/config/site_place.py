@@ -41,7 +41,8 @@ class SitePlace(Struct, frozen=True, kw_only=True):
     """The facts that a maker of resources needs. Addresses are networks such as ``10.1.2.3/32``.
 
     ``tunnel_port``: the head's UDP port if machines open a tunnel; ``tunnel_networks``: the head as
-    machines see it from outside. Without a tunnel: ``head_networks`` and ``trusted_networks``.
+    machines see it from outside. ``head_opens``: the head opens the tunnel to that UDP port of
+    machines. Without a tunnel: ``head_networks`` and ``trusted_networks``.
     ``head_ports``: the first and last port of each range.
     ``has_head_name``: machines look up the head's name. ``parts``: the parts to make.
     ``public_key``: of the key pair, "" if it does not exist yet.
@@ -55,6 +56,7 @@ class SitePlace(Struct, frozen=True, kw_only=True):
     external_network: str = ""
     tunnel_port: int | None = None
     tunnel_networks: tuple[str, ...] = ()
+    head_opens: bool = False
     head_networks: tuple[str, ...] = ()
     trusted_networks: tuple[str, ...] = ()
     head_ports: tuple[tuple[int, int], ...] = ()
@@ -84,6 +86,11 @@ def place_of(
     )
     network = config.join.network
     if network is not None and network.tunnels and uses(network, cloud):
+        if network.head_opens:
+            # The head's address as seen from outside is not known and may change.
+            return replace(
+                place, tunnel_port=network.udp_port, tunnel_networks=(ANYWHERE,), head_opens=True
+            )
         host, _, port = (network.endpoint or "").rpartition(":")
         # The address behind a name may change, and the group would keep the old one.
         is_address = addresses(host) == [host]
@@ -124,6 +131,8 @@ def require_reachable(
     network = config.join.network
     key, hosts = "join.head", [head.partition(":")[0] for head in config.join.heads]
     if network is not None and network.tunnels and uses(network, cloud):
+        if network.head_opens:
+            return
         endpoint = (network.endpoint or "").rpartition(":")[0]
         # A name is not resolved for the group: with a name its rule lists all addresses.
         is_address = addresses(endpoint) == [endpoint]

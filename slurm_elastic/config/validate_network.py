@@ -40,7 +40,9 @@ def check_network(draft: Draft) -> None:
 
 def _tunnel(draft: Draft, join: Join, network: Network) -> None:
     match = _ENDPOINT.fullmatch(network.endpoint or "")
-    if match is None or int(match["port"]) > _MAX_PORT:
+    if network.head_opens:
+        _opened_by_head(draft, network)
+    elif match is None or int(match["port"]) > _MAX_PORT:
         actual = "no endpoint" if network.endpoint is None else shown(network.endpoint)
         expected = "the head's name or address and UDP port as machines reach them, such as"
         draft.problems.add((*AT, "endpoint"), actual, f"{expected} vpn.example.org:51820")
@@ -57,6 +59,23 @@ def _tunnel(draft: Draft, join: Join, network: Network) -> None:
         return
     _through(draft, join, network, subnet, match["host"] if match else "")
     _room(draft, network, subnet)
+
+
+def _opened_by_head(draft: Draft, network: Network) -> None:
+    """Check that the head learns from consoles whom it calls, and machines need no endpoint."""
+    if network.endpoint is not None:
+        expected = "no endpoint: the head calls machines at their UDP port `udp_port`"
+        draft.problems.add((*AT, "endpoint"), shown(network.endpoint), expected)
+    if network.enrol is Enrol.ONCE:
+        expected = "console: a machine that cannot reach the head cannot hand in its key"
+        draft.problems.add((*AT, "enrol"), shown(network.enrol), expected)
+    silent = [c.name for c in draft.clouds.values() if uses(network, c) and not c.shows_console]
+    if silent and network.enrol is None:
+        expected = (
+            f"machine, or `clouds` without {', '.join(silent)}: the head accepts only a key that a "
+            "machine's console shows, and this cloud shows no console output"
+        )
+        draft.problems.add((*AT, "opened_by"), shown(network.opened_by), expected)
 
 
 def _through(

@@ -28,7 +28,8 @@ def join(site: Site) -> Extensions | None:
 
 def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Instance, ...]:
     """Return the machines with their tunnel addresses, which Slurm's nodes use. A machine of a
-    tunnelled cloud whose tunnel key is not accepted yet gets the address None.
+    tunnelled cloud whose tunnel key is not accepted yet gets the address None. Without a public
+    address, the address in the cloud's own network becomes it: ``tunnels`` may call it.
     """
     if cloud not in site.tunnelled:
         return tuple(machines)
@@ -38,7 +39,11 @@ def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Ins
     latest = {m.instance.id: m.instance.generation for m in site.ledger.machines.live()}
     # Without an accepted key a machine has no tunnel, so no address of it can be reached.
     return tuple(
-        replace(i, address=addresses.get((latest.get(i.id, i.generation), i.node)))
+        replace(
+            i,
+            address=addresses.get((latest.get(i.id, i.generation), i.node)),
+            public_address=i.public_address or i.address,
+        )
         for i in machines
     )
 

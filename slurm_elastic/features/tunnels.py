@@ -11,15 +11,18 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from math import inf
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
+from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.config.joining import Enrol, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
 from slurm_elastic.controller.context import Site
@@ -44,6 +47,7 @@ from slurm_elastic.policies.repair.peers import (
     Enrolling,
     TunnelPeer,
     admission,
+    endpoint_of,
     head_address,
     may_enrol_once,
     newest,
@@ -86,12 +90,23 @@ def join(site: Site) -> Extensions | None:
     network = site.config.join.network
     if network is None:
         return None
-    return Extensions(parts=[("network", lambda worker: TunnelsPart(site, network, worker))])
+    outside = SharedDict[str, str]()
+
+    def note_outside(cloud: str, machines: Sequence[Instance]) -> tuple[Instance, ...]:
+        del cloud
+        outside.update({m.id: m.public_address for m in machines if m.public_address})
+        return tuple(machines)
+
+    return Extensions(
+        parts=[("network", lambda worker: TunnelsPart(site, network, worker, outside=outside))],
+        complete_listed=[note_outside] if network.head_opens else [],
+    )
 
 
 class TunnelsPart(Part):
     """``task``: the periodic task that the daemon runs. ``readers``: threads that read consoles.
-    ``desk``: where machines hand in their keys, None if they do not.
+    ``desk``: where machines hand in their keys, None if they do not. ``outside``: by machine id,
+    the address at which the head calls it, as its cloud last listed it.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -109,6 +124,7 @@ class TunnelsPart(Part):
         hub: Ask | None = None,
         desk: Desk | None = None,
         readers: Executor | None = None,
+        outside: SharedDict[str, str] | None = None,
         pause: float = CONSOLE_PAUSE_S,
     ) -> None:
         self._site, self._network, self._pause = site, network, pause
@@ -117,6 +133,7 @@ class TunnelsPart(Part):
         self._addresses = node_addresses(site.config)
         tunnelled = [c for c in site.config.clouds if c.name in self._clouds]
         self._once = {c.name for c in tunnelled if enrols(network, c) is Enrol.ONCE}
+        self._outside = SharedDict[str, str]() if outside is None else outside
         self.desk = desk
         if self._once and desk is None:
             self.desk = Desk(site.config.state, head_address(network.subnet), self.handed_in)
@@ -164,7 +181,8 @@ class TunnelsPart(Part):
             state = self._site.ledger.state()
             unlearnt = self._site.providers.keys() - state.read_whole
             admitted, clock = self._admission(state), self._site.monotonic()
-            admitted_peers = (*admitted.peers, *self._enrolling_peers(admitted))
+            called_peers = self._with_endpoints(admitted.peers, state.machines)
+            admitted_peers = (*called_peers, *self._enrolling_peers(admitted))
             peers = (
                 *admitted_peers,
                 *(self._staying_peers(unlearnt, admitted_peers, admitted.over) if unlearnt else ()),
@@ -181,6 +199,24 @@ class TunnelsPart(Part):
             # would leave peers in the hub that the ledger does not know.
             if admitted.over:
                 self._site.ledger.tunnels.end(admitted.over)
+
+    def _with_endpoints(
+        self, peers: Sequence[TunnelPeer], machines: Iterable[Machine]
+    ) -> tuple[TunnelPeer, ...]:
+        """The peers with the places outside that the head calls, if it opens the tunnels."""
+        if not self._network.head_opens:
+            return tuple(peers)
+        # A tunnel's address is that of its machine's node in the ledger.
+        outside = self._outside.snapshot()
+        port, inside = self._network.udp_port, self._network.inside
+        endpoints = {
+            m.instance.address: endpoint_of(outside.get(m.instance.id, ""), port, inside)
+            for m in machines
+            if m.is_wanted
+        }
+        return tuple(
+            replace(p, endpoint=endpoints.get(p.address, "")) if p.key else p for p in peers
+        )
 
     def _admission(self, state: LedgerState | None = None) -> Admission:
         state = self._site.ledger.state() if state is None else state
@@ -288,6 +324,7 @@ class TunnelsPart(Part):
 
     def _forget(self, living: Sequence[Instance]) -> None:
         """Forget machines that are gone."""
+        self._outside.keep({m.instance.id for m in self._site.ledger.machines.live()})
         names, nodes = {instance.id for instance in living}, {instance.node for instance in living}
         self._retry_at = {
             name: retry_at for name, retry_at in self._retry_at.items() if name in names

@@ -274,8 +274,9 @@ class Instance(Struct, frozen=True, kw_only=True, dict=True):
     """One machine. ``node`` and ``generation`` come from its tags. ``price``: $/h. ``launched``:
     Unix time. ``id`` is unique within the cloud, also after the machine's end. ``reservation``: the
     name of the reservation on which it was launched; empty if on none. ``image``: the id of the
-    image that it started from, as its cloud lists it; empty if the cloud does not say it. The
-    ledger does not keep it.
+    image that it started from, as its cloud lists it; empty if the cloud does not say it.
+    ``public_address``: a public or floating address that leads to it, for hosts outside of the
+    cloud. The ledger keeps neither of the two.
     """
 
     id: str
@@ -291,6 +292,7 @@ class Instance(Struct, frozen=True, kw_only=True, dict=True):
     address: str | None = None
     reservation: str = ""
     image: str = ""
+    public_address: str | None = None
 
     @cached_property
     def offer_key(self) -> str:

@@ -62,12 +62,39 @@ def test_machines_told_by_user_data_have_a_tunnel() -> None:
         ("{kind: openvpn}", "join.network.kind: found 'openvpn', expected one of none, wireguard"),
         ("{endpoint: 'h:1', routes: [10.1.2.0/24], interface: 'a b'}", "interface: found 'a b'"),
         ("{endpoint: 'h:1', routes: [10.1.2.0/24], mtu: 100}", "mtu: found 100"),
+        ("{opened_by: head, endpoint: 'h:1', routes: [10.1.2.0/24]}", "expected no endpoint"),
+        ("{opened_by: head, routes: [10.1.2.0/24], enrol: once}", "cannot hand in its key"),
+        ("{opened_by: both, endpoint: 'h:1'}", "opened_by: found 'both', expected one of"),
     ],
 )
 def test_what_makes_no_sense_is_told(network: str, why: str) -> None:
     with pytest.raises(ConfigError) as told:
         configfile.parse(site(network), "site.yaml")
     assert why in str(told.value)
+
+
+def test_a_head_that_opens_the_tunnels_needs_no_endpoint() -> None:
+    text = site("{opened_by: head, udp_port: 4500, routes: [10.1.2.0/24]}")
+    network = configfile.parse(text, "site.yaml").join.network
+    assert network is not None
+    assert network.head_opens
+    assert network.listen_port == 4500, "firewalls know both ends by one number"
+
+
+OPENNEBULA = """{name: dark, provider: opennebula, location: on-premises,
+     endpoint: 'http://one:2633/RPC2', types: {s: {cpus: 2, memory: 2048, template: 3}}}"""
+LIBVIRT = """{name: dark, provider: libvirt, location: on-premises, image: debian,
+     network: default, hosts: {h1: {uri: 'qemu:///system'}}, types: {s: {cpus: 2, memory: 4G}}}"""
+
+
+@pytest.mark.parametrize("cloud", [OPENNEBULA, LIBVIRT], ids=["opennebula", "libvirt"])
+def test_a_cloud_without_consoles_is_no_cloud_whose_machines_the_head_calls(cloud: str) -> None:
+    text = site("{opened_by: head, routes: [10.1.2.0/24]}")
+    text = text.replace("pools:\n", f"  - {cloud}\npools:\n")
+    with pytest.raises(ConfigError) as told:
+        configfile.parse(text, "site.yaml")
+    assert "opened_by: found 'head', expected machine, or `clouds` without dark" in str(told.value)
+    configfile.parse(text.replace("opened_by: head", "opened_by: head, clouds: [aws]"), "site.yaml")
 
 
 def test_pools_need_room() -> None:

@@ -125,7 +125,7 @@ class Machines:
     one that somebody took over would, until the test cuts its power.
 
     Machines of the clouds ``routed`` are settled at the address that their cloud says; all others
-    are behind the router.
+    are behind the router. If the head opens the tunnels, EC2's public addresses lead to them.
     """
 
     def __init__(
@@ -144,7 +144,8 @@ class Machines:
         pools = self._config.pools
         self._cloud_of = {node: p.cloud for p in pools for node in expand(p.nodes)}
         self._providers = {c.provider for c in self._config.clouds}
-        self._routed = routed
+        network = self._config.join.network
+        self._routed, self._calls = routed, network is not None and network.head_opens
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._shown: dict[str, str] = {}
         self._stop = threading.Event()
@@ -198,6 +199,11 @@ class Machines:
         assert found is not None, text
         return dict(ast.literal_eval(found[1]))
 
+    def public_address(self, name: str) -> str:
+        """The one that EC2 has given to the machine."""
+        (found,) = self._api.describe_instances(InstanceIds=[name])["Reservations"]
+        return str(found["Instances"][0]["PublicIpAddress"])
+
     def powered(self) -> list[Powered]:
         """The machines that are on."""
         found: list[Powered] = []
@@ -237,6 +243,8 @@ class Machines:
         (place / "launch").write_text(launch_file(self.facts(name), node))
         if cloud in self._routed:
             self.lab.settle(host, one.address)
+        if self._calls:
+            self.lab.publish(host, self.public_address(name))
         script = MACHINE.format(
             root=self.site.layout.dir, place=place, disk=self.disks / name,
             image=self._image.lines, host_key=self._image.host_key,
@@ -430,6 +438,8 @@ def _join(
         "endpoint": f"{HEAD}:51820", "routes": ["10.1.2.0/24"], "interface": INTERFACE,
         "public_key": f"{secrets}/wireguard.pub",
     } if network.get("kind") != "none" else {}  # fmt: skip
+    if network.get("opened_by") == "head":
+        del tunnel["endpoint"]
     key = "console" if consoles else (secrets / "host.pub").read_text().strip()
     ssh = {"key": f"{secrets}/ssh_key", "munge_key": f"{secrets}/munge.key", "host_key": key}
     return {**join, "ssh": ssh, "network": {"socket": f"{secrets}/hub.sock", **tunnel, **network}}

@@ -17,6 +17,14 @@ from slurm_elastic.config.joining import Network
 from slurm_elastic.machine.hub.wire import HubError, PeerSeen
 from slurm_elastic.policies.repair.peers import TunnelPeer, head_address
 
+KEEPALIVE_S = 10
+"""Between two packets to a machine that the head calls. They keep the way through NAT and firewalls
+on the head's side open, and a machine learns the head's new address from the next one.
+"""
+SILENT_S = 30.0
+"""A machine that the head calls and from which nothing came for so long gets a new handshake. It
+sends a packet every 10 s, too.
+"""
 KERNEL, USERSPACE = "kernel", "wireguard-go"
 _OUR_KINDS = ("wireguard", "tun")
 """Link kinds that our interface may have: the kernel's WireGuard, and wireguard-go's."""
@@ -67,6 +75,8 @@ class Link:
     def __init__(self, network: Network) -> None:
         self._network = network
         self.name = network.interface
+        self._endpoints: dict[str, str] = {}
+        self._heard: dict[str, tuple[int, float]] = {}
 
     def require_ours(self) -> None:
         """HubError if another interface has the name, because our rules would cut the head off from
@@ -115,16 +125,43 @@ class Link:
         """Give the interface exactly these peers. Peers without a key are left out: they use no
         tunnel.
         """
-        addresses_by_key = {p.key: (f"{p.address}/32",) for p in peers if p.key}
+        by_key = {p.key: p for p in peers if p.key}
         present = {peer.key: peer.addresses for peer in self.peers()}
-        removals = [("peer", key, "remove") for key in present.keys() - addresses_by_key.keys()]
+        removals = [("peer", key, "remove") for key in present.keys() - by_key.keys()]
         additions = [
-            ("peer", key, "allowed-ips", ",".join(addresses))
-            for key, addresses in addresses_by_key.items()
-            if present.get(key) != addresses
+            _settings(peer)
+            for key, peer in by_key.items()
+            if present.get(key) != (f"{peer.address}/32",)
+            or self._endpoints.get(key, "") != peer.endpoint
         ]
-        # Remove first: an address belongs to one peer, and wg would take it from the old one.
-        for changes in (removals, additions):
+        self._change(removals, additions)
+        self._endpoints = {key: peer.endpoint for key, peer in by_key.items()}
+
+    def call_silent(self, peers: Sequence[TunnelPeer], now: float) -> list[str]:
+        """Start a new handshake with the machines that the head calls and that are silent, and
+        return their addresses. ``now``: monotonic.
+
+        A machine that was rebooted has no session and does not know where the head is. By itself
+        WireGuard would call it only when the old session is too old, after two or three minutes.
+        """
+        received = {peer.key: peer.received for peer in self.peers()}
+        called = [peer for peer in peers if peer.endpoint and peer.key in received]
+        heard: dict[str, tuple[int, float]] = {}
+        for peer in called:
+            earlier = self._heard.get(peer.key)
+            is_news = earlier is None or earlier[0] != received[peer.key]
+            heard[peer.key] = (received[peer.key], now) if is_news else earlier or (0, now)
+        silent = [peer for peer in called if now - heard[peer.key][1] >= SILENT_S]
+        self._heard = heard | {peer.key: (0, now) for peer in silent}
+        # A peer that is removed and added again has no session, so WireGuard calls it at once.
+        self._change([("peer", p.key, "remove") for p in silent], [_settings(p) for p in silent])
+        return [peer.address for peer in silent]
+
+    def _change(self, *steps: Sequence[Sequence[str]]) -> None:
+        """Change peers, step by step. Remove first: an address belongs to one peer, and wg would
+        take it from the old one.
+        """
+        for changes in steps:
             for begin in range(0, len(changes), PEERS_PER_COMMAND):
                 arguments = [
                     word for change in changes[begin : begin + PEERS_PER_COMMAND] for word in change
@@ -134,6 +171,13 @@ class Link:
     def peers(self) -> tuple[PeerSeen, ...]:
         """Return the interface's present peers."""
         return tuple(seen_peers(run("wg", "show", self.name, "dump")))
+
+
+def _settings(peer: TunnelPeer) -> tuple[str, ...]:
+    """The words for wg(8) that add or change the peer."""
+    called = ("endpoint", peer.endpoint, "persistent-keepalive", str(KEEPALIVE_S))
+    allowed = ("peer", peer.key, "allowed-ips", f"{peer.address}/32")
+    return (*allowed, *called) if peer.endpoint else allowed
 
 
 def seen_peers(dump: str) -> list[PeerSeen]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from threading import Lock
+from time import monotonic, sleep
 from typing import ClassVar
 
 import msgspec
@@ -26,18 +27,20 @@ from slurm_elastic.machine.hub.link import Link, make_key, run
 from slurm_elastic.machine.hub.ports import slurm_ports
 from slurm_elastic.machine.hub.rules import table
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message
-from slurm_elastic.policies.repair.peers import TunnelPeer, head_address
+from slurm_elastic.policies.repair.peers import TunnelPeer, endpoint_of, head_address
 
 log = logging.getLogger(__name__)
 
 PEERS = "peers.json"
+CALL_S = 5.0
+"""Between two looks for silent machines, if the head opens the tunnels."""
 KEY_BYTES = 32
 
 
 class Hub:
     """Answers one request after the other. Call ``start`` first."""
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_enrolling", "_plain")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_enrolling", "_plain", "_admitted")}
 
     def __init__(self, network: Network, slurm_conf: str) -> None:
         self._network, self._slurm_conf = network, slurm_conf
@@ -46,6 +49,7 @@ class Hub:
         self._lock = Lock()
         self._enrolling: frozenset[str] = frozenset()
         self._plain: tuple[str, ...] = ()
+        self._admitted: tuple[TunnelPeer, ...] = ()
 
     def start(self) -> None:
         """Create the key if it is missing, and admit the machines of the last list. HubError."""
@@ -59,6 +63,23 @@ class Hub:
             peers = ()
         with self._lock:
             self._apply(peers)
+
+    def keep_calling(self) -> None:
+        """Call silent machines again and again; for a thread of its own. It does not return."""
+        while True:
+            sleep(CALL_S)
+            try:
+                self.call_silent(monotonic())
+            except (HubError, OSError) as error:
+                log.warning("silent machines not called: %s", error)
+
+    def call_silent(self, now: float) -> None:
+        """Start a new handshake with each machine that the head calls and that is silent."""
+        with self._lock:
+            if self._link is None or not self._network.head_opens:
+                return
+            for address in self._link.call_silent(self._admitted, now):
+                log.info("silent, calling it again address=%s", address)
 
     def answer(self, line: bytes) -> bytes:
         """Answer a request line. An invalid request gets an error and changes nothing."""
@@ -82,6 +103,9 @@ class Hub:
 
     def _apply(self, peers: Sequence[TunnelPeer]) -> None:
         """Admit these peers and no others."""
+        # A daemon that has just started knows no endpoint until it has read the clouds.
+        endpoints = {p.key: p.endpoint for p in self._admitted}
+        peers = [p if p.endpoint else replace(p, endpoint=endpoints.get(p.key, "")) for p in peers]
         if self._link is not None:
             self._link.require_ours()
         # Rules first, peers second: a peer must not exist before the rules cover it.
@@ -91,6 +115,7 @@ class Hub:
             self._link.set_peers(peers)
         self._enrolling = frozenset(p.key for p in peers if not p.live)
         self._plain = tuple(p.address for p in peers if not p.key)
+        self._admitted = tuple(peers)
         writing.replace(self._peers_file, msgspec.json.encode(list(peers)), 0o600)
 
 
@@ -105,9 +130,20 @@ def check(network: Network, peers: Sequence[TunnelPeer]) -> None:
             raise ValueError(f"{peer.address} is an address of the tunnel, and has no key")
         if peer.key and not _is_key(peer.key):
             raise ValueError(f"{peer.key[:60]!r} is no public key")
+        if peer.endpoint and not _may_call(network, peer):
+            raise ValueError(f"{peer.endpoint[:60]!r} is no UDP port of a machine outside")
     for values in ([p.address for p in peers], [p.key for p in peers if p.key]):
         if len(set(values)) != len(values):
             raise ValueError("the list of peers has an address or a key twice")
+
+
+def _may_call(network: Network, peer: TunnelPeer) -> bool:
+    """Whether the head may call the peer's endpoint: only if it opens the tunnels, only at the one
+    port, and not through the tunnel itself.
+    """
+    address = peer.endpoint.rpartition(":")[0].strip("[]")
+    allowed = endpoint_of(address, network.udp_port, network.inside)
+    return network.head_opens and bool(peer.key) and peer.endpoint == allowed
 
 
 def _is_key(text: str) -> bool:

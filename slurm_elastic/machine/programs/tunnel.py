@@ -9,8 +9,8 @@ from scratch, because WireGuard by itself would wait for seconds between two han
 
 SETTINGS is JSON, FACTS has the machine's ``key=value`` lines. It uses the standard library only,
 and any Python from 3.6 on; ip(8) and wg(8), and wireguard-go if the kernel has no WireGuard. This
-text is part of user data, whose size clouds limit: keep it short. Only this docstring is left out
-there.
+text is part of user data, whose size clouds limit: keep it short. Comments and docstrings are left
+out there.
 """
 
 import base64
@@ -36,6 +36,8 @@ STALE_S = 180.0
 tunnel that works has later handshakes.
 """
 KEEPALIVE_S = 25
+CALLED_KEEPALIVE_S = 10
+"""The same if the head opens the tunnel: it takes a machine that is silent for 30 s for lost."""
 PRINT_S = 60.0
 """Until the key is printed again, if the head does not answer."""
 CONNECT_S = 3.0
@@ -120,8 +122,18 @@ class TunnelInterface:
                 self.hand_in()
         elif time.monotonic() - self.printed_at > PRINT_S:
             self.announce()
-        self.connect(self.key)
+        if not self.settings.get("port"):
+            self.connect(self.key)
         return self.wait(TRY_S)
+
+    def listen(self) -> None:
+        """Wait for the head's call. Only the head's key is answered."""
+        run(
+            "wg", "set", self.name, "listen-port", str(self.settings["port"]),
+            "private-key", self.key, "peer", self.settings["public_key"],
+            "persistent-keepalive", str(CALLED_KEEPALIVE_S),
+            "allowed-ips", ",".join(self.settings["networks"]),
+        )  # fmt: skip
 
     def own_key(self) -> str:
         """The public key. The private key is made on the machine's first boot."""
@@ -165,6 +177,8 @@ class TunnelInterface:
         run("ip", "link", "set", "dev", self.name, "mtu", mtu, "up")
         for network in self.settings["networks"]:
             run("ip", "route", "replace", network, "dev", self.name, "src", self.address)
+        if self.settings.get("port"):
+            self.listen()
         self.is_arranged = True
 
     def connect(self, key: str) -> None:

@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, ip_address
 
 from msgspec import Struct
 
@@ -41,12 +41,15 @@ def enrolment_key(secret: str, node: str) -> str:
 
 class TunnelPeer(Struct, frozen=True, kw_only=True):
     """A machine that may reach the head from ``address``, through the tunnel with the public key
-    ``key`` ("": without a tunnel). Not ``live``: it may only hand in its key.
+    ``key`` ("": without a tunnel). Not ``live``: it may only hand in its key. ``endpoint``: the
+    ``ADDRESS:PORT`` outside of the tunnel that the head calls; "" if it does not know any, or if
+    machines open the tunnel.
     """
 
     address: str
     key: str = ""
     live: bool = True
+    endpoint: str = ""
 
 
 class Enrolling(Struct, frozen=True, kw_only=True):
@@ -123,6 +126,21 @@ def _is_outside(address: str, subnet: str | None) -> bool:
     except ValueError:
         return False
     return subnet is None or parsed not in IPv4Network(subnet)
+
+
+def endpoint_of(address: str, port: int, inside: Iterable[str]) -> str:
+    """Return where the head calls a machine outside of the tunnel, as wg(8) takes it; "" if it
+    cannot. ``inside``: the networks to which the tunnel itself leads.
+    """
+    # One strange address in a cloud's list must not keep the hub from serving all others.
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return ""
+    is_special = parsed.is_loopback or parsed.is_multicast or parsed.is_unspecified
+    if is_special or any(parsed in IPv4Network(network) for network in inside):
+        return ""
+    return f"[{parsed}]:{port}" if parsed.version == 6 else f"{parsed}:{port}"
 
 
 def may_enrol_once(machine: Enrolling, now: float) -> bool:

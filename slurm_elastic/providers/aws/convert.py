@@ -34,6 +34,7 @@ READ = (
     "LaunchTime",
     "Placement",
     "PrivateIpAddress",
+    "PublicIpAddress",
     "State",
     "StateReason",
     "Tags",
@@ -74,6 +75,7 @@ def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Inst
         address=record.get("PrivateIpAddress") or record.get("Ipv6Address") or None,
         reservation=reservation,
         image=record.get("ImageId", ""),
+        public_address=record.get("PublicIpAddress") or None,
     )
 
 

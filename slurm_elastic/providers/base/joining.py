@@ -97,10 +97,11 @@ def tunnel_settings(config: Config, network: Network) -> str:
     return json.dumps(
         {
             "public_key": public,
-            "endpoint": network.endpoint,
+            "endpoint": "" if network.head_opens else network.endpoint,
+            "port": network.udp_port if network.head_opens else 0,
             "interface": network.interface,
             "mtu": network.mtu,
-            "networks": [network.subnet, *network.routes],
+            "networks": network.inside,
             "head": head_address(network.subnet),
             "enrol_port": ENROL_PORT,
             "key": TUNNEL_KEY,

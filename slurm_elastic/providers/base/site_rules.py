@@ -39,8 +39,17 @@ def rules_of(place: SitePlace) -> tuple[Rule, ...]:
 
 
 def _tunnel(place: SitePlace) -> Iterator[Rule]:
-    """Machines open the tunnel, so nothing needs to reach them from outside it."""
+    """The end that opens the tunnel sends first; answers pass without a rule. Nothing else needs
+    to reach machines from outside the tunnel.
+    """
     port = place.tunnel_port or 0
+    if place.head_opens:
+        for network in place.tunnel_networks:
+            yield Rule(
+                direction="ingress", protocol="udp", ports=(port, port), peer=network,
+                purpose="the head opens the tunnel",
+            )  # fmt: skip
+        return
     for network in place.tunnel_networks:
         yield Rule(
             direction="egress", protocol="udp", ports=(port, port), peer=network,

@@ -62,6 +62,7 @@ class ServerFields(Struct, frozen=True, kw_only=True):
     address: str | None
     host_status: str | None = None
     image: str = ""
+    public_address: str | None = None
 
     @property
     def generation(self) -> str:
@@ -111,6 +112,7 @@ def _server(record: Record, names: NodeNames) -> ServerFields:
         host_status=record.get("host_status"),
         # Empty for a server whose disk is a volume.
         image=str((record.get("image") or {}).get("id", "")),
+        public_address=_floating(record.get("addresses") or {}),
     )
 
 
@@ -148,7 +150,15 @@ def instance(server: ServerFields, settings: OpenStackCloud) -> Instance:
         node=server.node,
         launched=server.created,
         image=server.image,
+        public_address=server.public_address,
     )
+
+
+def _floating(networks: Mapping[str, Sequence[Record]]) -> str | None:
+    """The machine's first floating address; None if it has none."""
+    addresses = [address for cards in networks.values() for address in cards]
+    floating = [a for a in addresses if a.get("OS-EXT-IPS:type") == "floating"]
+    return str(floating[0]["addr"]) if floating else None
 
 
 def _address(networks: Mapping[str, Sequence[Record]]) -> str | None:

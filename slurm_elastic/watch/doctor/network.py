@@ -120,7 +120,7 @@ def _way_to_head(config: Config, network: Network) -> Iterator[Finding]:
 
     slurmd connects to the addresses in slurm.conf, so these must lie in the tunnel's networks.
     """
-    networks = [IPv4Network(text) for text in (network.subnet, *network.routes)]
+    networks = [IPv4Network(text) for text in network.inside]
     with contextlib.suppress(OSError):
         conf_text = Path(config.slurm.conf).read_text(encoding="utf-8", errors="replace")
         for name, address in _HOST.findall(conf_text):
@@ -167,20 +167,28 @@ def _hub(
         return
     yield Finding.ok("slurm-elastic-hub", f"answers; it routes packets with {answer.how}")
     peers = by_address(answer.peers)
-    yield from _handshakes(config, peers, machines, now)
+    yield from _handshakes(config, network, peers, machines, now)
     fresh = [a for a, p in peers.items() if p.handshake >= now - MAX_HANDSHAKE_AGE_S]
     yield from _sizes(network, sorted(fresh)[:MAX_PROBED], passes)
 
 
 def _handshakes(
-    config: Config, peers: Mapping[str, PeerSeen], machines: Sequence[Machine], now: float
+    config: Config,
+    network: Network,
+    peers: Mapping[str, PeerSeen],
+    machines: Sequence[Machine],
+    now: float,
 ) -> Iterator[Finding]:
     tunnels, silent, oldest, fresh_count = clouds_with_tunnel(config), [], 0.0, 0
     for machine in sorted(machines, key=lambda machine: machine.instance.node):
         instance = machine.instance
-        if instance.cloud not in tunnels or machine.registered_at is None:
-            continue
         peer = peers.get(instance.address or "")
+        # If a firewall keeps the head's UDP from the machine, the machine never registers.
+        is_called = network.head_opens and peer is not None
+        is_old = now - instance.launched > MAX_HANDSHAKE_AGE_S
+        is_expected = machine.registered_at is not None or (is_called and is_old)
+        if instance.cloud not in tunnels or not is_expected:
+            continue
         age = now - peer.handshake if peer is not None and peer.handshake else None
         if age is None or age > MAX_HANDSHAKE_AGE_S:
             silent.append(f"{instance.node} ({'never' if age is None else f'{brief(age)} ago'})")
@@ -191,7 +199,10 @@ def _handshakes(
             "tunnel",
             f"no handshake for long: {', '.join(silent[:5])}{', ...' if silent[5:] else ''}",
             expected=f"one in the last {brief(MAX_HANDSHAKE_AGE_S)}",
-            advice="is the machine up, and UDP open between it and join.network.endpoint?",
+            advice=f"is the machine up, and do its security groups let the head's UDP in, "
+            f"port {network.udp_port}?"
+            if network.head_opens
+            else "is the machine up, and UDP open between it and join.network.endpoint?",
         )
     elif fresh_count:
         text = (
