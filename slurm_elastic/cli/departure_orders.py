@@ -17,22 +17,16 @@ from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.base.units import counted, does, money
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.giving_orders import PlannedOrder, duration, run_planned
+from slurm_elastic.cli.other_cloud import in_other_cloud, require_open
 from slurm_elastic.cli.status import gather
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.limit_changes import places, pools_in, scope_named, with_limits
-from slurm_elastic.config.pool_rules import paid_reservations
+from slurm_elastic.config.limit_changes import places, pools_in, scope_named
 from slurm_elastic.model.directive import (
     Departure,
-    Directive,
     clock,
-    limit_changes,
     scope_in_words,
-    stop_reason,
-    stopped_nodes,
-    stopped_pools,
 )
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.repair.departure import concerned, jobs_on
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.heartbeat import CKPTMAN, alive
@@ -187,8 +181,7 @@ def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Ite
     else:
         yield from _after(facts, jobs, machines)
     if word.to:
-        yield from _there(config, facts, word, machines)
-        yield from _room_there(config, facts, word.to, jobs, starts)
+        yield from in_other_cloud(config, facts, word, machines, jobs, starts)
 
 
 def _priced(machines: Sequence[Machine], noun: str) -> str:
@@ -296,71 +289,3 @@ def _named(jobs: Sequence[SlurmJob]) -> str:
     names = [job.label for job in jobs[:SHOWN]]
     more = len(jobs) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
-
-
-def _there(
-    config: Config, facts: Facts, word: Departure, machines: Sequence[Machine]
-) -> Iterator[str]:
-    """The price of as many machines in the other cloud, by the configuration."""
-    cloud = config.cloud(word.to)
-    prices = [shape.price for shape in cloud.shapes.values()]
-    price = min(prices, default=cloud.flat_price or 0.0)
-    source = config.cloud(word.scope.partition(":")[2]).partition_name
-    waiting = sum("PENDING" in j.states for j in facts.jobs if source in j.partitions)
-    yield (
-        f"Jobs go to partition {cloud.partition_name}, {counted(waiting, 'waiting job')} at once; "
-        f"{counted(len(machines), 'machine')} there: {money(price * len(machines))}/h on demand."
-    )
-    cap = with_limits(config, limit_changes(facts.directives, facts.now)).cloud(word.to).limits
-    live = [m for m in facts.machines if not m.has_ended]
-    held = paid_reservations(config, facts.now)
-    in_use = usage(live, facts.open_launches, paid=held)
-    paid = in_use.dollars_per_hour.get(f"cloud:{word.to}", 0.0)
-    dollars = cap.dollars_per_hour
-    if dollars is not None and paid + price * len(machines) > dollars:
-        yield (
-            f"Its cap is {money(dollars)}/h, of which {money(paid)}/h are used: not all jobs "
-            f"continue at once. `slurm-elastic limit {word.to} dollars_per_hour` changes that."
-        )
-
-
-def require_open(config: Config, facts: Facts, cloud: str, at: float) -> None:
-    """ConfigError if operators let nothing start in the cloud: stopped jobs would only wait."""
-    closed = _closed(config, facts, cloud, at)
-    if closed and all(pool.name in closed for pool in config.pools if pool.cloud == cloud):
-        order, *_ = closed.values()
-        raise ConfigError(
-            f"{stop_reason(order)}: the jobs would WAIT there; end that first:"
-            f" {order.word.ending_command}"
-        )
-
-
-def _closed(config: Config, facts: Facts, cloud: str, at: float) -> dict[str, Directive]:
-    mine = {pool.name: cloud for pool in config.pools if pool.cloud == cloud}
-    return stopped_pools(facts.directives, mine, at)
-
-
-def _room_there(
-    config: Config, facts: Facts, cloud: str, jobs: Sequence[SlurmJob], at: float
-) -> Iterator[str]:
-    """Report closed pools of the other cloud, and too little room for the jobs' nodes."""
-    closed = _closed(config, facts, cloud, at)
-    for order in {order.number: order for order in closed.values()}.values():
-        yield f"{stop_reason(order)}: no job starts there."
-    config = with_limits(config, limit_changes(facts.directives, at))
-    kept = stopped_nodes(facts.directives, at)
-    busy = {node for job in facts.jobs for node in job.nodes}
-    free = taken = 0
-    for pool in domain_pools(config, expand):
-        if pool.cloud != cloud:
-            continue
-        used = len(busy.intersection(pool.nodes))
-        taken += used
-        if pool.name not in closed:
-            open_ = sum(node not in busy and node not in kept for node in pool.nodes)
-            free += open_ if pool.max_nodes is None else min(open_, max(pool.max_nodes - used, 0))
-    most = config.cloud(cloud).limits.nodes
-    room = free if most is None else min(free, max(most - taken, 0))
-    wanted = len({node for job in jobs for node in job.nodes})
-    if room < wanted:
-        yield f"Cloud {cloud} has room for {room} of {wanted} machines: the other jobs WAIT there."

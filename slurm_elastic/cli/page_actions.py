@@ -80,6 +80,14 @@ _AGGRESSIVE = FormField(
     name="aggressive", label="Save and requeue their jobs", kind="flag",
     hint="jobs that cannot be saved start over",
 )  # fmt: skip
+_AFTER_JOBS = FormField(
+    name="after-jobs", label="Let running jobs end first", kind="flag",
+    hint="otherwise they are saved and requeued, or start over",
+)  # fmt: skip
+_START_REPLACEMENTS = FormField(
+    name="start-replacements", label="Start as many machines there at once", kind="flag",
+    hint="each is kept for an hour without a job",
+)  # fmt: skip
 
 
 class PageActions:
@@ -167,11 +175,11 @@ def _actions(config: Config) -> tuple[PageAction, ...]:
         ),
         PageAction(
             name="migrate", title="Migrate",
-            summary="Empty a cloud for its maintenance: its jobs continue in another one.",
+            summary="Empty nodes, a pool or a cloud: their jobs continue in another cloud.",
             fields=(
-                FormField(name="cloud", label="Empty", choices=clouds, is_open=False),
+                subject,
                 FormField(name="to", label="To", choices=clouds, is_open=False),
-                _AT_A_TIME, _AT, _FOR, _REASON,
+                _AFTER_JOBS, _START_REPLACEMENTS, _AT_A_TIME, _AT, _FOR, _REASON,
             ),
         ),
         PageAction(
@@ -196,7 +204,7 @@ def _actions(config: Config) -> tuple[PageAction, ...]:
 
 LISTED_FOR_S = 2.0
 """The list of actions uses one reading of the configuration for so long."""
-_POSITIONAL = ("scope", "subject", "key", "value", "cloud", "subjects", "job")
+_POSITIONAL = ("scope", "subject", "key", "value", "subjects", "job")
 """Fields that fill an argument without a name."""
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import CloudPolicies
 from slurm_elastic.model.cluster import Limits
@@ -113,6 +114,14 @@ def pools_in(config: Config, scope: str) -> tuple[str, ...]:
         pool.name
         for pool in config.pools
         if not scope or scope in (scope_of_pool(pool.name), scope_of_cloud(pool.cloud))
+    )
+
+
+def clouds_of(config: Config, nodes: Iterable[str]) -> frozenset[str]:
+    """The clouds of these nodes. Nodes of no pool have none."""
+    wanted = frozenset(nodes)
+    return frozenset(
+        pool.cloud for pool in config.pools if not wanted.isdisjoint(expand(pool.nodes))
     )
 
 

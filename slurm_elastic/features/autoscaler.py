@@ -36,6 +36,7 @@ from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.features.purchase_guard import PurchaseGuard
 from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.holds import MayStart, NoPoliciesLeft, PoliciesStartIt, UpOrComing
+from slurm_elastic.model.directive import kept_replacements
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.growth.capacity import OwnGrowth
 from slurm_elastic.policies.growth.dealing import split_demand
@@ -128,7 +129,7 @@ class Autoscaler(Part):
         """Decide for one group and carry the decision out. Return the growth policy's error, or
         "".
         """
-        dealt = self._decide(group)
+        dealt = self._without_kept(self._decide(group))
         plans = [plan for _, plan in dealt]
         payers = {counted_id(job): payer(job.account, job.user) for job in view.jobs}
         # Journal before acting. After a crash the new daemon reads from the journal which jobs
@@ -157,6 +158,18 @@ class Autoscaler(Part):
         except TimeoutError as error:
             error_text = f"growth policy {now.growth.__struct_config__.tag} fails: {error}"
             return [(now, without_growth(now, error_text))]
+
+    def _without_kept(
+        self, dealt: Sequence[tuple[GroupSnapshot, ScalingPlan]]
+    ) -> Sequence[tuple[GroupSnapshot, ScalingPlan]]:
+        """Let no machine go that an operator's order keeps for jobs to come."""
+        kept = kept_replacements(self._site.ledger.directives.all(), self._site.now())
+        if not kept:
+            return dealt
+        return [
+            (now, replace(plan, leaves=tuple(row for row in plan.leaves if row.node not in kept)))
+            for now, plan in dealt
+        ]
 
     def _journal(
         self,

@@ -14,19 +14,19 @@ import logging
 import sqlite3
 from collections.abc import Sequence, Set
 
-from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import power_down_and_requeue
+from slurm_elastic.features.redirects import Redirects
+from slurm_elastic.features.replacements import ReplacementStarts
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.departures import (
     AllLeft,
-    JobsRedirected,
     KeptByPerson,
     LeavesAfterJob,
     MoveNotBegun,
-    PartitionRefused,
     StartsOver,
 )
 from slurm_elastic.model.causes.stops import ByOrder
@@ -37,7 +37,6 @@ from slurm_elastic.policies.repair.departure import (
     concerned,
     jobs_on,
     next_step,
-    redirected,
 )
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.audit_trail import job_subject
@@ -62,6 +61,13 @@ class Departures:
         self._site = site
         self._noticed: dict[tuple[int, str], float] = {}
         self._recorded = ReportOnce[tuple[int, str, str]]()
+        self._redirects = Redirects(site)
+        self._replacements = ReplacementStarts(site)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do for orders that are over."""
+        return self._redirects.is_done
 
     def look(self) -> None:
         """Take the next step of each departure that is in force."""
@@ -71,6 +77,7 @@ class Departures:
         for directive in directives:
             if isinstance(directive.word, Departure) and directive.holds(now):
                 self._advance(directive, directive.word)
+        self._redirects.give_back([d.number for d in directives if d.holds(now)])
 
     def _forget(self, kept: Set[int]) -> None:
         """Forget the departures that the ledger no longer has."""
@@ -78,6 +85,7 @@ class Departures:
         self._noticed = {
             key: noticed_at for key, noticed_at in self._noticed.items() if key[0] in kept
         }
+        self._replacements.forget_unless(set(kept))
 
     def _advance(self, directive: Directive, departure: Departure) -> None:
         site = self._site
@@ -88,7 +96,10 @@ class Departures:
         machines_in_use = (*site.serving_machines(state.machines), *state.stopped)
         machines = concerned(machines_in_use, departure, directive.starts)
         if departure.to:
-            self._redirect(directive, departure)
+            self._redirects.send(directive, departure)
+        if departure.start_replacements:
+            running = [m.instance.node for m in machines if not m.is_off]
+            self._replacements.look(directive, departure, running)
         if not machines:
             self._finish(directive, departure)
             return
@@ -194,29 +205,6 @@ class Departures:
             log.warning("moves of jobs cannot be read: %s", error)
             # Not None, because None would requeue jobs that ckptman may be moving.
             return {}
-
-    def _redirect(self, directive: Directive, departure: Departure) -> None:
-        """Give the waiting jobs of the emptied cloud the partition of the target cloud."""
-        site = self._site
-        source = site.clouds[departure.scope.partition(":")[2]].partition_name
-        target = site.clouds[departure.to].partition_name
-        pools = site.pools_of_cloud(departure.to)
-        for partitions, jobs in redirected(site.slurm.jobs(), source, target, pools).items():
-            subjects = [job_subject(job) for job in jobs]
-            try:
-                site.slurm.change_pending(jobs, partitions=partitions)
-            except SlurmError as error:
-                if error.unanswered:
-                    raise
-                refusal = PartitionRefused(partition=target, error=str(error))
-                self._record_once(directive, "not-redirected", subjects, refusal)
-                continue
-            cause = JobsRedirected(
-                partitions=tuple(partitions),
-                number=directive.number,
-                order_text=describe(directive, site.now()),
-            )
-            site.record(OPERATORS, "redirected", subjects, cause)
 
 
 def _cause(directive: Directive, now: float) -> ByOrder:

@@ -43,7 +43,12 @@ class DirectivesPart(Part):
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         self._departures = Departures(site)
-        self.task = SiteTask(site, worker, self.look, "directives", period=PERIOD_S, idle=is_idle)
+        self.task = SiteTask(
+            site, worker, self.look, "directives", period=PERIOD_S, idle=self._is_idle
+        )
+
+    def _is_idle(self, state: LedgerState) -> bool:
+        return self._departures.is_done and is_idle(state)
 
     def look(self) -> None:
         """Carry out all directives once."""

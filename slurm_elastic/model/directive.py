@@ -110,6 +110,25 @@ class LimitChange(_Word, frozen=True, kw_only=True, tag="limit"):
         return f"{self.subject}: {self.key} is {bound(self.key, self.value)}"
 
 
+class Replacement(Struct, frozen=True, kw_only=True):
+    """A machine that slurm-elasticd has started in the other cloud, on ``node``. ``is_over``: it is
+    no longer kept, because a job has used it or its time has passed.
+    """
+
+    node: str
+    is_over: bool = False
+
+
+class Replacements(Struct, frozen=True, kw_only=True):
+    """The machines that are started ahead of the jobs of a migration. ``wanted``: how many. Each is
+    kept without a job until ``kept_until`` (Unix time).
+    """
+
+    wanted: int
+    kept_until: float
+    machines: tuple[Replacement, ...] = ()
+
+
 class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
     """The machines of ``nodes`` leave. ``verb``: how (see VERBS). ``about``: the operator's name
     for the nodes. After a drain or a migration nothing new starts on them. ``scope``: the cloud or
@@ -118,6 +137,8 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
     ``aggressive``: save and requeue the jobs instead of waiting for their ends. ``unavailable``: so
     many machines at most leave at a time (None: all). ``to``: the cloud to whose partition waiting
     jobs are moved. ``image``: only machines that were started from this image leave.
+    ``start_replacements``: as many machines of ``to`` start at once. ``replacements``: those,
+    written by slurm-elasticd; None before it has begun.
     """
 
     VERBS: ClassVar = {"drain": "drained", "replace": "being replaced", "migrate": "emptied"}
@@ -130,6 +151,8 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
     unavailable: int | None = None
     to: str = ""
     image: str = ""
+    start_replacements: bool = False
+    replacements: Replacements | None = None
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -169,7 +192,15 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
     @property
     def manner(self) -> str:
         """How the machines leave, for people."""
-        return f"{self.VERBS[self.verb]}{f' to {self.to}' if self.to else ''}"
+        ahead = ", with replacements" if self.start_replacements else ""
+        return f"{self.VERBS[self.verb]}{f' to {self.to}' if self.to else ''}{ahead}"
+
+    def kept_nodes(self, now: float) -> tuple[str, ...]:
+        """The nodes of its replacements that are kept without a job at ``now``."""
+        started = self.replacements
+        if started is None or now >= started.kept_until:
+            return ()
+        return tuple(machine.node for machine in started.machines if not machine.is_over)
 
 
 Word = Pause | LimitChange | Departure
@@ -267,6 +298,13 @@ def stopped_nodes(directives: Iterable[Directive], now: float) -> dict[str, Dire
     closing = ((d, d.word) for d in directives if d.holds(now) and d.word.blocks_starts)
     leaving = ((d, word) for d, word in closing if isinstance(word, Departure))
     return {node: d for d, word in leaving for node in word.nodes}
+
+
+def kept_replacements(directives: Iterable[Directive], now: float) -> dict[str, Directive]:
+    """By node: the migration for which its machine is kept although no job uses it yet."""
+    held = ((d, d.word) for d in directives if d.holds(now))
+    migrations = ((d, word) for d, word in held if isinstance(word, Departure))
+    return {node: d for d, word in migrations for node in word.kept_nodes(now)}
 
 
 def limit_changes(directives: Iterable[Directive], now: float) -> tuple[LimitChange, ...]:

@@ -36,7 +36,7 @@ from slurm_elastic.sandbox.layout import MARKER, Layout, Saved
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.processes import Processes, SlurmdMachines
 from slurm_elastic.sandbox.shell import Shell
-from slurm_elastic.sandbox.spec import SandboxSpec, cloud_of, static_names
+from slurm_elastic.sandbox.spec import SandboxSpec, cloud_of, clouds_of, static_names
 from slurm_elastic.slurm.conf import install
 
 log = logging.getLogger(__name__)
@@ -122,9 +122,9 @@ class Sandbox(Shell):
         self.wait_for(self._static_idle, 60.0, "the static nodes are idle")
 
     def _start_clouds(self) -> None:
-        local = self._cloud("local")
-        if local and not self.spec.bare:
-            self._daemons.agent(self.layout.read(), Path(local["socket"]))
+        if not self.spec.bare:
+            for name, cloud in self._agents().items():
+                self._daemons.agent(self.layout.read(), name, cloud)
         if any(map(self._cloud, ("aws", "opennebula", "openstack"))):
             self._daemons.runner()
 
@@ -143,14 +143,16 @@ class Sandbox(Shell):
         if not self.layout.dir.exists():
             return
         self.layout.read()  # raises SandboxError if the directory is no sandbox
-        for name in (CKPTMAN, ELASTICD, AGENT, RUNNER, EC2, ONE):
+        for name in (CKPTMAN, ELASTICD, *self._agents(), RUNNER, EC2, ONE):
             self.processes.stop(name, 5.0)
         self.processes.stop(SLURMCTLD, 10.0)
         for name in self.machines.ids():
             self.machines.power_off(name)
-        for record in local_records.read_records(self.layout.local_machines):
-            directory = local_records.workdir(self.layout.local_machines, record)
-            local_processes.power_off(directory, slurmd=record.process)
+        for cloud in self._agents().values():
+            machines = Path(f"{cloud['socket']}.machines")
+            for record in local_records.read_records(machines):
+                directory = local_records.workdir(machines, record)
+                local_processes.power_off(directory, slurmd=record.process)
         self.processes.stop(MUNGED, 5.0)
         self._end_unrecorded()
         if self.layout.read().spec.image:
@@ -236,10 +238,15 @@ class Sandbox(Shell):
     def _names(self) -> list[str]:
         names = [MUNGED, SLURMCTLD]
         if not self.spec.bare:
-            names += [ELASTICD, CKPTMAN, *([AGENT] if self._cloud("local") else [])]
+            names += [ELASTICD, CKPTMAN, *self._agents()]
         emulated = {"aws": EC2, "opennebula": ONE}
         emulators = [name for provider, name in emulated.items() if self._cloud(provider)]
         return names + emulators + ([RUNNER] if emulators or self._cloud("openstack") else [])
+
+    def _agents(self) -> dict[str, dict[str, Any]]:
+        """Return the local clouds by the name of their agent's process."""
+        clouds = clouds_of(self.spec, "local")
+        return {AGENT if i == 0 else f"{AGENT}-{c['name']}": c for i, c in enumerate(clouds)}
 
     def _cloud(self, provider: str) -> dict[str, Any] | None:
         return cloud_of(self.spec, provider)

@@ -113,17 +113,18 @@ class Daemons:
         argv = [sys.executable, "-P", "-m", "slurm_elastic.sandbox.runner", str(self._layout.dir)]
         self._processes.start(RUNNER, argv, self._layout.daemon_env())
 
-    def agent(self, saved: Saved, socket_path: Path) -> None:
-        """Start the local cloud's agent, as root."""
+    def agent(self, saved: Saved, name: str, cloud: Mapping[str, object]) -> None:
+        """Start the agent of a local cloud as root, under this name."""
         argv = [
             *(sys.executable, "-P", "-m", "slurm_elastic.cli.local_agent"),
             *("--config", str(self._layout.config)),
+            *("--cloud", str(cloud["name"])),
             *("--log-dir", str(self._layout.log)),
             *("--boot", str(saved.spec.local_boot_seconds)),
             *("--never-boot", saved.spec.never_boot),
         ]
-        self._processes.start(AGENT, argv, self._layout.daemon_env())
-        self._wait(AGENT, lambda: listens(socket_path))
+        self._processes.start(name, argv, self._layout.daemon_env())
+        self._wait(name, lambda: listens(Path(str(cloud["socket"]))))
 
     def elasticd(self, extra: Mapping[str, str]) -> None:
         """Start slurm-elasticd as SlurmUser. ``extra``: further environment, such as fault

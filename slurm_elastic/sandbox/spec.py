@@ -94,8 +94,13 @@ def ports_from(first_port: int) -> Ports:
 
 def cloud_of(spec: SandboxSpec, provider: str) -> dict[str, Any] | None:
     """Return the settings of the first cloud of that provider; None if there is none."""
+    return next(iter(clouds_of(spec, provider)), None)
+
+
+def clouds_of(spec: SandboxSpec, provider: str) -> list[dict[str, Any]]:
+    """Return the settings of all clouds of that provider."""
     clouds = elastic(spec, ports_from(1024))["clouds"]
-    return next((c for c in clouds if c["provider"] == provider), None)
+    return [cloud for cloud in clouds if cloud["provider"] == provider]
 
 
 def static_names(spec: SandboxSpec) -> list[str]:
@@ -265,6 +270,8 @@ def elastic(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
             cloud.setdefault("endpoint", f"http://127.0.0.1:{ports.ec2}")
             if spec.image:
                 cloud.setdefault("user_data", f"{spec.dir}/etc/machine-part")
+        if cloud["provider"] == "local":
+            cloud.setdefault("socket", f"{spec.dir}/run/{cloud['name']}.sock")
         if cloud["provider"] == "opennebula":
             cloud.setdefault("endpoint", f"http://127.0.0.1:{ports.one}/RPC2")
             cloud["auth_file"] = f"{spec.dir}/one/one_auth"

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.directive import Departure
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.repair.departure import OURS, NextStep, jobs_on, next_step, redirected
+from slurm_elastic.policies.repair.departure import OURS, NextStep, jobs_on, next_step
 
 IDLE, BUSY = frozenset({"IDLE", "CLOUD"}), frozenset({"ALLOCATED", "CLOUD"})
 BOOTS = frozenset({"ALLOCATED", "CLOUD", "POWERING_UP"})
@@ -73,21 +72,3 @@ def test_jobs_on_nodes_are_those_that_have_them_now() -> None:
         job(5, state="RUNNING"),
     ]
     assert [one.id for one in jobs_on(some, ["n1", "n2"])] == [1, 2]
-
-
-def test_waiting_jobs_go_to_the_other_partition_where_a_pool_of_it_could_run_them() -> None:
-    small = Pool(name="b", cloud="gcp", nodes=("g1",), cpus=4, real_memory=8000)
-    some = [
-        job(1, "aws"),
-        job(2, "static", "aws", "gcp"),
-        job(3, "aws", "static"),
-        job(4, "static"),
-        job(5, "aws", state="RUNNING"),
-        job(6, "aws", state="PENDING COMPLETING"),
-        job(7, "aws", features="gpu"),
-        job(8, "aws"),
-    ]
-    assert redirected(some, "aws", "gcp", [small]) == {
-        ("gcp",): [1, 8], ("gcp", "static"): [2, 3],
-    }  # fmt: skip
-    assert redirected(some, "aws", "gcp", []) == {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+from slurm_elastic.base.units import counted
 from slurm_elastic.model.causes.cause import Cause
 
 
@@ -65,16 +68,82 @@ class StartsOver(Cause, frozen=True, kw_only=True):
 
 class JobsRedirected(Cause, frozen=True, kw_only=True):
     """The waiting jobs got other ``partitions``, because of an operator's order (its ``number``;
-    ``order_text``: the order in one line).
+    ``order_text``: the order in one line). ``earlier``: their partitions until then, empty if the
+    release that recorded it did not say.
     """
 
     partitions: tuple[str, ...]
     number: int
     order_text: str
+    earlier: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         return f"it may start in {', '.join(self.partitions)}: {self.order_text}"
+
+
+class PartitionsRestored(Cause, frozen=True, kw_only=True):
+    """The waiting jobs got their own ``partitions`` back, because the operator's order ``number``,
+    which had changed them, is over.
+    """
+
+    partitions: tuple[str, ...]
+    number: int
+
+    @property
+    def words(self) -> str:
+        return f"it may start in {', '.join(self.partitions)} again: the order is over"
+
+
+class ReplacementStarted(Cause, frozen=True, kw_only=True):
+    """A machine starts before a job needs it, in place of the one of ``instead_of``, because of an
+    operator's order (``number``, ``order_text``). It is kept without a job until ``kept_until``
+    (Unix time).
+    """
+
+    instead_of: str
+    number: int
+    order_text: str
+    kept_until: float
+
+    @property
+    def words(self) -> str:
+        until = datetime.fromtimestamp(self.kept_until, UTC)
+        return (
+            f"it starts in place of {self.instead_of} and is kept until {until:%Y-%m-%d %H:%M} UTC "
+            f"unless used: {self.order_text}"
+        )
+
+
+class ReplacementsMissing(Cause, frozen=True, kw_only=True):
+    """``missing`` machines that should start ahead of an operator's order cannot start now.
+    ``obstacle``: why.
+    """
+
+    missing: int
+    obstacle: str
+    number: int
+    order_text: str
+
+    @property
+    def words(self) -> str:
+        count = counted(self.missing, "replacement")
+        return f"{count} cannot start now ({self.obstacle}): {self.order_text}"
+
+
+class ReplacementOver(Cause, frozen=True, kw_only=True):
+    """The machine that started ahead is no longer kept: a job has used it (``is_used``), or its
+    time has passed, so that it may end when idle.
+    """
+
+    is_used: bool
+    number: int
+
+    @property
+    def words(self) -> str:
+        if self.is_used:
+            return "the replacement has its first job: it ends like any other machine"
+        return "no job has used the replacement in its time: it may end now"
 
 
 class PartitionRefused(Cause, frozen=True, kw_only=True):
@@ -95,6 +164,10 @@ DepartureStep = (
     | MoveNotBegun
     | StartsOver
     | JobsRedirected
+    | PartitionsRestored
+    | ReplacementStarted
+    | ReplacementsMissing
+    | ReplacementOver
     | PartitionRefused
 )
 """All causes about departures."""

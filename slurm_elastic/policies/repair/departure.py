@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.directive import Departure
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.stopped import born
-from slurm_elastic.policies.launch.verdict import could_run
 from slurm_elastic.policies.nodes.node_reasons import has_mark
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_drained, phase
 
@@ -87,19 +85,3 @@ def jobs_on(jobs: Iterable[SlurmJob], nodes: Iterable[str]) -> list[SlurmJob]:
     """Return the jobs that run on any of these nodes."""
     names = set(nodes)
     return [job for job in jobs if job.states & ON_NODES and not names.isdisjoint(job.nodes)]
-
-
-def redirected(
-    jobs: Iterable[SlurmJob], source: str, target: str, pools: Sequence[Pool]
-) -> Mapping[tuple[str, ...], list[int]]:
-    """Return the pending jobs of partition ``source``, grouped by their new list of partitions:
-    ``target`` first. A job that fits none of the target's ``pools`` stays where it is.
-    """
-    jobs_by_partitions: dict[tuple[str, ...], list[int]] = {}
-    for job in jobs:
-        # A requeued job is PENDING and COMPLETING until its last run has left the nodes.
-        is_pending = "PENDING" in job.states and "COMPLETING" not in job.states
-        if is_pending and source in job.partitions and any(could_run(job, pool) for pool in pools):
-            other_partitions = (p for p in job.partitions if p not in (source, target))
-            jobs_by_partitions.setdefault((target, *other_partitions), []).append(job.id)
-    return jobs_by_partitions

@@ -143,10 +143,11 @@ class TimedSlurm(FakeSlurm):
         with self._lock:
             fields = address_field(address)
             self._command("update_nodes", names=tuple(names), state=state, reason=reason, **fields)
-            refused = [n for n in names if state == "RESUME" and not _can_resume(self._existing(n))]
+            refused = [n for n in names if _is_refused(self._existing(n), state)]
             for name in names:
                 self._nodes[name] = replace(self._existing(name), **fields)
-                self._update(name, (state or "").lower())
+                is_ignored = state == "IDLE" and name in refused
+                self._update(name, "" if is_ignored else (state or "").lower())
                 if reason is not None:
                     self._nodes[name] = replace(self._nodes[name], reason=reason)
             # After the other nodes, which are resumed even so (22.05.8).
@@ -188,6 +189,9 @@ class TimedSlurm(FakeSlurm):
         if is_down(node):
             states |= {"IDLE"}
         self._nodes[node.name] = replace(node, states=states, reason="")
+        if state == "idle" and phase(node) is Phase.UP:
+            # slurmctld counts SuspendTime from now on (22.05.8).
+            self._become(node.name, states=states, last_busy=self.clock())
 
     def _power_up(self, node: SlurmNode) -> None:
         """The power-up clears the reason, but not a DRAIN (measured on 22.05.8)."""
@@ -301,6 +305,13 @@ class TimedSlurm(FakeSlurm):
             are_up = all(phase(self._nodes[n]) is Phase.UP for n in job.nodes)
             if "CONFIGURING" in job.states and are_up:
                 self._jobs[job.id] = replace(job, states=frozenset({"RUNNING"}), start=self.clock())
+
+
+def _is_refused(node: SlurmNode, state: str | None) -> bool:
+    """Whether slurmctld refuses the state: RESUME without a need, IDLE for a node with a job."""
+    if state == "IDLE":
+        return is_busy(node) and phase(node) is Phase.UP
+    return state == "RESUME" and not _can_resume(node)
 
 
 def _can_resume(node: SlurmNode) -> bool:

@@ -52,6 +52,16 @@ class Decisions:
         )
         return tuple(decision_from(row) for row in reversed(rows))
 
+    def of_kinds(self, correlation: str, kinds: Sequence[str]) -> tuple[Decision, ...]:
+        """All decisions of these kinds, oldest first. It reads every decision that is kept."""
+        marks = ", ".join("?" * len(kinds))
+        rows = self._store.select(
+            f"select * from decisions where correlation = ? and kind in ({marks}) order by id",
+            correlation,
+            *kinds,
+        )
+        return tuple(decision_from(row) for row in rows)
+
     def last(self, limit: int) -> tuple[Decision, ...]:
         """The last ``limit`` decisions of all, oldest first."""
         rows = self._store.select("select * from decisions order by id desc limit ?", limit)

@@ -56,6 +56,12 @@ class Directives:
         """All directives that are not ended, in force or not, in the order of their numbers."""
         return self._store.tables("directives")[0]
 
+    def progress(self, number: int, word: Word) -> bool:
+        """Record how far the directive is, which ``word`` contains; return whether it exists."""
+        with self._store.transaction("directives"):
+            sql = "update directives set word = ? where number = ?"
+            return bool(self._store.change(sql, to_json(word), number))
+
     def end(self, number: int) -> bool:
         """Delete the directive; return whether it existed."""
         with self._store.transaction("directives"):

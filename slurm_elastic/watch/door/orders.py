@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config
-from slurm_elastic.config.limit_changes import checked, configured, scope_named
+from slurm_elastic.config.limit_changes import checked, clouds_of, configured, scope_named
 from slurm_elastic.features.directives import subjects_of
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import (
@@ -105,8 +105,11 @@ def _after_limit(config: Config, word: LimitChange) -> str:
 def _check_departure(config: Config, word: Departure) -> None:
     _check_scope(word.scope)
     clouds = [cloud.name for cloud in config.clouds]
-    if word.to and (word.to not in clouds or not word.scope.startswith("cloud:")):
-        raise ConfigError(f"a cloud can be emptied only to another cloud: {', '.join(clouds)}")
+    is_known = word.to in clouds and word.to not in clouds_of(config, word.nodes)
+    if word.to and (word.verb != "migrate" or not is_known):
+        raise ConfigError(f"machines can be emptied only to another cloud: {', '.join(clouds)}")
+    if (word.start_replacements and not word.to) or word.replacements is not None:
+        raise ConfigError("replacements are started by slurm-elasticd, in the cloud of a migration")
     own_nodes = {node for pool in config.pools for node in expand(pool.nodes)}
     strange = [node for node in word.nodes if node not in own_nodes]
     if strange:

@@ -29,7 +29,12 @@ from slurm_elastic.watch.view import not_now
 from slurm_elastic.watch.view.attention import attention
 from slurm_elastic.watch.view.budgets import budget_view, payer_budget_view
 from slurm_elastic.watch.view.checkpoints import checkpoints_view
-from slurm_elastic.watch.view.departing import departure_phrase, taken_phrases
+from slurm_elastic.watch.view.departing import (
+    departure_phrase,
+    kept_phrase,
+    replacements_phrase,
+    taken_phrases,
+)
 from slurm_elastic.watch.view.kept import Waits, kept_views, suspend_keys
 from slurm_elastic.watch.view.next_action import CALM, POWERED_DOWN, Outlook, node_note, node_states
 from slurm_elastic.watch.view.queue import in_order, queue_view, site_nodes
@@ -203,7 +208,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
 def _directive(directive: Directive, now: float) -> DirectiveView:
     return DirectiveView(
         number=directive.number,
-        told=describe(directive, now),
+        told=f"{describe(directive, now)}{replacements_phrase(directive)}",
         who=directive.who,
         since=directive.since,
         starts=directive.starts,
@@ -361,7 +366,10 @@ def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
         hidden = join.facts.nodes is not None
         return f"unknown: Slurm {'does not show its nodes' if hidden else 'does not answer'}"
     node = join.node(instance.node)
-    departure = departure_phrase(join.facts.directives, machine, node, now) if node else ""
+    orders = join.facts.directives
+    departure = departure_phrase(orders, machine, node, now) if node else ""
+    if node and not departure:
+        departure = kept_phrase(orders, machine, node, now)
     leaving = join.taken.get(instance.node, departure)
     return join.outlook(instance.cloud).of(
         machine, node, jobs, pool.max_age if pool else None, leaving

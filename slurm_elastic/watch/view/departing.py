@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from slurm_elastic.base.units import brief
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.cluster import NoticeKind
-from slurm_elastic.model.directive import Departure, Directive, given
+from slurm_elastic.model.directive import Departure, Directive, given, kept_replacements
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, phase
@@ -76,3 +76,27 @@ def departure_phrase(
             jobs = " once its jobs are moved" if departure.aggressive else " after its jobs"
             return f"leaves{turn}{jobs if is_busy(node) else ''}: {departure.manner}{given(order)}"
     return ""
+
+
+def kept_phrase(
+    directives: Iterable[Directive], machine: Machine, node: SlurmNode, now: float
+) -> str:
+    """Return until when the machine is kept without a job, because it was started ahead of a
+    migration. Return "" if it is not, or does not wait for a job.
+    """
+    if phase(node) is not Phase.UP or is_busy(node) or is_persons(node):
+        return ""
+    order = kept_replacements(directives, now).get(machine.instance.node)
+    if order is None or not isinstance(order.word, Departure) or order.word.replacements is None:
+        return ""
+    left = brief(order.word.replacements.kept_until - now)
+    return f"kept {left} more unless used, as a replacement: {order.word.fact}{given(order)}"
+
+
+def replacements_phrase(directive: Directive) -> str:
+    """Return how many replacements of a migration have started, as the end of its line."""
+    word = directive.word
+    if not isinstance(word, Departure) or word.replacements is None:
+        return ""
+    started, wanted = len(word.replacements.machines), word.replacements.wanted
+    return f"; {started} of {counted(wanted, 'replacement')} started"

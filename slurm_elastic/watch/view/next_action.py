@@ -104,7 +104,7 @@ def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: f
 
 
 CALM = (
-    "in use", "suspends", "idle", "reboots", "kept by", "goes", "leaves", "booting: times",
+    "in use", "suspends", "idle", "reboots", "kept ", "goes", "leaves", "booting: times",
     "powering down",    "terminating", "unknown: Slurm ",
 )  # fmt: skip
 """First words of the phrases about machines that need no action by a person."""

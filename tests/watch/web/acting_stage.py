@@ -67,7 +67,7 @@ DEEDS = {
     "drain": Deed({"subject": "op[1-2]", "aggressive": True, "max-unavailable": "1"},
                   "jobs are moved", "op[1-2] are drained by root"),
     "replace": Deed({"subject": "rack"}, "Replace pool rack: 2 machines", "being replaced by root"),
-    "migrate": Deed({"cloud": "onprem", "to": "spare"}, "Empty cloud onprem", "emptied to spare"),
+    "migrate": Deed({"subject": "onprem", "to": "spare"}, "Empty cloud onprem", "emptied to spare"),
     "clear": Deed({"subjects": "rack"}, "would be cleared: failed boots of pool rack", "cleared:"),
     "save": Deed({"job": "41"}, "Job 41 of erin on op1 is saved: by signal", "is asked to save"),
 }  # fmt: skip

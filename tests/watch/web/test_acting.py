@@ -37,7 +37,7 @@ ORDERS = {
     "drain": ({"subject": "op[1-2]", "aggressive": "yes", "max_unavailable": "1"},
               ["drain", "--aggressive", "--max-unavailable=1", "op[1-2]"]),
     "replace": ({"subject": "rack", "at": "now+2h"}, ["replace", "--at=now+2h", "rack"]),
-    "migrate": ({"cloud": "onprem", "to": "spare"}, ["migrate", "--to=spare", "onprem"]),
+    "migrate": ({"subject": "onprem", "to": "spare"}, ["migrate", "--to=spare", "onprem"]),
 }  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_done_is_said_on_the_form_which_keeps_its_values(
         ("limit", {"scope": "rack", "key": "nodes", "value": "1"}, "has no limit 'nodes'"),
         ("drain", {"subject": "elsewhere"}, "is no pool, cloud or node of a pool"),
         ("drain", {}, "the following arguments are required"),
-        ("migrate", {"cloud": "onprem", "to": "onprem"}, "must name a different cloud"),
+        ("migrate", {"subject": "onprem", "to": "onprem"}, "must name a different cloud"),
     ):
         refused = person.asks(action, **values)
         assert refused.status == HTTPStatus.UNPROCESSABLE_ENTITY, (action, refused.words)

@@ -103,7 +103,7 @@ function cloud(status, one) {
     acts(act("pause", { scope: one.name }, "Pause", `cloud ${one.name}`),
       act("limit", { scope: one.name }, "Limit", `cloud ${one.name}`),
       act("drain", { subject: one.name }, "Drain", `cloud ${one.name}`),
-      status.clouds.length > 1 ? act("migrate", { cloud: one.name }, "Migrate", `cloud ${one.name}`) : ""),
+      status.clouds.length > 1 ? act("migrate", { subject: one.name }, "Migrate", `cloud ${one.name}`) : ""),
     one.problem ? h("p", { class: "told bad" }, h("b", {}, "Error"), h("span", {}, "see above")) : "");
 }
 

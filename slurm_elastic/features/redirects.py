@@ -1,0 +1,162 @@
+"""Sends the waiting jobs of a migration to the other cloud, and gives them their own partitions
+back when the order is over.
+
+The decisions in the ledger say which jobs were sent, so a restarted daemon gives them back as well.
+A job that runs in the other cloud when the order ends gets its partitions back if it is requeued.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.report_once import ReportOnce
+from slurm_elastic.controller.context import Site
+from slurm_elastic.features.job_changes import change_pending
+from slurm_elastic.model.causes.departures import (
+    JobsRedirected,
+    PartitionRefused,
+    PartitionsRestored,
+)
+from slurm_elastic.model.directive import OPERATORS, Departure, Directive, describe
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.order_note import noted_order
+from slurm_elastic.policies.repair.redirects import (
+    Redirect,
+    Route,
+    due_back,
+    own_order,
+    redirected,
+    routes,
+)
+from slurm_elastic.state.audit_trail import job_subject, jobs_of
+
+log = logging.getLogger(__name__)
+
+SENT, BACK = "redirected", "partitions-restored"
+LOOK_EVERY_S = 30.0
+"""Seconds between two looks at redirected jobs while no order has ended: only a job that was
+requeued after the end of its order may need a change.
+"""
+
+
+class Redirects:
+    """Keeps in memory which jobs have other partitions because of an order."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._steps: dict[int, list[Redirect]] | None = None
+        self._refused = ReportOnce[tuple[int, int]]()
+        self._in_force: frozenset[int] | None = None
+        self._next_look = float("-inf")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no job can need its partitions back. False until the decisions were read."""
+        return self._steps == {}
+
+    def send(self, directive: Directive, departure: Departure) -> None:
+        """Give the waiting jobs of the emptied nodes the partition of the target cloud."""
+        site = self._site
+        steps = self._known_steps()
+        for route in self._routes(departure):
+            for change, jobs in redirected(site.slurm.jobs(), route).items():
+                subjects = [job_subject(job) for job in jobs]
+                try:
+                    site.slurm.change_pending(jobs, partitions=change.partitions)
+                except SlurmError as error:
+                    if error.unanswered:
+                        raise
+                    self._record_refusal(directive, route, jobs, error)
+                    continue
+                cause = JobsRedirected(
+                    partitions=change.partitions,
+                    earlier=change.earlier,
+                    number=directive.number,
+                    order_text=describe(directive, site.now()),
+                )
+                site.record(OPERATORS, SENT, subjects, cause)
+                for job in jobs:
+                    step = replace(change, number=directive.number)
+                    steps.setdefault(job, []).append(step)
+
+    def _routes(self, departure: Departure) -> Iterator[Route]:
+        site = self._site
+        partitions = {name: cloud.partition_name for name, cloud in site.clouds.items()}
+        pools = tuple(site.pools.values())
+        return routes(frozenset(departure.nodes), departure.to, pools, partitions)
+
+    def _record_refusal(
+        self, directive: Directive, route: Route, jobs: Sequence[int], error: SlurmError
+    ) -> None:
+        cause = PartitionRefused(partition=route.target, error=str(error))
+        new = [job for job in jobs if self._refused.is_news((directive.number, job))]
+        if new:
+            self._site.record(OPERATORS, "not-redirected", [job_subject(job) for job in new], cause)
+            log.info("not redirected jobs=%s reason=%s", new, cause)
+
+    def give_back(self, in_force: Collection[int]) -> None:
+        """Give waiting jobs their own partitions back whose order is not among ``in_force``, the
+        numbers of the orders that hold.
+        """
+        site, orders = self._site, frozenset(in_force)
+        steps = self._known_steps()
+        has_ended = self._in_force is None or not self._in_force <= orders
+        self._in_force = orders
+        if not steps or (not has_ended and site.monotonic() < self._next_look):
+            return
+        self._next_look = site.monotonic() + LOOK_EVERY_S
+        jobs = site.slurm.jobs()
+        self._forget_unless({job.id for job in jobs})
+        due = due_back(jobs, steps, orders)
+        if due:
+            self._restore(due)
+
+    def _restore(self, due: Sequence[tuple[SlurmJob, Redirect]]) -> None:
+        site = self._site
+        comments = site.slurm.admin_comments([job.id for job, _ in due])
+        by_change: dict[tuple[int, tuple[str, ...]], list[SlurmJob]] = {}
+        for job, step in due:
+            partitions = own_order(step.earlier, noted_order(comments.get(job.id, "")))
+            by_change.setdefault((step.number, partitions), []).append(job)
+        for (number, partitions), jobs in by_change.items():
+            # A job that Slurm refuses to change is tried again at the next look.
+            refused = change_pending(site, jobs, partitions=partitions)
+            done = [job.id for job in jobs if job.id not in refused]
+            self._undo(done)
+            if done:
+                cause = PartitionsRestored(partitions=partitions, number=number)
+                site.record(OPERATORS, BACK, [job_subject(job) for job in done], cause)
+                log.info("partitions restored jobs=%s reason=%s", done, cause)
+
+    def _undo(self, jobs: Sequence[int]) -> None:
+        steps = self._known_steps()
+        for job in jobs:
+            steps[job].pop()
+            if not steps[job]:
+                del steps[job]
+
+    def _forget_unless(self, queued: Collection[int]) -> None:
+        """Forget the jobs that have left the queue."""
+        self._steps = {job: rows for job, rows in self._known_steps().items() if job in queued}
+        self._refused.forget_unless(lambda key: key[1] in queued)
+
+    def _known_steps(self) -> dict[int, list[Redirect]]:
+        """Read the decisions of an earlier daemon once."""
+        if self._steps is None:
+            self._steps = {}
+            for decision in self._site.ledger.decisions.of_kinds(OPERATORS, (SENT, BACK)):
+                for job in jobs_of(decision):
+                    self._recall(job, decision.cause)
+        return self._steps
+
+    def _recall(self, job: int, cause: object) -> None:
+        steps = self._known_steps()
+        if isinstance(cause, JobsRedirected) and cause.earlier:
+            step = Redirect(earlier=cause.earlier, partitions=cause.partitions, number=cause.number)
+            steps.setdefault(job, []).append(step)
+        elif isinstance(cause, PartitionsRestored) and steps.get(job):
+            self._undo([job])

@@ -1,0 +1,243 @@
+"""Starts machines in the other cloud ahead of a migration's jobs, and keeps them for a time.
+
+The order in the ledger contains the nodes, so a restarted daemon starts none twice. A launch
+follows the same rules as any other: slurmctld asks for the node, and the core checks all limits.
+
+A machine is kept without a job by setting its idle node IDLE again, which makes slurmctld count its
+SuspendTime from then on (measured on 22.05). slurmctld refuses this for a node that has a job, so
+no job is disturbed. If slurm-elasticd stops, the machines end by Slurm's SuspendTime.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.report_once import ReportOnce
+from slurm_elastic.config.pool_rules import cheapest
+from slurm_elastic.controller import holds
+from slurm_elastic.controller.budget import apply_directives, find_stops
+from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes.departures import (
+    ReplacementOver,
+    ReplacementsMissing,
+    ReplacementStarted,
+)
+from slurm_elastic.model.causes.holds import PoliciesStartIt
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.directive import (
+    OPERATORS,
+    Departure,
+    Directive,
+    Replacement,
+    Replacements,
+    describe,
+    scope_of_cloud,
+    stopped_nodes,
+)
+from slurm_elastic.model.exclusion import POLICY
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, may_take_jobs, phase
+from slurm_elastic.policies.repair.replacements import (
+    REPLACEMENT_KEPT_S,
+    StandIn,
+    allowance,
+    can_start_ahead,
+    choose,
+)
+from slurm_elastic.slurm.client import node_updates
+
+log = logging.getLogger(__name__)
+
+MAX_TOUCH_S = 60.0
+"""An idle replacement is set IDLE again at least this often, or three times in SuspendTime."""
+
+
+class ReplacementStarts:
+    """Keeps in memory only which obstacles were recorded and which nodes were powered up."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._recorded = ReportOnce[int]()
+        self._powered_up: set[tuple[int, str]] = set()
+
+    def forget_unless(self, numbers: set[int]) -> None:
+        """Forget the orders that the ledger no longer has."""
+        self._recorded.forget_unless(numbers.__contains__)
+        self._powered_up = {key for key in self._powered_up if key[0] in numbers}
+
+    def look(self, directive: Directive, departure: Departure, leaving: Sequence[str]) -> None:
+        """Start the machines that are still missing, and keep those that are up. ``leaving``: the
+        nodes of the machines that leave by the order now.
+        """
+        site, now = self._site, self._site.now()
+        started = departure.replacements
+        if started is None:
+            kept_until = max(directive.starts, now) + REPLACEMENT_KEPT_S
+            started = Replacements(wanted=len(leaving), kept_until=kept_until)
+        nodes = [machine.node for machine in started.machines]
+        chosen: Mapping[str, str] = {}
+        if len(nodes) < started.wanted and now < started.kept_until:
+            chosen = self._choose(directive, departure, started, leaving)
+        machines = (*started.machines, *(Replacement(node=node) for node in chosen))
+        started = replace(started, machines=machines)
+        view = site.slurm.nodes([m.node for m in machines]) if machines else {}
+        started = replace(
+            started, machines=tuple(self._judged(directive, started, m, view) for m in machines)
+        )
+        # The nodes are in the ledger before slurmctld asks for their machines. After a crash in
+        # between, the next daemon powers them up.
+        if started != departure.replacements:
+            site.ledger.directives.progress(
+                directive.number, replace(departure, replacements=started)
+            )
+        for node, instead_of in chosen.items():
+            cause = ReplacementStarted(
+                instead_of=instead_of,
+                number=directive.number,
+                order_text=describe(directive, now),
+                kept_until=started.kept_until,
+            )
+            site.record(OPERATORS, "replacement", (node, instead_of), cause)
+        kept = [m.node for m in started.machines if not m.is_over]
+        self._power_up(directive, kept, view)
+        self._keep(kept, view)
+
+    def _choose(
+        self,
+        directive: Directive,
+        departure: Departure,
+        started: Replacements,
+        leaving: Sequence[str],
+    ) -> Mapping[str, str]:
+        """Return by node that starts the node whose place it takes."""
+        site = self._site
+        missing = started.wanted - len(started.machines)
+        used = {machine.node for machine in started.machines}
+        places = [(n, site.pool_of[n]) for n in leaving[:missing] if n in site.pool_of]
+        stand_ins, obstacle = self._stand_ins(departure.to, used)
+        config = apply_directives(site.config, site.ledger, site.now())
+        limits = [
+            ("", config.limits),
+            (scope_of_cloud(departure.to), config.cloud(departure.to).limits),
+        ]
+        chosen, reason = choose(places, stand_ins, allowance(limits, site.usage()))
+        if len(chosen) < missing and self._recorded.is_news(directive.number, reason or obstacle):
+            cause = ReplacementsMissing(
+                missing=missing - len(chosen),
+                obstacle=obstacle or reason or "the machines to replace have left",
+                number=directive.number,
+                order_text=describe(directive, site.now()),
+            )
+            site.record(OPERATORS, "replacement-missing", tuple(n for n, _ in places), cause)
+            log.warning("replacements missing: %s", cause)
+        return chosen
+
+    def _stand_ins(self, cloud: str, used: set[str]) -> tuple[list[StandIn], str]:
+        """Return the pools that may start machines now, and why another one may not."""
+        site, now = self._site, self._site.now()
+        stops = find_stops(site.config, site.ledger, site.rules, now)
+        pools = [pool for pool in site.pools_of_cloud(cloud) if pool.name not in stops]
+        obstacle = next(
+            (str(stops[p.name]) for p in site.pools_of_cloud(cloud) if p.name in stops), ""
+        )
+        counts = site.usage().nodes
+        limits = {
+            p.name: p.max_nodes for p in apply_directives(site.config, site.ledger, now).pools
+        }
+        rows = []
+        for pool in pools:
+            most = limits.get(pool.name, pool.max_nodes)
+            room = None if most is None else max(most - counts.get(f"pool:{pool.name}", 0), 0)
+            price = cheapest(site.clouds[cloud], pool)
+            free = self._free(pool, used)
+            rows.append(StandIn(pool=pool, free=free, price_per_hour=price, room=room))
+        return rows, obstacle
+
+    def _free(self, pool: Pool, used: set[str]) -> tuple[str, ...]:
+        site = self._site
+        served, closed = (
+            site.served_nodes(),
+            stopped_nodes(site.ledger.directives.all(), site.now()),
+        )
+        view = site.slurm.nodes(pool.nodes)
+        kinds: dict[str, set[str]] = {}
+        for row in site.ledger.exclusions.holds():
+            kinds.setdefault(row.scope, set()).add(row.kind)
+        return tuple(
+            name
+            for name in pool.nodes
+            if name in view
+            and name not in served | used
+            and name not in closed
+            and can_start_ahead(view[name], is_held_by_policy=kinds.get(name) == {POLICY})
+        )
+
+    def _power_up(
+        self, directive: Directive, nodes: Sequence[str], view: Mapping[str, SlurmNode]
+    ) -> None:
+        """Make slurmctld ask for the machines, once in the life of this daemon: if a launch fails,
+        the core reports it, and trying it again would only fail again.
+        """
+        site = self._site
+        served = site.served_nodes()
+        todo = [
+            node
+            for node in nodes
+            if (directive.number, node) not in self._powered_up
+            and node not in served
+            and node in view
+            and phase(view[node]) is Phase.POWERED_DOWN
+        ]
+        self._powered_up |= {(directive.number, node) for node in nodes}
+        if not todo:
+            return
+        held = {row.scope for row in site.ledger.exclusions.holds() if row.kind == POLICY}
+        if by_policy := [node for node in todo if node in held]:
+            # Before the power-up: a node that is powered up while drained stays drained.
+            holds.release(site, by_policy, PoliciesStartIt(), POLICY)
+        node_updates.power_up(site.slurm, todo)
+        log.info("replacements started nodes=%s number=%d", compress(todo), directive.number)
+
+    def _judged(
+        self,
+        directive: Directive,
+        started: Replacements,
+        machine: Replacement,
+        view: Mapping[str, SlurmNode],
+    ) -> Replacement:
+        """Return the machine as it is now: over after its first job or after its time."""
+        node = view.get(machine.node)
+        is_used = node is not None and is_busy(node)
+        is_late = self._site.now() >= started.kept_until
+        if machine.is_over or not (is_used or is_late):
+            return machine
+        cause = ReplacementOver(is_used=is_used, number=directive.number)
+        self._site.record(OPERATORS, "replacement-over", (machine.node,), cause)
+        return replace(machine, is_over=True)
+
+    def _keep(self, nodes: Sequence[str], view: Mapping[str, SlurmNode]) -> None:
+        """Keep Slurm from suspending these machines while they are idle."""
+        site = self._site
+        idle = []
+        for name in nodes:
+            node = view.get(name)
+            if node is None or name not in site.pool_of or not may_take_jobs(node):
+                continue
+            suspend_s = site.config.suspend_time(site.clouds[site.pool_of[name].cloud])
+            since = max(node.last_busy, node.boot_time)
+            if site.now() - since >= min(suspend_s / 3, MAX_TOUCH_S) and not is_busy(node):
+                idle.append(name)
+        if not idle:
+            return
+        try:
+            node_updates.keep_idle(site.slurm, idle)
+        except SlurmError as error:
+            if error.unanswered:
+                raise
+            # A job has just been started on one of them. The others were changed even so.
+            log.info("not all replacements are idle nodes=%s error=%s", compress(idle), error)

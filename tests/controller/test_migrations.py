@@ -1,0 +1,231 @@
+"""Migrations of some nodes: after their jobs, with machines that start ahead, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.model.directive import Departure, LimitChange
+from slurm_elastic.policies.launch.order_note import with_order
+from slurm_elastic.policies.repair.replacements import REPLACEMENT_KEPT_S
+from slurm_elastic.watch.door.orders import carry_out
+from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
+from tests.controller.world import ONP, PUB, World
+
+MOVED = ("op1",)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(limits=Limits(nodes=10, dollars_per_hour=10))
+    raised = LimitChange(scope="cloud:pub", key="dollars_per_hour", value=5)
+    carry_out(made.config, DirectAsk(word=raised), "alice", made.now)
+    yield made
+    made.close()
+
+
+def migrate(world: World, *nodes: str, scope: str = "", **fields: object) -> None:
+    word = Departure(
+        verb="migrate", about=scope.replace(":", " ") or ",".join(nodes), nodes=nodes, scope=scope,
+        **{"to": "pub", **fields},  # type: ignore[arg-type]
+    )  # fmt: skip
+    carry_out(world.config, DirectAsk(word=word), "alice", world.now)
+
+
+def resume(world: World) -> None:
+    numbers = tuple(
+        d.number for d in world.ledger.directives.all() if isinstance(d.word, Departure)
+    )
+    carry_out(world.config, EndAsk(numbers=numbers), "bob", world.now)
+
+
+def order_in_force(world: World) -> Departure:
+    (word,) = [d.word for d in world.ledger.directives.all() if isinstance(d.word, Departure)]
+    return word
+
+
+def running(world: World) -> dict[int, tuple[str, ...]]:
+    return {j.id: j.nodes for j in world.slurm.queue().values() if "RUNNING" in j.states}
+
+
+def partitions(world: World, job: int) -> tuple[str, ...]:
+    return world.slurm.queue()[job].partitions
+
+
+def busy(world: World) -> None:
+    """Both own nodes have a job."""
+    for job in (1, 2):
+        world.slurm.submit(job, ONP, 1, partitions=("onp",))
+    world.advance(60)
+    assert len(running(world)) == 2
+
+
+def up(world: World) -> list[str]:
+    return sorted(i.node for i in world.alive("pub"))
+
+
+def test_nodes_leave_after_their_jobs_and_waiting_jobs_may_start_in_the_other_cloud(
+    world: World,
+) -> None:
+    busy(world)
+    world.slurm.submit(3, ONP, 1, partitions=("onp",))
+    migrate(world, *MOVED)
+    world.advance(10)
+    assert partitions(world, 3) == ("onp", "pub")
+    world.slurm.set_wish(3, (*ONP, *PUB))
+    world.advance(60)
+    assert running(world)[3][0] in PUB
+    (stays,) = [job for job, nodes in running(world).items() if nodes == MOVED]
+    assert world.slurm.queue()[stays].restarts == 0
+    world.slurm.finish(stays)
+    world.advance(120)
+    assert [i.node for i in world.alive("onp")] == ["op2"]
+
+
+def test_replacements_start_at_once_and_stay_until_their_time(world: World) -> None:
+    busy(world)
+    migrate(world, *ONP, scope="cloud:onp", start_replacements=True)
+    world.advance(30)
+    assert len(up(world)) == 2
+    (cause,) = [
+        d.cause for d in world.ledger.decisions.about(up(world)[0]) if d.kind == "replacement"
+    ]
+    assert "cloud onp is emptied to pub, with replacements by alice" in str(cause)
+    world.advance(REPLACEMENT_KEPT_S - 60, step=20)
+    assert len(up(world)) == 2, "SuspendTime is over long ago"
+    world.advance(60 + world.config.timings.suspend_time + 60, step=20)
+    assert up(world) == []
+    assert world.kinds("pub1").count("replacement-over") == 1
+
+
+def test_a_restarted_daemon_starts_none_twice(world: World) -> None:
+    busy(world)
+    migrate(world, *ONP, scope="cloud:onp", start_replacements=True)
+    world.advance(30)
+    before = {i.id for i in world.alive("pub")}
+    world.restart()
+    world.advance(900, step=20)
+    assert {i.id for i in world.alive("pub")} == before
+
+
+def test_a_replacement_with_a_job_is_a_machine_like_any_other(world: World) -> None:
+    busy(world)
+    migrate(world, *ONP, scope="cloud:onp", start_replacements=True)
+    world.advance(30)
+    world.slurm.submit(3, PUB, 1, partitions=("pub",))
+    world.advance(30)
+    (node,) = running(world)[3]
+    assert node in {m.node for m in order_in_force(world).replacements.machines}  # type: ignore[union-attr]
+    world.slurm.finish(3)
+    world.advance(world.config.timings.suspend_time + 90)
+    assert node not in up(world)
+    assert len(up(world)) == 1
+    assert "the replacement has its first job" in "".join(
+        str(d.reason) for d in world.ledger.decisions.about(node)
+    )
+
+
+def test_the_end_of_the_order_ends_the_keeping(world: World) -> None:
+    busy(world)
+    migrate(world, *MOVED, start_replacements=True)
+    world.advance(30)
+    assert len(up(world)) == 1
+    resume(world)
+    world.advance(world.config.timings.suspend_time + 90)
+    assert up(world) == []
+
+
+def test_limits_bound_them_and_the_reason_is_recorded(world: World) -> None:
+    busy(world)
+    lowered = LimitChange(scope="cloud:pub", key="nodes", value=1)
+    carry_out(world.config, DirectAsk(word=lowered), "alice", world.now)
+    migrate(world, *ONP, scope="cloud:onp", start_replacements=True)
+    world.advance(120)
+    assert len(up(world)) == 1
+    reasons = [
+        str(d.reason)
+        for d in world.ledger.decisions.about("op2")
+        if d.kind == "replacement-missing"
+    ]
+    assert len(reasons) == 1
+    assert reasons[0].startswith("1 replacement cannot start now (the limits leave no room): ")
+
+
+def test_waiting_jobs_get_their_own_order_back_after_the_end(world: World) -> None:
+    order = ("west", "onp")
+    begin = world.now + 4000
+    world.slurm.submit(1, ONP, 1, partitions=("onp", "site", "west"), start=begin)
+    world.slurm.set_admin_comment(1, with_order("ticket 7", order))
+    world.slurm.submit(2, ONP, 1, partitions=("onp",), start=begin)
+    world.slurm.submit(3, ONP, 1, partitions=("onp",), start=begin)
+    migrate(world, *ONP, scope="cloud:onp", aggressive=True)
+    world.advance(30)
+    assert partitions(world, 1) == ("pub", "site", "west")
+    assert partitions(world, 2) == ("pub",)
+    world.slurm.change_pending([3], partitions=("mine",))
+    world.restart()
+    world.advance(30)
+    resume(world)
+    world.advance(30)
+    assert partitions(world, 1) == ("site", *order), "as the submit filter has noted"
+    assert partitions(world, 2) == ("onp",)
+    assert partitions(world, 3) == ("mine",), "its user's choice"
+    (back,) = [d for d in world.ledger.decisions.about("job:2") if d.kind == "partitions-restored"]
+    assert str(back.reason) == "it may start in onp again: the order is over"
+
+
+def test_a_job_that_ran_at_the_end_gets_its_order_back_when_it_is_requeued(world: World) -> None:
+    world.slurm.submit(1, ONP, 1, partitions=("onp",), start=world.now + 30)
+    migrate(world, *ONP, scope="cloud:onp")
+    world.slurm.set_wish(1, PUB)
+    world.advance(90)
+    assert running(world)[1][0] in PUB
+    resume(world)
+    world.advance(60)
+    assert partitions(world, 1) == ("pub",)
+    world.slurm.set_wish(1, ())
+    world.slurm.requeue(1)
+    world.restart()
+    world.advance(60)
+    assert partitions(world, 1) == ("onp",)
+    world.slurm.remove_job(1)
+    world.advance(60)
+
+
+def test_a_refused_change_back_is_tried_again(world: World) -> None:
+    world.slurm.submit(1, ONP, 1, partitions=("onp",), start=world.now + 4000)
+    migrate(world, *ONP, scope="cloud:onp")
+    world.advance(30)
+    resume(world)
+    failures = 1
+
+    def before(name: str) -> None:
+        nonlocal failures
+        if name == "change_pending" and failures:
+            failures -= 1
+            raise SlurmError(("scontrol",), 1, "Access denied")
+
+    world.slurm.before_command = before  # type: ignore[method-assign]
+    world.advance(20)
+    assert partitions(world, 1) == ("pub",)
+    world.advance(40)
+    assert partitions(world, 1) == ("onp",)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"verb": "drain"},
+        {"to": "onp"},
+        {"to": "", "start_replacements": True},
+    ],
+)
+def test_what_is_no_migration_is_refused(world: World, fields: dict[str, object]) -> None:
+    word = Departure(
+        **{"verb": "migrate", "about": "op1", "nodes": ("op1",), "to": "pub", **fields}
+    )  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        carry_out(world.config, DirectAsk(word=word), "alice", world.now)
