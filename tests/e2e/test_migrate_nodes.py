@@ -100,7 +100,7 @@ def test_unused_replacements_outlast_suspend_time_until_the_order_ends(site: San
     assert up(site, "rent") == {replacement}, "idle for more than three times SuspendTime"
     view = json.loads(command(site, "status", "--json"))
     (machine,) = [m for m in view["instances"] if m["node"] == replacement]
-    assert machine["next_action"].startswith("kept ")
+    assert machine["next"].startswith("kept ")
     command(site, "resume", node)
     until.go()
     site.wait_job(job)

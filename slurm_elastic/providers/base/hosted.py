@@ -31,6 +31,9 @@ from slurm_elastic.model.cluster import (
     Offer,
     Pool,
 )
+from slurm_elastic.model.hypervisor import HostState, HostView
+from slurm_elastic.providers.base.claims import Claim
+from slurm_elastic.providers.base.host_switch import HostSwitch
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud
 from slurm_elastic.providers.base.hosts import Hosts, seconds_left
 from slurm_elastic.providers.base.launched import launched
@@ -110,6 +113,7 @@ class HostedProvider(ABC, Generic[Kind]):
         self._launching = {host: threading.Lock() for host in hosts.names}
         self._machines: dict[str, Tagged] = {}
         self._ended_at: dict[str, float] = {}
+        self._switch: HostSwitch | None = None
 
     @abstractmethod
     def _rows(self, host: str) -> Sequence[Tagged]:
@@ -146,7 +150,7 @@ class HostedProvider(ABC, Generic[Kind]):
         error is raised only if no host answers.
         """
         markets = [m for m in pool.markets if m is not Market.SPOT]
-        hosts = [h for h in self._hosts.names if not pool.zones or h in pool.zones]
+        hosts = [h for h in self._present_hosts() if not pool.zones or h in pool.zones]
         # A pool without ``instance_types`` takes every type.
         names = pool.instance_types or tuple(self._types)
         types = {n: self._types[n] for n in names if n in self._types}
@@ -177,6 +181,9 @@ class HostedProvider(ABC, Generic[Kind]):
             text = f"the settings have no {spec.offer.instance_type} on {host}"
             raise ProviderError(self.name, "NoType", text)
         with self._hosts.limited(), self._hold_launch_lock(host):
+            # Inside the lock, so that the host is not shut down between this line and the launch.
+            if host not in self._present_hosts():
+                raise CapacityError(self.name, "HostOff", f"{host} is switched off")
             return self._launch(spec, host, kind)
 
     def instances(self) -> Sequence[Instance]:
@@ -184,7 +191,8 @@ class HostedProvider(ABC, Generic[Kind]):
         an incomplete listing would make live machines look lost.
         """
         with self._hosts.limited():
-            machines = [m for rows in self._hosts.everywhere(self._list_own) for m in rows]
+            listed = self._hosts.everywhere(self._list_own, self._present_hosts())
+            machines = [m for rows in listed for m in rows]
             self._remove_old([m for m in machines if m.ended])
             return tuple(m.machine for m in machines if not m.ended)
 
@@ -220,7 +228,65 @@ class HostedProvider(ABC, Generic[Kind]):
     def check(self) -> None:
         """Raise a ProviderError unless each host answers."""
         with self._hosts.limited():
-            self._hosts.everywhere(self._ping)
+            self._hosts.everywhere(self._ping, self._present_hosts())
+
+    # hosts whose power we switch
+
+    def switch_hosts_by(self, switch: HostSwitch) -> None:
+        """Let hosts be switched off and on."""
+        self._switch = switch
+
+    @property
+    def switched_hosts(self) -> Sequence[str]:
+        """See ``protocols.SwitchesHosts``."""
+        return self._switch.names if self._switch is not None else ()
+
+    def host_views(self) -> Sequence[HostView]:
+        """See ``protocols.SwitchesHosts``."""
+        with self._hosts.limited():
+            away = self._away()
+            return [self._view(host, away.get(host)) for host in self.switched_hosts]
+
+    def switch_host_off(self, host: str) -> bool:
+        """See ``protocols.SwitchesHosts``."""
+        if self._switch is None:
+            return False
+        with self._hosts.limited(), self._hold_launch_lock(host):
+            # Asked again inside the lock: a machine may have started since the decision.
+            return not self._occupants(host) and self._switch.shut_down(host)
+
+    def switch_host_on(self, host: str) -> bool:
+        """See ``protocols.SwitchesHosts``."""
+        return self._switch is not None and self._switch.switch_on(host)
+
+    def _occupants(self, host: str) -> int:
+        """How many machines the host has: stopped ones and those of other people, too."""
+        raise ProviderError(self.name, "NotSwitched", f"{host} cannot be switched")
+
+    def _view(self, host: str, claim: Claim | None) -> HostView:
+        if claim is not None and self._switch is not None:
+            state = self._switch.state(host, claim, lambda: self._answers(host))
+            return HostView(host=host, state=state)
+        try:
+            return HostView(host=host, state=HostState.ON, occupants=self._occupants(host))
+        except ProviderError as error:
+            log.warning("host not read cloud=%s host=%s error=%s", self.name, host, error)
+            return HostView(host=host, state=HostState.UNKNOWN)
+
+    def _answers(self, host: str) -> bool:
+        try:
+            self._ping(host)
+        except ProviderError:
+            return False
+        return True
+
+    def _away(self) -> Mapping[str, Claim]:
+        return self._switch.away() if self._switch is not None else {}
+
+    def _present_hosts(self) -> Sequence[str]:
+        """All hosts but those that we have switched off. Each of these had no machine then."""
+        away = self._away()
+        return [host for host in self._hosts.names if host not in away]
 
     def _count_room(self, host: str, types: Mapping[str, Kind]) -> Mapping[str, Room]:
         return self._room(host, types, self._rows(host))
@@ -270,8 +336,8 @@ class HostedProvider(ABC, Generic[Kind]):
         """
         if self._machines_of(ids).keys() >= set(ids):
             return ()
-        hosts = self._hosts.names
-        return failures(each(hosts, self._hosts.in_time(self._list_own), len(hosts)))
+        hosts = self._present_hosts()
+        return failures(each(hosts, self._hosts.in_time(self._list_own), max(len(hosts), 1)))
 
     def _list_own(self, host: str) -> Sequence[Tagged]:
         return self._own_machines(self._rows(host))

@@ -12,6 +12,31 @@ from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.cluster import Market
 
 
+class Hypervisors(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Hosts that are shut down while they have no machine, and switched on again for new ones.
+    ``bmcs``: by host, the URL of its system at its BMC, or the argument that ``command`` takes.
+    """
+
+    bmcs: Annotated[dict[str, str], Meta(min_length=1)]
+    """Change it when a host comes or goes. Hosts that it does not name always stay on."""
+    credentials_file: str | None = None
+    """Change it when the BMCs' account is in another file."""
+    ca_file: str | None = None
+    """Change it when the BMCs have certificates of your own authority."""
+    command: tuple[str, ...] = ()
+    """Change it when hosts have no Redfish: a program of yours switches them (IPMI, a PDU)."""
+    idle: Seconds = 600.0
+    """Change it when hosts should stay on longer, or shorter, without a machine."""
+    keep: Annotated[int, Meta(ge=0)] = 1
+    """Change it when jobs wait for a host to boot, or more hosts than needed stay on."""
+    boot_timeout: Seconds = 600.0
+    """Change it when hosts need longer than ten minutes until their libvirt answers."""
+    claims_file: str | None = None
+    """Change it when the file should outlive the state directory, or be on a disk that a second
+    head has, too.
+    """
+
+
 class HostedCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cloud whose machines run on ``hosts``, which are its zones, in types that its settings
     define.

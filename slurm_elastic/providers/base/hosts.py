@@ -99,11 +99,14 @@ class Hosts(ABC, Generic[Connection]):
 
         return bounded
 
-    def everywhere(self, do: Callable[[str], Result]) -> Sequence[Result]:
-        """Call ``do`` for all hosts at the same time. If a host fails, its error is raised (the
-        first of several).
+    def everywhere(
+        self, do: Callable[[str], Result], hosts: Sequence[str] | None = None
+    ) -> Sequence[Result]:
+        """Call ``do`` for these hosts (all, if None) at the same time. If a host fails, its error
+        is raised (the first of several).
         """
-        return [r.result() for r in each(self.names, self.in_time(do), len(self.names))]
+        names = self.names if hosts is None else tuple(hosts)
+        return [r.result() for r in each(names, self.in_time(do), max(len(names), 1))]
 
     def answered(self, hosts: Sequence[str], do: Callable[[str], Result]) -> Sequence[Result]:
         """Call ``do`` for these hosts and return the results of the hosts that answer. An error is

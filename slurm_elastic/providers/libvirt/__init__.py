@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.base.later import later, opened
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud, check
 from slurm_elastic.providers.libvirt.skeleton import SKELETON
 
+_opened = opened(f"{__name__}.provider:LibvirtProvider")
+
+
+def _open(settings: CloudSettings, cluster: Cluster, config: Config | None) -> Provider:
+    provider = _opened(settings, cluster, config)
+    if isinstance(settings, LibvirtCloud) and settings.hypervisors is not None:
+        later("slurm_elastic.providers.base.bmc_switch:attach")(provider, settings, config)
+    return provider
+
+
 CLOUD = CloudKind(
     settings=LibvirtCloud,
-    open=opened(f"{__name__}.provider:LibvirtProvider"),
+    open=_open,
     check=check,
     found=later(f"{__name__}.found:found"),
     images=later(f"{__name__}.image_store:VolumeImages"),

@@ -77,6 +77,11 @@ def capacity(
     return (cpus, memory), (sum(info[3] for info in infos), sum(info[1] >> 10 for info in infos))
 
 
+def all_numbers(connection: Any) -> set[str]:  # noqa: ANN401
+    """The UUIDs of all domains of the host, running or not, whoever made them."""
+    return {domain.UUIDString() for domain in connection.listAllDomains()}
+
+
 def image(connection: Any, settings: LibvirtCloud) -> tuple[Any, str, str, int]:  # noqa: ANN401
     """The storage pool, its directory, and the format and size (bytes) of the image in it.
     ProviderError if the image is not uploaded completely.

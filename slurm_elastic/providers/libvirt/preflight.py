@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,10 +14,17 @@ from slurm_elastic.providers.libvirt.hosts import LibvirtHosts
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud
 
 
-def examine(settings: LibvirtCloud, hosts: LibvirtHosts) -> Sequence[Finding]:
-    """All findings. A host that does not answer does not stop the others."""
+def examine(
+    settings: LibvirtCloud, hosts: LibvirtHosts, away: Container[str] = ()
+) -> Sequence[Finding]:
+    """All findings. A host that does not answer does not stop the others. ``away``: hosts that we
+    have switched off.
+    """
+    text = "switched off by slurm-elastic, because it had no machine"
+    off = (Finding.note(f"host {host}", text) for host in settings.hosts if host in away)
+    present = [host for host in settings.hosts if host not in away]
     with hosts.limited():
-        return tuple(f for host in settings.hosts for f in _host(settings, hosts, host))
+        return (*off, *(f for host in present for f in _host(settings, hosts, host)))
 
 
 def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Finding]:

@@ -53,7 +53,14 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:  # noqa: ARG002 - all are alike
         """Findings about version, virtualization, storage, image and network of each host."""
-        return preflight.examine(self._settings, self._calls)
+        return preflight.examine(self._settings, self._calls, self._away())
+
+    def _occupants(self, host: str) -> int:
+        """See ``hosted.HostedProvider``. Ended machines of ours do not count."""
+        own = [machine for machine in self._rows(host) if not machine.ended]
+        ended = {machine.short for machine in self._rows(host) if machine.ended}
+        others = self._calls.call(host, domains.all_numbers) - ended
+        return len(others | {machine.short for machine in own})
 
     def _ping(self, host: str) -> None:
         self._calls.call(host, lambda connection: connection.getLibVersion())

@@ -13,7 +13,7 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.numbers import Count, Cpus, Mebibytes
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.providers.base.hosted_cloud import HostedCloud, own_addresses
+from slurm_elastic.providers.base.hosted_cloud import HostedCloud, Hypervisors, own_addresses
 
 _WORD = re.compile(r"[^\s/<>&'\"]+")
 _URI = re.compile(r"(qemu|test)(\+(unix|ssh|libssh2?|tls))?://\S*/\S+")
@@ -69,6 +69,8 @@ class LibvirtCloud(
     """Change it when the hosts have no KVM."""
     user_data: str | None = None
     """Change it when machines need a first boot of your own besides joining."""
+    hypervisors: Hypervisors | None = None
+    """Change it when hosts without machines should be switched off."""
 
     shows_console: ClassVar[bool] = False
     by_user_data: ClassVar[bool] = True
@@ -91,6 +93,8 @@ def check(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
         if unproven := _unproven(uri):
             expected = f"a host that proves who it is, without {unproven}"
             draft.problems.add(("clouds", i, "hosts", name, "uri"), shown(uri), expected)
+    if cloud.hypervisors is not None:
+        check_bmcs(draft, ("clouds", i, "hypervisors"), cloud.hypervisors, cloud.hosts)
     for key in ("image", "storage_pool", "network"):
         if not _WORD.fullmatch(word := getattr(cloud, key)):
             expected = "a name, without blanks, quotes or /"

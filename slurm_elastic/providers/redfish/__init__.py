@@ -25,10 +25,10 @@ def _open(settings: RedfishCloud, cluster: Cluster, config: Config | None) -> Pr
 
     claims = claims_of(settings, settings.claims_file, config)
     if settings.command:
-        from slurm_elastic.providers.redfish.command import RedfishCommand
+        from slurm_elastic.providers.base.power_command import PowerCommand
 
-        return SwitchedHosts(settings, cluster, RedfishCommand(settings), claims)
-    from slurm_elastic.providers.redfish.bmc import redfish_of
+        return SwitchedHosts(settings, cluster, PowerCommand(settings), claims)
+    from slurm_elastic.providers.base.bmc import redfish_of
 
     return SwitchedHosts(settings, cluster, redfish_of(settings), claims)
 

@@ -23,8 +23,8 @@ from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider, redfish
 from slurm_elastic.providers.base.claims import Claim, Claims
-from slurm_elastic.providers.redfish.bmc import redfish_of
-from slurm_elastic.providers.redfish.command import RedfishCommand
+from slurm_elastic.providers.base.bmc import redfish_of
+from slurm_elastic.providers.base.power_command import PowerCommand
 from slurm_elastic.testing.contract import (
     CLUSTER,
     FaultContract,
@@ -150,7 +150,7 @@ def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(tmp_path:
     file.write_text(PROGRAM)
     file.chmod(0o755)
     (tmp_path / "hang").touch()
-    power = RedfishCommand(
+    power = PowerCommand(
         rack(tmp_path, command=(str(file),), hosts={"h1": "x"}, api_timeout=patience(2))
     )
     with pytest.raises(TransientError, match="shutdown did not end in"):

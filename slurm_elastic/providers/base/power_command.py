@@ -7,15 +7,15 @@ import signal
 import subprocess
 
 from slurm_elastic.base.errors import ProviderError, TransientError
-from slurm_elastic.providers.redfish.settings import RedfishCloud
+from slurm_elastic.providers.base.bmc_settings import BmcSettings
 
 
-class RedfishCommand:
+class PowerCommand:
     """Runs ``COMMAND on|shutdown|off|state HOST``. It must exit with 0, and ``state`` must print
     ``on`` or ``off``.
     """
 
-    def __init__(self, settings: RedfishCloud) -> None:
+    def __init__(self, settings: BmcSettings) -> None:
         self._settings = settings
 
     def is_on(self, host: str) -> bool:
@@ -29,6 +29,10 @@ class RedfishCommand:
     def switch(self, host: str, order: str) -> None:
         """See base.switched.Power."""
         self._run(host, order)
+
+    def shut_down(self, host: str) -> None:
+        """Have the command shut the host down."""
+        self._run(host, "shutdown")
 
     def _run(self, host: str, order: str) -> str:
         name, command = self._settings.name, self._settings.command

@@ -12,15 +12,15 @@ from sushy import connector, exceptions
 from sushy.resources.system.system import System
 
 from slurm_elastic.base import asking, trust
-from slurm_elastic.base.errors import ConfigError, TransientError
+from slurm_elastic.base.errors import ConfigError, ProviderError, TransientError
+from slurm_elastic.providers.base.bmc_settings import BmcSettings
 from slurm_elastic.providers.base.errors import causes
 from slurm_elastic.providers.base.statuses import error_of_status
-from slurm_elastic.providers.redfish.settings import RedfishCloud
 
 RESETS = {"on": "On", "shutdown": "GracefulShutdown", "off": "ForceOff"}
 
 
-def redfish_of(settings: RedfishCloud) -> Redfish:
+def redfish_of(settings: BmcSettings) -> Redfish:
     """The switches of a cloud. ConfigError, without any of its content, if the file of credentials
     cannot be used.
     """
@@ -42,7 +42,7 @@ def redfish_of(settings: RedfishCloud) -> Redfish:
 class Redfish:
     """Switches hosts. It logs in again with each call."""
 
-    def __init__(self, settings: RedfishCloud, username: str, password: str) -> None:
+    def __init__(self, settings: BmcSettings, username: str, password: str) -> None:
         self._settings = settings
         self._login = (username, password)
 
@@ -63,6 +63,19 @@ class Redfish:
             # host off.
             order = order if RESETS[order] in allowed_resets or order == "on" else "off"
             system.reset_system(allowed_resets[RESETS[order]])
+
+    def shut_down(self, host: str) -> None:
+        """Ask the operating system to shut down. ProviderError if the BMC cannot: the power is not
+        cut.
+        """
+        with self._system(host) as system:
+            allowed = {reset.value: reset for reset in system.get_allowed_reset_system_values()}
+            graceful = allowed.get(RESETS["shutdown"])
+            if graceful is not None:
+                system.reset_system(graceful)
+        if graceful is None:
+            text = f"{host}: its BMC knows no GracefulShutdown"
+            raise ProviderError(self._settings.name, "NoShutdown", text)
 
     @contextmanager
     def _system(self, host: str) -> Iterator[System]:

@@ -1,0 +1,60 @@
+"""Which hosts of virtual machines are switched on or off. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.model.hypervisor import HostState, HostView
+
+
+class SwitchRules(Struct, frozen=True, kw_only=True):
+    """``idle_s``: a host goes off after so long without a machine. ``keep``: so many free hosts
+    stay on for new machines.
+    """
+
+    idle_s: float
+    keep: int
+
+
+class SwitchPlan(Struct, frozen=True, kw_only=True):
+    """The hosts to switch now. At most one of both is not empty."""
+
+    on: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
+
+
+def free_hosts(views: Sequence[HostView]) -> list[str]:
+    """Return the hosts that are on and have no machine, of any owner."""
+    return [v.host for v in views if v.state is HostState.ON and v.occupants == 0]
+
+
+def switches(
+    views: Sequence[HostView],
+    free_since: Mapping[str, float],
+    now: float,
+    rules: SwitchRules,
+    *,
+    is_needed: bool,
+) -> SwitchPlan:
+    """Decide for one look. ``free_since``: by free host, since when it has had no machine.
+    ``is_needed``: machines wait for room.
+
+    One host goes off in a look, and none while machines wait or while the state of any host is not
+    certain: a host that cannot be read may be the only one with room.
+    """
+    free, starting = free_hosts(views), [v for v in views if v.state is HostState.STARTING]
+    off = [v.host for v in views if v.state is HostState.OFF]
+    lacking = rules.keep - len(free) - len(starting)
+    if is_needed and not starting:
+        lacking = max(lacking, 1)
+    if lacking > 0:
+        return SwitchPlan(on=tuple(off[:lacking]))
+    is_certain = all(v.state in (HostState.ON, HostState.OFF) for v in views)
+    if is_needed or not is_certain or len(free) <= rules.keep:
+        return SwitchPlan()
+    due = [host for host in free if now - free_since.get(host, now) >= rules.idle_s]
+    # The host that is free longest: the others may have been used a moment ago.
+    due.sort(key=lambda host: free_since[host])
+    return SwitchPlan(off=tuple(due[:1]))

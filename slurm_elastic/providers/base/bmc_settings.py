@@ -1,0 +1,42 @@
+"""The settings of hosts whose power is switched by their BMCs or by a command of the site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class BmcSettings(Protocol):
+    """The part of a cloud's settings that its BMCs need. ``hosts``: by name, the URL of the host's
+    system at its BMC, or the argument that ``command`` takes for it.
+    """
+
+    @property
+    def name(self) -> str:
+        """The cloud."""
+        ...
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        """See above."""
+        ...
+
+    @property
+    def credentials_file(self) -> str | None:
+        """A JSON file with username and password."""
+        ...
+
+    @property
+    def ca_file(self) -> str | None:
+        """The authority of the BMCs' certificates; None: the system's."""
+        ...
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """A program of the site that switches the hosts instead; empty if there is none."""
+        ...
+
+    @property
+    def api_timeout(self) -> float:
+        """Seconds in which a call must end."""
+        ...

@@ -1,0 +1,53 @@
+"""Gives a provider of hosted machines the power switches of its hosts, as ``hypervisors`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from slurm_elastic.config import Config
+from slurm_elastic.providers.base.claims import claims_of
+from slurm_elastic.providers.base.host_switch import HostPower, HostSwitch
+from slurm_elastic.providers.base.hosted import HostedProvider
+from slurm_elastic.providers.base.hosted_cloud import HostedCloud, Hypervisors
+
+
+class _Bmcs(Struct, frozen=True, kw_only=True):
+    """The settings of the switches (``bmc_settings.BmcSettings``)."""
+
+    name: str
+    hosts: Mapping[str, str]
+    credentials_file: str | None
+    ca_file: str | None
+    command: tuple[str, ...]
+    api_timeout: float
+
+
+def attach(provider: HostedProvider[Any], settings: HostedCloud, config: Config | None) -> None:
+    """Let the provider switch its hosts. ConfigError if the BMCs' account cannot be read."""
+    hypervisors: Hypervisors | None = getattr(settings, "hypervisors", None)
+    if hypervisors is None:
+        return
+    bmcs = _Bmcs(
+        name=settings.name,
+        hosts=hypervisors.bmcs,
+        credentials_file=hypervisors.credentials_file,
+        ca_file=hypervisors.ca_file,
+        command=hypervisors.command,
+        api_timeout=settings.api_timeout,
+    )
+    claims = claims_of(settings, hypervisors.claims_file, config)
+    names = tuple(hypervisors.bmcs)
+    provider.switch_hosts_by(HostSwitch(names, _power(bmcs), claims, hypervisors.boot_timeout))
+
+
+def _power(bmcs: _Bmcs) -> HostPower:
+    if bmcs.command:
+        from slurm_elastic.providers.base.power_command import PowerCommand
+
+        return PowerCommand(bmcs)
+    from slurm_elastic.providers.base.bmc import redfish_of
+
+    return redfish_of(bmcs)

@@ -1,0 +1,100 @@
+"""Switches hosts of virtual machines off and on again.
+
+A host that we switch off has a row in the claims file before its BMC is asked, and keeps it until
+it answers again. Only a host with such a row is ever switched on by us, and only such a host is
+left out of listings: it had no machine when we shut it down. The power is never cut.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from slurm_elastic.base.errors import ProviderError, TransientError
+from slurm_elastic.model.hypervisor import HostState
+from slurm_elastic.providers.base.claims import Claim, Claims
+from slurm_elastic.providers.base.switched import Power
+
+_ORDER, _AT = "order", "at"
+_ON, _OFF = "on", "off"
+SHUTDOWN_S = 600.0
+"""A host that is still on so long after the order to shut down is used again."""
+
+
+class HostPower(Power, Protocol):
+    """A power switch that can also shut a host down without cutting its power."""
+
+    def shut_down(self, host: str) -> None:
+        """Ask the operating system to shut down. Returns before it is done."""
+        ...
+
+
+class HostSwitch:
+    """The hosts of one cloud whose BMCs are known: ``names``. Thread-safe, as the claims are."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        power: HostPower,
+        claims: Claims,
+        boot_timeout_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.names = tuple(names)
+        self._power = power
+        self._claims = claims
+        self._boot_timeout_s = boot_timeout_s
+        self._clock = clock
+
+    def away(self) -> Mapping[str, Claim]:
+        """The hosts that we have switched off and that have not answered since then."""
+        return self._claims.all()
+
+    def shut_down(self, host: str) -> bool:
+        """Shut the host down. False if it is away already. The caller has made sure that it has no
+        machine, and that none starts meanwhile.
+        """
+        claim = Claim(marks={_ORDER: _OFF, _AT: repr(self._clock())})
+        if not self._claims.take(host, claim):
+            return False
+        try:
+            self._power.shut_down(host)
+        except TransientError:
+            raise  # it may shut down nevertheless, so the claim stays
+        except ProviderError:
+            self._claims.release(host, claim)
+            raise
+        return True
+
+    def switch_on(self, host: str) -> bool:
+        """Switch a host on that we have switched off. False if it is not away."""
+        claim = self._claims.all().get(host)
+        if claim is None:
+            return False
+        ordered = Claim(marks={_ORDER: _ON, _AT: repr(self._clock())})
+        if not self._claims.change(host, claim, ordered):
+            return False
+        self._power.switch(host, "on")
+        return True
+
+    def state(self, host: str, claim: Claim, answers: Callable[[], bool]) -> HostState:
+        """The state of a host that is away. A host that is on and answers is away no longer.
+
+        ``answers``: asks whether the host can be used.
+        """
+        age_s = self._clock() - float(claim.marks[_AT])
+        try:
+            is_on = self._power.is_on(host)
+        except ProviderError:
+            return HostState.UNKNOWN
+        was_ordered_on = claim.marks[_ORDER] == _ON
+        # A host that shuts down still answers for a while.
+        may_be_back = was_ordered_on or age_s >= SHUTDOWN_S
+        if is_on and may_be_back and answers():
+            self._claims.release(host, claim)
+            return HostState.ON
+        if was_ordered_on:
+            # After this time the order is given again.
+            return HostState.STARTING if age_s < self._boot_timeout_s else HostState.OFF
+        return HostState.STOPPING if is_on else HostState.OFF
