@@ -31,6 +31,7 @@ from slurm_elastic.policies.checkpoint.threat import (
     due,
     notices,
 )
+from slurm_elastic.providers.base.prices.book import price_key
 
 MOVE, SAVE = "move", "save"
 NO_DEADLINE = float("inf")
@@ -251,14 +252,16 @@ def _situations(
         machine = snapshot.machine_of.get(node)
         node_threats = [threat for threat in threats if threat.target == node]
         lease = snapshot.leases.get(node, 1.0)
-        key = machine and (machine.instance.launched, machine.instance.offer_key, lease)
+        key = machine and (
+            machine.instance.launched,
+            machine.instance.offer_key,
+            machine.pool,
+            lease,
+        )
         if not node_threats and key in yielded_keys:
             continue
         yielded_keys.add(key)
         launched = machine.instance.launched if machine else job.start
-        type_and_zone = (
-            (machine.instance.instance_type, machine.instance.zone) if machine else ("", "")
-        )
         yield Situation(
             job=str(job.id),
             now=snapshot.now,
@@ -267,8 +270,8 @@ def _situations(
             last=last_image.taken if last_image else None,
             cost=last_image.seconds if last_image else 0.0,
             dump=_save_seconds(snapshot, job.id, threats),
-            prices=snapshot.prices.get(type_and_zone, ()),
-            bid=snapshot.bid,
+            prices=snapshot.prices.get(price_key(machine), ()) if machine else (),
+            bid=snapshot.bids.get(machine.instance.id) if machine else None,
             notices=notices(node_threats, snapshot.now),
             mtti=mtti,
             lease=lease,

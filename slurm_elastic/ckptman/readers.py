@@ -11,7 +11,7 @@ from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.providers.base.prices.book import PriceBook
+from slurm_elastic.providers.base.prices.book import PriceBook, price_key
 from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
@@ -47,11 +47,6 @@ class PeriodicReader(PeriodicThread):
 
 def spot_prices(book: PriceBook, machines: Callable[[], Mapping[str, Machine]]) -> None:
     """Read the prices of the existing spot machines, if there are any."""
-    spot_instances = (
-        machine.instance
-        for machine in machines().values()
-        if machine.instance.market is Market.SPOT
-    )
-    type_zones = sorted({(instance.instance_type, instance.zone) for instance in spot_instances})
-    if type_zones:
-        book.refresh(type_zones)
+    spot_machines = (m for m in machines().values() if m.instance.market is Market.SPOT)
+    if keys := sorted({price_key(machine) for machine in spot_machines}):
+        book.refresh(keys)

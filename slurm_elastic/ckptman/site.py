@@ -14,8 +14,10 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.ckptman.recorder import BufferedRecorder
-from slurm_elastic.config import Config, PoolSettings, max_age
-from slurm_elastic.config.pool_rules import rules_of
+from slurm_elastic.config import Config, PoolSettings, domain_pools, max_age
+from slurm_elastic.config.pool_rules import bid_of, rules_of
+from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -113,6 +115,17 @@ class CheckpointSite:
         """By cloud and reservation, when the cloud ends its machines; None: it does not."""
         held = (h for cloud in self.config.clouds for h in cloud.held)
         return {(h.cloud, h.name): h.machines_end_at for h in held}
+
+    def bid(self, machine: Machine) -> float | None:
+        """The bid ($/h) for that machine. None if no price takes it."""
+        pool, instance = self._domain_pools.get(machine.pool), machine.instance
+        if pool is None or instance.market is not Market.SPOT:
+            return None
+        return bid_of(self.config.cloud(pool.cloud), pool, instance.instance_type)
+
+    @functools.cached_property
+    def _domain_pools(self) -> Mapping[str, Pool]:
+        return {pool.name: pool for pool in domain_pools(self.config, expand)}
 
     @functools.cached_property
     def max_ages(self) -> Mapping[str, float | None]:

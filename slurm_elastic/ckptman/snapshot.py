@@ -41,7 +41,7 @@ from slurm_elastic.policies.checkpoint.threat import (
 from slurm_elastic.policies.growth.stopped import born
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
 from slurm_elastic.policies.repair.list_plausibility import sound
-from slurm_elastic.providers.base.prices.book import PriceBook
+from slurm_elastic.providers.base.prices.book import PriceBook, PriceKey, price_key
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, UnsavableRun
 from slurm_elastic.state.heartbeat import CKPTMAN
 
@@ -53,8 +53,8 @@ READ_TAGS_EVERY_S = 30.0
 PLANS_TTL_S = 5.0
 """We act on Slurm's plans only if they were read at most so many seconds ago."""
 _NO_POOL = PoolCheckpoint()
-Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
-"""By instance type and zone: pairs of (start in Unix time, $/h), ascending."""
+Prices = Mapping[PriceKey, tuple[tuple[float, float], ...]]
+"""By pool, instance type and zone: pairs of (start in Unix time, $/h), ascending."""
 RunKey = tuple[int, int]
 """Job and attempt."""
 
@@ -69,7 +69,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     really take a node or a job's time away. ``choices``: how to save each job that runs on our
     nodes or on threatened ones. ``saves``: seconds that the next save of a job may take, measured
     at its last saves (``expected`` if there are none). ``mtti``: mean seconds to an interruption of
-    one machine, by Offer.key. ``leases``: the billing period (s) of each node's machine.
+    one machine, by Offer.key. ``bids``: the bid ($/h) for each machine, by id. ``leases``: the
+    billing period (s) of each node's machine.
     """
 
     now: float
@@ -92,7 +93,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     expected: float = 60.0
     slack: float = 5.0
     probe: float = float("inf")
-    bid: float | None = None
+    bids: Mapping[str, float | None] = field(default_factory=dict)
     leases: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -220,7 +221,7 @@ class SnapshotReader:
             mtti=self._mtti,
             expected=settings.expected_duration,
             slack=settings.deadline_margin,
-            bid=settings.prices.bid_price,
+            bids={id_: site.bid(machine) for id_, machine in machines.items()},
             leases=site.leases,
         )
 
@@ -235,7 +236,7 @@ class SnapshotReader:
         self, machines: Mapping[str, Machine], prices: Prices, now: float
     ) -> list[Threat]:
         """Threats of machines that reach their maximum age or cost more than the bid."""
-        bid, threats = self._site.config.checkpoint.prices.bid_price, list[Threat | None]()
+        threats = list[Threat | None]()
         for machine in machines.values():
             instance = machine.instance
             if instance.node:
@@ -247,9 +248,8 @@ class SnapshotReader:
                 if reservation := instance.reservation:
                     ends_at = self._site.reservation_ends.get((instance.cloud, reservation))
                     threats.append(of_end(instance.node, reservation, ends_at, now))
-                if bid is not None:
-                    price_steps = prices.get((instance.instance_type, instance.zone), ())
-                    threats.append(of_price(instance.node, price_steps, bid))
+                price_steps = prices.get(price_key(machine), ())
+                threats.append(of_price(instance.node, price_steps, self._site.bid(machine)))
         return [threat for threat in threats if threat is not None]
 
     def _threats_of_jobs(

@@ -7,11 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slurm_elastic.base.bounded import bound_boto
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.hostlist import expand
 from slurm_elastic.checkpointers import open_checkpointer
 from slurm_elastic.ckptman.event_bridge import SqsQueue
 from slurm_elastic.ckptman.poller import Poller
@@ -19,7 +21,7 @@ from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, NoticeSource
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.job_checkpoint import policy_of
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
@@ -27,7 +29,7 @@ from slurm_elastic.policies.checkpoint.checkpoint import watches_prices
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.prices.book import FileFeed, PriceBook, PriceFeed
-from slurm_elastic.providers.base.prices.ec2 import Ec2Feed
+from slurm_elastic.providers.base.prices.ec2 import Ec2Feed, PoolSeller
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.orders import DROPS
 from slurm_elastic.state.ckptstate.schema import FILE
@@ -108,7 +110,8 @@ def open_pollers(site: CheckpointSite, service: Service) -> list[Poller]:
     if settings.directory is not None:
         sources.append((DropDirectory(Path(settings.directory)), settings.poll_interval))
     if settings.queue_url is not None:
-        queue = SqsQueue(settings.queue_url, client_maker(site.config, "sqs"))
+        account = _queue_account(site.config)
+        queue = SqsQueue(settings.queue_url, client_maker(account, "sqs"))
         sources.append((queue, settings.poll_interval))
     # Not beside a queue, which reports the same interruptions without a call to Slurm.
     if settings.queue_url is None and _has_warning_agents(site.config):
@@ -132,7 +135,7 @@ def open_prices(config: Config) -> PriceBook | None:
     settings = config.checkpoint.prices
     feed: PriceFeed
     if settings.source == "ec2":
-        feed = Ec2Feed(client_maker(config, "ec2"))
+        feed = Ec2Feed(_sellers(config))
     elif settings.source == "file" and settings.file is not None:
         feed = FileFeed(Path(settings.file))
     else:
@@ -140,13 +143,33 @@ def open_prices(config: Config) -> PriceBook | None:
     return PriceBook(feed, time.time)
 
 
-def client_maker(config: Config, service: str) -> Callable[[], Any]:
-    """Return a function that makes boto3's client of that service, with the account of the
-    notices' ``queue_cloud``.
-    """
+def _sellers(config: Config) -> Mapping[str, PoolSeller]:
+    """The seller of each pool of EC2."""
+    from slurm_elastic.providers.aws.client import AwsApi
+    from slurm_elastic.providers.aws.images import AwsImages
+    from slurm_elastic.providers.aws.rate_limit import pace_of
+
+    sellers: dict[str, PoolSeller] = {}
+    pools = domain_pools(config, expand)
+    for cloud in (cloud for cloud in config.clouds if isinstance(cloud, AwsCloud)):
+        images = AwsImages(AwsApi(cloud, pace_of(cloud)), cloud, time.monotonic)
+        open_client = client_maker(cloud, "ec2")
+        for pool in (pool for pool in pools if pool.cloud == cloud.name):
+            sellers[pool.name] = PoolSeller(
+                cloud=cloud.name, open_client=open_client, product=partial(images.product, pool)
+            )
+    return sellers
+
+
+def _queue_account(config: Config) -> AwsCloud:
+    """The cloud whose account reads the queue of notices."""
     cloud_name = config.checkpoint.notices.queue_cloud
     clouds = [c for c in config.clouds if isinstance(c, AwsCloud) and cloud_name in (None, c.name)]
-    cloud = clouds[0]
+    return clouds[0]
+
+
+def client_maker(cloud: AwsCloud, service: str) -> Callable[[], Any]:
+    """Return a function that makes boto3's client of that service for the cloud's account."""
 
     def make() -> Any:  # noqa: ANN401 - boto3's clients
         import boto3

@@ -18,7 +18,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.signals import ended_like_ctrl_c
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.quickstart_migration import CHECKPOINT, SCRIPT, MigrationAct, ledger_of
+from slurm_elastic.cli.quickstart_migration import SCRIPT, SETTINGS, MigrationAct, ledger_of
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.cluster import Location
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             dir=args.dir.resolve(),
             boot_seconds=3.0,
             suspend_time=10.0,
-            elastic={"checkpoint": dict(CHECKPOINT)},
+            elastic=dict(SETTINGS),
         )
     )
     with ended_like_ctrl_c():

@@ -22,15 +22,19 @@ from slurm_elastic.sandbox.quickstart_proof import costs
 from slurm_elastic.state.ledger import Decision, Ledger, Machine
 
 USER = "nobody"
-BID, SPIKE = 0.085, 0.075
-"""$/h: the price above which the policy expects to lose machines; the spot price of the spike."""
-CHECKPOINT: Mapping[str, Any] = {
-    "policy": "first_of(on_notice, threshold)",
-    "expected_duration": "5s",
-    "deadline_margin": "2s",
-    "notices": {"poll_interval": 1},
-    "prices": {"source": "ec2", "poll_interval": 1, "bid_price": BID},
+SPIKE = 0.075
+"""The spot price ($/h) of the spike. It is below the bid, and more than half way to it."""
+SETTINGS: Mapping[str, Any] = {
+    "checkpoint": {
+        "policy": "first_of(on_notice, threshold)",
+        "expected_duration": "5s",
+        "deadline_margin": "2s",
+        "notices": {"poll_interval": 1},
+        "prices": {"source": "ec2", "poll_interval": 1},
+    },
+    "pools": [{"name": "pub", "max_price": {"of_on_demand": 1.0}}],
 }
+"""The part of the configuration that the act needs."""
 STEPS, _DEADLINE_S, _POLL_EVERY_S = 80, 150.0, 0.2
 _NAME = "walker"
 SCRIPT = f"{_NAME}.sh"

@@ -46,6 +46,7 @@ from slurm_elastic.model.boot_image import ImageChoice, Replacement
 from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Limits, Location, Market, Pool
 from slurm_elastic.model.machine_options import MachineOptions
+from slurm_elastic.model.max_price import MaxPrice
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 
 PUBLIC_MAX_AGE = 7 * 86400.0  # the `max_age` (s) of a pool in a public cloud that sets none
@@ -207,8 +208,10 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Change it when data, licences or prices bind jobs to some zones of the cloud."""
     markets: Annotated[tuple[Market, ...], Meta(min_length=1)] = (Market.ON_DEMAND,)
     """Change it when jobs can stand an interruption and may run on spot machines, or may not."""
-    max_price: Dollars | None = None
-    """Change it when above some price jobs should wait instead."""
+    max_price: Dollars | MaxPrice | None = None
+    """Change it when above some price jobs should wait instead, or spot machines should be given
+    up.
+    """
     max_nodes: Count | None = None
     """Change it when fewer machines should run at a time than there are node names."""
     max_age: Seconds | None = None

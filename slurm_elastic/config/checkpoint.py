@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct, field
 
 from slurm_elastic.config.gone import Gone
-from slurm_elastic.config.numbers import Count, Dollars, Port, Seconds
+from slurm_elastic.config.numbers import Count, Port, Seconds
 from slurm_elastic.policies.checkpoint.unsavable import Unsavable
 
 METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
@@ -73,8 +73,8 @@ class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Spot prices for policies. Above the ``bid_price`` of all types the cloud takes a machine.
-    Without a bid no price ends a machine, as on EC2.
+    """Spot prices for policies. They are compared with the bid, which is ``max_price`` of a pool.
+    If a pool has no bid, no price ends its machines, as on EC2.
     """
 
     source: str = "none"
@@ -83,8 +83,6 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Change it when prices come from your own feed."""
     poll_interval: Seconds = 60.0
     """Change it when the prices of your source change more often or less often than each minute."""
-    bid_price: Dollars | None = None
-    """Change it when your cloud takes machines back when the price goes above a bid."""
 
 
 class BlcrSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

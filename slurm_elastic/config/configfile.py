@@ -123,12 +123,15 @@ def _converted(
 
 def _require_new_keys(document: yaml_document.YamlDocument) -> None:
     """ConfigError if the file has old keys. Their values are unread, so the checks must not run."""
-    found_keys = tuple(renamed_keys.find(document.value))
-    if found_keys:
+    sentences = {
+        key.path: renamed_keys.sentence(document.locate(key.path), key.new)
+        for key in renamed_keys.find(document.value)
+    }
+    for path in renamed_keys.bids_in(document.value):
+        sentences[path] = renamed_keys.bid_sentence(document.locate(path))
+    if sentences:
         raise ConfigError(*(
-            f"{document.source}:{document.line(key.path)}: "
-            + renamed_keys.sentence(document.locate(key.path), key.new)
-            for key in found_keys
+            f"{document.source}:{document.line(path)}: {text}" for path, text in sentences.items()
         ))  # fmt: skip
 
 

@@ -181,7 +181,7 @@ class Conversion:
     def _union(self, kind: mi.UnionType, plain: object, path: KeyPath) -> object:
         """``X | None``, structs with tags, or a list or a mapping."""
         if any(isinstance(option, mi.NoneType) for option in kind.types):
-            return None if plain is None else self.convert(_options(kind)[0], plain, path)
+            return None if plain is None else self.convert(_by_form(kind, plain), plain, path)
         tags = _tags(kind)
         if not tags:
             return self.convert(_by_form(kind, plain), plain, path)

@@ -133,6 +133,13 @@ def types_of(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
     }
 
 
+def bid_of(cloud: CloudSettings, pool: Pool, instance_type: str) -> float | None:
+    """The bid ($/h) for a spot machine of that type (``Pool.bid``)."""
+    shape = cloud.shapes.get(instance_type)
+    on_demand_price = None if shape is None else shape.price + pool.machine.disk_price
+    return pool.bid(instance_type, on_demand_price)
+
+
 def cheapest(cloud: CloudSettings, pool: Pool) -> float:
     """The lowest price on demand ($/h) of the pool's types; 0 if it has none."""
     if cloud.flat_price is not None:

@@ -2,6 +2,8 @@
 names the new one, and ``slurm-elastic conf upgrade`` writes it into the file.
 
 CHANGELOG.md has the same table. Add a row here and there when a key gets another name.
+
+``BIDS`` is no new name: the site's bid became a key of pools.
 """
 
 from __future__ import annotations
@@ -79,7 +81,6 @@ RENAMED = (
     RenamedKey(old="checkpoint.notices.clouds", new="poll_clouds"),
     RenamedKey(old="checkpoint.notices.every", new="poll_interval"),
     RenamedKey(old="checkpoint.prices.every", new="poll_interval"),
-    RenamedKey(old="checkpoint.prices.bid", new="bid_price"),
     RenamedKey(old="notify.again", new="repeat_interval"),
     RenamedKey(old="clouds.timeout", new="api_timeout"),
     RenamedKey(old="clouds.pending_limit", new="pending_timeout", provider="opennebula"),
@@ -95,6 +96,10 @@ RENAMED = (
     RenamedKey(old="pools.instance_types.most", new="max_types"),
 )
 
+BIDS = (("checkpoint", "prices", "bid_price"), ("checkpoint", "prices", "bid"))
+"""The former places of one bid for all pools."""
+
+_MISSING = object()
 _BY_PLACE = {place: row for row in RENAMED for place in row.places}
 
 
@@ -112,6 +117,24 @@ def find(value: object, path: tuple[str | int, ...] = (), provider: str = "") ->
         if row is not None and row.provider in ("", provider):
             yield FoundKey(path=(*path, key), new=row.new, has_new=row.new in value)
         yield from find(inner, (*path, key), provider)
+
+
+def bids_in(value: object) -> Iterator[tuple[str, str, str]]:
+    """The places among ``BIDS`` that the plain values of a file have."""
+    for path in BIDS:
+        here = value
+        for key in path:
+            here = here.get(key, _MISSING) if isinstance(here, dict) else _MISSING
+        if here is not _MISSING:
+            yield path
+
+
+def bid_sentence(place: str) -> str:
+    """The error about a bid at a place in a file."""
+    return (
+        f"{place} is now max_price of each pool with spot machines, such as"
+        " `max_price: {spot: 0.05}`; `slurm-elastic conf upgrade` rewrites the file"
+    )
 
 
 def sentence(place: str, new: str) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import describe
-from slurm_elastic.config.document import KeyPath
+from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.model.max_price import MaxPrice
 
 
 def _type_prices(draft: Draft) -> None:
@@ -27,12 +29,36 @@ def _type_prices(draft: Draft) -> None:
 def _pool_price(draft: Draft) -> None:
     for i, pool, cloud in draft.pools_with_clouds:
         cheapest = _cheapest(pool, cloud)
+        if isinstance(pool.max_price, MaxPrice):
+            _spot_price(draft, i, pool, cloud, pool.max_price)
+            continue
         if pool.max_price is None or cheapest is None or Market.SPOT in pool.markets:
             continue
         if pool.max_price < cheapest[0]:
             expected = f"at least {cheapest[0]:g}, the price of {cheapest[1]}"
             expected += ": without spot nothing is cheaper"
             draft.problems.add(("pools", i, "max_price"), describe(pool.max_price), expected)
+
+
+def _spot_price(
+    draft: Draft, i: int, pool: PoolSettings, cloud: CloudSettings, max_price: MaxPrice
+) -> None:
+    path: KeyPath = ("pools", i, "max_price")
+    if Market.SPOT not in pool.markets:
+        expected = "a number: a mapping is about spot machines, and spot is not among markets"
+        draft.problems.add(path, "a mapping", expected)
+    if max_price == MaxPrice():
+        draft.problems.add(path, "an empty mapping", "one of spot, of_on_demand, types")
+    if max_price.spot is not None and max_price.of_on_demand is not None:
+        expected = "spot or of_on_demand: each is for all types"
+        draft.problems.add(path, "both spot and of_on_demand", expected)
+    names = pool.type_names or tuple(cloud.shapes)
+    # The types of a catalogue, or that meet requirements, are not in the file.
+    if cloud.catalogued or isinstance(pool.instance_types, Requirements):
+        return
+    for name in (name for name in max_price.types if name not in names):
+        expected = f"one of the pool's types: {', '.join(names)}"
+        draft.problems.add((*path, "types", name), shown(name), expected)
 
 
 def _limits(draft: Draft) -> None:

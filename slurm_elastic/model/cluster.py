@@ -16,6 +16,7 @@ from slurm_elastic.base.units import money
 from slurm_elastic.model.boot_image import ImageChoice, Replacement
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.machine_options import NO_OPTIONS, MachineOptions
+from slurm_elastic.model.max_price import MaxPrice
 from slurm_elastic.model.reserved import Held
 
 
@@ -39,7 +40,8 @@ class Pool(Struct, frozen=True, kw_only=True):
 
     ``real_memory``: Slurm's RealMemory (MiB), which every instance type of the pool must leave for
     jobs. ``instance_types``, ``zones``, ``markets``: the offers that the pool may use; empty zones
-    mean all zones of the cloud. ``max_price``: $/h. ``max_age``: maximum age of a machine (s).
+    mean all zones of the cloud. ``max_price``: $/h of any offer, or of spot machines alone.
+    ``max_age``: maximum age of a machine (s).
     ``interruption_loss``: time lost when the cloud takes a machine (s): the work since the last
     checkpoint, and the restart. ``partial_jobs``: keep machines although their job did not get all
     its nodes. ``max_booting``: maximum number of machines that boot at once. ``stopped``: so many
@@ -58,7 +60,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     instance_types: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
     markets: tuple[Market, ...] = (Market.ON_DEMAND,)
-    max_price: float | None = None
+    max_price: float | MaxPrice | None = None
     max_nodes: int | None = None
     max_age: float | None = None
     interruption_loss: float = 1800.0
@@ -71,6 +73,34 @@ class Pool(Struct, frozen=True, kw_only=True):
     machine: MachineOptions = NO_OPTIONS
     replacement: Replacement = Replacement.BY_HAND
     max_unavailable: int = 1
+
+    def highest_price(
+        self, market: Market, instance_type: str, on_demand_price: float | None
+    ) -> float | None:
+        """The highest price ($/h, with disks) of an offer that the pool uses. None: no bound.
+        ``on_demand_price``: of the same machine, with disks; None if it is not known.
+        """
+        if not isinstance(self.max_price, MaxPrice):
+            return self.max_price
+        if market is not Market.SPOT:
+            return None
+        return self.max_price.of_type(instance_type, on_demand_price)
+
+    def bid(self, instance_type: str, on_demand_price: float | None) -> float | None:
+        """The bid ($/h, without disks, like the spot prices that clouds publish) for a spot machine
+        of that type. None if the pool has no highest price: then the cloud's own rule decides.
+
+        Providers send it, checkpoint policies compare prices with it, and the simulator loses
+        machines by it. ``on_demand_price``: as for ``highest_price``.
+        """
+        highest = self.highest_price(Market.SPOT, instance_type, on_demand_price)
+        if highest is None:
+            return None
+        # Spot never costs more than on-demand, so a higher bid means the same to the cloud. A
+        # threshold half way to a higher bid would mean nothing.
+        if on_demand_price is not None:
+            highest = min(highest, on_demand_price)
+        return highest - self.machine.disk_price
 
 
 class Offer(Struct, frozen=True, kw_only=True, dict=True):

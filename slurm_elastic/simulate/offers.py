@@ -33,8 +33,8 @@ them when it needed the capacity.
 
 
 class SpotFacts(Struct, frozen=True, kw_only=True):
-    """Facts about spot machines (see ``SpotMarket``). ``bid``: the site's, for all types (None: the
-    on-demand price of each type, in prices from before BIDS_UNTIL).
+    """Facts about spot machines (see ``SpotMarket``). ``bid``: for all types, instead of the pools'
+    own bids.
     """
 
     span: HistorySpan
@@ -80,10 +80,7 @@ def assumptions(pool: str, sold: Sequence[Sold], facts: SpotFacts) -> Iterator[s
     )
     omitted = f" and {len(spot) - 4} more" if len(spot) > 4 else ""
     yield f"pool {pool}: spot machines are ranked by the prices of {names}{omitted}"
-    if any(
-        spot_offer.market is not None and spot_offer.market.bid is not None for spot_offer in spot
-    ):
-        bid = "the on-demand price" if facts.bid is None else f"the bid of {money(facts.bid)}"
+    if bid := _bid_text(spot):
         yield f"pool {pool}: spot machines are lost when the price exceeds {bid}"
     zones = dict.fromkeys(spot_offer.offer.zone for spot_offer in spot)
     supplies = {s.name: s for zone in zones for s in supplies_of(pool, zone, facts.availability)}
@@ -94,6 +91,21 @@ def assumptions(pool: str, sold: Sequence[Sold], facts: SpotFacts) -> Iterator[s
             f"pool {pool}: no spot machine is ever lost: since 2017-11 prices say nothing"
             " about that (threshold policies do what hour does), and no availability was given"
         )
+
+
+def _bid_text(spot: Sequence[Sold]) -> str:
+    """The bids of these offers. Empty if they have none."""
+    bids = [
+        (spot_offer.market.bid, spot_offer.offer.on_demand_price)
+        for spot_offer in spot
+        if spot_offer.market is not None and spot_offer.market.bid is not None
+    ]
+    if all(bid == on_demand_price for bid, on_demand_price in bids):
+        return "the on-demand price" if bids else ""
+    lowest, highest = min(bid for bid, _ in bids), max(bid for bid, _ in bids)
+    if lowest == highest:
+        return f"the bid of {money(lowest)}"
+    return f"the bid for its type, of {money(lowest)} to {money(highest)}"
 
 
 def _types(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
@@ -127,16 +139,27 @@ def _spot_offers(
         return
     kind = _types(cloud, pool)[name]
     supplies = supplies_of(pool.name, zone, facts.availability)
-    assumed_bid = kind.price if series.times[-1] < BIDS_UNTIL else None
     market = SpotMarket(
         _repeat(series, facts.span),
-        bid=assumed_bid if facts.bid is None else facts.bid,
+        bid=_bid(pool, facts, name, kind, series),
         available=available(supplies, facts.span),
         notice=facts.notice,
         rebalance=facts.rebalance,
     )
     offer = typed_offer((cloud.name, cloud.location), name, kind, zone, Market.SPOT)
     yield Sold(offer=offer, market=market, stock=" ".join(supply.name for supply in supplies))
+
+
+def _bid(
+    pool: Pool, facts: SpotFacts, name: str, kind: InstanceType, series: Series
+) -> float | None:
+    """The price above which machines of that type are lost: the same bid that providers send and
+    ckptman compares prices with. The on-demand price replaces it in prices from before BIDS_UNTIL.
+    """
+    if facts.bid is not None:
+        return facts.bid
+    bid = pool.bid(name, kind.price + pool.machine.disk_price)
+    return kind.price if bid is None and series.times[-1] < BIDS_UNTIL else bid
 
 
 def _repeat(series: Series, span: HistorySpan) -> Curve:

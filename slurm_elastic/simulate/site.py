@@ -45,8 +45,6 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
     """Return the site's pools, on-premises clouds first, and notes on omissions and assumptions."""
     notes: list[str] = []
     models, names = [], list[str]()
-    # ckptman takes a price above this bid for a threat, so the simulator must lose machines there.
-    world = replace(world, bid=config.checkpoint.prices.bid_price)
     if world.static is not None:
         nodes, procs = world.static
         models.append(

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.readers import PeriodicReader, spot_prices
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.config.checkpoint import PriceSettings
-from slurm_elastic.providers.base.prices.book import Key, Points, PriceBook
+from slurm_elastic.model.max_price import MaxPrice
+from slurm_elastic.policies.checkpoint.threat import ThreatCause
+from slurm_elastic.providers.base.prices.book import Points, PriceBook, PriceKey
 from tests.ckptman.world import CkptWorld
+from tests.controller.world import make_config
 
-PRICES = PriceSettings(source="ec2", poll_interval=10.0, bid_price=0.10)
+PRICES = PriceSettings(source="ec2", poll_interval=10.0)
+
+
+def site(max_price: float | MaxPrice | None) -> dict[str, Any]:
+    """Configuration: the bid of the pool of spot machines, whose on-demand price is $0.10."""
+    own, spot = make_config(Path("/nowhere")).pools
+    return {"pools": (own, replace(spot, max_price=max_price))}
 
 
 class Feed:
@@ -25,7 +37,7 @@ class Feed:
         self.points: dict[float, float] = {}
         self.broken: Exception | None = None
 
-    def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
+    def read(self, keys: Iterable[PriceKey], since: float) -> Mapping[PriceKey, Points]:
         self.asked += 1
         if self.broken:
             raise self.broken
@@ -35,7 +47,7 @@ class Feed:
 
 @pytest.fixture
 def world() -> Iterator[CkptWorld]:
-    made = CkptWorld(policy="threshold", prices=PRICES)
+    made = CkptWorld(site(MaxPrice(of_on_demand=1.0)), policy="threshold", prices=PRICES)
     yield made
     made.close()
 
@@ -63,6 +75,53 @@ def test_a_price_over_the_threshold_saves_once_and_the_job_goes_on(world: CkptWo
     world.advance(60)
     assert saves(world) == 1
     assert world.job(7).restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("max_price", "is_saved"),
+    [
+        (None, False),
+        (0.10, True),
+        (9.0, True),
+        (0.2, True),
+        (MaxPrice(spot=0.08), False),  # the price is over it already
+        (MaxPrice(types={"small": 0.09}), True),
+        (MaxPrice(types={"large": 0.09}), False),
+    ],
+    ids=str,
+)
+def test_the_threshold_is_of_the_pools_bid_for_the_type(
+    max_price: float | MaxPrice | None, is_saved: bool
+) -> None:
+    world = CkptWorld(site(max_price), policy="threshold", prices=PRICES)
+    try:
+        world.runs(7)
+        feed = Feed(world)
+        reader = watched(world, feed)
+        reader.read()
+        world.advance(30)
+        feed.price = 0.085
+        reader.read()
+        world.advance(60)
+        assert saves(world) == is_saved
+    finally:
+        world.close()
+
+
+def test_a_price_over_the_bid_threatens_the_machines_of_that_type_alone() -> None:
+    for max_price, causes in ((MaxPrice(spot=0.05), {ThreatCause.PRICE}), (None, set())):
+        world = CkptWorld(site(max_price), policy="threshold", prices=PRICES)
+        try:
+            world.runs(7)
+            feed = Feed(world)
+            reader = watched(world, feed)
+            feed.price = 0.06
+            reader.read()
+            assert world.service is not None
+            threats = world.service.reader.read().threats
+            assert {threat.cause for of_node in threats.values() for threat in of_node} == causes
+        finally:
+            world.close()
 
 
 def test_a_throttled_price_api_is_said_and_the_last_prices_serve(world: CkptWorld) -> None:

@@ -162,10 +162,10 @@ def test_two_files_of_the_same_offer_are_one_series(
         assert rows_[0]["figures"]["interruptions"] > 0
 
 
-def test_the_sites_bid_takes_machines_as_it_threatens_them_for_ckptman(
+def test_the_bid_of_a_pool_takes_machines_as_it_threatens_them_for_ckptman(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without one, no price of 2021 takes a machine."""
+    """Without a bid, no price of 2021 takes a machine."""
     site, prices = tmp_path / "site.yaml", tmp_path / "p.csv"
     rows = [
         f"{1614643200 + 3600 * n},c6i.xlarge,us-east-1a,{0.09 if n % 2 else 0.01}"
@@ -174,13 +174,18 @@ def test_the_sites_bid_takes_machines_as_it_threatens_them_for_ckptman(
     prices.write_text("\n".join(["timestamp,instance_type,az,price", *rows]))
     asked = ["simulate", "--workload", str(WORKLOAD), "--prices", str(prices)]
     lost = []
-    for bid in ("", "\ncheckpoint:\n  prices: {bid_price: 0.05}\n"):
-        site.write_text(EXAMPLE.read_text() + bid)
+    example = EXAMPLE.read_text()
+    types = "{types: {c6i.xlarge: 0.05}}"
+    for bid in ("null", "{spot: 0.05}", types, "{of_on_demand: 0.3}"):
+        site.write_text(example.replace("max_price: 0.25 ", f"max_price: {bid} "))
         out = tmp_path / "out.json"
         assert main(["--config", str(site), *asked, "--json", str(out)]) == 0
         lost.append(json.loads(out.read_text())["rows"][0]["figures"]["interruptions"])
     assert lost[0] == 0 < lost[1]
-    assert "lost when the price exceeds the bid of $0.05" in capsys.readouterr().err
+    assert len(set(lost[1:])) == 1, "three spellings of a bid between both prices"
+    err = capsys.readouterr().err
+    assert err.count("lost when the price exceeds the bid of $0.05\n") >= 2
+    assert "lost when the price exceeds the bid of $0.051\n" in err
 
 
 @pytest.mark.release

@@ -16,6 +16,8 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.config.reference import keys
 from slurm_elastic.config.renamed_keys import RENAMED, RenamedKey
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.max_price import MaxPrice
 from slurm_elastic.setup.upgrade import UpgradedText, upgraded
 
 ROOT = Path(__file__).parents[2]
@@ -198,3 +200,42 @@ def test_a_file_that_cannot_be_rewritten_stays(text: str, told: str, tmp_path: P
 def test_another_packages_cloud_keeps_its_own_key_of_that_name() -> None:
     text = "clouds:\n- {name: far, provider: libcloud, credentials: /etc/far.json}\n"
     assert upgraded(text, "site.yaml").changes == ()
+
+
+# one bid of the whole site
+
+
+@pytest.mark.parametrize("key", ["bid", "bid_price"])
+def test_a_bid_of_the_site_is_refused_and_becomes_a_bid_of_the_pools_with_spot(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "site.yaml"
+    bid = f"\ncheckpoint:\n  prices: {{{key}: 0.05, poll_interval: 2m}}   # our bid\n"
+    example = EXAMPLE.replace("    max_price: 0.25 ", "    # max_price: 0.25 ")
+    file.write_text(example + bid)
+    command = ["--config", str(file), "conf"]
+    assert main([*command, "show"]) == 2
+    sentence = f"checkpoint.prices.{key} is now max_price of each pool with spot machines"
+    assert sentence in capsys.readouterr().err
+    assert main([*command, "upgrade"]) == 0
+    assert f"checkpoint.prices.{key} is now max_price of pool compute" in capsys.readouterr().out
+    config = configfile.load(file)
+    pools = {pool.name: pool.max_price for pool in config.pools}
+    assert (
+        {name for name, max_price in pools.items() if max_price == MaxPrice(spot=0.05)}
+        == {pool.name for pool in config.pools if Market.SPOT in pool.markets}
+        != set()
+    )
+    assert comments(file.read_text()) == comments(example + bid)
+    assert config.checkpoint.prices.poll_interval == 120
+
+
+def test_a_pool_with_a_highest_price_keeps_it() -> None:
+    pools = (
+        "pools:\n- {name: p, markets: [spot], max_price: 0.2}\n- {name: q, markets: [on-demand]}\n"
+    )
+    upgrade = upgraded(f"checkpoint: {{prices: {{bid_price: 0.05}}}}\n{pools}", "site.yaml")
+    assert upgrade.text.strip() == pools.strip()
+    assert upgrade.changes == (
+        "site.yaml:1: checkpoint.prices.bid_price is now gone: no pool needs it",
+    )

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Usage
 from slurm_elastic.model.exclusion import COOL_DOWN, NO_SPOT, Exclusion
+from slurm_elastic.model.machine_options import MachineOptions
+from slurm_elastic.model.max_price import MaxPrice
 from slurm_elastic.policies.launch.ranking import (
     Scope,
     ceiling,
@@ -73,6 +75,17 @@ def test_the_keys_are_data() -> None:
         (OFFER, {"zones": ("b",)}, "zone a is not among the pool's zones"),
         (OFFER, {"instance_types": ("c5",)}, "m5.large is not among the pool's instance types"),
         (OFFER, {"max_price": 0.05}, "costs $0.10/h, the pool pays at most $0.05/h"),
+        (SPOT, {"max_price": MaxPrice(spot=0.02)}, "costs $0.04/h, the pool pays at most $0.02/h"),
+        (
+            SPOT,
+            {"max_price": MaxPrice(spot=1.0, types={"m5.large": 0.01})},
+            "costs $0.04/h, the pool pays at most $0.01/h",
+        ),
+        (
+            SPOT,
+            {"max_price": MaxPrice(of_on_demand=0.2)},
+            "costs $0.04/h, the pool pays at most $0.02/h",
+        ),
         (
             replace(SPOT, price=0.1),
             {},
@@ -333,6 +346,31 @@ def test_an_offer_of_another_cloud_is_none_of_the_pools() -> None:
     assert reason(OFFER, cloud="gcp") == "is of cloud aws, the pool is of gcp"
 
 
+@pytest.mark.parametrize(
+    ("max_price", "bid"),
+    [
+        (None, None),
+        (0.06, 0.05),
+        (9.0, 0.09),  # spot never costs more than on-demand, $0.10 with its disk
+        (MaxPrice(spot=0.04), 0.03),
+        (MaxPrice(spot=0.04, types={"m5.large": 0.05}), 0.04),
+        (MaxPrice(types={"c5.large": 0.05}), None),
+        (MaxPrice(of_on_demand=0.5), 0.04),
+        (MaxPrice(of_on_demand=0.5, types={"m5.large": 0.03}), 0.02),
+    ],
+)
+def test_the_bid_is_the_highest_price_of_a_type_without_its_disks(
+    max_price: float | MaxPrice | None, bid: float | None
+) -> None:
+    pool = request(max_price=max_price, machine=MachineOptions(disk_price=0.01)).pool
+    found = pool.bid("m5.large", 0.10)
+    assert found == (None if bid is None else pytest.approx(bid))
+
+
+def test_a_part_of_an_unknown_price_is_no_bid() -> None:
+    assert request(max_price=MaxPrice(of_on_demand=0.5)).pool.bid("m5.large", None) is None
+
+
 # at the very bounds, and in words
 
 
@@ -342,6 +380,9 @@ def test_an_offer_of_another_cloud_is_none_of_the_pools() -> None:
         (replace(OFFER, cpus=2, memory=1000), {}),
         (replace(OFFER, gres={"gpu": 1}), {"gres": {"gpu": 1}}),
         (OFFER, {"max_price": 0.10}),
+        (OFFER, {"max_price": MaxPrice(spot=0.01)}),
+        (SPOT, {"max_price": MaxPrice(spot=0.01, types={"m5.large": 0.04})}),
+        (SPOT, {"max_price": MaxPrice(of_on_demand=0.4)}),
         (OFFER, {"zones": ("b", "a"), "instance_types": ("c5", "m5.large")}),
         (told(replace(OFFER, on_demand_price=1.0), 1.01), {}),
     ],

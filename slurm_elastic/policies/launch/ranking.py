@@ -325,8 +325,9 @@ def _misfit(pool: Pool, offer: Offer) -> Misfit | None:
 
 
 def _too_dear(pool: Pool, offer: Offer) -> Misfit | None:
-    if pool.max_price is not None and offer.marginal_price > pool.max_price:
-        return TooDear(price=offer.marginal_price, maximum=pool.max_price)
+    highest = pool.highest_price(offer.market, offer.instance_type, offer.on_demand_price)
+    if highest is not None and offer.marginal_price > highest:
+        return TooDear(price=offer.marginal_price, maximum=highest)
     if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
         return SpotNotCheaper(price=offer.price, on_demand=offer.on_demand_price or 0.0)
     return None

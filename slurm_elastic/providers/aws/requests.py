@@ -140,19 +140,14 @@ def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def spot_bound(pool: Pool, offer: Offer) -> str | None:
-    """The MaxPrice of a spot offer, or None.
-
-    Without it EC2's bound is the on-demand price. A lower bound only means earlier interruptions,
-    so it is set only if the pool's own bound is lower.
-    """
-    if pool.max_price is None or offer.market is not Market.SPOT:
+    """The MaxPrice of a spot offer, or None: then EC2 takes the on-demand price for it."""
+    if offer.market is not Market.SPOT:
         return None
-    # EC2's price is without disks.
-    bound, on_demand = pool.max_price - pool.machine.disk_price, offer.on_demand_price
-    if bound <= _MIN_SPOT_BOUND:
+    bid, on_demand = pool.bid(offer.instance_type, offer.on_demand_price), offer.on_demand_price
+    if bid is None or bid <= _MIN_SPOT_BOUND:
         return None
-    is_lower = on_demand is None or pool.max_price < on_demand
-    return f"{bound:.6f}" if is_lower else None
+    is_lower = on_demand is None or bid < on_demand - pool.machine.disk_price
+    return f"{bid:.6f}" if is_lower else None
 
 
 def _market(spec: LaunchSpec) -> dict[str, object]:

@@ -30,6 +30,7 @@ from slurm_elastic.controller.boot_consoles import read_consoles, record_console
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.causes.pool_failures import ConsoleRead
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Market, NoticeKind, Offer, Pool
+from slurm_elastic.model.max_price import MaxPrice
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.policies.launch.ranking import mispriced
 from slurm_elastic.providers import open_provider
@@ -603,10 +604,14 @@ def test_it_asks_for_what_the_settings_say(bed: AwsBed) -> None:
         (0.0011, "0.001100"),
         (0.001, None),
         (0.0000004, None),
+        (MaxPrice(spot=0.06), "0.060000"),
+        (MaxPrice(spot=0.06, types={"t": 0.04}), "0.040000"),
+        (MaxPrice(of_on_demand=0.5), "0.050000"),
+        (MaxPrice(of_on_demand=1.0), None),
     ],  # EC2 refuses a bound of $0.001 and less
 )
 def test_a_spot_bound_is_set_only_where_the_pools_is_below_on_demand(
-    bed: AwsBed, bound: float | None, asked: str | None
+    bed: AwsBed, bound: float | MaxPrice | None, asked: str | None
 ) -> None:
     request = aws_request.run_instances(
         bed.settings(), Cluster(name="c", uuid=UUID), _spec("z", bound), ("a",),
@@ -629,7 +634,7 @@ def test_client_tokens_fit_and_differ_by_cluster_generation_and_call() -> None:
     assert all(len(t) <= 64 and t.isascii() for t in tokens)
 
 
-def _spec(zone: str, bound: float | None) -> LaunchSpec:
+def _spec(zone: str, bound: float | MaxPrice | None) -> LaunchSpec:
     pool = Pool(name="p", cloud="aws", nodes=("a",), cpus=1, real_memory=1, max_price=bound)
     offer = Offer(
         cloud="aws", location="public", instance_type="t", zone=zone, market=Market.SPOT,

@@ -1,4 +1,6 @@
-"""Recent spot prices for checkpoint policies: a short history for each type and zone."""
+"""Recent spot prices for checkpoint policies: a short history for each pool, type and
+zone.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,22 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.model.memory import Machine
 from slurm_elastic.providers.base.prices.trace import load_trace
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, str]
-"""Instance type and zone."""
+PriceKey = tuple[str, str, str]
+"""Pool, instance type and zone. Pools differ in their images, whose licences have prices."""
 Points = tuple[tuple[float, float], ...]
 """(time from which the price holds, $/h), ascending."""
 HISTORY_S = 2 * 3600.0
 """Seconds of history to keep. A policy looks back ten minutes."""
+
+
+def price_key(machine: Machine) -> PriceKey:
+    """The key of a machine's prices."""
+    return machine.pool, machine.instance.instance_type, machine.instance.zone
 
 
 class PriceFeed(Protocol):
@@ -26,7 +34,7 @@ class PriceFeed(Protocol):
 
     name: str
 
-    def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
+    def read(self, keys: Iterable[PriceKey], since: float) -> Mapping[PriceKey, Points]:
         """The prices for these keys since ``since`` (Unix time), including the price that was valid
         then.
         """
@@ -42,9 +50,9 @@ class FileFeed:
         self.name = f"prices in {path}"
         self._path = path
         self._stamp: tuple[int, int] | None = None
-        self._series: Mapping[Key, Points] = {}
+        self._series: Mapping[tuple[str, str], Points] = {}
 
-    def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
+    def read(self, keys: Iterable[PriceKey], since: float) -> Mapping[PriceKey, Points]:
         """The prices of the file, which is parsed again only if it has changed."""
         status = self._path.stat()
         stamp = (status.st_mtime_ns, status.st_size)
@@ -53,11 +61,15 @@ class FileFeed:
             # between, or cannot be parsed, the next call reads it again.
             series = load_trace(self._path).series
             self._series = {
-                key: tuple(zip(s.times, s.prices, strict=True)) for key, s in series.items()
+                offer: tuple(zip(s.times, s.prices, strict=True)) for offer, s in series.items()
             }
             self._stamp = stamp
-        requested = set(keys)
-        return {k: cut(points, since) for k, points in self._series.items() if k in requested}
+        offers = {key: (key[1], key[2]) for key in keys}
+        return {
+            key: cut(self._series[offer], since)
+            for key, offer in offers.items()
+            if offer in self._series
+        }
 
 
 class PriceBook:
@@ -68,14 +80,14 @@ class PriceBook:
     def __init__(self, feed: PriceFeed, now: Callable[[], float]) -> None:
         self._feed, self._now = feed, now
         self._lock = threading.Lock()
-        self._points: dict[Key, dict[float, float]] = {}
+        self._points: dict[PriceKey, dict[float, float]] = {}
 
     @property
     def name(self) -> str:
         """The name under which the feed's health is recorded."""
         return self._feed.name
 
-    def refresh(self, keys: Iterable[Key]) -> None:
+    def refresh(self, keys: Iterable[PriceKey]) -> None:
         """Read the prices of all keys in one call. The feed's exceptions go to the caller."""
         since = self._now() - HISTORY_S
         points_by_key = self._feed.read(keys, since)
@@ -86,7 +98,7 @@ class PriceBook:
                 recent = cut(tuple(sorted(known_points.items())), since)
                 self._points[key] = dict(recent)
 
-    def prices(self) -> Mapping[Key, Points]:
+    def prices(self) -> Mapping[PriceKey, Points]:
         """All known prices."""
         with self._lock:
             return {key: tuple(sorted(points.items())) for key, points in self._points.items()}

@@ -1,4 +1,6 @@
-"""The spot price history of EC2: all types and zones of our machines in one paged request."""
+"""The spot price history of EC2: all types and zones of our machines in one paged request for each
+cloud and product.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.policies.repair.list_plausibility import price_in
-from slurm_elastic.providers.base.prices.book import Key, Points
+from slurm_elastic.providers.base.prices.book import Points, PriceKey
 
-PRODUCT = "Linux/UNIX"
 PAGE = 1000
 MAX_PAGES = 1000
 
@@ -25,56 +28,76 @@ class HistoryClient(Protocol):
         ...
 
 
-class Ec2Feed:
-    """``open_client`` is called at the first reading, so that starting a service needs no
-    credentials.
+class PoolSeller(Struct, frozen=True, kw_only=True):
+    """The seller of a pool's machines. ``open_client`` is called at the first reading, so that
+    starting a service needs no credentials. ``product``: the product description of the pool's
+    image, which may change with the image.
     """
+
+    cloud: str
+    open_client: Callable[[], HistoryClient]
+    product: Callable[[], str]
+
+
+class Ec2Feed:
+    """``sellers``: by pool. Other pools have no prices."""
 
     name = "prices of EC2"
 
     def __init__(
-        self, open_client: Callable[[], HistoryClient], clock: Callable[[], float] = time.time
+        self, sellers: Mapping[str, PoolSeller], clock: Callable[[], float] = time.time
     ) -> None:
-        self._open = open_client
+        self._sellers = sellers
         self._clock = clock
-        self._client: HistoryClient | None = None
+        self._clients: dict[str, HistoryClient] = {}
 
-    def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
+    def read(self, keys: Iterable[PriceKey], since: float) -> Mapping[PriceKey, Points]:
         """The prices for these keys. EC2 lists price changes between two times, and also the price
         that was valid at the first one.
         """
-        requested = set(keys)
-        if not requested:
-            return {}
-        self._client = self._client or self._open()
+        keys_by_history: defaultdict[tuple[str, str], list[PriceKey]] = defaultdict(list)
+        for key in sorted(set(keys)):
+            if (seller := self._sellers.get(key[0])) is not None:
+                keys_by_history[seller.cloud, seller.product()].append(key)
+        points: dict[PriceKey, Points] = {}
+        for (_, product), keys_of_history in keys_by_history.items():
+            client = self._client(self._sellers[keys_of_history[0][0]])
+            history = self._history(client, product, keys_of_history, since)
+            points |= {key: history[key[1:]] for key in keys_of_history if key[1:] in history}
+        return points
+
+    def _client(self, seller: PoolSeller) -> HistoryClient:
+        if seller.cloud not in self._clients:
+            self._clients[seller.cloud] = seller.open_client()
+        return self._clients[seller.cloud]
+
+    def _history(
+        self, client: HistoryClient, product: str, keys: Iterable[PriceKey], since: float
+    ) -> Mapping[tuple[str, str], Points]:
+        """The prices by type and zone. The answer also has other pairs, because the filters select
+        types and zones separately.
+        """
         request: dict[str, Any] = {
-            "InstanceTypes": sorted({kind for kind, _ in requested}),
+            "InstanceTypes": sorted({kind for _, kind, _ in keys}),
             "Filters": [
-                {"Name": "availability-zone", "Values": sorted({zone for _, zone in requested})},
-                {"Name": "product-description", "Values": [PRODUCT]},
+                {"Name": "availability-zone", "Values": sorted({zone for _, _, zone in keys})},
+                {"Name": "product-description", "Values": [product]},
             ],
             "StartTime": datetime.fromtimestamp(since, UTC),
             # Our clock may have been set back: EC2 refuses an end before the start.
             "EndTime": datetime.fromtimestamp(max(self._clock(), since), UTC),
             "MaxResults": PAGE,
         }
-        points: defaultdict[Key, dict[float, float]] = defaultdict(dict)
+        points: defaultdict[tuple[str, str], dict[float, float]] = defaultdict(dict)
         for _ in range(MAX_PAGES):
-            answer = self._client.describe_spot_price_history(**request)
+            answer = client.describe_spot_price_history(**request)
             for item in answer["SpotPriceHistory"]:
-                key = (item["InstanceType"], item["AvailabilityZone"])
                 price = price_in(item["SpotPrice"])
                 if price is not None:
-                    points[key][item["Timestamp"].timestamp()] = price
+                    type_and_zone = (item["InstanceType"], item["AvailabilityZone"])
+                    points[type_and_zone][item["Timestamp"].timestamp()] = price
             token = answer.get("NextToken")
             if not token:
-                break
+                return {pair: tuple(sorted(prices.items())) for pair, prices in points.items()}
             request["NextToken"] = token
-        else:
-            raise SlurmElasticError(f"{self.name}: no end after {MAX_PAGES} pages")
-        # The filters select types and zones separately, so the answer also has other pairs.
-        return {
-            key: tuple(sorted(points_of_key.items()))
-            for key, points_of_key in points.items()
-            if key in requested
-        }
+        raise SlurmElasticError(f"{self.name}: no end after {MAX_PAGES} pages")

@@ -14,17 +14,17 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.providers.base.prices.book import (
     HISTORY_S,
     FileFeed,
-    Key,
     Points,
     PriceBook,
+    PriceKey,
     cut,
 )
-from slurm_elastic.providers.base.prices.ec2 import Ec2Feed
+from slurm_elastic.providers.base.prices.ec2 import Ec2Feed, PoolSeller
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
 T0 = 1_800_000_000.0
-A, B = ("c5.large", "us-east-1a"), ("m5.large", "us-east-1b")
+A, B = ("p", "c5.large", "us-east-1a"), ("p", "m5.large", "us-east-1b")
 
 
 class Pages:
@@ -41,19 +41,28 @@ class Pages:
         return {"SpotPriceHistory": self.pages[number], "NextToken": more}
 
 
-def item(key: Key, when: float, price: str) -> dict[str, Any]:
+def item(key: PriceKey, when: float, price: str) -> dict[str, Any]:
     return {
-        "InstanceType": key[0], "AvailabilityZone": key[1], "SpotPrice": price,
+        "InstanceType": key[1], "AvailabilityZone": key[2], "SpotPrice": price,
         "Timestamp": datetime.fromtimestamp(when, UTC), "ProductDescription": "Linux/UNIX",
     }  # fmt: skip
 
 
+def feed_of(client: Pages, now: float = T0) -> Ec2Feed:
+    """A feed for pool p, whose cloud answers with that client."""
+    return Ec2Feed({"p": seller(client)}, lambda: now)
+
+
+def seller(client: Pages, cloud: str = "aws", product: str = "Linux/UNIX") -> PoolSeller:
+    return PoolSeller(cloud=cloud, open_client=lambda: client, product=lambda: product)
+
+
 def test_all_types_and_zones_are_one_paged_call() -> None:
-    other = ("c5.large", "us-east-1b")
+    other = ("p", "c5.large", "us-east-1b")
     client = Pages(
         [item(A, T0 + 60, "0.04"), item(A, T0, "0.03")], [item(B, T0, "0.05"), item(other, T0, "9")]
     )
-    found = Ec2Feed(lambda: client, lambda: T0 + 90).read([A, B], T0 - 60)
+    found = feed_of(client, T0 + 90).read([A, B], T0 - 60)
     assert found == {A: ((T0, 0.03), (T0 + 60, 0.04)), B: ((T0, 0.05),)}
     assert len(client.asked) == 2
     first = client.asked[0]
@@ -69,26 +78,43 @@ def test_a_history_without_an_end_is_none_and_prices_that_are_none_are_left_out(
             return {**super().describe_spot_price_history(NextToken="0"), "NextToken": "more"}
 
     with pytest.raises(SlurmElasticError, match="no end after 1000 pages"):
-        Ec2Feed(lambda: Endless([])).read([A], T0)
+        feed_of(Endless([])).read([A], T0)
     odd = [item(A, T0 + n, price) for n, price in enumerate(("nan", "-1", "0.04", "inf"))]
-    assert Ec2Feed(lambda: Pages(odd)).read([A], T0) == {A: ((T0 + 2, 0.04),)}
+    assert feed_of(Pages(odd)).read([A], T0) == {A: ((T0 + 2, 0.04),)}
 
 
 def test_without_machines_nothing_is_asked() -> None:
     def never() -> Pages:
         raise AssertionError
 
-    assert Ec2Feed(never).read([], T0) == {}
+    feed = Ec2Feed({"p": PoolSeller(cloud="aws", open_client=never, product=lambda: "Linux/UNIX")})
+    assert feed.read([], T0) == {}
+    assert feed.read([("other", "c5.large", "us-east-1a")], T0) == {}, "no pool of EC2"
+
+
+def test_each_cloud_and_each_product_is_asked_by_itself() -> None:
+    """A machine of Red Hat costs its licence, too, and another region has other zones."""
+    linux, far = Pages([item(A, T0, "0.03")]), Pages([item(A, T0, "0.07")])
+    pools = {
+        "p": seller(linux), "also": seller(linux), "far": seller(far, "far"),
+        "licensed": seller(linux, product="Red Hat Enterprise Linux"),
+    }  # fmt: skip
+    keys = [(pool, *A[1:]) for pool in pools]
+    found = Ec2Feed(pools, lambda: T0).read(keys, T0)
+    assert found == {key: ((T0, 0.07 if key[0] == "far" else 0.03),) for key in keys}
+    products = [asked["Filters"][1]["Values"] for asked in linux.asked]
+    assert sorted(products) == [["Linux/UNIX"], ["Red Hat Enterprise Linux"]]
+    assert len(far.asked) == 1
 
 
 class Feed:
     name = "feed"
 
     def __init__(self) -> None:
-        self.points: Mapping[Key, Points] = {}
+        self.points: Mapping[PriceKey, Points] = {}
         self.broken: Exception | None = None
 
-    def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
+    def read(self, keys: Iterable[PriceKey], since: float) -> Mapping[PriceKey, Points]:
         if self.broken:
             raise self.broken
         return {k: p for k, p in self.points.items() if k in set(keys)}
