@@ -30,10 +30,13 @@ class PolicyRow(Protocol):
 
 Show = Callable[[Figures, Figures], str]
 
+RESERVED = "reserved"
+"""The column of sites that hold reservations."""
 COLUMNS: Sequence[tuple[str, Show]] = (
     ("cost", lambda f, _: f"${f.cost:,.2f}"),
     ("on demand", lambda f, _: f"${f.on_demand:,.2f}"),
     ("spot", lambda f, _: f"${f.spot:,.2f}"),
+    (RESERVED, lambda f, _: f"${f.reserved:,.2f}"),
     ("saving", lambda f, first: f"{1 - f.cost / first.cost:.1%}" if first.cost else ""),
     ("mean wait", lambda f, _: duration(f.mean_wait)),
     ("p95 wait", lambda f, _: duration(f.p95_wait)),
@@ -53,6 +56,9 @@ saving: share of the first policy's cost. used: share of the machine time (paid,
 own machines) in which a job has the machine. peak: most machines at a time. slowdown: mean of
 (wait + run) / run, with runs of at least 10 s. lost h: machine-hours of work lost by
 interruptions."""
+RESERVED_LEGEND = (
+    "reserved: for machines that were started on held reservations, and for unused reservations."
+)
 """The meaning of the table's headings."""
 
 SCHEDULER = (
@@ -66,22 +72,25 @@ SCHEDULER = (
 def render(rows: Sequence[PolicyRow], console: Console) -> None:
     """Print the table: one row per policy, or one row per figure if that is too wide."""
     head, lines = cells(rows)
+    legend = f"{LEGEND} {RESERVED_LEGEND}" if RESERVED in head else LEGEND
     columns = zip(head, *lines, strict=True)
     if sum(max(map(len, column)) + 2 for column in columns) <= console.width:
         _across(head, lines, console)
     else:
         _upright(head, lines, console)
-    console.print(Text(" ".join(LEGEND.split()), style="dim"))
+    console.print(Text(" ".join(legend.split()), style="dim"))
     console.print(Text(SCHEDULER))
 
 
 def cells(rows: Sequence[PolicyRow]) -> tuple[list[str], list[list[str]]]:
     """The headings, and one row of cells for each policy; savings compare with the first policy."""
     first_figures = rows[0].figures
+    has_reservations = any(row.figures.reserved for row in rows)
+    columns = [column for column in COLUMNS if has_reservations or column[0] != RESERVED]
     lines = [
-        [row.policy, *(show(row.figures, first_figures) for _, show in COLUMNS)] for row in rows
+        [row.policy, *(show(row.figures, first_figures) for _, show in columns)] for row in rows
     ]
-    return ["policy", *(name for name, _ in COLUMNS)], lines
+    return ["policy", *(name for name, _ in columns)], lines
 
 
 def duration(seconds: float) -> str:

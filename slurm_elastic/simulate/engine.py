@@ -21,6 +21,7 @@ from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.queueing import too_large
+from slurm_elastic.simulate.reserved_bill import with_reservations
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.standing import on_standing_machines
 from slurm_elastic.simulate.unbought import unbought
@@ -51,6 +52,7 @@ def simulate(
         outcome = Engine(jobs, scenario, origin, progress).run()
     elif progress:
         progress(len(jobs))
+    with_reservations(outcome, scenario.held, origin)
     outcome.figures = replace(outcome.figures, unbought=unbought(scenario, outcome))
     return outcome
 

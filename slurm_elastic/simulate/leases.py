@@ -25,7 +25,8 @@ class Leases:
         self.count = array("q")
         self.reclaimed = array("b")
         self.billed = 0
-        self.dollars = {"on-demand": 0.0, "spot": 0.0}
+        self.dollars = {"on-demand": 0.0, "spot": 0.0, "reserved": 0.0}
+        self._repriced: Mapping[int, float] = {}
 
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
         """Return (batch, end, machines, reclaimed) of each lease."""
@@ -58,7 +59,27 @@ class Leases:
                 cost = seconds / HOUR * price
             total += count * seconds
             paid[on_spot[offer]] += count * cost
-        self.billed, self.dollars = total, {"on-demand": paid[0], "spot": paid[1]}
+        self.billed = total
+        self.dollars |= {"on-demand": paid[0], "spot": paid[1]}
+
+    def reprice(self, dollars: Mapping[int, float], *, on_reservation: Sequence[int]) -> None:
+        """Set what leases (by number) really cost if the site holds reservations: all machines of
+        a lease together. ``on_reservation``: by offer, whether its machines are bought on one.
+        """
+        self._repriced = dollars
+        paid = {"on-demand": 0.0, "reserved": 0.0}
+        for number, cost in dollars.items():
+            is_reserved = on_reservation[self._offers[self.batch[number]]]
+            paid["reserved" if is_reserved else "on-demand"] += cost
+        self.dollars |= paid
+
+    def costs(self) -> Iterator[tuple[int, int, float]]:
+        """Return (batch, end, dollars of all its machines) of each lease."""
+        for number, (batch, end, count, reclaimed) in enumerate(self.rows()):
+            cost = self._repriced.get(number)
+            if cost is None:
+                cost = count * self.bill(batch, end, reclaimed=bool(reclaimed))[1]
+            yield batch, end, cost
 
     def bill(self, batch: int, end: int, *, reclaimed: bool) -> tuple[int, float]:
         """Return the paid seconds and the dollars for a machine of a batch that ended at

@@ -13,6 +13,7 @@ from slurm_elastic.base.units import money
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.pool_rules import cheapest, types_of
 from slurm_elastic.model.cluster import Location, Market, Pool
+from slurm_elastic.model.reserved import Held
 from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.prices.trace import PriceTrace, Series
 from slurm_elastic.simulate.availability import (
@@ -23,6 +24,7 @@ from slurm_elastic.simulate.availability import (
     supplies_of,
 )
 from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate.held import sold_on, zones_of
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import Sold
 
@@ -34,7 +36,8 @@ them when it needed the capacity.
 
 class SpotFacts(Struct, frozen=True, kw_only=True):
     """Facts about spot machines (see ``SpotMarket``). ``bid``: for all types, instead of the pools'
-    own bids.
+    own bids. ``held``: the site's
+    reservations, in seconds of the history.
     """
 
     span: HistorySpan
@@ -43,20 +46,21 @@ class SpotFacts(Struct, frozen=True, kw_only=True):
     availability: tuple[Supply, ...] = ()
     notice: int = 120
     rebalance: int = 0
+    held: tuple[Held, ...] = ()
 
 
 def offers_of(cloud: CloudSettings, pool: Pool, facts: SpotFacts) -> tuple[Sold, ...]:
     """Return all offers for the pool's machines; on-demand offers if no spot price is known."""
     kinds = _types(cloud, pool)
-    zones = _zones(cloud, pool, facts.prices, kinds)
-    sold = [
+    zones = _zones(cloud, pool, facts, kinds)
+    sold = list(sold_on(cloud, pool, zones, facts.held))
+    sold += [
         offer
         for kind in kinds
         for zone in zones
         for offer in _spot_offers(cloud, pool, facts, kind, zone)
     ]
     place = (cloud.name, cloud.location)
-    # The simulator knows no reservations: what these would save is the question of plan reserve.
     fixed = [
         market
         for market in pool.markets
@@ -120,14 +124,16 @@ def _types(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
 
 
 def _zones(
-    cloud: CloudSettings, pool: Pool, prices: PriceTrace | None, kinds: dict[str, InstanceType]
+    cloud: CloudSettings, pool: Pool, facts: SpotFacts, kinds: dict[str, InstanceType]
 ) -> tuple[str, ...]:
-    """Return the zones that the pool may use; if the configuration names none, the price
-    trace's.
+    """Return the zones that the pool may use; if the configuration names none, the zones of the
+    price trace and of the cloud's reservations.
     """
     zones = pool.zones or cloud.known_zones
-    if not zones and prices is not None:
-        zones = tuple(sorted({zone for name, zone in prices.series if name in kinds}))
+    if not zones:
+        traced = {} if facts.prices is None else facts.prices.series
+        named = {zone for name, zone in traced if name in kinds}
+        zones = tuple(sorted(named | zones_of(cloud.name, facts.held)))
     return zones or ("",)
 
 

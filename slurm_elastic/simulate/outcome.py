@@ -7,8 +7,10 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
+from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate.jobs import Jobs
@@ -22,7 +24,8 @@ MIN_RUN_S = 10
 
 class PoolFigures(Struct, frozen=True, kw_only=True):
     """Figures of a pool. ``hours``: machine-hours up; ``peak``: the most machines at a time, paid
-    or standing; ``on_demand`` and ``spot``: dollars.
+    or standing; ``on_demand``, ``spot`` and ``reserved``: dollars for the machines that were bought
+    so.
     """
 
     name: str
@@ -34,14 +37,16 @@ class PoolFigures(Struct, frozen=True, kw_only=True):
     billed_hours: float
     on_demand: float
     spot: float
+    reserved: float = 0.0
 
 
 class Figures(Struct, frozen=True, kw_only=True):
     """Figures of the whole site. Waits: seconds until the first start. ``slowdown``: runs shorter
     than 10 s count as 10 s. ``utilisation``: the busy share of the machines' time. ``lost_hours``:
     machine-hours lost to interruptions; ``overhead_hours``: spent on checkpoints and restarts.
-    ``peak``: the most machines of all pools at a time. ``unbought``: why no machine was ever bought
-    although jobs waited.
+    ``peak``: the most machines of all pools at a time. ``reserved``: dollars for the machines that
+    were started on held reservations, and for the ``unused`` part of these. ``unbought``: why no
+    machine was ever bought although jobs waited.
     """
 
     jobs: int
@@ -62,6 +67,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     api_calls: int
     peak: int
     pools: tuple[PoolFigures, ...]
+    reserved: float = 0.0
+    unused: float = 0.0
     unbought: str = ""
 
 
@@ -73,10 +80,20 @@ def unserved(policy: str, figures: Figures) -> Iterator[str]:
         yield f"{policy}: {figures.unserved} jobs were never started"
 
 
+class UnusedReservation(NamedTuple):
+    """The dollars of a reservation that no machine used, from one second to another."""
+
+    begin: int
+    end: int
+    dollars: float
+
+
 class RunResult:
     """A finished run: when each job started and ended (-1: never), in which pool, and the figures.
     ``refusals``: per pool the reason of the first purchase that failed.
     """
+
+    unused_reservations: Sequence[UnusedReservation] = ()
 
     refusals: Mapping[int, str] = MappingProxyType({})
 
@@ -132,6 +149,27 @@ class RunResult:
             steps[start] = steps.get(start, 0) + count
             steps[start + seconds] = steps.get(start + seconds, 0) - count
         return steps
+
+
+def with_reserved_bill(outcome: RunResult, unused: Sequence[UnusedReservation]) -> None:
+    """Read the dollars again from the pools' books, in which reservations are billed now."""
+    pools = tuple(
+        replace(figures, **_dollars(machines))
+        for figures, machines in zip(outcome.figures.pools, outcome.pools, strict=True)
+    )
+    left = sum(row.dollars for row in unused)
+    on_demand, spot = sum(p.on_demand for p in pools), sum(p.spot for p in pools)
+    reserved = sum(p.reserved for p in pools) + left
+    outcome.unused_reservations = unused
+    outcome.figures = replace(
+        outcome.figures,
+        cost=on_demand + spot + reserved,
+        on_demand=on_demand,
+        spot=spot,
+        reserved=reserved,
+        unused=left,
+        pools=pools,
+    )
 
 
 def conservation(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs, unserved: int) -> list[str]:
@@ -239,9 +277,13 @@ def _pool_figures(
         hours=machines.up_area / 3600,
         busy_hours=machines.busy_area / 3600,
         billed_hours=machines.leases.billed / 3600,
-        on_demand=machines.leases.dollars["on-demand"],
-        spot=machines.leases.dollars["spot"],
+        **_dollars(machines),
     )
+
+
+def _dollars(machines: PoolMachines) -> dict[str, float]:
+    dollars = machines.leases.dollars
+    return {name.replace("-", "_"): dollars[name] for name in ("on-demand", "spot", "reserved")}
 
 
 def _slowdown(jobs: Jobs, runs: Runs) -> float:

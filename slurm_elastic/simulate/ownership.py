@@ -72,13 +72,14 @@ def own_or_rent(
         own = _owned(scenario.pools[pool], size, price)
         private = tuple(model for model in scenario.pools if not model.public)
         for pools in ((*private, own), (own, *scenario.pools)):
-            run = simulate(
-                setting.jobs, replace(scenario, pools=pools), setting.history.start, progress
-            )
+            rents = len(pools) > len(private) + 1
+            # A site that rents nothing holds no reservations.
+            site = replace(scenario, pools=pools, held=scenario.held if rents else ())
+            run = simulate(setting.jobs, site, setting.history.start, progress)
             rows.append(
                 Ownership(
                     owned=size,
-                    rents=len(pools) > len(private) + 1,
+                    rents=rents,
                     figures=run.figures,
                     pays_below=_pays_below(bare.cost, run.figures),
                 )

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Market, NodeRequest, Offer, Placement, Pool, Usage
 from slurm_elastic.model.exclusion import Exclusion
+from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.launch.exclusions import (
     after_interruption,
     after_partial,
@@ -61,8 +62,12 @@ class Purchases:
         self.seconds = max(scenario.cool_downs.capacity, 1.0)
         self.longest = scenario.cool_downs.longest
         self.limits, self.cloud_limits = scenario.limits, dict(scenario.cloud_limits)
-        self.unlimited = self.limits == Limits() and not any(
-            limits != Limits() for limits in self.cloud_limits.values()
+        self.held = scenario.held
+        # A reservation bounds how many machines it covers, as a limit does.
+        self.unlimited = (
+            self.limits == Limits()
+            and not any(limits != Limits() for limits in self.cloud_limits.values())
+            and not self.held
         )
         self.cool_downs: dict[str, Exclusion] = {}
         self.version = 0
@@ -70,7 +75,7 @@ class Purchases:
         self._held_until: dict[int, int] = {}
         self._pools = [_pool_of(machines) for machines in pools]
         self._offer_index = [
-            {sold.offer.key: index for index, sold in enumerate(machines.sold)}
+            {_identity(sold.offer): index for index, sold in enumerate(machines.sold)}
             for machines in pools
         ]
         self._price_ratio = _price_ratio(pools)
@@ -146,7 +151,9 @@ class Purchases:
         return int((room - 1) / self._price_ratio) if room > 0 else -1
 
     def next_change(self, now: int) -> int:
-        """Return the next second at which a price changes or a cool-down ends."""
+        """Return the next second at which a price changes, a cool-down ends, or a reservation
+        begins or ends.
+        """
         changes = [
             sold.market.curve.next_change(now)
             for machines in self.pools
@@ -154,7 +161,13 @@ class Purchases:
             if sold.market is not None
         ]
         ends = [ceil(c.until) for c in self.cool_downs.values() if c.until > now]
+        ends += self._turns_of_reservations(now)
         return min([*ends, *(change for change in changes if change is not None)], default=NEVER)
+
+    def _turns_of_reservations(self, now: int) -> list[int]:
+        """Return the seconds after ``now`` at which reservations begin and end."""
+        turns = [ceil(when) for held in self.held for when in (held.begins_at, held.ends_at)]
+        return [when for when in turns if when > now]
 
     def _decide(self, pool: int, count: int, now: int, *, whole: bool) -> Sales:
         machines, names = self.pools[pool], self._nodes(count)
@@ -175,7 +188,7 @@ class Purchases:
                     self.refusals[pool] = str(cause or "")
                 break
             requested, offer = len(decided.nodes), decided.offers[0]
-            index = self._offer_index[pool][offer.key]
+            index = self._offer_index[pool][_identity(offer)]
             delivered = min(requested, machines.stock(index, now, sales))
             self._update_cool_down(offer, delivered, requested, now)
             if delivered > 0:
@@ -229,7 +242,7 @@ class Purchases:
                     return
             best_ranked = rank(large_request, offers, scope, now, self.keys).ranked[0]
             best, room = best_ranked.offer, best_ranked.room - count
-        standing.offer, standing.left = self._offer_index[pool][best.key], room
+        standing.offer, standing.left = self._offer_index[pool][_identity(best)], room
         standing.stock, until = machines.stocked(standing.offer, now)
         for sold in machines.sold:
             change = None if sold.market is None else sold.market.curve.next_change(now)
@@ -237,7 +250,7 @@ class Purchases:
         for cooling in self.cool_downs.values():
             if now < cooling.until < until:
                 until = ceil(cooling.until)
-        standing.until = until
+        standing.until = min([until, *self._turns_of_reservations(now)])
 
     def _drop_decisions(self, but: int = -1) -> None:
         """Drop the stored decisions of all pools except ``but``."""
@@ -276,6 +289,7 @@ class Purchases:
     def _scope(self, now: int, pool: int, sales: Sales | tuple[()]) -> Scope:
         usage = Usage()
         if not self.unlimited:
+            usage = _fixed_prices(self.held, now)
             for pool_of_machines, machines in zip(self._pools, self.pools, strict=True):
                 if not machines.pool.limited:
                     continue
@@ -295,6 +309,21 @@ class Purchases:
         if count > len(self._names):
             self._names = tuple(str(number) for number in range(count))
         return self._names[:count]
+
+
+def _identity(offer: Offer) -> tuple[str, str]:
+    """Return the key of an offer. Several reservations may have the same type in the same zone."""
+    return offer.key, "" if offer.held is None else offer.held.name
+
+
+def _fixed_prices(held: Sequence[Held], now: int) -> Usage:
+    """Return the dollars per hour that reservations cost now, used or not."""
+    dollars: dict[str, float] = {}
+    for reservation in held:
+        if reservation.is_paid(now):
+            for scope in ("", f"cloud:{reservation.cloud}"):
+                dollars[scope] = dollars.get(scope, 0.0) + reservation.fixed_per_hour
+    return Usage(dollars_per_hour=dollars)
 
 
 def _pool_of(machines: PoolMachines) -> Pool:

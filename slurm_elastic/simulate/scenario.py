@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
+from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.capacity import AnyGrowth, Slurm, misfits
 from slurm_elastic.policies.growth.release import AnyRelease, Delayed, Idle, IdleOrder
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS
@@ -137,7 +138,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     ``reservations``: the number of jobs at the head of the queue that backfill may not delay.
     ``depth``: a pass over the queue ends after so many jobs that cannot start (None: never; 1: no
     backfill), and growth policies see only so many jobs. ``reuse``: a machine may serve a second
-    job. ``requeue_delay``: seconds from an interruption until the job may start again.
+    job. ``requeue_delay``: seconds from an interruption until the job may start again. ``held``:
+    the site's reservations, in seconds of the history; offers of machines on them are in the pools.
     """
 
     pools: tuple[PoolModel, ...]
@@ -155,6 +157,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     depth: int | None = None
     reuse: bool = True
     requeue_delay: int = 0
+    held: tuple[Held, ...] = ()
     seed: int = 0
 
     def problems(self) -> list[str]:

@@ -38,11 +38,12 @@ def cost(outcome: RunResult) -> Steps:
     """Return the dollars paid until each second. The cost of a lease is spread over its time."""
     rates = []
     for pool in outcome.pools:
-        for batch, end, count, reclaimed in pool.leases.rows():
-            dollars = count * pool.leases.bill(batch, end, reclaimed=bool(reclaimed))[1]
+        for batch, end, dollars in pool.leases.costs():
             # At least one second, even if the cloud took the machine before paying began.
             begin = min(pool.batch_start[batch], end - 1)
             rates += [(begin, dollars / (end - begin)), (end, -dollars / (end - begin))]
+    for begin, end, dollars in outcome.unused_reservations:
+        rates += [(begin, dollars / (end - begin)), (end, -dollars / (end - begin))]
     steps: Steps = []
     total = rate = 0.0
     for when, now in _running_sums(rates):

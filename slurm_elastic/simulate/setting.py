@@ -23,6 +23,7 @@ from slurm_elastic.simulate.billing import Billing
 from slurm_elastic.simulate.billing import parse as parse_billing
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
+from slurm_elastic.simulate.held import held_in
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
@@ -130,7 +131,7 @@ class Setting(Struct, frozen=True, kw_only=True):
                 f"policy {NONE!r}: without public clouds there are no machines; give the site's own"
                 " by --static NODESxCPUS"
             )
-        return replace(self.configured, pools=pools)
+        return replace(self.configured, pools=pools, held=())
 
     def _individual(self) -> Scenario:
         pools = tuple(
@@ -150,8 +151,11 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
     jobs = history.jobs
     end = max(s + r for s, r in zip(jobs.submit, jobs.run, strict=True))
     prices = _prices(options.prices)
+    span = HistorySpan(history.start, jobs.submit[0], end)
+    held, held_notes = held_in(config, span)
     world = World(
-        span=HistorySpan(history.start, jobs.submit[0], end),
+        span=span,
+        held=held,
         static=options.static,
         boot=options.boot,
         configure=options.configure,
@@ -166,6 +170,7 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
         gpus=any(jobs.gpus),
     )
     pools, notes = pools_of(config, world)
+    notes += held_notes
     notes += [
         f"{number} records of the history {reason}, and are left out"
         for reason, number in history.left_out.items()
@@ -178,6 +183,7 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
         reservations=options.reservations,
         depth=options.depth,
         requeue_delay=options.requeue_delay,
+        held=held,
         seed=options.seed,
     )
     base = bought_as(config, base)

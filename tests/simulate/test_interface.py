@@ -30,8 +30,8 @@ POLICIES = "configured,slurm,on_demand+idle(60)"
 PRICES = "timestamp,instance_type,az,price\n{0},c6i.xlarge,us-east-1a,0.05\n{1},c6i.xlarge,us-east-1a,0.06\n"
 TABLES = {
     "totals": "policy jobs unserved too_large cost on_demand spot mean_wait p95_wait slowdown utilisation makespan "
-    "lost_hours overhead_hours interruptions checkpoints api_calls peak unbought",
-    "pools": "policy pool jobs launched peak hours busy_hours billed_hours on_demand spot",
+    "lost_hours overhead_hours interruptions checkpoints api_calls peak reserved unused unbought",
+    "pools": "policy pool jobs launched peak hours busy_hours billed_hours on_demand spot reserved",
     "jobs": "policy job submit start end wait run cpus user account pool",
     "machines": "policy pool time machines",
     "queue": "policy time waiting",
