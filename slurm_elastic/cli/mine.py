@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config.configfile import load
+from slurm_elastic.model.slurm import BOOTS
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import own_jobs_of
 from slurm_elastic.watch.door.questions import OwnJobsAsk
@@ -99,11 +101,15 @@ def render(document: OwnJobs, console: Console) -> None:
 
 
 def title(document: OwnJobs) -> str:
-    """``Jobs of ann: 2 run, 1 waits, 3 ended; times in CET``."""
+    """``Jobs of ann: 2 run, 1 boots, 1 waits, 3 ended; times in CET``."""
+    tasks = Counter[str]()
+    for job in document.jobs:
+        tasks["boots" if _boots(job) else job.state] += job.tasks
     counts = [
-        (sum(job.tasks for job in document.jobs if job.state == state), singular, plural)
+        (tasks[state], singular, plural)
         for state, singular, plural in (
-            (RUNS, "runs", "run"), (WAITS, "waits", "wait"), (ENDED, "ended", "ended")
+            (RUNS, "runs", "run"), ("boots", "boots", "boot"), (WAITS, "waits", "wait"),
+            (ENDED, "ended", "ended"),
         )
     ]  # fmt: skip
     text = ", ".join(
@@ -194,11 +200,15 @@ def when(job: OwnJob, now: float) -> str:
     if job.state == ENDED:
         return f"ended {_time(job.ended, now)}"
     if job.state == RUNS:
-        boots = "CONFIGURING" in job.slurm_state
-        return f"{'boots' if boots else 'since'} {_time(job.started, now)}"
+        return f"{'boots' if _boots(job) else 'since'} {_time(job.started, now)}"
     if job.begin:
         return f"not before {_time(job.begin, now)}"
     return start_text(job.start) if job.start else "waits"
+
+
+def _boots(job: OwnJob) -> bool:
+    """Whether the job has nodes that are not up yet."""
+    return job.state == RUNS and BOOTS in job.slurm_state.split()
 
 
 def start_text(start: StartForecast) -> str:

@@ -51,7 +51,10 @@ def _whose_jobs(view: StatusView) -> str:
 
 def _jobs(queue: QueueView, whose: str) -> Text:
     """How many jobs run and wait, and what they wait for."""
-    line = f"{whose}: {queue.running} {'runs' if queue.running == 1 else 'run'}"
+    started = queue.running - queue.booting
+    line = f"{whose}: {started} {'runs' if started == 1 else 'run'}"
+    if queue.booting:
+        line += f", {queue.booting} {'boots' if queue.booting == 1 else 'boot'}"
     if not queue.waiting:
         return Text(f"{line}, none waits")
     line += f", {queue.waiting} {'waits' if queue.waiting == 1 else 'wait'}"

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.model.slurm_words import job_states, pending_reasons
 
-ON_NODES, ENDED = job_states.ON_NODES, job_states.ENDED
+ON_NODES, ENDED, BOOTS = job_states.ON_NODES, job_states.ENDED, job_states.BOOTS
 REQUEUE_HOLD = 130.0
 """The begin time that Slurm gives to a requeued job is at most this many seconds in the future
 (22.05: 121 s).

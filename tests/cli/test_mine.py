@@ -66,7 +66,7 @@ def printed(document: OwnJobs, width: int) -> str:
 def test_every_job_and_figure_is_shown_at_any_width(width: int) -> None:
     text = printed(DOCUMENT, width)
     words = "".join(text.split())
-    assert "Jobsofann:3run,8wait,1ended;timesinUTC" in words
+    assert "Jobsofann:2run,1boots,8wait,1ended;timesinUTC" in words
     for label in ("41", "43", "44", "45_[3-9]", "46", "40"):
         assert label in words
     for figure in ("$0.1234", "$0.4567", "$0.098", "$0.50", "nolimit", "in~5m"):

@@ -13,6 +13,9 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
 from slurm_elastic.cli import status
 from slurm_elastic.cli.status_tables import render
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.holds import GrowthStartsIt
+from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Ledger
@@ -75,7 +78,7 @@ def test_the_jobs_of_a_user_who_sees_no_others_are_called_theirs(
 ) -> None:
     facts = replace(status.gather(config(tmp_path), busy_slurm(), NOW), private=("jobs",))
     text = text_of(status_view(config(tmp_path), facts), 80)
-    assert "Your jobs: 4 run, 1 waits: 1 for free nodes" in text.splitlines()
+    assert "Your jobs: 3 run, 1 boots, 1 waits: 1 for free nodes" in text.splitlines()
 
 
 def test_the_sites_own_nodes_have_a_row(ledger: Ledger, tmp_path: Path) -> None:
@@ -98,3 +101,61 @@ def test_nodes_that_slurm_hides_are_not_called_absent(ledger: Ledger, tmp_path: 
         status.gather(config(tmp_path), busy_slurm(), NOW), nodes={}, private=("nodes",)
     )
     assert status_view(config(tmp_path), facts).site_nodes is None
+
+
+@pytest.mark.parametrize("growth", [False, True])
+def test_the_line_says_when_only_the_sites_own_nodes_may_start_a_job(
+    ledger: Ledger, tmp_path: Path, growth: bool
+) -> None:
+    """The cloud is sold out: all nodes of its pool are held, perhaps by a growth policy, too."""
+    names = [f"pub{number}" for number in range(1, 9)]
+    slurm = FakeSlurm(
+        nodes=[node(name, "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN") for name in names],
+        jobs=[
+            waiting(60, "Resources", partitions=("main", "burst")),
+            waiting(61, "Resources", partitions=("main",)),
+            waiting(62, "Resources", partitions=("burst",)),
+            waiting(63, "Resources", partitions=("main", "burst", "onprem")),
+        ],
+    )
+    facts = replace(
+        status.gather(config(tmp_path), slurm, NOW),
+        holds=[
+            Exclusion(
+                kind=CAPACITY, scope=name, pool="general", code="no capacity", since=NOW,
+                until=NOW + 60, cause=Quoted(text="sold out"),
+            )
+            for name in names
+        ] + [
+            Exclusion(kind=POLICY, scope=name, pool="general", cause=GrowthStartsIt())
+            for name in names if growth
+        ],
+    )  # fmt: skip
+    view = status_view(config(tmp_path), facts)
+    assert view.queue is not None
+    assert view.queue.waits_for == {
+        "for own nodes (no machine can start now)": 1,
+        "for free nodes": 2,
+        "for machines that cannot start now": 1,
+    }
+
+
+def test_nodes_that_a_growth_policy_starts_on_demand_are_free(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    slurm = FakeSlurm(
+        nodes=[node("pub1", "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN")],
+        jobs=[waiting(62, "Resources", partitions=("burst",))],
+    )
+    hold = Exclusion(kind=POLICY, scope="pub1", pool="general", cause=GrowthStartsIt())
+    facts = replace(status.gather(config(tmp_path), slurm, NOW), holds=[hold])
+    view = status_view(config(tmp_path), facts)
+    assert view.queue is not None
+    assert view.queue.waits_for == {"for free nodes": 1}
+    assert view.queue.jobs[0].why == ""
+
+
+def test_jobs_whose_nodes_boot_are_not_counted_as_running(ledger: Ledger, tmp_path: Path) -> None:
+    boots = replace(job(42, "alice", "pub1"), states=frozenset({"RUNNING", "CONFIGURING"}))
+    slurm = FakeSlurm(nodes=NODES, jobs=[job(41, "alice", "op1"), boots])
+    assert "Jobs: 1 runs, 1 boots, none waits" in text_of(seen(tmp_path, slurm), 80)

@@ -64,6 +64,8 @@ def _shown(*, column: str) -> frozenset[str]:
 
 ON_NODES = _shown(column="has_nodes")
 """States of a job that has nodes."""
+BOOTS = "CONFIGURING"
+"""The state of a job whose nodes boot, beside RUNNING."""
 ENDED = _shown(column="has_ended")
 """The final states of a job. A job that was requeued from such a state has PENDING as well."""
 HOLDS = _shown(column="is_hold")

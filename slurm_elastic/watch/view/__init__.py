@@ -107,9 +107,8 @@ class _Join:
             states = node_states(pool.nodes, self.nodes, self.hold_of, with_machine)
             self.state_of |= states
             self._counts[pool.name] = Counter(states.values())
-        held = list(self.hold_of.values())
         self.shut_of = {
-            name: not_now.shut_reason(counts, name, held) for name, counts in self._counts.items()
+            pool.name: not_now.shut_reason(pool, self.state_of, facts.holds) for pool in self.pools
         }
         self._shut_by_partition: defaultdict[str, list[str]] = defaultdict(list)
         for pool in self.pools:
@@ -141,14 +140,27 @@ class _Join:
         Return "" if a pool may serve it, if one of its partitions is not ours, or if the job waits
         for something else.
         """
-        own_partitions = self._shut_by_partition.keys() & set(job.partitions)
+        return "" if self._may_use_site_nodes(job) else "; ".join(self._shut_reasons(job))
+
+    def only_site_nodes(self, job: SlurmJob) -> bool:
+        """Return whether no pool of ours gives the job a machine, so that it needs a node of the
+        site.
+        """
+        return self._may_use_site_nodes(job) and bool(self._shut_reasons(job))
+
+    def _may_use_site_nodes(self, job: SlurmJob) -> bool:
+        return not self._shut_by_partition.keys() >= set(job.partitions)
+
+    def _shut_reasons(self, job: SlurmJob) -> list[str]:
+        """Return why no pool of the job's partitions starts machines; empty if one may."""
+        if not is_counted(job, self.facts.now):
+            return []
         reasons = [
-            reason for name in sorted(own_partitions) for reason in self._shut_by_partition[name]
+            reason
+            for name in sorted(set(job.partitions))
+            for reason in self._shut_by_partition.get(name, ())
         ]
-        is_shut_everywhere = len(own_partitions) == len(job.partitions) and all(reasons)
-        if not is_shut_everywhere or not is_counted(job, self.facts.now):
-            return ""
-        return "; ".join(dict.fromkeys(reasons))
+        return list(dict.fromkeys(reasons)) if all(reasons) else []
 
     def price_now(self, machines: Iterable[Machine]) -> float:
         """Return the machines' prices added up ($/h)."""
@@ -191,7 +203,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         ),
         queue=None
         if facts.slurm_error is not None
-        else queue_view(facts.jobs, facts.now, waits.of_any, join.shut_for),
+        else queue_view(facts.jobs, facts.now, waits.of_any, join),
         head=facts.head,
         kept=kept_views(config, facts, waits) if facts.slurm_error is None else (),
         unhelped=tuple(facts.unhelped),

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config
 from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.causes.pool_failures import BootsFailed
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.watch import causes
 from slurm_elastic.watch.view.next_action import BOOTING, HELD, IDLE, IN_USE, POWERED_DOWN
@@ -54,11 +56,18 @@ def holds(
     )
 
 
-def shut_reason(states: Mapping[str, int], pool: str, held: Iterable[Exclusion]) -> str:
+def shut_reason(pool: Pool, state_of: Mapping[str, str], holds: Iterable[Exclusion]) -> str:
     """Return why none of the pool's powered-down nodes may start; "" if one may or none is held."""
-    if states.get(POWERED_DOWN) or not states.get(HELD):
+    states = {state_of.get(node) for node in pool.nodes}
+    if POWERED_DOWN in states or HELD not in states:
         return ""
-    return next((str(hold.cause) for hold in held if hold.pool == pool), "")
+    # A growth policy starts the nodes that it holds as soon as jobs need them.
+    barred = [hold for hold in holds if hold.pool == pool.name and hold.cause != GrowthStartsIt()]
+    barred_nodes = {hold.scope for hold in barred}
+    if any(state_of.get(node) == HELD and node not in barred_nodes for node in pool.nodes):
+        return ""
+    strongest = max(barred, key=lambda hold: _WEAKEST_FIRST.index(hold.kind), default=None)
+    return "" if strongest is None else str(strongest.cause)
 
 
 def cool_down(exclusion: Exclusion, now: float) -> CoolDownView:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 from msgspec import Struct, field
 
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import BOOTS, ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Actor, Fate
 from slurm_elastic.policies.launch.stuck import Wait
 from slurm_elastic.policies.launch.waiting import is_counted
@@ -16,6 +17,7 @@ from slurm_elastic.watch.view.next_action import BOOTING, DOWN, HELD, IDLE, IN_U
 
 MAX_WAITING_ROWS = 200  # rows of waiting jobs; a page has no room for more
 FREE_NODES, NEVER = "for free nodes", "can never start"
+_SITE_NODES = "for own nodes (no machine can start now)"
 _HELD, _NO_MACHINE, _OTHER = "held", "for machines that cannot start now", "for other reasons"
 _LIMITS = "for a limit of the account or QOS"
 USUAL_STATES = (IN_USE, IDLE, BOOTING, HELD, DOWN)
@@ -54,7 +56,8 @@ class WaitingView(
 class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}):
     """Slurm's queue.
 
-    ``running`` and ``waiting`` count jobs (each task of an array is one). ``oldest``: seconds that
+    ``running`` and ``waiting`` count jobs (each task of an array is one); the nodes of ``booting``
+    of the running ones are not up yet. ``oldest``: seconds that
     the oldest one has waited. ``reasons``: how many wait for each of Slurm's reasons.
     ``waits_for``: the same by the phrases of the line of jobs. ``jobs``: those that have waited
     longest, at most MAX_WAITING_ROWS.
@@ -66,6 +69,19 @@ class QueueView(Struct, frozen=True, kw_only=True, rename={"oldest": "oldest_s"}
     reasons: dict[str, int]
     jobs: tuple[WaitingView, ...] = ()
     waits_for: dict[str, int] = field(default_factory=dict)
+    booting: int = 0
+
+
+class Shut(Protocol):
+    """Tells for which jobs no pool of ours starts machines."""
+
+    def shut_for(self, job: SlurmJob) -> str:
+        """Return why no node at all may start the job now; "" if one may."""
+        ...
+
+    def only_site_nodes(self, job: SlurmJob) -> bool:
+        """Return whether only nodes of the site may start the job now."""
+        ...
 
 
 class SiteNodesView(Struct, frozen=True, kw_only=True):
@@ -80,15 +96,15 @@ def queue_view(
     jobs: Sequence[SlurmJob],
     now: float,
     wait_of: Callable[[SlurmJob], Wait],
-    shut_for: Callable[[SlurmJob], str],
+    shut: Shut,
 ) -> QueueView:
-    """The queue of these jobs. ``shut_for``: why no pool of ours gives a machine for the job."""
+    """The queue of these jobs."""
     waiting = [job for job in jobs if "PENDING" in job.states]
     reasons: Counter[str] = Counter()
     waits_for: Counter[str] = Counter()
     for job in waiting:
         reasons[job.reason or "None"] += job.tasks
-        waits_for[_phrase(job, now, wait_of(job), shut_for)] += job.tasks
+        waits_for[_phrase(job, now, wait_of(job), shut)] += job.tasks
     since = min((job.submit for job in waiting if job.submit), default=None)
     longest_first = sorted(waiting, key=lambda job: (job.submit or now, job.id))
     return QueueView(
@@ -97,21 +113,22 @@ def queue_view(
         oldest=None if since is None else max(now - since, 0.0),
         reasons=dict(reasons.most_common()),
         jobs=tuple(
-            _waiting(job, now, wait_of(job), shut_for(job))
+            _waiting(job, now, wait_of(job), shut.shut_for(job))
             for job in longest_first[:MAX_WAITING_ROWS]
         ),
         waits_for=dict(waits_for.most_common()),
+        booting=sum(BOOTS in job.states for job in jobs),
     )
 
 
-def _phrase(job: SlurmJob, now: float, wait: Wait, shut_for: Callable[[SlurmJob], str]) -> str:
+def _phrase(job: SlurmJob, now: float, wait: Wait, shut: Shut) -> str:
     """The reason why the job waits, in a few words."""
     if wait.fate is not Fate.STARTS:
         return NEVER if wait.fate is Fate.NEVER else _HELD
-    if shut_for(job):
+    if shut.shut_for(job):
         return _NO_MACHINE
     if is_counted(job, now):
-        return FREE_NODES
+        return _SITE_NODES if shut.only_site_nodes(job) else FREE_NODES
     if job.wait_reason.row.actor is Actor.SITE:
         return _LIMITS
     return job.wait_reason.row.waits_for or _OTHER

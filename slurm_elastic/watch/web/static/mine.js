@@ -71,8 +71,9 @@ function jobs(found) {
 }
 
 function caption(found) {
-  const sum = (state) => found.jobs.reduce((all, one) => all + (one.state === state ? one.tasks : 0), 0);
-  const parts = [[sum("running"), "running"], [sum("waiting"), "waiting"], [sum("ended"), "ended"]];
+  const shown = (one) => one.state === "running" && one.slurm_state.includes("CONFIGURING") ? "booting" : one.state;
+  const sum = (state) => found.jobs.reduce((all, one) => all + (shown(one) === state ? one.tasks : 0), 0);
+  const parts = [[sum("running"), "running"], [sum("booting"), "booting"], [sum("waiting"), "waiting"], [sum("ended"), "ended"]];
   return `${parts.filter(([number]) => number).map(([number, name]) => `${count(number)} ${name}`).join(", ")}; times in ${zone(found.at)}`;
 }
 
