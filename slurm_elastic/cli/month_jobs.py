@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sqlite3
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,14 +20,21 @@ from slurm_elastic.cli import history as history_files
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.providers.base.prices.trace import PriceTrace
 from slurm_elastic.simulate import sacct
 from slurm_elastic.simulate.month_replay import Replay, replay
+from slurm_elastic.simulate.paid_prices import paid_prices
 from slurm_elastic.simulate.scenario import PoolModel
 from slurm_elastic.simulate.setting import Options, setting_of
 from slurm_elastic.simulate.swf import History
 from slurm_elastic.slurm.client.accounting import AccountingCli, jobs_between
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.ledger import Ledger
 
+PAID_PRICES = (
+    "spot prices are those at the launches of the month and of the month before; in between, the "
+    "last one is assumed"
+)
 REPLAY_SHARE = 0.7
 """The part of the time limit for the replay; the remainder is for reading the history."""
 
@@ -90,13 +99,37 @@ def _replay(
             static = own_nodes(config, slurm.nodes().values())
         except SlurmError:
             notes.append("Slurm does not answer, so the site's own nodes are unknown")
-    setting = setting_of(history, config, Options(static=static))
+    paid = _paid_prices(config, history, month)
+    setting = setting_of(history, config, Options(static=static, paid=paid))
+    on_demand = _spot_pools_on_demand(config, setting.configured.pools)
+    if any(model.on_spot for model in setting.configured.pools):
+        notes.append(PAID_PRICES)
     result = replay(setting, max(end_at - time.monotonic(), 1.0))
     return replace(
         result,
         notes=(*notes, *result.notes),
-        on_demand_pools=_spot_pools_on_demand(config, setting.configured.pools),
+        on_demand_pools=on_demand,
     )
+
+
+def _paid_prices(config: Config, history: History, month: Month) -> PriceTrace | None:
+    """The spot prices at the launches of the month and of the one before; None if there are none,
+    or if this user may not read the ledger.
+    """
+    earlier = month.previous.begin
+    try:
+        path = config.state / "ledger.db"
+        with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            machines = ledger.machines.live(ended_since=earlier, stopped=True)
+    except (SlurmElasticError, sqlite3.Error, OSError):
+        return None
+    jobs = history.jobs
+    last_s = max(submit + run for submit, run in zip(jobs.submit, jobs.run, strict=True))
+    begin = min(month.begin, history.start) if history.start else month.begin
+    # A second more, because the simulator asks for the price at the end of the last job.
+    end = max(month.end, history.start + last_s + 1)
+    launched = [m.instance for m in machines if earlier <= m.instance.launched < month.end]
+    return paid_prices(launched, begin, end)
 
 
 def _spot_pools_on_demand(config: Config, models: Iterable[PoolModel]) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ class Options(Struct, frozen=True, kw_only=True):
     ``checkpoint_period`` are in seconds. ``blocking``: a job stands still while it is saved.
     ``max_price``: (pool, dollars per hour), the bid instead of the configured one; the pool None
     means all pools.
+    ``prices``: files; ``paid``: prices that are used if there are no files.
     """
 
     static: tuple[int, int] | None = None
@@ -59,6 +60,7 @@ class Options(Struct, frozen=True, kw_only=True):
     billing: str | Billing | None = None
     reserved: Sequence[tuple[str, int, float]] = ()
     prices: Sequence[str | Path] = ()
+    paid: PriceTrace | None = None
     availability: Sequence[str] = ()
     notice: int = 120
     rebalance: int = 0
@@ -150,7 +152,7 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
     """Read and check all input before the first job is simulated. Raises ConfigError."""
     jobs = history.jobs
     end = max(s + r for s, r in zip(jobs.submit, jobs.run, strict=True))
-    prices = _prices(options.prices)
+    prices = _prices(options.prices) or options.paid
     span = HistorySpan(history.start, jobs.submit[0], end)
     held, held_notes = held_in(config, span)
     world = World(

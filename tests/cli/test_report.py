@@ -145,14 +145,35 @@ def test_amounts_of_the_curve_have_the_digits_that_they_need(site: Path) -> None
     assert "costs $0.004200 in the simulation" in next(iter(sentences.curve(found)))
 
 
-def test_dollars_of_pools_on_spot_are_an_upper_bound(
-    site: Path, capsys: pytest.CaptureFixture[str]
+def test_dollars_of_pools_on_spot_are_an_upper_bound_if_none_was_bought(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upper_bound = "it reckons with on-demand prices for pool burst. Its dollars are an upper bound."
     assert upper_bound not in re.sub(r"\s+", " ", report(capsys, site))
     pool = "{name: burst, cloud: aws,"
     site.write_text(site.read_text().replace(pool, f"{pool} markets: [spot],"))
-    assert upper_bound in re.sub(r"\s+", " ", report(capsys, site))
+    (tmp_path / "state" / "ledger.db").unlink()
+    Ledger(tmp_path / "state" / "ledger.db").close()
+    flat = re.sub(r"\s+", " ", report(capsys, site))
+    assert upper_bound in flat
+    assert month_jobs.PAID_PRICES not in flat
+
+
+def test_pools_on_spot_are_simulated_at_the_prices_that_were_paid(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = "{name: burst, cloud: aws,"
+    site.write_text(
+        site.read_text().replace("    location: public", "    location: public\n    zones: [a]")
+    )
+    on_demand = json.loads(report(capsys, site, "--json"))["replay"]
+    site.write_text(site.read_text().replace(pool, f"{pool} markets: [spot],"))
+    found = json.loads(report(capsys, site, "--json"))["replay"]
+    assert found["on_demand_pools"] == []
+    assert month_jobs.PAID_PRICES in found["notes"]
+    # The ledger's only spot machine cost $0.10 an hour; on demand it costs $0.36.
+    ratio = found["configured"]["dollars"] / on_demand["configured"]["dollars"]
+    assert ratio == pytest.approx(0.1 / 0.36, rel=0.01)
 
 
 @pytest.mark.parametrize(
