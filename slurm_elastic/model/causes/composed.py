@@ -8,8 +8,8 @@ from slurm_elastic.base.units import counted, money
 from slurm_elastic.model.causes.cause import Cause, Quoted
 from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.departures import DepartureStep
-from slurm_elastic.model.causes.hypervisors import HostPowerStep
 from slurm_elastic.model.causes.holds import NodeHold
+from slurm_elastic.model.causes.hypervisors import HostPowerStep
 from slurm_elastic.model.causes.image_changes import ImageStep
 from slurm_elastic.model.causes.joining import Joining
 from slurm_elastic.model.causes.limits import Bound

@@ -22,8 +22,8 @@ from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider, redfish
-from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.bmc import redfish_of
+from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.power_command import PowerCommand
 from slurm_elastic.testing.contract import (
     CLUSTER,
