@@ -173,6 +173,13 @@ DEFAULT_SOCKET = Path("/run/slurm-elasticd/read.sock")
 """In the service's RuntimeDirectory, which users may enter."""
 
 
+class Share(StrEnum):
+    """Whose jobs may run on a node at a time: one user's, or one job alone."""
+
+    USER = "user"
+    EXCLUSIVE = "exclusive"
+
+
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes of one cloud, all alike. ``memory`` (MiB) is a machine's, ``slurm_memory`` Slurm's."""
 
@@ -198,6 +205,9 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Change it when the machines have GPUs or other devices that jobs ask for."""
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Change it when the devices are not NVIDIA's, or their files have other names."""
+    share: Share | None = None
+    """Change it when users should not share machines and their /tmp, or jobs want whole machines.
+    """
     features: tuple[str, ...] = ()
     """Change it when jobs choose nodes by `--constraint`."""
     instance_types: tuple[str, ...] | Requirements = ()

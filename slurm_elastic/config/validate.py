@@ -110,6 +110,20 @@ def _type_fits(
             draft.problems.add(path, actual, f"at least the {count} {resource} of the pool's nodes")
 
 
+def _pool_share(draft: Draft) -> None:
+    """Check that pools of one partition agree, because Slurm has no such option of a node."""
+    first_by_cloud: dict[str, PoolSettings] = {}
+    for i, pool in draft.pools.items():
+        first = first_by_cloud.setdefault(pool.cloud, pool)
+        if pool.share != first.share:
+            actual = "no share" if pool.share is None else shown(pool.share)
+            expected = (
+                f"{first.share or 'none'}, as pool {first.name}: both are in the partition of"
+                f" cloud {pool.cloud}"
+            )
+            draft.problems.add(("pools", i, "share"), actual, expected)
+
+
 def _pool_devices(draft: Draft) -> None:
     """Check that gres.conf will name as many devices as the nodes have."""
     for i, pool in draft.pools.items():
@@ -217,6 +231,7 @@ FITS: tuple[Callable[[Draft], None], ...] = (
     _cloud_types,
     _pool_types,
     _pool_devices,
+    _pool_share,
     _pool_zones,
     _ports,
     _timings,

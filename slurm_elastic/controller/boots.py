@@ -19,12 +19,13 @@ from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.composed import ScopeCoolsDown, ScopesCoolDown
 from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.pool_failures import (
+    BootDetail,
     BootsCounted,
     BootsFailed,
     CheckFailed,
     KeyNotBrought,
+    MachineNotPrepared,
     MachinesFailed,
-    MountFailed,
     SecretMissing,
 )
 from slurm_elastic.model.cluster import Pool
@@ -50,12 +51,11 @@ BOOT_FAILED_CODE = "BootFailed"
 """The code of the cool-down after a machine did not register."""
 KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
 """The kinds of decisions about a machine that got no munge key (``munge_keys``)."""
-GATE_PREFIX, MOUNT_PREFIX = "slurm-elastic:gate:", "slurm-elastic:mount:"
-"""The start of a node's comment after its machine failed ``join.check``, or could not mount a
-directory of ``join.mounts``. The generation of the machine's launch follows, then a colon and the
-output of the check, or the error.
+GATE_PREFIX, PREPARE_PREFIX = "slurm-elastic:gate:", "slurm-elastic:prepare:"
+"""The start of a node's comment after its machine failed ``join.check``, or could not be prepared
+(``join.mounts``, ``join.wipe``). The generation of the machine's launch follows, then a colon and
+the output of the check, or the error.
 """
-KnownCause = SecretMissing | CheckFailed | MountFailed | None
 MAX_ASKED_MACHINES = 16
 """Failed machines of a pool in which we look for a cause. The others mostly have the same cause."""
 
@@ -191,7 +191,7 @@ def _cool_down(
     pool: Pool,
     failed: Sequence[Machine],
     taken_out: BootsFailed | None,
-    known_cause: KnownCause,
+    known_cause: BootDetail | None,
 ) -> ScopesCoolDown | None:
     """Cool down the pool or the offers that failed. Returns what cools down; None if nothing."""
     # Also machines that have ended since: one that registered proves that the pool works.
@@ -237,7 +237,7 @@ def _cool_down(
     return ScopesCoolDown(scopes=tuple(scopes)) if scopes else None
 
 
-def find_known_cause(site: Site, failed: Sequence[Machine]) -> KnownCause:
+def find_known_cause(site: Site, failed: Sequence[Machine]) -> BootDetail | None:
     """Return the known cause of the failures: a secret that a machine did not get, a directory that
     it could not mount, or the output of the site's check; None if there is none.
     """
@@ -250,7 +250,7 @@ def find_known_cause(site: Site, failed: Sequence[Machine]) -> KnownCause:
     return _read_report(site, failed)
 
 
-def _read_report(site: Site, failed: Sequence[Machine]) -> KnownCause:
+def _read_report(site: Site, failed: Sequence[Machine]) -> BootDetail | None:
     """Return why a machine's agent did not start slurmd. The agent left it in the comment of the
     node.
     """
@@ -258,12 +258,12 @@ def _read_report(site: Site, failed: Sequence[Machine]) -> KnownCause:
     # The cause only explains the failures. They are counted also if Slurm does not answer.
     with contextlib.suppress(SlurmError):
         for name, node in site.slurm.nodes(list(machines)).items():
-            for prefix in (GATE_PREFIX, MOUNT_PREFIX):
+            for prefix in (GATE_PREFIX, PREPARE_PREFIX):
                 generation, colon, report = node.comment.removeprefix(prefix).partition(":")
                 is_report = node.comment.startswith(prefix) and colon
                 if is_report and _reports_launch(machines[name], generation):
-                    if prefix == MOUNT_PREFIX:
-                        return MountFailed(error=report)
+                    if prefix == PREPARE_PREFIX:
+                        return MachineNotPrepared(error=report)
                     return CheckFailed(check_output=report)
     return None
 

@@ -20,7 +20,7 @@ from slurm_elastic.controller.boots import (
     GATE_PREFIX,
     KEY_FAILED,
     KEY_REFUSED,
-    MOUNT_PREFIX,
+    PREPARE_PREFIX,
     record_boot_failures,
 )
 from slurm_elastic.controller.context import Site, new_generation
@@ -307,7 +307,7 @@ def test_the_words_of_the_sites_check_are_told_where_they_are_of_this_launch(wor
         (f"{mark}no scratch disk", "its check failed: no scratch disk"),
         (f"{GATE_PREFIX}another:no scratch disk", "None"),
         (
-            f"{MOUNT_PREFIX}{machine.instance.generation}:cannot mount b:/home at /home: refused",
+            f"{PREPARE_PREFIX}{machine.instance.generation}:cannot mount b:/home at /home: refused",
             "its slurmd did not start: cannot mount b:/home at /home: refused",
         ),
         ("", "None"),

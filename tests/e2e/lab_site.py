@@ -24,6 +24,7 @@ from typing import Any
 
 import boto3
 from msgspec import Struct
+from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.base.hostlist import expand
@@ -389,11 +390,13 @@ def site_on(
     *,
     routed: Collection[str] = (),
     consoles: bool = True,
+    prepared: str = "",
     elastic: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Iterator[Site]:
     """The site, with ``network`` as join.network and what the lab decides of it. Without
-    ``consoles`` all machines have their image's host key. With None for a network the munge key is
+    ``consoles`` all machines have their image's host key. ``prepared``: further lines of the shell
+    that prepare a machine. With None for a network the munge key is
     in the image, too, and the head where the router finds it.
     """
     with tempfile.TemporaryDirectory(prefix="se-lab-", dir="/tmp") as name:
@@ -401,6 +404,7 @@ def site_on(
         place.chmod(0o755)  # SlurmUser may enter
         secrets = place / "secrets"
         image = _secrets(secrets, consoles=consoles, with_munge=network is None)
+        image = replace(image, lines=f"{image.lines}\n{prepared}")
         head = INSIDE if network is not None else HEAD
         more_join = (elastic or {}).get("join", {})
         join = {**_join(secrets, head, network, consoles=consoles), **more_join}

@@ -20,7 +20,7 @@ from e2e.nfs_heads import AWAY, Server
 from patience import patience
 
 from slurm_elastic.config import configfile
-from slurm_elastic.controller.boots import MOUNT_PREFIX
+from slurm_elastic.controller.boots import PREPARE_PREFIX
 from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.watch.doctor.mounts import examine
@@ -91,7 +91,7 @@ def test_no_slurmd_starts_without_its_homes_and_no_byte_is_lost_while_the_server
 
     def reported() -> list[str]:
         nodes = site.sandbox.slurm.nodes(["pub1", "pub2"])
-        return [n.comment for n in nodes.values() if n.comment.startswith(MOUNT_PREFIX)]
+        return [n.comment for n in nodes.values() if n.comment.startswith(PREPARE_PREFIX)]
 
     # No server runs yet. scontrol reports it, although no slurmd has brought a configuration.
     site.sandbox.wait_for(lambda: len(reported()) == 2, PATIENCE, "both report it", period=2.0)

@@ -19,7 +19,7 @@ from slurm_elastic.image import machine, network
 from slurm_elastic.image.cloud_metadata import NODE
 from slurm_elastic.image.head import TrialHead
 from slurm_elastic.image.trial import RAN, TrialOrder
-from slurm_elastic.slurm.conf.fragment import WIPE
+from slurm_elastic.slurm.conf.fragment import EPILOG
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 CHECK = "sh -c 'date >>/run/checked; test ! -e /etc/sick || { echo disk sda fails; exit 3; }'"
@@ -51,7 +51,7 @@ class Gated(Life):
     def __init__(self, work: Path, order: TrialOrder) -> None:
         super().__init__(work, order)
         tree = Path(order.tree) if order.tree else None
-        epilog = (f"Epilog={WIPE}",)
+        epilog = (f"Epilog={EPILOG}",)
         self._head = TrialHead(work, tree, NODE, network.address(0), extra_lines=epilog)
 
     def _configuration(self, key: Path) -> Config:

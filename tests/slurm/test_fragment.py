@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import pwd
 import re
+from glob import glob
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.config import Cluster, Config, PoolSettings, Share
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.joining import Join
@@ -23,6 +24,7 @@ from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.conf import fragment, plan
 from slurm_elastic.slurm.conf import topology as slurm_topology
+from slurm_elastic.slurm.conf.fragment import EPILOG
 from tests.slurm import site_cases
 
 GOLDEN = site_cases.ROOT / "golden"
@@ -117,12 +119,31 @@ def test_only_local_clouds_need_no_configless(tmp_path: Path, config: Config) ->
     assert "enable_configless" not in rendered(local, site_of(tmp_path, ""))
 
 
-def test_no_epilog_is_set_for_wiping_as_it_would_drain_nodes_that_lack_the_program(
+def test_wiping_sets_an_epilog_that_all_nodes_have_where_the_site_has_none(
     tmp_path: Path, config: Config
 ) -> None:
     """Measured on 22.05: a pattern that fits nothing is an Epilog error."""
     wiped = replace(config, join=Join(wipe=("/scratch",)))
-    assert "Epilog=" not in rendered(wiped, site_of(tmp_path, ""))
+    assert line(rendered(wiped, site_of(tmp_path, "")), "Epilog=") == f"Epilog={EPILOG}"
+    assert glob(EPILOG) == ["/usr/bin/true"]
+    assert "Epilog=" not in rendered(wiped, site_of(tmp_path, "Epilog=/etc/slurm/epilog\n"))
+    assert "Epilog=" not in rendered(config, site_of(tmp_path, ""))
+    local = replace(wiped, clouds=config.clouds[1:], pools=config.pools[2:])
+    assert "Epilog=" not in rendered(local, site_of(tmp_path, "")), "no machine would wipe"
+
+
+@pytest.mark.parametrize(
+    ("share", "option"),
+    [(Share.USER, "ExclusiveUser=YES"), (Share.EXCLUSIVE, "OverSubscribe=EXCLUSIVE")],
+)
+def test_the_share_of_pools_is_an_option_of_their_partition(
+    tmp_path: Path, config: Config, share: Share, option: str
+) -> None:
+    pools = tuple(replace(p, share=share if p.cloud == "aws" else None) for p in config.pools)
+    text = rendered(replace(config, pools=pools), site_of(tmp_path, ""))
+    assert option in line(text, "PartitionName=aws").split()
+    assert option not in line(text, "PartitionName=onprem")
+    assert option not in rendered(config, site_of(tmp_path, ""))
 
 
 def test_a_public_cloud_without_consent_is_shut(tmp_path: Path, config: Config) -> None:

@@ -1,8 +1,8 @@
 #!/usr/bin/python3 -I
 """Runs on each cloud machine, beside slurmd, as root: ``agent.py SETTINGS [check]``.
 
-With ``check`` it only mounts the site's directories and runs the site's check, once, before slurmd
-starts.
+With ``check`` it only prepares the machine (mounts, Epilog) and runs the site's check, once, before
+slurmd starts.
 
 It starts slurmd after the munge key has arrived. It is also the dead-man switch: a machine costs
 money, and the head that should end it may be gone. The agent asks Slurm itself, by ``scontrol show
@@ -42,10 +42,10 @@ COMMAND_S = 60.0
 """Time-out of a Slurm command."""
 SETTLE_S = 60.0
 """Seconds without slurmstepd until a machine is idle: slurmctld may not know the job's end yet."""
-MOUNTS_S = 300.0
-"""Time-out of the program that mounts. Each of its mounts has a shorter one."""
+PREPARE_S = 300.0
+"""Time-out of the program that prepares the machine. Each of its mounts has a shorter one."""
 REPORTS = 12
-"""Tries to report a failed mount or check to slurmctld."""
+"""Tries to report to slurmctld why slurmd does not start."""
 MAX_BYTES = 65536
 """Of an answer of the metadata service."""
 GONE = {"POWERED_DOWN", "POWERING_DOWN"}
@@ -180,7 +180,7 @@ class Gate:
     """The site's check of this machine: ``check`` exits 0 if jobs may run here."""
 
     def __init__(self, settings: Dict[str, str], slurm: NodeInSlurm) -> None:  # noqa: UP006
-        self.mounts = settings.get("mounts") or ""
+        self.prepare = settings.get("prepare") or ""
         self.command = settings.get("check") or ""
         self.timeout = float(settings.get("check_timeout") or 60)
         self.generation = settings.get("generation") or ""
@@ -213,8 +213,8 @@ class Gate:
 
     def enter(self) -> int:
         """Before slurmd starts: 0 if it may. Else report the failure to slurmctld, and 1."""
-        kind = "mount"
-        failure = self.failure(self.mounts, MOUNTS_S).replace("exit 1: ", "", 1)
+        kind = "prepare"
+        failure = self.failure(self.prepare, PREPARE_S).replace("exit 1: ", "", 1)
         if not failure:
             kind, failure = "gate", self.failure(self.command, self.timeout)
         if not failure:

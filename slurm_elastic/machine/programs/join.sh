@@ -96,12 +96,11 @@ printf '%s=%s\n' node "$node" max_age "$max_age" generation "$generation" \
   start_command "/bin/sh $dir/start" >>"$dir/agent"
 
 # The agent runs this before slurmd starts, and again until it succeeds.
-cat >"$dir/mounts" <<'SLURM_ELASTIC_MOUNTS'
-@{mounts}
-SLURM_ELASTIC_MOUNTS
-! filled "$dir/mounts" || echo "mounts=/bin/sh $dir/mounts" >>"$dir/agent"
+cat >"$dir/prepare" <<'SLURM_ELASTIC_PREPARE'
+@{prepare}
+SLURM_ELASTIC_PREPARE
+! filled "$dir/prepare" || echo "prepare=/bin/sh $dir/prepare" >>"$dir/agent"
 
-# The site's Epilog runs this if it exists.
 cat >"$dir/wipe" <<'SLURM_ELASTIC_WIPE'
 @{wipe}
 SLURM_ELASTIC_WIPE
@@ -124,7 +123,7 @@ echo "SLURMD_OPTIONS=-b -N $node --conf-server @{conf_server}" >"$dir/slurmd"
 keys="[ -e /etc/slurm/slurm.jwks ] || [ -e /etc/slurm/slurm.key ]"
 check=:
 # Without a configuration, scontrol gets the head's only by SLURM_CONF_SERVER: slurmd has not run.
-grep -Eq '^(check|mounts)=.' "$dir/agent" &&
+grep -Eq '^(check|prepare)=.' "$dir/agent" &&
   check="/usr/bin/env SLURM_CONF_SERVER=@{conf_server} python3 -I $dir/agent.py $dir/agent check"
 # If the keys of an earlier boot exist, start slurmd now: no new key and no agent to wait for.
 marks="@{key_mark}" munge=start

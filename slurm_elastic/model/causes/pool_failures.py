@@ -73,9 +73,9 @@ class CheckFailed(Cause, frozen=True, kw_only=True):
         return f"its check failed: {self.check_output}"
 
 
-class MountFailed(Cause, frozen=True, kw_only=True):
-    """A machine did not register because a directory of ``join.mounts`` could not be mounted.
-    ``error``: which one, and why.
+class MachineNotPrepared(Cause, frozen=True, kw_only=True):
+    """A machine did not register because a directory of ``join.mounts`` could not be mounted, or
+    the Epilog of ``join.wipe`` not be set. ``error``: which one, and why.
     """
 
     error: str
@@ -83,6 +83,10 @@ class MountFailed(Cause, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         return f"its slurmd did not start: {self.error}"
+
+
+BootDetail = SecretMissing | CheckFailed | MachineNotPrepared
+"""All details about a machine that did not register."""
 
 
 class BootsCounted(Cause, frozen=True, kw_only=True):
@@ -93,7 +97,7 @@ class BootsCounted(Cause, frozen=True, kw_only=True):
     pool: str
     in_a_row: int
     failure: BootsFailed = field(name="how")
-    detail: SecretMissing | CheckFailed | MountFailed | None = field(default=None, name="known")
+    detail: BootDetail | None = field(default=None, name="known")
 
     @property
     def words(self) -> str:
@@ -112,7 +116,7 @@ class MachinesFailed(Cause, frozen=True, kw_only=True):
     nodes: str
     count: int
     failure: BootsFailed = field(name="how")
-    detail: SecretMissing | CheckFailed | MountFailed | None = field(default=None, name="known")
+    detail: BootDetail | None = field(default=None, name="known")
 
     @property
     def words(self) -> str:
@@ -176,7 +180,7 @@ PoolFailure = (
     | KeyNotBrought
     | SecretMissing
     | CheckFailed
-    | MountFailed
+    | MachineNotPrepared
     | BootsCounted
     | MachinesFailed
     | LaunchUnanswered

@@ -7,7 +7,6 @@ node's name and the facts of its launch. The munge key is never part of the text
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,10 @@ from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, node
 from slurm_elastic.machine.hub.ports import with_port
 from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key, head_address
+from slurm_elastic.providers.base import shortened
 from slurm_elastic.providers.base.user_data import KINDS, read_part
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.conf import fragment
 
 _PROGRAMS = Path(__file__).parents[2] / "machine" / "programs"
 KEY_MARK = "/var/lib/slurm-elastic-node/munge-key"
@@ -56,7 +58,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
     # not register.
     marks = (KEY_MARK if join.ssh else "", TUNNEL_MARK if network else "")
     values = {
-        "agent": _code((_PROGRAMS / "agent.py").read_text(encoding="utf-8")),
+        "agent": _python("agent.py"),
         "cloud": cloud.name,
         "cluster": config.cluster.name,
         "conf_server": with_port(join.head, config.slurm.conf),
@@ -65,22 +67,22 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "key_mark": " ".join(filter(None, marks)),
         "later_boots": later_boots(join),
         "metadata": cloud.metadata,
-        "names": _code((_PROGRAMS / "names.py").read_text(encoding="utf-8")),
+        "names": _python("names.py"),
         "open_metadata": "yes" if join.metadata_for_jobs else "",
         "stop_command": join.stop_command,
         "check": join.check or "",
         "check_timeout": f"{join.check_timeout:g}",
-        "mounts": mounting(mounts_of(config, cloud)),
+        "prepare": preparing(config, cloud),
         "wipe": wiping(join.wipe),
-        "tunnel": _code((_PROGRAMS / "tunnel.py").read_text(encoding="utf-8")) if network else "",
+        "tunnel": _python("tunnel.py") if network else "",
         "tunnel_settings": tunnel_settings(config, network) if network else "",
     }
     if join.template is None:
-        return _filled((_PROGRAMS / "join.sh").read_text(encoding="utf-8"), values)
+        return _filled(_shell("join.sh"), values)
     text = read_part(join.template, "join.template")
-    if values["mounts"] and "@{mounts}" not in text:
+    if join.mounts and "@{prepare}" not in text:
         # slurmd would start there with empty homes.
-        raise ConfigError(f"join.template: {join.template} has no @{{mounts}}: see join.mounts")
+        raise ConfigError(f"join.template: {join.template} has no @{{prepare}}: see join.mounts")
     return fill(text, join.template, values)
 
 
@@ -121,7 +123,28 @@ def later_boots(join: Join) -> str:
     """
     if join.cloud_init is CloudInit.EACH_BOOT:
         return ""
-    return (_PROGRAMS / "again.sh").read_text(encoding="utf-8").rstrip("\n")
+    return _shell("again.sh")
+
+
+def preparing(config: Config, cloud: CloudSettings) -> str:
+    """The program that runs before slurmd starts; empty if there is nothing to prepare."""
+    programs = [mounting(mounts_of(config, cloud))]
+    if config.join.wipe:
+        programs.append(
+            _filled(_shell("epilog.sh"), {"site_epilog": site_epilog(config.slurm.conf)})
+        )
+    # Each in a subshell, because each may exit.
+    return "\n".join(f"(\n{program}\n) || exit 1" for program in programs if program)
+
+
+def site_epilog(slurm_conf: str) -> str:
+    """The Epilog of the site's own slurm.conf, a path or a pattern; empty if there is none."""
+    try:
+        entry = siteconf.read(slurm_conf, ignore=fragment.FILE_NAME).option("Epilog")
+    except ConfigError:  # conf check reports it
+        return ""
+    # It becomes part of a shell program.
+    return entry.value if entry and "'" not in entry.value else ""
 
 
 def mounting(mounts: Sequence[MachineMount]) -> str:
@@ -132,8 +155,7 @@ def mounting(mounts: Sequence[MachineMount]) -> str:
         f"{mount.path} {mount.source} {mount.options} {'yes' if mount.required else 'no'}"
         for mount in mounts
     )
-    text = (_PROGRAMS / "mounts.sh").read_text(encoding="utf-8")
-    return _filled(text, {"mounts": "\n".join(lines)}).rstrip("\n")
+    return _filled(_shell("mounts.sh"), {"mounts": "\n".join(lines)})
 
 
 def wiping(directories: Sequence[str]) -> str:
@@ -143,8 +165,11 @@ def wiping(directories: Sequence[str]) -> str:
     if not directories:
         return ""
     text = (_PROGRAMS / "slurm-elastic-wipe").read_text(encoding="utf-8")
-    guard = _code(Path(scratch.__file__).read_text(encoding="utf-8"))
-    return _filled(text, {"directories": json.dumps(directories), "guard": guard}).rstrip("\n")
+    guard = Path(scratch.__file__).read_text(encoding="utf-8")
+    first_line, _, program = _filled(
+        text, {"directories": json.dumps(directories), "guard": guard}
+    ).partition("\n")
+    return f"{first_line}\n{shortened.python(program)}"
 
 
 def fill(text: str, path: str, values: Mapping[str, str]) -> str:
@@ -197,15 +222,9 @@ def own_facts(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:
     return facts | ({"enrol_key": enrolment_key(launch_secret, node)} if launch_secret else {})
 
 
-def _code(source: str) -> str:
-    """A program without its comments and docstrings, because clouds limit the size of user data."""
-    module = ast.parse(source)
-    for node in ast.walk(module):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            node.body = [line for line in node.body if not _is_text(line)] or [ast.Pass()]
-    return ast.unparse(module)
+def _python(name: str) -> str:
+    return shortened.python((_PROGRAMS / name).read_text(encoding="utf-8"))
 
 
-def _is_text(line: ast.stmt) -> bool:
-    """Whether the statement is only a text, as a docstring is."""
-    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+def _shell(name: str) -> str:
+    return shortened.shell((_PROGRAMS / name).read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import compress, expand
-from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.config import Config, Share, blocked_clouds
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import fail_safe
 from slurm_elastic.model.cluster import Location, Pool
@@ -105,6 +105,9 @@ def _options(
     yield f"PrologSlurmctld={base}/slurm-elastic-prolog"
     if config.slurm.epilog_hook:
         yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
+    if wipes(config) and site.option("Epilog") is None:
+        yield "# /usr/bin/true on all nodes, and on cloud machines /var/bin/true, for join.wipe."
+        yield f"Epilog={EPILOG}"
     yield from _union(site, "SlurmctldParameters", _controller_parameters(config, version))
     # Without it the commands of 22.05 hide powered-down cloud nodes. 24.11 shows them.
     yield from _union(site, "PrivateData", ["cloud"] if version < (23, 2) else [])
@@ -113,11 +116,17 @@ def _options(
     yield from _union(site, "JobSubmitPlugins", ["lua"] if lua else [])
 
 
-WIPE = "/usr/local/sbin/slurm-elastic-wipe"
-"""The program of ``join.wipe`` on machines. slurm.conf's Epilog cannot name it for machines alone:
-if a path or a pattern matches nothing on a node, that is an Epilog error, which drains the node
-(22.05).
+EPILOG = "/[uv][sa]r/bin/true"
+"""The Epilog if ``join.wipe`` is set and the site has none. slurm.conf cannot name a program that
+only cloud machines have: a path or a pattern that matches nothing on a node is an Epilog error,
+which drains the node (22.05). This pattern matches /usr/bin/true, which all nodes have, and
+/var/bin/true, which programs/epilog.sh makes on machines.
 """
+
+
+def wipes(config: Config) -> bool:
+    """Whether machines of a cloud empty the directories of ``join.wipe`` after jobs."""
+    return bool(config.join.wipe) and any(cloud.by_user_data for cloud in config.clouds)
 
 
 def _controller_parameters(config: Config, version: tuple[int, int]) -> list[str]:
@@ -265,6 +274,7 @@ def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site:
             *_access(config, cloud, site),
             *_times(config, cloud),
             *_billing(config, cloud),
+            *_sharing(config, cloud),
             *resets,
         )
     )
@@ -317,6 +327,15 @@ def _times(config: Config, cloud: CloudSettings) -> Iterator[str]:
     yield f"SuspendTime={math.ceil(fail_safe(config, cloud))}"
     yield f"ResumeTimeout={math.ceil(config.resume_timeout(cloud))}"
     yield f"SuspendTimeout={math.ceil(config.suspend_timeout(cloud))}"
+
+
+def _sharing(config: Config, cloud: CloudSettings) -> Iterator[str]:
+    """The option of ``share``, which all pools of a cloud have in common."""
+    share = next((pool.share for pool in config.pools if pool.cloud == cloud.name), None)
+    if share is Share.USER:
+        yield "ExclusiveUser=YES"
+    elif share is Share.EXCLUSIVE:
+        yield "OverSubscribe=EXCLUSIVE"
 
 
 def _billing(config: Config, cloud: CloudSettings) -> Iterator[str]:

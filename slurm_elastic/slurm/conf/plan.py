@@ -225,14 +225,11 @@ def _gres_files(site: SiteConf, gres: str) -> Iterator[PlannedFile]:
 
 
 def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
-    if config.join.wipe:
-        epilog = site.option("Epilog")
-        subject = (
-            f"{epilog.location}: the site's Epilog" if epilog else "slurm.conf has no Epilog: one"
-        )
+    epilog = site.option("Epilog")
+    if fragment.wipes(config) and epilog is not None and not epilog.value.startswith("/"):
         yield (
-            f"{subject} must run {fragment.WIPE} if the node has it, and exit with its status; this"
-            " Epilog must be on every node of the cluster. Until then join.wipe does nothing"
+            f"{epilog.location}: Epilog={epilog.value} is no absolute path, so machines with"
+            " join.wipe do not start slurmd: give its path, and put it into the image"
         )
     yield from authentication.notices(config, site)
     for reason in blocked_clouds(config).values():

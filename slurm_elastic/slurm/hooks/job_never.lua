@@ -43,7 +43,7 @@ end
 -- memory a CPU than MaxMemPerCPU, and puts several tasks on a CPU with --overcommit.
 local function bends(part, need)
   local per_cpu = need.mem_cpu or 0
-  return per_cpu > limit(part.max_mem_per_cpu) or (need.exclusive and per_cpu > 0)
+  return per_cpu > limit(part.max_mem_per_cpu) or (whole_nodes(need, part) and per_cpu > 0)
     or (need.tasks or 1) > need.cpus
 end
 

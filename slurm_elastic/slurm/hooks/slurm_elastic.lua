@@ -209,6 +209,12 @@ local function limit(value)
   return value > 0 and value or math.huge
 end
 
+-- Whether the job gets whole nodes: it asks for them, or the partition gives no others
+-- (OverSubscribe=EXCLUSIVE).
+local function whole_nodes(need, part)
+  return need.exclusive or number(part.max_share, NO_VAL16) == 0
+end
+
 -- CPUs of one node that the job's memory request leaves usable; 0 where the node cannot hold it.
 local function usable_cpus(pool, need, part)
   local cpus = math.min(pool.cpus, number(part.max_cpus_per_node, NO_VAL) or math.huge)
@@ -226,7 +232,7 @@ local function usable_cpus(pool, need, part)
   end
   if (per_cpu or 0) > 0 then
     local by_memory = math.floor(memory / per_cpu)
-    if need.exclusive and by_memory < pool.cpus then
+    if whole_nodes(need, part) and by_memory < pool.cpus then
       return 0
     end
     cpus = math.min(cpus, by_memory)

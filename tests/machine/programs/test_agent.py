@@ -448,12 +448,12 @@ def test_a_mount_that_fails_keeps_slurmd_from_starting_and_comes_before_the_chec
     mounts = tmp_path / "mounts"
     mounts.write_text("echo 'cannot mount head:/home at /home: Connection refused'; exit 1\n")
     checked = tmp_path / "checked"
-    code, ran = entered(tmp_path, scontrol, f"touch {checked}", mounts=f"/bin/sh {mounts}")
+    code, ran = entered(tmp_path, scontrol, f"touch {checked}", prepare=f"/bin/sh {mounts}")
     reason = "cannot mount head:/home at /home: Connection refused"
-    assert (code, ran) == (1, [f"update nodename=pub1 comment=slurm-elastic:mount:g7:{reason}"])
+    assert (code, ran) == (1, [f"update nodename=pub1 comment=slurm-elastic:prepare:g7:{reason}"])
     assert not checked.exists()
     mounts.write_text("exit 0\n")
-    assert entered(tmp_path, scontrol, f"touch {checked}", mounts=f"/bin/sh {mounts}")[0] == 0
+    assert entered(tmp_path, scontrol, f"touch {checked}", prepare=f"/bin/sh {mounts}")[0] == 0
     assert checked.exists()
 
 

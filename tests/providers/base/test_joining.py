@@ -449,24 +449,37 @@ def test_a_machine_with_mounts_makes_them_before_slurmd_starts(tmp_path: Path) -
     subprocess.run(["sh", "-c", text], check=True, env=environment, timeout=patience(60))
     assert "systemctl restart slurmd.service" not in machine.ran("systemd-run")
     settings = (machine.run / "agent").read_text().splitlines()
-    assert f"mounts=/bin/sh {machine.run}/mounts" in settings
-    lines = (machine.run / "mounts").read_text().splitlines()
+    assert f"prepare=/bin/sh {machine.run}/prepare" in settings
+    lines = (machine.run / "prepare").read_text().splitlines()
     assert "/home head:/home hard,timeo=150,nosuid,nodev,_netdev yes" in lines
     start = (machine.run / "start").read_text()
     assert "SLURM_CONF_SERVER=head:6817 python3" in start
     assert start.index("agent check") < start.index("restart slurmd")
 
 
+def test_with_all_of_join_it_fits_ec2(tmp_path: Path) -> None:
+    (tmp_path / "wireguard.pub").write_text("k" * 44)
+    network = Network(
+        endpoint="vpn.example.org:51820", routes=("10.1.2.0/24",),
+        public_key=str(tmp_path / "wireguard.pub"),
+    )  # fmt: skip
+    site = config(
+        head="head", network=network, mounts=(HOME,), wipe=("/scratch",), check="x", ssh=SSH
+    )
+    (part,) = read_parts(None, "aws", program_of(site, AWS), requests.USER_DATA)
+    assert len(gzip.compress(part.encode())) <= 0.8 * requests.USER_DATA.max_bytes
+
+
 def test_a_machine_without_mounts_runs_no_program_for_them(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.join()
-    assert "mounts=" not in (machine.run / "agent").read_text()
+    assert "prepare=" not in (machine.run / "agent").read_text()
 
 
 def test_a_template_that_would_start_slurmd_without_the_mounts_is_refused(tmp_path: Path) -> None:
     site = template(tmp_path / "template", "#!/bin/sh\nslurmd\n")
     site = replace(site, join=replace(site.join, mounts=(HOME,)))
-    with pytest.raises(ConfigError, match=r"has no @\{mounts\}: see join.mounts"):
+    with pytest.raises(ConfigError, match=r"has no @\{prepare\}: see join.mounts"):
         program_of(site, AWS)
 
 
