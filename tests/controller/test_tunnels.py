@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from patience import eventually
 from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.config.joining import Enrol, Firewall, Join, Network, NetworkKind
+from slurm_elastic.config.joining import Enrol, Firewall, Join, Network, NetworkKind, Opener
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.features import enrolment, tunnels
@@ -213,6 +214,40 @@ def test_a_key_on_the_console_lets_a_machine_in_under_its_address(bed: Bed) -> N
     (seen,) = in_tunnel(bed.site, "aws", [one])
     assert seen.address == peer.address, "what the cloud says of addresses counts no more"
     bed.until(lambda: bed.kinds() == ["enrolled"])
+
+
+def test_a_head_that_opens_the_tunnels_calls_machines_where_their_cloud_lists_them(
+    tmp_path: Path,
+) -> None:
+    bed = Bed(tmp_path, Network(opened_by=Opener.HEAD, udp_port=4500, routes=("10.7.0.0/16",)))
+    extensions = tunnels.join(bed.site)
+    assert extensions is not None
+    (note,) = extensions.complete_listed
+    (_, make) = extensions.parts[0]
+    part = make(Inline())
+    assert isinstance(part, TunnelsPart)
+    part.close()
+    bed.reopen(outside=part._outside)
+
+    def listed(one: Instance) -> None:
+        for step in (partial(in_tunnel, bed.site), note):
+            (one,) = step("aws", [one])
+
+    def endpoints() -> list[str]:
+        return [peer.endpoint for peer in bed.hub.peers]
+
+    one = bed.machine()
+    bed.prints(one, K1)
+    bed.until(lambda: endpoints() == [""])  # it is admitted, and no list has shown it yet
+    listed(one)
+    bed.until(lambda: endpoints() == ["10.0.0.5:4500"])  # without a public address
+    listed(replace(one, public_address="192.0.2.9"))
+    bed.until(lambda: endpoints() == ["192.0.2.9:4500"])
+    listed(replace(one, public_address="10.7.0.9"))
+    bed.until(lambda: endpoints() == [""])  # the tunnel itself leads there
+    listed(replace(one, public_address="192.0.2.9"))
+    bed.until(lambda: endpoints() == ["192.0.2.9:4500"])
+    bed.close()
 
 
 def test_a_console_that_fails_in_an_unknown_way_keeps_no_other_machine_out(

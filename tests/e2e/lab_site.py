@@ -64,6 +64,11 @@ for place in /etc/slurm /var/log/munge {root}/run; do
   mkdir -p $place
   mount -t tmpfs tmpfs $place
 done
+# Programs such as MPI find the network cards there: those of the head otherwise.
+mkdir /run/cgroup
+mount --rbind /sys/fs/cgroup /run/cgroup
+mount -t sysfs sysfs /sys
+mount --rbind /run/cgroup /sys/fs/cgroup
 mkdir -p /var/lib/slurm-elastic-node {disk}/node {disk}/munge
 mount --bind {disk}/node /var/lib/slurm-elastic-node
 mount --bind {disk}/munge /etc/munge

@@ -27,10 +27,12 @@ add rule inet shut input iifname {{ "lo", "{INTERFACE}" }} accept
 add rule inet shut input ct state established,related accept
 add rule inet shut input counter drop
 """
-OVER_TUNNEL = f"""export UCX_NET_DEVICES={INTERFACE}
+OVER_TUNNEL = f"""export UCX_NET_DEVICES={INTERFACE} UCX_TLS=tcp,self
 export OMPI_MCA_btl_tcp_if_include={INTERFACE} OMPI_MCA_oob_tcp_if_include={INTERFACE}
 """
-"""Both kinds of MPI choose among a machine's interfaces by speed (docs/network.md)."""
+"""Both kinds of MPI choose among a machine's interfaces (docs/network.md). UCX_TLS: hosts that are
+namespaces have one kernel, which UCX takes for shared memory.
+"""
 ELSEWHERE = "192.0.2.9"
 """The head's later address."""
 

@@ -153,3 +153,16 @@ def test_a_head_that_shuts_the_way_of_its_answer_is_not_waited_for(
         connection, _ = desk.accept()
         with connection:
             assert connection.makefile().readline() == "own\n", "the head has the line all the same"
+
+
+def test_a_machine_that_is_called_listens_and_leaves_the_peer_alone(head: Head) -> None:
+    called = head.tunnel()
+    called.settings.update(endpoint="", port=4500)
+    assert not called.look()
+    assert not called.look()
+    (listens,) = {line for line in head.ran if "listen-port" in line}
+    assert "listen-port 4500" in listens
+    assert "peer HEAD persistent-keepalive 10" in listens
+    assert not [line for line in head.ran if "endpoint" in line or "remove" in line]
+    head.knows.add("key")
+    assert called.look()
