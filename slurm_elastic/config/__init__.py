@@ -25,6 +25,7 @@ from slurm_elastic.config.clouds import (
     CloudSettings,
     default_listing_lag,
 )
+from slurm_elastic.config.copying import CopySettings
 from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.joining import Join
 from slurm_elastic.config.numbers import (
@@ -290,6 +291,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timings: Timings = field(default_factory=Timings)
     policies: SitePolicies = field(default_factory=SitePolicies)
     join: Join = field(default_factory=Join)
+    copy: CopySettings = field(default_factory=CopySettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     notify: Notify = field(default_factory=Notify)
     accounting: BooksSettings = field(default_factory=BooksSettings)

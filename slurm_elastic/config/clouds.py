@@ -11,6 +11,7 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from slurm_elastic.config.access import Who
+from slurm_elastic.config.copying import Data, Traffic
 from slurm_elastic.config.numbers import (
     Count,
     Cpus,
@@ -55,6 +56,9 @@ class CloudSettings(
     """Change it when machines that boot at once overload the cloud, an image store or the head."""
     allow: Who | None = None
     policies: CloudPolicies = field(default_factory=CloudPolicies)
+    data: Data = Data.SHARED
+    """Change it when the cloud's machines share no file system with the head."""
+    traffic: Traffic = field(default_factory=Traffic)
     reservations: tuple[Reservation, ...] = ()
     """Change it when the site buys or ends reserved capacity in this cloud."""
     suspend_time: SuspendSeconds | None = None

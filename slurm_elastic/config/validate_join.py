@@ -6,6 +6,7 @@ import re
 import shlex
 
 from slurm_elastic.base.units import format_duration
+from slurm_elastic.config.copying import Data
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.config.partial import Draft
@@ -30,6 +31,7 @@ def check_join(draft: Draft) -> None:
     _gate(draft, join)
     if join.ssh is not None:
         _ssh(draft, join.ssh)
+    _copying(draft, join)
 
 
 def check_images(draft: Draft) -> None:
@@ -91,6 +93,14 @@ def _gate(draft: Draft, join: Join) -> None:
             actual = f"{shown(text)}, {reason}"
             expected = "a directory for jobs' files, such as /scratch or /tmp"
             draft.problems.add(("join", "wipe", number), actual, expected)
+
+
+def _copying(draft: Draft, join: Join) -> None:
+    """The head logs in to machines to copy, and must know their host keys."""
+    copying = [c.name for c in draft.clouds.values() if c.data is Data.COPY]
+    if copying and join.ssh is None:
+        expected = f"join.ssh, by which the head gets in for data: copy ({', '.join(copying)})"
+        draft.problems.add(("join",), "no 'ssh'", expected)
 
 
 def _heartbeat(draft: Draft, join: Join) -> None:

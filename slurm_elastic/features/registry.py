@@ -14,6 +14,7 @@ from slurm_elastic.features import (
     admission,
     autoscaler,
     cloud_order,
+    copy_part,
     directives,
     expiry,
     image_replacement,
@@ -60,4 +61,5 @@ FEATURES: tuple[Feature, ...] = (
     account_mails.join,
     munge_keys,
     tunnels.join,
+    copy_part.join,
 )

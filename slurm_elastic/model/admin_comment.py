@@ -1,6 +1,6 @@
 """A job's AdminComment: the text of others, then our notes, each between marks of its own. Pure.
 
-Four writers share the comment of a job. Each one reads the comment, puts its own note in with
+Five writers share the comment of a job. Each one reads the comment, puts its own note in with
 ``with_note`` and writes the result, so the text of the site and the other notes stay::
 
     ticket 7 [slurm-elastic: aws: ...] [slurm-elastic clouds=west,east]
@@ -25,13 +25,15 @@ class NoteKind(StrEnum):
     """Why the pending job waits for us (``features.wait_notes``)."""
     UNSAVED = " checkpoint: "
     """Why the running job cannot be saved (``ckptman.verdicts``)."""
+    DATA = " data: "
+    """Why the job is held: its files cannot be copied (``features.copying``)."""
     CLOUDS = " clouds="
     """The order of its clouds that the submit filter or we have made (``launch.order_note``)."""
     COST = " cost="
     """The cost of the ended job (``money.cost_note``)."""
 
 
-_SENTENCES = (NoteKind.WAIT, NoteKind.UNSAVED)
+_SENTENCES = (NoteKind.WAIT, NoteKind.UNSAVED, NoteKind.DATA)
 MAX_SENTENCE_LENGTH = 400
 """Characters of a sentence. Slurm itself has no limit (22.05), but sends each comment to squeue."""
 _NOTE = re.compile(

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.base.units import counted, money
 from slurm_elastic.model.causes.cause import Cause, Quoted
+from slurm_elastic.model.causes.copies import Copying
 from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.departures import DepartureStep
 from slurm_elastic.model.causes.holds import NodeHold
@@ -331,6 +332,7 @@ AnyCause = (
     | HostPowerStep
     | ImageStep
     | Joining
+    | Copying
     | Composed
 )
 """All causes."""

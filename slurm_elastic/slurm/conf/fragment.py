@@ -15,6 +15,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, Share, blocked_clouds
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.copying import Data
 from slurm_elastic.config.pool_rules import fail_safe
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.slurm import NOWHERE
@@ -103,7 +104,7 @@ def _options(
     # A prolog must wait for the nodes. Without it slurmctld starts the job in a pass every 30 s
     # (PERIODIC_TIMEOUT), up to 29 s after the nodes are up (measured on 22.05 to 26.05).
     yield f"PrologSlurmctld={base}/slurm-elastic-prolog"
-    if config.slurm.epilog_hook:
+    if has_epilog(config):
         yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
     if wipes(config) and site.option("Epilog") is None:
         yield "# /usr/bin/true on all nodes, and on cloud machines /var/bin/true, for join.wipe."
@@ -114,6 +115,16 @@ def _options(
     gres = {name.partition(":")[0] for pool in pools for name in pool.gres}
     yield from _union(site, "GresTypes", sorted(gres))
     yield from _union(site, "JobSubmitPlugins", ["lua"] if lua else [])
+
+
+def copying_clouds(config: Config) -> list[CloudSettings]:
+    """The clouds to whose machines jobs' files are copied."""
+    return [cloud for cloud in config.clouds if cloud.data is Data.COPY]
+
+
+def has_epilog(config: Config) -> bool:
+    """Whether slurmctld runs our epilog: copied files come back while it waits."""
+    return config.slurm.epilog_hook or bool(copying_clouds(config))
 
 
 EPILOG = "/[uv][sa]r/bin/true"

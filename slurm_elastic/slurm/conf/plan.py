@@ -46,6 +46,8 @@ PROGRAMS: Mapping[str, str] = {
 """The source in the package by the name in ``programs_dir``."""
 
 _OWN_LUA = "-- Made by `slurm-elastic conf install`"
+_COPY_MARGIN_S = 60.0
+"""So much longer than the daemon may copy do prologs and epilogs wait for it."""
 _ANY_INCLUDE = re.compile(
     rb"^[ \t]*include[ \t].*" + re.escape(fragment.FILE_NAME.encode()), re.I | re.M
 )
@@ -136,13 +138,14 @@ def settings_text(config: Config, site: SiteConf, version: tuple[int, int]) -> s
     # Since 23.11 several lines add up, and Slurm calls both.
     chained = version < (23, 11)
     prolog = _value(site, "PrologSlurmctld") if chained else ""
-    epilog = _value(site, "EpilogSlurmctld") if chained and config.slurm.epilog_hook else ""
+    epilog = _value(site, "EpilogSlurmctld") if chained and fragment.has_epilog(config) else ""
     values = {
         "state_dir": config.state_dir,
         "partitions": " ".join(cloud.partition_name for cloud in config.clouds),
         "site_prolog": prolog,
         "site_epilog": epilog,
         "prolog_timeout": f"{_prolog_timeout(config, site):.0f}",
+        **_copying(config, site),
         # A whole path, because slurmctld starts its programs without PATH (measured).
         "python": "/usr/bin/python3",
     }
@@ -153,9 +156,25 @@ def _prolog_timeout(config: Config, site: SiteConf) -> float:
     """How long (s) a prolog waits at most: as long as the slowest cloud needs, but less than
     PrologEpilogTimeout, after which slurmctld kills the prolog.
     """
-    longest = config.longest_resume_timeout
+    return _within(config.longest_resume_timeout, site)
+
+
+def _copying(config: Config, site: SiteConf) -> dict[str, str]:
+    """For which partitions, and how long (s), a prolog and an epilog wait for copies of files."""
+    partitions = " ".join(cloud.partition_name for cloud in fragment.copying_clouds(config))
+    if not partitions:
+        return {}
+    settings = config.copy
+    return {
+        "copy_partitions": partitions,
+        "copy_out_timeout": f"{_within(settings.out_within + _COPY_MARGIN_S, site):.0f}",
+        "copy_back_timeout": f"{_within(settings.back_within + _COPY_MARGIN_S, site):.0f}",
+    }
+
+
+def _within(seconds: float, site: SiteConf) -> float:
     slurm_timeout = confvalues.number(_value(site, "PrologEpilogTimeout"))
-    return longest if slurm_timeout is None else min(longest, max(slurm_timeout - 5, 1))
+    return seconds if slurm_timeout is None else min(seconds, max(slurm_timeout - 5, 1))
 
 
 def _value(site: SiteConf, name: str) -> str:

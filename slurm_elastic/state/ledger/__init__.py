@@ -33,6 +33,8 @@ with the tables below. Times are Unix seconds, prices dollars per hour, lists an
     told               key (key), at: the messages that people were sent
     tunnels            generation and node (key), address, key, since: the public keys of machines,
                        until the machines end
+    copies             job, restarts and node (key), machine, uid, directory, outputs, state, since,
+                       reason: files of jobs on machines without a shared file system
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, cause, detail
     decision_subjects  subject, decision: the look-up by node or ``job:ID``
@@ -57,6 +59,7 @@ from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import Decision, Drained, Health, Launch, Machine
 from slurm_elastic.policies.launch.exclusions import STRIKES_KEPT
 from slurm_elastic.state.ledger import (
+    copies,
     directives,
     exclusions,
     growth_guard,
@@ -70,6 +73,7 @@ from slurm_elastic.state.ledger import (
     usage,
 )
 from slurm_elastic.state.ledger.books import BookRows
+from slurm_elastic.state.ledger.copies import CopyRows
 from slurm_elastic.state.ledger.decisions import Decisions
 from slurm_elastic.state.ledger.deferred import DeferredJobs
 from slurm_elastic.state.ledger.directives import Directives
@@ -95,7 +99,8 @@ _MEANS = "no machine starts, unneeded machines still end"
 COMPACTED = 10_000
 """Launches that one call of ``Ledger.compact`` shortens."""
 _CONCERNS = (
-    launches, machines, exclusions, directives, growth_guard, requeues, usage, tunnels, health,
+    launches, machines, exclusions, directives, growth_guard, requeues, usage, tunnels, copies,
+    health,
 )  # fmt: skip
 _TABLES = {name: table for part in _CONCERNS for name, table in part.TABLES.items()}
 
@@ -135,7 +140,7 @@ class Ledger:
     """Each attribute reads and writes the rows of one concern: ``launches``, ``machines``,
     ``stops`` (machines that are stopped and started again), ``exclusions``, ``directives``,
     ``decisions``, ``books``, ``deferred``, ``growth_guard``, ``usage``, ``requeues``, ``tunnels``,
-    ``health``.
+    ``copies``, ``health``.
 
     Each method is one transaction. sqlite3.Error passes through, because a service that cannot
     remember a purchase must not buy. Safe for several threads and processes (busy time-out 10 s).
@@ -159,6 +164,7 @@ class Ledger:
         self.directives = Directives(store)
         self.requeues = LiftedRequeues(store)
         self.tunnels = TunnelRows(store)
+        self.copies = CopyRows(store)
         self.health = ServiceHealth(store)
         self.launches = Launches(store, self.books, lambda: self.condition.end_only)
         # The rows in memory may lack machines that the files have. So after a start without files

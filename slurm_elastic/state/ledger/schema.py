@@ -144,6 +144,19 @@ _STATEMENTS = (
         since real not null,
         primary key (generation, node)
     ) without rowid""",
+    """create table copies (
+        job integer not null,
+        restarts integer not null,
+        node text not null,
+        machine text not null,
+        uid integer not null,
+        directory text not null,
+        outputs text not null,
+        state text not null,
+        since real not null,
+        reason text not null,
+        primary key (job, restarts, node)
+    ) without rowid""",
     """create table decisions (
         id integer primary key,
         at real not null,
@@ -186,7 +199,7 @@ _NONE = "where 0 = :since"
 LEDGER = Schema(
     name="ledger",
     maker="the daemon",
-    version=20,
+    version=21,
     adoptable_versions=range(12, 17),
     statements=_STATEMENTS,
     unjournaled_tables=frozenset({"heartbeats", "health", "decision_subjects"}),

@@ -1,0 +1,262 @@
+"""Runs one copy: the head's end as the job's user, the machine's end through SSH.
+
+OpenSSH carries the data. It runs as SlurmUser with a key of its own, behind which a machine runs
+nothing but its end of a copy. The head's end is started by slurm-elastic-copier, or by ourselves if
+we are root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import select
+import shlex
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.config import Config
+from slurm_elastic.config.joining import CONSOLE, Ssh
+from slurm_elastic.features.host_keys import HostKey, KnownHosts, host_key
+from slurm_elastic.features.ssh_file import FileTarget, PushError, ordered, read_private_key
+from slurm_elastic.machine.jobfiles import bundle
+from slurm_elastic.machine.jobfiles.copier import CopierRefusalError, groups_of, start_head
+from slurm_elastic.model.cluster import Instance
+
+PROGRAM = "/var/lib/slurm-elastic-node/jobfiles.pyz"
+"""The program on a machine."""
+_KEY, _IMAGE_HOSTS = "copy_key", "image_known_hosts"
+_POLL_S = 0.5
+_MAX_RESULT_BYTES = 1 << 20
+# The file appears complete or not at all. The key's line is added once.
+_INSTALL = """set -e
+umask 022
+mkdir -p {directory}
+draft=$(mktemp {program}.XXXXXX)
+trap 'rm -f "$draft"' EXIT
+cat >"$draft"
+chmod 0755 "$draft"
+mv -f "$draft" {program}
+home=$(getent passwd {user} | cut -d: -f6)
+keys=$home/.ssh/authorized_keys
+grep -qxF {line} "$keys" 2>/dev/null && exit 0
+umask 077
+mkdir -p "$home/.ssh"
+echo {line} >>"$keys"
+chown {user}: "$home/.ssh" "$keys"
+"""
+
+
+class CopyResult(Struct, frozen=True, kw_only=True):
+    """``reason``: why it failed, "" if it did not. ``final``: another try would fail, too.
+    ``bases``: by output file, where the output of this run begins. ``notes``: files that were left
+    out.
+    """
+
+    reason: str = ""
+    final: bool = False
+    files: int = 0
+    bytes: int = 0
+    bases: Mapping[str, int] = {}
+    notes: tuple[str, ...] = ()
+
+
+class CopyRun(Protocol):
+    """Runs one copy."""
+
+    def __call__(
+        self, instance: Instance, order: Mapping[str, Any], until: float, gone: threading.Event
+    ) -> CopyResult:
+        """Copy as ordered until ``until`` (monotonic s), or until ``gone`` is set."""
+
+
+class CopyRunner:
+    """Copies to and from machines by ``join.ssh``."""
+
+    def __init__(self, config: Config, ssh: Ssh) -> None:
+        self._config, self._ssh = config, ssh
+        self._state = config.state.resolve()
+        self._login_key = read_private_key(ssh.key)
+        self._fixed = () if ssh.host_key == CONSOLE else (host_key(ssh.host_key),)
+        self._public_key = self._own_key()
+        for key in self._fixed:
+            (self._state / _IMAGE_HOSTS).write_text(f"* {key.kind} {key.text}\n")
+        self._program = bundle.build()
+        self._installed: set[str] = set()
+        self._locks: dict[str, threading.Lock] = {}
+
+    def __call__(
+        self, instance: Instance, order: Mapping[str, Any], until: float, gone: threading.Event
+    ) -> CopyResult:
+        try:
+            keys = self._host_keys(instance)
+            with self._locks.setdefault(instance.id, threading.Lock()):
+                if instance.id not in self._installed:
+                    self._install(instance, keys)
+                    self._installed.add(instance.id)
+            return self._copy(instance, order, until, gone)
+        except (PushError, OSError, SlurmElasticError, CopierRefusalError) as error:
+            return CopyResult(reason=str(error))
+
+    def _own_key(self) -> str:
+        path = self._state / _KEY
+        public = path.with_suffix(".pub")
+        if not public.exists():
+            path.unlink(missing_ok=True)
+            command = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slurm-elastic-copy")
+            try:
+                subprocess.run([*command, "-f", str(path)], check=True, capture_output=True,
+                               timeout=30, stdin=subprocess.DEVNULL)  # fmt: skip
+            except (OSError, subprocess.SubprocessError) as error:
+                raise ConfigError(f"data: copy needs ssh-keygen and ssh: {error}") from error
+        return public.read_text().strip()
+
+    def _host_keys(self, instance: Instance) -> Sequence[HostKey]:
+        if self._fixed:
+            return self._fixed
+        known = KnownHosts(self._state / "known_hosts")
+        return known.keys(instance.id, instance.address or "", self._ssh.port)
+
+    def _install(self, instance: Instance, keys: Sequence[HostKey]) -> None:
+        """Bring the program and the line of our key to the machine."""
+        user = self._ssh.user
+        sudo = "" if user == "root" else "sudo -n "
+        line = f'restrict,command="{sudo}/usr/bin/env python3 -I {PROGRAM} node" {self._public_key}'
+        script = _INSTALL.format(
+            directory=shlex.quote(os.path.dirname(PROGRAM)), program=shlex.quote(PROGRAM),
+            user=shlex.quote(user), line=shlex.quote(line),
+        )  # fmt: skip
+        target = FileTarget(
+            address=instance.address or "", port=self._ssh.port, user=user, path=PROGRAM,
+            owner="root:root", mark="", timeout=self._ssh.timeout,
+        )  # fmt: skip
+        ordered(target, self._login_key, keys, script, self._program)
+
+    def _copy(
+        self, instance: Instance, order: Mapping[str, Any], until: float, gone: threading.Event
+    ) -> CopyResult:
+        out_read, out_write = os.pipe()
+        with os.fdopen(out_read, "rb") as result, contextlib.ExitStack() as ending:
+            link = subprocess.Popen(
+                self._ssh_command(instance), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+            ending.callback(_end, link)
+            assert link.stdin  # noqa: S101 - they are pipes
+            assert link.stdout  # noqa: S101
+            files = (link.stdout.fileno(), link.stdin.fileno(), out_write)
+            try:
+                end_head = ending.enter_context(self._head(order, files))
+            finally:
+                os.close(out_write)
+                link.stdin.close()
+                link.stdout.close()
+            text = _read(result.fileno(), until, gone)
+            end_head()
+            if text is None:
+                return CopyResult(reason="it took too long" if not gone.is_set() else "ended")
+            return self._result(text, link)
+
+    def _ssh_command(self, instance: Instance) -> list[str]:
+        hosts = self._state / (_IMAGE_HOSTS if self._fixed else "known_hosts")
+        options = {
+            "BatchMode": "yes", "StrictHostKeyChecking": "yes", "UserKnownHostsFile": f'"{hosts}"',
+            "GlobalKnownHostsFile": "/dev/null", "IdentitiesOnly": "yes", "ConnectTimeout": "15",
+            "ServerAliveInterval": "10", "ServerAliveCountMax": "3", "LogLevel": "ERROR",
+        }  # fmt: skip
+        words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        return [
+            "ssh", "-T", "-F", "/dev/null", *words, "-i", str(self._state / _KEY),
+            "-p", str(self._ssh.port), "-l", self._ssh.user, instance.address or "",
+            f"jobfiles {instance.node}",
+        ]  # fmt: skip
+
+    @contextlib.contextmanager
+    def _head(
+        self, order: Mapping[str, Any], files: Sequence[int]
+    ) -> Iterator[Callable[[], object]]:
+        """Start the head's end, and yield a function that ends it. It ends with the context."""
+        if os.geteuid() == 0:
+            process = start_head(order, files)
+            try:
+                yield process.kill
+            finally:
+                _end(process)
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(10.0)
+            path = self._config.copy.socket
+            try:
+                link.connect(path)
+                text = json.dumps(order).encode() + b"\n"
+                sent = socket.send_fds(link, [text], list(files))
+                link.sendall(text[sent:])
+            except OSError as error:
+                raise SlurmElasticError(
+                    f"{path} does not answer: start slurm-elastic-copier ({error})"
+                ) from error
+            yield link.close
+
+    def _result(self, text: bytes, link: subprocess.Popen[bytes]) -> CopyResult:
+        line = text.strip().splitlines()[-1:]
+        try:
+            result = json.loads(line[0]) if line else {}
+        except ValueError:
+            result = {}
+        if result.get("ok"):
+            return CopyResult(
+                files=result["files"], bytes=result["bytes"], bases=result["bases"],
+                notes=tuple(result["notes"]),
+            )  # fmt: skip
+        reason = str(result.get("reason") or text.decode(errors="replace").strip()[-300:])
+        said = _end(link).decode(errors="replace").strip()[-300:]
+        if said and (not reason or "connection has ended" in reason):
+            reason = said
+        return CopyResult(reason=reason or "no answer", final=bool(result.get("final")))
+
+
+def order_of(uid: int) -> dict[str, Any]:
+    """The user's part of an order. CopierRefusalError if there is no such user."""
+    try:
+        account = pwd.getpwuid(uid)
+    except KeyError:
+        raise CopierRefusalError(f"the head has no user with uid {uid}") from None
+    return {"uid": uid, "gid": account.pw_gid, "groups": groups_of(account)}
+
+
+def _read(descriptor: int, until: float, gone: threading.Event) -> bytes | None:
+    """Read to the end. None if that takes too long, or the copy is no longer wanted."""
+    text = b""
+    while time.monotonic() < until and not gone.is_set():
+        ready, _, _ = select.select([descriptor], [], [], _POLL_S)
+        if not ready:
+            continue
+        block = os.read(descriptor, 65536)
+        if not block or len(text) > _MAX_RESULT_BYTES:
+            return text
+        text += block
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> bytes:
+    """End the process if it still runs, and return what it wrote to standard error."""
+    if process.returncode is not None:
+        return b""
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    text = b""
+    if process.stderr is not None:
+        text = process.stderr.read(4096) or b""
+        process.stderr.close()
+    return text

@@ -1,0 +1,308 @@
+"""Copies the files of jobs to machines without a shared file system, and back (``data: copy``).
+
+A job's directory goes to its nodes while the job's PrologSlurmctld waits, and comes back while its
+EpilogSlurmctld waits: after every run, also if the run was requeued. Meanwhile its output comes
+back again and again, because a machine may be lost. The ledger has a row for each node of each
+run, so that a restarted daemon continues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.controller.context import Site
+from slurm_elastic.features.copy_runner import CopyResult, CopyRun, order_of
+from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
+from slurm_elastic.model import admin_comment
+from slurm_elastic.model.admin_comment import NoteKind
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.copies import FilesLost, FilesNotSent, FilesReturned
+from slurm_elastic.model.copying import CopyState, JobCopy
+from slurm_elastic.slurm.client.job_files import JobFiles
+from slurm_elastic.state.audit_trail import job_subject
+from slurm_elastic.state.ledger import Machine
+
+log = logging.getLogger(__name__)
+
+CORRELATION = "copy"
+RETRY_S = 3.0
+"""Seconds between two tries of a copy."""
+HOLD_WITHIN_S = 300.0
+"""How long a refused job is looked for until it can be held: Slurm requeues it first."""
+_NODES_AT_ONCE = 8
+_ON_NODES = frozenset({"CONFIGURING", "RUNNING", "SUSPENDED"})
+GO = ""
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class CopyRequest(Struct, frozen=True, kw_only=True):
+    """A job whose prolog (``back`` False) or epilog waits. ``nodes``: its nodes."""
+
+    job: int
+    nodes: tuple[str, ...]
+    back: bool
+
+
+class _Turn:
+    """The lock of a job, and how many threads have or want it."""
+
+    def __init__(self) -> None:
+        self.lock, self.users = threading.Lock(), 0
+
+
+class Copies:
+    """Serves each request, in a thread of its caller. ``read``: asks Slurm for a job's files."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_busy")}
+
+    def __init__(
+        self, site: Site, run: CopyRun, read: Callable[[int], JobFiles | None],
+        *, pause: float = RETRY_S,
+    ) -> None:  # fmt: skip
+        self._site, self._run, self._read, self._pause = site, run, read, pause
+        self._settings = site.config.copy
+        self._lock = threading.Lock()
+        self._busy: dict[int, _Turn] = {}
+
+    def serve(self, request: CopyRequest, gone: threading.Event) -> str:
+        """Copy what the request asks for. Return GO, or why the job must not start."""
+        with self._alone(request.job):
+            if request.back:
+                self.bring_back(request.job)
+                return GO
+            return self._bring_out(request, gone)
+
+    @contextlib.contextmanager
+    def _alone(self, job: int) -> Iterator[None]:
+        """Only one thread at a time works for a job: a restarted slurmctld runs the prolog of a job
+        again.
+        """
+        with self._lock:
+            turn = self._busy.setdefault(job, _Turn())
+            turn.users += 1
+        try:
+            with turn.lock:
+                yield
+        finally:
+            with self._lock:
+                turn.users -= 1
+                if not turn.users:
+                    del self._busy[job]
+
+    @property
+    def busy_jobs(self) -> frozenset[int]:
+        """The jobs that a thread works for now."""
+        with self._lock:
+            return frozenset(self._busy)
+
+    # To the machine.
+
+    def _bring_out(self, request: CopyRequest, gone: threading.Event) -> str:
+        until = time.monotonic() + self._settings.out_within
+        while not gone.is_set():
+            files = self._files_of(request)
+            if files is not None:
+                if not files.nodes:
+                    return GO  # it has been cancelled or requeued: nothing may hold its prolog
+                self.bring_back(request.job, before=files.restarts)
+                refusal = self._try_out(files, until, gone)
+                if refusal is not None:
+                    return refusal
+            gone.wait(self._pause)
+        return GO
+
+    def _try_out(self, files: JobFiles, until: float, gone: threading.Event) -> str | None:
+        """Copy the files to all nodes. Return GO, why the job is held, or None: try again."""
+        nodes = [node for node in files.nodes if self._is_copying(node)]
+        results = self._on_all(nodes, lambda node: self._out_to(node, files, until, gone))
+        failed = sorted((r for r in results if r.reason), key=lambda r: not r.final)
+        if not failed or gone.is_set():
+            return GO
+        if failed[0].final or time.monotonic() >= until:
+            return self._refuse(files, failed[0])
+        log.info("copy out repeated job=%d reason=%s", files.job, failed[0].reason)
+        return None
+
+    def _files_of(self, request: CopyRequest) -> JobFiles | None:
+        """What Slurm says of the job now; without nodes if it is not about to start. None: Slurm
+        does not answer.
+        """
+        try:
+            files = self._read(request.job)
+        except SlurmError as error:
+            log.warning("job's files unknown job=%d error=%s", request.job, error)
+            return None
+        if files is None or not files.states & _ON_NODES or files.nodes != request.nodes:
+            nothing = JobFiles(job=request.job, label="", uid=-1, restarts=0, states=frozenset(),
+                               nodes=(), directory="", outputs=())  # fmt: skip
+            return nothing if files is None else replace(files, nodes=())
+        return files
+
+    def _is_copying(self, node: str) -> bool:
+        pool = self._site.pool_of.get(node)
+        return pool is not None and self._site.clouds[pool.cloud].data == "copy"
+
+    def _machine_of(self, node: str) -> Machine | None:
+        machines = self._site.ledger.machines.live()
+        return next((m for m in machines if m.instance.node == node and m.is_wanted), None)
+
+    def _out_to(
+        self, node: str, files: JobFiles, until: float, gone: threading.Event
+    ) -> CopyResult:
+        machine = self._machine_of(node)
+        if machine is None:
+            return CopyResult(reason=f"{node} has no machine")
+        row = JobCopy(
+            job=files.job, restarts=files.restarts, node=node, machine=machine.instance.id,
+            uid=files.uid, directory=files.directory, outputs=dict.fromkeys(files.outputs, 0),
+            state=CopyState.OUT, since=self._site.now(),
+        )  # fmt: skip
+        present = self._row(row)
+        if present is not None and present.state is CopyState.THERE:
+            return CopyResult()
+        self._site.ledger.copies.put(row)
+        result = self._copy(machine, row, "out", until, gone)
+        if not result.reason:
+            log.info("copied out job=%d node=%s files=%d bytes=%d",
+                     row.job, node, result.files, result.bytes)  # fmt: skip
+            self._put(row, CopyState.THERE, outputs=dict(result.bases))
+        return result
+
+    def _row(self, row: JobCopy) -> JobCopy | None:
+        key = (row.restarts, row.node, row.machine)
+        rows = self._site.ledger.copies.of(row.job)
+        return next((r for r in rows if (r.restarts, r.node, r.machine) == key), None)
+
+    def _refuse(self, files: JobFiles, result: CopyResult) -> str:
+        """Hold the job, which Slurm requeues when its prolog fails, and say why."""
+        cause = FilesNotSent(directory=files.directory, error=result.reason)
+        for row in self._site.ledger.copies.of(files.job):
+            if row.restarts == files.restarts and not row.state.is_over:
+                self._put(row, CopyState.REFUSED, reason=result.reason)
+        self._record(files.job, files.nodes, "copy-refused", cause)
+        name = f"hold-{files.job}"
+        threading.Thread(target=self._hold, args=(files.job, cause), name=name, daemon=True).start()
+        return str(cause)
+
+    def _hold(self, job: int, cause: AnyCause) -> None:
+        until = time.monotonic() + HOLD_WITHIN_S
+        while time.monotonic() < until and not self._site.wait(1.0):
+            with contextlib.suppress(SlurmError):
+                files = self._read(job)
+                if files is None:
+                    return
+                if "PENDING" in files.states:
+                    self._site.slurm.hold(job)
+                    comment = self._site.slurm.admin_comments([job]).get(job, "")
+                    text = admin_comment.with_note(comment, NoteKind.DATA, str(cause))
+                    self._site.slurm.set_admin_comment(job, text)
+                    return
+
+    # From the machine.
+
+    def bring_back(self, job: int, *, before: int | None = None) -> None:
+        """Bring the files of all ended runs back; with ``before``, of the runs before that one."""
+        rows = [
+            row for row in self._site.ledger.copies.of(job)
+            if not row.state.is_over and (before is None or row.restarts < before)
+        ]  # fmt: skip
+        self._on_all(rows, self._back_from)
+
+    def _back_from(self, row: JobCopy) -> None:
+        if row.state is CopyState.OUT:
+            self._put(row, CopyState.BACK, reason="its run did not begin")
+            return
+        if row.state is CopyState.THERE:
+            row = self._put(row, CopyState.OWED)
+        gone = threading.Event()
+        while True:
+            remaining_s = row.since + self._settings.back_within - self._site.now()
+            machine = self._find_machine(row)
+            if machine is None:
+                self._lose(row, "its machine has ended")
+                return
+            until = time.monotonic() + max(remaining_s, 1.0)
+            result = self._copy(machine, row, "back", until, gone)
+            if not result.reason:
+                self._put(row, CopyState.BACK)
+                cause = FilesReturned(machine=row.machine, files=result.files, bytes=result.bytes,
+                                      notes=result.notes)  # fmt: skip
+                self._record(row.job, (row.node,), "copied-back", cause)
+                return
+            log.info("copy back failed job=%d node=%s reason=%s", row.job, row.node, result.reason)
+            if result.final or remaining_s <= self._pause:
+                self._lose(row, result.reason)
+                return
+            if self._site.wait(self._pause):
+                return  # the daemon stops: the next one continues
+
+    def _find_machine(self, row: JobCopy) -> Machine | None:
+        machines = self._site.ledger.machines.live()
+        return next((m for m in machines if m.instance.id == row.machine), None)
+
+    def _lose(self, row: JobCopy, reason: str) -> None:
+        self._put(row, CopyState.LOST, reason=reason)
+        cause = FilesLost(directory=row.directory, machine=row.machine, error=reason)
+        self._record(row.job, (row.node,), "copy-lost", cause)
+
+    def pull_outputs(self, row: JobCopy) -> None:
+        """Bring the output of a running job, so that it is there if the machine is lost."""
+        machine = self._find_machine(row)
+        if machine is not None and row.outputs:
+            until = time.monotonic() + self._settings.outputs_every
+            self._copy(machine, row, "outputs", until, threading.Event())
+
+    # Both.
+
+    def _copy(
+        self, machine: Machine, row: JobCopy, what: str, until: float, gone: threading.Event
+    ) -> CopyResult:
+        settings = self._settings
+        try:
+            user = order_of(row.uid)
+        except CopierRefusalError as error:
+            return CopyResult(reason=str(error), final=True)
+        order = user | {
+            "do": what, "job": row.job, "directory": row.directory,
+            "exclude": list(settings.exclude), "size_limit": settings.size_limit << 20,
+            "outputs": [{"path": path, "base": base} for path, base in row.outputs.items()],
+        }  # fmt: skip
+        result = self._run(machine.instance, order, until, gone)
+        if not result.reason and what != "out" and dict(result.bases) != dict(row.outputs):
+            present = self._row(row)
+            if present is not None:
+                bases = {**present.outputs, **result.bases}
+                self._site.ledger.copies.put(replace(present, outputs=bases))
+        return result
+
+    def _put(
+        self, row: JobCopy, state: CopyState, *, reason: str = "",
+        outputs: dict[str, int] | None = None,
+    ) -> JobCopy:  # fmt: skip
+        bases = row.outputs if outputs is None else outputs
+        row = replace(row, state=state, since=self._site.now(), reason=reason, outputs=bases)
+        self._site.ledger.copies.put(row)
+        return row
+
+    def _record(self, job: int, nodes: Sequence[str], kind: str, cause: AnyCause) -> None:
+        level = logging.INFO if isinstance(cause, FilesReturned) else logging.WARNING
+        log.log(level, "%s job=%d nodes=%s cause=%s", kind, job, ",".join(nodes), cause)
+        self._site.record(CORRELATION, kind, (job_subject(job), *nodes), cause)
+
+    def _on_all(self, items: Sequence[_T], work: Callable[[_T], _R]) -> list[_R]:
+        if len(items) <= 1:
+            return [work(item) for item in items]
+        with ThreadPoolExecutor(min(len(items), _NODES_AT_ONCE), "copy") as pool:
+            return list(pool.map(work, items))

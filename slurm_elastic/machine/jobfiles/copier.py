@@ -1,0 +1,144 @@
+"""The root service ``slurm-elastic-copier``: starts the head's end of a copy as the job's user.
+
+A client sends one line, the order, with three descriptors: the input and output that lead to the
+machine, and the pipe for the result. The client gets a line when the end has ended. If it closes
+the connection before that, the end is killed. root itself opens no path of a user.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import logging
+import os
+import pwd
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from slurm_elastic.base.unixsocket import bind_socket, peer_of, remove_socket
+
+log = logging.getLogger(__name__)
+
+_MAX_ORDER_BYTES = 256 << 10
+_MAX_CLIENTS = 64
+_REQUEST_TIMEOUT_S = 10.0
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class CopierRefusalError(Exception):
+    """The order is not carried out."""
+
+
+def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start the head's end as the order's user, with three descriptors as its standard files.
+    CopierRefusalError if it is no user whose files are copied.
+    """
+    uid = order.get("uid")
+    if not isinstance(uid, int) or uid <= 0:
+        raise CopierRefusalError(f"the files of uid {uid} are not copied")
+    try:
+        account = pwd.getpwuid(uid)
+    except KeyError:
+        raise CopierRefusalError(f"this host has no user with uid {uid}") from None
+    python_path = os.environ.get("PYTHONPATH")
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", f"{__package__}.run", "head", json.dumps(order)],
+        stdin=descriptors[0], stdout=descriptors[1], stderr=descriptors[2], cwd="/", umask=0o022,
+        user=uid, group=account.pw_gid, extra_groups=groups_of(account), start_new_session=True,
+        env={"PATH": _PATH} | ({"PYTHONPATH": python_path} if python_path else {}),
+    )  # fmt: skip
+
+
+def groups_of(account: pwd.struct_passwd) -> list[int]:
+    """The groups of a user, without root's."""
+    return [gid for gid in os.getgrouplist(account.pw_name, account.pw_gid) if gid > 0]
+
+
+class Copier:
+    """Serves the users ``uids`` at ``path`` until ``end``."""
+
+    def __init__(self, path: Path, uids: Set[int]) -> None:
+        self._path, self._uids = path, uids
+        self._places = threading.BoundedSemaphore(_MAX_CLIENTS)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        others = sorted(uids - {0})
+        owner = others[0] if len(others) == 1 else -1
+        bind_socket(self._listener, path, owner=owner, backlog=_MAX_CLIENTS)
+        self._inode = os.stat(path).st_ino
+
+    def serve(self) -> None:
+        """Serve until ``end`` is called."""
+        with contextlib.suppress(OSError):  # ``end`` has closed the listener
+            while True:
+                link, _ = self._listener.accept()
+                threading.Thread(target=self._attend, args=(link,), daemon=True).start()
+
+    def end(self) -> None:
+        """Stop listening. Copies that run are ended with this process."""
+        remove_socket(self._path, self._inode)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _attend(self, link: socket.socket) -> None:
+        with link, self._places:
+            link.settimeout(_REQUEST_TIMEOUT_S)
+            answer: Mapping[str, Any]
+            try:
+                if peer_of(link).uid not in self._uids:
+                    raise CopierRefusalError("only root and SlurmUser may ask")  # noqa: TRY301
+                answer = {"ok": True, "code": _run(link)}
+            except (CopierRefusalError, OSError, ValueError) as error:
+                log.warning("refused or failed: %s", error)
+                answer = {"ok": False, "message": str(error)}
+            with contextlib.suppress(OSError):
+                link.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _run(link: socket.socket) -> int:
+    order, descriptors = _receive(link)
+    try:
+        if len(descriptors) != 3:
+            raise CopierRefusalError("an order comes with three descriptors")
+        process = start_head(order, descriptors)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    log.info("started do=%s job=%s uid=%s", order.get("do"), order.get("job"), order.get("uid"))
+    handle = os.pidfd_open(process.pid)
+    try:
+        # The client sends nothing more: if the link can be read, the client has gone.
+        ready, _, _ = select.select([handle, link], [], [])
+    finally:
+        os.close(handle)
+    if link in ready:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def _receive(link: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    descriptors = array.array("i")
+    text = b""
+    while not text.endswith(b"\n"):
+        room = socket.CMSG_SPACE(3 * descriptors.itemsize)
+        block, ancillary, _, _ = link.recvmsg(65536, room)
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(data[: len(data) // 4 * 4])
+        text += block
+        if not block or len(text) > _MAX_ORDER_BYTES:
+            raise CopierRefusalError("no whole order came")
+    order = json.loads(text)
+    if not isinstance(order, dict):
+        raise CopierRefusalError("the order is no object")
+    return order, list(descriptors)

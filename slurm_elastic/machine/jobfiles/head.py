@@ -1,0 +1,204 @@
+"""The end on the head, as the job's user."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Sequence
+
+from .tree import Tree, stamp
+from .wire import Channel, CopyError, Message, UnreadableError, write_all
+
+_PASSED_ON = ("do", "job", "uid", "gid", "groups", "directory", "exclude")
+_ONE_FILE = (
+    FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError, UnreadableError,
+)  # fmt: skip
+"""Errors of one file. Others, such as a full disk, concern all."""
+Plan = Sequence[tuple[str, os.stat_result]]
+
+
+def run(order: Message, channel: Channel) -> Message:
+    """Copy ``out`` to the machine, ``back`` from it, or only the ``outputs``. Return the result.
+
+    The order's ``outputs`` are the files of the job's output, each with the ``base``, where the
+    output of this run begins.
+    """
+    directory = str(order["directory"])
+    outputs = [str(output["path"]) for output in order["outputs"]]
+    if order["do"] == "outputs":  # they may be elsewhere, and the directory may be gone
+        directory = "/"
+    try:
+        tree = Tree(directory, order["exclude"])
+    except OSError as error:
+        raise CopyError(f"{directory}: {error.strerror}", final=True) from None
+    header = {name: order[name] for name in _PASSED_ON}
+    if order["do"] == "out":
+        inside = {os.path.relpath(path, directory) for path in outputs}
+        plan = _plan(tree, inside, int(order["size_limit"]), directory)
+        uid = int(order["uid"])
+        places = [_owned(place, uid) for place in (directory, *map(os.path.dirname, outputs))]
+        channel.send(outputs=outputs, places=places, **header)
+        result = _send_out(tree, plan, channel)
+        result["bases"] = {path: _size_of(path) for path in outputs}
+    else:
+        channel.send(outputs=outputs, **header)
+        result = _take_back(tree, order, channel)
+    return {**result, "notes": [*tree.notes, *result["notes"]]}
+
+
+def _owned(path: str, uid: int) -> list[str | list[bool]]:
+    """A directory, and for each directory on the way to it whether the user owns that."""
+    names = os.path.normpath(path).strip("/").split("/")
+    ups = ["/" + "/".join(names[: i + 1]) for i in range(len(names))]
+    return [ups[-1], [os.path.exists(up) and os.stat(up).st_uid == uid for up in ups]]
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _plan(tree: Tree, left_out: Collection[str], limit: int, directory: str) -> Plan:
+    """The entries to copy. CopyError if they are larger than ``limit`` (bytes)."""
+    plan, size = [], 0
+    for path, status in tree.entries():
+        if path in left_out:
+            continue
+        plan.append((path, status))
+        size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+        if size > limit:
+            raise CopyError(
+                f"{directory} has more than {limit >> 20} MiB, the copy.size_limit: submit the job"
+                " from a smaller directory",
+                final=True,
+            )
+    return plan
+
+
+def _send_out(tree: Tree, plan: Plan, channel: Channel) -> Message:
+    channel.receive()
+    present: dict[str, Message] = {}
+    while "end" not in (message := channel.receive()):
+        present[str(message["p"])] = message
+    count = size = 0
+    for path, status in plan:
+        try:
+            if stat.S_ISDIR(status.st_mode):
+                channel.send(t="d", p=path, mode=status.st_mode)
+            elif stat.S_ISLNK(status.st_mode):
+                channel.send(t="l", p=path, to=tree.link_target(path))
+            else:
+                sent = _send_file(tree, path, present.get(path), channel)
+                count, size = count + (sent >= 0), size + max(sent, 0)
+        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+            tree.note(path, error)
+    channel.send(t="end")
+    return {"files": count, "bytes": size, "notes": channel.receive()["notes"]}
+
+
+def _send_file(tree: Tree, path: str, present: Message | None, channel: Channel) -> int:
+    """Send a file unless the machine has it, or has changed it. Return the bytes; -1 if none."""
+    descriptor = tree.open(path)
+    try:
+        status = os.fstat(descriptor)
+        is_kept = present is not None and bool(present["keep"])
+        is_wanted = present is None or (not is_kept and present["at"] != stamp(status))
+        channel.send(t="f", p=path, s=status.st_size, m=status.st_mtime_ns, mode=status.st_mode,
+                     content=is_wanted, keep=is_kept)  # fmt: skip
+        if not is_wanted:
+            return -1
+        channel.send_content(descriptor)
+        return status.st_size
+    finally:
+        os.close(descriptor)
+
+
+def _take_back(tree: Tree, order: Message, channel: Channel) -> Message:
+    """Write what the machine sends: the outputs, and the files that the job has changed."""
+    channel.receive()
+    written: dict[str, list[int]] = {}
+    bases: dict[str, int] = {}
+    count = size = 0
+    while (message := channel.receive())["t"] != "end":
+        if message["t"] == "o":
+            output = order["outputs"][int(message["i"])]
+            bases[output["path"]] = _write_output(output["path"], int(output["base"]), channel)
+            continue
+        path = str(message["p"])
+        try:
+            if message["t"] == "d":
+                tree.make_directory(path, int(message["mode"]))
+            elif message["t"] == "l":
+                _take_link(tree, path, message, order)
+            else:
+                count, size = count + 1, size + int(message["s"])
+                written[path] = _take_file(tree, path, message, order, channel)
+        # One file that cannot be written must not cost the job all others.
+        except _ONE_FILE as error:
+            tree.note(path, error)
+    channel.send(done=True, written=written)
+    notes = channel.receive()["notes"]
+    return {"files": count, "bytes": size, "bases": bases, "notes": notes}
+
+
+def _take_link(tree: Tree, path: str, message: Message, order: Message) -> None:
+    status = tree.status(path)
+    target = tree.link_target(path) if status and stat.S_ISLNK(status.st_mode) else None
+    if status is None or target == message["base"]:
+        tree.write_link(path, message["to"])
+    elif target != message["to"]:
+        place = _other_name(tree, path, order)
+        tree.write_link(place, message["to"])
+        tree.note(path, f"it was changed on the head, too: the job's is {place}")
+
+
+def _take_file(
+    tree: Tree, path: str, message: Message, order: Message, channel: Channel
+) -> list[int]:
+    """Write a file that the job has changed or made, and return its stamp. If the file was changed
+    on the head, too, the head's file stays, and the job's file gets another name.
+    """
+    with channel.content() as blocks:
+        status, sent = tree.status(path), [message["s"], message["m"]]
+        if status is not None and stamp(status) == sent:
+            return sent
+        place = path
+        if status is not None and stamp(status) != message["base"]:
+            place = _other_name(tree, path, order)
+            tree.note(path, f"it was changed on the head, too: the job's is {place}")
+        tree.write(place, message, blocks, sync=True)
+        now = tree.status(place)
+        return sent if now is None else stamp(now)
+
+
+def _other_name(tree: Tree, path: str, order: Message) -> str:
+    name, number = f"{path}.job-{order['job']}", 1
+    while tree.status(name) is not None:
+        number += 1
+        name = f"{path}.job-{order['job']}.{number}"
+    return name
+
+
+def _write_output(path: str, base: int, channel: Channel) -> int:
+    """Write a run's output into its file from ``base`` on, so that the output of earlier runs
+    stays. Return the base. It is later if the file has other text there, of another job.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        base, is_first = min(base, size), True
+        with channel.content() as blocks:
+            for block in blocks:
+                if is_first:
+                    there = os.pread(descriptor, len(block), base)
+                    base = base if block.startswith(there) else size
+                    os.lseek(descriptor, base, os.SEEK_SET)
+                is_first = False
+                write_all(descriptor, block)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return base

@@ -1,0 +1,332 @@
+"""The end on the machine. It starts as root, makes the job's directory, and becomes the job's user.
+
+For each directory it keeps what the files were like when they came, so that only changed files go
+back, and which jobs use the directory. The last of them takes the files away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .tree import Tree, stamp
+from .wire import BEAT_S, Channel, CopyError, Message
+
+STATE = "/var/lib/slurm-elastic-node/files"
+"""A directory for each uid, with a file for each copied directory."""
+END_WAIT_S = 240.0
+"""How long the copy back waits for the end of a job's processes."""
+
+
+def run(channel: Channel) -> None:
+    """Serve one copy."""
+    header = channel.receive()
+    uid, gid = int(header["uid"]), int(header["gid"])
+    if uid <= 0 or gid <= 0:
+        raise CopyError("files are copied for users, not for root", final=True)
+    if header["do"] == "back":
+        _wait(lambda: not has_steps(int(header["job"])), END_WAIT_S, channel)
+    if header["do"] == "out":
+        for path, owned in header["places"]:
+            make_place(str(path), owned, uid, gid)
+    place = _state_directory(uid, gid)
+    os.setgroups(sorted(int(group) for group in header["groups"]))
+    os.setgid(gid)
+    os.setuid(uid)
+    os.umask(0o022)
+    if header["do"] == "outputs":
+        channel.send(ok=True)
+        _send_outputs(header["outputs"], channel)
+        channel.send(t="end")
+        channel.receive()
+        channel.send(notes=[])
+        return
+    with _Book(place, str(header["directory"]), channel) as book:
+        if header["do"] == "out":
+            _take_in(header, book, channel)
+        else:
+            _give_back(header, book, channel)
+
+
+def has_steps(job: int) -> bool:
+    """Whether a slurmstepd of the job runs on this machine."""
+    title, host = f"slurmstepd: [{job}.".encode(), _host_of("self")
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            # The host, because containers on this machine may be nodes of their own.
+            if (
+                entry.name.isdecimal()
+                and (entry / "cmdline").read_bytes().startswith(title)
+                and _host_of(entry.name) == host
+            ):
+                return True
+    return False
+
+
+def _host_of(pid: str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/uts")
+
+
+def _wait(is_over: Callable[[], bool], timeout: float, channel: Channel) -> bool:
+    """Wait until it is over, with signs of life. False after ``timeout`` seconds."""
+    until = time.monotonic() + timeout
+    beat_at = 0.0
+    while not is_over():
+        now = time.monotonic()
+        if now >= until:
+            return False
+        if now >= beat_at:
+            channel.beat()
+            beat_at = now + BEAT_S
+        time.sleep(0.2)
+    return True
+
+
+def make_place(path: str, owned: Sequence[bool], uid: int, gid: int) -> None:
+    """Make a directory for the user, as root, and what is missing above it. ``owned``: whether the
+    user owns each of these on the head; others become root's.
+
+    Root enters only directories that no user can change. The user makes the others later.
+    """
+    names = path.strip("/").split("/")
+    here = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for number, name in enumerate(names):
+            is_theirs = number == len(names) - 1 or bool(owned[number])
+            try:
+                os.mkdir(name, 0o755, dir_fd=here)
+                if is_theirs:
+                    os.chown(name, uid, gid, dir_fd=here, follow_symlinks=False)
+            except FileExistsError:
+                pass
+            # Root may follow a link of root's, such as /home -> /data/home.
+            trusted = os.lstat(name, dir_fd=here).st_uid == 0
+            flags = os.O_RDONLY | os.O_DIRECTORY | (0 if trusted else os.O_NOFOLLOW)
+            below = os.open(name, flags, dir_fd=here)
+            os.close(here)
+            here = below
+            status = os.fstat(here)
+            if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                _as_user(uid, gid, here, names[number + 1 :])
+                return
+    finally:
+        os.close(here)
+
+
+def _as_user(uid: int, gid: int, here: int, names: Sequence[str]) -> None:
+    """Make the directories below ``here`` with the rights of the user."""
+    if not names:
+        return
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(gid)
+    os.seteuid(uid)
+    try:
+        with contextlib.suppress(OSError):  # if it cannot be made, its use says so
+            os.fchdir(here)
+            os.makedirs("/".join(names), exist_ok=True)
+    finally:
+        os.chdir("/")
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+def _state_directory(uid: int, gid: int) -> str:
+    os.makedirs(STATE, 0o755, exist_ok=True)
+    place = f"{STATE}/{uid}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(place, 0o700)
+        os.chown(place, uid, gid)
+    return place
+
+
+class _Book:
+    """What is known of one directory. A context: only one copy at a time may use it. ``base``: by
+    path, the stamps of a file on the head and here, or the target of a link.
+    """
+
+    def __init__(self, place: str, directory: str, channel: Channel) -> None:
+        self._path = Path(place, hashlib.sha256(os.fsencode(directory)).hexdigest()[:32] + ".json")
+        self._channel, self.directory = channel, directory
+        self.base: dict[str, Any] = {}
+        self.jobs: list[int] = []
+
+    def __enter__(self) -> _Book:
+        self._lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        if not _wait(self._locked, END_WAIT_S, self._channel):
+            raise CopyError(f"{self.directory}: another copy has used it for too long")
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            content = json.loads(self._path.read_text())
+            self.base, self.jobs = content["base"], content["jobs"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def _locked(self) -> bool:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def save(self) -> None:
+        """Write it down."""
+        draft = self._path.with_suffix(".new")
+        content = {"directory": self.directory, "base": self.base, "jobs": self.jobs}
+        draft.write_text(json.dumps(content))
+        os.replace(draft, self._path)
+
+    def remove(self) -> None:
+        """Forget the directory."""
+        self._path.unlink(missing_ok=True)
+
+    def has_neighbours(self) -> bool:
+        """Whether another job uses a directory above or below this one."""
+        for path in self._path.parent.glob("*.json"):
+            with contextlib.suppress(OSError, ValueError):
+                content = json.loads(path.read_text())
+                one, other = f"{content['directory']}/", f"{self.directory}/"
+                nested = one != other and (one.startswith(other) or other.startswith(one))
+                if nested and content["jobs"]:
+                    return True
+        return False
+
+    def changed(self, path: str, status: os.stat_result) -> bool:
+        """Whether the file has changed since it came. True if it did not come from the head."""
+        known = self.base.get(path)
+        return not isinstance(known, dict) or known["here"] != stamp(status)
+
+
+def _take_in(header: Message, book: _Book, channel: Channel) -> None:
+    tree = Tree(book.directory, header["exclude"])
+    channel.send(ok=True)
+    for path, status in tree.entries():
+        if stat.S_ISREG(status.st_mode):
+            keep = path in book.base and book.changed(path, status)
+            channel.send(p=path, at=stamp(status), keep=keep)
+    channel.send(end=True)
+    while (message := channel.receive())["t"] != "end":
+        path = str(message["p"])
+        if message["t"] == "d":
+            tree.make_directory(path, int(message["mode"]))
+        elif message["t"] == "l":
+            tree.write_link(path, message["to"])
+            book.base[path] = message["to"]
+        else:
+            _take_file(tree, path, message, book, channel)
+    if header["job"] not in book.jobs:
+        book.jobs.append(header["job"])
+    book.save()
+    channel.send(done=True, notes=tree.notes)
+
+
+def _take_file(tree: Tree, path: str, message: Message, book: _Book, channel: Channel) -> None:
+    if message["content"]:
+        with channel.content() as blocks:
+            tree.write(path, message, blocks, sync=False)
+    status = tree.status(path)
+    if status is not None and not message["keep"]:
+        book.base[path] = {"head": [message["s"], message["m"]], "here": stamp(status)}
+
+
+def _give_back(header: Message, book: _Book, channel: Channel) -> None:
+    channel.send(ok=True)
+    _send_outputs(header["outputs"], channel)
+    try:
+        tree = Tree(book.directory, header["exclude"])
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        tree = None
+    seen = [] if tree is None else list(_send_changes(tree, header, book, channel))
+    channel.send(t="end")
+    done = channel.receive()
+    notes = [] if tree is None else tree.notes
+    book.jobs = [job for job in book.jobs if job != header["job"]]
+    for path, there in done["written"].items():
+        if tree is not None and (status := tree.status(path)) is not None:
+            book.base[path] = {"head": there, "here": stamp(status)}
+    _remove_outputs(header["outputs"])
+    if book.jobs or tree is None or book.has_neighbours():
+        book.save()
+    else:
+        _clean(tree, seen, book)
+    channel.send(bye=True, notes=notes)
+
+
+def _send_changes(
+    tree: Tree, header: Message, book: _Book, channel: Channel
+) -> list[tuple[str, bool]]:
+    """Send what has changed. Return all paths that came or were made, and which are directories."""
+    outputs = {os.path.relpath(path, book.directory) for path in header["outputs"]}
+    seen: list[tuple[str, bool]] = []
+    for path, status in tree.entries():
+        if path in outputs:
+            continue
+        seen.append((path, stat.S_ISDIR(status.st_mode)))
+        try:
+            if stat.S_ISDIR(status.st_mode):
+                channel.send(t="d", p=path, mode=status.st_mode)
+            elif stat.S_ISLNK(status.st_mode):
+                target, known = tree.link_target(path), book.base.get(path)
+                if target != known:
+                    base = known if isinstance(known, str) else None
+                    channel.send(t="l", p=path, to=target, base=base)
+            elif book.changed(path, status):
+                _send_file(tree, path, book, channel)
+        except (FileNotFoundError, PermissionError) as error:
+            tree.note(path, error)
+    return seen
+
+
+def _send_file(tree: Tree, path: str, book: _Book, channel: Channel) -> None:
+    descriptor = tree.open(path)
+    try:
+        status, known = os.fstat(descriptor), book.base.get(path)
+        base = known["head"] if isinstance(known, dict) else None
+        channel.send(t="f", p=path, s=status.st_size, m=status.st_mtime_ns, mode=status.st_mode,
+                     base=base)  # fmt: skip
+        channel.send_content(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _send_outputs(paths: Sequence[str], channel: Channel) -> None:
+    for number, path in enumerate(paths):
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags)
+        except OSError:
+            continue  # the job has not begun, or its output is no file
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                channel.send(t="o", i=number)
+                channel.send_content(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove_outputs(paths: Sequence[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                os.unlink(path)
+
+
+def _clean(tree: Tree, seen: Sequence[tuple[str, bool]], book: _Book) -> None:
+    """Take the files away, because no other job uses the directory."""
+    for path, is_directory in reversed(seen):
+        with contextlib.suppress(OSError):
+            tree.remove(path, directory=is_directory)
+    book.remove()

@@ -1,0 +1,66 @@
+"""The program: ``head ORDER`` on the head as the job's user, ``node`` on a machine as root."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+
+from . import head, node
+from .wire import Channel, CopyError, Message
+
+
+def main(argv: list[str]) -> int:
+    """Copy. The head's end writes its result, a line of JSON, to standard error."""
+    signal.signal(signal.SIGALRM, _silent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    channel = Channel(sys.stdin.buffer, sys.stdout.buffer)
+    if argv[1:] == ["node"]:
+        return _node(channel)
+    result = _head(json.loads(argv[2]), channel)
+    os.write(2, json.dumps(result).encode() + b"\n")
+    return 0
+
+
+def _silent(*_: object) -> None:
+    raise CopyError("the other end is silent")
+
+
+def _head(order: Message, channel: Channel) -> Message:
+    try:
+        return {"ok": True, **head.run(order, channel)}
+    except CopyError as error:
+        reason, final = str(error), error.final
+    except OSError as error:
+        reason, final = _text(error), False
+    # The other end learns why, so that it keeps its files.
+    _say(channel, reason, final=final)
+    return {"ok": False, "reason": reason, "final": final}
+
+
+def _node(channel: Channel) -> int:
+    try:
+        node.run(channel)
+    except CopyError as error:
+        _say(channel, str(error), final=error.final)
+    except OSError as error:
+        _say(channel, f"on the machine: {_text(error)}", final=False)
+    else:
+        return 0
+    return 1
+
+
+def _say(channel: Channel, reason: str, *, final: bool) -> None:
+    with contextlib.suppress(OSError, CopyError):  # the other end has gone
+        channel.send(error=reason, final=final)
+
+
+def _text(error: OSError) -> str:
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror or error}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,177 @@
+"""A directory whose files are read and written without following links.
+
+Neither end trusts the paths that the other one sends. A path must be relative and must lead down.
+Each directory on the way is opened by itself with O_NOFOLLOW, with the rights of the job's user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fnmatch
+import os
+import stat
+from collections.abc import Iterator, Sequence
+
+from .wire import CopyError, Message, write_all
+
+TEMPORARY = ".slurm-elastic-"
+"""The beginning of the names of unfinished files, which are never copied."""
+_MAX_NOTES = 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Tree:
+    """The directory ``path``. ``exclude``: patterns of the files that are not copied. ``notes``:
+    the files that were left out, each with the reason.
+    """
+
+    def __init__(self, path: str, exclude: Sequence[str]) -> None:
+        self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._exclude = exclude
+        self._directory, self._here = "", os.dup(self._root)
+        self._temporaries = 0
+        self.notes: list[str] = []
+
+    def note(self, path: str, reason: object) -> None:
+        """Record that a file is left out, or has another name."""
+        if len(self.notes) < _MAX_NOTES:
+            self.notes.append(f"{path}: {getattr(reason, 'strerror', None) or reason}")
+
+    def entries(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the directories, files and links. A directory comes before its content."""
+        walk = os.fwalk(".", dir_fd=self._root, onerror=lambda e: self.note(str(e.filename), e))
+        for root, directories, files, here in walk:
+            place = f"{root[2:]}/" if root != "." else ""
+            entered = []
+            for name in (*sorted(directories), *sorted(files)):
+                path = place + name
+                if self._excludes(path):
+                    continue
+                try:
+                    status = os.lstat(name, dir_fd=here)
+                except OSError as error:
+                    self.note(path, error)
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    entered.append(name)
+                elif not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+                    self.note(path, "a special file, which is not copied")
+                    continue
+                yield path, status
+            directories[:] = entered
+
+    def _excludes(self, path: str) -> bool:
+        """Whether a pattern matches the path, or the name alone if the pattern has no slash."""
+        name = path.rpartition("/")[2]
+        return name.startswith(TEMPORARY) or any(
+            fnmatch.fnmatchcase(path if "/" in pattern else name, pattern)
+            for pattern in self._exclude
+        )
+
+    def status(self, path: str) -> os.stat_result | None:
+        """The status of a file or link itself; None if there is none."""
+        name = self._enter(path)
+        try:
+            return os.lstat(name, dir_fd=self._here)
+        except FileNotFoundError:
+            return None
+
+    def link_target(self, path: str) -> str:
+        """The target of a link."""
+        return os.readlink(self._enter(path), dir_fd=self._here)
+
+    def open(self, path: str) -> int:
+        """Open a file to read it."""
+        return os.open(self._enter(path), _READ | os.O_NONBLOCK, dir_fd=self._here)
+
+    def remove(self, path: str, *, directory: bool = False) -> None:
+        """Remove a file, a link or an empty directory."""
+        name = self._enter(path)
+        if directory:
+            os.rmdir(name, dir_fd=self._here)
+        else:
+            os.unlink(name, dir_fd=self._here)
+
+    def make_directory(self, path: str, mode: int) -> None:
+        """Make a directory. One that exists stays as it is."""
+        name = self._enter(path)
+        try:
+            os.mkdir(name, 0o700, dir_fd=self._here)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=self._here).st_mode):
+                raise
+        else:
+            os.chmod(name, mode & 0o777 | 0o700, dir_fd=self._here)
+
+    def write_link(self, path: str, target: str) -> None:
+        """Make a link, or replace a file or link by it."""
+        temporary = self._temporary(path)
+        os.symlink(target, temporary, dir_fd=self._here)
+        self._rename(temporary, path)
+
+    def write(self, path: str, message: Message, blocks: Iterator[bytes], *, sync: bool) -> None:
+        """Write a file with the mode and time of ``message``. It appears complete or not at all.
+        ``sync``: it is on the disk afterwards.
+        """
+        temporary = self._temporary(path)
+        descriptor = os.open(temporary, _NEW, 0o600, dir_fd=self._here)
+        try:
+            try:
+                for block in blocks:
+                    write_all(descriptor, block)
+                os.fchmod(descriptor, int(message["mode"]) & 0o777)
+                os.utime(descriptor, ns=(int(message["m"]), int(message["m"])))
+                if sync:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=self._here)
+            raise
+
+    def _rename(self, temporary: str, path: str) -> None:
+        name = self._enter(path)
+        os.rename(temporary, name, src_dir_fd=self._here, dst_dir_fd=self._here)
+
+    def _temporary(self, path: str) -> str:
+        self._enter(path)
+        self._temporaries += 1
+        return f"{TEMPORARY}{os.getpid()}-{self._temporaries}.tmp"
+
+    def _enter(self, path: str) -> str:
+        """Open the directory of the path and return the last name. CopyError if the path leads out
+        of the tree, NotADirectoryError if a link is on the way.
+        """
+        directory, _, name = path.rpartition("/")
+        names = path.split("/")
+        if not all(names) or "\0" in path or not {".", ".."}.isdisjoint(names):
+            raise CopyError(f"the other end names the file {path!r}", final=True)
+        if directory != self._directory:
+            opened = _open_below(self._root, names[:-1])
+            os.close(self._here)
+            self._directory, self._here = directory, opened
+        return name
+
+
+def _open_below(root: int, names: Sequence[str]) -> int:
+    descriptor = os.dup(root)
+    for name in names:
+        try:
+            below = os.open(name, _READ | os.O_DIRECTORY, dir_fd=descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise NotADirectoryError(errno.ENOTDIR, "a link is on the way") from None
+            raise
+        finally:
+            os.close(descriptor)
+        descriptor = below
+    return descriptor
+
+
+def stamp(status: os.stat_result) -> list[int]:
+    """The size and time of a file. A file has changed if they have."""
+    return [status.st_size, status.st_mtime_ns]

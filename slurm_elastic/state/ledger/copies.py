@@ -1,0 +1,58 @@
+"""The ledger's rows of copied files: which machine has the files of which run of a job."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+
+import msgspec
+
+from slurm_elastic.model.copying import CopyState, JobCopy
+from slurm_elastic.state.store.store import Store, Table
+from slurm_elastic.state.store.view import to_json
+
+_COLUMNS = "job, restarts, node, machine, uid, directory, outputs, state, since, reason"
+
+
+def _copy_from(row: sqlite3.Row) -> JobCopy:
+    values = dict(row)
+    outputs = msgspec.json.decode(values.pop("outputs"), type=dict[str, int])
+    return JobCopy(**values | {"outputs": outputs, "state": CopyState(values["state"])})
+
+
+TABLES: Mapping[str, Table] = {
+    "copies": (f"select {_COLUMNS} from copies order by job, restarts, node", _copy_from)
+}
+
+
+class CopyRows:
+    """Each method is one transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def all(self) -> tuple[JobCopy, ...]:
+        """All copies, by job, run and node."""
+        return self._store.tables("copies")[0]
+
+    def of(self, job: int) -> tuple[JobCopy, ...]:
+        """The copies of a job."""
+        return tuple(copy for copy in self.all() if copy.job == job)
+
+    def owing(self) -> tuple[JobCopy, ...]:
+        """The copies that are to come back: their machines must not end before that."""
+        return tuple(copy for copy in self.all() if copy.state is CopyState.OWED)
+
+    def put(self, copy: JobCopy) -> None:
+        """Write a new copy, or the present state of one."""
+        places = ", ".join("?" * len(_COLUMNS.split(", ")))
+        self._store.execute(
+            "copies", f"insert or replace into copies ({_COLUMNS}) values ({places})",
+            copy.job, copy.restarts, copy.node, copy.machine, copy.uid, copy.directory,
+            to_json(copy.outputs), str(copy.state), copy.since, copy.reason,
+        )  # fmt: skip
+
+    def forget(self, before: float) -> None:
+        """Delete the copies that were over before that time."""
+        sql = "delete from copies where since < ? and state in ('back', 'lost', 'refused')"
+        self._store.execute("copies", sql, before)
