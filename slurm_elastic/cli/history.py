@@ -20,6 +20,8 @@ from slurm_elastic.simulate import sacct, swf
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.setting import DEPTH, Options, Setting, setting_of
 from slurm_elastic.simulate.swf import History
+from slurm_elastic.simulate.workload import Format
+from slurm_elastic.simulate.workload import load as load_workload
 
 MIN_JOBS_FOR_BAR = 20_000  # shorter simulations show no progress bar
 
@@ -52,13 +54,17 @@ def _add_history(group: argparse._ArgumentGroup) -> None:
     source = group.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--workload", type=Path, metavar="FILE",
-        help="replay this history in the Standard Workload Format, packed (.gz) or not; - reads "
-        "standard input",
+        help="replay this history in the Standard Workload Format or the Grid Workload Format, "
+        "packed (.gz) or not; - reads standard input",
     )  # fmt: skip
     source.add_argument(
         "--sacct", type=Path, metavar="FILE",
         help="replay this cluster's own history: the output of sacct -X -a --json, or of the sacct "
         f"command in {page('simulate')}; - reads standard input",
+    )  # fmt: skip
+    group.add_argument(
+        "--format", type=Format, choices=tuple(Format), metavar="|".join(Format),
+        help="read --workload in this format (default: the format that its first line shows)",
     )  # fmt: skip
     group.add_argument("--max-jobs", type=count, metavar="N", help="read only the first N jobs")
 
@@ -149,13 +155,16 @@ def read(args: argparse.Namespace) -> Setting:
 def read_inputs(args: argparse.Namespace) -> tuple[History, Config, Options]:
     """Read the history and the configuration that the options of ``add_arguments`` name."""
     config = load_config(Path(args.config))
-    history = load_file(args.workload, args.sacct, args.max_jobs)
+    history = load_file(args.workload, args.sacct, args.max_jobs, args.format)
     options = Options(**{name: getattr(args, name) for name in Options.__struct_fields__})
     return history, config, options
 
 
 def load_file(
-    workload: Path | None, sacct_file: Path | None, max_jobs: int | None = None
+    workload: Path | None,
+    sacct_file: Path | None,
+    max_jobs: int | None = None,
+    form: Format | None = None,
 ) -> History:
     """Read the history. ConfigError if the file has the format of the other option."""
     path = sacct_file or workload
@@ -163,7 +172,7 @@ def load_file(
     if workload and is_of_sacct:
         raise ConfigError(f"--workload: {path} is the output of sacct: use --sacct {path}")
     if workload:
-        return swf.load(workload, max_jobs)
+        return load_workload(workload, max_jobs, form)
     if sacct_file is None:
         raise ConfigError("found no job history, expected --workload or --sacct")
     if str(path) != "-" and not is_of_sacct and swf.is_of_swf(sacct_file):

@@ -49,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     source.add_argument(
         "--workload", type=Path, metavar="FILE",
-        help="simulate with this history in the Standard Workload Format",
+        help="simulate with this history in the Standard Workload Format or the Grid Workload "
+        "Format",
     )  # fmt: skip
     parser.add_argument(
         "--static", type=history_files.static_nodes, metavar="NODESxCPUS",

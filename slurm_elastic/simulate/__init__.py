@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.simulate import engine, sacct, swf
+from slurm_elastic.simulate import engine, sacct, workload
 from slurm_elastic.simulate.result import SimulationResult as SimulationResult
 from slurm_elastic.simulate.setting import Options as Options
 from slurm_elastic.simulate.setting import setting_of
@@ -33,11 +33,12 @@ def simulate(
 ) -> SimulationResult:
     """Replay a history on a site under one or more policies, as ``slurm-elastic simulate`` does.
 
-    ``history``: a file of the Standard Workload Format or of sacct (text or JSON, gzip or plain);
-    or rows under sacct's names (JobIDRaw, Submit, ElapsedRaw, ReqCPUS, ...), from a CSV file or a
-    dataframe. ``site``: a configuration, its file, or (nodes, processors per node) for a static
-    cluster. ``policy``: policies in the syntax of ``--compare``, separated by commas; all are
-    checked before the first run begins. ``progress`` is called with the number of new arrivals.
+    ``history``: a file of the Standard Workload Format, of the Grid Workload Format or of sacct
+    (text or JSON, gzip or plain); or rows under sacct's names (JobIDRaw, Submit, ElapsedRaw,
+    ReqCPUS, ...), from a CSV file or a dataframe. ``site``: a configuration, its file, or (nodes,
+    processors per node) for a static cluster. ``policy``: policies in the syntax of ``--compare``,
+    separated by commas; all are checked before the first run begins. ``progress`` is called with
+    the number of new arrivals.
 
     Raises ConfigError, with the same message as the command, if the input cannot be read or makes
     no sense. Raises SlurmElasticError if the books of a run do not add up.
@@ -63,4 +64,4 @@ def _read(history: AnyHistory) -> History:
     if not isinstance(history, str | Path):
         return sacct.of_rows(history)
     path = Path(history)
-    return sacct.load(path) if sacct.is_of_sacct(path) else swf.load(path)
+    return sacct.load(path) if sacct.is_of_sacct(path) else workload.load(path)

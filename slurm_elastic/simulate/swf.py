@@ -42,7 +42,7 @@ MIN_FIELDS = 9  # fields that a line must have, up to the requested time
 MAX_SHOWN = 20
 _STATUS_FIELD = 10
 _HEAD_BYTES = 4096
-_BYTE_ORDER_MARK = "\ufeff"
+BYTE_ORDER_MARK = "\ufeff"
 
 
 class Complaints:
@@ -117,7 +117,7 @@ def load(path: Path, max_jobs: int | None = None) -> History:
     """
     history = History(str(path))
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             read(unbroken(file, history.complaints), history, max_jobs)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"workload {path} cannot be read: {reason_of(error)}") from error
@@ -132,8 +132,8 @@ def load(path: Path, max_jobs: int | None = None) -> History:
 def is_of_swf(path: Path) -> bool:
     """Return True if the first line looks like this format; False if the file cannot be read."""
     try:
-        with _opened(path) as file:
-            first_line = file.readline(_HEAD_BYTES).lstrip(_BYTE_ORDER_MARK)
+        with opened(path) as file:
+            first_line = file.readline(_HEAD_BYTES).lstrip(BYTE_ORDER_MARK)
     except (OSError, EOFError, zlib.error):
         return False
     fields = first_line.replace(";", " ").split()
@@ -148,7 +148,7 @@ def read(lines: Iterable[str], history: History, max_jobs: int | None = None) ->
     for number, line in enumerate(lines, start=1):
         if max_jobs is not None and len(jobs) >= max_jobs:
             break
-        fields = line.lstrip(_BYTE_ORDER_MARK).split()
+        fields = line.lstrip(BYTE_ORDER_MARK).split()
         if not fields:
             continue
         if fields[0].startswith(";"):
@@ -278,7 +278,8 @@ def _unix_time(text: str) -> int | None:
     return int(word) if int(word) < MAX_SECONDS else None
 
 
-def _opened(path: Path) -> IO[str]:
+def opened(path: Path) -> IO[str]:
+    """Open a text file, packed by gzip or not; ``-``: standard input."""
     if str(path) == "-":
         return io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace")
     if path.suffix == ".gz":

@@ -1,0 +1,46 @@
+"""Reads a job history of a public archive, in the format that its content shows."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from enum import StrEnum
+from pathlib import Path
+
+from slurm_elastic.simulate import gwf, swf
+from slurm_elastic.simulate.swf import BYTE_ORDER_MARK, History, opened
+
+HEAD_BYTES = 1 << 16
+"""The begin of a file, which shows its format. Comments of GWF files may be long."""
+
+
+class Format(StrEnum):
+    """The format of a history: the Standard Workload Format, or the Grid Workload Format."""
+
+    SWF = "swf"
+    GWF = "gwf"
+
+
+def load(path: Path, max_jobs: int | None = None, form: Format | None = None) -> History:
+    """Read the first ``max_jobs`` jobs of ``path`` (``-``: standard input). ``form``: None finds it
+    out. Raises ConfigError.
+    """
+    found = form or format_of(path)
+    return gwf.load(path, max_jobs) if found is Format.GWF else swf.load(path, max_jobs)
+
+
+def format_of(path: Path) -> Format:
+    """Return the format that the first lines show; SWF if the file cannot be read."""
+    return Format.GWF if gwf.is_of_gwf(_head(path)) else Format.SWF
+
+
+def _head(path: Path) -> str:
+    if str(path) == "-":
+        # Only looked at, so that the reader still gets the lines.
+        head = getattr(sys.stdin.buffer, "peek", lambda _: b"")(HEAD_BYTES)
+        return head.decode(errors="replace").removeprefix(BYTE_ORDER_MARK)
+    try:
+        with opened(path) as file:
+            return file.read(HEAD_BYTES).removeprefix(BYTE_ORDER_MARK)
+    except (OSError, EOFError, zlib.error):
+        return ""
