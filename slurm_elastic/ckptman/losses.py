@@ -25,6 +25,7 @@ from slurm_elastic.ckptman.origins import StartedRun, read_started_run
 from slurm_elastic.ckptman.recorder import lost_seconds
 from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
 from slurm_elastic.ckptman.snapshot import Snapshot
+from slurm_elastic.ckptman.unannounced_ends import SUBJECT, detail_of
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
@@ -143,8 +144,8 @@ class UnannouncedEnds:
         ]
 
     def _as_move(self, last_work: _LastWork, lost_nodes: Sequence[str]) -> Migration:
-        """The end of that run in the form of a move. It is stored nowhere, because nothing remains
-        to be done.
+        """The end of that run in the form of a move. It is no move of the state: nothing remains to
+        be done, and its image must not decide where the next run continues.
         """
         image = next(iter(self._site.state.images(last_work.run.job)), None)
         lost = f"the machine of {compress(lost_nodes)} was lost without a notice"
@@ -166,7 +167,19 @@ class UnannouncedEnds:
         text = f"{lost.reason}; it runs on {where}, from {describe_start(move, run)}"
         is_reported = bool(run.why) or is_costly(move)
         level = logging.WARNING if is_reported else logging.INFO
-        self._site.recorder.record_run(lost.run, "ckpt-back", text, level=level)
+        self._record(move, text, level)
         lost_image = run.image is None and lost.image is not None
         if is_reported or lost_image or lost.threatened:
             notify_user(self._site, move, where, run)
+
+    def _record(self, move: Migration, text: str, level: int) -> None:
+        """Record the end as a decision, for ``explain``; if a machine was lost, also for ``ckpt
+        list`` and mail.
+        """
+        record = self._site.recorder.record_run
+        if not move.threatened:
+            record(move.run, "ckpt-back", text, level=level)
+            return
+        over = replace(move, step=MigrationStep.BACK, changed=self._site.now(), note=text)
+        detail = detail_of(over)
+        record(move.run, "ckpt-back", text, nodes=(SUBJECT,), level=level, detail=detail)

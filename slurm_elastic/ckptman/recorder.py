@@ -59,8 +59,12 @@ class BufferedRecorder:
         reason: str,
         *,
         level: int = logging.INFO,
+        detail: dict[str, object] | None = None,
     ) -> None:
-        """Record a decision or finding. Decisions with one ``correlation`` belong together."""
+        """Record a decision or finding. Decisions with one ``correlation`` belong together.
+
+        ``detail``: data for programs.
+        """
         subject_list = tuple(subjects)
         shown_subjects = ",".join(subject_list[:10]) + (
             f",+{len(subject_list) - 10}" if len(subject_list) > 10 else ""
@@ -72,6 +76,7 @@ class BufferedRecorder:
             kind=kind,
             subjects=subject_list,
             cause=Quoted(text=reason),
+            detail=detail,
         )
         with self._lock:
             self._decisions.append(decision)
@@ -81,10 +86,12 @@ class BufferedRecorder:
     def record_run(
         self, run: JobRun, kind: str, reason: str, *,
         nodes: Sequence[str] = (), level: int = logging.INFO,
+        detail: dict[str, object] | None = None,
     ) -> None:  # fmt: skip
         """Record one step in the life of a job's run. Each run has its own correlation id."""
         key = f"ckpt-{run.label}-{run.attempt}"
-        self.record(key, kind, (f"job:{run.job}", *nodes), reason, level=level)
+        subjects = (f"job:{run.job}", *nodes)
+        self.record(key, kind, subjects, reason, level=level, detail=detail)
 
     def count(self, name: str, value: float = 1.0, **labels: str) -> None:
         """Add to a counter."""

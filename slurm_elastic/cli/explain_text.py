@@ -40,6 +40,8 @@ _KIND_WIDTH = 16
 SAVES = "job's saves"
 """The subject of ``ckpt explain``: the decisions of slurm-elastic-ckptman alone."""
 _OFFERS = ("ranked", "behind", "refused", "rejected")
+_FOR_PROGRAMS = ("jobs", "now", "plan", "move")
+"""Keys of details that only ``--json`` prints: nodes by job, measurements, the end of a run."""
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -278,7 +280,7 @@ def _details(detail: dict[str, object], printed: str) -> Iterable[Text]:
     for key, value in detail.items():
         if key in _OFFERS and isinstance(value, list):
             yield from _offers(key, value, printed)
-        elif key not in ("jobs", "now", "plan"):  # what was measured, nodes by job: --json has all
+        elif key not in _FOR_PROGRAMS:
             yield words(f"{key}: {value if isinstance(value, str) else to_json(value)}")
 
 

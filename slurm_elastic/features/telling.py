@@ -22,6 +22,7 @@ import msgspec
 from slurm_elastic.base import trust
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
 from slurm_elastic.config import Config
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.controller.budget import apply_directives, read_payer_spending, read_spending
@@ -179,12 +180,16 @@ def all_occasions(site: Site) -> Iterator[Occasion]:
 
 
 def moves_of_a_day(site: Site) -> Sequence[Migration]:
-    """The moves of the last day; none if slurm-elastic-ckptman has no records."""
+    """The moves of the last day, and the ends without a notice; none if slurm-elastic-ckptman has
+    no records.
+    """
+    since = site.now() - DAY_S
     with (
         contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
         contextlib.closing(CheckpointState(site.config.state / FILE, read_only=True)) as state,
     ):
-        return state.migrations(since=site.now() - DAY_S)
+        moves = state.migrations(since=since)
+        return (*moves, *unannounced_ends(site.ledger, since, moves))
     return ()
 
 

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
+from slurm_elastic.features.notify_occasions import of_moves
 from slurm_elastic.model.checkpoint import Origin
+from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
+from slurm_elastic.watch.view.checkpoints import CheckpointFacts, checkpoints_view
 from tests.ckptman.world import CkptWorld
 
 
@@ -55,6 +59,44 @@ def test_a_node_that_was_lost_between_two_saves_costs_what_was_done_since(world:
     assert "ckpt-back" in world.told(7)
     world.advance(120)
     assert len(lines(world)) == 2, "told once"
+
+
+def ends(world: CkptWorld, since: float = 0.0) -> tuple[Migration, ...]:
+    return unannounced_ends(world.ledger, since, world.migrations())
+
+
+def test_ckpt_list_and_mail_know_a_machine_that_was_lost_without_a_notice(
+    world: CkptWorld,
+) -> None:
+    where = lost(world)
+    world.advance(60)
+    (end,) = ends(world)
+    assert (end.run.job, end.step, end.threatened) == (7, MigrationStep.BACK, ("pub1",))
+    assert end.image is not None
+    assert end.image.number == 1
+    facts = CheckpointFacts(migrations=ends(world), images=world.state.images())
+    (view,) = checkpoints_view(facts, [], world.now, 60.0).moves
+    assert (view.over, view.started_over, view.image) == (True, False, 1)
+    assert view.work_lost is not None
+    assert 240 < view.work_lost < 540
+    assert where in view.note
+    assert list(of_moves([end])) == [], "its work continues from a save"
+    world.restart_ckptman()
+    world.advance(120)
+    assert ends(world) == (end,), "reported once"
+    assert ends(world, since=world.now) == ()
+    assert not world.migrations(), "the next restore does not read it"
+
+
+def test_a_second_loss_continues_from_the_newest_save_of_all(world: CkptWorld) -> None:
+    lost(world)
+    world.save_before(7)
+    newest = max(image.number for image in world.state.images(7))
+    world.advance(60)
+    first = len(lines(world))
+    world.take(world.job(7).nodes[0])
+    world.until(lambda: len(lines(world)) > first)
+    assert f"it continues from save {newest} on" in lines(world)[-1]
 
 
 def test_nothing_is_told_before_its_launcher_has_told_what_it_goes_on_from(
@@ -122,6 +164,9 @@ def test_a_job_without_a_method_is_told_that_it_starts_over(
     first, second = lines(unsaved)
     cause = "interruption notice" if is_announced else f"the machine of {node} was lost without"
     assert cause in first
+    unsaved.advance(60)
+    losses = [*of_moves([*unsaved.migrations(), *ends(unsaved)])]
+    assert [loss.key for loss in losses] == ["lost/7/0"], "once, whoever knew it"
     assert second.startswith(f"slurm-elastic: it starts over on {where}: nothing had been saved, ")
     assert second.endswith(" minutes of its work must be done again")
 

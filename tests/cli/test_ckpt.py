@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.sources import DropDirectory
+from slurm_elastic.ckptman.unannounced_ends import SUBJECT, detail_of
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
@@ -130,6 +131,38 @@ def test_list_shows_notices_moves_and_images(
     view = json.loads(capsys.readouterr().out)
     assert view["saved"][0]["size_bytes"] == 1024
     assert view["moves"][0]["step"] == "saved"
+
+
+def test_list_shows_ends_without_a_notice_which_only_a_decision_knows(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    service(config)
+    now = time.time()
+    end = Migration(
+        run=replace(RUN, job=8, label="8", started=now - 700), method="fake", threatened=("op2",),
+        reason="the machine of op2 was lost without a notice", step=MigrationStep.BACK,
+        began=now - 60, changed=now, note="it runs on op1, from its start",
+        reached={"requeued": now - 60},
+    )  # fmt: skip
+    ledger = Ledger(config.parent / "state" / "ledger.db")
+    foreign = {"move": {"of": "another release"}}
+    for detail in (detail_of(end), foreign, None):
+        ledger.decisions.record(
+            Decision(
+                at=now, correlation="c", kind="ckpt-back", subjects=("job:8", SUBJECT),
+                cause=Quoted(text="x"), detail=detail,
+            )
+        )  # fmt: skip
+    ledger.close()
+    assert run(config, "list", "--json") == 0
+    moves = json.loads(capsys.readouterr().out)["moves"]
+    assert [(move["job"], move["started_over"]) for move in moves] == [(7, False), (8, True)]
+    assert run(config, "list") == 0
+    (row,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("8 "))
+    assert "op2" in row
+    assert "started over" in row
+    assert "10m" in row
 
 
 def test_list_says_which_jobs_started_over_and_how_much_work_each_lost(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
 from slurm_elastic.config import Config
 from slurm_elastic.controller.budget import (
     apply_directives,
@@ -153,6 +154,7 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
     beat = mark.beat if mark else None
     with contextlib.suppress(SlurmElasticError), opened(config) as ledger:  # else its facts say so
         beat = latest(beat, ledger.health.heartbeat(CKPTMAN))
+        migrations += unannounced_ends(ledger, now - DAY_S, migrations)
     is_running = None if beat is None else process_exists(beat[1])
     stands_by = config.ha.directory is not None and mark is not None and mark.stands_by
     trouble = trouble_text(config.state, mark, now, config.timings.daemon_timeout)
