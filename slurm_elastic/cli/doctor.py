@@ -82,8 +82,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "network, clock), the state directory, the waiting requests, the daemon, Slurm, the "
         "addresses of its nodes, the tunnel to machines, the NFS servers of join.mounts, and "
         "slurm.conf. Before conf install, doctor checks only the existing parts. It changes "
-        "nothing. The exit code is 0 if all is "
-        "well, 1 if something is wrong.",
+        "nothing. The exit code is 0 if all is well, 1 if something is wrong.",
         epilog=examples("slurm-elastic doctor --quick"),
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")

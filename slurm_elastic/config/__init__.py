@@ -18,7 +18,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.base.account import acting_in
-from slurm_elastic.config.access import Users, Who, effective_who
+from slurm_elastic.config.access import Share, Users, Who, effective_who
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import (
@@ -172,13 +172,6 @@ class HaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 DEFAULT_STATE = "/var/lib/slurm-elastic"
 DEFAULT_SOCKET = Path("/run/slurm-elasticd/read.sock")
 """In the service's RuntimeDirectory, which users may enter."""
-
-
-class Share(StrEnum):
-    """Whose jobs may run on a node at a time: one user's, or one job alone."""
-
-    USER = "user"
-    EXCLUSIVE = "exclusive"
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 from slurm_elastic.config.numbers import SlurmTime
+
+
+class Share(StrEnum):
+    """Whose jobs may run on a node at a time: one user's, or one job alone."""
+
+    USER = "user"
+    EXCLUSIVE = "exclusive"
 
 
 class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

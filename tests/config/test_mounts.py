@@ -6,6 +6,7 @@ import pytest
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
+from slurm_elastic.config.access import Share
 from slurm_elastic.config.mounting import mounts_of
 from tests.config.test_network import GOOD, SITE
 
@@ -100,3 +101,17 @@ def test_sound_mounts_are_accepted(mounts: str) -> None:
 def test_mounts_without_a_head_reach_no_machine() -> None:
     with pytest.raises(ConfigError, match=r"join.mounts: found 'mounts' alone"):
         configfile.parse(site(HOME, head="null"), "site.yaml")
+
+
+def test_pools_of_one_partition_share_their_nodes_in_one_way() -> None:
+    """Slurm has the option for partitions alone."""
+    pool = (
+        "  - {name: two, cloud: aws, nodes: 'two[1-2]', cpus: 2, memory: 4G, share: user,"
+        " instance_types: [c5.large]}\n"
+    )
+    text = site(HOME).replace("join:\n", f"{pool}join:\n")
+    expected = r"pools\[2\] \(two\).share: found 'user', expected none, as pool pub"
+    with pytest.raises(ConfigError, match=expected):
+        configfile.parse(text, "site.yaml")
+    all_alike = text.replace("name: pub, cloud: aws,", "name: pub, cloud: aws, share: user,")
+    assert configfile.parse(all_alike, "site.yaml").pools[0].share is Share.USER

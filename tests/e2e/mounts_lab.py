@@ -64,6 +64,8 @@ def homes() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
+    # The devices of the tunnel; other modules are loaded when somebody asks for them.
+    subprocess.run(["modprobe", "-a", "tun", "wireguard"], check=False)
     if reason := netns.why_not() or no_sshd():
         pytest.skip(reason)
     made = Lab(machines=2)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.spec import PARTITION
 from slurm_elastic.slurm.conf.fragment import EPILOG
 from tests import netns
 from tests.e2e.lab_site import PATIENCE, Site, no_sshd, site_on
@@ -80,7 +81,7 @@ def test_the_sites_own_node_runs_a_harmless_epilog(site: Site, scratch: Path) ->
         f"Epilog={EPILOG}" in (site.sandbox.layout.dir / "etc" / "slurm-elastic.conf").read_text()
     )
     stays = f"touch {scratch}/stays"
-    job = site.sandbox.submit(f"#!/bin/sh\n{stays}\n", "--partition=static", "--output=/dev/null",
+    job = site.sandbox.submit(f"#!/bin/sh\n{stays}\n", f"--partition={PARTITION}", "--output=/dev/null",
                               "--chdir=/", user=ALICE)  # fmt: skip
     node = site.sandbox.wait_job(job, timeout=PATIENCE)["NodeList"]
     site.sandbox.wait_for(lambda: site.is_idle(node), PATIENCE, "it is not drained")

@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import Cluster, Config, PoolSettings, Share
-from slurm_elastic.config.access import Who
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.config.access import Share, Who
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.joining import Join
 from slurm_elastic.model.cluster import Location

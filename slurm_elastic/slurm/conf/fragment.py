@@ -13,7 +13,8 @@ from pathlib import PurePath
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import compress, expand
-from slurm_elastic.config import Config, Share, blocked_clouds
+from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.config.access import Share
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.copying import Data
 from slurm_elastic.config.pool_rules import fail_safe
