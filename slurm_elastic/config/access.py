@@ -10,7 +10,7 @@ from slurm_elastic.config.numbers import SlurmTime
 
 
 class Share(StrEnum):
-    """Whose jobs may run on a node at a time: one user's, or one job alone."""
+    """The jobs that may run on a node at a time: jobs of one user, or one job."""
 
     USER = "user"
     EXCLUSIVE = "exclusive"

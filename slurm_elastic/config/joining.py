@@ -177,7 +177,7 @@ class Mount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str = field(name="from")
     """Change it when another server has the files: HOST:/EXPORT; `head` is the head itself."""
     options: tuple[str, ...] = ()
-    """Change it when programs there need suid bits, or nobody may write."""
+    """Change it when programs there need suid bits, or jobs may only read."""
     required: bool = True
     """Change it when jobs can run without this directory."""
     clouds: tuple[str, ...] = ()

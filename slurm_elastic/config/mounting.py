@@ -14,7 +14,7 @@ from slurm_elastic.policies.repair.peers import head_address
 
 OPTIONS = ("hard", "timeo=150", "nosuid", "nodev", "_netdev")
 """Options of each mount. ``hard``: while the server is away, writes wait and lose nothing.
-``timeo``: the client asks again after 15 s, not 60, so a server that is back is soon in use.
+``timeo``: the client asks again after 15 s, not 60, so jobs continue soon after the server is back.
 """
 
 

@@ -112,14 +112,14 @@ def _type_fits(
 
 def _pool_share(draft: Draft) -> None:
     """Check that pools of one partition agree, because Slurm has no such option of a node."""
-    first_by_cloud: dict[str, PoolSettings] = {}
+    pool_by_cloud: dict[str, PoolSettings] = {}
     for i, pool in draft.pools.items():
-        first = first_by_cloud.setdefault(pool.cloud, pool)
-        if pool.share != first.share:
+        other_pool = pool_by_cloud.setdefault(pool.cloud, pool)
+        if pool.share != other_pool.share:
             actual = "no share" if pool.share is None else shown(pool.share)
             expected = (
-                f"{first.share or 'none'}, as pool {first.name}: both are in the partition of"
-                f" cloud {pool.cloud}"
+                f"{other_pool.share or 'none'}, as pool {other_pool.name}: both are in the partition"
+                f" of cloud {pool.cloud}"
             )
             draft.problems.add(("pools", i, "share"), actual, expected)
 

@@ -23,7 +23,7 @@ _NEEDED = tuple(place for place in NEVER if place != "home")
 """Directories of the machine itself: neither these nor anything below them is a place for a mount.
 /home may be one.
 """
-_LOSES = "a server that is away for a minute would lose jobs' data"
+_LOSES = "jobs would lose data when the server is away for a minute"
 _UNSAFE = {
     "soft": _LOSES, "softerr": _LOSES,
     "bg": "slurmd would start before the mount", "noauto": "slurmd would start before the mount",
@@ -44,33 +44,33 @@ def check_mounts(draft: Draft) -> None:
         expected = "join.head, too: without it machines learn nothing"
         draft.problems.add(("join", "mounts"), "'mounts' alone", expected)
     for number, mount in enumerate(join.mounts):
-        at: KeyPath = ("join", "mounts", number)
-        _path(draft, at, mount)
-        _source(draft, at, mount)
-        _options(draft, at, mount)
-        _clouds(draft, at, mount)
+        place: KeyPath = ("join", "mounts", number)
+        _path(draft, place, mount)
+        _source(draft, place, mount)
+        _options(draft, place, mount)
+        _clouds(draft, place, mount)
         if mount.host == HEAD:
-            _from_head(draft, at, join, mount)
+            _from_head(draft, place, join, mount)
     _twice(draft, join)
     _wiped(draft, join)
 
 
-def _path(draft: Draft, at: KeyPath, mount: Mount) -> None:
+def _path(draft: Draft, place: KeyPath, mount: Mount) -> None:
     reason, path = "", mount.path
     if not _PATH.fullmatch(path) or ".." in path.split("/"):
         reason = "no absolute path without blanks and shell characters"
     elif posixpath.normpath(path).lstrip("/") == "":
         reason = "the whole machine"
-    elif any(_is_below(posixpath.normpath(path), f"/{place}") for place in _NEEDED):
+    elif any(_is_below(posixpath.normpath(path), f"/{name}") for name in _NEEDED):
         reason = "a directory that the machine itself needs"
     if reason:
         expected = "a directory for users' files, such as /home or /shared"
-        draft.problems.add((*at, "path"), f"{shown(path)}, {reason}", expected)
+        draft.problems.add((*place, "path"), f"{shown(path)}, {reason}", expected)
 
 
-def _source(draft: Draft, at: KeyPath, mount: Mount) -> None:
+def _source(draft: Draft, place: KeyPath, mount: Mount) -> None:
     match = _SOURCE.fullmatch(mount.source)
-    path: KeyPath = (*at, "from")
+    path: KeyPath = (*place, "from")
     if match is None or not _PATH.fullmatch(match["export"]) or ".." in match["export"].split("/"):
         expected = "HOST:/DIRECTORY, such as nfs.example.org:/home; head:/home is the head's own"
         draft.problems.add(path, shown(mount.source), expected)
@@ -80,15 +80,15 @@ def _source(draft: Draft, at: KeyPath, mount: Mount) -> None:
     state = draft.value(("state_dir",), str) or DEFAULT_STATE
     places = draft.section("slurm", SlurmSettings, SlurmSettings())
     private = [state, posixpath.dirname(places.conf) if places else ""]
-    for place in filter(None, private):
-        if _is_below(place, mount.export) or _is_below(mount.export, place):
+    for directory in filter(None, private):
+        if _is_below(directory, mount.export) or _is_below(mount.export, directory):
             expected = "a directory of the head without its state and configuration"
-            draft.problems.add(path, f"{shown(mount.source)}, which has {place}", expected)
+            draft.problems.add(path, f"{shown(mount.source)}, which has {directory}", expected)
 
 
-def _options(draft: Draft, at: KeyPath, mount: Mount) -> None:
+def _options(draft: Draft, place: KeyPath, mount: Mount) -> None:
     for number, option in enumerate(mount.options):
-        path: KeyPath = (*at, "options", number)
+        path: KeyPath = (*place, "options", number)
         version = _VERSION.fullmatch(option)
         if not _OPTION.fullmatch(option):
             draft.problems.add(path, shown(option), "one option of mount(8), such as ro")
@@ -102,7 +102,7 @@ def _options(draft: Draft, at: KeyPath, mount: Mount) -> None:
             draft.problems.add(path, shown(option), f"another option: {_UNSAFE[option]}")
 
 
-def _clouds(draft: Draft, at: KeyPath, mount: Mount) -> None:
+def _clouds(draft: Draft, place: KeyPath, mount: Mount) -> None:
     told_clouds = {c.name: c for c in draft.clouds.values() if c.by_user_data}
     for number, name in enumerate(mount.clouds):
         if name not in told_clouds and draft.all_whole:
@@ -110,17 +110,17 @@ def _clouds(draft: Draft, at: KeyPath, mount: Mount) -> None:
                 f"one of {', '.join(told_clouds)}" if told_clouds else "there is none"
             )
             hint = nearest(name, told_clouds)
-            draft.problems.add((*at, "clouds", number), shown(name), expected, hint)
+            draft.problems.add((*place, "clouds", number), shown(name), expected, hint)
 
 
-def _from_head(draft: Draft, at: KeyPath, join: Join, mount: Mount) -> None:
+def _from_head(draft: Draft, place: KeyPath, join: Join, mount: Mount) -> None:
     """Check that machines can tell which host is the head, and reach its NFS server."""
     network = join.network
     clouds = [cloud for cloud in draft.clouds.values() if has_mount(mount, cloud)]
     tunnels = [cloud.name for cloud in clouds if through_tunnel(network, cloud)]
     if len(join.heads) > 1 and len(tunnels) < len(clouds):
         expected = "a server by its name: there are two heads"
-        draft.problems.add((*at, "from"), shown(mount.source), expected)
+        draft.problems.add((*place, "from"), shown(mount.source), expected)
     if network is not None and tunnels and NFS_PORT not in network.head_ports:
         ports = list(network.head_ports)
         expected = f"{[*ports, NFS_PORT]}, with NFS: machines mount {mount.source}"
@@ -131,8 +131,8 @@ def _twice(draft: Draft, join: Join) -> None:
     """Check that no cloud's machines make two mounts at one path."""
     for number, mount in enumerate(join.mounts):
         for earlier in join.mounts[:number]:
-            clouds, others = set(mount.clouds), set(earlier.clouds)
-            is_shared = not clouds or not others or bool(clouds & others)
+            clouds, earlier_clouds = set(mount.clouds), set(earlier.clouds)
+            is_shared = not clouds or not earlier_clouds or bool(clouds & earlier_clouds)
             if is_shared and posixpath.normpath(mount.path) == posixpath.normpath(earlier.path):
                 expected = f"another path: {earlier.source} is mounted there"
                 draft.problems.add(("join", "mounts", number, "path"), shown(mount.path), expected)
@@ -143,11 +143,11 @@ def _wiped(draft: Draft, join: Join) -> None:
     """Check that ``wipe`` names no shared directory: its program would refuse it, and the node
     would be drained.
     """
-    for number, place in enumerate(join.wipe):
+    for number, directory in enumerate(join.wipe):
         for mount in join.mounts:
-            if _is_below(posixpath.normpath(place), posixpath.normpath(mount.path)):
+            if _is_below(posixpath.normpath(directory), posixpath.normpath(mount.path)):
                 expected = f"a directory of the machine itself, not of {mount.source}"
-                draft.problems.add(("join", "wipe", number), shown(place), expected)
+                draft.problems.add(("join", "wipe", number), shown(directory), expected)
                 break
 
 

@@ -22,6 +22,7 @@ from patience import patience
 from slurm_elastic.config import configfile
 from slurm_elastic.controller.boots import PREPARE_PREFIX
 from slurm_elastic.model.finding import FindingLevel
+from slurm_elastic.sandbox import daemons
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.watch.doctor.mounts import examine
 from tests import netns
@@ -75,6 +76,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def site(lab: Lab, sandbox: Callable[..., Sandbox], homes: Path) -> Iterator[Site]:
+    daemons.START_TIMEOUT_S = PATIENCE
     pool = {"name": "pub", "nodes": "pub[1-2]", "markets": ["on-demand"]}
     mounts = [{"path": AT, "from": f"head:{homes}"}]
     with site_on(

@@ -20,7 +20,7 @@ SERVER = """\
 NFS_CORE_PARAM {
   Protocols = 4; Enable_NLM = false; Enable_RQUOTA = false; allow_set_io_flusher_fail = true;
 }
-NFSv4 { Only_Numeric_Owners = true; }
+NFSv4 { Only_Numeric_Owners = true; RecoveryBackend = fs; }
 """
 EXPORT = """\
 EXPORT {
@@ -30,8 +30,39 @@ EXPORT {
 """
 
 
+class Server:
+    """nfs-ganesha, which can be away for a while."""
+
+    def __init__(self, file: Path, log: Path) -> None:
+        self._command = [
+            "ganesha.nfsd",
+            "-F",
+            "-f",
+            file,
+            "-L",
+            log,
+            "-p",
+            file.with_suffix(".pid"),
+        ]
+        self._log = log
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command)
+        eventually(self._listens)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _listens(self) -> bool:
+        assert self._process.poll() is None, self._log.read_text()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", PORT)) == 0
+
+
 @contextmanager
-def nfs(work: Path) -> Iterator[None]:
+def nfs(work: Path) -> Iterator[Server]:
     """Served until the end of the block; ``work`` gets its configuration and log."""
     exports = [
         EXPORT.replace("NUMBER", str(number)).replace("PLACE", str(place))
@@ -42,20 +73,12 @@ def nfs(work: Path) -> Iterator[None]:
     Path("/run/ganesha").mkdir(exist_ok=True)
     _clear()  # a test that was killed may have left something
     (SHARED / "slurm-elastic").mkdir(parents=True)
-    words = ["ganesha.nfsd", "-F", "-f", file, "-L", log, "-p", work / "ganesha.pid"]
-    server = subprocess.Popen(words)
-
-    def listens() -> bool:
-        assert server.poll() is None, log.read_text()
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", PORT)) == 0
-
+    Path("/var/lib/nfs/ganesha").mkdir(parents=True, exist_ok=True)
+    server = Server(file, log)
     try:
-        eventually(listens)
-        yield
+        yield server
     finally:
         server.kill()
-        server.wait()
         _clear()
 
 

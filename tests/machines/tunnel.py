@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.hypervisor import MachineNetwork, settings
 from slurm_elastic.sandbox.spec import VIRTUAL_HEAD as HEAD
 from tests.e2e.world import live_machines
-from tests.machines.nfs import HOME, lines, nfs
+from tests.machines.nfs import HOME, Server, lines, nfs
 from tests.machines.spot import BOOT, IMAGE, PATIENCE
 from tests.netns import INSIDE
 
@@ -37,6 +38,23 @@ add chain ip nat out {{ type nat hook postrouting priority 100; }}
 add rule ip nat out ip daddr {HEAD} masquerade
 """
 NODES = {"pub1", "pub2"}
+FAR = {"path": "/far", "from": "head:/home"}
+TUNNEL = "10.99.0.1"
+"""The head's address in the tunnel."""
+AWAY = 90.0
+"""Seconds for which the NFS server is gone."""
+WRITING = 6
+"""Jobs that write meanwhile."""
+WRITER = """\
+#!/bin/bash
+for n in $(seq 60); do
+  echo "line $n"
+  seq $((n * 1000)) $((n * 1000 + 999)) >>data-$SLURM_JOB_ID
+  sleep 1
+done
+"""
+LINES = [["line", str(n)] for n in range(1, 61)]
+DATA = "".join(f"{number}\n" for number in range(1000, 61000))
 JOB = """\
 #!/bin/bash
 echo "home $(df --output=source . | tail -n 1)"
@@ -95,21 +113,23 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def site(sandbox: Callable[..., Sandbox], place: Path, tmp_path: Path) -> Iterator[Sandbox]:
+def lab(
+    sandbox: Callable[..., Sandbox], place: Path, tmp_path: Path
+) -> Iterator[tuple[Sandbox, Server]]:
     run(["ip", "address", "add", f"{INSIDE}/32", "dev", "lo"])
     tunnel = {"endpoint": f"{HEAD}:51820", "routes": ["10.1.2.0/24"], "head_ports": [6817, 2049],
               "public_key": f"{place}/wireguard.pub", "socket": f"{place}/hub.sock"}  # fmt: skip
     made = sandbox(
         static_nodes=1, drop=("onprem",), suspend_time=60.0, groups=("alice",),
         slurm_conf=(f"SlurmctldHost={os.uname().nodename}({INSIDE})", "SlurmctldPort=6817"),
-        elastic={"join": {"head": INSIDE, "network": tunnel},
+        elastic={"join": {"head": INSIDE, "network": tunnel, "mounts": [FAR]},
                  "pools": [{"name": "pub", "nodes": "pub[1-2]"}]},
         **settings(Path(os.environ[IMAGE])),
     )  # fmt: skip
     masquerade(MachineNetwork(made.layout.dir))
     try:
-        with hub(made, place), nfs(tmp_path):
-            yield made
+        with hub(made, place), nfs(tmp_path) as server:
+            yield made, server
     except BaseException:
         print((place / "hub.log").read_text())
         raise
@@ -123,12 +143,13 @@ def peers(site: Sandbox) -> dict[str, PeerSeen]:
 
 
 def test_two_machines_behind_a_router_have_a_job_and_its_home_by_the_tunnel(
-    site: Sandbox,
+    lab: tuple[Sandbox, Server],
 ) -> None:
+    site, server = lab
     options = ("--partition=aws", "--nodes=2", "--chdir=/far/alice", "--output=out-%j")
     job = site.submit(JOB, *options, user="alice")
     site.wait_for(lambda: len(lines(job, "waits")) == 2, 2 * BOOT, "both wait", period=2.0)
-    assert lines(job, "home") == [["home", f"{INSIDE}:/home"]]
+    assert lines(job, "home") == [["home", f"{TUNNEL}:/home"]]
     tasks = {(words[1], words[3], words[5]) for words in lines(job, "task")}
     assert {(number, of) for number, of, _ in tasks} == {("0", "2"), ("1", "2")}
     assert {node for *_, node in tasks} == NODES
@@ -140,6 +161,28 @@ def test_two_machines_behind_a_router_have_a_job_and_its_home_by_the_tunnel(
     site.wait_job(job, timeout=PATIENCE)
     assert {words[1] for words in lines(job, "heard")} == NODES
     assert lines(job, "ends") == [["ends", "0"]]
+    loses_no_byte(site, server)
     site.wait_for(lambda: live_machines(site) == [], 2 * PATIENCE, "both are given back")
     site.wait_for(lambda: not peers(site), PATIENCE, "the hub has no peer any more")
     assert [path.name for path in HOME.parent.iterdir()] == ["alice"], "no login's home"
+
+
+def loses_no_byte(site: Sandbox, server: Server) -> None:
+    """Jobs write into their home while its server is killed, is away, and starts again."""
+    options = ("--partition=aws", "-N1", "-n1", "--chdir=/far/alice", "--output=out-%j")
+    jobs = [site.submit(WRITER, *options, user="alice") for _ in range(WRITING)]
+    site.wait_for(
+        lambda: max(len(lines(job, "line")) for job in jobs) > 10,
+        2 * BOOT,
+        "they write",
+        period=2.0,
+    )
+    server.kill()
+    before = [lines(job, "line") for job in jobs]
+    time.sleep(AWAY)
+    assert [lines(job, "line") for job in jobs] == before
+    server.start()
+    for job in jobs:
+        site.wait_job(job, timeout=BOOT)
+    assert [lines(job, "line") for job in jobs] == [LINES] * WRITING
+    assert [(HOME / f"data-{job}").read_text() == DATA for job in jobs] == [True] * WRITING

@@ -17,20 +17,20 @@ def python(source: str) -> str:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
-    for first, last in _docstrings(ast.parse(source)):
-        lines[first - 1 : last] = [""] * (last - first + 1)
+    for begin, end in _docstrings(ast.parse(source)):
+        lines[begin - 1 : end] = [""] * (end - begin + 1)
     return "\n".join(line for line in lines if line.strip())
 
 
 def _docstrings(tree: ast.Module) -> list[tuple[int, int]]:
-    """The first and last lines of texts that are statements."""
-    found = []
+    """The first and last line of each docstring, also of attributes."""
+    spans = []
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if not isinstance(body, list) or len(body) == 1:  # a body needs one statement
             continue
-        found += [(s.lineno, s.end_lineno or s.lineno) for s in body if _is_text(s)]
-    return found
+        spans += [(s.lineno, s.end_lineno or s.lineno) for s in body if _is_text(s)]
+    return spans
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -25,13 +25,13 @@ def examine(config: Config, probe: Ask = ask) -> Iterator[Finding]:
 
 def _by_source(config: Config) -> Mapping[str, tuple[list[MachineMount], list[str]]]:
     """The mounts of each directory, with the clouds whose machines make them."""
-    found: dict[str, tuple[list[MachineMount], list[str]]] = {}
+    by_source: dict[str, tuple[list[MachineMount], list[str]]] = {}
     for cloud in config.clouds:
         for mount in mounts_of(config, cloud):
-            mounts, clouds = found.setdefault(mount.source, ([], []))
+            mounts, clouds = by_source.setdefault(mount.source, ([], []))
             mounts.append(mount)
             clouds.append(cloud.name)
-    return found
+    return by_source
 
 
 def _finding(

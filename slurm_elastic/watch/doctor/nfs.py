@@ -119,7 +119,7 @@ def _directory(reply: bytes) -> NfsDirectory:
     try:
         return _read(_Reader(reply))
     except struct.error as error:
-        raise NfsError("an answer that is not NFS") from error
+        raise NfsError("its answer is not NFS") from error
 
 
 def _read(reader: _Reader) -> NfsDirectory:
