@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -23,6 +24,7 @@ from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.capacity import Slurm, SteadyStream
 from slurm_elastic.policies.growth.release import Delayed, Idle, IdleOrder, parse_release
 from slurm_elastic.policies.growth.scaling import PoolRules
+from slurm_elastic.policies.launch.pool_order import TrafficTerms
 from slurm_elastic.policies.money.bounds import Bounds, Window
 
 BOOT = 120  # seconds that a machine takes to be ready, if no section says how long
@@ -96,6 +98,13 @@ def lease_of(config: Config, cloud: CloudSettings) -> int:
 def paid_reservations(config: Config, now: float) -> tuple[Held, ...]:
     """The reservations of all clouds whose price is due now."""
     return tuple(held for cloud in config.clouds for held in cloud.held if held.is_paid(now))
+
+
+def traffic_terms(cloud: CloudSettings) -> TrafficTerms:
+    """The prices and the bandwidth of the cloud's traffic, as policies count them."""
+    traffic = cloud.traffic
+    bandwidth = math.inf if traffic.bandwidth is None else traffic.bandwidth
+    return TrafficTerms(price_in=traffic.into, price_out=traffic.out, bandwidth=bandwidth)
 
 
 def fail_safe(config: Config, cloud: CloudSettings) -> float:

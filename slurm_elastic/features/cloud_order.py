@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ProviderError, SlurmError, bounded
 from slurm_elastic.base.report_once import ReportOnce
+from slurm_elastic.config.pool_rules import traffic_terms
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
@@ -211,6 +212,7 @@ def pool_terms(
         boot_s=site.rules[pool.name].boot,
         has_idle=any(_takes_jobs(nodes[name]) for name in pool.nodes if name in nodes),
         unavailable=silence,
+        traffic=traffic_terms(site.clouds[pool.cloud]),
     )
 
 

@@ -21,13 +21,14 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.copy_runner import CopyResult, CopyRun, order_of
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
 from slurm_elastic.model import admin_comment
 from slurm_elastic.model.admin_comment import NoteKind
 from slurm_elastic.model.causes import AnyCause
-from slurm_elastic.model.causes.copies import FilesLost, FilesNotSent, FilesReturned
+from slurm_elastic.model.causes.copies import FilesLost, FilesNotSent, FilesRetried, FilesReturned
 from slurm_elastic.model.copying import CopyState, JobCopy
 from slurm_elastic.slurm.client.job_files import JobFiles
 from slurm_elastic.state.audit_trail import job_subject
@@ -73,6 +74,7 @@ class Copies:
     ) -> None:  # fmt: skip
         self._site, self._run, self._read, self._pause = site, run, read, pause
         self._settings = site.config.copy
+        self._retries = ReportOnce[int]()
         self._lock = threading.Lock()
         self._busy: dict[int, _Turn] = {}
 
@@ -100,6 +102,7 @@ class Copies:
                 turn.users -= 1
                 if not turn.users:
                     del self._busy[job]
+                    self._retries.clear(job)
 
     @property
     def busy_jobs(self) -> frozenset[int]:
@@ -132,7 +135,9 @@ class Copies:
             return GO
         if failed[0].final or time.monotonic() >= until:
             return self._refuse(files, failed[0])
-        log.info("copy out repeated job=%d reason=%s", files.job, failed[0].reason)
+        cause = FilesRetried(directory=files.directory, error=failed[0].reason)
+        if self._retries.is_news(files.job, failed[0].reason):
+            self._record(files.job, files.nodes, "copy-retried", cause)
         return None
 
     def _files_of(self, request: CopyRequest) -> JobFiles | None:

@@ -18,13 +18,16 @@ from msgspec.structs import replace
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Cluster, Config, PoolSettings, domain_pools
 from slurm_elastic.config.access import Who
+from slurm_elastic.config.copying import Traffic
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.policies.launch.job_data import counted_data
 from slurm_elastic.policies.launch.pool_order import (
     DEFAULT_RUN_S,
     JobShape,
     PoolTerms,
     PricedRoom,
+    TrafficTerms,
     cost,
     partition_order,
 )
@@ -43,6 +46,11 @@ RANKINGS = (
 )
 PRICES = (0.0, 0.01, 0.034, 0.05, 0.1, 0.17, 0.34, 1.7)
 NOW = 1_764_000_000
+COMMENTS = (
+    "", "", "ckpt=criu", "data=120G", "data=1.7T/12.345G", "x;data=333M;y", "data=0.1G/0M", "mydata=5G",
+    "data=12", "data=5GB", "data=.5G", "data=5.G", "data=1G/", "data=1G/2G/3G", "data=1.2345G",
+    "data=/scratch/set", "note data=7.25G", "data=9999999999G",
+)  # fmt: skip
 
 
 @pytest.fixture(params=LUAS)
@@ -72,6 +80,11 @@ def random_terms(rng: random.Random, number: int, ranking: Sequence[str]) -> Poo
         on_demand=min(on_demand, default=math.inf),
         boot_s=rng.choice((0.0, 45.0, 130.5, 600.0)),
         keys={name: own_keys[name] for name in ranking if name in own_keys} if offers else {},
+        traffic=TrafficTerms(
+            price_in=rng.choice((0.0, 0.0, 0.01)),
+            price_out=rng.choice((0.0, 0.09, 0.0512)),
+            bandwidth=rng.choice((math.inf, 100.0, 733.3)),
+        ),
         unavailable=Quoted(text="sold out") if rng.random() < 0.3 or not offers else None,
     )
 
@@ -80,18 +93,19 @@ CASES = """
 local lines = {{}}
 for _, case in ipairs(cases) do
   local rows, sums = {{}}, {{}}
+  local data = data_of(case)
   for _, row in ipairs(case.rows) do
     local pools = {{}}
     for _, one in ipairs(row.pools) do
       local terms = published.pools[one.pool]
       pools[#pools + 1] = {{ terms = terms, machines = one.machines }}
-      sums[#sums + 1] = string.format("%.17g", job_cost(terms, one.machines, case.seconds, false))
-      sums[#sums + 1] = string.format("%.17g", job_cost(terms, one.machines, case.seconds, true))
+      sums[#sums + 1] = string.format("%.17g", job_cost(terms, one.machines, case.seconds, false, data))
+      sums[#sums + 1] = string.format("%.17g", job_cost(terms, one.machines, case.seconds, true, data))
     end
     rows[#rows + 1] = {{ name = row.name, pools = pools }}
   end
   local names = {{}}
-  for i, item in ipairs(order_partitions(rows, published.keys, case.seconds)) do
+  for i, item in ipairs(order_partitions(rows, published.keys, case.seconds, data)) do
     names[i] = item.name
   end
   print(table.concat(names, ",") .. " " .. table.concat(sums, ","))
@@ -99,9 +113,11 @@ end
 """
 
 
-def cases_of(table: Sequence[PoolTerms], jobs: Sequence[JobShape]) -> list[dict[str, Any]]:
+def cases_of(
+    table: Sequence[PoolTerms], jobs: Sequence[JobShape], comments: Sequence[str]
+) -> list[dict[str, Any]]:
     cases = []
-    for job in jobs:
+    for job, comment in zip(jobs, comments, strict=True):
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in table:
             if row.pool in job.machines:
@@ -111,6 +127,7 @@ def cases_of(table: Sequence[PoolTerms], jobs: Sequence[JobShape]) -> list[dict[
         cases.append(
             {
                 "seconds": job.seconds,
+                "comment": comment,
                 "rows": [{"name": name, "pools": pools} for name, pools in rows.items()],
             }
         )
@@ -133,7 +150,7 @@ def test_lua_and_python_agree_over_many_jobs(lua: Callable[[str], str], tmp_path
     rng = random.Random(53)
     site = Config(
         cluster=Cluster(name="test"),
-        clouds=(FakeCloud(name="public", location=Location.PUBLIC),),
+        clouds=(FakeCloud(name="public", location=Location.PUBLIC, traffic=Traffic(out=0.09)),),
         pools=(
             PoolSettings(
                 name="pub", cloud="public", nodes="pub[1-6]", cpus=16, memory=64000,
@@ -147,18 +164,20 @@ def test_lua_and_python_agree_over_many_jobs(lua: Callable[[str], str], tmp_path
     for number in range(20):
         ranking = RANKINGS[number % len(RANKINGS)]
         table = [random_terms(rng, n, ranking) for n in range(rng.randrange(2, 9))]
+        comments = [rng.choice(COMMENTS) for _ in range(SHAPES // 20)]
         jobs = [
             JobShape(
+                data=counted_data(comment),
                 machines={row.pool: rng.randrange(1, 13) for row in table if rng.random() < 0.9},
                 seconds=float(rng.choice((60, 600, 3600, 86400, rng.randrange(1, 10**6)))),
             )
-            for _ in range(SHAPES // 20)
+            for comment in comments
         ]
         path = tmp_path / FILE
         path.write_text(text_of(table, ranking, NOW))
         lines = lua(
             f"{source}\nlocal published = read_order({to_lua(str(path))}, {NOW})\n"
-            f"local cases = {to_lua(cases_of(table, jobs))}\n{CASES.format()}"
+            f"local cases = {to_lua(cases_of(table, jobs, comments))}\n{CASES.format()}"
         ).splitlines()
         assert [line.rstrip() for line in lines] == [
             expected(table, job, ranking).rstrip() for job in jobs

@@ -16,6 +16,17 @@ class FilesNotSent(Cause, frozen=True, kw_only=True):
         return f"held: the files of {self.directory} cannot be copied to its machine: {self.error}"
 
 
+class FilesRetried(Cause, frozen=True, kw_only=True):
+    """The files of the ``directory`` could not be copied yet, and the copy is retried."""
+
+    directory: str
+    error: str
+
+    @property
+    def words(self) -> str:
+        return f"the files of {self.directory} are not on its machine yet: {self.error}"
+
+
 class FilesLost(Cause, frozen=True, kw_only=True):
     """The files of the job did not come back from its ``machine``."""
 
@@ -47,5 +58,5 @@ class FilesReturned(Cause, frozen=True, kw_only=True):
         return "; ".join((size, *self.notes))
 
 
-Copying = FilesNotSent | FilesLost | FilesReturned
+Copying = FilesNotSent | FilesRetried | FilesLost | FilesReturned
 """All causes about the copies of jobs' files."""

@@ -19,6 +19,7 @@ from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.misfits import Misfit
 from slurm_elastic.model.causes.refusals import NoOffers
 from slurm_elastic.model.cluster import Location, Market, NodeRequest, Offer, Placement
+from slurm_elastic.policies.launch.job_data import NO_DATA, JobData
 from slurm_elastic.policies.launch.ranking import (
     KEYS,
     MARKET_ORDER,
@@ -52,13 +53,24 @@ class PricedRoom(Struct, frozen=True, kw_only=True):
     max_run_s: float = math.inf
 
 
+class TrafficTerms(Struct, frozen=True, kw_only=True):
+    """The prices of a cloud's traffic ($/GB) and its bandwidth (Mbit/s)."""
+
+    price_in: float = 0.0
+    price_out: float = 0.0
+    bandwidth: float = math.inf
+
+
+FREE_TRAFFIC = TrafficTerms()
+
+
 class PoolTerms(Struct, frozen=True, kw_only=True):
     """The terms on which a pool would serve a job now.
 
     ``offers``: best first. ``on_demand``: the lowest on-demand price ($/h) of a public offer that
     can serve the pool, infinite if there is none. ``boot_s``: seconds of a boot, which are paid.
     ``keys``: the numbers of the ranking keys that do not depend on the job. ``unavailable``: why
-    the cloud cannot sell now.
+    the cloud cannot sell now. ``traffic``: of jobs that say how much data they move.
     """
 
     pool: str
@@ -69,19 +81,30 @@ class PoolTerms(Struct, frozen=True, kw_only=True):
     boot_s: float = 0.0
     keys: Mapping[str, float] = field(default_factory=dict)
     unavailable: AnyCause | None = None
+    traffic: TrafficTerms = FREE_TRAFFIC
 
 
 class JobShape(Struct, frozen=True, kw_only=True):
     """What of a job decides its cost: by pool that can hold it, the number of machines that it
-    takes there, and how long it runs (seconds: its time limit).
+    takes there, how long it runs (seconds: its time limit), and the ``data`` that it moves.
     """
 
     machines: Mapping[str, int]
     seconds: float
+    data: JobData = NO_DATA
 
     def offers_of(self, terms: PoolTerms) -> tuple[PricedRoom, ...]:
         """Return the pool's offers that last until the job's end, best first."""
         return tuple(offer for offer in terms.offers if self.seconds <= offer.max_run_s)
+
+    def transfer_s(self, terms: PoolTerms) -> float:
+        """Return the seconds for which the machines are paid while the data moves."""
+        return (self.data.gb_in + self.data.gb_out) * 8000 / terms.traffic.bandwidth
+
+    def traffic_cost(self, terms: PoolTerms) -> float:
+        """Return what the traffic costs ($)."""
+        traffic = terms.traffic
+        return self.data.gb_in * traffic.price_in + self.data.gb_out * traffic.price_out
 
 
 class RankedPool(Struct, frozen=True, kw_only=True):
@@ -114,6 +137,7 @@ def terms_of(
     boot_s: float,
     has_idle: bool = False,
     unavailable: AnyCause | None = None,
+    traffic: TrafficTerms = FREE_TRAFFIC,
 ) -> PoolTerms:
     """Return the terms of the request's pool.
 
@@ -145,6 +169,7 @@ def terms_of(
         boot_s=boot_s,
         keys=_own_numbers(request, first, ranking),
         unavailable=unavailable,
+        traffic=traffic,
     )
 
 
@@ -158,6 +183,7 @@ def job_order(
     on_demand = min(
         (
             _hours(job, terms) * terms.on_demand * job.machines[terms.pool]
+            + job.traffic_cost(terms)
             for terms in rows
             if terms.on_demand < math.inf
         ),
@@ -196,7 +222,8 @@ def partition_order(
 
 
 def cost(job: JobShape, terms: PoolTerms, *, with_risk: bool = False) -> float:
-    """Return what the job costs in the pool ($): its machines from their boot to the job's end.
+    """Return what the job costs in the pool ($): its machines from their boot to the job's end, and
+    its traffic.
 
     ``with_risk``: also the work that interruptions are expected to destroy (``ranking.risk``).
     Machines beyond the room of all offers cost as much as the last. Infinite without an offer.
@@ -205,13 +232,14 @@ def cost(job: JobShape, terms: PoolTerms, *, with_risk: bool = False) -> float:
     if not offers:
         return math.inf
     lacking, dollars = job.machines[terms.pool], 0.0
+    paid_ahead_s = terms.boot_s + job.transfer_s(terms)
     for offer in offers:
         count = lacking if offer is offers[-1] else min(offer.room, lacking)
         lost = offer.lost_share if with_risk else 0.0
-        hours = (terms.boot_s + job.seconds * (1 + lost)) / 3600
+        hours = (paid_ahead_s + job.seconds * (1 + lost)) / 3600
         dollars += count * offer.price * hours
         lacking -= count
-    return dollars
+    return dollars + job.traffic_cost(terms)
 
 
 def _unsold(placement: Placement, ranking: Sequence[str]) -> list[tuple[Offer, int]]:
@@ -252,7 +280,7 @@ def _own_numbers(
 
 
 def _hours(job: JobShape, terms: PoolTerms) -> float:
-    return (terms.boot_s + job.seconds) / 3600
+    return (terms.boot_s + job.transfer_s(terms) + job.seconds) / 3600
 
 
 def _key(name: str, job: JobShape, terms: PoolTerms, on_demand: float) -> float:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from slurm_elastic.model.causes.composed import CloudsReordered
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.job_data import counted_data
 from slurm_elastic.policies.launch.pool_order import (
     COSTS,
     DEFAULT_RUN_S,
@@ -47,6 +48,7 @@ def shape_of(job: SlurmJob, pools: Sequence[Pool]) -> JobShape:
     return JobShape(
         machines={pool.name: need(job, pool) for pool in pools if could_run(job, pool)},
         seconds=float(job.limit or DEFAULT_RUN_S),
+        data=counted_data(job.comment),
     )
 
 

@@ -8,11 +8,43 @@ local ORDER = SITE.order or {}
 local FUTURE_S = 60 -- a clock that was set back by less does not matter
 local MARKET_ORDER = ORDER.markets or {}
 
+local GIGABYTES = { M = 0.001, G = 1.0, T = 1000.0 }
+local NO_DATA = { gb_in = 0, gb_out = 0 }
+
+-- A size such as "120G" in GB, as policies/launch/job_data.py reads it; nil for another form.
+local function gigabytes(text)
+  local number, unit = string.match(text, "^([%d.]+)([MGT])$")
+  local whole, dot, part = string.match(number or "", "^(%d+)(%.?)(%d*)$")
+  if not whole or #whole > 9 or #part > 3 or (dot == ".") ~= (part ~= "") then
+    return nil
+  end
+  return tonumber(number) * GIGABYTES[unit]
+end
+
+-- The data that a job moves by its comment, and what is wrong with that word.
+local function data_of(job)
+  local word = string.match(" " .. string.gsub(job.comment or "", ";", " "), "%sdata=(%d[^%s]*)")
+  if not word or not ORDER.counts_data then
+    return NO_DATA, nil
+  end
+  local first, second = string.match(word, "^([^/]*)/(.*)$")
+  local gb_in = gigabytes(first or word)
+  local gb_out = gb_in
+  if second then
+    gb_out = gigabytes(second)
+  end
+  if not gb_in or not gb_out then
+    return NO_DATA, "--comment=data=" .. string.sub(word, 1, 200) .. ": expected " .. ORDER.data_form
+  end
+  return { gb_in = gb_in, gb_out = gb_out }, nil
+end
+
 local function read_pool(line)
   local name, partition, boot, on_demand, rest =
     string.match(line, "^pool (%S+) (%S+) (%S+) (%S+) ?(.*)$")
   local pool = { partition = partition, boot = tonumber(boot),
-    on_demand = tonumber(on_demand) or math.huge, keys = {}, offers = {} }
+    on_demand = tonumber(on_demand) or math.huge, keys = {}, offers = {},
+    price_in = 0, price_out = 0, bandwidth = math.huge }
   for key, value in string.gmatch(rest or "", "(%S+)=(%S+)") do
     pool.keys[key] = value == "inf" and math.huge or tonumber(value)
   end
@@ -41,6 +73,10 @@ local function read_order(path, now)
       local name
       name, pool = read_pool(line)
       published.pools[name] = pool
+    elseif string.sub(line, 1, 8) == "traffic " and pool then
+      local price_in, price_out, bandwidth = string.match(line, "^traffic (%S+) (%S+) (%S+)$")
+      pool.price_in, pool.price_out = tonumber(price_in), tonumber(price_out)
+      pool.bandwidth = tonumber(bandwidth) or math.huge
     elseif string.sub(line, 1, 6) == "offer " and pool then
       local room, market, price, lost, max_run =
         string.match(line, "^offer (%S+) (%S+) (%S+) (%S+) (%S+)$")
@@ -62,24 +98,34 @@ local function lasting(pool, seconds)
   return offers
 end
 
+-- How long (s) the job's data moves, while its machines are paid, and what that costs ($).
+local function transfer_s(pool, data)
+  return (data.gb_in + data.gb_out) * 8000 / pool.bandwidth
+end
+
+local function traffic_cost(pool, data)
+  return data.gb_in * pool.price_in + data.gb_out * pool.price_out
+end
+
 -- What the job costs ($) on so many machines of the pool for so many seconds.
-local function job_cost(pool, machines, seconds, with_risk)
+local function job_cost(pool, machines, seconds, with_risk, data)
   local offers, lacking, dollars = lasting(pool, seconds), machines, 0
   if #offers == 0 then
     return math.huge
   end
+  local paid_ahead_s = pool.boot + transfer_s(pool, data)
   for i, offer in ipairs(offers) do
     local count = i == #offers and lacking or math.min(offer.room, lacking)
     local lost = with_risk and offer.lost or 0
-    dollars = dollars + count * offer.price * ((pool.boot + seconds * (1 + lost)) / 3600)
+    dollars = dollars + count * offer.price * ((paid_ahead_s + seconds * (1 + lost)) / 3600)
     lacking = lacking - count
   end
-  return dollars
+  return dollars + traffic_cost(pool, data)
 end
 
-local function key_of(name, pool, machines, seconds, on_demand)
+local function key_of(name, pool, machines, seconds, on_demand, data)
   if name == "price" or name == "risk" then
-    return job_cost(pool, machines, seconds, name == "risk")
+    return job_cost(pool, machines, seconds, name == "risk", data)
   elseif name ~= "market" then
     return pool.keys[name] or math.huge
   end
@@ -88,7 +134,7 @@ local function key_of(name, pool, machines, seconds, on_demand)
     return math.huge
   end
   local market = offers[1].market
-  local dear = market == "spot" and job_cost(pool, machines, seconds, false) >= on_demand
+  local dear = market == "spot" and job_cost(pool, machines, seconds, false, data) >= on_demand
   return dear and ORDER.spot_not_cheaper or MARKET_ORDER[market]
 end
 
@@ -104,11 +150,13 @@ end
 
 -- The partitions in the order of the job, of `rows` in the order of the file. A row is a partition
 -- with the `pools` that can hold the job: their published terms and the `machines` that it takes.
-local function order_partitions(rows, keys, seconds)
+local function order_partitions(rows, keys, seconds, data)
   local on_demand = math.huge
   for _, row in ipairs(rows) do
     for _, one in ipairs(row.pools) do
-      on_demand = math.min(on_demand, (one.terms.boot + seconds) / 3600 * one.terms.on_demand * one.machines)
+      local terms = one.terms
+      local hours = (terms.boot + transfer_s(terms, data) + seconds) / 3600
+      on_demand = math.min(on_demand, hours * terms.on_demand * one.machines + traffic_cost(terms, data))
     end
   end
   local sorted = {}
@@ -121,7 +169,7 @@ local function order_partitions(rows, keys, seconds)
     end
     local item = { name = row.name, keys = {} }
     for i, key in ipairs(keys) do
-      item.keys[i] = key_of(key, chosen.terms, chosen.machines, seconds, on_demand)
+      item.keys[i] = key_of(key, chosen.terms, chosen.machines, seconds, on_demand, data)
     end
     local place = #sorted + 1
     -- Equal rows keep the order of the file; table.sort would not keep it.
@@ -168,7 +216,7 @@ local function ordered(names, part_list, need)
   local minutes_asked = need.time and need.time < math.huge and need.time
   local seconds = minutes_asked and minutes_asked * 60 or ORDER.default_run
   local sorted = {}
-  for i, item in ipairs(order_partitions(rows, published.keys, seconds)) do
+  for i, item in ipairs(order_partitions(rows, published.keys, seconds, need.data or NO_DATA)) do
     sorted[i] = item.name
   end
   return sorted

@@ -8,13 +8,14 @@ Plain lines, because the filter has no parser for JSON; ``slurm/hooks/job_order.
     keys KEY ...
     pool NAME PARTITION BOOT_S ON_DEMAND KEY=NUMBER ...
     cloud NAME CAUSE
+    traffic PRICE_IN PRICE_OUT BANDWIDTH
     offer ROOM MARKET PRICE LOST_SHARE MAX_RUN_S
     end
 
-The ``cloud`` and ``offer`` lines belong to the ``pool`` line before them, best offer first. Names
-contain no space (``config/check.py``). ON_DEMAND and MAX_RUN_S are ``-`` if they are
-infinite. CAUSE says in JSON why the cloud cannot sell now, or is ``-``; the filter skips the
-``cloud`` lines.
+The ``cloud``, ``traffic`` and ``offer`` lines belong to the ``pool`` line before them, best offer
+first. Names contain no space (``config/check.py``). ON_DEMAND, BANDWIDTH and MAX_RUN_S are ``-`` if
+they are infinite. The ``traffic`` line is missing if traffic is not counted. CAUSE says in JSON why
+the cloud cannot sell now, or is ``-``; the filter skips the ``cloud`` lines.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.causes import decoded, encoded
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.policies.launch.pool_order import AVAILABLE, PoolTerms, PricedRoom, keys_of
+from slurm_elastic.policies.launch.pool_order import (
+    AVAILABLE,
+    FREE_TRAFFIC,
+    PoolTerms,
+    PricedRoom,
+    TrafficTerms,
+    keys_of,
+)
 
 FILE = "pool-order"
 """The file's name in the state directory."""
@@ -83,6 +91,9 @@ def _lines(terms: PoolTerms) -> Iterator[str]:
     yield f"pool {terms.pool} {terms.partition} {prices} {pairs}"
     cause = "-" if terms.unavailable is None else encoded(terms.unavailable)
     yield f"cloud {terms.cloud} {cause}"
+    if (traffic := terms.traffic) != FREE_TRAFFIC:
+        traffic_numbers = (traffic.price_in, traffic.price_out, traffic.bandwidth)
+        yield f"traffic {' '.join(map(_number, traffic_numbers))}"
     for offer in terms.offers:
         numbers_text = " ".join(map(_number, (offer.price, offer.lost_share, offer.max_run_s)))
         yield f"offer {offer.room} {offer.market} {numbers_text}"
@@ -107,6 +118,10 @@ def _table(lines: str) -> tuple[PoolTerms, ...]:
             cloud, cause = rest.split(" ", 1)
             unavailable = None if cause == "-" else decoded(cause)
             table[-1] = replace(table[-1], cloud=cloud, unavailable=unavailable)
+        elif kind == "traffic":
+            price_in, price_out, bandwidth = map(_value, rest.split())
+            traffic = TrafficTerms(price_in=price_in, price_out=price_out, bandwidth=bandwidth)
+            table[-1] = replace(table[-1], traffic=traffic)
         elif kind == "offer":
             table[-1] = replace(table[-1], offers=(*table[-1].offers, _offer(rest)))
         else:

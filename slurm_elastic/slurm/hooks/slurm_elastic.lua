@@ -424,6 +424,7 @@ local function fitting_clouds(job, part_list, need, first)
       names[#names + 1] = data.name
     end
   end
+  need.data = data_of(job)
   return by_cost(names, part_list, need)
 end
 
@@ -502,7 +503,8 @@ end
 
 -- Why the job is refused; nil for nearly all.
 local function refusal(job)
-  local wrong = wrong_words(job)
+  local _, wrong_data = data_of(job)
+  local wrong = wrong_words(job) or wrong_data
   if wrong then
     return wrong
   end

@@ -17,11 +17,13 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.checkpoint import LIMIT, REHEARSED
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.copying import Traffic
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.pool_rules import cheapest
 from slurm_elastic.config.validate_checkpoint import NO_DIRECTORY, SHARED
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.policies.checkpoint.unsavable import BY_SBATCH, ON_ONE_NODE, ONE_NODE, STEPS
+from slurm_elastic.policies.launch.job_data import FORM as DATA_FORM
 from slurm_elastic.policies.launch.pool_order import DEFAULT_RUN_S
 from slurm_elastic.policies.launch.ranking import MARKET_ORDER, SPOT_NOT_CHEAPER
 from slurm_elastic.policies.launch.verdict import features, most_nodes
@@ -252,6 +254,8 @@ def _order(config: Config) -> dict[str, LuaValue]:
         "default_run": DEFAULT_RUN_S,
         "markets": {str(market): place for market, place in MARKET_ORDER.items()},
         "spot_not_cheaper": SPOT_NOT_CHEAPER,
+        "counts_data": any(cloud.traffic != Traffic() for cloud in config.clouds),
+        "data_form": DATA_FORM,
     }
 
 
