@@ -65,6 +65,7 @@ UNITS = (
     "slurm-elastic-metrics.service",
     "slurm-elastic-metrics.timer",
     "slurm-elastic-hub.service",
+    "slurm-elastic-copier.service",
 )
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _START = """#!/{home}/bin/python3 -I

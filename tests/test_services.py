@@ -22,6 +22,7 @@ UNITS = (
     "slurm-elastic-ckptman.service",
     "slurm-elastic-local.service",
     "slurm-elastic-hub.service",
+    "slurm-elastic-copier.service",
     "slurm-elastic-watchdog.service",
     "slurm-elastic-web.service",
 )
@@ -122,6 +123,7 @@ EXPOSURE = {
     "slurm-elastic-ckpt-sweep.service": 3.5,
     "slurm-elastic-agent.service": 3.5,
     "slurm-elastic-hub.service": 3.5,
+    "slurm-elastic-copier.service": 3.5,
     # What jobs run under, which are its children; docs/units.md has the reason for each line.
     "slurm-elastic-local.service": 8.0,
 }
@@ -216,7 +218,7 @@ def test_the_sweeper_can_remove_with_what_its_unit_leaves_it(tmp_path: Path) -> 
     assert not place.exists()
 
 
-@pytest.mark.parametrize("service", ["daemon", "ckptman", "watchdog", "hub"])
+@pytest.mark.parametrize("service", ["daemon", "ckptman", "watchdog", "hub", "copier"])
 def test_a_service_has_no_simulator_in_its_process(service: str) -> None:
     """A question for a price runs it in the bounded process, which imports it by name."""
     code = (

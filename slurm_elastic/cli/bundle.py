@@ -45,6 +45,7 @@ UNITS = (
     "slurm-elastic-watchdog",
     "slurm-elastic-local",
     "slurm-elastic-hub",
+    "slurm-elastic-copier",
 )
 COMMANDS = {
     "status.txt": ("status", "--all"),

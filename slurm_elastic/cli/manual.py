@@ -16,7 +16,7 @@ import shtab
 from argparse_manpage.manpage import Manpage
 
 from slurm_elastic.base import writing
-from slurm_elastic.cli import ckptman, daemon, hub, local_agent, main, watchdog
+from slurm_elastic.cli import ckptman, copier, daemon, hub, local_agent, main, watchdog
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.service import parser_of
 
@@ -68,6 +68,7 @@ SERVICES = {
     "slurm-elastic-watchdog": "end machines while slurm-elasticd is silent",
     "slurm-elastic-local": "start and end slurmd's of a cloud with provider local",
     "slurm-elastic-hub": "keep the tunnel to machines and the head's firewall",
+    "slurm-elastic-copier": "copy jobs' files to and from machines",
 }
 _EXIT = {
     1: "0 success; 1 failure; 2 wrong use or wrong configuration; 130 interrupted; 141 the reader "
@@ -124,6 +125,7 @@ def _services() -> Iterator[argparse.ArgumentParser]:
     yield watchdog.parser()
     yield local_agent.parser()
     yield hub.parser()
+    yield copier.parser()
 
 
 def _page(parser: argparse.ArgumentParser, summary: str, section: int, see: str) -> str:

@@ -290,8 +290,10 @@ class Autoscaler(Part):
 
     def _leave(self, group: PoolGroup, nodes: Sequence[str]) -> None:
         """Hold the nodes and power them down when idle. Slurm waits for the jobs of a node, also
-        for a job that began after our reading.
+        for a job that began after our reading. A node that still has files of a job stays.
         """
+        owing = {copy.node for copy in self._site.ledger.copies.owing()}
+        nodes = [node for node in nodes if node not in owing]
         if not nodes:
             return
         stops = {pool.name: pool.stop for pool in group.now.pools}

@@ -20,6 +20,7 @@ COMMANDS = (
     ("slurm-elastic-watchdog", "-h"),
     ("slurm-elastic-local", "-h"),
     ("slurm-elastic-hub", "-h"),
+    ("slurm-elastic-copier", "-h"),
 )
 WAYS = ("", "1")
 """Values of PYTHONUNBUFFERED: with it a write fails at once, without it at the next flush."""

@@ -12,7 +12,7 @@ import pytest
 from needs import ROOT
 
 from slurm_elastic.base import trust
-from slurm_elastic.cli import ckptman, daemon, hub, local_agent, main, watchdog
+from slurm_elastic.cli import ckptman, copier, daemon, hub, local_agent, main, watchdog
 
 pytestmark = ROOT
 NOBODY = 65534
@@ -28,6 +28,7 @@ pools:
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "slurm-elastic-local": local_agent.main,
     "slurm-elastic-hub": hub.main,
+    "slurm-elastic-copier": copier.main,
     "slurm-elasticd": daemon.main,
     "slurm-elastic-ckptman": ckptman.main,
     "slurm-elastic-watchdog": watchdog.main,

@@ -236,7 +236,7 @@ def test_a_notice_brings_the_output_before_the_machine_goes(site: Sandbox) -> No
     output = place / f"slurm-{job}.out"
     site.wait_for(lambda: output.exists() and "step 1" in output.read_text(), 120, "it runs")
     node = site.job(job)["NodeList"]
-    site.run([*ELASTIC, "ckpt", "--config", str(site.layout.config), "notice", node, "--in", "60s"])
+    site.run([*ELASTIC, "ckpt", "notice", node, "--in", "60s"])
     site.wait_for(lambda: "DRAIN" in "".join(site.nodes()[node].states), 60, "it is drained")
     before = len(output.read_text().splitlines())
     site.wait_for(lambda: len(output.read_text().splitlines()) > before, 60, "more output comes")
