@@ -42,8 +42,20 @@ class CheckpointError(SlurmElasticError):
     """A job could not be saved, or its image is not complete. The run itself continues."""
 
 
-class GrowthError(SlurmElasticError):
-    """A growth policy of another package raised something, or its answer makes no sense."""
+class PolicyError(SlurmElasticError):
+    """A policy of another package raised something, or its answer makes no sense."""
+
+
+class GrowthError(PolicyError):
+    """How many machines start is not known."""
+
+
+class ReleaseError(PolicyError):
+    """When idle machines go is not known."""
+
+
+class SavePolicyError(PolicyError):
+    """When a job is saved is not known."""
 
 
 class SandboxError(SlurmElasticError):

@@ -18,10 +18,10 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
     DEFAULT_MTTI,
     Never,
     OnNotice,
-    Situation,
     fits,
     joint_mtti,
 )
+from slurm_elastic.policies.checkpoint.situation import Situation
 from slurm_elastic.policies.checkpoint.threat import (
     CERTAIN,
     PLANNED,
@@ -95,14 +95,15 @@ class JobPlan(Struct, frozen=True, kw_only=True):
         return (NO_DEADLINE if deadline is None else deadline, -self.facts.at_risk)
 
 
-def decide(snapshot: Snapshot, slack: float) -> tuple[JobPlan, ...]:
-    """The plans, most urgent first. ``slack``: seconds to keep free before a deadline."""
-    return plan_all(gather(snapshot), slack)
-
-
 def plan_all(all_facts: Iterable[JobFacts], slack: float) -> tuple[JobPlan, ...]:
-    """The plans for these jobs, most urgent first."""
-    job_plans = [plan for facts in all_facts if (plan := _plan(facts, slack)) is not None]
+    """The plans for these jobs, most urgent first. ``slack``: seconds to keep free before a
+    deadline.
+    """
+    return in_order(plan for facts in all_facts if (plan := _plan(facts, slack)) is not None)
+
+
+def in_order(job_plans: Iterable[JobPlan]) -> tuple[JobPlan, ...]:
+    """The plans, most urgent first."""
     # Moves before saves in place, which have no deadline.
     return tuple(sorted(job_plans, key=lambda plan: (plan.kind != MOVE, plan.order)))
 

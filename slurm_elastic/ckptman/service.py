@@ -14,7 +14,8 @@ from slurm_elastic.base import heap
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.ckptman.apply import PlanApplier
-from slurm_elastic.ckptman.decide import MOVE, JobPlan, decide
+from slurm_elastic.ckptman.bounded_policies import BoundedPolicies
+from slurm_elastic.ckptman.decide import MOVE, JobPlan
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.nodes import withdraw_notices
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
@@ -57,6 +58,7 @@ class Service:
         self._wake = threading.Event()
         self.plans = SlurmPlans(site)
         self.reader = SnapshotReader(site, prices, self.plans.threats)
+        self._policies = BoundedPolicies(site)
         self.orders = Orders(self._wake.set)
         self.applier = PlanApplier(site, crew, self.orders, self._wake.set)
         self._next_heartbeat_at = self._next_count_at = float("-inf")
@@ -163,7 +165,7 @@ class Service:
 
     def _read_and_decide(self) -> tuple[Snapshot, Sequence[JobPlan]]:
         snapshot = self.reader.read()
-        return snapshot, decide(snapshot, self.site.config.checkpoint.deadline_margin)
+        return snapshot, self._policies.plans(snapshot)
 
     def _depend_on_old_slurm_plans(self, plans: Sequence[JobPlan]) -> bool:
         """Whether a job would be moved for a plan of Slurm's that was read some seconds ago."""

@@ -22,7 +22,7 @@ from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, NoticeSource
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.job_checkpoint import policy_of
+from slurm_elastic.config.checkpoint_kinds import policy_of
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.policies.checkpoint.checkpoint import watches_prices

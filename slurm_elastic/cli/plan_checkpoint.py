@@ -19,7 +19,8 @@ from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.simulate_tables import SCHEDULER, comparison_text, duration, tell_unbought
-from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy, parse
+from slurm_elastic.config.checkpoint_kinds import checked_policy
+from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy
 from slurm_elastic.policies.policy_text import split, text_of
 from slurm_elastic.simulate.certainty import Comparison, compared
 from slurm_elastic.simulate.engine import simulate
@@ -116,7 +117,7 @@ def _policies(listed: str | None, site_policy: str) -> dict[str, AnyPolicy]:
     policies: dict[str, AnyPolicy] = {}
     for text in (site_policy, *(split(listed) if listed else POLICIES)):
         try:
-            policy = parse(text)
+            policy = checked_policy(text)
         except ValueError as error:
             raise ConfigError(f"--policies: {error}") from None
         policies.setdefault(text_of(policy), policy)

@@ -18,6 +18,7 @@ from slurm_elastic.config.checkpoint import (
     CheckpointSettings,
     PoolCheckpoint,
 )
+from slurm_elastic.config.checkpoint_kinds import policy_of
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.validate_checkpoint import (
     NO_DIRECTORY,
@@ -33,7 +34,6 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
     AtLimit,
     Never,
     Renew,
-    parse,
     parse_at_limit,
 )
 from slurm_elastic.policies.checkpoint.unsavable import Unsavable, unfit
@@ -205,9 +205,3 @@ def _check_option(method: str, key: str, value: str) -> None:
 def at_limit_of(text: str) -> AtLimit:
     """Parse a rule for time limits. The configuration was validated, so this cannot fail."""
     return parse_at_limit(text)
-
-
-@cache
-def policy_of(text: str) -> AnyPolicy:
-    """Parse a policy. The configuration was validated, so this cannot fail."""
-    return parse(text)

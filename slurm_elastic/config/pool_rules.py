@@ -19,10 +19,11 @@ from slurm_elastic.config.policies import (
     PoolPolicies,
     SitePolicies,
 )
+from slurm_elastic.config.release_kinds import release_of
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.capacity import Slurm, SteadyStream
-from slurm_elastic.policies.growth.release import Delayed, Idle, IdleOrder, parse_release
+from slurm_elastic.policies.growth.release import Delayed, Idle, IdleOrder, OwnRelease
 from slurm_elastic.policies.growth.scaling import PoolRules
 from slurm_elastic.policies.launch.pool_order import TrafficTerms
 from slurm_elastic.policies.money.bounds import Bounds, Window
@@ -59,7 +60,7 @@ def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolR
     )
     return PoolRules(
         growth=Slurm() if growth is None else growth_of(growth),
-        release=None if release is None else parse_release(release),
+        release=None if release is None else release_of(release),
         order=order,
         lease=round(_first((s.billing_increment for s in sections), 1)),
         boot=round(_first((s.expected_boot_time for s in sections), BOOT)),
@@ -124,6 +125,8 @@ def _latest(pool_rules: PoolRules) -> float:
     if isinstance(release, Delayed):
         by_lease = pool_rules.public and pool_rules.lease > 1
         return (pool_rules.lease if by_lease else release.on_premises) + MARGIN
+    if isinstance(release, OwnRelease):
+        return release.longest + MARGIN
     return 0.0
 
 

@@ -16,6 +16,7 @@ from slurm_elastic.config.checkpoint import (
     UNSAVABLE,
     CheckpointSettings,
 )
+from slurm_elastic.config.checkpoint_kinds import checked_policy, policy_of
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.method_kinds import table
 from slurm_elastic.config.partial import Draft
@@ -82,7 +83,10 @@ def _paths(draft: Draft) -> None:
 
 def _policies(draft: Draft) -> None:
     forms: dict[str, tuple[Callable[[str], object], str]] = {
-        "policy": (checkpoint.parse, "a policy such as first_of(on_notice, daly)"),
+        "policy": (
+            checked_policy if draft.strict else policy_of,
+            "a policy such as first_of(on_notice, daly)",
+        ),
         "at_time_limit": (checkpoint.parse_at_limit, "a rule such as on_request(times=5)"),
     }
     for key, (parse, expected) in forms.items():
@@ -151,7 +155,7 @@ def _prices(draft: Draft) -> None:
 
 def _watches(text: str) -> bool:
     try:
-        return checkpoint.watches_prices(checkpoint.parse(text))
+        return checkpoint.watches_prices(policy_of(text))
     except ValueError:
         return False  # _policies reports it
 

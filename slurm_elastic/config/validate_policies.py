@@ -11,9 +11,10 @@ from slurm_elastic.config.growth_kinds import checked_growth, growth_of
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.policies import Budget, CloudPolicies, Policies, SitePolicies
 from slurm_elastic.config.pool_rules import WINDOW_FORM, parse_window, rules
+from slurm_elastic.config.release_kinds import checked_release, release_of
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.growth.capacity import AnyGrowth, misfits
-from slurm_elastic.policies.growth.release import Delayed, parse_release
+from slurm_elastic.policies.growth.release import Delayed
 from slurm_elastic.policies.growth.scaling import PoolRules
 
 
@@ -32,7 +33,12 @@ def _texts(draft: Draft) -> None:
         _text(
             draft, (*path, "growth"), section.growth, checked_growth if draft.strict else growth_of
         )
-        _text(draft, (*path, "release"), section.release, parse_release)
+        _text(
+            draft,
+            (*path, "release"),
+            section.release,
+            checked_release if draft.strict else release_of,
+        )
         for i, window in enumerate(section.start_windows):
             try:
                 parse_window(window)

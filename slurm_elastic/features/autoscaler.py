@@ -38,6 +38,7 @@ from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.holds import MayStart, NoPoliciesLeft, PoliciesStartIt, UpOrComing
 from slurm_elastic.model.directive import kept_replacements
 from slurm_elastic.model.exclusion import POLICY
+from slurm_elastic.policies.growth import foreign
 from slurm_elastic.policies.growth.capacity import OwnGrowth
 from slurm_elastic.policies.growth.dealing import split_demand
 from slurm_elastic.policies.growth.scaling import (
@@ -59,8 +60,8 @@ log = logging.getLogger(__name__)
 CORRELATION = "policy"
 KIND = "policy"
 HEALTH = "growth policies"
-GROWTH_TIMEOUT_S = 10.0
-"""Seconds in which a growth policy of another package must answer."""
+POLICY_TIMEOUT_S = 10.0
+"""Seconds in which the policies of another package must answer."""
 PAUSE_PER_DURATION = 20.0
 """After a look the task pauses at least this many times as long as the look took."""
 WEIGHT_LEVELS = 9
@@ -149,15 +150,21 @@ class Autoscaler(Part):
         policy that does not answer in time yields a plan without growth.
         """
         now = group.now
-        if not isinstance(now.growth, OwnGrowth):
+        if foreign.is_ours(now):
             return split_demand(now)
         try:
             # A policy of another package may never answer. Without a time-out it would block the
             # other groups.
-            return self._calls.call(group.name, lambda: split_demand(now), GROWTH_TIMEOUT_S)
+            return self._calls.call(group.name, lambda: split_demand(now), POLICY_TIMEOUT_S)
         except TimeoutError as error:
-            error_text = f"growth policy {now.growth.__struct_config__.tag} fails: {error}"
+            error_text = f"{foreign.names(now)} fails: {error}"
+        if isinstance(now.growth, OwnGrowth):
             return [(now, without_growth(now, error_text))]
+        # Machines still start. Slurm's SuspendTime ends them.
+        return [
+            (snapshot, replace(plan, unserved=error_text, failed=True))
+            for snapshot, plan in split_demand(foreign.without_releases(now))
+        ]
 
     def _without_kept(
         self, dealt: Sequence[tuple[GroupSnapshot, ScalingPlan]]

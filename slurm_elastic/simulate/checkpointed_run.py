@@ -18,9 +18,10 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
     FirstOf,
     Never,
     OnNotice,
-    Situation,
     watches_prices,
 )
+from slurm_elastic.policies.checkpoint.own import OwnCheckpoint
+from slurm_elastic.policies.checkpoint.situation import Situation
 from slurm_elastic.simulate.market import SpotMarket
 
 PRICE_MEMORY_S = 660
@@ -79,7 +80,7 @@ def quiet(settings: Checkpoints) -> bool:
 
 def answers_notices(policy: AnyPolicy) -> bool:
     """Return True if jobs are saved and moved after a notice."""
-    return isinstance(policy, OnNotice) or (
+    return isinstance(policy, OnNotice | OwnCheckpoint) or (
         isinstance(policy, FirstOf) and any(map(answers_notices, policy.policies))
     )
 

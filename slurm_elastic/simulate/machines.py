@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder
+from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder, OwnRelease
 from slurm_elastic.policies.growth.scaling import spare
 from slurm_elastic.simulate.boot_slots import BootTurns, last_ready, waves
 from slurm_elastic.simulate.free_times import Expected, expectation
@@ -100,7 +100,7 @@ class PoolMachines:
         self._flagged = isinstance(pool.release, Flagged)
         steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
         self._sinces = order in (IdleOrder.MAX_IDLE, IdleOrder.MIN_IDLE) or (
-            not steady and isinstance(pool.release, Delayed | Idle)
+            not steady and isinstance(pool.release, Delayed | Idle | OwnRelease)
         )
         self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
         self._put, self._take = self.free.put, self.free.take

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config, PoolSettings
+from slurm_elastic.config.checkpoint_kinds import policy_of
 from slurm_elastic.config.pool_rules import rules_of
-from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
 from slurm_elastic.policies.growth.capacity import AnyGrowth
 from slurm_elastic.policies.growth.release import IdleOrder
 from slurm_elastic.policies.growth.scaling import PoolRules
@@ -79,9 +79,7 @@ def _with_checkpoints(config: Config, scenario: Scenario, notes: list[str]) -> S
     notes.append(f"{NAME}: jobs on spot machines are {saved}")
     if differing_pools:
         notes.append(f"{NAME}: checkpoints of pool {', '.join(differing_pools)} are not simulated")
-    return replace(
-        scenario, checkpoints=replace(scenario.checkpoints, policy=parse_checkpoint(used))
-    )
+    return replace(scenario, checkpoints=replace(scenario.checkpoints, policy=policy_of(used)))
 
 
 def _checkpoint_policy(config: Config, pool: PoolSettings) -> str:

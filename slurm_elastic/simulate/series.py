@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from slurm_elastic.policies.checkpoint.checkpoint import (
     AnyPolicy,
     FirstOf,
-    Situation,
     Threshold,
     ThresholdStatic,
 )
+from slurm_elastic.policies.checkpoint.situation import Situation
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.market import SpotMarket

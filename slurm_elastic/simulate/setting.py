@@ -10,9 +10,9 @@ from msgspec.structs import asdict, replace
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
+from slurm_elastic.config.checkpoint_kinds import checked_policy
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.pool_rules import bounds_of, rules_of
-from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
 from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.policies.growth.release import AtOnce
 from slurm_elastic.policies.money.bounds import Bounds
@@ -237,7 +237,7 @@ def _billing(options: Options) -> Billing | None:
 
 def _checkpoints(options: Options) -> Checkpoints:
     try:
-        policy = parse_checkpoint(options.checkpoint or "none")
+        policy = checked_policy(options.checkpoint or "none")
     except ValueError as error:
         raise ConfigError(f"--checkpoint: {error}") from None
     return Checkpoints(

@@ -11,8 +11,9 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.growth_kinds import checked_growth
 from slurm_elastic.config.pool_rules import cheapest, rules_of
+from slurm_elastic.config.release_kinds import checked_release
 from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest, Pool
-from slurm_elastic.policies.growth.release import Idle, IdleOrder, parse_release
+from slurm_elastic.policies.growth.release import Idle, IdleOrder
 from slurm_elastic.policies.launch.ranking import Scope, ceiling
 from slurm_elastic.policies.policy_text import split
 from slurm_elastic.simulate.availability import supplies_of
@@ -121,7 +122,7 @@ def scenario_of(text: str, pools: Sequence[PoolModel], base: Scenario) -> Scenar
             if policy_part in tuple(IdleOrder):
                 scenario = replace(scenario, order=IdleOrder(policy_part))
                 continue
-            release = parse_release(policy_part)
+            release = checked_release(policy_part)
             models = tuple(replace(pool, release=release) for pool in scenario.pools)
             scenario = replace(scenario, pools=models)
     except ValueError as error:

@@ -15,7 +15,8 @@ from slurm_elastic.config.job_checkpoint import MethodChoice, policy_of, resolve
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.checkpoint.checkpoint import Never, Situation, save_seconds
+from slurm_elastic.policies.checkpoint.checkpoint import Never, save_seconds
+from slurm_elastic.policies.checkpoint.situation import Situation
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
 
 NOW = 1_800_000_000.0

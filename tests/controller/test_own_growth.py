@@ -247,7 +247,7 @@ def test_one_that_fails_starts_nothing_and_ends_nothing_and_is_told_once(
 def test_one_that_never_answers_has_failed_and_holds_up_no_other_decision(
     folder: Path, make: Callable[[], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autoscaler, "GROWTH_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(autoscaler, "POLICY_TIMEOUT_S", 0.2)
     put(folder, "import threading\n        threading.Event().wait()")
     world = make()
     looks: list[object] = []

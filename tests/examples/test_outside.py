@@ -1,6 +1,4 @@
-"""The examples of code outside the package (a cloud, a growth policy, a checkpoint method, a ranking
-key): installed as anybody's, found by their entry points, they pass the suites that ours pass, and are small.
-"""
+"""The examples of code outside the package (a cloud, policies, a checkpoint method, a ranking key): installed as anybody's, found by their entry points, they pass the suites that ours pass, and are small."""
 
 from __future__ import annotations
 
@@ -14,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-MOST_LINES = {"libcloud": 155, "weekend": 50, "restartfile": 120, "lowcarbon": 50}
+MOST_LINES = {
+    "libcloud": 155, "weekend": 50, "nightly": 50, "daytime": 50, "restartfile": 120, "lowcarbon": 50,
+}  # fmt: skip
 
 
 @pytest.fixture(
@@ -22,6 +22,8 @@ MOST_LINES = {"libcloud": 155, "weekend": 50, "restartfile": 120, "lowcarbon": 5
     params=[
         "libcloud",
         "weekend",
+        "nightly",
+        "daytime",
         "lowcarbon",
         pytest.param("restartfile", marks=pytest.mark.release),
     ],
@@ -56,20 +58,29 @@ def test_it_passes_the_suite(installed: Path) -> None:
     assert "skipped" not in done.stdout
 
 
-@pytest.mark.parametrize("installed", ["weekend"], indirect=True)
+COMMANDS = {
+    "weekend": ("simulate", "--compare", "slurm,weekend(weekday=1)+idle(60)"),
+    "daytime": ("simulate", "--compare", "slurm,on_demand+daytime(end=19)"),
+    "nightly": ("plan checkpoint", "--policies", "none,first_of(on_notice, nightly(hour=4))"),
+}
+
+
+@pytest.mark.parametrize("installed", COMMANDS, indirect=True)
 def test_the_simulator_takes_the_policy_by_its_name(installed: Path) -> None:
+    (name,) = (name for name in COMMANDS if list((installed / "site").glob(f"*{name}")))
+    command, option, policies = COMMANDS[name]
     history = installed / "history.swf"
     jobs = (f"{i} {60 * i} -1 600 1 -1 -1 1 900 -1 1 1 1 1 1 1 -1 -1" for i in range(1, 20))
     history.write_text("; UnixStartTime: 1732230000\n" + "\n".join(jobs) + "\n")
     program = "import sys; from slurm_elastic.cli.main import program; sys.exit(program())"
-    words = ["--config", str(ROOT / "etc" / "slurm-elastic.yaml"), "simulate", "--workload"]
+    words = ["--config", str(ROOT / "etc" / "slurm-elastic.yaml"), *command.split(), "--workload"]
     done = subprocess.run(
-        [sys.executable, "-c", program, *words, str(history), "--compare", "slurm,weekend(weekday=1)+idle(60)"],
+        [sys.executable, "-c", program, *words, str(history), option, policies],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(installed / "site"), str(ROOT)]), "COLUMNS": "100"},
         capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "weekend(weekday=1)+idle(60)" in done.stdout
+    assert policies.split(",", 1)[1].strip() in done.stdout
 
 
 @pytest.mark.parametrize("name", MOST_LINES)

@@ -21,7 +21,6 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
     OnNotice,
     OnRequest,
     Renew,
-    Situation,
     Threshold,
     ThresholdStatic,
     daly_interval,
@@ -35,6 +34,7 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
     watches_prices,
     young_interval,
 )
+from slurm_elastic.policies.checkpoint.situation import Situation
 from slurm_elastic.policies.policy_text import text_of
 
 

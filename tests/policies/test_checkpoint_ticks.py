@@ -19,12 +19,12 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
     FirstOf,
     Hour,
     OnNotice,
-    Situation,
     Threshold,
     ThresholdStatic,
     mean_price,
     price_at,
 )
+from slurm_elastic.policies.checkpoint.situation import Situation
 
 LAUNCH = 1_000_000.0
 BID = 0.067

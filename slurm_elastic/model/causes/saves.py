@@ -71,5 +71,15 @@ class NoticeGiven(Cause, frozen=True, kw_only=True):
         return f"{self.notice} notice{remaining}"
 
 
-JobSave = LeaseEnds | PriceOverThreshold | PriceRose | IntervalOver | NoticeGiven
+class OwnReason(Cause, frozen=True, kw_only=True):
+    """The reason of a checkpoint policy of another package, in its own words."""
+
+    text: str
+
+    @property
+    def words(self) -> str:
+        return self.text
+
+
+JobSave = LeaseEnds | PriceOverThreshold | PriceRose | IntervalOver | NoticeGiven | OwnReason
 """All reasons why policies save jobs."""

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
-
-from msgspec import Struct
 
 from slurm_elastic.model.causes.saves import (
     IntervalOver,
@@ -28,8 +26,11 @@ from slurm_elastic.model.causes.saves import (
 )
 from slurm_elastic.model.cluster import Notice
 from slurm_elastic.policies.actions import SaveJob
+from slurm_elastic.policies.checkpoint.own import OwnCheckpoint
+from slurm_elastic.policies.checkpoint.situation import Situation
 from slurm_elastic.policies.policy_text import (
     DalyOrder,
+    Makers,
     Policy,
     Seconds,
     SecondsOver,
@@ -41,44 +42,6 @@ from slurm_elastic.policies.policy_text import (
 HOUR = 3600.0
 NEVER = math.inf
 DEFAULT_MTTI = 6 * HOUR
-
-
-class Situation(Struct, frozen=True, kw_only=True):
-    """The facts that a checkpoint policy may know about one job on machines that a cloud may take
-    away.
-
-    Times are Unix s. ``launched``: the machine's billing began. ``started``: this run of the job
-    began. ``last``: its last good checkpoint was complete (None: none in this run). ``dump`` and
-    ``restart``: expected seconds of a checkpoint and of a recovery. ``prices``: (since, $/h),
-    ascending, if possible from ten minutes before the launch. ``bid``: the price at which the
-    machine is lost (None: prices take no machine). ``mtti``: observed mean seconds to an
-    interruption of the job, by any of its machines. ``lease``: seconds paid at a time (1: by the
-    second). ``blocking``: the job stands still during a save. ``cost``: duration of the last save
-    (s).
-    """
-
-    job: str
-    now: float
-    launched: float
-    started: float
-    last: float | None = None
-    dump: float = 60.0
-    restart: float = 0.0
-    prices: tuple[tuple[float, float], ...] = ()
-    bid: float | None = None
-    notices: tuple[Notice, ...] = ()
-    mtti: float | None = None
-    lease: float = 1.0
-    blocking: bool = True
-    cost: float = 0.0
-
-    @property
-    def since(self) -> float:
-        """The time from which work would be lost."""
-        if self.last is None:
-            return self.started
-        # A save during which the job works on contains the state at the save's beginning.
-        return max(self.started, self.last if self.blocking else self.last - self.cost)
 
 
 class Never(Policy, frozen=True, tag="none"):
@@ -296,7 +259,7 @@ class FirstOf(Policy, frozen=True, tag="first_of"):
             raise ValueError("first_of needs at least one policy")
         for policy in self.policies:
             if not isinstance(policy, Policy):
-                raise ValueError(f"{policy!r} is no policy, expected some of {', '.join(_KINDS)}")  # noqa: TRY004
+                raise ValueError(f"{policy!r} is no policy, expected some of {', '.join(MAKERS)}")  # noqa: TRY004
 
     def decide(self, situation: Situation) -> SaveJob | None:
         """The first action."""
@@ -308,29 +271,32 @@ class FirstOf(Policy, frozen=True, tag="first_of"):
         return min(policy.wake(situation) for policy in self.policies)
 
 
-AnyPolicy = Never | Hour | Threshold | ThresholdStatic | Daly | OnNotice | FirstOf
+AnyPolicy = Never | Hour | Threshold | ThresholdStatic | Daly | OnNotice | FirstOf | OwnCheckpoint
 
-_KINDS: Mapping[str, type] = {
+
+def _first_of(*policies: AnyPolicy) -> FirstOf:
+    return FirstOf(policies)
+
+
+MAKERS: Makers = {
     "none": Never,
     "hour": Hour,
     "threshold": Threshold,
     "threshold_static": ThresholdStatic,
     "daly": Daly,
     "on_notice": OnNotice,
+    "first_of": _first_of,
 }
+"""Our policies by name. Parse texts by ``config.checkpoint_kinds``, which knows others, too."""
 
 
 def parse(text: str) -> AnyPolicy:
-    """Parse a policy: ``hour(margin=200)``, ``first_of(on_notice, daly)``.
+    """Parse a policy of ours: ``hour(margin=200)``, ``first_of(on_notice, daly)``.
 
     Raises ValueError with one sentence if there is no such policy.
     """
-    policy: AnyPolicy = parse_policy(text, {**_KINDS, "first_of": _first_of})
+    policy: AnyPolicy = parse_policy(text, MAKERS)
     return policy
-
-
-def _first_of(*policies: AnyPolicy) -> FirstOf:
-    return FirstOf(policies)
 
 
 class LetEnd(Policy, frozen=True, tag="none"):
@@ -379,7 +345,16 @@ def watches_prices(policy: AnyPolicy) -> bool:
     """
     if isinstance(policy, FirstOf):
         return any(watches_prices(member) for member in policy.policies)
+    if isinstance(policy, OwnCheckpoint):
+        return policy.watches_prices
     return isinstance(policy, Threshold | ThresholdStatic)
+
+
+def is_ours(policy: AnyPolicy) -> bool:
+    """Whether no part of the policy is of another package."""
+    if isinstance(policy, FirstOf):
+        return all(is_ours(member) for member in policy.policies)
+    return not isinstance(policy, OwnCheckpoint)
 
 
 def young_interval(dump: float, mtti: float) -> float:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from slurm_elastic.policies.policy_text import Policy, Whole, WholeOver, parse_policy
+from slurm_elastic.base.errors import ReleaseError, describe_foreign
+from slurm_elastic.policies.policy_text import Policy, Whole, WholeOver
 
 
 class Idle(Policy, frozen=True, tag="idle"):
@@ -73,7 +74,58 @@ class Flagged(Policy, frozen=True, tag="flagged"):
         return max(since, now)
 
 
-AnyRelease = Idle | AtOnce | Delayed | Flagged
+class IdleMachine(NamedTuple):
+    """The facts that a release policy of another package may know about an idle machine. ``now``:
+    the present (Unix s); for the other fields see above.
+    """
+
+    started: int
+    since: int
+    now: int
+    lease: int
+    public: bool
+
+
+class OwnRelease(Policy, frozen=True, tag="own"):
+    """The base class for a release policy of another package; its ``tag`` is the policy's name.
+
+    Its fields are the parameters in the text (``daytime(end=18)``): numbers and texts, each with a
+    default. ``longest``: after so many idle seconds a machine goes in any case, in the end by
+    Slurm's SuspendTime.
+
+    ``leaves_at`` must be pure and quick: no clock but ``machine.now``, no file, no random number.
+    If it raises, or returns nonsense, no machine goes by it, and the error is reported
+    (ReleaseError).
+    """
+
+    stays: ClassVar[bool] = False
+    longest: ClassVar[int] = 3600
+
+    def leaves_at(self, machine: IdleMachine) -> int:
+        """Return the earliest time (whole Unix s) at which the machine may go if it stays idle. The
+        past means now. No machine goes while a job waits.
+        """
+        raise NotImplementedError
+
+    def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:
+        """Return the policy's time within its bounds. Raises ReleaseError."""
+        machine = IdleMachine(started, since, now, lease, public)
+        name = self.__struct_config__.tag
+        try:
+            when: object = self.leaves_at(machine)
+        except (ReleaseError, KeyboardInterrupt):
+            raise
+        # Deliberately BaseException: a SystemExit from another package must not end the thread.
+        except BaseException as error:
+            text = f"release policy {name} fails: {describe_foreign(error)}"
+            raise ReleaseError(text) from error
+        if type(when) is not int:
+            text = f"found {describe_foreign(when)}, expected a time in whole Unix seconds"
+            raise ReleaseError(f"release policy {name} fails: {text}")
+        return max(min(int(when), since + self.longest), now)
+
+
+AnyRelease = Idle | AtOnce | Delayed | Flagged | OwnRelease
 
 
 class IdleOrder(StrEnum):
@@ -106,17 +158,10 @@ def rank_key(order: IdleOrder, started: int, since: int, now: int, lease: int) -
     }[order]
 
 
-_RELEASE: Mapping[str, type] = {
+RELEASE: Mapping[str, type] = {
     "idle": Idle,
     "on_demand": AtOnce,
     "delayed": Delayed,
     "flagged": Flagged,
 }
-
-
-def parse_release(text: str) -> AnyRelease:
-    """Parse a text such as ``delayed(before_end=180)``. Raises ValueError with one sentence if
-    there is no such policy.
-    """
-    policy: AnyRelease = parse_policy(text, _RELEASE)
-    return policy
+"""Our policies by name. Parse texts by ``config.release_kinds``, which knows others, too."""

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import GrowthError
+from slurm_elastic.base.errors import GrowthError, ReleaseError
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.stops import BudgetSpent, OutsideTimes
@@ -30,7 +30,12 @@ from slurm_elastic.policies.growth.capacity import (
     Waiting,
 )
 from slurm_elastic.policies.growth.guarded import grown, surplus
-from slurm_elastic.policies.growth.release import AnyRelease, Flagged, IdleOrder, rank_key
+from slurm_elastic.policies.growth.release import (
+    AnyRelease,
+    Flagged,
+    IdleOrder,
+    rank_key,
+)
 from slurm_elastic.policies.money.bounds import Bounds, Spent, Window, stopped
 
 T = TypeVar("T")
@@ -180,7 +185,12 @@ def _decided(now: GroupSnapshot) -> ScalingPlan:
     warm = [start for pool in now.pools if (start := _warm(pool, starts)) is not None]
     plan = ScalingPlan(starts=(*starts, *warm), covered=covered, unserved=unserved)
     # Never start and release in one look: the surplus is counted before the starts.
-    return plan if plan.starts else _leaving(now, plan)
+    if plan.starts:
+        return plan
+    try:
+        return _leaving(now, plan)
+    except ReleaseError as error:
+        return replace(plan, unserved=str(error), failed=True)
 
 
 def demand_of(now: GroupSnapshot) -> Demand:

@@ -11,7 +11,7 @@ from slurm_elastic.config.pool_rules import fail_safe, rules_of
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.growth.release import Flagged
+from slurm_elastic.policies.growth.release import Flagged, OwnRelease
 from slurm_elastic.policies.growth.scaling import PoolRules
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK, has_mark
@@ -25,6 +25,7 @@ from slurm_elastic.policies.nodes.node_state import (
     phase,
 )
 from slurm_elastic.policies.nodes.out_of_service import ill
+from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 
 HELD, DOWN, DRAINED, BOOTING = "held", "down", "drained", "booting"
@@ -175,6 +176,8 @@ class Outlook:
         """Return what the growth policy does with an idle machine; Slurm would act much later."""
         if rules.release is None or isinstance(rules.release, Flagged):
             return "idle: goes when the growth policy has too many"
+        if isinstance(rules.release, OwnRelease):  # only slurm-elasticd bounds its answer
+            return f"idle: goes by release policy {text_of(rules.release)}"
         now = int(self._now)
         release_at = rules.release.due(
             int(launched), int(idle_since), now, rules.lease, public=rules.public

@@ -11,7 +11,7 @@ from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.pool_rules import lease_of, rules_of
 from slurm_elastic.features.books import Costs
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.policies.growth.release import Delayed, Idle
+from slurm_elastic.policies.growth.release import Delayed, Idle, OwnRelease
 from slurm_elastic.policies.money.cost_split import Unused
 
 
@@ -79,6 +79,8 @@ def _wait_s(config: Config, pool: PoolSettings) -> float:
     if isinstance(rules.release, Delayed):
         # It waits for the end of its paid lease, on average half of one.
         return rules.lease / 2 if rules.lease > 1 else float(rules.release.on_premises)
+    if isinstance(rules.release, OwnRelease):
+        return float(rules.release.longest)
     return 0.0
 
 

@@ -1,0 +1,120 @@
+"""Reads the policies that a configuration names: ours, and those of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from slurm_elastic.base import outside
+from slurm_elastic.base.errors import ConfigError, describe_foreign
+from slurm_elastic.policies.policy_text import Policy, parse_policy, split
+
+
+class PolicyKind(Protocol):
+    """A policy of another package."""
+
+    @property
+    def policy(self) -> type[Policy]: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def api(self) -> int: ...
+
+
+P = TypeVar("P")
+Maker = Callable[..., Any]
+
+
+class _Makers(Mapping[str, Maker]):
+    """The function that makes a policy, by name. A look-up may import another package."""
+
+    def __init__(
+        self, kinds: Callable[[], outside.Kinds[Any]], own_makers: Mapping[str, Maker]
+    ) -> None:
+        self._kinds, self._own_makers = kinds, own_makers
+
+    def __getitem__(self, name: str) -> Maker:
+        if name not in self._kinds().other_names:
+            return self._own_makers[name]
+        try:
+            maker: Maker = self._kinds().kind(name).policy
+        except ConfigError as error:
+            raise ValueError(f"{name!r}, {error}") from None
+        return maker
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._kinds().names() or name in self._own_makers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._own_makers, *self._kinds().names())))
+
+    def __len__(self) -> int:
+        return len(tuple(iter(self)))
+
+
+class PolicyTexts(Generic[P]):
+    """Reads policies of one sort.
+
+    ``kinds``: the policies of this installation. ``own_makers``: the functions that make ours, by
+    name. ``base``: the class from which policies of other packages inherit. ``unusable`` makes a
+    policy that fails whenever it is asked, from a text and the reason. ``check`` raises ValueError
+    if a policy has a wrong value.
+    """
+
+    def __init__(
+        self,
+        kinds: Callable[[], outside.Kinds[Any]],
+        own_makers: Mapping[str, Maker],
+        base: type[Policy],
+        unusable: Callable[[str, str], P],
+        check: Callable[[P], None] = lambda _: None,
+    ) -> None:
+        self._kinds, self._own_makers = kinds, own_makers
+        self._base, self._unusable, self._check = base, unusable, check
+        self._makers = _Makers(kinds, own_makers)
+
+    def checked(self, text: str) -> P:
+        """The policy of a text such as ``bursts(waste=180)``. ValueError with one sentence if the
+        text is no policy, or if the policy cannot be used.
+        """
+        try:
+            policy: P = parse_policy(text, self._makers)
+            self._check_form(policy)
+            hash(policy)
+            msgspec.to_builtins(policy)  # the journal stores it in this form
+            self._check(policy)
+        except ValueError:  # its text is a sentence already
+            raise
+        except (Exception, SystemExit) as error:  # another package's code may raise anything
+            raise ValueError(f"it cannot be made: {describe_foreign(error)}") from error
+        return policy
+
+    def of(self, text: str) -> P:
+        """The same for a file that was checked. If another package's policy can no longer be used,
+        the result is a policy that fails whenever it is asked, so that the service continues.
+        """
+        try:
+            return self.checked(text)
+        except ValueError as error:
+            if not self._names_in(text) & self._kinds().other_names:
+                raise
+            try:
+                policy: P = parse_policy(text, self._own_makers)
+            except ValueError:
+                return self._unusable(text, str(error))
+            return policy
+
+    def _names_in(self, text: str) -> set[str]:
+        """All names of policies in a text. Policies may contain policies."""
+        name, parenthesis, inner = text.partition("(")
+        inner_texts = split(inner.rpartition(")")[0]) if parenthesis else []
+        return {name.strip()}.union(*map(self._names_in, inner_texts))
+
+    def _check_form(self, policy: object) -> None:
+        is_ours = type(policy).__module__.startswith("slurm_elastic.policies.")
+        if not is_ours and not isinstance(policy, self._base):
+            raise ValueError(f"{type(policy).__name__} is no {self._base.__name__}")
