@@ -11,7 +11,7 @@ from msgspec import Struct
 from slurm_elastic.base import outside
 from slurm_elastic.base.errors import SavePolicyError
 from slurm_elastic.config.policy_texts import PolicyTexts
-from slurm_elastic.policies.checkpoint.checkpoint import MAKERS, AnyPolicy
+from slurm_elastic.policies.checkpoint.checkpoint import MAKERS, AnyPolicy, parse
 from slurm_elastic.policies.checkpoint.own import OwnCheckpoint
 from slurm_elastic.policies.checkpoint.situation import Situation
 
@@ -54,7 +54,7 @@ def table() -> outside.Kinds[CheckpointKind]:
     )
 
 
-_TEXTS = PolicyTexts[AnyPolicy](lambda: table(), MAKERS, OwnCheckpoint, _Unusable)
+_TEXTS = PolicyTexts[AnyPolicy](lambda: table(), parse, MAKERS, OwnCheckpoint, _Unusable)
 checked_policy = _TEXTS.checked
 policy_of = cache(_TEXTS.of)
 """Cached, because ckptman parses the policy of each job."""

@@ -11,7 +11,13 @@ from msgspec import Struct
 from slurm_elastic.base import outside
 from slurm_elastic.base.errors import GrowthError, describe_foreign
 from slurm_elastic.config.policy_texts import PolicyTexts
-from slurm_elastic.policies.growth.capacity import GROWTH, AnyGrowth, Demand, OwnGrowth
+from slurm_elastic.policies.growth.capacity import (
+    GROWTH,
+    AnyGrowth,
+    Demand,
+    OwnGrowth,
+    parse_growth,
+)
 
 GROUP = "slurm_elastic.growth"
 API = 1
@@ -57,6 +63,8 @@ def _check_period(policy: AnyGrowth) -> None:
         )
 
 
-_TEXTS = PolicyTexts[AnyGrowth](lambda: table(), GROWTH, OwnGrowth, _Unusable, _check_period)
+_TEXTS = PolicyTexts[AnyGrowth](
+    lambda: table(), parse_growth, GROWTH, OwnGrowth, _Unusable, _check_period
+)
 checked_growth = _TEXTS.checked
 growth_of = _TEXTS.of

@@ -9,7 +9,7 @@ import msgspec
 
 from slurm_elastic.base import outside
 from slurm_elastic.base.errors import ConfigError, describe_foreign
-from slurm_elastic.policies.policy_text import Policy, parse_policy, split
+from slurm_elastic.policies.policy_text import Policy, split
 
 
 class PolicyKind(Protocol):
@@ -59,21 +59,22 @@ class _Makers(Mapping[str, Maker]):
 class PolicyTexts(Generic[P]):
     """Reads policies of one sort.
 
-    ``kinds``: the policies of this installation. ``own_makers``: the functions that make ours, by
-    name. ``base``: the class from which policies of other packages inherit. ``unusable`` makes a
-    policy that fails whenever it is asked, from a text and the reason. ``check`` raises ValueError
-    if a policy has a wrong value.
+    ``kinds``: the policies of this installation. ``parse`` makes a policy from a text, by the
+    makers of the names in it. ``own_makers``: the makers of our policies. ``base``: the class from
+    which policies of other packages inherit. ``unusable`` makes a policy that fails whenever it is
+    asked, from a text and the reason. ``check`` raises ValueError if a policy has a wrong value.
     """
 
     def __init__(
         self,
         kinds: Callable[[], outside.Kinds[Any]],
+        parse: Callable[[str, Mapping[str, Maker]], P],
         own_makers: Mapping[str, Maker],
         base: type[Policy],
         unusable: Callable[[str, str], P],
         check: Callable[[P], None] = lambda _: None,
     ) -> None:
-        self._kinds, self._own_makers = kinds, own_makers
+        self._kinds, self._parse, self._own_makers = kinds, parse, own_makers
         self._base, self._unusable, self._check = base, unusable, check
         self._makers = _Makers(kinds, own_makers)
 
@@ -82,7 +83,7 @@ class PolicyTexts(Generic[P]):
         text is no policy, or if the policy cannot be used.
         """
         try:
-            policy: P = parse_policy(text, self._makers)
+            policy = self._parse(text, self._makers)
             self._check_form(policy)
             hash(policy)
             msgspec.to_builtins(policy)  # the journal stores it in this form
@@ -103,10 +104,9 @@ class PolicyTexts(Generic[P]):
             if not self._names_in(text) & self._kinds().other_names:
                 raise
             try:
-                policy: P = parse_policy(text, self._own_makers)
+                return self._parse(text, self._own_makers)
             except ValueError:
                 return self._unusable(text, str(error))
-            return policy
 
     def _names_in(self, text: str) -> set[str]:
         """All names of policies in a text. Policies may contain policies."""

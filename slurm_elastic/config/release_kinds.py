@@ -11,7 +11,13 @@ from msgspec import Struct
 from slurm_elastic.base import outside
 from slurm_elastic.base.errors import ReleaseError
 from slurm_elastic.config.policy_texts import PolicyTexts
-from slurm_elastic.policies.growth.release import RELEASE, AnyRelease, IdleMachine, OwnRelease
+from slurm_elastic.policies.growth.release import (
+    RELEASE,
+    AnyRelease,
+    IdleMachine,
+    OwnRelease,
+    parse_release,
+)
 
 GROUP = "slurm_elastic.release"
 API = 1
@@ -49,6 +55,6 @@ def table() -> outside.Kinds[ReleaseKind]:
     return outside.Kinds(ReleaseKind, API, "release policies", own_places, outside.installed(GROUP))
 
 
-_TEXTS = PolicyTexts[AnyRelease](lambda: table(), RELEASE, OwnRelease, _Unusable)
+_TEXTS = PolicyTexts[AnyRelease](lambda: table(), parse_release, RELEASE, OwnRelease, _Unusable)
 checked_release = _TEXTS.checked
 release_of = _TEXTS.of

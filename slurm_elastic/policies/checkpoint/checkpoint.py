@@ -290,12 +290,12 @@ MAKERS: Makers = {
 """Our policies by name. Parse texts by ``config.checkpoint_kinds``, which knows others, too."""
 
 
-def parse(text: str) -> AnyPolicy:
-    """Parse a policy of ours: ``hour(margin=200)``, ``first_of(on_notice, daly)``.
+def parse(text: str, makers: Makers = MAKERS) -> AnyPolicy:
+    """Parse a policy: ``hour(margin=200)``, ``first_of(on_notice, daly)``.
 
     Raises ValueError with one sentence if there is no such policy.
     """
-    policy: AnyPolicy = parse_policy(text, MAKERS)
+    policy: AnyPolicy = parse_policy(text, makers)
     return policy
 
 

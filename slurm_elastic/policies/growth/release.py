@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
 from slurm_elastic.base.errors import ReleaseError, describe_foreign
-from slurm_elastic.policies.policy_text import Policy, Whole, WholeOver
+from slurm_elastic.policies.policy_text import Makers, Policy, Whole, WholeOver, parse_policy
 
 
 class Idle(Policy, frozen=True, tag="idle"):
@@ -165,3 +165,11 @@ RELEASE: Mapping[str, type] = {
     "flagged": Flagged,
 }
 """Our policies by name. Parse texts by ``config.release_kinds``, which knows others, too."""
+
+
+def parse_release(text: str, makers: Makers = RELEASE) -> AnyRelease:
+    """Parse a text such as ``delayed(before_end=180)``. Raises ValueError with one sentence if
+    there is no such policy.
+    """
+    policy: AnyRelease = parse_policy(text, makers)
+    return policy
