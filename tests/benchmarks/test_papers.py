@@ -42,6 +42,22 @@ def test_free_parameters_are_varied() -> None:
     assert rows["4 EC3 makespan, on demand (stand-in jobs): most, spacing (s) 13600"] == 48_277
 
 
+def test_how_often_ec3_bursts_depends_on_when_its_jobs_come() -> None:
+    """Its figure 6 has three bursts. What no paper prints decides between one and four."""
+    rows = {row.case: row.ours for row in ec3_table()}
+    bursts = {case: ours for case, ours in rows.items() if case.startswith("fig. 6")}
+    assert sorted(bursts.values()) == [1, 4]
+
+
+def test_figures_7_8_and_11_of_elastic_site_are_shown() -> None:
+    rows = {row.case: row for row in elastic_site()}
+    assert rows["fig. 8 Elastic Site steady has least overhead, batch of 20"].ok
+    assert rows["fig. 8 Elastic Site steady has least overhead, 10 jobs"].ok
+    # Twenty jobs of a minute on ten machines that are always there.
+    assert rows["fig. 7 Elastic Site dedicated machines, batch of 20"].ours == 120
+    assert sum(case.startswith("fig. 11") for case in rows) == 2
+
+
 def test_rows_without_their_history_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
