@@ -118,8 +118,8 @@ def _pool_share(draft: Draft) -> None:
         if pool.share != other_pool.share:
             actual = "no share" if pool.share is None else shown(pool.share)
             expected = (
-                f"{other_pool.share or 'none'}, as pool {other_pool.name}: both are in the partition"
-                f" of cloud {pool.cloud}"
+                f"{other_pool.share or 'none'}, as pool {other_pool.name}: both are in the"
+                f" partition of cloud {pool.cloud}"
             )
             draft.problems.add(("pools", i, "share"), actual, expected)
 

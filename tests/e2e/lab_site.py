@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -396,12 +396,13 @@ def site_on(
     routed: Collection[str] = (),
     consoles: bool = True,
     prepared: str = "",
+    conf: Sequence[str] = (),
     elastic: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Iterator[Site]:
     """The site, with ``network`` as join.network and what the lab decides of it. Without
     ``consoles`` all machines have their image's host key. ``prepared``: further lines of the shell
-    that prepare a machine. With None for a network the munge key is
+    that prepare a machine. ``conf``: further lines of slurm.conf. With None for a network the munge key is
     in the image, too, and the head where the router finds it.
     """
     with tempfile.TemporaryDirectory(prefix="se-lab-", dir="/tmp") as name:
@@ -417,7 +418,7 @@ def site_on(
             "static_nodes": 0, "drop": ("onprem",), "never_boot": NODES,
             "suspend_time": 3600.0, "resume_timeout": 300.0,
             "slurm_conf": (f"SlurmctldHost={os.uname().nodename}({head})",
-                           f"SlurmctldPort={SLURMCTLD}"),
+                           f"SlurmctldPort={SLURMCTLD}", *conf),
             "elastic": {**(elastic or {}), "join": join}, **more,
         })  # fmt: skip
         # Read anew for each machine: the sandbox has made the cluster's only now.

@@ -49,17 +49,31 @@ def scratch() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab, sandbox: Callable[..., Sandbox], scratch: Path) -> Iterator[Site]:
+def epilog() -> Path | None:
+    """The site has none; ``test_wiped_own.py`` has one."""
+    return None
+
+
+@pytest.fixture(scope="module")
+def site(
+    lab: Lab, sandbox: Callable[..., Sandbox], scratch: Path, epilog: Path | None
+) -> Iterator[Site]:
     pool = {"name": "pub", "nodes": "pub1", "markets": ["on-demand"], "share": "user"}
+    conf = (f"Epilog={epilog}",) if epilog else ()
     with site_on(
-        lab, sandbox, {}, prepared=OWN, static_nodes=1, groups=("nogroup", "games"),
+        lab, sandbox, {}, prepared=OWN, static_nodes=1, groups=("nogroup", "games"), conf=conf,
         elastic={"pools": [pool], "join": {"wipe": [str(scratch)]}},
     ) as there:  # fmt: skip
         yield there
 
 
+def ran(epilog: Path | None) -> list[str]:
+    """The jobs for which the site's own Epilog ran."""
+    return [] if epilog is None else (epilog.parent / "ran").read_text().split()
+
+
 def test_nothing_of_a_user_is_left_for_the_next_one_and_both_never_share_the_machine(
-    site: Site, scratch: Path
+    site: Site, scratch: Path, epilog: Path | None
 ) -> None:
     leave = (
         f"#!/bin/sh\numask 0\nmkdir {scratch}/deep; echo secret >{scratch}/deep/secret\nsleep 5\n"
@@ -74,16 +88,20 @@ def test_nothing_of_a_user_is_left_for_the_next_one_and_both_never_share_the_mac
     assert shown[1]["StartTime"] >= shown[0]["EndTime"]
     assert list(scratch.iterdir()) == []
     site.sandbox.wait_for(lambda: site.is_idle("pub1"), PATIENCE, "the Epilog has succeeded")
+    assert ran(epilog) == ([str(first), str(second)] if epilog else [])
 
 
-def test_the_sites_own_node_runs_a_harmless_epilog(site: Site, scratch: Path) -> None:
-    assert (
-        f"Epilog={EPILOG}" in (site.sandbox.layout.dir / "etc" / "slurm-elastic.conf").read_text()
-    )
-    stays = f"touch {scratch}/stays"
-    job = site.sandbox.submit(f"#!/bin/sh\n{stays}\n", f"--partition={PARTITION}", "--output=/dev/null",
-                              "--chdir=/", user=ALICE)  # fmt: skip
+def test_the_sites_own_node_runs_a_harmless_epilog(
+    site: Site, scratch: Path, epilog: Path | None
+) -> None:
+    ours = (site.sandbox.layout.dir / "etc" / "slurm-elastic.conf").read_text()
+    assert (f"Epilog={EPILOG}" in ours) is (epilog is None)
+    job = site.sandbox.submit(
+        f"#!/bin/sh\ntouch {scratch}/stays\n", f"--partition={PARTITION}", "--output=/dev/null",
+        "--chdir=/", user=ALICE,
+    )  # fmt: skip
     node = site.sandbox.wait_job(job, timeout=PATIENCE)["NodeList"]
     site.sandbox.wait_for(lambda: site.is_idle(node), PATIENCE, "it is not drained")
     assert (scratch / "stays").exists()
     (scratch / "stays").unlink()
+    assert ran(epilog)[-1:] == ([str(job)] if epilog else [])

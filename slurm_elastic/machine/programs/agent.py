@@ -211,17 +211,26 @@ class Gate:
         text = "".join(c if c.isprintable() else "?" for c in "".join(last_line)).replace(",", ";")
         return "exit %d: %s" % (result.returncode, text[:150])  # noqa: UP031
 
-    def enter(self) -> int:
-        """Before slurmd starts: 0 if it may. Else report the failure to slurmctld, and 1."""
+    def enter(self, reported: str) -> int:
+        """Before slurmd starts: 0 if it may. Else report the failure to slurmctld, and 1.
+
+        The file ``reported`` has the last report: while a server is away, each of many machines
+        tries again every few seconds, but slurmctld hears of it once.
+        """
         kind = "prepare"
         failure = self.failure(self.prepare, PREPARE_S).replace("exit 1: ", "", 1)
         if not failure:
             kind, failure = "gate", self.failure(self.command, self.timeout)
         if not failure:
             return 0
+        report = "slurm-elastic:%s:%s:%s" % (kind, self.generation, failure)  # noqa: UP031
+        if content(reported) == report:
+            return 1
         say("slurmd does not start, %s: %s" % (kind, failure))  # noqa: UP031
         for _ in range(REPORTS):
-            if self.slurm.comment("slurm-elastic:%s:%s:%s" % (kind, self.generation, failure)):  # noqa: UP031
+            if self.slurm.comment(report):
+                with open(reported, "w") as file:
+                    file.write(report)
                 break
             time.sleep(PERIOD_S)
         return 1
@@ -400,6 +409,15 @@ class Agent:
             return value
 
 
+def content(path: str) -> str:
+    """The text of the file; '' if there is none."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def clock() -> float:
     """Seconds since the boot, including the time suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", 7))
@@ -427,7 +445,7 @@ def main(argv: List[str]) -> int:  # noqa: UP006
         return 2
     if argv[2:] == ["check"]:
         slurm = NodeInSlurm(settings["node"], settings.get("scontrol") or "scontrol")
-        return Gate(settings, slurm).enter()
+        return Gate(settings, slurm).enter(argv[1] + ".reported")
     agent = Agent(argv[1], settings)
     threading.Thread(target=agent.watch, daemon=True).start()
     while True:

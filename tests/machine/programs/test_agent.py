@@ -452,6 +452,7 @@ def test_a_mount_that_fails_keeps_slurmd_from_starting_and_comes_before_the_chec
     reason = "cannot mount head:/home at /home: Connection refused"
     assert (code, ran) == (1, [f"update nodename=pub1 comment=slurm-elastic:prepare:g7:{reason}"])
     assert not checked.exists()
+    assert entered(tmp_path, scontrol, "", prepare=f"/bin/sh {mounts}") == (1, ran), "told once"
     mounts.write_text("exit 0\n")
     assert entered(tmp_path, scontrol, f"touch {checked}", prepare=f"/bin/sh {mounts}")[0] == 0
     assert checked.exists()
