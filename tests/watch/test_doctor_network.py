@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from ledger_cases import T0
 
+from slurm_elastic.base.errors import AuthError, ProviderError
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.machine.hub.wire import HubAnswer, PeerSeen
 from slurm_elastic.machine.local.listening import RootServer
@@ -18,9 +19,10 @@ from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.memory import Tunnel
 from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.watch.doctor import network
+from slurm_elastic.watch.doctor import clouds, network
 from slurm_elastic.watch.doctor.network import examine
 
 SITE = """\
@@ -142,6 +144,27 @@ def test_machines_that_are_silent_are_named(
     assert told == {"tunnel": "no handshake for long: pub1 (6m 40s ago), pub2 (never)"}
 
 
+def test_machines_that_the_head_calls_in_vain_are_named(
+    tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]
+) -> None:
+    called = Instance(
+        id="i-pub3", cloud="aws", node="pub3", generation="g1", instance_type="c5.large",
+        zone="z", market=Market.SPOT, price=0.1, state=InstanceState.RUNNING, launched=T0 - 600.0,
+    )  # fmt: skip
+    ledger.machines.adopt(called, "pub", T0)  # it has not registered
+    tunnel = Tunnel(generation="g1", node="pub3", address="10.99.0.10", key=KEYS[0][::-1], since=T0)
+    ledger.tunnels.enrol(tunnel)
+    silent = PeerSeen(key=tunnel.key, addresses=("10.99.0.10/32",))
+    hub += [seen(0), seen(1), silent]
+    opened = NETWORK.replace('endpoint: "192.0.2.1:51820"', "opened_by: head")
+    found = list(examine(site(tmp_path, SITE + opened), slurm(), T0, lambda *_: True))
+    assert wrong(iter(found)) == {"tunnel": "no handshake for long: pub3 (never)"}
+    (one,) = [f for f in found if f.subject == "tunnel"]
+    assert "security groups let the head's UDP in, port 51820?" in one.advice
+    by_machines = examine(site(tmp_path, SITE + NETWORK), slurm(), T0, lambda *_: True)
+    assert wrong(by_machines) == {}, "it boots, and calls when it is up"
+
+
 def test_the_largest_packet_is_found(tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]) -> None:
     hub += [seen(0), seen(1)]
     config = site(tmp_path, SITE + NETWORK)
@@ -175,3 +198,37 @@ def test_a_hub_that_is_away_is_told(tmp_path: Path, ledger: Ledger) -> None:
     config = site(tmp_path, SITE + NETWORK)
     told = wrong(examine(config, slurm(), T0, lambda *_: True))
     assert "does not answer" in told["slurm-elastic-hub"]
+
+
+class Groups(FakeProvider):
+    """A cloud whose security groups let UDP in as the test says."""
+
+    def __init__(self, answer: bool | ProviderError | None) -> None:
+        self.answer = answer
+
+    def lets_udp_in(self, port: int) -> bool | None:
+        assert port == 4500
+        if isinstance(self.answer, ProviderError):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "words"),
+    [
+        (True, FindingLevel.OK, "a security group lets port 4500 in"),
+        (False, FindingLevel.WRONG, "no security group lets port 4500 in"),
+        (None, FindingLevel.NOTE, "names no security group"),
+        (AuthError("aws", "Denied", "not you"), FindingLevel.NOTE, "not checked: "),
+    ],
+)
+def test_the_way_of_tunnels_that_the_head_opens_is_looked_at(
+    tmp_path: Path, answer: bool | ProviderError | None, level: FindingLevel, words: str
+) -> None:
+    opened = NETWORK.replace('endpoint: "192.0.2.1:51820"', "opened_by: head, udp_port: 4500")
+    config = site(tmp_path, SITE + opened)
+    (found,) = clouds._udp(Groups(answer), config, config.cloud("aws"))
+    assert found.level is level
+    assert words in found.observed
+    config = site(tmp_path, SITE + NETWORK)
+    assert list(clouds._udp(Groups(answer), config, config.cloud("aws"))) == []

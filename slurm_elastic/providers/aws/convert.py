@@ -79,6 +79,13 @@ def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Inst
     )
 
 
+def lets_udp_in(rule: Record, port: int) -> bool:
+    """Whether a rule of a security group lets UDP to this port in from some network."""
+    protocol, networks = rule.get("IpProtocol"), ("IpRanges", "Ipv6Ranges", "PrefixListIds")
+    is_udp = protocol == "udp" and rule.get("FromPort", 0) <= port <= rule.get("ToPort", 0)
+    return (protocol == "-1" or is_udp) and any(rule.get(key) for key in networks)
+
+
 def market_of(record: Record) -> Market:
     """The market that a machine was bought on. Any other lifecycle than spot and on-demand (a
     capacity block, or a future one) was paid or promised in advance, so it counts as reserved.

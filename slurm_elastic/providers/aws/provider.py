@@ -40,7 +40,7 @@ from slurm_elastic.providers.aws import (
 )
 from slurm_elastic.providers.aws.catalog import AwsOffers
 from slurm_elastic.providers.aws.client import AwsApi
-from slurm_elastic.providers.aws.convert import Record
+from slurm_elastic.providers.aws.convert import Record, lets_udp_in
 from slurm_elastic.providers.aws.efa import EfaTypes
 from slurm_elastic.providers.aws.expiry import credentials_end
 from slurm_elastic.providers.aws.fleet import ALTERNATIVES, FleetStrategy
@@ -219,6 +219,16 @@ class AwsProvider:
             # late.
             answer = self._api.send("get_console_output", request)
         return str(answer.get("Output") or "")
+
+    def lets_udp_in(self, port: int) -> bool | None:
+        """Whether the groups let UDP to this port in. See ``InboundRules``."""
+        if not self._settings.security_groups:
+            return None
+        request = {"GroupIds": list(self._settings.security_groups)}
+        groups = self._api.send("describe_security_groups", request).get("SecurityGroups", ())
+        return any(
+            lets_udp_in(rule, port) for group in groups for rule in group.get("IpPermissions", ())
+        )
 
     def notices(self) -> Sequence[Notice]:
         """The current notices. See ``notices``."""

@@ -126,10 +126,28 @@ def _network(call: Call, catalog: Catalog, name: str) -> None:
         catalog.network(name)
 
 
-def _group(call: Call, subject: str, name: str) -> Iterator[Finding]:
+def _groups(call: Call, name: str, fields: str) -> Sequence[Mapping[str, Any]]:
     key = "id" if is_uuid(name) else "name"
-    path = f"/security-groups?{key}={quote(name, safe='')}&fields=id"
-    count = len(call("network", "GET", path)["security_groups"])
+    path = f"/security-groups?{key}={quote(name, safe='')}&fields={fields}"
+    return list(call("network", "GET", path)["security_groups"])
+
+
+def lets_udp_in(call: Call, name: str, port: int) -> bool:
+    """Whether a rule of the security group lets UDP to this port in from some network."""
+    rules = [rule for group in _groups(call, name, "security_group_rules")
+             for rule in group["security_group_rules"]]  # fmt: skip
+    return any(
+        rule["direction"] == "ingress"
+        and not rule.get("remote_group_id")
+        and rule.get("protocol") in (None, "any", "udp", "17")
+        # Without ports a rule is for all of them.
+        and (rule.get("port_range_min") or 0) <= port <= (rule.get("port_range_max") or 65535)
+        for rule in rules
+    )
+
+
+def _group(call: Call, subject: str, name: str) -> Iterator[Finding]:
+    count = len(_groups(call, name, "id"))
     if count == 1:
         yield Finding.ok(subject, "there")
         return

@@ -194,6 +194,13 @@ class OpenStackProvider:
             findings += preflight.quotas(self._settings, limits, flavors, pools, own_machines)
         return tuple(findings)
 
+    def lets_udp_in(self, port: int) -> bool | None:
+        """Whether the groups let UDP to this port in. See ``InboundRules``."""
+        groups = self._settings.security_groups
+        if not groups:
+            return None
+        return any(preflight.lets_udp_in(self._call, group, port) for group in groups)
+
     # offers
 
     def _limits(self) -> dict[str, object]:

@@ -17,6 +17,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import Catalogue
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import types_of
+from slurm_elastic.config.tunnel import uses
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import OFF, STANDING, Limits, Market, NodeRequest, Offer, Pool
 from slurm_elastic.model.directive import scope_of_cloud
@@ -24,6 +25,7 @@ from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Examinable, Expiring, Provider
 from slurm_elastic.policies.launch.ranking import Scope, ceiling, mispriced, unsold
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.base.inbound_rules import InboundRules
 from slurm_elastic.state.credentials import ending, health_of, soon
 from slurm_elastic.watch.doctor import catalogue
 from slurm_elastic.watch.doctor.environment import FILE
@@ -47,7 +49,8 @@ def examine(
         bounded = altered(cloud, limits=tighter(cloud.limits, config.limits))
         provider = open_provider(bounded, config.cluster, config)
         catalogue_findings = catalogue.examine(cloud, pools, answer, time.time())
-        return (*look(provider, cloud, pools, config.limits), *catalogue_findings)
+        findings = look(provider, cloud, pools, config.limits)
+        return (*findings, *_udp(provider, config, cloud), *catalogue_findings)
     except Exception as error:  # noqa: BLE001 - the other clouds must still be looked at
         is_ours = isinstance(error, SlurmElasticError)
         return (
@@ -98,6 +101,33 @@ def look(
         yield from provider.examine(pools)
     if cloud.clock_url is not None:
         yield from _clock(cloud.clock_url, cloud.api_timeout)
+
+
+def _udp(provider: Provider, config: Config, cloud: CloudSettings) -> Iterator[Finding]:
+    """Check that the head can open the tunnels to machines, if it does."""
+    network = config.join.network
+    if network is None or not network.head_opens or not uses(network, cloud):
+        return
+    if not isinstance(provider, InboundRules):
+        return
+    subject, port = "UDP from the head", network.udp_port
+    try:
+        is_open = provider.lets_udp_in(port)
+    except ProviderError as error:
+        yield Finding.note(subject, f"not checked: {error.refusal}")
+        return
+    if is_open is None:
+        text = "not checked: the configuration names no security group"
+        yield Finding.note(subject, text, advice=f"let UDP port {port} into machines")
+    elif is_open:
+        yield Finding.ok(subject, f"a security group lets port {port} in")
+    else:
+        yield Finding.wrong(
+            subject,
+            f"no security group lets port {port} in",
+            expected="the way of the tunnels that the head opens",
+            advice=f"let UDP port {port} in, or run init --make ({page('network')})",
+        )
 
 
 def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:

@@ -117,3 +117,24 @@ def test_a_machine_without_ipv4_has_its_address_of_ipv6(bed: AwsBed) -> None:
     both, only = convert.instances([RECORD, lacks], bed.settings())
     assert (both.address, only.address) == ("10.0.0.7", "2001:db8::7")
     assert "Ipv6Address" in convert.READ, "the client knows no other"
+
+
+def test_a_machines_public_address_is_apart_from_its_own(bed: AwsBed) -> None:
+    (found,) = convert.instances([{**RECORD, "PublicIpAddress": "192.0.2.7"}], bed.settings())
+    assert (found.address, found.public_address) == ("10.0.0.7", "192.0.2.7")
+    assert "PublicIpAddress" in convert.READ
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_open"),
+    [
+        ({"IpProtocol": "udp", "FromPort": 51820, "ToPort": 51820, "IpRanges": ["any"]}, True),
+        ({"IpProtocol": "udp", "FromPort": 1, "ToPort": 65535, "Ipv6Ranges": ["any"]}, True),
+        ({"IpProtocol": "-1", "PrefixListIds": ["pl-1"]}, True),
+        ({"IpProtocol": "-1", "UserIdGroupPairs": ["itself"]}, False),
+        ({"IpProtocol": "tcp", "FromPort": 51820, "ToPort": 51820, "IpRanges": ["any"]}, False),
+        ({"IpProtocol": "udp", "FromPort": 1, "ToPort": 1024, "IpRanges": ["any"]}, False),
+    ],
+)
+def test_a_rule_lets_the_heads_udp_in(rule: dict[str, object], is_open: bool) -> None:
+    assert convert.lets_udp_in(rule, 51820) is is_open

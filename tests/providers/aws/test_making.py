@@ -368,6 +368,21 @@ def test_without_a_tunnel_the_group_has_slurms_ports_alone(
     }  # fmt: skip
 
 
+def test_a_tunnel_that_the_head_opens_needs_one_port_inwards(account: Account) -> None:
+    values = yaml.safe_load(account.text)
+    values["join"] = {
+        "head": "10.1.2.3",
+        "network": {"opened_by": "head", "udp_port": 4500, "routes": ["10.1.2.0/24"]},
+    }
+    account.yaml.write_text(yaml.safe_dump(values))
+    assert account.make("--without", "role") == 0
+    (rule,) = account.ec2.describe_security_group_rules(
+        Filters=[{"Name": "group-id", "Values": list(account.cloud.security_groups)}]
+    )["SecurityGroupRules"]
+    fields = ("IsEgress", "IpProtocol", "FromPort", "ToPort", "CidrIpv4")
+    assert [rule[key] for key in fields] == [False, "udp", 4500, 4500, "0.0.0.0/0"]
+
+
 @pytest.mark.parametrize(
     ("ports", "first", "last"), [("7000", 7000, 7000), ("6817-6820", 6817, 6820)]
 )

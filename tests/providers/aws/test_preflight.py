@@ -18,6 +18,7 @@ from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.aws import rights as aws_rights
 from slurm_elastic.providers.aws.capacity import family_of
+from slurm_elastic.providers.base.inbound_rules import InboundRules
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.spec import IMAGE
@@ -305,3 +306,18 @@ def test_an_image_that_a_pool_looks_for(bed: AwsBed) -> None:
     found = {f.subject: f for f in provider.examine([pool])}["image of pool pub"]
     assert found.level is FindingLevel.WRONG
     assert "NoImage" in found.observed
+
+
+def test_groups_that_let_the_heads_udp_in(bed: AwsBed) -> None:
+    group = bed.client.describe_security_groups()["SecurityGroups"][0]["GroupId"]
+    provider = bed.open(security_groups=(group,))
+    assert isinstance(provider, InboundRules)
+    assert provider.lets_udp_in(51820) is False
+    bed.client.authorize_security_group_ingress(
+        GroupId=group, IpProtocol="udp", FromPort=51820, ToPort=51820, CidrIp="0.0.0.0/0"
+    )
+    assert provider.lets_udp_in(51820) is True
+    assert provider.lets_udp_in(4500) is False
+    unnamed = bed.open()
+    assert isinstance(unnamed, InboundRules)
+    assert unnamed.lets_udp_in(51820) is None

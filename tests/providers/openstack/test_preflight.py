@@ -11,6 +11,7 @@ from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.finding import Finding, FindingLevel
 from slurm_elastic.model.protocols import Examinable
+from slurm_elastic.providers.openstack.preflight import lets_udp_in
 from slurm_elastic.providers.openstack.settings import Flavor
 from slurm_elastic.testing.contract import spec_for
 
@@ -120,3 +121,23 @@ def test_a_right_that_is_missing_is_a_finding_and_no_error(bed: StackBed) -> Non
     assert "rights" in found["flavors"].advice
     assert found["quota"].level is FindingLevel.NOTE
     bed.heal()
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_open"),
+    [
+        ({"protocol": "udp", "port_range_min": 51820, "port_range_max": 51820}, True),
+        ({"protocol": None}, True),
+        ({"protocol": "udp", "port_range_min": 1, "port_range_max": 1024}, False),
+        ({"protocol": "tcp", "port_range_min": 51820, "port_range_max": 51820}, False),
+        ({"protocol": "udp", "remote_group_id": "itself"}, False),
+        ({"protocol": "udp", "direction": "egress"}, False),
+    ],
+)
+def test_a_group_lets_the_heads_udp_in(rule: dict[str, object], is_open: bool) -> None:
+    def call(service: str, method: str, path: str) -> dict[str, object]:
+        assert (service, method) == ("network", "GET")
+        assert path == "/security-groups?name=web&fields=security_group_rules"
+        return {"security_groups": [{"security_group_rules": [{"direction": "ingress"} | rule]}]}
+
+    assert lets_udp_in(call, "web", 51820) is is_open

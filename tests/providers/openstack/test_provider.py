@@ -449,8 +449,10 @@ class TestClouds:
             "metadata": {},
             "created": "2026-11-20T08:00:00Z",
         }
-        assert servers([record | {"addresses": cards}])[0].address == "10.0.0.7"
-        assert servers([record])[0].address is None
+        (server,) = servers([record | {"addresses": cards}])
+        assert (server.address, server.public_address) == ("10.0.0.7", "203.0.113.9")
+        (server,) = servers([record])
+        assert (server.address, server.public_address) == (None, None)
 
 
 class TestCredentials:
