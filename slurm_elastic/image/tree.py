@@ -11,6 +11,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -22,8 +23,10 @@ from slurm_elastic.image.commands import require, run
 from slurm_elastic.image.containers import add_pyxis
 from slurm_elastic.image.recipe import LOGIN, Recipe, may_use_nfs_3, packages
 from slurm_elastic.machine.ckptroot.bundle import build as build_root_part
+from slurm_elastic.slurm.conf.node_names import LIBRARY as NSS_SLURM
 from slurm_elastic.slurm.hooks.launcher import PROGRAM as ROOT_PART
 
+_NSSWITCH = "etc/nsswitch.conf"
 _SYSTEMD = PurePosixPath("etc/systemd")
 _SYSCTLS = b"""\
 kernel.yama.ptrace_scope = 0
@@ -124,6 +127,7 @@ def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: 
         )
     lay_over(recipe, tree)
     copy_users(recipe.users, tree)
+    name_nodes(tree)
     if booted:
         mask(tree, () if may_use_nfs_3(recipe) else _NFS_3)
         limit_coldplug(tree)
@@ -287,6 +291,19 @@ def _add_root_part(tree: Path) -> None:
         ("/etc/sysctl.d/60-slurm-elastic.conf", _SYSCTLS, 0o644),
     ):
         rooted.write(tree, path, content, mode)
+
+
+def name_nodes(tree: Path) -> None:
+    """Have Slurm resolve the names of a job's nodes, if a package has brought nss_slurm.
+
+    Debian has no such package, but SchedMD's sources have.
+    """
+    if not any(rooted.matching(tree, f"usr/lib/*/{NSS_SLURM}")):
+        return
+    path = rooted.target(tree, _NSSWITCH)
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if not re.search(r"^hosts:.*\bslurm\b", text, re.M):
+        rooted.write(tree, _NSSWITCH, re.sub(r"^(hosts:\s+files)\b", r"\1 slurm", text, flags=re.M))
 
 
 def ignore_dhcp_name(tree: Path) -> None:

@@ -188,6 +188,12 @@ class Machines:
         shown = [netns.sh("ps", "--ppid", str(p.pid), "-o", "pid=") for p in self._running.values()]
         return [int(text.split()[0]) for text in shown]
 
+    def hosts_files(self) -> list[str]:
+        """The text of each machine's /etc/hosts."""
+        return [
+            netns.sh("nsenter", "-t", str(pid), "-m", "cat", "/etc/hosts") for pid in self.pids()
+        ]
+
     def by_node(self) -> dict[str, str]:
         """The hosts of all machines that were switched on."""
         return {self.nodes[name]: host for name, host in self.hosts.items()}

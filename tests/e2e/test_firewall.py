@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from patience import patience
 
 from slurm_elastic.machine.hub.rules import TABLE
+from slurm_elastic.machine.programs.names import MARK
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
 from tests.e2e.lab_site import PATIENCE, Site, no_sshd, site_on
@@ -65,6 +67,22 @@ def joined(site: Site) -> dict[str, str]:
     job = site.sandbox.submit("srun -N2 true", "--partition=aws", "-N2", "--output=/dev/null")
     site.sandbox.wait_job(job, timeout=PATIENCE)
     return site.machines.by_node()
+
+
+def test_names_of_other_nodes_resolve_on_machines(site: Site, joined: dict[str, str]) -> None:
+    """Without a tunnel machines have the addresses from slurmctld."""
+    nodes = site.sandbox.nodes()
+    lines = {f"{nodes[name].address} {name} {MARK}" for name in joined}
+    own = Path("/etc/hosts").read_text()
+
+    def is_there() -> bool:
+        texts = site.machines.hosts_files()
+        return all(text.startswith(own) and lines <= set(text.splitlines()) for text in texts)
+
+    site.sandbox.wait_for(is_there, PATIENCE, "each machine has both names")
+    for pid in site.machines.pids():
+        found = netns.sh("nsenter", "-t", str(pid), "-m", "getent", "ahostsv4", "pub1")
+        assert found.split()[0] == nodes["pub1"].address
 
 
 class _Echo(socketserver.StreamRequestHandler):

@@ -144,18 +144,10 @@ def test_machines_follow_the_head_to_another_address(site: Site, joined: dict[st
         lab.ip("head", "address", "add", f"{HEAD}/24", "dev", "vrouter")
 
 
-def _hosts(site: Site) -> list[str]:
-    """The hosts files of all machines."""
-    return [
-        netns.sh("nsenter", "-t", str(pid), "-m", "cat", "/etc/hosts")
-        for pid in site.machines.pids()
-    ]
-
-
 def test_names_of_other_nodes_resolve_on_machines(site: Site, joined: dict[str, str]) -> None:
     own = Path("/etc/hosts").read_text()
     lines = {f"{address} {node} {MARK}" for node, address in site.addresses().items()}
-    for text in _hosts(site):
+    for text in site.machines.hosts_files():
         assert text.startswith(own), "what else is there stays as it was"
         assert lines <= set(text.splitlines())
 

@@ -250,6 +250,20 @@ def test_nothing_of_the_host_is_removed_or_written_where_an_images_links_lead(
     assert (own / "grub.cfg").is_file(), "on a machine of the image the link leads there"
 
 
+def test_slurm_resolves_names_of_nodes_where_a_package_can(place: Path) -> None:
+    switch = place / "etc/nsswitch.conf"
+    switch.parent.mkdir(exist_ok=True)
+    switch.write_text("passwd: files\nhosts:          files myhostname dns\n")
+    tree.name_nodes(place)
+    assert "slurm" not in switch.read_text()
+    library = place / "usr/lib/x86_64-linux-gnu/libnss_slurm.so.2"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    for _ in range(2):
+        tree.name_nodes(place)
+        assert switch.read_text() == ("passwd: files\nhosts:          files slurm myhostname dns\n")
+
+
 def test_users_are_added_to_the_images_own_passwd(
     place: Path, elsewhere: Path, alice: None
 ) -> None:

@@ -27,6 +27,7 @@ from slurm_elastic.slurm.conf import (
     gresconf,
     job_order,
     mentions,
+    node_names,
     pair,
     submissions,
 )
@@ -263,6 +264,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
     yield from pair.notices(config, site)
     yield from job_order.notices(config.slurm, site)
     yield from default_memory.notices(site)
+    yield from node_names.notices(site)
     yield from shared_partitions(pools, site)
     yield from _suspend_exceptions(config, pools, site)
     timeout = site.option("SlurmdTimeout")
