@@ -206,9 +206,8 @@ class CopyRunner:
             yield link.close
 
     def _result(self, text: bytes, link: subprocess.Popen[bytes]) -> CopyResult:
-        line = text.strip().splitlines()[-1:]
         try:
-            result = json.loads(line[0]) if line else {}
+            result = json.loads(text)
         except ValueError:
             result = {}
         if result.get("ok"):

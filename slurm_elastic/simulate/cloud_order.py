@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from slurm_elastic.policies.launch.job_data import NO_DATA, JobData
 from slurm_elastic.policies.launch.pool_order import (
     JobShape,
     RankedPool,
@@ -54,16 +55,17 @@ class JobOrders:
         purchases: Purchases,
     ) -> None:
         self.lanes: list[tuple[Lane, ...]] = [()] * len(jobs)
-        self._limit, self._ranking = jobs.limit, scenario.ranking
+        self._jobs, self._limit, self._ranking = jobs, jobs.limit, scenario.ranking
         lanes = [(pool, pools[pool], needs[pool]) for pool in range(len(pools))]
         self._own = tuple(lane for lane in lanes if _is_own(lane[1].pool))
         self._ranked = [lane for lane in lanes if not _is_own(lane[1].pool)]
         self._table = TermsTable(self._ranked, scenario.ranking, purchases)
         self._orders: dict[int, _Best] = {}
         self._growth: _Order | None = None
-        # Two caches: the orders by their partitions, and the best order by a job's limit and needs.
+        # Two caches: the orders by their partitions, and the best order by a job's data, limit and
+        # needs.
         self._known: dict[tuple[str, ...], _Order] = {}
-        self._best: dict[tuple[int, ...], _Best] = {}
+        self._best: dict[tuple[JobData, tuple[int, ...]], _Best] = {}
         # The numbers of the terms by which ``_best`` was filled and waiting jobs were looked at.
         self._filled = self._looked_at = -1
         self._back_at = -1
@@ -142,16 +144,17 @@ class JobOrders:
         self._orders[job], self.lanes[job] = best, best[0].lanes
 
     def _best_for(self, job: int) -> _Best:
-        return self._best_of((self._limit[job], *[needs[job] for _, _, needs in self._ranked]))
+        shape = self._limit[job], *[needs[job] for _, _, needs in self._ranked]
+        return self._best_of(shape, self._jobs.data_of(job))
 
-    def _best_of(self, shape: tuple[int, ...]) -> _Best:
-        """Return the best order by the present terms for jobs with a time limit and needs of each
-        pool.
+    def _best_of(self, shape: tuple[int, ...], data: JobData = NO_DATA) -> _Best:
+        """Return the best order by the present terms for jobs with a time limit, needs of each
+        pool, and data to move.
         """
         if self._filled != self._table.number:
             self._filled = self._table.number
             self._best.clear()
-        best = self._best.get(shape)
+        best = self._best.get((data, shape))
         if best is None:
             pairs = zip(self._ranked, shape[1:], strict=True)
             job = JobShape(
@@ -161,10 +164,11 @@ class JobOrders:
                     if need <= machines.max_machines
                 },
                 seconds=float(shape[0]),
+                data=data,
             )
             ranked = partition_order(job, self._table.terms, self._ranking)
             best = self._order(tuple(row.terms.partition for row in ranked)), ranked
-            self._best[shape] = best
+            self._best[data, shape] = best
         return best
 
     def _order(self, partitions: tuple[str, ...]) -> _Order:

@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from slurm_elastic.policies.launch.job_data import NO_DATA, JobData
+
 MAX_SECONDS = 2**33
 """Seconds (272 years). Longer histories and jobs, and later Unix times, are errors of the file."""
 _MAX_VALUE = 2**40
@@ -43,7 +45,9 @@ def implausible_value(job: Job) -> str | None:
 
 
 class Jobs:
-    """Jobs in the order of submission. Jobs of the same second keep the order of the history."""
+    """Jobs in the order of submission. Jobs of the same second keep the order of the history.
+    ``data``: by number, the data that jobs move, of the few that say so.
+    """
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         self.number = array("q")
@@ -57,6 +61,7 @@ class Jobs:
         self.memory = array("q")
         self.gpus = array("q")
         self.nodes = array("q")
+        self.data: dict[int, JobData] = {}
         for job in jobs:
             self.append(job)
         self.sort()
@@ -84,6 +89,10 @@ class Jobs:
     def __getitem__(self, index: int) -> Job:
         return Job(*(column[index] for column in self.columns))
 
+    def data_of(self, index: int) -> JobData:
+        """Return the data that the job moves."""
+        return self.data.get(self.number[index], NO_DATA) if self.data else NO_DATA
+
     def append(self, job: Job) -> None:
         """Add a job at the end. Call ``sort`` after the last job."""
         for column, value in zip(self.columns, job, strict=True):
@@ -104,4 +113,5 @@ class Jobs:
         for subset_column, column in zip(subset.columns, self.columns, strict=True):
             subset_column.extend(column[index] for index in indices)
         subset.sort()
+        subset.data = self.data
         return subset

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.policies.launch.job_data import NO_DATA
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.leases import peak
 from slurm_elastic.simulate.machines import PoolMachines
@@ -46,7 +47,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     machine-hours lost to interruptions; ``overhead_hours``: spent on checkpoints and restarts.
     ``peak``: the most machines of all pools at a time. ``reserved``: dollars for the machines that
     were started on held reservations, and for the ``unused`` part of these. ``unbought``: why no
-    machine was ever bought although jobs waited.
+    machine was ever bought although jobs waited. ``traffic``: the part of ``cost`` ($) for the data that jobs say they
+    move, each once, in the pool in which it ended.
     """
 
     jobs: int
@@ -70,6 +72,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     reserved: float = 0.0
     unused: float = 0.0
     unbought: str = ""
+    traffic: float = 0.0
 
 
 def unserved(policy: str, figures: Figures) -> Iterator[str]:
@@ -244,11 +247,13 @@ def _figures(
         _pool_figures(index, machines, runs, peak(steps[index]))
         for index, machines in enumerate(pools)
     )
+    traffic = _traffic(jobs, pools, runs)
     return Figures(
         jobs=len(waits),
         unserved=unserved,
         too_large=misfits,
-        cost=sum(figures.on_demand + figures.spot for figures in pool_figures),
+        cost=sum(figures.on_demand + figures.spot for figures in pool_figures) + traffic,
+        traffic=traffic,
         on_demand=sum(figures.on_demand for figures in pool_figures),
         spot=sum(figures.spot for figures in pool_figures),
         mean_wait=sum(waits) / len(waits) if waits else 0.0,
@@ -263,6 +268,17 @@ def _figures(
         api_calls=sum(machines.launches + machines.releases for machines in pools),
         peak=pool_figures[0].peak if len(pools) == 1 else peak(*steps),
         pools=pool_figures,
+    )
+
+
+def _traffic(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs) -> float:
+    if not jobs.data:
+        return 0.0
+    ended = (job for job, end in enumerate(runs.ended) if end >= 0)
+    return sum(
+        pools[runs.where[job]].pool.traffic.dollars(data)
+        for job in ended
+        if (data := jobs.data_of(job)) is not NO_DATA
     )
 
 

@@ -131,7 +131,10 @@ class Purchases:
         """Return the terms of a pool for jobs of up to ``count`` machines."""
         request = NodeRequest(id="", pool=self._pools[pool], nodes=self._nodes(count))
         offers, scope = self._offers(pool, now), self._scope(now, pool, ())
-        return terms_of(request, partition, offers, scope, now, self.keys, boot_s=float(boot_s))
+        return terms_of(
+            request, partition, offers, scope, now, self.keys, boot_s=float(boot_s),
+            traffic=self.pools[pool].pool.traffic,
+        )  # fmt: skip
 
     def slack(self, pool: int, count: int, now: int) -> int:
         """Return how many machines, of any pools, may be launched before a limit could change the

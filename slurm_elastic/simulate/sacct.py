@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.policies.launch.job_data import NO_DATA, counted_data
 from slurm_elastic.simulate.jobs import Job, implausible_value
 from slurm_elastic.simulate.swf import History, unbroken
 from slurm_elastic.slurm.client.answers import number, states
@@ -52,9 +53,12 @@ _GZIP_MAGIC = b"\x1f\x8b"
 none.
 """
 _FREE_TEXT = (
-    " (free text may have a '|': leave JobName, Comment, SubmitLine and WorkDir out of --format)"
+    " (free text may have a '|': leave JobName, SubmitLine and WorkDir out of --format, and put"
+    " Comment last)"
 )
 _HEAD_BYTES = 4096  # bytes of a file that are read to recognise its form
+COMMENT = "Comment"
+"""The column with ``data=120G`` of ``--comment``."""
 NEVER = -1  # the run time of a job that was cancelled while it waited
 UNFINISHED = frozenset({"RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
 
@@ -172,7 +176,9 @@ def _from_lines(head: str, lines: Iterable[str], history: History, max_jobs: int
     for line_number, line in enumerate(lines, 2):
         if max_jobs is not None and len(history.jobs) >= max_jobs:
             return
-        values = line.rstrip("\n").split("|")
+        # A comment is free text, so it may only be the last column.
+        most = len(names) - 1 if names[-1] == COMMENT else -1
+        values = line.rstrip("\n").split("|", most)
         if len(values) != len(names):
             kind = f"found {len(values)} fields, expected {len(names)}"
             history.complaints.add(
@@ -219,11 +225,14 @@ def _job(row: Mapping[str, str], numbers: _Numbers) -> Job | None:
         run = NEVER
     procs, tres = _procs(row, run), _tres_of(row.get("ReqTRES", ""))
     nodes = _nodes(tres.get("node", ""), procs)
+    job_number = _integer(key.split("_")[0].split("+")[0], "JobIDRaw")
+    if (data := counted_data(row.get(COMMENT, ""))) is not NO_DATA:
+        numbers.history.jobs.data[job_number] = data
     memory = _mebibytes(tres.get("mem", "")) or _requested_memory(
         row.get("ReqMem", ""), procs, nodes
     )
     return Job(
-        number=_integer(key.split("_")[0].split("+")[0], "JobIDRaw"),
+        number=job_number,
         submit=_eligible_at(_time(row["Submit"]), row.get("Eligible", "")),
         run=run,
         limit=_limit(row.get("TimelimitRaw", ""), run),

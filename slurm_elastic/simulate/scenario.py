@@ -12,6 +12,7 @@ from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.capacity import AnyGrowth, Slurm, misfits
 from slurm_elastic.policies.growth.release import AnyRelease, Delayed, Idle, IdleOrder
+from slurm_elastic.policies.launch.pool_order import FREE_TRAFFIC, TrafficTerms
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate.billing import Billing, PerSecond
@@ -51,7 +52,8 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     seconds between two checks for machines to release. ``min_idle``: machines that stay up without
     work until the last job has ended. ``max_booting``: the maximum of booting machines. ``cloud``:
     the cloud whose limits apply (empty: the cloud of the first offer, or a cloud of its own).
-    ``limited``: False for nodes that the site has anyway, to which no limits apply.
+    ``limited``: False for nodes that the site has anyway, to which no limits apply. ``traffic``: of
+    jobs that say how much data they move.
     """
 
     name: str
@@ -75,6 +77,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     wanted: Pool | None = None
     cloud: str = ""
     limited: bool = True
+    traffic: TrafficTerms = FREE_TRAFFIC
 
     @property
     def sold(self) -> tuple[Sold, ...]:

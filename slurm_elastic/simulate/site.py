@@ -10,7 +10,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.growth_kinds import checked_growth
-from slurm_elastic.config.pool_rules import cheapest, rules_of
+from slurm_elastic.config.pool_rules import cheapest, rules_of, traffic_terms
 from slurm_elastic.config.release_kinds import checked_release
 from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest, Pool
 from slurm_elastic.policies.growth.release import Idle, IdleOrder
@@ -211,6 +211,7 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
         max_booting=pool.max_booting,
         offers=sold,
         wanted=ranked_pool,
+        traffic=traffic_terms(cloud),
     )
 
 

@@ -16,6 +16,8 @@ from benchmarks.traces import VARIABLE, history
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.policies.growth.capacity import OnDemand, Slurm, parse_growth
 from slurm_elastic.policies.growth.release import Flagged, Idle
+from slurm_elastic.policies.launch.job_data import JobData
+from slurm_elastic.policies.launch.pool_order import TrafficTerms
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate import cloud_order, swf
 from slurm_elastic.simulate.billing import Curve
@@ -243,3 +245,18 @@ def test_published_prices_on_a_public_history(set_up: SetUp) -> None:
     ideal = simulate(read.jobs, merged(scenario), read.start).figures.cost
     assert max(found) <= 1.02 * min(found)
     assert max(found) <= 1.05 * ideal
+
+
+def test_jobs_with_much_data_go_where_traffic_costs_less() -> None:
+    pools = (
+        cloud("cheap", 1.0, traffic=TrafficTerms(price_out=0.1)),
+        cloud("dear", 2.0, traffic=TrafficTerms(price_out=0.01)),
+    )
+    history = jobs((0, 3600, 1), (0, 3600, 1), (0, 3600, 1))
+    history.data[1] = JobData(gb_in=100.0, gb_out=100.0)
+    history.data[2] = JobData(gb_in=100.0, gb_out=1.0)
+    found = simulate(history, Scenario(pools=pools))
+    assert [pools[pool].name for pool in found.where] == ["cheap", "dear", "cheap"]
+    assert found.figures.traffic == pytest.approx(100 * 0.01 + 1 * 0.1)
+    machines = found.figures.on_demand + found.figures.spot
+    assert found.figures.cost == pytest.approx(machines + found.figures.traffic)

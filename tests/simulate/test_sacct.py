@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.policies.launch.job_data import JobData
 from slurm_elastic.simulate import sacct
 from slurm_elastic.simulate.jobs import Job
 from slurm_elastic.simulate.scenario import PoolModel
@@ -318,3 +319,14 @@ def test_jobs_that_have_not_ended_are_counted(tmp_path: Path) -> None:
     assert sacct.load(written(tmp_path, LINES)).left_out == {"have not ended": 1}
     running = element(1, state={"current": ["RUNNING"]})
     assert from_json(running, element(2)).left_out == {"have not ended": 1}
+
+
+def test_a_comment_in_the_last_column_says_how_much_data_a_job_moves(tmp_path: Path) -> None:
+    names = "JobIDRaw|Submit|ElapsedRaw|AllocCPUS|State|Comment"
+    rows = (
+        "1|2026-01-01T00:00:00|60|1|COMPLETED|data=5G/1G",
+        "2|2026-01-01T00:00:01|60|1|COMPLETED|a | b",
+    )
+    history = sacct.load(written(tmp_path / "history", "\n".join((names, *rows)) + "\n"))
+    assert history.jobs.data == {1: JobData(gb_in=5.0, gb_out=1.0)}
+    assert [history.jobs.data_of(job).gb_in for job in range(2)] == [5.0, 0.0]

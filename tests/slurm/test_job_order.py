@@ -302,3 +302,17 @@ def test_ties_are_decided_alike_by_filter_offers_and_file(
     shape = JobShape(machines={pool.name: 1 for pool in pools}, seconds=3600.0)
     ranked = partition_order(shape, table, site.ranking)
     assert [row.terms.partition for row in ranked] == ["dear", "cheap"]
+
+
+def test_traffic_changes_the_order(lua: Callable[[str], str], tmp_path: Path) -> None:
+    site = two_clouds(tmp_path)
+    traffic = replace(site.clouds[1], traffic=Traffic(out=0.09))
+    site = replace(site, clouds=(site.clouds[0], traffic))
+    table = [
+        terms("dear", (6, 0.2)),
+        terms("cheap", (6, 0.1), traffic=TrafficTerms(price_out=0.09)),
+    ]
+    (tmp_path / FILE).write_text(text_of(table, ("price",), NOW))
+    assert filtered(lua, site) == "static,cheap,dear"
+    assert filtered(lua, site, comment="data=120G") == "static,dear,cheap"
+    assert filtered(lua, site, comment="data=120G/0G") == "static,cheap,dear"

@@ -15,7 +15,9 @@ from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET, config
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import domain_pools
 from slurm_elastic.config.checkpoint import METHODS, OPTIONS
+from slurm_elastic.config.copying import Traffic
 from slurm_elastic.config.job_checkpoint import parse_comment
+from slurm_elastic.policies.launch.job_data import FORM
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
 
@@ -289,3 +291,14 @@ def test_a_script_that_fits_only_without_the_launcher_stays_as_it_is(
     lengths = [length for length, _ in answers(lua, *jobs, text=text, tail=tail)]
     assert lengths[0] > len(short)
     assert lengths[1] == len(long)
+
+
+def test_a_size_of_data_that_cannot_be_read_is_refused(lua: Callable[[str], str]) -> None:
+    """Only where traffic is counted: elsewhere "data=" is a word of the user's own."""
+    plain = site()
+    counted = tuple(replace(cloud, traffic=Traffic(out=0.09)) for cloud in plain.clouds)
+    text = render(replace(plain, clouds=counted), domain_pools(plain, expand))[FILTER]
+    jobs = [{"comment": word} for word in ("data=120GB", "data=120G", "data=/scratch/1")]
+    wrong = f"slurm-elastic: --comment=data=120GB: expected {FORM}"
+    assert answers(lua, *jobs, text=text) == [(-1, wrong), (0, ""), (0, "")]
+    assert answers(lua, *jobs) == [(0, "")] * 3

@@ -117,10 +117,10 @@ def _run(link: socket.socket) -> int:
     handle = os.pidfd_open(process.pid)
     try:
         # The client sends nothing more: if the link can be read, the client has gone.
-        ready, _, _ = select.select([handle, link], [], [])
+        ready, _, _ = select.select([handle, link.fileno()], [], [])
     finally:
         os.close(handle)
-    if link in ready:
+    if link.fileno() in ready:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     return process.wait()

@@ -60,6 +60,14 @@ class TrafficTerms(Struct, frozen=True, kw_only=True):
     price_out: float = 0.0
     bandwidth: float = math.inf
 
+    def seconds(self, data: JobData) -> float:
+        """Return how long the data moves; the job's machines are paid for that time."""
+        return (data.gb_in + data.gb_out) * 8000 / self.bandwidth
+
+    def dollars(self, data: JobData) -> float:
+        """Return what the traffic costs."""
+        return data.gb_in * self.price_in + data.gb_out * self.price_out
+
 
 FREE_TRAFFIC = TrafficTerms()
 
@@ -96,15 +104,6 @@ class JobShape(Struct, frozen=True, kw_only=True):
     def offers_of(self, terms: PoolTerms) -> tuple[PricedRoom, ...]:
         """Return the pool's offers that last until the job's end, best first."""
         return tuple(offer for offer in terms.offers if self.seconds <= offer.max_run_s)
-
-    def transfer_s(self, terms: PoolTerms) -> float:
-        """Return the seconds for which the machines are paid while the data moves."""
-        return (self.data.gb_in + self.data.gb_out) * 8000 / terms.traffic.bandwidth
-
-    def traffic_cost(self, terms: PoolTerms) -> float:
-        """Return what the traffic costs ($)."""
-        traffic = terms.traffic
-        return self.data.gb_in * traffic.price_in + self.data.gb_out * traffic.price_out
 
 
 class RankedPool(Struct, frozen=True, kw_only=True):
@@ -183,7 +182,7 @@ def job_order(
     on_demand = min(
         (
             _hours(job, terms) * terms.on_demand * job.machines[terms.pool]
-            + job.traffic_cost(terms)
+            + terms.traffic.dollars(job.data)
             for terms in rows
             if terms.on_demand < math.inf
         ),
@@ -232,14 +231,14 @@ def cost(job: JobShape, terms: PoolTerms, *, with_risk: bool = False) -> float:
     if not offers:
         return math.inf
     lacking, dollars = job.machines[terms.pool], 0.0
-    paid_ahead_s = terms.boot_s + job.transfer_s(terms)
+    paid_ahead_s = terms.boot_s + terms.traffic.seconds(job.data)
     for offer in offers:
         count = lacking if offer is offers[-1] else min(offer.room, lacking)
         lost = offer.lost_share if with_risk else 0.0
         hours = (paid_ahead_s + job.seconds * (1 + lost)) / 3600
         dollars += count * offer.price * hours
         lacking -= count
-    return dollars + job.traffic_cost(terms)
+    return dollars + terms.traffic.dollars(job.data)
 
 
 def _unsold(placement: Placement, ranking: Sequence[str]) -> list[tuple[Offer, int]]:
@@ -280,7 +279,7 @@ def _own_numbers(
 
 
 def _hours(job: JobShape, terms: PoolTerms) -> float:
-    return (terms.boot_s + job.transfer_s(terms) + job.seconds) / 3600
+    return (terms.boot_s + terms.traffic.seconds(job.data) + job.seconds) / 3600
 
 
 def _key(name: str, job: JobShape, terms: PoolTerms, on_demand: float) -> float:

@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.pool_rules import rules_of, types_of
+from slurm_elastic.config.pool_rules import rules_of, traffic_terms, types_of
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI, observed_mtti
 from slurm_elastic.policies.checkpoint.exposure import chance, with_saves, without_saves
 from slurm_elastic.policies.launch.habits import RequestedJob
+from slurm_elastic.policies.launch.job_data import counted_data
 from slurm_elastic.policies.launch.verdict import could_run, need
 from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.money.cost_split import paid_until
@@ -203,7 +204,8 @@ def _paid(
     """The forecast with its cost.
 
     ``low``: the cheapest known price for the usual run. ``high``: the dearest price for the whole
-    limit and a boot. If the pool may have spot machines, also the effect of interruptions.
+    limit and a boot. Both with the traffic of the job's data, and the time that it takes. If the
+    pool may have spot machines, also the effect of interruptions.
     """
     if not started.start:
         return started
@@ -215,12 +217,14 @@ def _paid(
     on_demand = any(market is not Market.SPOT for market in pool.markets) or spot is None
     prices = [*(demand if on_demand else []), *([] if spot is None else [spot])] or [0.0]
     usual, limit = started.run[1], started.limit or NO_LIMIT_S
+    data, traffic = counted_data(ask.job.comment), traffic_terms(config.cloud(pool.cloud))
+    moves, fee = traffic.seconds(data), traffic.dollars(data)
     boot = _boots(config, pool, machines)[-1]
     low = min(prices) * started.nodes
     priced = replace(
         started,
-        low=low * _hours(usual, lease),
-        high=max([*prices, *demand]) * started.nodes * _hours(limit + boot, lease),
+        low=low * _hours(usual + moves, lease) + fee,
+        high=max([*prices, *demand]) * started.nodes * _hours(limit + boot + moves, lease) + fee,
         market=str(Market.SPOT) if spot is not None and spot <= min(prices) else "",
         public=config.cloud(pool.cloud).location is Location.PUBLIC,
     )

@@ -1,0 +1,326 @@
+"""The two ends of a copy, joined by pipes; the node's end as root would leave it, as this user."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_elastic.machine.jobfiles import bundle, copier, head, node
+from slurm_elastic.machine.jobfiles.tree import Tree
+from slurm_elastic.machine.jobfiles.wire import Channel, CopyError
+
+JOB = 7
+
+
+class Pair:
+    """A head and a machine, each a directory; ``do`` copies."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.head, self.node, self.state = place / "head", place / "node", place / "state"
+        for path in (self.head, self.node, self.state):
+            path.mkdir()
+        self.exclude: list[str] = []
+        self.limit = 1 << 20
+        self.base = 0
+        self.monkeypatch = monkeypatch
+
+    @property
+    def output(self) -> Path:
+        return self.head / "out.txt"
+
+    def order(self, do: str, job: int) -> dict[str, Any]:
+        return {
+            "do": do, "job": job, "uid": 1, "gid": 1, "groups": [], "directory": str(self.head),
+            "exclude": self.exclude, "size_limit": self.limit,
+            "outputs": [{"path": str(self.output), "base": self.base}],
+        }  # fmt: skip
+
+    def do(self, what: str, job: int = JOB) -> dict[str, Any]:
+        ours, theirs = socket.socketpair()
+
+        def serve() -> None:
+            with suppress(CopyError, OSError), channel_of(theirs) as channel:
+                header = channel.receive()
+                outputs = [str(self.node / Path(path).name) for path in header["outputs"]]
+                header = {**header, "outputs": outputs}
+                with node._Book(str(self.state), str(self.node), channel) as book:
+                    serving = node._take_in if what == "out" else node._give_back
+                    serving(header, book, channel)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            with channel_of(ours) as channel:
+                return head.run(self.order(what, job), channel)
+        finally:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def channel_of(link: socket.socket) -> Iterator[Channel]:
+    with link, link.makefile("rb") as source, link.makefile("wb") as sink:
+        yield Channel(source, sink)
+
+
+@pytest.fixture(autouse=True)
+def no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the ends are threads, in which no signal ends a wait."""
+    monkeypatch.setattr("signal.alarm", lambda _: 0)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    return Pair(tmp_path, monkeypatch)
+
+
+def names(place: Path) -> list[str]:
+    return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+
+
+def test_files_go_and_what_changed_comes_back(pair: Pair) -> None:
+    (pair.head / "a").write_text("a")
+    (pair.head / "a").chmod(0o750)
+    (pair.head / "deep").mkdir()
+    (pair.head / "deep" / "b").write_text("b")
+    (pair.head / "link").symlink_to("/nowhere")
+    result = pair.do("out")
+    assert (result["files"], result["bytes"]) == (2, 2)
+    assert names(pair.node) == ["a", "deep", "deep/b", "link"]
+    assert (pair.node / "a").stat().st_mode & 0o777 == 0o750
+    assert os.readlink(pair.node / "link") == "/nowhere"
+    (pair.node / "deep" / "b").write_text("changed")
+    (pair.node / "new").mkdir()
+    (pair.node / "new" / "c").write_text("c")
+    (pair.node / "link2").symlink_to("a")
+    (pair.node / "out.txt").write_text("said\n")
+    result = pair.do("back")
+    assert (result["files"], result["notes"]) == (2, [])
+    assert (pair.head / "deep" / "b").read_text() == "changed"
+    assert (pair.head / "new" / "c").read_text() == "c"
+    assert os.readlink(pair.head / "link2") == "a"
+    assert pair.output.read_text() == "said\n"
+    assert names(pair.node) == [], "the last job takes the files away"
+
+
+def test_a_broken_copy_back_is_repeated_without_harm(pair: Pair) -> None:
+    (pair.head / "a").write_text("a")
+    pair.do("out")
+    (pair.node / "a").write_text("longer")
+    (pair.node / "b").write_text("b")
+    with pair.monkeypatch.context() as patch:
+        patch.setattr(head, "_take_link", _full)
+        (pair.node / "z").symlink_to("a")
+        with pytest.raises(OSError, match="No space"):
+            pair.do("back")
+    assert (pair.head / "a").read_text() == "longer"
+    assert names(pair.node) == ["a", "b", "z"], "nothing is taken away before all is there"
+    result = pair.do("back")
+    assert result["notes"] == []
+    assert names(pair.head) == ["a", "b", "z"], "what came already is no conflict"
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_both_sides_changed(pair: Pair) -> None:
+    for name in ("both", "same", "gone"):
+        (pair.head / name).write_text("old")
+    pair.do("out")
+    (pair.node / "both").write_text("of the job")
+    (pair.node / "made").write_text("of the job")
+    (pair.node / "gone").write_text("changed")
+    (pair.head / "both").write_text("of the head, later")
+    (pair.head / "made").write_text("of the head, too")
+    (pair.head / "gone").unlink()
+    result = pair.do("back")
+    assert (pair.head / "both").read_text() == "of the head, later"
+    assert (pair.head / "both.job-7").read_text() == "of the job"
+    assert (pair.head / "made.job-7").read_text() == "of the job"
+    assert (pair.head / "gone").read_text() == "changed"
+    assert result["notes"] == [
+        "both: it was changed on the head, too: the job's is both.job-7",
+        "made: it was changed on the head, too: the job's is made.job-7",
+    ]
+
+
+def test_two_jobs_share_a_directory(pair: Pair) -> None:
+    (pair.head / "a").write_text("a")
+    pair.do("out", 7)
+    (pair.node / "a").write_text("changed by 7")
+    pair.do("out", 8)
+    assert (pair.node / "a").read_text() == "changed by 7"
+    pair.do("back", 7)
+    assert (pair.head / "a").read_text() == "changed by 7"
+    assert names(pair.node) == ["a"], "the other job still uses it"
+    (pair.node / "a").write_text("changed by 8")
+    assert pair.do("back", 8)["notes"] == []
+    assert (pair.head / "a").read_text() == "changed by 8"
+    assert names(pair.node) == []
+
+
+def test_special_and_excluded_files_stay(pair: Pair) -> None:
+    os.mkfifo(pair.head / "pipe")
+    (pair.head / ".ssh").mkdir()
+    (pair.head / ".ssh" / "id").write_text("secret")
+    (pair.head / "x.o").write_text("o")
+    (pair.head / "raw").mkdir()
+    (pair.head / "raw" / "big").write_text("big")
+    pair.exclude = [".ssh", "*.o", "raw/*"]
+    result = pair.do("out")
+    assert names(pair.node) == ["raw"]
+    assert result["notes"] == ["pipe: a special file, which is not copied"]
+    (pair.node / ".ssh").mkdir()
+    (pair.node / ".ssh" / "authorized_keys").write_text("evil")
+    pair.do("back")
+    assert names(pair.head) == [".ssh", ".ssh/id", "pipe", "raw", "raw/big", "x.o"]
+
+
+def test_a_directory_beyond_the_limit_is_refused(pair: Pair) -> None:
+    (pair.head / "a").write_bytes(b"x" * (2 << 20))
+    with pytest.raises(CopyError, match=r"more than 1 MiB, the copy.size_limit") as error:
+        pair.do("out")
+    assert error.value.final
+    assert names(pair.node) == []
+
+
+def test_outputs_continue_and_keep_what_was_there(pair: Pair) -> None:
+    pair.output.write_text("run 0\n")
+    bases = pair.do("out")["bases"]
+    assert bases == {str(pair.output): 6}
+    assert names(pair.node) == [], "an output is not sent"
+    pair.base = 6
+    (pair.node / "out.txt").write_text("run 1\n")
+    assert pair.do("back")["bases"] == bases
+    assert pair.output.read_text() == "run 0\nrun 1\n"
+    pair.do("out")
+    (pair.node / "out.txt").write_text("run 1\nmore\n")
+    pair.do("back")
+    assert pair.output.read_text() == "run 0\nrun 1\nmore\n", "written again, not twice"
+    pair.do("out")
+    (pair.node / "out.txt").write_text("of another job\n")
+    pair.do("back")
+    assert pair.output.read_text() == "run 0\nrun 1\nmore\nof another job\n"
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", "a//b", ".", "a/.", "x\0y"])
+def test_no_path_leads_out_of_the_tree(pair: Pair, path: str) -> None:
+    tree = Tree(str(pair.head), [])
+    with pytest.raises(CopyError):
+        tree.write(path, {"mode": 0o600, "m": 0}, iter([b"x"]), sync=False)
+    assert names(pair.head) == []
+
+
+def test_no_link_is_followed(pair: Pair) -> None:
+    outside = pair.state / "outside"
+    outside.mkdir()
+    (pair.head / "d").symlink_to(outside)
+    (pair.head / "f").symlink_to(outside / "f")
+    tree = Tree(str(pair.head), [])
+    with pytest.raises(NotADirectoryError):
+        tree.write("d/x", {"mode": 0o600, "m": 0}, iter([b"x"]), sync=False)
+    tree.write("f", {"mode": 0o4755, "m": 0}, iter([b"x"]), sync=False)
+    assert names(outside) == []
+    assert (pair.head / "f").stat().st_mode & 0o7777 == 0o755, "no set-user-id"
+    (pair.head / "l").symlink_to(outside / "f")
+    with (
+        open(os.devnull, "r+b") as nothing,
+        pytest.raises(OSError, match="Too many levels"),
+    ):
+        head._write_output(str(pair.head / "l"), 0, Channel(nothing, nothing))
+
+
+def test_root_makes_what_is_missing_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.getuid() != 0:
+        pytest.skip("it gives directories to another user")
+    monkeypatch.chdir("/")
+    base = Path("/run/slurm-elastic-test-places")
+    base.mkdir(mode=0o755)
+    try:
+        node.make_place(f"{base}/shared/project/mine", [False, False, False, False, True], 7, 8)
+        assert [p.stat().st_uid for p in (base / "shared", base / "shared/project")] == [0, 0]
+        mine = base / "shared" / "project" / "mine"
+        assert (mine.stat().st_uid, mine.stat().st_gid) == (7, 8)
+        node.make_place(f"{mine}/more", [False] * 6, 7, 8)
+        assert (mine / "more").stat().st_uid == 7
+        (mine / "trap").symlink_to("/etc")
+        node.make_place(f"{mine}/trap/evil", [False] * 7, 7, 8)
+        assert not Path("/etc/evil").exists()
+    finally:
+        subprocess.run(["rm", "-rf", str(base)], check=True)
+
+
+def test_the_bundle_is_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "jobfiles.pyz"
+    path.write_bytes(bundle.build())
+    assert bundle.build() == path.read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-I", str(path), "node"], input=b'{"do": "out", "uid": 0, "gid": 0}\n',
+        capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == {
+        "error": "files are copied for users, not for root", "final": True
+    }  # fmt: skip
+    assert done.returncode == 1
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "copier.sock"
+    server = copier.Copier(path, {os.getuid()})
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    yield path
+    server.end()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def asked(path: Path, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(str(path))
+        socket.send_fds(link, [json.dumps(order).encode() + b"\n"], descriptors)
+        with link.makefile("rb") as answer:
+            return dict(json.loads(answer.readline()))
+
+
+@pytest.mark.parametrize(
+    ("order", "count", "said"),
+    [
+        ({"uid": 0}, 3, "the files of uid 0 are not copied"),
+        ({"uid": "1"}, 3, "the files of uid 1 are not copied"),
+        ({"uid": 4_000_000_000}, 3, "no user with uid 4000000000"),
+        ({"uid": 1}, 2, "three descriptors"),
+        ([], 3, "no object"),
+    ],
+)
+def test_the_copier_refuses(service: Path, order: Any, count: int, said: str) -> None:
+    descriptors = [os.open(os.devnull, os.O_RDWR) for _ in range(count)]
+    answer = asked(service, order, descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert not answer["ok"]
+    assert said in answer["message"]
+
+
+def test_the_copier_serves_root_and_slurm_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.sock"
+    server = copier.Copier(path, {os.getuid() + 1})
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    answer = asked(path, {"uid": 1}, [0, 1, 2])
+    server.end()
+    thread.join(10)
+    assert answer == {"ok": False, "message": "only root and SlurmUser may ask"}
