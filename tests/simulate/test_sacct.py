@@ -310,8 +310,8 @@ def test_a_name_with_a_bar_in_it_says_what_would_help(tmp_path: Path) -> None:
     history = sacct.load(written(tmp_path, LINES + "17|a|b|c|1|1|1|1|1|1|COMPLETED\n"))
     (told,) = history.complaints.shown
     assert told == (
-        "line 8: found 11 fields, expected 9 (free text may have a '|': leave JobName, Comment,"
-        " SubmitLine and WorkDir out of --format)"
+        "line 8: found 11 fields, expected 9 (free text may have a '|': leave JobName,"
+        " SubmitLine and WorkDir out of --format, and put Comment last)"
     )
 
 
@@ -327,6 +327,6 @@ def test_a_comment_in_the_last_column_says_how_much_data_a_job_moves(tmp_path: P
         "1|2026-01-01T00:00:00|60|1|COMPLETED|data=5G/1G",
         "2|2026-01-01T00:00:01|60|1|COMPLETED|a | b",
     )
-    history = sacct.load(written(tmp_path / "history", "\n".join((names, *rows)) + "\n"))
+    history = sacct.load(written(tmp_path, "\n".join((names, *rows)) + "\n"))
     assert history.jobs.data == {1: JobData(gb_in=5.0, gb_out=1.0)}
     assert [history.jobs.data_of(job).gb_in for job in range(2)] == [5.0, 0.0]
