@@ -38,7 +38,7 @@ SOCKET = "copy.sock"
 PERIOD_S = 5.0
 """Seconds between two looks at copies that no epilog waits for, and at nodes that may be lost."""
 KEPT_S = 7 * 86400.0
-"""How long the ledger has copies that are over."""
+"""How long the ledger keeps finished copies."""
 _SIGN_S = 5.0
 _HELLO_S = 10.0
 _WAITING = 512
@@ -102,14 +102,14 @@ class CopyServer(Server):
             log.warning("client turned away reason=%s line=%r", error, line[:200])
             return
         request = CopyRequest(job=hello.job, nodes=nodes, back=hello.phase == "back")
-        gone = threading.Event()
+        cancelled = threading.Event()
         loop = asyncio.get_running_loop()
-        work = loop.create_task(self._workers.call(self._copies.serve, request, gone))
+        work = loop.create_task(self._workers.call(self._copies.serve, request, cancelled))
         work.add_done_callback(_retrieve)
         try:
             reason = await client.wait_for(work)
         except (Gone, asyncio.CancelledError):
-            gone.set()  # a copy back continues: the files are wanted in any case
+            cancelled.set()  # a copy back continues: the files are wanted in any case
             raise
         client.push(b"go\n" if reason == GO else f"no {reason}\n".encode())
 
@@ -149,7 +149,7 @@ class CopyPart(Part):
         return not self._site.ledger.copies.all()
 
     def look(self) -> None:
-        """Bring files back that nobody waits for, and the output of jobs that run."""
+        """Bring files back for which no epilog waits, and the output of jobs that run."""
         site = self._site
         site.ledger.copies.forget(site.now() - KEPT_S)
         rows = [row for row in site.ledger.copies.all() if not row.state.is_over]

@@ -73,9 +73,9 @@ class CopyRun(Protocol):
     """Runs one copy."""
 
     def __call__(
-        self, instance: Instance, order: Mapping[str, Any], until: float, gone: threading.Event
+        self, instance: Instance, order: Mapping[str, Any], until: float, cancelled: threading.Event
     ) -> CopyResult:
-        """Copy as ordered until ``until`` (monotonic s), or until ``gone`` is set."""
+        """Copy as ordered until ``until`` (monotonic s), or until ``cancelled`` is set."""
 
 
 class CopyRunner:
@@ -94,7 +94,7 @@ class CopyRunner:
         self._locks: dict[str, threading.Lock] = {}
 
     def __call__(
-        self, instance: Instance, order: Mapping[str, Any], until: float, gone: threading.Event
+        self, instance: Instance, order: Mapping[str, Any], until: float, cancelled: threading.Event
     ) -> CopyResult:
         try:
             keys = self._host_keys(instance)
@@ -102,7 +102,7 @@ class CopyRunner:
                 if instance.id not in self._installed:
                     self._install(instance, keys)
                     self._installed.add(instance.id)
-            return self._copy(instance, order, until, gone)
+            return self._copy(instance, order, until, cancelled)
         except (PushError, OSError, SlurmElasticError, CopierRefusalError) as error:
             return CopyResult(reason=str(error))
 
@@ -141,7 +141,7 @@ class CopyRunner:
         ordered(target, self._login_key, keys, script, self._program)
 
     def _copy(
-        self, instance: Instance, order: Mapping[str, Any], until: float, gone: threading.Event
+        self, instance: Instance, order: Mapping[str, Any], until: float, cancelled: threading.Event
     ) -> CopyResult:
         out_read, out_write = os.pipe()
         with os.fdopen(out_read, "rb") as result, contextlib.ExitStack() as ending:
@@ -159,10 +159,10 @@ class CopyRunner:
                 os.close(out_write)
                 link.stdin.close()
                 link.stdout.close()
-            text = _read(result.fileno(), until, gone)
+            text = _read(result.fileno(), until, cancelled)
             end_head()
             if text is None:
-                return CopyResult(reason="it took too long" if not gone.is_set() else "ended")
+                return CopyResult(reason="it took too long" if not cancelled.is_set() else "ended")
             return self._result(text, link)
 
     def _ssh_command(self, instance: Instance) -> list[str]:
@@ -231,10 +231,10 @@ def order_of(uid: int) -> dict[str, Any]:
     return {"uid": uid, "gid": account.pw_gid, "groups": groups_of(account)}
 
 
-def _read(descriptor: int, until: float, gone: threading.Event) -> bytes | None:
+def _read(descriptor: int, until: float, cancelled: threading.Event) -> bytes | None:
     """Read to the end. None if that takes too long, or the copy is no longer wanted."""
     text = b""
-    while time.monotonic() < until and not gone.is_set():
+    while time.monotonic() < until and not cancelled.is_set():
         ready, _, _ = select.select([descriptor], [], [], _POLL_S)
         if not ready:
             continue

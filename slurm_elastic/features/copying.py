@@ -1,7 +1,7 @@
 """Copies the files of jobs to machines without a shared file system, and back (``data: copy``).
 
 A job's directory goes to its nodes while the job's PrologSlurmctld waits, and comes back while its
-EpilogSlurmctld waits: after every run, also if the run was requeued. Meanwhile its output comes
+EpilogSlurmctld waits: after every run, also if the run was requeued. While it runs, its output comes
 back again and again, because a machine may be lost. The ledger has a row for each node of each
 run, so that a restarted daemon continues.
 """
@@ -78,13 +78,13 @@ class Copies:
         self._lock = threading.Lock()
         self._busy: dict[int, _Turn] = {}
 
-    def serve(self, request: CopyRequest, gone: threading.Event) -> str:
+    def serve(self, request: CopyRequest, cancelled: threading.Event) -> str:
         """Copy what the request asks for. Return GO, or why the job must not start."""
         with self._alone(request.job):
             if request.back:
                 self.bring_back(request.job)
                 return GO
-            return self._bring_out(request, gone)
+            return self._bring_out(request, cancelled)
 
     @contextlib.contextmanager
     def _alone(self, job: int) -> Iterator[None]:
@@ -112,26 +112,26 @@ class Copies:
 
     # To the machine.
 
-    def _bring_out(self, request: CopyRequest, gone: threading.Event) -> str:
+    def _bring_out(self, request: CopyRequest, cancelled: threading.Event) -> str:
         until = time.monotonic() + self._settings.out_within
-        while not gone.is_set():
+        while not cancelled.is_set():
             files = self._files_of(request)
             if files is not None:
                 if not files.nodes:
                     return GO  # it has been cancelled or requeued: nothing may hold its prolog
                 self.bring_back(request.job, before=files.restarts)
-                refusal = self._try_out(files, until, gone)
+                refusal = self._try_out(files, until, cancelled)
                 if refusal is not None:
                     return refusal
-            gone.wait(self._pause)
+            cancelled.wait(self._pause)
         return GO
 
-    def _try_out(self, files: JobFiles, until: float, gone: threading.Event) -> str | None:
+    def _try_out(self, files: JobFiles, until: float, cancelled: threading.Event) -> str | None:
         """Copy the files to all nodes. Return GO, why the job is held, or None: try again."""
         nodes = [node for node in files.nodes if self._is_copying(node)]
-        results = self._on_all(nodes, lambda node: self._out_to(node, files, until, gone))
+        results = self._on_all(nodes, lambda node: self._out_to(node, files, until, cancelled))
         failed = sorted((r for r in results if r.reason), key=lambda r: not r.final)
-        if not failed or gone.is_set():
+        if not failed or cancelled.is_set():
             return GO
         if failed[0].final or time.monotonic() >= until:
             return self._refuse(files, failed[0])
@@ -141,8 +141,8 @@ class Copies:
         return None
 
     def _files_of(self, request: CopyRequest) -> JobFiles | None:
-        """What Slurm says of the job now; without nodes if it is not about to start. None: Slurm
-        does not answer.
+        """Return Slurm's record of the job, without nodes if the job is not about to start; None if
+        Slurm does not answer.
         """
         try:
             files = self._read(request.job)
@@ -164,7 +164,7 @@ class Copies:
         return next((m for m in machines if m.instance.node == node and m.is_wanted), None)
 
     def _out_to(
-        self, node: str, files: JobFiles, until: float, gone: threading.Event
+        self, node: str, files: JobFiles, until: float, cancelled: threading.Event
     ) -> CopyResult:
         machine = self._machine_of(node)
         if machine is None:
@@ -178,7 +178,7 @@ class Copies:
         if present is not None and present.state is CopyState.THERE:
             return CopyResult()
         self._site.ledger.copies.put(row)
-        result = self._copy(machine, row, "out", until, gone)
+        result = self._copy(machine, row, "out", until, cancelled)
         if not result.reason:
             log.info("copied out job=%d node=%s files=%d bytes=%d",
                      row.job, node, result.files, result.bytes)  # fmt: skip
@@ -231,7 +231,7 @@ class Copies:
             return
         if row.state is CopyState.THERE:
             row = self._put(row, CopyState.OWED)
-        gone = threading.Event()
+        cancelled = threading.Event()
         while True:
             remaining_s = row.since + self._settings.back_within - self._site.now()
             machine = self._find_machine(row)
@@ -239,7 +239,7 @@ class Copies:
                 self._lose(row, "its machine has ended")
                 return
             until = time.monotonic() + max(remaining_s, 1.0)
-            result = self._copy(machine, row, "back", until, gone)
+            result = self._copy(machine, row, "back", until, cancelled)
             if not result.reason:
                 self._put(row, CopyState.BACK)
                 cause = FilesReturned(machine=row.machine, files=result.files, bytes=result.bytes,
@@ -272,7 +272,7 @@ class Copies:
     # Both.
 
     def _copy(
-        self, machine: Machine, row: JobCopy, what: str, until: float, gone: threading.Event
+        self, machine: Machine, row: JobCopy, what: str, until: float, cancelled: threading.Event
     ) -> CopyResult:
         settings = self._settings
         try:
@@ -284,7 +284,7 @@ class Copies:
             "exclude": list(settings.exclude), "size_limit": settings.size_limit << 20,
             "outputs": [{"path": path, "base": base} for path, base in row.outputs.items()],
         }  # fmt: skip
-        result = self._run(machine.instance, order, until, gone)
+        result = self._run(machine.instance, order, until, cancelled)
         if not result.reason and what != "out" and dict(result.bases) != dict(row.outputs):
             present = self._row(row)
             if present is not None:

@@ -1,7 +1,7 @@
 """The end on the machine. It starts as root, makes the job's directory, and becomes the job's user.
 
-For each directory it keeps what the files were like when they came, so that only changed files go
-back, and which jobs use the directory. The last of them takes the files away.
+For each directory it records the files as they came, so that only changed files go back, and the
+jobs that use the directory. The copy back of the last of these jobs removes the files.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _state_directory(uid: int, gid: int) -> str:
 
 
 class _Book:
-    """What is known of one directory. A context: only one copy at a time may use it. ``base``: by
+    """The record of one directory. A context: only one copy at a time may use it. ``base``: by
     path, the stamps of a file on the head and here, or the target of a link.
     """
 

@@ -1,4 +1,4 @@
-"""What ``scontrol show job`` says of a job's files: its directory, its output, its user."""
+"""A job's directory, output and user, by ``scontrol show job``."""
 
 from __future__ import annotations
 

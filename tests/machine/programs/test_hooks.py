@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import shutil
@@ -391,3 +392,64 @@ def test_waiting_loads_next_to_nothing() -> None:
     loaded = modules_of("slurm-elastic-wait")
     assert "_socket" in loaded
     assert not loaded & {"socket", "signal", "json", "re", "logging", "subprocess", "contextlib"}
+
+
+# Copies of files.
+
+
+COPIES = ("copy_partitions=cloud", "copy_out_timeout=60", "copy_back_timeout=60")
+
+
+class CopyDesk:
+    """Answers clients at copy.sock with the lines that it is given, one connection each."""
+
+    def __init__(self, installed: Installed, *answers: bytes) -> None:
+        self.heard: list[dict[str, object]] = []
+        self._answers = answers
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(installed.state / "copy.sock"))
+        self._socket.listen(4)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with self._socket:
+            for answer in self._answers:
+                link, _ = self._socket.accept()
+                with link, link.makefile("rb") as lines:
+                    self.heard.append(json.loads(lines.readline()))
+                    link.sendall(answer)
+
+    def close(self) -> list[dict[str, object]]:
+        self._thread.join(patience(LONG))
+        return self.heard
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [((b".\ngo\n",), 0), ((b"no too large\n",), 1), ((b".\n", b"", b".\n.\ngo\n"), 0)],
+    ids=["copied", "refused", "the daemon restarts"],
+)
+def test_a_job_starts_when_its_files_are_there(
+    installed: Installed, answers: tuple[bytes, ...], code: int
+) -> None:
+    """Without the daemon's prolog.sock, too: then it waits for the daemon."""
+    installed.settings(*COPIES)
+    desk = CopyDesk(installed, *answers)
+    assert installed.run("slurm-elastic-prolog", env=job(partition="cloud"))[0] == code
+    said = {"job": 7, "nodes": "pub[1-2]", "partition": "cloud", "phase": "out"}
+    assert desk.close() == [said] * len(answers)
+
+
+def test_files_that_do_not_come_requeue_the_job(installed: Installed) -> None:
+    installed.settings(*COPIES, "copy_out_timeout=2")
+    assert installed.run("slurm-elastic-prolog", env=job(partition="cloud"))[0] == 1
+
+
+def test_the_epilog_waits_until_the_files_are_back(installed: Installed) -> None:
+    installed.settings(*COPIES)
+    desk = CopyDesk(installed, b"", b"go\n")
+    assert installed.run("slurm-elastic-epilog", env=job(partition="cloud"))[0] == 0
+    assert [heard["phase"] for heard in desk.close()] == ["back", "back"]
+    installed.settings(*COPIES, "copy_back_timeout=1")
+    assert installed.run("slurm-elastic-epilog", env=job(partition="cloud"))[0] == 0, "bounded"
