@@ -39,6 +39,7 @@ from slurm_elastic.watch.doctor import (
     auth,
     bursting,
     clouds,
+    copies,
     head,
     kept,
     mounts,
@@ -160,6 +161,7 @@ def diagnose(
         *threats.examine(config, slurm, now),
         *network.examine(config, slurm, now),
         *mounts.examine(config),
+        *copies.examine(config, now),
         *(() if quick else head.slurm_conf(config)),
     ]
     sections.append(FindingsPart(name="head node", findings=tuple(findings)))

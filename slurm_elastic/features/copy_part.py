@@ -43,8 +43,8 @@ _SIGN_S = 5.0
 _HELLO_S = 10.0
 _WAITING = 512
 """Prologs and epilogs that may wait at a time."""
-_AT_ONCE = 16
-"""Jobs whose files are copied at a time."""
+_OUT_AT_ONCE, _BACK_AT_ONCE = 16, 48
+"""Jobs whose files are copied at a time. A copy back may wait for a machine that is lost."""
 _MAX_LINE = 4 << 20
 
 
@@ -90,7 +90,8 @@ class CopyServer(Server):
         bounds = ServerBounds(max_clients=_WAITING, max_line_bytes=_MAX_LINE, backlog=_WAITING)
         super().__init__("copies", site.config.state / SOCKET, bounds)
         self._copies = copies
-        self._workers = self.start_threads("copy", _AT_ONCE)
+        self._out_workers = self.start_threads("copy-out", _OUT_AT_ONCE)
+        self._back_workers = self.start_threads("copy-back", _BACK_AT_ONCE)
 
     async def attend(self, client: ServerClient) -> None:
         """Serve one client: read its line, copy, send the answer."""
@@ -104,7 +105,8 @@ class CopyServer(Server):
         request = CopyRequest(job=hello.job, nodes=nodes, back=hello.phase == "back")
         cancelled = threading.Event()
         loop = asyncio.get_running_loop()
-        work = loop.create_task(self._workers.call(self._copies.serve, request, cancelled))
+        workers = self._back_workers if request.back else self._out_workers
+        work = loop.create_task(workers.call(self._copies.serve, request, cancelled))
         work.add_done_callback(_retrieve)
         try:
             reason = await client.wait_for(work)
@@ -133,7 +135,7 @@ class CopyPart(Part):
 
     def __init__(self, site: Site, copies: Copies, worker: Executor) -> None:
         self._site, self._copies = site, copies
-        self._pullers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="outputs")
+        self._pullers = ThreadPoolExecutor(_OUT_AT_ONCE, thread_name_prefix="outputs")
         self._pulled_at: dict[tuple[int, int, str], float] = {}
         self._server = CopyServer(site, copies)
         self._server.start()

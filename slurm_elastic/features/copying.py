@@ -1,9 +1,9 @@
 """Copies the files of jobs to machines without a shared file system, and back (``data: copy``).
 
 A job's directory goes to its nodes while the job's PrologSlurmctld waits, and comes back while its
-EpilogSlurmctld waits: after every run, also if the run was requeued. While it runs, its output comes
-back again and again, because a machine may be lost. The ledger has a row for each node of each
-run, so that a restarted daemon continues.
+EpilogSlurmctld waits: after every run, also if the run was requeued. While the job runs, its output
+comes back again and again, because a machine may be lost. The ledger has a row for each node of
+each run, so that a restarted daemon continues.
 """
 
 from __future__ import annotations
