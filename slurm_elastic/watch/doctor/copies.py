@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.local_time import clock_time
+from slurm_elastic.base.local_time import moment
 from slurm_elastic.base.pages import page
 from slurm_elastic.config import Config
 from slurm_elastic.config.copying import Data
@@ -67,7 +67,7 @@ def _owing(config: Config, now: float) -> Iterator[Finding]:
             yield Finding.note(
                 SUBJECT,
                 f"job {copy.job}: its files have been on {copy.node} since its end at"
-                f" {clock_time(copy.since)}",
+                f" {moment(copy.since)}",
                 expected=f"back in {copy.directory}",
                 advice=f"slurm-elastic explain {copy.job}",
             )
