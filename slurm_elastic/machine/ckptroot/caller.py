@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .site import HelperSite, RequestRefused
 
-_TITLE = re.compile(rb"slurmstepd: \[(?:StepId=)?(\d+)\.batch\]")
+_TITLE = re.compile(rb"slurmstepd: \[(?:StepId=)?(\d+)\.(batch|\d+)\]")
 _CGROUP = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 """The environment of every program that root runs."""
@@ -21,7 +21,9 @@ CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 @dataclass(frozen=True)
 class Caller:
-    """The job and its user. ``environment`` is the user's; only the user's programs get it."""
+    """The job and its user. ``environment`` is the user's; only the user's programs get it.
+    ``step``: the step that called us, such as ``12.batch``.
+    """
 
     job: int
     uid: int
@@ -29,6 +31,7 @@ class Caller:
     user: str
     groups: tuple[int, ...]
     environment: dict[bytes, bytes]
+    step: str = ""
 
     @property
     def node(self) -> str:
@@ -46,15 +49,20 @@ class Caller:
         return int(text) if text.isdigit() else None
 
 
-def identify(site: HelperSite, *, asks: bool = False, proc: Path = Path("/proc")) -> Caller:
+def identify(
+    site: HelperSite, *, asks: bool = False, attends: bool = False, proc: Path = Path("/proc")
+) -> Caller:
     """Return the caller. Refused unless it is the batch script of a job of the user who called
     sudo.
 
     ``asks``: the script has called sudo as a child, to ask whether the job can be checkpointed.
+    ``attends``: it must be a step that srun has started, instead of the batch script.
     """
     user, parent = sudo_user(), os.getppid()
     top, step = chain(site, proc, asks=asks)
-    job = _job_of(step, proc)
+    job, step_name = _step_of(step, proc)
+    if (step_name == "batch") == attends:
+        raise RequestRefused("not started in a " + ("step of srun" if attends else "batch step"))
     for cgroup_job in _CGROUP.findall(_text(proc / "self" / "cgroup")):
         if int(cgroup_job) != job:
             raise RequestRefused(f"job {job} by its step, job {cgroup_job} by our control group")
@@ -65,6 +73,7 @@ def identify(site: HelperSite, *, asks: bool = False, proc: Path = Path("/proc")
         user=user.pw_name,
         groups=tuple(os.getgrouplist(user.pw_name, sudo_number("SUDO_GID"))),
         environment=_environment(top, proc),
+        step=f"{job}.{step_name}",
     )
     # While our parent lives it stays our parent. If it is the same now, no pid was reused during
     # the checks.
@@ -123,12 +132,13 @@ def chain(site: HelperSite, proc: Path, *, asks: bool) -> tuple[int, int]:
     return child, pid
 
 
-def _job_of(step: int, proc: Path) -> int:
+def _step_of(step: int, proc: Path) -> tuple[int, str]:
+    """Return job and name of the step of a slurmstepd."""
     title = (proc / str(step) / "cmdline").read_bytes()
     title_match = _TITLE.match(title)
     if not title_match:
         raise RequestRefused("not started in a batch step")
-    return int(title_match[1])
+    return int(title_match[1]), title_match[2].decode()
 
 
 def program_of(pid: int, proc: Path = Path("/proc")) -> str:

@@ -16,34 +16,50 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import time
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from . import clock, dmtcp_images, files, image_access, outputs, steps, uncut_files
 from .caller import Caller
-from .child import Child
 from .dmtcp_coordinator import UNGUARDED, Coordinator
 from .dmtcp_images import IMAGE, DmtcpImages
+from .dmtcp_nodes import OtherNodes
 from .dmtcp_open_files import appended_files, check_files
+from .dmtcp_task import DmtcpTask, handed_paths, silent
+from .job_nodes import JobNodes
 from .manifest import ImageManifest
 from .method import Method
-from .payload import HANDED, Payload, become
+from .payload import Payload
 from .port_guard import guarded
-from .proc import family
 from .site import HelperSite, RequestRefused
 
 _POLL_EVERY_S = 0.02
 """Seconds between two checks for the end of a save."""
 _MARK_TIMEOUT_S = 5.0
 """Seconds from the end of the last process to the mark of a complete save."""
+_HANGS_AFTER_S = 120.0
+"""A late save hangs if it has written nothing for this long."""
 _RESTORE_BASE_S = 60.0
 _RESTORE_BYTES_PER_S = 10 << 20
 """A restart may take ``_RESTORE_BASE_S``, and the time to read the images at this rate: it
 decompresses them.
 """
+
+
+class SaveHang:
+    """Finds out whether a save that is late hangs."""
+
+    def __init__(self) -> None:
+        self._bytes = -1
+        self._since = 0.0
+
+    def is_one(self, written: int) -> bool:
+        """Return whether it has written nothing for long. ``written``: its bytes so far."""
+        now = time.monotonic()
+        if written != self._bytes:
+            self._bytes, self._since = written, now
+        return now - self._since > _HANGS_AFTER_S
 
 
 class Dmtcp(Method):
@@ -52,67 +68,82 @@ class Dmtcp(Method):
     name = "dmtcp"
     stands_still = False
 
-    def __init__(self, site: HelperSite, caller: Caller, payload: Payload) -> None:
+    def __init__(
+        self, site: HelperSite, caller: Caller, payload: Payload, nodes: JobNodes | None = None
+    ) -> None:
         self._site = site
         self._caller = caller
         self._payload = payload
-        self._coordinator = Coordinator(site, caller)
+        self._coordinator = Coordinator(site, caller, nodes)
         self._saved = DmtcpImages(
             Path(payload.directory) / f".slurm-elastic-{caller.job}.ckpt", caller
         )
+        self._others = OtherNodes(site, caller, nodes, self._saved.path) if nodes else None
         self._outputs = outputs.of_step()
-        self._own_clocks = clock.offsets()
-        self._clocks: clock.Clocks | None = None
-        self._child: Child | None = None
-        self._keeper: uncut_files.FileKeeper | None = None
+        self._task = DmtcpTask(payload)
         self._appended: list[str] = []
         self._kills = False
         self._save_is_open = False
+        self._hang = SaveHang()
 
     @property
     def pid(self) -> int:
         """The payload's first process; 0 if there is none."""
-        return self._child.pid if self._child else 0
+        return self._task.pid
 
     def start(self) -> None:
         """Start the payload under dmtcp_launch."""
+        variables: dict[bytes, bytes] = {}
+        if self._others:
+            self._others.begin(self._coordinator.port())
+            variables = self._others.environment(self._coordinator.place())
         options = self._coordinator.words(self._saved.path)
-        self._run([self._program("dmtcp_launch"), *options, *self._payload.argv])
+        argv = [self._program("dmtcp_launch"), *options, *self._payload.argv]
+        self._run(argv, variables=variables)
 
     def put_back_files(self, image: Path, /) -> None:
         """Put the files beside the image to the place where dmtcp_restart looks for them."""
         self._saved.put_back_files(image)
+        if self._others:
+            self._others.put_back_files(image)
 
     def restore(self, image: Path, manifest: ImageManifest) -> None:
         """Run dmtcp_restart on the image's files, which were verified and laid out."""
-        names = [name for name in sorted(manifest.files) if name.endswith(IMAGE)]
+        every = [name for name in sorted(manifest.files) if name.endswith(IMAGE)]
+        names = [name for name in every if dmtcp_images.is_of_first(name)]
         if not names:
             raise RequestRefused("the image has no file of DMTCP")
         image_access.show(image)
         # Hand the directory over open, because users cannot reach it by its path.
         with files.directory(image) as directory:
-            paths = [f"/proc/self/fd/{HANDED}/{name}" for name in names]
             self._appended = dmtcp_images.appended(image)
-            self._restart(paths, manifest.size, handed=directory, clocks=manifest.clocks)
+            self._restart(handed_paths(names), manifest.size, len(every), int(image.name),
+                          handed=directory, clocks=manifest.clocks)  # fmt: skip
 
     def _restart(
-        self, paths: Sequence[str], size: int, handed: int | None = None,
-        clocks: clock.Clocks | None = None,
+        self, paths: Sequence[str], size: int, count: int, number: int = 0, *,
+        handed: int | None = None, clocks: clock.Clocks | None = None,
     ) -> None:  # fmt: skip
-        """Restore the processes from the images at ``paths``. Refused unless all of them run.
+        """Restore the processes from the images at ``paths``, and on the other nodes from image
+        ``number``. Refused unless all processes, ``count``, run.
 
         DMTCP must not truncate the files that they append to.
         """
         program = self._program("dmtcp_restart")
-        options = self._coordinator.words(self._saved.path)
-        # Strict checking requires that the user owns the images, but these may be root's.
-        argv = [program, *options, "--no-strict-checking", *paths]
         try:
-            self._run(argv, handed, clocks, self._appended)
+            if self._others:
+                self._others.begin(self._coordinator.port())
+            options = self._coordinator.words(self._saved.path)
+            # Strict checking requires that the user owns the images, but these may be root's.
+            argv = [program, *options, "--no-strict-checking", *paths]
+            self._run(silent(argv) if self._others else argv, handed, clocks, self._appended)
+            if self._others:
+                self._others.restore(number, clocks, self._appended)
             timeout = _RESTORE_BASE_S + size / _RESTORE_BYTES_PER_S
-            self._coordinator.wait_restored(program, len(paths), self._status, timeout)
-            if self._keeper:
-                self._keeper.restored()
+            self._coordinator.wait_restored(program, count, self._task.status, timeout)
+            self._task.restored()
+            if self._others:
+                self._others.restored()
         except RequestRefused:
             self._end()
             raise
@@ -126,23 +157,26 @@ class Dmtcp(Method):
         Refused while a step runs, because its srun could not be restored, and for files that DMTCP
         cannot restore.
         """
-        steps.check(self._site, self._caller.job, (), self.name)
+        members = self._task.members() if self._others else ()
+        steps.check(self._site, self._caller.job, members, self.name)
         self._check_files()
         return 0
 
     def _check_files(self) -> None:
         """Store the files that the tasks append to. Refused if a file cannot be restored."""
-        if self._child:
-            tasks = list(family(self._child.pid))
+        if tasks := self._task.members():
             check_files(tasks)
-            self._appended = appended_files(tasks, self._outputs)
+            appended = set(appended_files(tasks, self._outputs))
+            if self._others:
+                appended |= set(self._others.appended()) - set(self._outputs)
+            self._appended = sorted(appended)
             uncut_files.check_possible(self._appended)
 
     def clocks(self) -> clock.Clocks | None:
         """Return the present time on the job's clocks. It is later than the image, so the clocks
         never go back.
         """
-        return None if self._clocks is None else clock.now(self._own_clocks, self._clocks)
+        return self._task.clocks()
 
     def expect_stop(self, stops: bool, /) -> None:
         """If ``stops``, the next dump ends the tasks with their images."""
@@ -161,12 +195,14 @@ class Dmtcp(Method):
         self._check_files()
         self._saved.make()
         try:
+            if self._others:
+                self._others.make()
             self._coordinator.save(within, kills=self._kills)
         except RequestRefused:
             self._save_is_open = not self._is_idle()
             self._drop()
             raise
-        self._save_is_open = True
+        self._save_is_open, self._hang = True, SaveHang()
         sizes = self._wait_saved(until)
         self._save_is_open = False
         return sizes
@@ -182,7 +218,8 @@ class Dmtcp(Method):
                 # Valid only if a task still writes its image after the sizes were read. Then no
                 # task ran in between.
                 sizes = new_sizes if self._saved.is_being_written() else sizes
-            if self._status() is not None:
+            # Processes on other nodes may still write their images.
+            if self._task.status() is not None and self._others is None:
                 until = min(until, time.monotonic() + _MARK_TIMEOUT_S)
             if time.monotonic() > until:
                 self._save_is_open = not self._is_idle()
@@ -193,7 +230,7 @@ class Dmtcp(Method):
 
     def _is_idle(self) -> bool:
         """Return whether DMTCP writes no images now."""
-        if self._status() is not None:
+        if self._task.status() is not None:
             return not self._saved.is_complete()
         with contextlib.suppress(RequestRefused):
             return self._coordinator.status(1.0)[1]
@@ -206,7 +243,7 @@ class Dmtcp(Method):
 
     def _finish_late_save(self) -> None:
         """If a save ended after its deadline, remove its images. If it ended the tasks, restore
-        them first.
+        them first. If it hangs, end the tasks: nothing can take it back.
         """
         if not self._save_is_open:
             return
@@ -216,11 +253,21 @@ class Dmtcp(Method):
         elif self._is_idle():
             self._save_is_open = False
             self._drop()
+        elif self._hang.is_one(self._written()):
+            self._save_is_open = False
+            self._end()
+            self._drop()
+
+    def _written(self) -> int:
+        """Return the bytes that a save has written so far."""
+        return self._saved.size() + (self._others.saved()[1] if self._others else 0)
 
     def gather(self, image: Path, max_bytes: int) -> None:
         """Copy the saved files into the image, as root's files."""
         try:
-            self._saved.gather(image, max_bytes)
+            max_bytes = self._saved.gather(image, max_bytes)
+            if self._others:
+                self._others.gather(image, max_bytes)
             dmtcp_images.note_appended(image, self._appended)
         except OSError as error:
             raise RequestRefused(f"{self._saved.path}: {error.strerror}") from error
@@ -231,8 +278,10 @@ class Dmtcp(Method):
             self._saved.discard()
             return
         self._kills = False
+        clocks, paths, size = self.clocks(), self._saved.images(), self._saved.size()
         self._end()
-        self._restart(self._saved.images(), self._saved.size(), clocks=self.clocks())
+        count, bytes_elsewhere = self._others.saved() if self._others else (0, 0)
+        self._restart(paths, size + bytes_elsewhere, len(paths) + count, clocks=clocks)
 
     def stop(self) -> None:
         """After a dump: end the remaining processes and with them their coordinator."""
@@ -243,8 +292,7 @@ class Dmtcp(Method):
 
     def signal(self, number: int) -> None:
         """Send a signal to the payload's first process."""
-        if self._child:
-            self._child.signal(number)
+        self._task.signal(number)
 
     def wait_status(self) -> int | None:
         """Return the payload's wait status after it has ended, or None.
@@ -253,10 +301,13 @@ class Dmtcp(Method):
         """
         with contextlib.suppress(RequestRefused):
             self._finish_late_save()
-        return self._status()
+        if self._others and self._task.pid and not self._save_is_open:
+            self._others.tend(self._coordinator.place(), self._task.clocks())
+        return self._task.status()
 
-    def _status(self) -> int | None:
-        return self._child.status() if self._child else None
+    def lost(self) -> str:
+        """Return the name of a node of the job that does not answer; "" if all do."""
+        return self._others.lost() if self._others else ""
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the programs that made the image."""
@@ -268,9 +319,11 @@ class Dmtcp(Method):
 
     def close(self) -> None:
         """End the rest of the job; remove the scratch directory."""
-        if self._child:
+        if self._task.pid:
             self._quit(10.0)
             self._end()
+        if self._others:
+            self._others.close()
         self._saved.discard()
         self._coordinator.close()
 
@@ -281,80 +334,30 @@ class Dmtcp(Method):
 
     def _run(
         self, argv: Sequence[str], handed: int | None = None, clocks: clock.Clocks | None = None,
-        uncut: Collection[str] = (),
+        uncut: Collection[str] = (), variables: Mapping[bytes, bytes] | None = None,
     ) -> None:  # fmt: skip
-        """Start the payload as our child and a session leader, with the ``clocks`` that were saved.
+        """Start the payload, with the ``clocks`` that were saved, and its coordinator.
 
         Until all processes are restored, their truncate() does not change the files ``uncut``.
         """
         self._coordinator.forget()
-        variables = self._coordinator.environment(self._saved.path)
-        environment = {**self._payload.environment, **variables}
-        payload = replace(self._payload, argv=tuple(argv), environment=environment)
-        handover = uncut_files.Handover.made() if uncut else None
-        with self._with_clocks(clocks):
-            pid = os.fork()
-            if pid == 0:
-                if handover:
-                    handover.give()
-                become(payload, bound=True, handed=handed)
-        self._child = Child(pid)
+        self._coordinator.begin(self._saved.path)
+        own = self._coordinator.environment(self._saved.path)
+        self._task.run(argv, {**(variables or {}), **own}, handed, clocks, uncut)
         try:
-            if handover:
-                self._keeper = uncut_files.keep(handover, uncut, self._caller)
-            self._coordinator.wait(argv[0], self._status)
+            self._coordinator.wait(argv[0], self._task.status)
         except RequestRefused:
             self._end()
             raise
 
-    @contextlib.contextmanager
-    def _with_clocks(self, saved: clock.Clocks | None) -> Iterator[None]:
-        """Give the children started in this block their own clocks, if this node can.
-
-        Refused if the job was saved with its own clocks and this node cannot provide them.
-        """
-        self._clocks = None
-        with contextlib.ExitStack() as stack:
-            try:
-                self._clocks = stack.enter_context(clock.begun(self._own_clocks, saved))
-            except OSError as error:
-                if saved:
-                    raise RequestRefused(
-                        f"its clocks cannot continue here: {error.strerror}"
-                    ) from error
-            yield
-
     def _end(self) -> None:
-        """Kill the payload and all its descendants. Half restored processes do not obey their
-        coordinator.
-        """
-        if self._child:
-            _kill_family(self._child.pid)
-            self._child.end()
-            self._child = None
-        if self._keeper:
-            self._keeper.close()
-            self._keeper = None
+        """Kill the payload and all its descendants, on all nodes."""
+        self._task.end()
+        if self._others:
+            self._others.end()
 
     def _program(self, name: str) -> str:
         return f"{self._site.dmtcp}/{name}"
-
-
-def _kill_family(pid: int) -> None:
-    """Kill all descendants of a process.
-
-    A pid may belong to another process by the time of the signal. We open a pidfd first, then check
-    that the pid is still a descendant.
-    """
-    with contextlib.ExitStack() as stack:
-        pidfds: dict[int, int] = {}
-        for member in set(family(pid)) - {pid}:
-            with contextlib.suppress(OSError):
-                pidfds[member] = os.pidfd_open(member)
-                stack.callback(os.close, pidfds[member])
-        for member in set(family(pid)) & pidfds.keys():
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(pidfds[member], signal.SIGKILL)
 
 
 def available(site: HelperSite) -> None:

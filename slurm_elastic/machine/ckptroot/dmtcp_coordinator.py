@@ -14,7 +14,8 @@ from pathlib import Path
 
 from . import child, files
 from .caller import Caller
-from .port_guard import Guard, guarded
+from .job_nodes import JobNodes
+from .port_guard import Guard, guarded, is_free
 from .rights import as_user
 from .scratch import Scratch
 from .site import HelperSite, RequestRefused
@@ -27,6 +28,7 @@ _MAX_PORT_BYTES = 32
 """Of the file into which it writes its port."""
 _START_TIMEOUT_S = 60.0
 """Seconds that it may take to begin."""
+_END_TIMEOUT_S = 15.0
 _MAX_FILES = 1000
 """Entries of the small file system; fewer fit in it."""
 KILLED = "Computation was checkpointed and killed."
@@ -41,6 +43,19 @@ _ANSWER_TIMEOUT_S = 10.0
 """Seconds for an answer to such a question."""
 
 
+def joining(host: str, port: str, images: Path, place: Path) -> list[str]:
+    """Return the options of a program that joins a coordinator; DMTCP saves into ``images``."""
+    return ["--join-coordinator", "--coord-host", host, "--coord-port", port, "--ckptdir",
+            str(images), "--tmpdir", str(place), "--quiet", "--quiet"]  # fmt: skip
+
+
+def variables(images: Path, place: Path) -> dict[bytes, bytes]:
+    """Return environment variables for what the programs do not take from the options."""
+    # dmtcp_restart passes its --ckptdir only to the tasks; the coordinator that it starts reads
+    # the variable. dmtcp_launch makes a directory in /tmp before it reads --tmpdir.
+    return {b"DMTCP_CHECKPOINT_DIR": os.fsencode(images), b"DMTCP_TMPDIR": os.fsencode(place)}
+
+
 class Coordinator:
     """dmtcp_launch and dmtcp_restart start it, with the options ``words``.
 
@@ -48,9 +63,13 @@ class Coordinator:
     its temporary files there, too.
     """
 
-    def __init__(self, site: HelperSite, caller: Caller) -> None:
+    def __init__(self, site: HelperSite, caller: Caller, nodes: JobNodes | None = None) -> None:
         self._programs = site.dmtcp
         self._caller = caller
+        self._nodes = nodes
+        # A process of DMTCP gives its peers the address by which it reaches the coordinator. So all
+        # of a job of several nodes must reach it by its real address.
+        self._host = nodes.first.address if nodes else "127.0.0.1"
         self._scratch = Scratch(site.scratch, caller.job)
         self._guard: Guard | None = None
 
@@ -59,21 +78,47 @@ class Coordinator:
 
         Refused if the coordinator's port cannot be guarded.
         """
-        self._guard = self._guard or guarded(self._caller.uid)
-        if self._guard is None:
-            raise RequestRefused(UNGUARDED)
-        port, place = str(self._guard.port), self._place()
+        port, place = str(self.port()), self._place()
+        if self._nodes:
+            return joining(self._host, port, images, place)
         # Twice --quiet: no notes and no warnings of DMTCP in the job's output.
         return ["--new-coordinator", "--coord-host", "127.0.0.1", "--coord-port", port,
                 "--port-file", str(place / "port"), "--interval", "0", "--ckptdir", str(images),
                 "--tmpdir", str(place), "--quiet", "--quiet"]  # fmt: skip
 
+    def port(self) -> int:
+        """Return its port. Refused if that cannot be guarded."""
+        if self._guard is None:
+            peers = self._nodes.addresses if self._nodes else ()
+            self._guard = guarded(self._caller.uid, peers)
+        if self._guard is None:
+            raise RequestRefused(UNGUARDED)
+        return self._guard.port
+
+    def place(self) -> Path:
+        """Return its small file system of the user's."""
+        return self._place()
+
+    def begin(self, images: Path) -> None:
+        """Start the coordinator of a job of several nodes, whose programs only join it."""
+        if self._nodes is None:
+            return
+        options = ["--daemon", "--exit-on-last", "--coord-port", str(self.port()), "--port-file",
+                   str(self._place() / "port"), "--interval", "0", "--ckptdir", str(images),
+                   "--tmpdir", str(self._place()), "--quiet", "--quiet"]  # fmt: skip
+        until = time.monotonic() + _END_TIMEOUT_S
+        # An earlier one of this run ends with its last process, and keeps its port until then.
+        while not is_free(self.port()):
+            if time.monotonic() > until:
+                raise RequestRefused("DMTCP's last coordinator has not ended")
+            time.sleep(_POLL_EVERY_S)
+        code, output = self.ask("dmtcp_coordinator", _START_TIMEOUT_S, *options)
+        if code != 0:
+            raise CommandFailed(code, output)
+
     def environment(self, images: Path) -> dict[bytes, bytes]:
-        """Return environment variables for what the programs do not take from the options."""
-        # dmtcp_restart passes its --ckptdir only to the tasks; the coordinator that it starts reads
-        # the variable. dmtcp_launch makes a directory in /tmp before it reads --tmpdir.
-        return {b"DMTCP_CHECKPOINT_DIR": os.fsencode(images),
-                b"DMTCP_TMPDIR": os.fsencode(self._place())}  # fmt: skip
+        """Return the environment variables of a program that starts it or joins it."""
+        return variables(images, self._place())
 
     def forget(self) -> None:
         """Remove the port file of an earlier coordinator and the temporary files."""
@@ -162,7 +207,7 @@ class Coordinator:
         port = self._port()
         if port is None:
             raise RequestRefused("the coordinator's port is no number")
-        return ("--coord-host", "127.0.0.1", "--coord-port", port)
+        return ("--coord-host", self._host, "--coord-port", port)
 
     def _place(self) -> Path:
         return self._scratch.of_user(self._caller.uid, self._caller.gid)

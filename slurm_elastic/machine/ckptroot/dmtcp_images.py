@@ -4,21 +4,26 @@ DMTCP writes a file ckpt_NAME_ID.dmtcp for each process. Beside it, a directory 
 has the open deleted files and the files mapped as shared. The coordinator writes
 SCRIPT after all of these; only SCRIPT marks the end of a save. The user may put any file there, so
 root copies only a bounded number of plain files.
+
+Of a job of several nodes, each other node has a directory of its own there, by its number. Root's
+image has the files of all nodes, those of another node with ``prefix`` before their names.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from . import files
 from .caller import Caller
 from .rights import as_user
-from .site import RequestRefused
+from .site import HelperSite, RequestRefused
 
 SCRIPT = "dmtcp_restart_script.sh"
 IMAGE = ".dmtcp"
@@ -28,17 +33,34 @@ _INDEX = "beside.json"
 """In root's image: directory and name of each file ``beside-N``."""
 _APPENDED = "appended.json"
 """In root's image: the files that the job only appends to."""
+_STARTS = "starts.json"
+"""In root's image: the commands on other nodes for which mpirun waits."""
 _INDEX_BYTES = 16 << 20
+_OTHERS = re.compile(r"n[1-9]\d*-")
 _MAX_FILES = 10_000
 """Of a directory into which DMTCP saves: one per process, and a few more."""
 
 
-class DmtcpImages:
-    """The files that DMTCP saves of one job, at ``path``. The user may write there."""
+def prefix(node: int) -> str:
+    """Return how the names of a node's files begin in root's image."""
+    return f"n{node}-" if node else ""
 
-    def __init__(self, path: Path, caller: Caller) -> None:
+
+def is_of_first(name: str) -> bool:
+    """Return whether a file of root's image is of the job's first node."""
+    return not _OTHERS.match(name)
+
+
+class DmtcpImages:
+    """The files that DMTCP saves of one job, at ``path``. The user may write there.
+
+    ``node``: the number of the job's node that saves them.
+    """
+
+    def __init__(self, path: Path, caller: Caller, node: int = 0) -> None:
         self.path = path
         self._caller = caller
+        self._prefix = prefix(node)
 
     def make(self) -> None:
         """Create the empty directory. Refused if the user cannot create it."""
@@ -89,8 +111,10 @@ class DmtcpImages:
                 total += os.lstat(path).st_size
         return total
 
-    def gather(self, image: Path, max_bytes: int) -> None:
-        """Copy all files of the save into root's ``image``, at most ``max_bytes``."""
+    def gather(self, image: Path, max_bytes: int) -> int:
+        """Copy all files of the save into root's ``image``, at most ``max_bytes``; return how many
+        bytes of these are left.
+        """
         with self._opened() as directory:
             names = files.names(directory, _MAX_FILES)
             if any(name.endswith(_UNFINISHED) for name in names):
@@ -99,20 +123,22 @@ class DmtcpImages:
             if not images:
                 raise RequestRefused("dmtcp_command: no image was written")
             for name in images:
-                max_bytes -= self._copy(directory, name, image / name, max_bytes)
-            self._gather_beside(directory, names, image, max_bytes)
+                target = image / f"{self._prefix}{name}"
+                max_bytes -= self._copy(directory, name, target, max_bytes)
+            return self._gather_beside(directory, names, image, max_bytes)
 
-    def _gather_beside(self, directory: int, names: list[str], image: Path, max_bytes: int) -> None:
+    def _gather_beside(self, directory: int, names: list[str], image: Path, max_bytes: int) -> int:
         index: list[tuple[str, str, int]] = []
         for place in (name for name in names if name.endswith(_BESIDE)):
             with self._opened(place, directory) as beside:
                 for name in files.names(beside, _MAX_FILES - len(index)):
                     mode = os.stat(name, dir_fd=beside, follow_symlinks=False).st_mode
-                    target = image / f"beside-{len(index)}"
+                    target = image / f"{self._prefix}beside-{len(index)}"
                     max_bytes -= self._copy(beside, name, target, max_bytes)
                     index.append((place, name, stat.S_IMODE(mode) & 0o777))
         if index:
-            _write(image / _INDEX, index)
+            _write(image / f"{self._prefix}{_INDEX}", index)
+        return max_bytes
 
     def _copy(self, directory: int, name: str, target: Path, max_bytes: int) -> int:
         with as_user(self._caller):
@@ -130,13 +156,14 @@ class DmtcpImages:
         """
         self.make()
         try:
-            content = files.read(image / _INDEX, _INDEX_BYTES, owners=(0,))
+            content = files.read(image / f"{self._prefix}{_INDEX}", _INDEX_BYTES, owners=(0,))
         except FileNotFoundError:
             return
         try:
             with self._opened() as directory:
                 for number, (place, name, mode) in enumerate(files.json_of(content)):
-                    self._put(directory, place, name, mode, image / f"beside-{number}")
+                    source = image / f"{self._prefix}beside-{number}"
+                    self._put(directory, place, name, mode, source)
         except OSError as error:
             raise RequestRefused(f"{self.path}: {error.strerror}") from error
 
@@ -165,6 +192,18 @@ class DmtcpImages:
             os.close(directory)
 
 
+def library_digest(site: HelperSite) -> str:
+    """Return the SHA-256 of DMTCP's libraries on this node; "" if they are not found."""
+    sha, home = hashlib.sha256(), Path(os.path.realpath(site.dmtcp)).parent
+    for place in (home / "lib" / "dmtcp", *home.glob("lib*/*/dmtcp"), home / "lib64" / "dmtcp"):
+        libraries = sorted(place.glob("libdmtcp*.so"))
+        for library in libraries:
+            sha.update(library.name.encode() + library.read_bytes())
+        if libraries:
+            return sha.hexdigest()
+    return ""
+
+
 def note_appended(image: Path, paths: list[str]) -> None:
     """Record in root's image the files that the job only appends to."""
     if paths:
@@ -177,6 +216,22 @@ def appended(image: Path) -> list[str]:
         content = files.json_of(files.read(image / _APPENDED, _INDEX_BYTES, owners=(0,)))
         return [str(path) for path in content]
     return []
+
+
+def note_starts(image: Path, starts: Mapping[str, int]) -> None:
+    """Record in root's image the commands that mpirun has started on other nodes, by name."""
+    if starts:
+        _write(image / _STARTS, dict(starts))
+
+
+def starts(image: Path) -> dict[str, int]:
+    """Return the commands that were recorded in a verified image, with the numbers of their
+    nodes.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        content = files.json_of(files.read(image / _STARTS, _INDEX_BYTES, owners=(0,)))
+        return {str(name): int(node) for name, node in content.items()}
+    return {}
 
 
 def _write(path: Path, content: object) -> None:

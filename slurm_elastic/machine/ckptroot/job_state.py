@@ -14,6 +14,8 @@ from .site import HelperSite
 
 _PREEMPTED = re.compile(r" PreemptTime=(\S+)")
 """The first match after BatchFlag is Slurm's own: the user's texts come later in the line."""
+_NODES = re.compile(r" NodeList=(\S+) BatchHost=(\S+) NumNodes=(\d+)")
+"""These come before all texts of the user except the job's name and dependency."""
 _POLL_EVERY_S = 0.5
 """Seconds between two calls of ``look`` while slurmctld has not answered."""
 _ENDED = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED",
@@ -25,7 +27,8 @@ class JobState:
     """A job as slurmctld knows it.
 
     ``state``: its base state, such as RUNNING. ``restarts``: how often Slurm has restarted it.
-    ``preempted``: it must soon make room for another job.
+    ``preempted``: it must soon make room for another job. ``nodes``: its ``node_count`` nodes as
+    Slurm writes a list; ``batch_host``: the node that runs its script.
     """
 
     state: str
@@ -34,6 +37,9 @@ class JobState:
     array_job: int = 0
     array_task: int | None = None
     preempted: bool = False
+    nodes: str = ""
+    batch_host: str = ""
+    node_count: int = 1
 
     def is_over(self) -> bool:
         """Return whether the job has ended for good."""
@@ -69,7 +75,7 @@ def ask(
     command = [site.scontrol, "-o", "show", "job", str(job)]
     try:
         with subprocess.Popen(
-            command, env=_environment(site), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            command, env=environment(site), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, errors="replace",
         ) as process:  # fmt: skip
             out, err = answer(process, timeout, look)
@@ -120,6 +126,7 @@ def parse(text: str, job: int) -> JobState | None:
         uid = re.search(r"\((\d+)\)", fields.get("UserId", ""))
         task = ids.get("ArrayTaskId", "")
         preempted = _PREEMPTED.search(after_batch_flag)
+        nodes = _NODES.search(after_batch_flag)
         return JobState(
             state=fields.get("JobState", ""),
             uid=int(uid[1]) if uid else -1,
@@ -127,6 +134,9 @@ def parse(text: str, job: int) -> JobState | None:
             array_job=int(ids.get("ArrayJobId", "0") or 0),
             array_task=int(task) if task.isdigit() else None,
             preempted=preempted is not None and preempted[1] != "None",
+            nodes=nodes[1] if nodes else "",
+            batch_host=nodes[2] if nodes else "",
+            node_count=int(nodes[3]) if nodes else 1,
         )
     return None
 
@@ -139,7 +149,7 @@ def is_up(site: HelperSite) -> bool:
     """Return whether slurmctld answers. Only then is "invalid job id" credible."""
     try:
         result = subprocess.run(
-            [site.scontrol, "ping"], env=_environment(site), capture_output=True, timeout=20,
+            [site.scontrol, "ping"], env=environment(site), capture_output=True, timeout=20,
             check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
@@ -147,5 +157,6 @@ def is_up(site: HelperSite) -> bool:
     return result.returncode == 0 and b" UP" in result.stdout
 
 
-def _environment(site: HelperSite) -> dict[str, str]:
+def environment(site: HelperSite) -> dict[str, str]:
+    """Return the variables of root's calls of Slurm's commands."""
     return CLEAN | ({"SLURM_CONF": site.slurm_conf} if site.slurm_conf else {})

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from . import job_state, log, private_tmp, starting
+from . import attendant, job_state, log, private_tmp, starting
 from .image_wait import RunEnded
 from .payload import become
 from .session import finish
@@ -20,6 +20,7 @@ from .tempfiles import PLACES
 USAGE = """\
 usage: slurm-elastic-ckpt-root ready METHOD               can this job be run so, on this node?
        slurm-elastic-ckpt-root run METHOD UMASK SCRIPT [ARGUMENT...]
+       slurm-elastic-ckpt-root attend                     serve the first node of a job of several
        slurm-elastic-ckpt-root sweep                      remove what ended jobs left behind
 """
 
@@ -46,6 +47,8 @@ def _command(arguments: list[str], config: str) -> int:
             return 0
         case ["run", method, umask, script, *rest]:
             return _run(config, method, _octal(umask), [script, *rest])
+        case ["attend"]:
+            return attendant.attend(*starting.attending(config))
         case ["sweep"]:
             site = read(config)
             for line in sweep(site):

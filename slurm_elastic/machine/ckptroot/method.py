@@ -99,6 +99,10 @@ class Method(Protocol):
         payload.
         """
 
+    def lost(self) -> str:
+        """Return the name of a node of the job that does not answer; "" if there is none."""
+        return ""
+
     def versions(self) -> dict[str, str]:
         """Return the versions of the programs that make the images."""
 

@@ -8,11 +8,13 @@ a user could choose it, the rules could block another user's service.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 
 _LOWEST_PORT, _HIGHEST_PORT = 20_000, 32_000
 """Below the kernel's ephemeral ports (net.ipv4.ip_local_port_range), above those of services."""
@@ -24,8 +26,14 @@ _RULES = (
     "table inet {name} {{ flags owner; "
     "chain output {{ type filter hook output priority 0; "
     "meta skuid 0 accept; meta skuid {uid} accept; tcp dport {port} reject with tcp reset; }}; "
-    'chain input {{ type filter hook input priority 0; iifname "lo" accept; '
+    'chain input {{ type filter hook input priority 0; iifname "lo" accept; {peers}'
     "tcp dport {port} reject with tcp reset; }}; }}\n"
+)
+_PEERS = "ip saddr {{ {addresses} }} tcp dport {port} accept; "
+_OF_PEER = (
+    "table inet {name} {{ flags owner; "
+    "chain output {{ type filter hook output priority 0; meta skuid 0 accept; "
+    "meta skuid {uid} accept; ip daddr {address} tcp dport {port} reject with tcp reset; }}; }}\n"
 )
 
 
@@ -41,14 +49,35 @@ class Guard:
         _end(self.owner)
 
 
-def guarded(uid: int) -> Guard | None:
-    """Guard a free port for that user and root. None if nft is missing or may not set rules
-    here.
+def guarded(uid: int, peers: Sequence[str] = ()) -> Guard | None:
+    """Guard a free port for that user and root, here and on the hosts ``peers``, which have a guard
+    of their own. None if nft is missing or may not set rules here.
     """
     port = free_port()
     if port is None:
         return None
     name = f"slurm_elastic_port_{port}"
+    addresses = _PEERS.format(addresses=", ".join(peers), port=port) if peers else ""
+    return _ruled(name, port, _RULES.format(name=name, uid=uid, port=port, peers=addresses))
+
+
+def guarded_peer(uid: int, address: str, port: int) -> Guard | None:
+    """Guard another host's port on this one: only that user and root may connect to it from here.
+
+    None as for ``guarded``.
+    """
+    # Two nodes may be slurmds of one host: each has a table of its own.
+    name = f"slurm_elastic_peer_{port}_{os.getpid()}"
+    rules = _OF_PEER.format(name=name, uid=uid, address=address, port=port)
+    return _ruled(name, port, rules)
+
+
+def is_guarded_port(port: int) -> bool:
+    """Return whether ``guarded`` may have chosen the port."""
+    return _LOWEST_PORT <= port <= _HIGHEST_PORT
+
+
+def _ruled(name: str, port: int, rules: str) -> Guard | None:
     try:
         owner = subprocess.Popen(
             # Interactive, so that the process stays and owns the table.
@@ -57,7 +86,6 @@ def guarded(uid: int) -> Guard | None:
         )  # fmt: skip
     except OSError:
         return None
-    rules = _RULES.format(name=name, uid=uid, port=port)
     if _send_rules(owner, rules) and _is_active(name, owner):
         return Guard(port, owner)
     _end(owner)
@@ -70,6 +98,15 @@ def _send_rules(owner: subprocess.Popen[bytes], rules: str) -> bool:
     with contextlib.suppress(OSError):
         owner.stdin.write(rules.encode())
         owner.stdin.flush()
+        return True
+    return False
+
+
+def is_free(port: int) -> bool:
+    """Return whether no program listens on the port now."""
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", port))
         return True
     return False
 

@@ -40,6 +40,7 @@ class Session:
         self._answered_id = ""
         self._answer: dict[str, object] = {}
         self._origin: tuple[int, str] = (0, "")
+        self._end_at_loss: int | None = None
 
     def begin(self) -> None:
         """Restore the newest image that can be restored, or start over. If it raises Refused,
@@ -59,6 +60,9 @@ class Session:
             self._origin = (number, self._origin[1])
             self._publish()
             return
+        if self._origin[1] and (node := run.method.lost()):
+            self._wait_for_requeue(node)
+            return
         self._start(again=run.attempt > 0)
 
     def _start(self, *, again: bool) -> None:
@@ -74,28 +78,46 @@ class Session:
 
     def run(self) -> int:
         """Return the payload's wait status, or a wait status of SIGTERM if a held job ended."""
-        site, method = self._run.site, self._run.method
+        site = self._run.site
         next_poll = next_check = 0.0
         while True:
             for number in self._relay.wait(min(site.poll, 0.5)):
                 self.pass_on(number)
             self._relay.wake_sudo()
-            if self.is_held:
-                outcome = self.hold.outcome()
-                if outcome is Outcome.IS_OVER:
-                    return int(signal.SIGTERM)
-                if outcome is Outcome.GOES_ON:
-                    self._restore_here()
-            elif (status := method.wait_status()) is not None:
+            status = self._end_of_hold() if self.is_held else self._end_of_payload()
+            if status is not None:
                 return status
-            elif not method.pid:
-                self._recover()
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + site.poll
                 self.serve(self._run.store.request())
             if not self.is_held and time.monotonic() >= next_check:
                 next_check = time.monotonic() + CHECK_EVERY_S
                 self.look_ahead()
+
+    def _end_of_hold(self) -> int | None:
+        """Return the run's wait status if the held job has ended; restore it if it goes on here."""
+        outcome = self.hold.outcome()
+        if outcome is Outcome.IS_OVER:
+            return int(signal.SIGTERM)
+        if outcome is Outcome.GOES_ON and not self._restore_here():
+            return self._end_at_loss
+        return None
+
+    def _end_of_payload(self) -> int | None:
+        """Return the payload's wait status after it has ended."""
+        method = self._run.method
+        status = method.wait_status()
+        if status is None:
+            if not method.pid:
+                self._recover()
+            return None
+        # mpirun ends with an error if a node is lost. Slurm notices the loss later, and requeues
+        # the job.
+        if not status or self._relay.terminated or not (node := method.lost()):
+            return status
+        self._end_at_loss = status
+        self._wait_for_requeue(node)
+        return None
 
     def abandon(self, error: Exception) -> None:
         """Clean up after a failed ``begin``. Images of earlier runs stay."""
@@ -218,6 +240,13 @@ class Session:
         self._publish()
         return not self.is_held
 
+    def _wait_for_requeue(self, node: str) -> None:
+        """Hold the job, because a node of it is lost: Slurm will notice, and requeue it."""
+        self._run.report(f"{node} does not answer: the job waits until Slurm requeues it")
+        self.hold.begin()
+        self._saves.stop()
+        self._publish()
+
     def _recover(self) -> None:
         """A save has ended the tasks and could not restore them: use an older image, or start the
         job over.
@@ -226,6 +255,9 @@ class Session:
             "the save has ended the job's processes, and they could not be brought back"
         )
         if self._restore_here():
+            return
+        if node := self._run.method.lost():
+            self._wait_for_requeue(node)
             return
         self.hold.end()
         self._origin = (0, "a save has ended the job's processes")

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 
 from . import caller as callers
-from . import criu, dmtcp, job_state, outputs
+from . import criu, dmtcp, job_nodes, job_state, outputs
 from .caller import Caller
 from .image_wait import ImageWait, RunEnded
 from .job_state import JobState
@@ -34,6 +34,15 @@ def allowed(method: str, config: str, *, asks: bool = False) -> tuple[HelperSite
     return site, callers.identify(site, asks=asks)
 
 
+def attending(config: str) -> tuple[HelperSite, Caller]:
+    """Return the configuration and the caller, a step on another node of the job than its first.
+    Refused if DMTCP is not for this node.
+    """
+    site = read(config)
+    dmtcp.available(site)
+    return site, callers.identify(site, attends=True)
+
+
 def begin(
     site: HelperSite, caller: Caller, umask: int, method: str, argv: Sequence[str]
 ) -> tuple[JobStore, Session]:
@@ -55,7 +64,11 @@ def begin(
         state = take(site, caller, store, wait)
         wait.finish()
         meta = meta_of(site, caller, store, state, method, argv[0])
-        saver = (criu.Criu if method == "criu" else dmtcp.Dmtcp)(site, caller, payload)
+        saver = (
+            criu.Criu(site, caller, payload)
+            if method == "criu"
+            else dmtcp.Dmtcp(site, caller, payload, job_nodes.of_job(site, state))
+        )
         run = Run(site, caller, state.restarts, store, meta, saver)
         session = Session(run, Relay(os.getppid()))
         try:

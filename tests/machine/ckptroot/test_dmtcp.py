@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from slurm_elastic.machine.ckptroot import dmtcp, dmtcp_coordinator
+from slurm_elastic.machine.ckptroot import dmtcp, dmtcp_coordinator, dmtcp_task
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.dmtcp import Dmtcp
 from slurm_elastic.machine.ckptroot.dmtcp_coordinator import Coordinator
@@ -41,6 +41,9 @@ class Beside:
     def forget(self) -> None:
         self.said.unlink(missing_ok=True)
 
+    def begin(self, images: Path) -> None:
+        """dmtcp_launch starts it."""
+
     def wait(self, program: str, ended: Callable[[], int | None]) -> None:
         eventually(lambda: self.said.exists() or ended() is not None)
         if not self.said.exists():
@@ -65,9 +68,9 @@ class Bed:
         self.said = place / "said"
         self.said.write_text("by an earlier one")
         monkeypatch.setattr(dmtcp, "Coordinator", lambda *_: Beside(self.said))
-        monkeypatch.setattr(dmtcp, "become", self.become)
-        monkeypatch.setattr(dmtcp.clock, "begun", self.begun)
-        monkeypatch.setattr(dmtcp.clock, "offsets", lambda: {"monotonic": 5})
+        monkeypatch.setattr(dmtcp_task, "become", self.become)
+        monkeypatch.setattr(dmtcp_task.clock, "begun", self.begun)
+        monkeypatch.setattr(dmtcp_task.clock, "offsets", lambda: {"monotonic": 5})
         site = HelperSite(cluster="t", directory=place, key=b"", reader=(0, 0), dmtcp="/opt")
         us = Caller(7, os.geteuid(), os.getegid(), "us", tuple(os.getgroups()), {})
         self.method = Dmtcp(site, us, replace(PAYLOAD, directory=str(place)))
@@ -140,7 +143,7 @@ def test_a_restore_is_of_the_images_files_behind_an_open_directory(bed: Bed) -> 
 def test_it_has_clocks_of_its_own_where_its_node_can_give_it_any(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dmtcp.clock, "now", lambda ours, theirs: theirs)
+    monkeypatch.setattr(dmtcp_task.clock, "now", lambda ours, theirs: theirs)
     bed.restore("a.dmtcp")
     assert bed.given == [({"monotonic": 5}, CLOCKS)]
     assert bed.method.clocks() == {"monotonic": 7}
@@ -184,7 +187,7 @@ class Commands:
         self.guard: Any = self.closes("guard", port=20_001)
         scratch = self.closes("scratch", of_user=lambda uid, gid: self.user)
         monkeypatch.setattr(dmtcp_coordinator, "Scratch", lambda *_: scratch)
-        monkeypatch.setattr(dmtcp_coordinator, "guarded", lambda uid: self.guard)
+        monkeypatch.setattr(dmtcp_coordinator, "guarded", lambda uid, peers: self.guard)
         self.method = Dmtcp(site, CALLER, payload)
         self.coordinator = Coordinator(site, CALLER)
         self.port = self.user / "port"
@@ -197,9 +200,9 @@ class Commands:
         """A payload that is no process, and has its coordinator at once."""
         made = SimpleNamespace(end=lambda: self.closed.append("child"), **child)
         made.__dict__.setdefault("pid", 1 << 30)
-        monkeypatch.setattr(dmtcp, "Child", lambda pid: made)
-        monkeypatch.setattr(dmtcp.os, "fork", lambda: 9)
-        monkeypatch.setattr(dmtcp.clock, "begun", lambda *_: nullcontext())
+        monkeypatch.setattr(dmtcp_task, "Child", lambda pid: made)
+        monkeypatch.setattr(dmtcp_task.os, "fork", lambda: 9)
+        monkeypatch.setattr(dmtcp_task.clock, "begun", lambda *_: nullcontext())
         monkeypatch.setattr(Coordinator, "forget", lambda _: None)
         self.method.start()
 

@@ -1,0 +1,141 @@
+"""The part of a job under DMTCP that runs on its other nodes, as its first node sees it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from . import clock, dmtcp_images, dmtcp_probe, mpi
+from .attendants import Attendants
+from .caller import Caller
+from .dmtcp_images import IMAGE, DmtcpImages
+from .job_nodes import JobNodes
+from .site import HelperSite, RequestRefused
+
+
+class OtherNodes:
+    """The other nodes of one job. ``saved``: the user's directory, in which each has its own."""
+
+    def __init__(self, site: HelperSite, caller: Caller, nodes: JobNodes, saved: Path) -> None:
+        self._site = site
+        self._caller = caller
+        self._nodes = nodes
+        self._saved = saved
+        self._attendants = Attendants(site, caller, nodes)
+        self._active: dict[str, int] = {}
+        self._images = {n: DmtcpImages(saved / str(n), caller, n) for n in self._attendants.numbers}
+
+    def begin(self, port: int) -> None:
+        """Start our processes there, unless they run. Refused if a node has none, or its DMTCP
+        cannot save jobs of several nodes.
+        """
+        if not self._attendants.has_ended:
+            return
+        digest = dmtcp_images.library_digest(self._site)
+        for number, hello in enumerate(self._attendants.start(port), 1):
+            if hello.get("library") != digest:
+                name, first = self._attendants.name(number), self._nodes.first.name
+                raise RequestRefused(f"{name} has another DMTCP than {first}")
+        if not self._nodes.are_one_host:
+            dmtcp_probe.check(self._site, self._caller, digest)
+
+    def environment(self, place: Path) -> dict[bytes, bytes]:
+        """Return the job's variables, by which mpirun reaches these nodes."""
+        return mpi.environment(self._site, self._caller, self._nodes, place)
+
+    def tend(self, place: Path, clocks: clock.Clocks | None) -> None:
+        """Start the commands that the job's mpirun has written into ``place`` since, and tell it
+        which have ended.
+        """
+        for report in self._attendants.reports():
+            if report["event"] == "ended":
+                for name in set(map(str, report["names"])) & self._active.keys():
+                    del self._active[name]
+                    mpi.end(place, self._caller, name, os.waitstatus_to_exitcode(report["status"]))
+        names = [node.name for node in self._nodes.others]
+        for start in mpi.starts(place, self._caller):
+            number = 1 + names.index(start.node) if start.node in names else 0
+            try:
+                self._launch(number, start, clocks)
+            except RequestRefused as error:
+                line = f"slurm-elastic: mpirun cannot start on {start.node}: {error}\n"
+                os.write(2, line.encode())
+                mpi.end(place, self._caller, start.name, 1)
+            else:
+                self._active[start.name] = number
+
+    def _launch(self, number: int, start: mpi.Start, clocks: clock.Clocks | None) -> None:
+        if not number:
+            raise RequestRefused("it is no other node of the job")
+        variables = {os.fsdecode(k): os.fsdecode(v) for k, v in start.environment.items()}
+        self._ask(
+            do="launch", name=start.name, commands={number: start.command},
+            directory=start.directory, umask=start.umask, clocks=clocks, environment=variables,
+        )  # fmt: skip
+
+    def _ask(self, **order: object) -> list[dict[str, object]]:
+        return self._attendants.ask({"images": str(self._saved), **order})
+
+    def appended(self) -> list[str]:
+        """Return the files that processes there append to. Refused if the job cannot be saved."""
+        found = self._ask(do="look")
+        return sorted({str(path) for answer in found for path in _list(answer["appended"])})
+
+    def make(self) -> None:
+        """Create an empty directory for each node's images."""
+        for images in self._images.values():
+            images.make()
+
+    def gather(self, image: Path, max_bytes: int) -> None:
+        """Copy the saved files of all these nodes into root's image."""
+        for images in self._images.values():
+            if any(name.endswith(IMAGE) for name in images.names()):
+                max_bytes = images.gather(image, max_bytes)
+        dmtcp_images.note_starts(image, self._active)
+
+    def put_back_files(self, image: Path) -> None:
+        """Put the files beside the images to the places where dmtcp_restart looks for them."""
+        for images in self._images.values():
+            images.put_back_files(image)
+
+    def saved(self) -> tuple[int, int]:
+        """Return the number of images in the user's directory, and their bytes."""
+        every = self._images.values()
+        return sum(len(i.images()) for i in every), sum(i.size() for i in every)
+
+    def restore(
+        self, image: int, clocks: clock.Clocks | None, uncut: Collection[str]
+    ) -> None:  # fmt: skip
+        """Start the restore of root's image, or with 0 of those in the user's directory."""
+        if image:
+            path = self._site.jobs / str(self._caller.job) / "images" / str(image)
+            self._active = dmtcp_images.starts(path)
+        # These are of the processes that the save has ended.
+        self._attendants.reports()
+        names = {n: [s for s, of in self._active.items() if of == n] for n in self._images}
+        self._ask(do="restore", image=image, clocks=clocks, uncut=sorted(uncut), names=names)
+
+    def restored(self) -> None:
+        """All processes of the job run again."""
+        self._ask(do="restored")
+
+    def end(self) -> None:
+        """End the job's processes there. A node that does not answer is left out."""
+        try:
+            if not self._attendants.has_ended:
+                self._ask(do="end")
+        except RequestRefused:
+            return
+
+    def lost(self) -> str:
+        """Return the name of a node that does not answer; "" if all do."""
+        return self._attendants.lost()
+
+    def close(self) -> None:
+        """End our processes there."""
+        self._attendants.close()
+
+
+def _list(value: object) -> Iterable[object]:
+    return value if isinstance(value, list) else ()

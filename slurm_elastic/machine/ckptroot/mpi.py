@@ -1,0 +1,204 @@
+"""How mpirun of a job under DMTCP starts the processes on the job's other nodes.
+
+MPI's starters (Hydra of MPICH, and OpenMPI 4.1) reach other nodes by srun or ssh, which no image
+can contain. Variables of theirs name a program of ours in the place of ssh. It writes the command
+for its node into a file and waits; root's program on the first node has the attendant of that node
+start the command under DMTCP. mpirun is never changed, and is found wherever it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import files
+from .caller import Caller
+from .job_nodes import JobNodes, interface_of
+from .job_state import environment as root_environment
+from .rights import as_user
+from .site import HelperSite, RequestRefused
+from .store import JobStore
+
+_PLACE = b"SLURM_ELASTIC_STARTS"
+_DEFAULT = b"SLURM_ELASTIC_MPI_DEFAULT"
+_MAX_BYTES = 1 << 20
+"""Of a command, and of its environment."""
+_MAX_FILES = 1000
+_NAME = re.compile(r"start-\d+")
+_VARIABLES, _ENDED = ".env", ".ended"
+
+_AGENT = """\
+#!/usr/bin/python3 -IS
+# In the place of ssh: mpirun calls this with a node and the command to start there.
+import os, sys, time
+words = sys.argv[1:]
+while words[0].startswith("-"):
+    del words[0]
+node, command = words[0], " ".join(words[1:])
+if node == os.environ.get("SLURMD_NODENAME"):
+    os.execv("/bin/sh", ["/bin/sh", "-c", command])
+start = f"{os.environ['SLURM_ELASTIC_STARTS']}/start-{os.getpid()}"
+umask = os.umask(0o77)
+with open(f"{start}.env", "wb") as file:
+    file.write(b"\\0".join(b"%s=%s" % pair for pair in os.environb.items()))
+with open(f"{start}.new", "w") as file:
+    file.write(f"{node}\\n{os.getcwd()}\\n{umask:o}\\n{command}")
+os.rename(f"{start}.new", start)
+# mpirun must find its child after a restore, so this waits.
+while not os.path.exists(f"{start}.ended"):
+    time.sleep(0.5)
+sys.exit(int(open(f"{start}.ended").read()))
+"""
+_SRUN = """\
+#!/bin/sh
+# A rank that srun starts by PMI is connected to slurmstepd, which no image can contain.
+mpi=$SLURM_MPI_TYPE
+before=
+for word; do
+    case $before in --mpi) mpi=$word ;; esac
+    case $word in --mpi=*) mpi=${word#--mpi=} ;; esac
+    before=$word
+done
+case ${mpi:-$SLURM_ELASTIC_MPI_DEFAULT} in
+pmi* | cray*)
+    echo "slurm-elastic: a program started by srun --mpi=${mpi:-$SLURM_ELASTIC_MPI_DEFAULT}" \\
+        "cannot be saved by dmtcp: start it by mpirun, or submit the job with ckpt=signal or" \\
+        "ckpt=none" >&2
+    exit 1
+    ;;
+esac
+own=${0%/*}
+IFS=:
+for place in $PATH; do
+    [ "$place" != "$own" ] && [ -x "$place/srun" ] && exec "$place/srun" "$@"
+done
+echo "srun: not found" >&2
+exit 127
+"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A command for a node, with its directory, umask and environment. ``name``: of its file."""
+
+    name: str
+    node: str
+    directory: str
+    umask: int
+    command: str
+    environment: dict[bytes, bytes]
+
+
+def environment(
+    site: HelperSite, caller: Caller, nodes: JobNodes, place: Path
+) -> dict[bytes, bytes]:
+    """Write our programs into the job's directory; return the job's variables, by which MPI uses
+    them.
+
+    ``place``: a directory of the user's, in which commands are written.
+    """
+    store = JobStore(site, caller.job)
+    programs = store.path / "bin"
+    with contextlib.suppress(FileExistsError):
+        programs.mkdir(mode=0o755)
+    programs.chmod(0o755)
+    store.replace("bin/start", _AGENT.encode(), 0o755)
+    store.replace("bin/srun", _SRUN.encode(), 0o755)
+    path = caller.environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin")
+    own: dict[bytes, bytes] = {
+        **_of_interface(nodes.first.address),
+        b"PATH": f"{programs}:".encode() + path,
+        _PLACE: str(place).encode(),
+        _DEFAULT: _default_mpi(site).encode(),
+        b"HYDRA_LAUNCHER": b"ssh",
+        b"HYDRA_LAUNCHER_EXEC": f"{programs}/start".encode(),
+        b"OMPI_MCA_plm": b"rsh",
+        b"OMPI_MCA_plm_rsh_agent": f"{programs}/start".encode(),
+        b"OMPI_MCA_plm_rsh_no_tree_spawn": b"1",
+        b"OMPI_MCA_orte_leave_session_attached": b"1",
+    }
+    return {**_DEFAULTS, **caller.environment, **own}
+
+
+_DEFAULTS: Mapping[bytes, bytes] = {
+    # DMTCP 4.2.0 ends a program that opens a link by O_PATH, as libudev does for hwloc.
+    b"HWLOC_COMPONENTS": b"-linux:io",
+    # TCP alone: other nodes have no part in a node's shared memory, nor devices in an image.
+    b"UCX_TLS": b"tcp,self",
+    b"UCX_MEM_EVENTS": b"no",
+    b"UCX_MEM_MMAP_HOOK_MODE": b"none",
+    b"OMPI_MCA_pml": b"ob1",
+    b"OMPI_MCA_btl": b"tcp,self",
+}
+"""Of MPI's libraries; the job may have set them otherwise."""
+
+
+def _of_interface(address: str) -> dict[bytes, bytes]:
+    """Return the variables that keep MPI to the network with that address of ours."""
+    name = interface_of(address)
+    if not name:
+        return {}
+    return {
+        b"HYDRA_IFACE": name.encode(),
+        b"UCX_NET_DEVICES": name.encode(),
+        b"OMPI_MCA_btl_tcp_if_include": name.encode(),
+        b"OMPI_MCA_oob_tcp_if_include": name.encode(),
+    }
+
+
+def _default_mpi(site: HelperSite) -> str:
+    """Return slurm.conf's MpiDefault; "" if it cannot be read now."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(
+            [site.scontrol, "show", "config"], env=root_environment(site), capture_output=True,
+            text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=20, check=False,
+        )  # fmt: skip
+        for line in done.stdout.splitlines():
+            name, _, value = line.partition("=")
+            if name.strip() == "MpiDefault":
+                return value.strip()
+    return ""
+
+
+def starts(place: Path, caller: Caller) -> list[Start]:
+    """Return each complete command in the user's directory once."""
+    with as_user(caller), contextlib.suppress(OSError, RequestRefused, ValueError):
+        with files.directory(place) as directory:
+            names = files.names(directory, _MAX_FILES)
+        return [_read(place / name) for name in names if _NAME.fullmatch(name)]
+    return []
+
+
+def end(place: Path, caller: Caller, name: str, code: int) -> None:
+    """Have the program that stands for ssh end with this exit code."""
+    with as_user(caller), contextlib.suppress(OSError, RequestRefused):
+        with open(files.opened(place / f"{name}.new", files.NEW), "w") as file:
+            file.write(f"{code}\n")
+        place.joinpath(f"{name}.new").rename(place / f"{name}{_ENDED}")
+
+
+def _read(path: Path) -> Start:
+    text = files.read(path, _MAX_BYTES).decode(errors="surrogateescape")
+    node, directory, umask, command = text.split("\n", 3)
+    variables = path.with_name(path.name + _VARIABLES)
+    entries = files.read(variables, _MAX_BYTES).split(b"\0")
+    pairs = (entry.partition(b"=") for entry in entries)
+    content = {name: value for name, equals, value in pairs if equals and not _is_dmtcps(name)}
+    if b"LD_PRELOAD" in content:
+        content[b"LD_PRELOAD"] = _without_dmtcp(content[b"LD_PRELOAD"])
+    path.unlink()
+    variables.unlink()
+    return Start(path.name, node, directory, int(umask, 8), command, content)
+
+
+def _is_dmtcps(name: bytes) -> bool:
+    return name.startswith((b"DMTCP_", b"MTCP_"))
+
+
+def _without_dmtcp(libraries: bytes) -> bytes:
+    kept = (one for one in libraries.split(b":") if b"/libdmtcp" not in one)
+    return b":".join(kept)
