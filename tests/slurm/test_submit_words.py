@@ -222,6 +222,39 @@ def test_who_did_not_ask_to_be_saved_is_told_nothing(lua: Callable[[str], str]) 
     assert answers(lua, *jobs) == [(0, "")] * 4
 
 
+SEVERAL = {"comment": "ckpt=dmtcp", "min_nodes": 2}
+
+
+def test_a_job_of_several_nodes_is_saved_by_its_own_word_if_mpirun_starts_it(
+    lua: Callable[[str], str],
+) -> None:
+    text = render(site(), domain_pools(site(), expand))[FILTER]
+    job = to_lua(UNSET | SEVERAL | {"script": SCRIPT + "mpirun prog\n"})
+    code = f"{HARNESS}{text}\nlocal job = {job}\nslurm_elastic_submit(job, {to_lua(PARTITIONS)}, 1)"
+    shown = "\nprint(job.script) print(#told)"
+    assert lua(code + shown) == LAUNCHERS["dmtcp"] + SCRIPT + "mpirun prog\n\n0\n"
+
+
+def test_ranks_that_srun_starts_by_pmi_are_refused_in_a_job_of_several_nodes(
+    lua: Callable[[str], str],
+) -> None:
+    texts = ("srun --mpi=pmix ring\n", "time srun -n 4 \\\n  --mpi pmi2 ring\n")
+    refused = answers(lua, *(SEVERAL | {"script": SCRIPT + text} for text in texts))
+    reason = (
+        "a program started by srun --mpi={} cannot be saved. It would help to start the program"
+    )
+    for (code, said), pmi in zip(refused, ("pmix", "pmi2"), strict=True):
+        assert code == -1
+        assert reason.format(pmi) in said
+    other = [
+        SEVERAL | {"script": SCRIPT + "# srun --mpi=pmix ring\nmpirun ring\n"},
+        SEVERAL | {"script": SCRIPT + "srun --mpi=pmix ring\n", "comment": "ckpt=signal"},
+    ]
+    assert answers(lua, *other) == [(0, "")] * 2
+    ((code, said),) = answers(lua, SEVERAL | {"script": SCRIPT + "srun hostname\n"})
+    assert (code, "start the program by mpirun" in said) == (0, True)
+
+
 @pytest.mark.parametrize(
     "broken",
     [

@@ -46,6 +46,12 @@ _OWN = f"save its state yourself: --comment=ckpt=signal ({page('checkpointing')}
 STEPS = "start the program without srun, which a job of one node does not need, or " + _OWN
 """The remedy for a job with steps."""
 ONE_NODE = "saves batch jobs of one node"
+SEVERAL_NODES = ("dmtcp",)
+"""The methods with a launcher that save batch jobs of several nodes, if a job names the method
+itself.
+"""
+BY_MPIRUN = f"start the program by mpirun, or {_OWN}"
+"""The remedy for a job of several nodes with steps."""
 BY_SBATCH = "submit a script with sbatch"
 ON_ONE_NODE = "ask for one node, or " + _OWN
 """The remedies where a method saves no job of that kind."""
@@ -53,6 +59,9 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r"no clocks of its own",
      "its node cannot set its clocks after a move, so its timers would never end",
      "ask your administrator for Linux 5.6 or later (CAP_SYS_TIME in a container), or " + _OWN),
+    (r"another DMTCP than|DMTCP lacks",
+     "its nodes have a DMTCP that cannot save jobs of several hosts",
+     f"ask your administrator for DMTCP with two changes ({page('checkpoint-methods')})"),
     # Before the network's rows: a step has connections, and these must not be closed.
     (r"runs a step \(srun\), which (\w+) does not save",
      r"it runs a step (srun), which \1 does not save", STEPS),
@@ -133,7 +142,7 @@ def unfit(method: str, *, batch: bool, nodes: int) -> str:
     """Return why a method with a launcher cannot save such a job; "" if it can."""
     if not batch:
         return f"{method} {ONE_NODE}, and this is no batch job (srun, salloc)"
-    if nodes > 1:
+    if nodes > 1 and method not in SEVERAL_NODES:
         return f"{method} {ONE_NODE}, and this one has {nodes}"
     return ""
 

@@ -111,31 +111,6 @@ local function is_near(key)
   return NEAR[string.gsub(short, "(.)%1", "%1") .. ""] == true
 end
 
--- Why the job's comment cannot be followed, or is no word to us though it was meant so; nil where
--- there is nothing to say. Without its data the filter knows no words.
-local function wrong_words(job)
-  local wanted = #SAVING.methods > 0 and wish(job)
-  -- On a site that saves no jobs "ckpt=" is a word of the user's own, such as a file's name.
-  local is_ours = wanted and (SAVING.configured or METHODS[string.match(wanted, "^[^,]*")])
-  if wanted and not is_ours then
-    return nil
-  elseif wanted then
-    local wrong = wrong_wish(wanted)
-    return wrong and "--comment=ckpt=" .. string.sub(wanted, 1, 200) .. ": " .. wrong
-  end
-  local comment = job.comment or ""
-  if string.match(comment, "^%s*[Cc][Kk][Pp][Tt]%s*$") and SAVING.configured then
-    return "--comment=ckpt: expected ckpt=METHOD, METHOD one of " .. table.concat(SAVING.offered, ", ")
-  end
-  for word in string.gmatch(comment, "[^%s;]+") do
-    local key, method = string.match(word, "^([%w_-]+)[=:]([^,]*)")
-    if METHODS[method or ""] and is_near(key) then
-      return "--comment=" .. string.sub(word, 1, 200) .. ": expected ckpt=" .. method
-    end
-  end
-  return nil
-end
-
 -- The script behind its method's launcher, or nil: left alone. Only batch jobs have one; the
 -- methods with a launcher save what runs on one node.
 local MARK = "#__SLURM_ELASTIC_SCRIPT__"
@@ -145,13 +120,20 @@ local function is_on_one_node(job)
   return (number(job.min_nodes, NO_VAL) or 1) <= 1 and number(job.het_job_offset, NO_VAL) == nil
 end
 
+-- Whether the job is one of several nodes that is saved whole: only by its own word, as its program
+-- must be started by mpirun.
+local function spans_nodes(job)
+  return not is_on_one_node(job) and number(job.het_job_offset, NO_VAL) == nil
+    and has(SAVING.several_nodes or {}, own_method(job) or "")
+end
+
 local function launched(job, part_list)
   if type(job.script) ~= "string" or string.sub(job.script, 1, 2) ~= "#!" then
     return nil
   end
-  local alone = is_on_one_node(job) and job.cron_job ~= true
+  local fits = (is_on_one_node(job) or spans_nodes(job)) and job.cron_job ~= true
   local launcher = (SITE.launchers or {})[checkpoint_method(job, part_list) or "none"]
-  if not launcher or not alone or #launcher + #job.script > LONGEST then
+  if not launcher or not fits or #launcher + #job.script > LONGEST then
     return nil
   end
   return not string.find(job.script, MARK, 1, true) and launcher .. job.script or nil
@@ -195,6 +177,50 @@ local function has_steps(script)
   return false
 end
 
+-- The PMI of a step that a line of a shell's script starts, such as pmix; nil where there is none.
+local function pmi_of_steps(script)
+  if not string.find(script, "srun", 1, true) then
+    return nil
+  end
+  for line in string.gmatch(string.gsub(script, "\\\n", " "), "[^\n]+") do
+    local pmi = string.match(line, "%-%-mpi[= ]+(pmi%w*)")
+    if pmi and #line <= LONGEST_LINE and starts_srun(line) then
+      return pmi
+    end
+  end
+  return nil
+end
+
+-- Why the job's comment cannot be followed, or is no word to us though it was meant so; nil where
+-- there is nothing to say. Without its data the filter knows no words.
+local function wrong_words(job)
+  local wanted = #SAVING.methods > 0 and wish(job)
+  -- On a site that saves no jobs "ckpt=" is a word of the user's own, such as a file's name.
+  local is_ours = wanted and (SAVING.configured or METHODS[string.match(wanted, "^[^,]*")])
+  if wanted and not is_ours then
+    return nil
+  elseif wanted then
+    local wrong = wrong_wish(wanted)
+    local pmi = not wrong and spans_nodes(job) and launched(job) and pmi_of_steps(job.script)
+    if pmi then
+      wrong = "a program started by srun --mpi=" .. pmi .. " cannot be saved. It would help to "
+        .. SAVING.by_mpirun
+    end
+    return wrong and "--comment=ckpt=" .. string.sub(wanted, 1, 200) .. ": " .. wrong
+  end
+  local comment = job.comment or ""
+  if string.match(comment, "^%s*[Cc][Kk][Pp][Tt]%s*$") and SAVING.configured then
+    return "--comment=ckpt: expected ckpt=METHOD, METHOD one of " .. table.concat(SAVING.offered, ", ")
+  end
+  for word in string.gmatch(comment, "[^%s;]+") do
+    local key, method = string.match(word, "^([%w_-]+)[=:]([^,]*)")
+    if METHODS[method or ""] and is_near(key) then
+      return "--comment=" .. string.sub(word, 1, 200) .. ": expected ckpt=" .. method
+    end
+  end
+  return nil
+end
+
 -- What of the job is not saved, with what would help; nil where there is nothing to say.
 local function not_saved(job, part_list)
   local method = own_method(job)
@@ -204,7 +230,7 @@ local function not_saved(job, part_list)
   end
   if method and (SITE.launchers or {})[method] then
     local remedy = blank(job.script) and SAVING.by_sbatch
-      or not is_on_one_node(job) and SAVING.on_one_node
+      or not is_on_one_node(job) and not spans_nodes(job) and SAVING.on_one_node
     if remedy then
       return "this job is not saved: " .. method .. " " .. SAVING.one_node
         .. ". It would help to " .. remedy
@@ -212,7 +238,8 @@ local function not_saved(job, part_list)
   end
   if launched(job, part_list) and has_steps(job.script) then
     return "steps (srun) are not saved by " .. checkpoint_method(job, part_list)
-      .. ", and the job is not while one runs. It would help to " .. SAVING.without_steps
+      .. ", and the job is not while one runs. It would help to "
+      .. (spans_nodes(job) and SAVING.by_mpirun or SAVING.without_steps)
   end
   return nil
 end

@@ -22,7 +22,14 @@ from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.pool_rules import cheapest
 from slurm_elastic.config.validate_checkpoint import NO_DIRECTORY, SHARED
 from slurm_elastic.model.cluster import Location, Market, Pool
-from slurm_elastic.policies.checkpoint.unsavable import BY_SBATCH, ON_ONE_NODE, ONE_NODE, STEPS
+from slurm_elastic.policies.checkpoint.unsavable import (
+    BY_MPIRUN,
+    BY_SBATCH,
+    ON_ONE_NODE,
+    ONE_NODE,
+    SEVERAL_NODES,
+    STEPS,
+)
 from slurm_elastic.policies.launch.job_data import FORM as DATA_FORM
 from slurm_elastic.policies.launch.pool_order import DEFAULT_RUN_S
 from slurm_elastic.policies.launch.ranking import MARKET_ORDER, SPOT_NOT_CHEAPER
@@ -213,7 +220,7 @@ def _saving(config: Config) -> dict[str, LuaValue]:
         "configured": _saves(config), "options": options, "bare": LIMIT, "one_node": ONE_NODE,
         "without_directory": [] if config.checkpoint.directory else list(SHARED),
         "no_directory": NO_DIRECTORY, "by_sbatch": BY_SBATCH, "on_one_node": ON_ONE_NODE,
-        "without_steps": STEPS,
+        "without_steps": STEPS, "several_nodes": SEVERAL_NODES, "by_mpirun": BY_MPIRUN,
     }  # fmt: skip
 
 
