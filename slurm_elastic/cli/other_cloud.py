@@ -1,4 +1,4 @@
-"""What a migration does and costs in the cloud that takes the jobs."""
+"""The effects and the cost of a migration in the cloud that takes the jobs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from slurm_elastic.state.ledger import Machine
 from slurm_elastic.watch.view import Facts
 
 
-def require_open(config: Config, facts: Facts, cloud: str, at: float) -> None:
+def require_open(config: Config, facts: Facts, cloud: str, starts: float) -> None:
     """ConfigError if operators let nothing start in the cloud: stopped jobs would only wait."""
-    closed = _closed(config, facts, cloud, at)
+    closed = _closed(config, facts, cloud, starts)
     if closed and all(pool.name in closed for pool in config.pools if pool.cloud == cloud):
         order, *_ = closed.values()
         raise ConfigError(
@@ -58,8 +58,8 @@ def in_other_cloud(
     yield from _partitions(config, facts, word, machines)
     if word.start_replacements:
         yield from _replacements(config, facts, word, machines, starts)
-    if word.aggressive:
-        yield from _room(config, facts, word.to, jobs, starts)
+    # Jobs that end on their machines need no room there.
+    yield from _room(config, facts, word.to, jobs if word.aggressive else (), starts)
 
 
 def _partitions(
@@ -72,12 +72,11 @@ def _partitions(
     partitions = {each.name: each.partition_name for each in config.clouds}
     ways = list(routes(frozenset(word.nodes), word.to, domain_pools(config, expand), partitions))
     waiting = sum(len(ids) for way in ways for ids in redirected(facts.jobs, way).values())
-    there = f"{counted(len(machines), 'machine')} there: {money(price * len(machines))}/h on demand"
-    count = counted(waiting, "waiting job")
-    if all(way.is_whole for way in ways):
-        yield f"Jobs go to partition {cloud.partition_name}, {count} at once; {there}."
-    else:
-        yield f"Jobs may also start in partition {cloud.partition_name}, {count} at once; {there}."
+    verb = "go to" if all(way.is_whole for way in ways) else "may also start in"
+    yield (
+        f"Jobs {verb} partition {cloud.partition_name}, {counted(waiting, 'waiting job')} at once; "
+        f"{counted(len(machines), 'machine')} there: {money(price * len(machines))}/h on demand."
+    )
     cap = with_limits(config, limit_changes(facts.directives, facts.now)).cloud(word.to).limits
     paid = _usage(config, facts).dollars_per_hour.get(scope_of_cloud(word.to), 0.0)
     dollars = cap.dollars_per_hour
@@ -148,32 +147,35 @@ def _free(facts: Facts, nodes: Sequence[str], starts: float) -> tuple[str, ...]:
     )
 
 
-def _closed(config: Config, facts: Facts, cloud: str, at: float) -> dict[str, Directive]:
-    mine = {pool.name: cloud for pool in config.pools if pool.cloud == cloud}
-    return stopped_pools(facts.directives, mine, at)
+def _closed(config: Config, facts: Facts, cloud: str, starts: float) -> dict[str, Directive]:
+    cloud_by_pool = {pool.name: cloud for pool in config.pools if pool.cloud == cloud}
+    return stopped_pools(facts.directives, cloud_by_pool, starts)
 
 
 def _room(
-    config: Config, facts: Facts, cloud: str, jobs: Sequence[SlurmJob], at: float
+    config: Config, facts: Facts, cloud: str, jobs: Sequence[SlurmJob], starts: float
 ) -> Iterator[str]:
     """Report closed pools of the other cloud, and too little room for the jobs' nodes."""
-    closed = _closed(config, facts, cloud, at)
+    closed = _closed(config, facts, cloud, starts)
     for order in {order.number: order for order in closed.values()}.values():
         yield f"{stop_reason(order)}: no job starts there."
-    config = with_limits(config, limit_changes(facts.directives, at))
-    kept = stopped_nodes(facts.directives, at)
+    config = with_limits(config, limit_changes(facts.directives, starts))
+    kept = stopped_nodes(facts.directives, starts)
     busy = {node for job in facts.jobs for node in job.nodes}
-    free = taken = 0
+    free_count = used_count = 0
     for pool in domain_pools(config, expand):
         if pool.cloud != cloud:
             continue
-        used = len(busy.intersection(pool.nodes))
-        taken += used
+        pool_used_count = len(busy.intersection(pool.nodes))
+        used_count += pool_used_count
         if pool.name not in closed:
-            open_ = sum(node not in busy and node not in kept for node in pool.nodes)
-            free += open_ if pool.max_nodes is None else min(open_, max(pool.max_nodes - used, 0))
-    most = config.cloud(cloud).limits.nodes
-    room = free if most is None else min(free, max(most - taken, 0))
-    wanted = len({node for job in jobs for node in job.nodes})
-    if room < wanted:
-        yield f"Cloud {cloud} has room for {room} of {wanted} machines: the other jobs WAIT there."
+            open_count = sum(node not in busy and node not in kept for node in pool.nodes)
+            if pool.max_nodes is not None:
+                open_count = min(open_count, max(pool.max_nodes - pool_used_count, 0))
+            free_count += open_count
+    max_nodes = config.cloud(cloud).limits.nodes
+    room = free_count if max_nodes is None else min(free_count, max(max_nodes - used_count, 0))
+    wanted_count = len({node for job in jobs for node in job.nodes})
+    if room < wanted_count:
+        count = f"{room} of {wanted_count} machines"
+        yield f"Cloud {cloud} has room for {count}: the other jobs WAIT there."

@@ -68,6 +68,8 @@ class CloudSettings(
     suspend_timeout: SlurmSeconds | None = None
     """Change it when machines of this cloud need longer to end than others."""
 
+    zones_are_hosts: ClassVar[bool] = False
+    """Whether each zone is one host, so that machines of a zone share its fate and its power."""
     needs_types: ClassVar[bool] = False
     """Whether its pools must say which of its types they use."""
     has_images: ClassVar[bool] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -53,11 +54,17 @@ def observe(site: Site) -> Observation:
     """
     nodes, jobs, state = read_all_nodes(site), site.slurm.jobs(), site.ledger.state()
     now, rows = site.now(), state.exclusions
+    machines = {m.instance.node: m for m in site.serving_machines(state.machines)}
     return Observation(
         at=int(now),
         nodes=nodes,
         jobs=jobs,
-        machines={m.instance.node: m for m in site.serving_machines(state.machines)},
+        machines=machines,
+        machines_by_host=Counter(
+            (m.instance.cloud, m.instance.zone)
+            for m in machines.values()
+            if site.clouds[m.instance.cloud].zones_are_hosts
+        ),
         policy={row.scope: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.scope for row in rows if row.kind == CAPACITY),
         stops=_blocked_pools(site) | find_stops(site.config, site.ledger, site.rules, now),

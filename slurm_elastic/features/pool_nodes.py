@@ -53,7 +53,8 @@ class Observation(Struct, frozen=True, kw_only=True):
     capacity, by node. ``stops``: by pool, why nothing may start. ``over``: by scope, exhausted
     budgets of accounts and users, who get no new machine of a public cloud. ``pool_nodes``: the
     present ``max_nodes`` by pool. ``facts``: further restrictions. ``unhelped``: jobs that growth
-    does not count.
+    does not count. ``machines_by_host``: how many machines each host (cloud and zone) has, if the
+    cloud's zones are hosts.
     """
 
     at: int
@@ -67,6 +68,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     pool_nodes: Mapping[str, int | None]
     facts: QueueFacts = QueueFacts()
     unhelped: frozenset[int] = frozenset()
+    machines_by_host: Mapping[tuple[str, str], int] = {}
 
 
 class PoolNodes:
@@ -219,4 +221,12 @@ class PoolNodes:
             return
         started = machine.instance.launched
         since = min(max(node.last_busy, node.boot_time, started), self._view.at)
-        self._idle.append(IdleInstance(node.name, min(int(started), self._view.at), int(since)))
+        place = machine.instance.cloud, machine.instance.zone
+        self._idle.append(
+            IdleInstance(
+                node.name,
+                min(int(started), self._view.at),
+                int(since),
+                self._view.machines_by_host.get(place, 0),
+            )
+        )

@@ -1,8 +1,10 @@
-"""A host of virtual machines whose power we may switch."""
+"""The hosts of virtual machines whose power we may switch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -25,3 +27,40 @@ class HostView(Struct, frozen=True, kw_only=True):
     host: str
     state: HostState
     occupants: int = 0
+
+
+class SwitchRules(Struct, frozen=True, kw_only=True):
+    """``idle_s``: a host goes off after so long without a machine. ``keep``: so many free hosts
+    stay on for new machines.
+    """
+
+    idle_s: float
+    keep: int
+
+
+@runtime_checkable
+class SwitchesHosts(Protocol):
+    """A provider that can shut down the hosts of its machines and switch them on again. Every call
+    may raise the five ProviderErrors.
+    """
+
+    @property
+    def switch_rules(self) -> SwitchRules | None:
+        """When hosts are switched; None if no host may be."""
+        ...
+
+    def host_views(self) -> Sequence[HostView]:
+        """The state of these hosts. A host that is back is used again from now on."""
+        ...
+
+    def switch_host_off(self, host: str) -> bool:
+        """Shut the host down if it has no machine, not even a stopped one or one of other people.
+        False if it stays on. After TransientError it may shut down.
+        """
+        ...
+
+    def switch_host_on(self, host: str) -> bool:
+        """Switch the host on. False if we have not switched it off, so that it is not ours to
+        switch.
+        """
+        ...

@@ -134,34 +134,6 @@ class ImageStore(Protocol):
 
 
 @runtime_checkable
-class SwitchesHosts(Protocol):
-    """A provider that can shut down the hosts of its machines and switch them on again. Every call
-    may raise the five ProviderErrors.
-    """
-
-    @property
-    def switched_hosts(self) -> Sequence[str]:
-        """The hosts that may be switched; empty if this is not configured."""
-        ...
-
-    def host_views(self) -> Sequence[HostView]:
-        """The state of these hosts. A host that is back is used again from now on."""
-        ...
-
-    def switch_host_off(self, host: str) -> bool:
-        """Shut the host down if it has no machine, not even a stopped one or one of other people.
-        False if it stays on. After TransientError it may shut down.
-        """
-        ...
-
-    def switch_host_on(self, host: str) -> bool:
-        """Switch the host on. False if we have not switched it off, so that it is not ours to
-        switch.
-        """
-        ...
-
-
-@runtime_checkable
 class Stops(Protocol):
     """A provider that can stop machines and start them again with their disk, name and tags. Every
     call may raise the five ProviderErrors.

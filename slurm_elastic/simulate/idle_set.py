@@ -46,7 +46,8 @@ def idle_machines(
     order: IdleOrder, starts: Sequence[int], lease: int, seed: int, *, sinces: bool
 ) -> IdleMachines:
     """Return an empty set with that order. ``starts``: when the lease of each batch begins."""
-    if order is IdleOrder.RANDOM:
+    # The simulator knows no hosts, so all of them are equally full.
+    if order in (IdleOrder.RANDOM, IdleOrder.PACKED):
         return _RandomOrder(random.Random(seed))  # noqa: S311 - repeatable, not secret
     if order in (IdleOrder.MAX_IDLE, IdleOrder.MIN_IDLE):
         return _IdleTimeOrder(oldest=order is IdleOrder.MAX_IDLE)

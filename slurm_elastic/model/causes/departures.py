@@ -96,9 +96,9 @@ class PartitionsRestored(Cause, frozen=True, kw_only=True):
 
 
 class ReplacementStarted(Cause, frozen=True, kw_only=True):
-    """A machine starts before a job needs it, in place of the one of ``instead_of``, because of an
-    operator's order (``number``, ``order_text``). It is kept without a job until ``kept_until``
-    (Unix time).
+    """A machine starts before a job needs it, in place of the machine of the node ``instead_of``,
+    because of an operator's order (``number``, ``order_text``). It is kept without a job until
+    ``kept_until`` (Unix time).
     """
 
     instead_of: str

@@ -129,8 +129,8 @@ AnyRelease = Idle | AtOnce | Delayed | Flagged | OwnRelease
 
 
 class IdleOrder(StrEnum):
-    """Which idle machines a job gets first: by the remainder of their paid lease, or by
-    idle time.
+    """Which idle machines a job gets first: by the remainder of their paid lease, by idle time, or
+    (``packed``) the machines on the host that has the most machines.
     """
 
     RANDOM = "random"
@@ -138,6 +138,7 @@ class IdleOrder(StrEnum):
     MIN_MARGIN = "min_margin"
     MAX_IDLE = "max_idle"
     MIN_IDLE = "min_idle"
+    PACKED = "packed"
 
 
 def residual(started: int, now: int, lease: int) -> int:
@@ -147,14 +148,19 @@ def residual(started: int, now: int, lease: int) -> int:
     return lease - (now - started) % lease
 
 
-def rank_key(order: IdleOrder, started: int, since: int, now: int, lease: int) -> int:
-    """Return a key, smaller first; 0 for all in random order (node weights use it)."""
+def rank_key(
+    order: IdleOrder, started: int, since: int, now: int, lease: int, on_host: int = 0
+) -> int:
+    """Return a key, smaller first; 0 for all in random order (node weights use it). ``on_host``:
+    how many machines the machine's host has, 0 if hosts are not known.
+    """
     return {
         IdleOrder.RANDOM: 0,
         IdleOrder.MAX_MARGIN: -residual(started, now, lease),
         IdleOrder.MIN_MARGIN: residual(started, now, lease),
         IdleOrder.MAX_IDLE: since - now,
         IdleOrder.MIN_IDLE: now - since,
+        IdleOrder.PACKED: -on_host,
     }[order]
 
 

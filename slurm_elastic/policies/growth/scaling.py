@@ -59,11 +59,14 @@ class PendingJob(NamedTuple):
 
 
 class IdleInstance(NamedTuple):
-    """An idle machine: its node, when its billing began, since when it is idle (Unix s)."""
+    """An idle machine: its node, when its billing began, since when it is idle (Unix s), and how
+    many machines its host has (0: its host is not known).
+    """
 
     node: str
     started: int
     since: int
+    on_host: int = 0
 
 
 class PoolRules(Struct, frozen=True, kw_only=True):
@@ -327,7 +330,9 @@ def weights(
         return {}
     order = rules.order
     keys = {
-        machine.node: rank_key(order, machine.started, machine.since, now, max(rules.lease, 1))
+        machine.node: rank_key(
+            order, machine.started, machine.since, now, max(rules.lease, 1), machine.on_host
+        )
         for machine in idle
     }
     rank = {key: place for place, key in enumerate(sorted(set(keys.values())))}
@@ -415,6 +420,8 @@ def _idle_too_long(pool: PoolSnapshot, now: int) -> list[ScaleDown]:
         for machine in pool.idle
         if release.due(machine.started, machine.since, now, rules.lease, public=rules.public) <= now
     ]
+    # Hosts with few machines get empty first, and can be switched off.
+    due_machines.sort(key=lambda machine: machine.on_host)
     # Of all idle machines, not of the due ones: the warm machines must stay as well.
     limit = spare(len(pool.idle), rules.min_idle)
     return [ScaleDown(machine.node, _idle_reason(machine, now)) for machine in due_machines[:limit]]
@@ -433,7 +440,8 @@ def _flagged(now: GroupSnapshot) -> list[ScaleDown]:
     # The pools come in the order in which they are used, so the last pool's machines matter least.
     for pool in reversed(pools):
         idle_limit = spare(len(pool.idle), pool.rules.min_idle)
-        nodes = [machine.node for machine in pool.idle][:idle_limit] + list(pool.taken)
+        idle = sorted(pool.idle, key=lambda machine: machine.on_host)
+        nodes = [machine.node for machine in idle][:idle_limit] + list(pool.taken)
         flagged_nodes = nodes[: max(count - len(leaves), 0)]
         leaves += [
             ScaleDown(node, "flagged: more machines than the work needs") for node in flagged_nodes

@@ -152,9 +152,24 @@ def rank(
     order = [KEYS[name] for name in keys]
     # The key decides between equal offers, so that the order in which clouds answer does not
     # matter.
-    ranked.sort(key=lambda r: (*(key(request, r.offer) for key in order), r.offer.key))
+    ranked.sort(
+        key=lambda r: (
+            *(key(request, r.offer) for key in order),
+            packing(request, r.offer),
+            r.offer.key,
+        )
+    )
     rejected.sort(key=lambda r: r.offer.key)
     return Placement(request=request, ranked=tuple(ranked), rejected=tuple(rejected))
+
+
+def packing(request: NodeRequest, offer: Offer) -> tuple[int, int]:
+    """Return a key that fills the site's own hosts one after the other, so that others get empty:
+    of the hosts with room for all nodes the fullest one comes first, then the emptiest other one.
+    """
+    if offer.location is not Location.ON_PREMISES or offer.free is None:
+        return (0, 0)
+    return (0, offer.free) if offer.free >= len(request.nodes) else (1, -offer.free)
 
 
 def serving(

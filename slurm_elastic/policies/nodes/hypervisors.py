@@ -6,16 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.model.hypervisor import HostState, HostView
-
-
-class SwitchRules(Struct, frozen=True, kw_only=True):
-    """``idle_s``: a host goes off after so long without a machine. ``keep``: so many free hosts
-    stay on for new machines.
-    """
-
-    idle_s: float
-    keep: int
+from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 
 
 class SwitchPlan(Struct, frozen=True, kw_only=True):
@@ -47,7 +38,8 @@ def switches(
     free, starting = free_hosts(views), [v for v in views if v.state is HostState.STARTING]
     off = [v.host for v in views if v.state is HostState.OFF]
     lacking = rules.keep - len(free) - len(starting)
-    if is_needed and not starting:
+    # With a free host the machines wait for something else than room, such as a limit.
+    if is_needed and not starting and not free:
         lacking = max(lacking, 1)
     if lacking > 0:
         return SwitchPlan(on=tuple(off[:lacking]))

@@ -99,7 +99,7 @@ def due_back(
     """Return the waiting jobs that get their earlier partitions back, with the redirect to undo.
 
     ``redirects``: by job, in their order. ``in_force``: the numbers of the orders that still hold.
-    A job whose partitions somebody has changed since then keeps them.
+    A job keeps its partitions if a person has changed them after our change.
     """
     due = []
     for job in jobs:

@@ -29,7 +29,7 @@ class StandIn(Struct, frozen=True, kw_only=True):
 
 
 class Allowance(Struct, frozen=True, kw_only=True):
-    """What all limits together still allow: machines and dollars per hour (None: no limit)."""
+    """The room within all limits together: machines and dollars per hour (None: no limit)."""
 
     nodes: int | None = None
     dollars_per_hour: float | None = None
@@ -43,7 +43,7 @@ def can_stand_in(pool: Pool, other: Pool) -> bool:
 
 def can_start_ahead(node: SlurmNode, *, is_held_by_policy: bool) -> bool:
     """Whether a machine may start on the node although no job waits for it. A growth policy's own
-    hold is no obstacle; a drain of anybody else is.
+    hold is no obstacle; any other drain is.
     """
     if phase(node) is not Phase.POWERED_DOWN or is_busy(node) or is_down(node):
         return False

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Protocol
+
+BMC_URL = re.compile(r"(https://[^/\s]+|http://(localhost|127\.[\d.]+|\[::1\])(:\d+)?)/\S+")
+"""A BMC's password gives full control of its host. Without TLS it may be sent only within this
+host.
+"""
 
 
 class BmcSettings(Protocol):

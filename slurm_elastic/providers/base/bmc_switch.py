@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.config import Config
+from slurm_elastic.model.hypervisor import SwitchRules
 from slurm_elastic.providers.base.claims import claims_of
 from slurm_elastic.providers.base.host_switch import HostPower, HostSwitch
 from slurm_elastic.providers.base.hosted import HostedProvider
@@ -39,8 +40,9 @@ def attach(provider: HostedProvider[Any], settings: HostedCloud, config: Config 
         api_timeout=settings.api_timeout,
     )
     claims = claims_of(settings, hypervisors.claims_file, config)
-    names = tuple(hypervisors.bmcs)
-    provider.switch_hosts_by(HostSwitch(names, _power(bmcs), claims, hypervisors.boot_timeout))
+    rules = SwitchRules(idle_s=hypervisors.idle, keep=hypervisors.keep)
+    names, boot_timeout_s = tuple(hypervisors.bmcs), hypervisors.boot_timeout
+    provider.switch_hosts_by(HostSwitch(names, _power(bmcs), claims, rules, boot_timeout_s))
 
 
 def _power(bmcs: _Bmcs) -> HostPower:

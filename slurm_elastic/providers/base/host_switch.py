@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from slurm_elastic.base.errors import ProviderError, TransientError
-from slurm_elastic.model.hypervisor import HostState
+from slurm_elastic.model.hypervisor import HostState, SwitchRules
 from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.switched import Power
 
@@ -31,17 +31,21 @@ class HostPower(Power, Protocol):
 
 
 class HostSwitch:
-    """The hosts of one cloud whose BMCs are known: ``names``. Thread-safe, as the claims are."""
+    """The hosts of one cloud whose BMCs are known, ``names``, with the ``rules`` for them.
+    Thread-safe, as the claims are.
+    """
 
     def __init__(
         self,
         names: Sequence[str],
         power: HostPower,
         claims: Claims,
+        rules: SwitchRules,
         boot_timeout_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.names = tuple(names)
+        self.rules = rules
         self._power = power
         self._claims = claims
         self._boot_timeout_s = boot_timeout_s

@@ -31,7 +31,7 @@ from slurm_elastic.model.cluster import (
     Offer,
     Pool,
 )
-from slurm_elastic.model.hypervisor import HostState, HostView
+from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 from slurm_elastic.providers.base.claims import Claim
 from slurm_elastic.providers.base.host_switch import HostSwitch
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud
@@ -237,26 +237,27 @@ class HostedProvider(ABC, Generic[Kind]):
         self._switch = switch
 
     @property
-    def switched_hosts(self) -> Sequence[str]:
-        """See ``protocols.SwitchesHosts``."""
-        return self._switch.names if self._switch is not None else ()
+    def switch_rules(self) -> SwitchRules | None:
+        """See ``hypervisor.SwitchesHosts``."""
+        return None if self._switch is None else self._switch.rules
 
     def host_views(self) -> Sequence[HostView]:
-        """See ``protocols.SwitchesHosts``."""
+        """See ``hypervisor.SwitchesHosts``."""
+        hosts = () if self._switch is None else self._switch.names
         with self._hosts.limited():
             away = self._away()
-            return [self._view(host, away.get(host)) for host in self.switched_hosts]
+            return [self._view(host, away.get(host)) for host in hosts]
 
     def switch_host_off(self, host: str) -> bool:
-        """See ``protocols.SwitchesHosts``."""
-        if self._switch is None:
+        """See ``hypervisor.SwitchesHosts``."""
+        if self._switch is None or host in self._away():
             return False
         with self._hosts.limited(), self._hold_launch_lock(host):
             # Asked again inside the lock: a machine may have started since the decision.
             return not self._occupants(host) and self._switch.shut_down(host)
 
     def switch_host_on(self, host: str) -> bool:
-        """See ``protocols.SwitchesHosts``."""
+        """See ``hypervisor.SwitchesHosts``."""
         return self._switch is not None and self._switch.switch_on(host)
 
     def _occupants(self, host: str) -> int:
@@ -337,7 +338,7 @@ class HostedProvider(ABC, Generic[Kind]):
         if self._machines_of(ids).keys() >= set(ids):
             return ()
         hosts = self._present_hosts()
-        return failures(each(hosts, self._hosts.in_time(self._list_own), max(len(hosts), 1)))
+        return failures(each(hosts, self._hosts.in_time(self._list_own), len(hosts)))
 
     def _list_own(self, host: str) -> Sequence[Tagged]:
         return self._own_machines(self._rows(host))

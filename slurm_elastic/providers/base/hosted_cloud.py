@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
 
 from slurm_elastic.config.clouds import CloudSettings, without_spot
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.gone import Gone
+from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.cluster import Market
+from slurm_elastic.providers.base.bmc_settings import BMC_URL
 
 
 class Hypervisors(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +53,7 @@ class HostedCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     needs_types: ClassVar[bool] = True
+    zones_are_hosts: ClassVar[bool] = True
 
     @property
     def markets(self) -> frozenset[Market]:
@@ -75,3 +80,21 @@ def own_addresses(
         if first_name != name:
             problem = f"{shown(address)}, which hosts.{first_name} has already"
             draft.problems.add((*cloud_path, "hosts", name, key), problem, f"a {key} of its own")
+
+
+def check_bmcs(
+    draft: Draft, path: KeyPath, hypervisors: Hypervisors, hosts: Mapping[str, object]
+) -> None:
+    """Report BMCs of unknown hosts, wrong URLs, two hosts with one BMC, and a missing account."""
+    urls = list(hypervisors.bmcs.values())
+    for name, url in hypervisors.bmcs.items():
+        if name not in hosts:
+            draft.problems.add((*path, "bmcs", name), shown(name), "a host that 'hosts' names")
+        if not hypervisors.command and not BMC_URL.fullmatch(url):
+            expected = "a URL as https://bmc1/redfish/v1/Systems/1"
+            draft.problems.add((*path, "bmcs", name), shown(url), expected)
+        if urls.count(url) > 1:
+            draft.problems.add((*path, "bmcs", name), shown(url), "a BMC of its own")
+    if not hypervisors.command and hypervisors.credentials_file is None:
+        expected = "a JSON file with username and password"
+        draft.problems.add(path, "no 'credentials_file'", expected)

@@ -106,7 +106,7 @@ class Hosts(ABC, Generic[Connection]):
         is raised (the first of several).
         """
         names = self.names if hosts is None else tuple(hosts)
-        return [r.result() for r in each(names, self.in_time(do), max(len(names), 1))]
+        return [r.result() for r in each(names, self.in_time(do), len(names))]
 
     def answered(self, hosts: Sequence[str], do: Callable[[str], Result]) -> Sequence[Result]:
         """Call ``do`` for these hosts and return the results of the hosts that answer. An error is

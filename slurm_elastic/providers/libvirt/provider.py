@@ -57,10 +57,8 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
 
     def _occupants(self, host: str) -> int:
         """See ``hosted.HostedProvider``. Ended machines of ours do not count."""
-        own = [machine for machine in self._rows(host) if not machine.ended]
         ended = {machine.short for machine in self._rows(host) if machine.ended}
-        others = self._calls.call(host, domains.all_numbers) - ended
-        return len(others | {machine.short for machine in own})
+        return len(self._calls.call(host, domains.all_numbers) - ended)
 
     def _ping(self, host: str) -> None:
         self._calls.call(host, lambda connection: connection.getLibVersion())

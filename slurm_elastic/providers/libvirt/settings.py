@@ -13,7 +13,12 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.numbers import Count, Cpus, Mebibytes
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.providers.base.hosted_cloud import HostedCloud, Hypervisors, own_addresses
+from slurm_elastic.providers.base.hosted_cloud import (
+    HostedCloud,
+    Hypervisors,
+    check_bmcs,
+    own_addresses,
+)
 
 _WORD = re.compile(r"[^\s/<>&'\"]+")
 _URI = re.compile(r"(qemu|test)(\+(unix|ssh|libssh2?|tls))?://\S*/\S+")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
-
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.protocols import Provider
+from slurm_elastic.providers.base.bmc_settings import BMC_URL
 from slurm_elastic.providers.base.later import later
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 from slurm_elastic.providers.redfish.skeleton import SKELETON
-
-_URL = re.compile(r"(https://[^/\s]+|http://(localhost|127\.[\d.]+|\[::1\])(:\d+)?)/\S+")
-"""A BMC's password gives full control of its host. Without TLS it may be sent only within this
-host.
-"""
 
 
 def _open(settings: RedfishCloud, cluster: Cluster, config: Config | None) -> Provider:
@@ -39,7 +33,7 @@ def _check(draft: Draft, i: int, cloud: RedfishCloud) -> None:
     """
     hosts_path = ("clouds", i, "hosts")
     for name, url in cloud.hosts.items():
-        if not cloud.command and not _URL.fullmatch(url):
+        if not cloud.command and not BMC_URL.fullmatch(url):
             expected = "a URL as https://bmc1/redfish/v1/Systems/1"
             draft.problems.add((*hosts_path, name), shown(url), expected)
     mates = [other for other in draft.clouds.values() if isinstance(other, RedfishCloud)]

@@ -1,0 +1,230 @@
+"""Hosts that are shut down by their BMCs and switched on again: a real libvirtd, and OpenStack's
+emulator of BMCs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from patience import patience
+from providers.redfish.bed import Bmcs, running
+
+from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError, TransientError
+from slurm_elastic.config import Cluster
+from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
+from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.base.claims import Claims
+from slurm_elastic.providers.base.host_switch import SHUTDOWN_S, HostSwitch
+from slurm_elastic.providers.base.hosted_cloud import Hypervisors
+from slurm_elastic.providers.libvirt.provider import LibvirtProvider
+from slurm_elastic.testing.contract import UUID, spec_for
+
+from .bed import HOST, LibvirtBed
+
+BMC = "h1"
+ON = HostView(host=HOST, state=HostState.ON)
+
+
+@pytest.fixture
+def bmcs(tmp_path: Path) -> Iterator[Bmcs]:
+    with running(tmp_path) as made:
+        made.clear()
+        made.press(BMC, "On")
+        yield made
+
+
+@pytest.fixture
+def switched(bed: LibvirtBed, bmcs: Bmcs, tmp_path: Path) -> LibvirtProvider:
+    """A provider that may switch its only host, on which nobody else has a domain."""
+    for domain in bed.hand.listAllDomains():
+        if domain.isActive():
+            domain.destroy()
+        domain.undefine()
+    return opened(bed, bmcs, tmp_path)
+
+
+def opened(
+    bed: LibvirtBed, bmcs: Bmcs, place: Path, timeout: float | None = None
+) -> LibvirtProvider:
+    login = place / "bmc.json"
+    login.touch(mode=0o600)
+    login.write_text(json.dumps({"username": "elastic", "password": "emulator"}))
+    hypervisors = Hypervisors(
+        bmcs={HOST: f"{bmcs.url}/{bmcs.ids[BMC]}"}, credentials_file=str(login),
+        claims_file=str(place / "claims.db"), keep=0,
+    )  # fmt: skip
+    settings = bed.settings(api_timeout=timeout or patience(2.0), hypervisors=hypervisors)
+    provider = open_provider(settings, Cluster(name="site", uuid=UUID))
+    assert isinstance(provider, LibvirtProvider)
+    return provider
+
+
+def test_a_host_without_machines_goes_off_and_comes_back(
+    bed: LibvirtBed, bmcs: Bmcs, switched: LibvirtProvider, tmp_path: Path
+) -> None:
+    assert switched.switch_rules == SwitchRules(idle_s=600.0, keep=0)
+    (machine,) = switched.launch(spec_for(bed, switched, 1))
+    assert switched.host_views() == [HostView(host=HOST, state=HostState.ON, occupants=1)]
+    assert not switched.switch_host_off(HOST), "it has a machine"
+    assert bmcs.on() == {BMC}
+    switched.terminate([machine.id])
+    assert switched.host_views() == [ON], "the ended machine stays for a while, and does not count"
+    assert switched.switch_host_off(HOST)
+    assert bmcs.on() == set()
+    bed.fall_silent()
+    for provider in (switched, opened(bed, bmcs, tmp_path)):  # also after a restart
+        assert provider.host_views() == [HostView(host=HOST, state=HostState.OFF)]
+        assert provider.instances() == ()
+        assert provider.offers(bed.pool) == ()
+        provider.check()
+        assert not provider.switch_host_off(HOST)
+        (finding,) = provider.examine([bed.pool])
+        assert finding.observed == "switched off by slurm-elastic, because it had no machine"
+    assert switched.switch_host_on(HOST)
+    assert bmcs.on() == {BMC}
+    assert switched.host_views() == [HostView(host=HOST, state=HostState.STARTING)]
+    assert switched.instances() == (), "a host that boots makes no list incomplete"
+    bed.heal()
+    assert switched.host_views() == [ON]
+    assert [m.node for m in switched.launch(spec_for(bed, switched, 1, generation="g2"))] == ["vm1"]
+    assert not switched.switch_host_on(HOST), "it is not ours to switch now"
+
+
+def test_no_machine_starts_on_a_host_that_goes_off(
+    bed: LibvirtBed, switched: LibvirtProvider
+) -> None:
+    spec = spec_for(bed, switched, 1)
+    assert switched.switch_host_off(HOST)
+    with pytest.raises(CapacityError, match="is switched off"):
+        switched.launch(spec)
+    assert bed.domains() == {}
+
+
+def test_domains_of_other_people_keep_a_host_on_running_or_not(
+    bed: LibvirtBed, bmcs: Bmcs, switched: LibvirtProvider
+) -> None:
+    (number,) = bed.add_foreign()
+    assert switched.host_views() == [HostView(host=HOST, state=HostState.ON, occupants=1)]
+    bed.domains()[number].destroy()
+    assert switched.host_views() == [HostView(host=HOST, state=HostState.ON, occupants=1)]
+    assert not switched.switch_host_off(HOST)
+    assert bmcs.on() == {BMC}
+
+
+def test_a_stopped_machine_keeps_its_host_on(
+    bed: LibvirtBed, bmcs: Bmcs, switched: LibvirtProvider
+) -> None:
+    (machine,) = switched.launch(spec_for(bed, switched, 1))
+    switched.stop([machine.id])
+    assert not switched.switch_host_off(HOST)
+    assert bmcs.on() == {BMC}
+
+
+def test_a_host_that_does_not_answer_is_unknown_and_stays_on(
+    bed: LibvirtBed, bmcs: Bmcs, tmp_path: Path
+) -> None:
+    switched = opened(bed, bmcs, tmp_path, timeout=1.0)
+    bed.fall_silent()
+    assert switched.host_views() == [HostView(host=HOST, state=HostState.UNKNOWN)]
+    with pytest.raises(ProviderError):
+        switched.switch_host_off(HOST)
+    assert bmcs.on() == {BMC}
+
+
+def test_a_lost_answer_of_the_bmc_leaves_the_host_away_until_it_answers(
+    bed: LibvirtBed, bmcs: Bmcs, switched: LibvirtProvider
+) -> None:
+    bmcs.trouble = {"terminate": ["reset after", 10**6]}
+    with pytest.raises(TransientError):
+        switched.switch_host_off(HOST)
+    bmcs.heal()
+    assert bmcs.on() == set()
+    assert switched.host_views() == [HostView(host=HOST, state=HostState.OFF)]
+    bmcs.trouble = {"list": ["internal", 10**6]}
+    assert switched.host_views() == [HostView(host=HOST, state=HostState.UNKNOWN)]
+
+
+class Button:
+    """A BMC in memory. ``deaf``: the host ignores the order to shut down."""
+
+    def __init__(self, *, can_shut_down: bool = True, deaf: bool = False) -> None:
+        self.on, self.can_shut_down, self.deaf = True, can_shut_down, deaf
+        self.orders: list[str] = []
+
+    def is_on(self, host: str) -> bool:
+        del host
+        return self.on
+
+    def switch(self, host: str, order: str) -> None:
+        self.orders.append(f"{order} {host}")
+        self.on = order == "on"
+
+    def shut_down(self, host: str) -> None:
+        if not self.can_shut_down:
+            raise ProviderError("lab", "NoShutdown", f"{host}: its BMC knows no GracefulShutdown")
+        self.orders.append(f"shutdown {host}")
+        self.on = self.deaf
+
+
+def switch_of(button: Button, place: Path, now: list[float]) -> HostSwitch:
+    rules = SwitchRules(idle_s=600.0, keep=1)
+    claims = Claims("lab", place / "claims.db")
+    return HostSwitch(["a"], button, claims, rules, 300.0, lambda: now[0])
+
+
+def state(switch: HostSwitch, *, answers: bool) -> HostState | None:
+    """None: the host is not away."""
+    claim = switch.away().get("a")
+    return None if claim is None else switch.state("a", claim, lambda: answers)
+
+
+def test_the_power_of_a_host_is_never_cut(tmp_path: Path) -> None:
+    button, now = Button(can_shut_down=False), [0.0]
+    switch = switch_of(button, tmp_path, now)
+    with pytest.raises(ProviderError, match="GracefulShutdown"):
+        switch.shut_down("a")
+    assert switch.away() == {}
+    assert button.orders == []
+
+
+def test_a_host_that_ignores_the_order_is_used_again_after_a_time(tmp_path: Path) -> None:
+    button, now = Button(deaf=True), [0.0]
+    switch = switch_of(button, tmp_path, now)
+    assert switch.shut_down("a")
+    now[0] = SHUTDOWN_S - 1
+    assert state(switch, answers=True) is HostState.STOPPING, "it may still go off"
+    now[0] = SHUTDOWN_S
+    assert state(switch, answers=True) is HostState.ON
+    assert switch.away() == {}
+
+
+def test_a_host_that_does_not_boot_in_time_may_be_ordered_on_again(tmp_path: Path) -> None:
+    button, now = Button(), [0.0]
+    switch = switch_of(button, tmp_path, now)
+    switch.shut_down("a")
+    assert switch.switch_on("a")
+    now[0] = 299.0
+    assert state(switch, answers=False) is HostState.STARTING
+    now[0] = 300.0
+    assert state(switch, answers=False) is HostState.OFF
+    assert switch.switch_on("a")
+    assert state(switch, answers=False) is HostState.STARTING
+    assert button.orders == ["shutdown a", "on a", "on a"]
+
+
+def test_a_host_that_somebody_else_switched_off_is_not_switched_on(tmp_path: Path) -> None:
+    button = Button()
+    assert not switch_of(button, tmp_path, [0.0]).switch_on("a")
+    assert button.orders == []
+
+
+def test_wrong_settings_are_refused(bed: LibvirtBed, tmp_path: Path) -> None:
+    missing = Hypervisors(
+        bmcs={HOST: "http://127.0.0.1/x"}, credentials_file=str(tmp_path / "none.json"),
+        claims_file=str(tmp_path / "claims.db"),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="cannot be read"):
+        open_provider(bed.settings(hypervisors=missing), Cluster(name="site", uuid=UUID))
