@@ -97,7 +97,7 @@ class Departures:
         machines = concerned(machines_in_use, departure, directive.starts)
         if departure.to:
             self._redirects.send(directive, departure)
-        if departure.start_replacements:
+        if departure.start_replacements and departure.to in site.clouds:
             running = [m.instance.node for m in machines if not m.is_off]
             self._replacements.look(directive, departure, running)
         if not machines:

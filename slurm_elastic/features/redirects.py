@@ -41,6 +41,8 @@ LOOK_EVERY_S = 30.0
 """Seconds between two looks at redirected jobs while no order has ended: only a job that was
 requeued after the end of its order may need a change.
 """
+RETRY_S = 300.0
+"""A job whose new partitions Slurm has refused is tried again after so many seconds."""
 
 
 class Redirects:
@@ -50,6 +52,7 @@ class Redirects:
         self._site = site
         self._steps: dict[int, list[Redirect]] | None = None
         self._refused = ReportOnce[tuple[int, int]]()
+        self._retry_at: dict[tuple[int, int], float] = {}
         self._in_force: frozenset[int] | None = None
         self._next_look = float("-inf")
 
@@ -61,16 +64,12 @@ class Redirects:
     def send(self, directive: Directive, departure: Departure) -> None:
         """Give the waiting jobs of the emptied nodes the partition of the target cloud."""
         site = self._site
-        steps = self._known_steps()
+        steps, queue = self._known_steps(), site.slurm.jobs()
+        self._forget_refusals({job.id for job in queue})
         for route in self._routes(departure):
-            for change, jobs in redirected(site.slurm.jobs(), route).items():
-                subjects = [job_subject(job) for job in jobs]
-                try:
-                    site.slurm.change_pending(jobs, partitions=change.partitions)
-                except SlurmError as error:
-                    if error.unanswered:
-                        raise
-                    self._record_refusal(directive, route, jobs, error)
+            for change, fitting in redirected(queue, route).items():
+                jobs = self._changed(directive, route, change, fitting)
+                if not jobs:
                     continue
                 cause = JobsRedirected(
                     partitions=change.partitions,
@@ -78,7 +77,7 @@ class Redirects:
                     number=directive.number,
                     order_text=describe(directive, site.now()),
                 )
-                site.record(OPERATORS, SENT, subjects, cause)
+                site.record(OPERATORS, SENT, [job_subject(job) for job in jobs], cause)
                 for job in jobs:
                     step = replace(change, number=directive.number)
                     steps.setdefault(job, []).append(step)
@@ -86,17 +85,41 @@ class Redirects:
     def _routes(self, departure: Departure) -> Iterator[Route]:
         site = self._site
         partitions = {name: cloud.partition_name for name, cloud in site.clouds.items()}
+        if departure.to not in partitions:
+            return iter(())  # the configuration has the cloud no more
         pools = tuple(site.pools.values())
         return routes(frozenset(departure.nodes), departure.to, pools, partitions)
 
+    def _changed(
+        self, directive: Directive, route: Route, change: Redirect, jobs: Sequence[int]
+    ) -> list[int]:
+        """Change the jobs in one command, or one by one if Slurm refuses that. Return the jobs that
+        were changed. A refused job is tried again after ``RETRY_S``.
+        """
+        site, clock = self._site, self._site.monotonic()
+        due = [job for job in jobs if self._retry_at.get((directive.number, job), 0.0) <= clock]
+        if not due:
+            return []
+        try:
+            site.slurm.change_pending(due, partitions=change.partitions)
+        except SlurmError as error:
+            if error.unanswered:
+                raise
+            if len(due) > 1:
+                done = (self._changed(directive, route, change, [job]) for job in due)
+                return [job for changed in done for job in changed]
+            self._record_refusal(directive, route, due[0], error)
+            self._retry_at[directive.number, due[0]] = clock + RETRY_S
+            return []
+        return due
+
     def _record_refusal(
-        self, directive: Directive, route: Route, jobs: Sequence[int], error: SlurmError
+        self, directive: Directive, route: Route, job: int, error: SlurmError
     ) -> None:
-        cause = PartitionRefused(partition=route.target, error=str(error))
-        new = [job for job in jobs if self._refused.is_news((directive.number, job))]
-        if new:
-            self._site.record(OPERATORS, "not-redirected", [job_subject(job) for job in new], cause)
-            log.info("not redirected jobs=%s reason=%s", new, cause)
+        if self._refused.is_news((directive.number, job)):
+            cause = PartitionRefused(partition=route.target, error=str(error))
+            self._site.record(OPERATORS, "not-redirected", [job_subject(job)], cause)
+            log.info("not redirected job=%s reason=%s", job, cause)
 
     def give_back(self, in_force: Collection[int]) -> None:
         """Give waiting jobs their own partitions back whose order is not among ``in_force``, the
@@ -142,7 +165,10 @@ class Redirects:
     def _forget_unless(self, queued: Collection[int]) -> None:
         """Forget the jobs that have left the queue."""
         self._steps = {job: rows for job, rows in self._known_steps().items() if job in queued}
+
+    def _forget_refusals(self, queued: Collection[int]) -> None:
         self._refused.forget_unless(lambda key: key[1] in queued)
+        self._retry_at = {key: at for key, at in self._retry_at.items() if key[1] in queued}
 
     def _known_steps(self) -> dict[int, list[Redirect]]:
         """Read the decisions of an earlier daemon once."""

@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 MAX_TOUCH_S = 60.0
 """An idle replacement is set IDLE again at least this often, or three times in SuspendTime."""
+TRY_EVERY_S = 30.0
+"""Seconds between two attempts to find nodes for missing replacements: it reads all nodes there."""
 
 
 class ReplacementStarts:
@@ -64,11 +66,13 @@ class ReplacementStarts:
         self._site = site
         self._recorded = ReportOnce[int]()
         self._powered_up: set[tuple[int, str]] = set()
+        self._next_try: dict[int, float] = {}
 
     def forget_unless(self, numbers: set[int]) -> None:
         """Forget the orders that the ledger no longer has."""
         self._recorded.forget_unless(numbers.__contains__)
         self._powered_up = {key for key in self._powered_up if key[0] in numbers}
+        self._next_try = {n: at for n, at in self._next_try.items() if n in numbers}
 
     def look(self, directive: Directive, departure: Departure, leaving: Sequence[str]) -> None:
         """Start the machines that are still missing, and keep those that are up. ``leaving``: the
@@ -79,11 +83,13 @@ class ReplacementStarts:
         if started is None:
             kept_until = max(directive.starts, now) + REPLACEMENT_KEPT_S
             started = Replacements(wanted=len(leaving), kept_until=kept_until)
-        nodes = [machine.node for machine in started.machines]
         chosen: Mapping[str, str] = {}
-        if len(nodes) < started.wanted and now < started.kept_until:
+        is_missing = len(started.machines) < started.wanted and now < started.kept_until
+        if is_missing and site.monotonic() >= self._next_try.get(directive.number, 0.0):
+            self._next_try[directive.number] = site.monotonic() + TRY_EVERY_S
             chosen = self._choose(directive, departure, started, leaving)
-        machines = (*started.machines, *(Replacement(node=node) for node in chosen))
+        new = (Replacement(node=n, instead_of=instead_of) for n, instead_of in chosen.items())
+        machines = (*started.machines, *new)
         started = replace(started, machines=machines)
         view = site.slurm.nodes([m.node for m in machines]) if machines else {}
         started = replace(
@@ -118,7 +124,9 @@ class ReplacementStarts:
         site = self._site
         missing = started.wanted - len(started.machines)
         used = {machine.node for machine in started.machines}
-        places = [(n, site.pool_of[n]) for n in leaving[:missing] if n in site.pool_of]
+        replaced = {machine.instead_of for machine in started.machines}
+        left = [n for n in leaving if n not in replaced and n in site.pool_of]
+        places = [(node, site.pool_of[node]) for node in left[:missing]]
         stand_ins, obstacle = self._stand_ins(departure.to, used)
         config = apply_directives(site.config, site.ledger, site.now())
         limits = [

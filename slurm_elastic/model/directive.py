@@ -111,11 +111,13 @@ class LimitChange(_Word, frozen=True, kw_only=True, tag="limit"):
 
 
 class Replacement(Struct, frozen=True, kw_only=True):
-    """A machine that slurm-elasticd has started in the other cloud, on ``node``. ``is_over``: it is
-    no longer kept, because a job has used it or its time has passed.
+    """A machine that slurm-elasticd has started in the other cloud, on ``node``, in place of the
+    machine of ``instead_of``. ``is_over``: it is no longer kept, because a job has used it or its
+    time has passed.
     """
 
     node: str
+    instead_of: str = ""
     is_over: bool = False
 
 

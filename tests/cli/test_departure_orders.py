@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, config, config_file
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli import departure_orders
+from slurm_elastic.cli import departure_orders, migrate
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
-from slurm_elastic.model.directive import Directive, Pause
+from slurm_elastic.model.directive import Departure, Directive, Pause
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.watch.door.questions import DirectAsk
 from slurm_elastic.watch.door.records import read_facts
 from slurm_elastic.watch.view import Facts
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
@@ -146,6 +147,37 @@ def test_a_migration_says_for_how_many_there_is_room(
     lines = said(site, found, "migrate", "cloud:aws", aggressive=True, to="onprem")
     said_ = f"Cloud onprem has room for {room} of 2 machines: the other jobs WAIT there."
     assert lines[-1:] == [said_] if room is not None else "WAIT" not in lines[-1]
+
+
+def test_a_migration_after_the_jobs_says_what_starts_there_at_once(site: Config) -> None:
+    waits = SlurmJob(id=50, states=frozenset({"PENDING"}), partitions=("onprem",))
+    found = facts(site, job(41, "op1"), waits)
+    lines = said(site, found, "migrate", "op1", to="aws", start_replacements=True)
+    assert lines[0] == "Empty op1: 1 machine at $0.01/h leaves, after its jobs."
+    assert "1 job ends first: 41." in lines
+    assert any(
+        line.startswith("Jobs may also start in partition burst, 1 waiting job at once; ")
+        for line in lines
+    )
+    assert "1 replacement starts at once at $0.12/h, kept without a job for 1h at most." in lines
+    none = replace(site.clouds[1], limits=replace(site.clouds[1].limits, nodes=0))
+    closed = replace(site, clouds=(site.clouds[0], none))
+    lines = said(closed, found, "migrate", "op1", to="aws", start_replacements=True)
+    assert "1 of 1 get none: the limits leave no room." in lines
+
+
+def test_a_migration_within_one_cloud_is_refused(site: Config) -> None:
+    args = argparse.Namespace(
+        subject="op1", to="onprem", after_jobs=True, start_replacements=False, at=None,
+        seconds=None, reason="", unavailable=None, yes=True,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="must name a different cloud"):
+        migrate.plan(args, site, facts(site))
+    args.to = "aws"
+    ask = migrate.plan(args, site, facts(site)).ask
+    assert isinstance(ask, DirectAsk)
+    assert isinstance(ask.word, Departure)
+    assert (ask.word.aggressive, ask.word.nodes, ask.word.to) == (False, ("op1",), "aws")
 
 
 def test_ten_thousand_jobs_are_counted_not_listed(site: Config) -> None:

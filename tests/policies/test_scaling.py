@@ -168,6 +168,19 @@ def test_warm_machines_stay_and_are_made_up() -> None:
     assert plan.starts == (ScaleUp("burst", 1, "2 machines are kept idle"),)
 
 
+def test_machines_on_the_emptiest_host_go_first_and_jobs_get_the_fullest_one() -> None:
+    on_hosts = (("pub1", 3), ("pub2", 1), ("pub3", 2), ("pub4", 3))
+    idle = tuple(IdleInstance(name, T - 900, T - 600, count) for name, count in on_hosts)
+    rules = PoolRules(growth=Slurm(), release=Idle(300), order=IdleOrder.PACKED, min_idle=2)
+    plan = decide(
+        GroupSnapshot(
+            now=T, growth=Slurm(), pools=(PoolSnapshot(name="pub", rules=rules, idle=idle),)
+        )
+    )
+    assert [leave.node for leave in plan.leaves] == ["pub2", "pub3"]
+    assert weights(rules, idle, T, base=10) == {"pub1": 10, "pub4": 10, "pub3": 11, "pub2": 12}
+
+
 def test_a_steady_stream_flags_idle_machines_first() -> None:
     rules = PoolRules(growth=SteadyStream(waste=100), release=Flagged())
     idle = (IdleInstance("pub3", T - 900, T - 5),)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from status_cases import NOW, config, job, node
 
 from slurm_elastic.model.cluster import Notice, NoticeKind
-from slurm_elastic.model.directive import Departure, Directive
+from slurm_elastic.model.directive import Departure, Directive, Replacement, Replacements
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.state.ckptstate.facts import (
     Migration,
@@ -126,3 +126,35 @@ def test_a_machine_that_an_operator_sends_away_says_so(
     at = node("pub1", *states.split(), reason="ann's" if "DRAIN" in states else "")
     (machine,) = seen(tmp_path, at, directives=(given,)).instances
     assert (machine.next, machine.calm) == (follows, True)
+
+
+@pytest.mark.parametrize(
+    ("kept_until", "is_over", "states", "follows"),
+    [
+        (
+            NOW + 1800,
+            False,
+            "IDLE",
+            (
+                "kept 30m more unless used, as a replacement: node op1 is emptied to aws, with "
+                "replacements by root"
+            ),
+        ),
+        (NOW + 1800, False, "ALLOCATED", "in use"),
+        (NOW + 1800, True, "IDLE", "suspends now unless used"),
+        (NOW, False, "IDLE", "suspends now unless used"),
+    ],
+)
+def test_a_machine_that_was_started_ahead_says_how_long_it_is_kept(
+    tmp_path: Path, kept_until: float, is_over: bool, states: str, follows: str
+) -> None:
+    machines = (Replacement(node="pub1", is_over=is_over),)
+    word = Departure(
+        verb="migrate", about="op1", nodes=("op1",), to="aws", start_replacements=True,
+        replacements=Replacements(wanted=2, kept_until=kept_until, machines=machines),
+    )  # fmt: skip
+    given = Directive(word=word, who="root", since=NOW, starts=NOW - 5)
+    view = seen(tmp_path, node("pub1", *states.split()), directives=(given,))
+    (machine,) = view.instances
+    assert (machine.next, machine.calm) == (follows, True)
+    assert view.directives[0].told.endswith("; 1 of 2 replacements started")
