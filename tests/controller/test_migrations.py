@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.config.policies import SitePolicies
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.policies.launch.order_note import with_order
@@ -229,3 +230,26 @@ def test_what_is_no_migration_is_refused(world: World, fields: dict[str, object]
     )  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         carry_out(world.config, DirectAsk(word=word), "alice", world.now)
+
+
+@pytest.mark.parametrize("release", ["on_demand", "flagged"])
+def test_no_policy_takes_a_replacement_back_in_its_time(release: str) -> None:
+    """Growth policies hold nodes back from Slurm, and release idle machines at once."""
+    policies = SitePolicies(growth="on_demand", release=release, poll_interval=5.0)
+    world = World(limits=Limits(nodes=10, dollars_per_hour=10), policies=policies)
+    try:
+        raised = LimitChange(scope="cloud:pub", key="dollars_per_hour", value=5)
+        carry_out(world.config, DirectAsk(word=raised), "alice", world.now)
+        world.slurm.submit(1, ONP, 1, partitions=("onp",))
+        world.advance(120)
+        ((node,),) = running(world).values()
+        migrate(world, node, start_replacements=True)
+        world.advance(60)
+        (replacement,) = up(world)
+        world.advance(600)
+        assert up(world) == [replacement]
+        resume(world)
+        world.advance(180)
+        assert up(world) == []
+    finally:
+        world.close()

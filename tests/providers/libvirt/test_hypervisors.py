@@ -9,18 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import patience
+from patience import eventually, patience
 from providers.redfish.bed import Bmcs, running
 
 from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError, TransientError
-from slurm_elastic.config import Cluster
+from slurm_elastic.config import Cluster, PoolSettings
+from slurm_elastic.features.hypervisors import Hypervisors
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.claims import Claims
 from slurm_elastic.providers.base.host_switch import SHUTDOWN_S, HostSwitch
-from slurm_elastic.providers.base.hosted_cloud import Hypervisors
+from slurm_elastic.providers.base.hosted_cloud import Hypervisors as Settings
+from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider
 from slurm_elastic.testing.contract import UUID, spec_for
+from slurm_elastic.testing.in_memory import Inline
+from tests.controller.world import SHAPE, World
 
 from .bed import HOST, LibvirtBed
 
@@ -52,7 +57,7 @@ def opened(
     login = place / "bmc.json"
     login.touch(mode=0o600)
     login.write_text(json.dumps({"username": "elastic", "password": "emulator"}))
-    hypervisors = Hypervisors(
+    hypervisors = Settings(
         bmcs={HOST: f"{bmcs.url}/{bmcs.ids[BMC]}"}, credentials_file=str(login),
         claims_file=str(place / "claims.db"), keep=0,
     )  # fmt: skip
@@ -222,9 +227,42 @@ def test_a_host_that_somebody_else_switched_off_is_not_switched_on(tmp_path: Pat
 
 
 def test_wrong_settings_are_refused(bed: LibvirtBed, tmp_path: Path) -> None:
-    missing = Hypervisors(
+    missing = Settings(
         bmcs={HOST: "http://127.0.0.1/x"}, credentials_file=str(tmp_path / "none.json"),
         claims_file=str(tmp_path / "claims.db"),
     )  # fmt: skip
     with pytest.raises(ConfigError, match="cannot be read"):
         open_provider(bed.settings(hypervisors=missing), Cluster(name="site", uuid=UUID))
+
+
+def test_slurm_elasticd_switches_a_real_host_off_and_on_again(
+    bed: LibvirtBed, bmcs: Bmcs, switched: LibvirtProvider
+) -> None:
+    """The daemon's own part over a real libvirtd and an emulated BMC."""
+    clouds = (FakeCloud(name="lab", location=Location.ON_PREMISES, types=SHAPE, stock=None),)
+    pools = (PoolSettings(name="vm", cloud="lab", nodes="vm[1-2]", cpus=2, memory=4096),)
+    world = World(clouds=clouds, pools=pools)
+    try:
+        feature = Hypervisors(world.site, {"lab": switched}, Inline())  # type: ignore[arg-type]
+
+        def looks(count: int) -> None:
+            for _ in range(count):
+                world.now += 30.0
+                feature.look()
+
+        looks(20)
+        assert bmcs.on() == {BMC}, "free for less than 10 minutes"
+        looks(1)
+        assert bmcs.on() == set()
+        bed.fall_silent()
+        looks(5)
+        assert bmcs.on() == set(), "nothing needs it"
+        world.slurm.set_node("vm1", "IDLE", "CLOUD", "POWERING_UP")
+        looks(1)
+        assert bmcs.on() == {BMC}
+        bed.heal()
+        eventually(lambda: switched.host_views() == [ON], 60, lambda: "the host is not back")
+        kinds = [d.kind for d in world.ledger.decisions.about("pool:vm")]
+        assert kinds == ["host-off", "host-on"]
+    finally:
+        world.close()
