@@ -34,6 +34,7 @@ from slurm_elastic.features.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.features.purchase_guard import PurchaseGuard
+from slurm_elastic.features.waste_meter import WasteMeter
 from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.holds import MayStart, NoPoliciesLeft, PoliciesStartIt, UpOrComing
 from slurm_elastic.model.directive import kept_replacements
@@ -89,6 +90,7 @@ class Autoscaler(Part):
         self.task = SiteTask(site, worker, look, "policies", period=period, pace=PAUSE_PER_DURATION)
         self._calls = InTime()
         self._guard = PurchaseGuard(site)
+        self._waste = WasteMeter(site)
         self._covered_jobs: dict[str, CoveredJobs] = {}
         self._causes = ReportOnce[str]()
         self._reasons: defaultdict[str, ReportOnce[int]] = defaultdict(ReportOnce)
@@ -115,7 +117,10 @@ class Autoscaler(Part):
         view = observe(site)
         view = replace(view, unhelped=self._guard.look(view))
         budget_enforcement.enforce(site, view.jobs, view.over, view.at)
-        groups = pool_groups(site, view, self._covered_jobs)
+        groups = [
+            replace(group, now=self._waste.resolved(group.name, group.now))
+            for group in pool_groups(site, view, self._covered_jobs)
+        ]
         self._report_health([error for group in groups if (error := self._serve(group, view))])
 
     def _report_health(self, failures: Sequence[str] = ()) -> None:

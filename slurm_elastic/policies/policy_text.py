@@ -33,6 +33,7 @@ WholeOver = Annotated[int, Meta(gt=0, description="whole seconds over 0")]
 Machines = Annotated[int, Meta(gt=0, description="machines over 0")]
 Jobs = Annotated[int, Meta(gt=0, description="jobs over 0")]
 Times = Annotated[int, Meta(gt=0, le=1000, description="a number from 1 to 1000")]
+Factor = Annotated[float, Meta(gt=0, le=1000, description="a number over 0, at most 1000")]
 Share = Annotated[float, Meta(gt=0, lt=1, description="a share between 0 and 1")]
 DalyOrder = Annotated[int, Meta(ge=1, le=2, description="1 (Young) or 2 (Daly)")]
 

@@ -16,6 +16,7 @@ from slurm_elastic.policies.growth.scaling import (
     shortfall,
     spread,
 )
+from slurm_elastic.policies.growth.waste import ENDING_S, with_waste
 from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent, stopped
 from slurm_elastic.simulate.cloud_order import JobOrders, Pools
 from slurm_elastic.simulate.jobs import Jobs
@@ -78,6 +79,9 @@ class Grower:
         self.needs = needs
         self.need = needs[self.growing[0][0]] if self.growing else needs[0]
         self.free_of_bounds = self.bounds == UNBOUNDED
+        if self.growing:
+            boot_s = self.growing[0][1].pool.boot.seconds(1)
+            self.policy = with_waste(self.policy, round(boot_s + ENDING_S))
         self.period = self.policy.period
         if isinstance(self.policy, Slurm) and not self.free_of_bounds:
             self.period = WINDOW_LOOK_S

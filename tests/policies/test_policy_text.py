@@ -34,7 +34,7 @@ WRONG = [
     ("checkpoint", "first_of(hour(-1), daly)", "hour: margin is -1, expected seconds of 0 or more"),
     ("checkpoint", "first_of(daly, often)", "first_of: 'often' is no policy, expected some of"),
     ("checkpoint", "hour(**margin)", "cannot be read, expected NAME or NAME(KEY=VALUE, ...)"),
-    ("growth", "bursts(waste=1.5)", "bursts: waste is 1.5, expected whole seconds over 0"),
+    ("growth", "bursts(waste=1.5)", "bursts: waste is 1.5, expected whole seconds over 0, or auto"),
     ("growth", "semi_elastic(wait_limit=abc)", "semi_elastic: wait_limit is 'abc', expected whole"),
     ("growth", "semi_elastic(size=x)", "semi_elastic: size is 'x', expected one of first, sum"),
     ("growth", "ratio(slots=0)", "ratio: slots is 0, expected jobs over 0"),
@@ -106,10 +106,14 @@ def test_a_policy_cannot_be_made_with_a_wrong_number_either() -> None:
         (
             "growth",
             "bursts(wast=3)",
-            "there is no parameter 'wast', expected waste, period; did you mean waste?",
+            "there is no parameter 'wast', expected waste, period, per_machine; did you mean waste?",
         ),
         ("release", "idle(minutes=5)", "there is no parameter 'minutes', expected seconds"),
-        ("growth", "bursts(1, 2, 3)", "bursts: found 3 values, expected waste, period"),
+        (
+            "growth",
+            "bursts(1, 2, 3, 4)",
+            "bursts: found 4 values, expected waste, period, per_machine",
+        ),
     ],
 )
 def test_a_wrong_parameter_is_answered_with_those_there_are(

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from slurm_elastic.base.units import brief
 from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
 from slurm_elastic.policies.money.bounds import Bounds, Spent, stopped
 from slurm_elastic.policies.policy_text import (
+    Factor,
     Jobs,
     Machines,
     Makers,
@@ -113,29 +114,48 @@ class OnDemand(Policy, frozen=True, tag="on_demand"):
         return _for_fresh(needed_nodes, demand, reason)
 
 
-class SteadyStream(Policy, frozen=True, tag="steady_stream"):
-    """One machine always; one more if more than ``5 waste`` seconds of work wait and none boots.
+AUTO = "auto"
+DEFAULT_WASTE_S = 180
+Waste = Annotated[int, Meta(gt=0, description="whole seconds over 0, or auto")] | Literal["auto"]
 
-    ``waste``: the duration of a machine's boot and shutdown together (s).
+
+def _seconds(waste: Waste) -> int:
+    """The waste in seconds. ``policies.growth.waste`` replaces AUTO before a policy decides."""
+    return waste if isinstance(waste, int) else DEFAULT_WASTE_S
+
+
+class SteadyStream(Policy, frozen=True, tag="steady_stream"):
+    """One machine always; one more if over ``more_over`` times the waste of work waits and none
+    boots; machines go under ``fewer_under`` times the waste.
+
+    ``waste``: the duration of a machine's boot and shutdown together (s); auto: as measured.
     """
 
-    waste: WholeOver = 180
+    waste: Waste = DEFAULT_WASTE_S
     period: WholeOver | None = 15
+    more_over: Factor = 5
+    fewer_under: Factor = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fewer_under > self.more_over:
+            raise ValueError(
+                f"fewer_under is {self.fewer_under}, expected at most more_over, {self.more_over}"
+            )
 
     def grow(self, demand: Demand) -> Growth | None:
         """One, or none."""
         if demand.up == 0:
             return Growth(1, "one machine is always kept")
         # One boot at a time: the machine that boots may be enough for the work that waits.
-        if demand.booting or demand.seconds <= 5 * self.waste:
+        limit = self.more_over * _seconds(self.waste)
+        if demand.booting or demand.seconds <= limit:
             return _for_head(demand)
-        return Growth(1, f"{brief(demand.seconds)} of work wait, over {brief(5 * self.waste)}")
+        return Growth(1, f"{brief(demand.seconds)} of work wait, over {brief(limit)}")
 
     def surplus(self, demand: Demand) -> int:
-        """Flag all machines but one (or as many as the head needs) if less than ``3 waste`` seconds
-        of work wait.
-        """
-        if demand.seconds >= 3 * self.waste:
+        """Flag all machines but one (or as many as the head needs) if too little work waits."""
+        if demand.seconds >= self.fewer_under * _seconds(self.waste):
             return 0
         # The paper's jobs are serial, so it does not say how many machines a parallel head needs.
         kept = demand.queue[0].nodes if demand.queue else 1
@@ -143,22 +163,23 @@ class SteadyStream(Policy, frozen=True, tag="steady_stream"):
 
 
 class Bursts(Policy, frozen=True, tag="bursts"):
-    """One machine per ``2 waste`` seconds of new waiting work, at least one, minus the idle
-    machines.
+    """One machine per ``per_machine`` times the waste of new waiting work, at least one, minus the
+    idle machines.
     """
 
-    waste: WholeOver = 180
+    waste: Waste = DEFAULT_WASTE_S
     period: WholeOver | None = 15
+    per_machine: Factor = 2
 
     def grow(self, demand: Demand) -> Growth | None:
         """As many machines as the new work is worth."""
         # Only new jobs count. The paper does not say so, but if its twenty jobs counted again, they
         # would not have got the six machines that it reports.
         seconds = sum(job.limit for job in demand.fresh)
-        machines = max(seconds // (2 * self.waste), 1) if seconds else 0
-        return _for_fresh(
-            machines, demand, f"{brief(seconds)} of new work, {brief(2 * self.waste)} a machine"
-        )
+        share = self.per_machine * _seconds(self.waste)
+        machines = max(int(seconds // share), 1) if seconds else 0
+        reason = f"{brief(seconds)} of new work, {brief(share)} a machine"
+        return _for_fresh(machines, demand, reason)
 
 
 class GroupBursts(Policy, frozen=True, tag="group_bursts"):
