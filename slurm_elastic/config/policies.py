@@ -61,6 +61,10 @@ class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fiel
     """Change it when leases are so short that a look every 15 s would miss their ends, or the
     queue is so long that looks cost too much.
     """
+    max_poll_interval: Look = 300.0
+    """Change it when looks should also become rarer, or not become rarer, while no job waits and no
+    machine is up.
+    """
     account_budgets: dict[str, Budget] = field(default_factory=dict)
     """Change it when accounts pay for themselves and one must not spend another's money."""
     user_budgets: dict[str, Budget] = field(default_factory=dict)

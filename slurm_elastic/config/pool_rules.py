@@ -76,7 +76,10 @@ def inert(config: Config) -> bool:
         Policies(),
         PoolPolicies(),
         CloudPolicies(),
-        SitePolicies(poll_interval=config.policies.poll_interval),
+        SitePolicies(
+            poll_interval=config.policies.poll_interval,
+            max_poll_interval=config.policies.max_poll_interval,
+        ),
     )
     sections: tuple[Policies, ...] = (
         config.policies,

@@ -55,6 +55,16 @@ def _text(draft: Draft, path: KeyPath, text: str | None, parse: Callable[[str], 
         draft.problems.add(path, shown(text), f"a policy: {error}")
 
 
+def _intervals(draft: Draft) -> None:
+    site = draft.section("policies", SitePolicies, SitePolicies())
+    # The default of the maximum is for the usual interval.
+    longest = draft.value(("policies", "max_poll_interval"), float)
+    if site is not None and longest is not None and longest < site.poll_interval:
+        expected = f"at least poll_interval, {format_duration(site.poll_interval)}"
+        actual = format_duration(longest)
+        draft.problems.add(("policies", "max_poll_interval"), actual, expected)
+
+
 def _budgets(draft: Draft) -> None:
     """Check that a day's budget is not above its month's."""
     budgets: list[tuple[KeyPath, Budget]] = []
@@ -172,4 +182,10 @@ def _name(policy: AnyGrowth | object) -> str:
     return str(config.tag) if config is not None else "by Slurm"
 
 
-POLICIES_FIT: tuple[Callable[[Draft], None], ...] = (_texts, _budgets, _payer_budgets, _together)
+POLICIES_FIT: tuple[Callable[[Draft], None], ...] = (
+    _texts,
+    _intervals,
+    _budgets,
+    _payer_budgets,
+    _together,
+)

@@ -34,6 +34,7 @@ from slurm_elastic.features.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.features.purchase_guard import PurchaseGuard
+from slurm_elastic.features.quiet_looks import QuietLooks, state_directory
 from slurm_elastic.features.waste_meter import WasteMeter
 from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.holds import MayStart, NoPoliciesLeft, PoliciesStartIt, UpOrComing
@@ -91,6 +92,11 @@ class Autoscaler(Part):
         self._calls = InTime()
         self._guard = PurchaseGuard(site)
         self._waste = WasteMeter(site)
+        policies = site.config.policies
+        self._quiet = QuietLooks(
+            policies.poll_interval, policies.max_poll_interval,
+            state_directory(site.config.slurm.conf), site.monotonic,
+        )  # fmt: skip
         self._covered_jobs: dict[str, CoveredJobs] = {}
         self._causes = ReportOnce[str]()
         self._reasons: defaultdict[str, ReportOnce[int]] = defaultdict(ReportOnce)
@@ -110,8 +116,10 @@ class Autoscaler(Part):
             self.task.end()
 
     def look(self) -> None:
-        """Measure, decide and act once for all groups of pools."""
+        """Measure, decide and act once for all groups of pools, unless nothing has happened."""
         site = self._site
+        if not self._quiet.is_needed():
+            return
         if not self._covered_jobs:
             self._covered_jobs = {name: recalled(site, name) for name in site.pools}
         view = observe(site)
@@ -122,6 +130,9 @@ class Autoscaler(Part):
             for group in pool_groups(site, view, self._covered_jobs)
         ]
         self._report_health([error for group in groups if (error := self._serve(group, view))])
+        # Machines cost money, and their end depends on the time alone.
+        has_work = bool(view.machines) or any(group.now.queue for group in groups)
+        self._quiet.looked(is_quiet=not has_work)
 
     def _report_health(self, failures: Sequence[str] = ()) -> None:
         """Record the health of the growth policies, which ``status`` and ``doctor`` show."""
