@@ -108,7 +108,9 @@ def _figures_7_and_8() -> list[Row]:
     for name, jobs in (("batch of 20", _twenty()), ("10 jobs", _ten())):
         own = PoolModel(name="own", machines=10, standing=10, public=False)
         end = simulate(jobs, Scenario(pools=(own,))).figures.makespan
-        policies = {"steady": SteadyStream(WASTE), "bursts": Bursts(WASTE), "on demand": OnDemand()}
+        policies: dict[str, AnyGrowth] = {
+            "steady": SteadyStream(WASTE), "bursts": Bursts(WASTE), "on demand": OnDemand(),
+        }  # fmt: skip
         over = {
             policy: _elastic(jobs, growth, Clock.REQUEST).overhead
             for policy, growth in policies.items()

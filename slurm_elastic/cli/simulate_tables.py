@@ -37,6 +37,7 @@ COLUMNS: Sequence[tuple[str, Show]] = (
     ("on demand", lambda f, _: f"${f.on_demand:,.2f}"),
     ("spot", lambda f, _: f"${f.spot:,.2f}"),
     (RESERVED, lambda f, _: f"${f.reserved:,.2f}"),
+    ("per used h", lambda f, _: _per_used_hour(f)),
     ("saving", lambda f, first: f"{1 - f.cost / first.cost:.1%}" if first.cost else ""),
     ("mean wait", lambda f, _: duration(f.mean_wait)),
     ("p95 wait", lambda f, _: duration(f.p95_wait)),
@@ -52,14 +53,14 @@ COLUMNS: Sequence[tuple[str, Show]] = (
 
 
 LEGEND = """\
-saving: share of the first policy's cost. used: share of the machine time (paid, or of the site's
-own machines) in which a job has the machine. peak: most machines at a time. slowdown: mean of
-(wait + run) / run, with runs of at least 10 s. lost h: machine-hours of work lost by
-interruptions."""
+per used h: cost by the hours in which machines that cost money have jobs. saving: share of the
+first policy's cost. used: share of the machine time (paid, or of the site's own machines) in which
+a job has the machine. peak: most machines at a time. slowdown: mean of (wait + run) / run, with
+runs of at least 10 s. lost h: machine-hours of work lost by interruptions."""
+"""The meaning of the table's headings."""
 RESERVED_LEGEND = (
     "reserved: for machines that were started on held reservations, and for unused reservations."
 )
-"""The meaning of the table's headings."""
 
 SCHEDULER = (
     "The simulated scheduler serves jobs in the order of their submission, with EASY backfill. It "
@@ -91,6 +92,12 @@ def cells(rows: Sequence[PolicyRow]) -> tuple[list[str], list[list[str]]]:
         [row.policy, *(show(row.figures, first_figures) for _, show in columns)] for row in rows
     ]
     return ["policy", *(name for name, _ in columns)], lines
+
+
+def _per_used_hour(figures: Figures) -> str:
+    paid = [pool for pool in figures.pools if pool.on_demand + pool.spot + pool.reserved]
+    hours = sum(pool.busy_hours for pool in paid)
+    return f"${figures.cost / hours:,.3f}" if hours else ""
 
 
 def duration(seconds: float) -> str:
