@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,12 @@ from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.state.ledger.books import MINIMUM
+from slurm_elastic.state.ledger.books import (
+    MINIMUM,
+    RESERVED_ENDED,
+    SPENT_BY_ENDED,
+    SPENT_BY_LIVE,
+)
 
 T = 1_800_000_000.0
 Lease = tuple[float, float, float | None]
@@ -67,6 +74,53 @@ def test_the_sum_is_that_of_each_lease(
         found = ledger.books.dollars("aws", T + since, T, unit)
         ledger.close()
     assert found == pytest.approx(sum(cost(one, T + since, T, unit) for one in leases))
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.tuples(st.sampled_from(("launch", "end", "again")), st.integers(0, 4)), max_size=30)
+)
+def test_sums_that_are_kept_are_those_of_a_new_reading(steps: list[tuple[str, int]]) -> None:
+    """Machines start, end and are listed again after their end, in two clouds."""
+    since, over = T - 3600, Quoted(text="over")
+    with tempfile.TemporaryDirectory() as directory:
+        ledger = Ledger(Path(directory) / "ledger.db")
+        for passed, (step, number) in enumerate(steps, 1):
+            cloud, now = ("aws", "other")[number % 2], T + 60.0 * passed
+            if step == "end":
+                ledger.machines.record_end(cloud, [f"i-{number}"], over, now)
+            else:
+                ledger.machines.adopt(machine(number, 1.0 + number, T - 600, cloud), "pool", now)
+            stamp = ledger.books.ended_stamp(since - 3600)
+            for name in ("aws", "other"):
+                for unit in (1, 3600):
+                    kept = ledger.books.cost_by_payers(name, since, now, unit, stamp)
+                    assert kept == ledger.books.cost_by_payers(name, since, now, unit)
+        ledger.close()
+
+
+def test_a_launch_does_not_add_up_the_machines_that_ended_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, read = Ledger(tmp_path / "ledger.db"), Counter[str]()
+    select = ledger.store.select
+
+    def counted(sql: str, *values: object) -> list[sqlite3.Row]:
+        read[sql] += 1
+        return select(sql, *values)
+
+    monkeypatch.setattr(ledger.store, "select", counted)
+    stamp = ledger.books.ended_stamp(T - 7200)
+    for _ in range(5):
+        ledger.books.cost_by_payers("aws", T - 3600, T, 1, stamp)
+        ledger.books.reserved("aws", T - 3600, T, stamp)
+    assert (read[SPENT_BY_ENDED], read[RESERVED_ENDED]) == (1, 1)
+    assert read[SPENT_BY_LIVE] == 5
+    ledger.machines.adopt(machine(1, 3.6, T - 600), "pool", T)
+    assert ledger.books.ended_stamp(T - 7200) == stamp
+    ledger.machines.record_end("aws", ["i-1"], Quoted(text="over"), T)
+    assert ledger.books.ended_stamp(T - 7200) != stamp
+    ledger.close()
 
 
 def test_each_cloud_is_asked_for_itself(tmp_path: Path) -> None:

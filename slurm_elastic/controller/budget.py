@@ -25,7 +25,6 @@ from slurm_elastic.model.causes.stops import (
 )
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.directive import Directive, limit_changes, stopped_pools
-from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.growth.scaling import PoolRules, stops
 from slurm_elastic.policies.launch.exclusions import RANKED
 from slurm_elastic.policies.launch.ranking import Scope
@@ -175,41 +174,48 @@ def read_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent
     if not clouds:
         return {}
     day, month = begin_of_day_and_month(now)
-    by_cloud: dict[str, Spent] = {}
-    for cloud in clouds:
-        lease = lease_of(config, cloud)
-        by_cloud[cloud.name] = Spent(
-            day=_read_dollars(ledger, cloud.name, cloud.held, day, now, lease),
-            month=_read_dollars(ledger, cloud.name, cloud.held, month, now, lease),
+    reader = _PaidReader(config, ledger, now)
+    by_cloud = {
+        cloud.name: Spent(
+            day=reader.dollars(cloud.name, day), month=reader.dollars(cloud.name, month)
         )
+        for cloud in clouds
+    }
     spent_by_scope = {c.name: by_cloud[c.name] for c in clouds if c.policies.budget != NO_BUDGET}
     if of_all:
         former = _list_former_clouds(config, ledger, month)
         spent_by_scope[""] = Spent(
             day=sum(spent.day for spent in by_cloud.values())
-            + sum(_read_dollars(ledger, name, (), day, now, UNKNOWN_LEASE_S) for name in former),
+            + sum(reader.dollars(name, day) for name in former),
             month=sum(spent.month for spent in by_cloud.values())
-            + sum(_read_dollars(ledger, name, (), month, now, UNKNOWN_LEASE_S) for name in former),
+            + sum(reader.dollars(name, month) for name in former),
         )
     return spent_by_scope
 
 
-def _read_dollars(
-    ledger: Ledger, cloud: str, held: Sequence[Held], since: float, now: float, lease: int
-) -> float:
-    """Return the dollars of a cloud's machines and reservations from ``since`` until ``now``."""
-    return sum(dollars for _, dollars in _read_paid(ledger, cloud, held, since, now, lease))
+class _PaidReader:
+    """Reads what was paid until ``now``, with one look at the machines that have ended."""
 
+    def __init__(self, config: Config, ledger: Ledger, now: float) -> None:
+        self._ledger, self._now = ledger, now
+        self._leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
+        self._held = {cloud.name: cloud.held for cloud in config.clouds}
+        longest = max((UNKNOWN_LEASE_S, *self._leases.values()))
+        self._stamp = ledger.books.ended_stamp(begin_of_day_and_month(now)[1] - longest)
 
-def _read_paid(
-    ledger: Ledger, cloud: str, held: Sequence[Held], since: float, now: float, lease: int
-) -> list[tuple[Shares, float]]:
-    """Return the same dollars by payers."""
-    reserved = ledger.books.reserved(cloud, since, now)
-    return [
-        *ledger.books.cost_by_payers(cloud, since, now, lease),
-        *spent_on(reserved, held, since, now),
-    ]
+    def dollars(self, cloud: str, since: float) -> float:
+        """Return the dollars of a cloud's machines and reservations from ``since`` on."""
+        return sum(dollars for _, dollars in self.by_payers(cloud, since))
+
+    def by_payers(self, cloud: str, since: float) -> list[tuple[Shares, float]]:
+        """Return the same dollars by payers."""
+        books, now = self._ledger.books, self._now
+        lease = self._leases.get(cloud, UNKNOWN_LEASE_S)
+        reserved = books.reserved(cloud, since, now, self._stamp)
+        return [
+            *books.cost_by_payers(cloud, since, now, lease, self._stamp),
+            *spent_on(reserved, self._held.get(cloud, ()), since, now),
+        ]
 
 
 def read_payer_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
@@ -219,18 +225,13 @@ def read_payer_spending(config: Config, ledger: Ledger, now: float) -> dict[str,
     payers = config.policies.payer_budgets
     if not payers:
         return {}
-    leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
-    held = {cloud.name: cloud.held for cloud in config.clouds}
-    leases |= dict.fromkeys(
-        _list_former_clouds(config, ledger, begin_of_day_and_month(now)[1]), UNKNOWN_LEASE_S
-    )
+    spans = begin_of_day_and_month(now)
+    clouds = [cloud.name for cloud in config.clouds]
+    clouds += _list_former_clouds(config, ledger, spans[1])
+    reader = _PaidReader(config, ledger, now)
     day, month = (
-        charged(
-            paid
-            for name, lease in leases.items()
-            for paid in _read_paid(ledger, name, held.get(name, ()), since, now, lease)
-        )
-        for since in begin_of_day_and_month(now)
+        charged(paid for name in clouds for paid in reader.by_payers(name, since))
+        for since in spans
     )
     return {name: Spent(day=day.get(name, 0.0), month=month.get(name, 0.0)) for name in payers}
 

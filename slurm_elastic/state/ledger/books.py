@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import sqlite3
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.policies.money.reservations import ReservedLease
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
 MINIMUM = 60.0
 """Seconds that are charged at least, even if the second is the unit (EC2's Linux machines)."""
-# ``indexed by`` is needed: without it sqlite would read all machines of the cloud of a year.
-SPENT = """
-    with leases as (
-        select accounts, price, launched, max(?3 - launched, 0) as seconds
-        from machines indexed by machines_live where cloud = ?1 and ended is null
-        and reservation = ''
-        union all
-        select accounts, price, launched, max(ended - launched, 0) as seconds
-        from machines indexed by machines_ended where cloud = ?1 and ended >= ?2 - ?4
-        and reservation = ''
-    ), paid as (
+_PAID = """
+    , paid as (
         select accounts, price, launched, case
             when ?4 <= 1 then max(seconds, ?5)
             else max(cast(seconds / ?4 as integer)
@@ -33,21 +28,54 @@ SPENT = """
     select accounts, sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars
     from paid group by accounts order by accounts
 """
+# ``indexed by`` is needed: without it sqlite would read all machines of the cloud of a year.
+SPENT_BY_LIVE = f"""
+    with leases as (
+        select accounts, price, launched, max(?3 - launched, 0) as seconds
+        from machines indexed by machines_live where cloud = ?1 and ended is null
+        and reservation = ''
+    ) {_PAID}
+"""
+SPENT_BY_ENDED = f"""
+    with leases as (
+        select accounts, price, launched, max(ended - launched, 0) as seconds
+        from machines indexed by machines_ended where cloud = ?1 and ended >= ?2 - ?4
+        and reservation = ''
+    ) {_PAID}
+"""
 """Values: cloud, since, now, lease, minimum; times and durations in seconds. Each begun lease
 counts whole, at the price at which its machine was bought. If a lease began before ``since``, only
 its part after ``since`` counts. All machines with the same payers and parts make one row.
 Machines that were launched on a reservation are left out: see ``reserved``.
 """
-RESERVED = """
-    select reservation, accounts, price, worst_price, launched, ended
-    from machines indexed by machines_live
+_RESERVED_COLUMNS = "reservation, accounts, price, worst_price, launched, ended"
+RESERVED_LIVE = f"""
+    select {_RESERVED_COLUMNS} from machines indexed by machines_live
     where cloud = ?1 and ended is null and reservation != ''
-    union all
-    select reservation, accounts, price, worst_price, launched, ended
-    from machines indexed by machines_ended
-    where cloud = ?1 and ended >= ?2 and reservation != ''
-    order by launched
 """
+RESERVED_ENDED = f"""
+    select {_RESERVED_COLUMNS} from machines indexed by machines_ended
+    where cloud = ?1 and ended >= ?2 and reservation != ''
+"""
+ENDED_STAMP = """
+    select count(*) as machines, coalesce(sum(cast(ended * 1000 as integer)), 0) as ends
+    from machines indexed by machines_ended where ended >= ?1
+"""
+MAX_KEPT = 256
+"""Sums of ended machines that are kept: four for each cloud, and those of the day before."""
+
+
+class EndedStamp(NamedTuple):
+    """Identifies the machines that have ended ``since`` (Unix time). Their rows do not change, but
+    one more may end, and a machine that a cloud lists again lives on.
+    """
+
+    since: float
+    machines: int
+    ends_ms: int
+
+
+Value = TypeVar("Value")
 
 
 class BookRows:
@@ -55,33 +83,70 @@ class BookRows:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._ended: SharedDict[Hashable, tuple[EndedStamp, Any]] = SharedDict()
 
     def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
-        """The cost in dollars of the cloud's machines from ``since`` until ``now``: see SPENT."""
+        """The cost in dollars of the cloud's machines from ``since`` until ``now``."""
         return sum(dollars for _, dollars in self.cost_by_payers(cloud, since, now, lease))
 
     def cost_by_payers(
-        self, cloud: str, since: float, now: float, lease: int
+        self, cloud: str, since: float, now: float, lease: int, stamp: EndedStamp | None = None
     ) -> tuple[tuple[dict[str, int], float], ...]:
-        """The cost by payers: (parts by account, dollars)."""
-        rows = self._store.select(SPENT, cloud, since, now, float(lease), MINIMUM)
-        decode = msgspec.json.decode
-        return tuple((decode(r["accounts"], type=dict[str, int]), r["dollars"]) for r in rows)
+        """The cost by payers: (parts by account, dollars). With a ``stamp``, the sums of ended
+        machines are added up once for each stamp.
+        """
 
-    def reserved(self, cloud: str, since: float, now: float) -> tuple[ReservedLease, ...]:
-        """The machines launched on a reservation that cost money from ``since`` until ``now``."""
-        decode = msgspec.json.decode
-        return tuple(
-            ReservedLease(
-                row["reservation"],
-                decode(row["accounts"], type=dict[str, int]),
-                row["launched"],
-                now if row["ended"] is None else min(row["ended"], now),
-                row["price"],
-                row["worst_price"],
-            )
-            for row in self._store.select(RESERVED, cloud, since)
+        def read(sql: str, until: float) -> list[tuple[str, float]]:
+            rows = self._store.select(sql, cloud, since, until, float(lease), MINIMUM)
+            return [(row["accounts"], row["dollars"]) for row in rows]
+
+        ended = self._of_ended(
+            stamp, since - lease, ("spent", cloud, since, lease), lambda: read(SPENT_BY_ENDED, 0.0)
         )
+        dollars: dict[str, float] = {}
+        for accounts, paid in (*ended, *read(SPENT_BY_LIVE, now)):
+            dollars[accounts] = dollars.get(accounts, 0.0) + paid
+        decode = msgspec.json.decode
+        return tuple((decode(key, type=dict[str, int]), dollars[key]) for key in sorted(dollars))
+
+    def reserved(
+        self, cloud: str, since: float, now: float, stamp: EndedStamp | None = None
+    ) -> tuple[ReservedLease, ...]:
+        """The machines launched on a reservation that cost money from ``since`` until ``now``."""
+
+        def read(sql: str, *values: object) -> list[ReservedLease]:
+            return list(map(_reserved_lease, self._store.select(sql, *values)))
+
+        ended = self._of_ended(
+            stamp, since, ("reserved", cloud, since), lambda: read(RESERVED_ENDED, cloud, since)
+        )
+        leases = sorted((*read(RESERVED_LIVE, cloud), *ended), key=lambda lease: lease.begin)
+        return tuple(lease._replace(end=min(lease.end, now)) for lease in leases)
+
+    def ended_stamp(self, since: float) -> EndedStamp:
+        """The stamp of the machines that have ended ``since``; sqlite reads its index only."""
+        (row,) = self._store.select(ENDED_STAMP, since)
+        return EndedStamp(since, row["machines"], row["ends"])
+
+    def _of_ended(
+        self, stamp: EndedStamp | None, since: float, key: Hashable, read: Callable[[], Value]
+    ) -> Value:
+        """What ``read`` returns about machines that ended after ``since``; kept for the ``stamp``.
+
+        A month of a large site has tens of thousands of them, and each launch asks for their sums.
+        """
+        if stamp is None or stamp.since > since:
+            return read()
+        kept = self._ended.get(key)
+        if kept is not None and kept[0] == stamp:
+            return kept[1]
+        # A machine that ends before this reading is in the value already. The next stamp differs,
+        # so the value is read again then.
+        value = read()
+        if len(self._ended) >= MAX_KEPT:
+            self._ended.keep(())
+        self._ended[key] = stamp, value
+        return value
 
     def record_payers(self, accounts: Mapping[str, Mapping[str, int]], now: float) -> None:
         """Record by node which accounts pay for its next machine; replaces an earlier record."""
@@ -107,3 +172,14 @@ class BookRows:
         """When the first machine on record was launched; None without machines."""
         rows = self._store.select("select min(launched) as first from machines")
         return next((row["first"] for row in rows), None)
+
+
+def _reserved_lease(row: sqlite3.Row) -> ReservedLease:
+    return ReservedLease(
+        row["reservation"],
+        msgspec.json.decode(row["accounts"], type=dict[str, int]),
+        row["launched"],
+        math.inf if row["ended"] is None else row["ended"],
+        row["price"],
+        row["worst_price"],
+    )
