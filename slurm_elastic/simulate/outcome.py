@@ -47,8 +47,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     machine-hours lost to interruptions; ``overhead_hours``: spent on checkpoints and restarts.
     ``peak``: the most machines of all pools at a time. ``reserved``: dollars for the machines that
     were started on held reservations, and for the ``unused`` part of these. ``unbought``: why no
-    machine was ever bought although jobs waited. ``traffic``: the part of ``cost`` ($) for the data that jobs say they
-    move, each once, in the pool in which it ended.
+    machine was ever bought although jobs waited. ``traffic``: the part of ``cost`` ($) for the data
+    that jobs say they move, each once, in the pool in which it ended.
     """
 
     jobs: int
