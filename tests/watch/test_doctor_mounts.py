@@ -24,6 +24,11 @@ def config(mounts: str = HOME) -> Config:
     return configfile.parse(site(mounts, NFS), "site.yaml")
 
 
+@pytest.fixture(autouse=True)
+def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+
+
 def examined(answer: NfsDirectory | Exception, mounts: str = HOME) -> Finding:
     def probe(host: str, directory: str, _timeout: float) -> NfsDirectory:
         assert (host, directory) == ("10.99.0.1", "/home")
@@ -58,6 +63,12 @@ def test_a_server_without_the_directory_is_told_with_what_follows(
     assert advice in finding.advice
     spare = "[{path: /home, from: 'head:/home', required: false}]"
     assert examined(error, spare).level is FindingLevel.NOTE
+
+
+def test_a_refusal_of_a_users_port_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    finding = examined(NfsError("no access for this host"))
+    assert (finding.level, finding.advice) == (FindingLevel.NOTE, "run doctor as root")
 
 
 def test_a_server_that_names_users_is_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from slurm_elastic.base.errors import reason_of
@@ -52,6 +53,9 @@ def _finding(
             advice=f"start the NFS server, or let this host reach it ({page('data')})",
         )  # fmt: skip
     except NfsError as error:
+        if os.geteuid() != 0:
+            # Servers refuse ports of users by default (exports(5), secure).
+            return Finding.note(SUBJECT, f"{mount.source}: {error}", advice="run doctor as root")
         return report(
             SUBJECT, f"{mount.source}: {error}", expected=f"the directory: {wait}",
             advice=f"export it to {_clients(config, clouds)} and to this host ({page('data')})",

@@ -52,6 +52,8 @@ def _connect(host: str, timeout: float) -> socket.socket:
     for port in _RESERVED_PORTS if os.geteuid() == 0 else ():
         try:
             return socket.create_connection((host, NFS_PORT), timeout, ("", port))
+        except PermissionError:  # a container's root may not
+            break
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
