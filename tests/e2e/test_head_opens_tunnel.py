@@ -116,6 +116,7 @@ def _since(site: Site, before: dict[str, PeerSeen]) -> bool:
     )
 
 
+@pytest.mark.release
 def test_the_head_calls_again_after_its_hub_and_its_link_were_lost(
     site: Site, joined: dict[str, str]
 ) -> None:
@@ -131,6 +132,7 @@ def test_the_head_calls_again_after_its_hub_and_its_link_were_lost(
     site.sandbox.wait_for(lambda: _srun(site) == ["pub1", "pub2"], PATIENCE, "a job runs")
 
 
+@pytest.mark.release
 def test_machines_follow_the_head_to_another_address(site: Site, joined: dict[str, str]) -> None:
     before, lab = site.peers(), site.lab
     lab.ip("head", "address", "del", f"{HEAD}/24", "dev", "vrouter")
@@ -152,6 +154,7 @@ def test_names_of_other_nodes_resolve_on_machines(site: Site, joined: dict[str, 
         assert lines <= set(text.splitlines())
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
 def test_mpi_runs_by_names_over_two_machines(site: Site, joined: dict[str, str], mpi: str) -> None:
     if reason := missing(f"mpicc.{mpi}", f"mpirun.{mpi}"):
@@ -170,6 +173,7 @@ def test_mpi_runs_by_names_over_two_machines(site: Site, joined: dict[str, str],
     assert "rank 1 of 2 on pub2 heard a sum 1" in text
 
 
+@pytest.mark.release
 def test_a_rebooted_machine_is_called_again(site: Site, joined: dict[str, str]) -> None:
     (name,) = [name for name, node in site.machines.nodes.items() if node == "pub2"]
     address = site.addresses()["pub2"]

@@ -105,9 +105,10 @@ def write(path: str, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    shutil.copystat(path, draft)
-    status = os.stat(path)
-    os.chown(draft, status.st_uid, status.st_gid)
+    if os.path.exists(path):
+        shutil.copystat(path, draft)
+        status = os.stat(path)
+        os.chown(draft, status.st_uid, status.st_gid)
     try:
         os.replace(draft, path)
     except OSError:
@@ -129,8 +130,11 @@ class HostsFile:
         self.fixed.update({f[1]: f[0] for f in own if f[1] == node and node not in fixed})
 
     def read(self) -> str:
-        with open(self.path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
+        try:
+            with open(self.path, encoding="utf-8", errors="surrogateescape") as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
 
     def put(self, live: Dict[str, str]) -> None:  # noqa: UP006
         """Write these addresses and the fixed ones, if that changes the file."""
@@ -175,14 +179,15 @@ def follow(hosts: HostsFile, settings: Dict[str, str]) -> None:  # noqa: UP006
     marks = (settings.get("key_mark") or "").split()
     scontrol = settings.get("scontrol") or "scontrol"
     reported, pause = "", RETRY_S
+    live: Dict[str, str] = {}  # noqa: UP006
     while True:
         try:
-            live: Dict[str, str] = {}  # noqa: UP006
+            hosts.put(live)
             # slurmctld answers only after the munge key has come; do not hold up the boot.
             if all(os.path.exists(mark) for mark in marks):
                 live = live_nodes(ask(scontrol))
                 pause = PERIOD_S + PERIOD_PER_NODE_S * len(live)
-            hosts.put(live)
+                hosts.put(live)
             reported = ""
         except OSError as error:
             # The last addresses stay while slurmctld does not answer.
@@ -207,7 +212,6 @@ def main(argv: List[str]) -> int:  # noqa: UP006
     hosts = HostsFile((argv[3:] or ["/etc/hosts"])[0], settings["node"], in_tunnel(tunnel))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        hosts.put({})
         follow(hosts, settings)
     finally:
         hosts.clear()

@@ -114,3 +114,12 @@ def test_the_program_follows_slurm_and_takes_its_lines_out_at_its_end(tmp_path: 
         program.send_signal(signal.SIGTERM)
     assert program.wait(patience(30)) == 0
     assert hosts.read_text() == SITE
+
+
+def test_a_machine_without_a_hosts_file_gets_one(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    hosts = names.HostsFile(str(file), "pub1", {})
+    hosts.put({"pub2": "10.0.0.6"})
+    assert file.read_text() == "10.0.0.6 pub2 # slurm-elastic\n"
+    hosts.clear()
+    assert file.read_text() == ""
