@@ -103,6 +103,7 @@ class TunnelInterface:
         # The head may know the key from an earlier boot.
         self.sent_at = time.monotonic() if os.path.exists(self.key) else float("-inf")
         self.is_arranged = False
+        self.listened_at = float("-inf")
 
     def look(self) -> bool:
         """One round; whether the head answers."""
@@ -122,18 +123,31 @@ class TunnelInterface:
                 self.hand_in()
         elif time.monotonic() - self.printed_at > PRINT_S:
             self.announce()
+        self.seek()
+        return self.wait(TRY_S)
+
+    def seek(self) -> None:
+        """Call the head, or be ready for its call."""
         if not self.settings.get("port"):
             self.connect(self.key)
-        return self.wait(TRY_S)
+        elif time.monotonic() - self.listened_at > STALE_S:
+            # WireGuard takes no call that is older than the last one. So forget the last one, in
+            # case the head's clock was set back.
+            self.listen()
 
     def listen(self) -> None:
         """Wait for the head's call. Only the head's key is answered."""
+        head = self.settings["public_key"]
         run(
             "wg", "set", self.name, "listen-port", str(self.settings["port"]),
-            "private-key", self.key, "peer", self.settings["public_key"],
+            "private-key", self.key, "peer", head, "remove",
+        )  # fmt: skip
+        run(
+            "wg", "set", self.name, "peer", head,
             "persistent-keepalive", str(CALLED_KEEPALIVE_S),
             "allowed-ips", ",".join(self.settings["networks"]),
         )  # fmt: skip
+        self.listened_at = time.monotonic()
 
     def own_key(self) -> str:
         """The public key. The private key is made on the machine's first boot."""

@@ -155,14 +155,28 @@ def test_a_head_that_shuts_the_way_of_its_answer_is_not_waited_for(
             assert connection.makefile().readline() == "own\n", "the head has the line all the same"
 
 
-def test_a_machine_that_is_called_listens_and_leaves_the_peer_alone(head: Head) -> None:
+def test_a_machine_that_is_called_listens_and_leaves_the_peer_alone(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(tunnel.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(tunnel.TunnelInterface, "is_there", lambda _: True)
+    monkeypatch.setattr(tunnel.TunnelInterface, "wait", lambda *_: False)
     called = head.tunnel()
     called.settings.update(endpoint="", port=4500)
-    assert not called.look()
-    assert not called.look()
-    (listens,) = {line for line in head.ran if "listen-port" in line}
-    assert "listen-port 4500" in listens
-    assert "peer HEAD persistent-keepalive 10" in listens
-    assert not [line for line in head.ran if "endpoint" in line or "remove" in line]
+
+    def set_up() -> list[str]:
+        """What was set since."""
+        clock[0] += tunnel.STALE_S / 2
+        head.ran.clear()
+        assert not called.look()
+        return [line for line in head.ran if line.startswith("wg set")]
+
+    first = set_up()
+    assert "listen-port 4500" in first[0]
+    assert "peer HEAD persistent-keepalive 10" in first[1]
+    assert not [line for line in first if "endpoint" in line]
+    assert [set_up(), set_up()] == [[], []], "a call that is under way is not disturbed"
+    assert set_up() == first, "the head's clock may have been set back"
     head.knows.add("key")
     assert called.look()
