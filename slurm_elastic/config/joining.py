@@ -86,7 +86,7 @@ class Enrol(StrEnum):
 
 
 class Opener(StrEnum):
-    """Which end sends the tunnel's first packet, so whose UDP port must be open to the other."""
+    """The end that sends the tunnel's first packet. The other end's UDP port must be open to it."""
 
     MACHINE = "machine"
     HEAD = "head"

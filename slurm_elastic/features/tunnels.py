@@ -206,7 +206,7 @@ class TunnelsPart(Part):
         """The peers with the places outside that the head calls, if it opens the tunnels."""
         if not self._network.head_opens:
             return tuple(peers)
-        # A tunnel's address is that of its machine's node in the ledger.
+        # In the ledger a machine with a tunnel has its address in the tunnel.
         outside = self._outside.snapshot()
         port, inside = self._network.udp_port, self._network.inside
         endpoints = {

@@ -138,11 +138,11 @@ class Link:
         self._endpoints = {key: peer.endpoint for key, peer in by_key.items()}
 
     def call_silent(self, peers: Sequence[TunnelPeer], now: float) -> list[str]:
-        """Start a new handshake with the machines that the head calls and that are silent, and
-        return their addresses. ``now``: monotonic.
+        """Start a new handshake with silent machines, if the head calls them. Return their
+        addresses. ``now``: monotonic.
 
-        A machine that was rebooted has no session and does not know where the head is. By itself
-        WireGuard would call it only when the old session is too old, after two or three minutes.
+        A rebooted machine has no session and does not know where the head is. WireGuard itself
+        would call it only after the end of the old session, in two or three minutes.
         """
         received = {peer.key: peer.received for peer in self.peers()}
         called = [peer for peer in peers if peer.endpoint and peer.key in received]
@@ -153,7 +153,7 @@ class Link:
             heard[peer.key] = (received[peer.key], now) if is_news else earlier or (0, now)
         silent = [peer for peer in called if now - heard[peer.key][1] >= SILENT_S]
         self._heard = heard | {peer.key: (0, now) for peer in silent}
-        # A peer that is removed and added again has no session, so WireGuard calls it at once.
+        # Remove the peer and add it again: without a session WireGuard calls it at once.
         self._change([("peer", p.key, "remove") for p in silent], [_settings(p) for p in silent])
         return [peer.address for peer in silent]
 

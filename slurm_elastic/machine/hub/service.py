@@ -74,7 +74,7 @@ class Hub:
                 log.warning("silent machines not called: %s", error)
 
     def call_silent(self, now: float) -> None:
-        """Start a new handshake with each machine that the head calls and that is silent."""
+        """Start a new handshake with silent machines, if the head calls them."""
         with self._lock:
             if self._link is None or not self._network.head_opens:
                 return
@@ -103,7 +103,7 @@ class Hub:
 
     def _apply(self, peers: Sequence[TunnelPeer]) -> None:
         """Admit these peers and no others."""
-        # A daemon that has just started knows no endpoint until it has read the clouds.
+        # After its start the daemon knows no endpoint until it has read the clouds.
         endpoints = {p.key: p.endpoint for p in self._admitted}
         peers = [p if p.endpoint else replace(p, endpoint=endpoints.get(p.key, "")) for p in peers]
         if self._link is not None:

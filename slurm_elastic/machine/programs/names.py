@@ -31,7 +31,7 @@ PERIOD_PER_NODE_S = 0.05
 RETRY_S = 2.0
 """The same until slurmctld has answered for the first time; each try makes it a quarter longer."""
 MAX_TUNNEL_NODES = 2048
-"""With more nodes than this, only those are written that Slurm shows as live."""
+"""With more nodes than this, write only the nodes that Slurm shows as live."""
 COMMAND_S = 60.0
 GONE = {"POWERED_DOWN", "POWERING_DOWN", "FUTURE"}
 _NODE = re.compile(r"^NodeName=([A-Za-z0-9._-]+) .*?\bNodeAddr=(\S+).*?\bState=(\S+)", re.M)
@@ -49,16 +49,16 @@ def expand(hostlist: str) -> List[str]:  # noqa: UP006
 
 
 def in_tunnel(settings: Dict[str, Any]) -> Dict[str, str]:  # noqa: UP006
-    """By node, the addresses in the tunnel; empty if there are too many."""
+    """The addresses in the tunnel, by node; empty if there are too many."""
     addresses = {}
     for pool in settings.get("pools", {}).values():
-        first = ipaddress.IPv4Address(pool["first"])
-        addresses.update({name: str(first + n) for n, name in enumerate(expand(pool["nodes"]))})
+        address = ipaddress.IPv4Address(pool["first"])
+        addresses.update({name: str(address + n) for n, name in enumerate(expand(pool["nodes"]))})
     return addresses if len(addresses) <= MAX_TUNNEL_NODES else {}
 
 
 def live_nodes(text: str) -> Dict[str, str]:  # noqa: UP006
-    """By node, the addresses of the nodes that have a machine. ``text``: scontrol's lines."""
+    """The addresses of nodes with a machine, by node. ``text``: scontrol's lines."""
     return {
         name: address
         for name, address, state in _NODE.findall(text)
@@ -78,22 +78,22 @@ def is_host(text: str) -> bool:
 
 
 def own_lines(lines: List[str]) -> List[str]:  # noqa: UP006
-    """The lines that are ours."""
+    """Our lines."""
     return [line for line in lines if line.rstrip().endswith(MARK)]
 
 
 def with_names(text: str, addresses: Dict[str, str]) -> str:  # noqa: UP006
     """The text of a hosts file with a line for each name, in place of our earlier lines."""
     lines = text.splitlines(True)
-    ours = set(own_lines(lines))
-    others = [line for line in lines if line not in ours]
-    taken = {name for line in others for name in line.partition("#")[0].split()[1:]}
-    if others and not others[-1].endswith("\n"):
-        others[-1] += "\n"
-    return "".join(others) + "".join(
+    our_lines = set(own_lines(lines))
+    site_lines = [line for line in lines if line not in our_lines]
+    site_names = {name for line in site_lines for name in line.partition("#")[0].split()[1:]}
+    if site_lines and not site_lines[-1].endswith("\n"):
+        site_lines[-1] += "\n"
+    return "".join(site_lines) + "".join(
         "%s %s %s\n" % (addresses[name], name, MARK)  # noqa: UP031
         for name in sorted(addresses)
-        if name not in taken
+        if name not in site_names
     )
 
 
@@ -120,14 +120,14 @@ def write(path: str, text: str) -> None:
 
 
 class HostsFile:
-    """The hosts file and its lines that are ours. ``fixed``: addresses that need no answer."""
+    """The hosts file with our lines. ``fixed``: addresses that do not come from slurmctld."""
 
     def __init__(self, path: str, node: str, fixed: Dict[str, str]) -> None:  # noqa: UP006
         self.path = path
         self.fixed = dict(fixed)
-        own = [line.split() for line in own_lines(self.read().splitlines())]
-        # The machine's own name, which the first program of its boot has written.
-        self.fixed.update({f[1]: f[0] for f in own if f[1] == node and node not in fixed})
+        # The line of the machine's own name, which join.sh has written.
+        entries = [line.split() for line in own_lines(self.read().splitlines())]
+        self.fixed.update({e[1]: e[0] for e in entries if e[1] == node and node not in fixed})
 
     def read(self) -> str:
         try:

@@ -37,7 +37,7 @@ tunnel that works has later handshakes.
 """
 KEEPALIVE_S = 25
 CALLED_KEEPALIVE_S = 10
-"""The same if the head opens the tunnel: it takes a machine that is silent for 30 s for lost."""
+"""The same if the head opens the tunnel. After 30 s of silence the head calls again."""
 PRINT_S = 60.0
 """Until the key is printed again, if the head does not answer."""
 CONNECT_S = 3.0
@@ -131,7 +131,7 @@ class TunnelInterface:
         if not self.settings.get("port"):
             self.connect(self.key)
         elif time.monotonic() - self.listened_at > STALE_S:
-            # WireGuard takes no call that is older than the last one. So forget the last one, in
+            # WireGuard refuses calls that are older than the last call. Forget the last call, in
             # case the head's clock was set back.
             self.listen()
 

@@ -17,8 +17,8 @@ def notices(site: SiteConf, places: Sequence[Path] = PLACES) -> Iterator[str]:
     if "enable_nss_slurm" in site.items("LaunchParameters"):
         return
     # Debian and Ubuntu have a directory below /usr/lib for each architecture.
-    found = [path for place in places for path in (place / LIBRARY, *place.glob(f"*/{LIBRARY}"))]
-    library = next((path for path in found if path.exists()), None)
+    libraries = [p for place in places for p in (place / LIBRARY, *place.glob(f"*/{LIBRARY}"))]
+    library = next((path for path in libraries if path.exists()), None)
     if library is not None:
         yield (
             f"this host has {library}: with LaunchParameters=enable_nss_slurm and the library in"
