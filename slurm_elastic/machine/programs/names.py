@@ -26,6 +26,8 @@ from typing import Any, Dict, List  # noqa: UP035 - the machine's Python may be 
 MARK = "# slurm-elastic"
 PERIOD_S = 30.0
 """Between two questions to slurmctld."""
+BOOTING_PERIOD_S = 5.0
+"""The same while a node boots: its address may come late, and its job starts soon after."""
 PERIOD_PER_NODE_S = 0.05
 """The same for each node of the cluster: all machines ask, and each answer has all nodes."""
 RETRY_S = 2.0
@@ -64,6 +66,13 @@ def live_nodes(text: str) -> Dict[str, str]:  # noqa: UP006
         for name, address, state in _NODE.findall(text)
         if is_host(address) and not GONE & set(re.split(r"[+*~#!%$@^-]+", state.upper()))
     }
+
+
+def period(text: str) -> float:
+    """Until the next question to slurmctld. ``text``: scontrol's lines."""
+    states = [state for _, _, state in _NODE.findall(text)]
+    boots = any("POWERING_UP" in state for state in states)
+    return (BOOTING_PERIOD_S if boots else PERIOD_S) + PERIOD_PER_NODE_S * len(states)
 
 
 def is_host(text: str) -> bool:
@@ -185,8 +194,8 @@ def follow(hosts: HostsFile, settings: Dict[str, str]) -> None:  # noqa: UP006
             hosts.put(live)
             # slurmctld answers only after the munge key has come; do not hold up the boot.
             if all(os.path.exists(mark) for mark in marks):
-                live = live_nodes(ask(scontrol))
-                pause = PERIOD_S + PERIOD_PER_NODE_S * len(live)
+                text = ask(scontrol)
+                live, pause = live_nodes(text), period(text)
                 hosts.put(live)
             reported = ""
         except OSError as error:

@@ -32,6 +32,11 @@ def test_addresses_are_those_of_nodes_with_a_machine() -> None:
     assert names.live_nodes(SHOWN) == {"pub1": "10.0.0.5", "pub2": "10.0.0.6", "old1": "10.1.2.9"}
 
 
+def test_machines_ask_more_often_while_a_node_boots() -> None:
+    assert names.period(SHOWN) == pytest.approx(5.0 + 6 * 0.05)
+    assert names.period(SHOWN.replace("+POWERING_UP", "")) == pytest.approx(30.0 + 6 * 0.05)
+
+
 def test_lines_of_the_site_stay_and_its_names_get_no_line_of_ours() -> None:
     text = names.with_names(SITE, {"pub2": "10.0.0.6", "old1": "10.0.0.9", "pub1": "10.0.0.5"})
     assert text == SITE + "10.0.0.5 pub1 # slurm-elastic\n10.0.0.6 pub2 # slurm-elastic\n"
