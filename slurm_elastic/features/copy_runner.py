@@ -102,9 +102,13 @@ class CopyRunner:
                 if instance.id not in self._installed:
                     self._install(instance, keys)
                     self._installed.add(instance.id)
-            return self._copy(instance, order, until, cancelled)
+            result = self._copy(instance, order, until, cancelled)
         except (PushError, OSError, SlurmElasticError, CopierRefusalError) as error:
-            return CopyResult(reason=str(error))
+            result = CopyResult(reason=str(error))
+        if result.reason:
+            # The machine may have lost the program or our key: bring both before the next try.
+            self._installed.discard(instance.id)
+        return result
 
     def _own_key(self) -> str:
         path = self._state / _KEY
@@ -223,7 +227,9 @@ class CopyRunner:
 
 
 def order_of(uid: int) -> dict[str, Any]:
-    """The user's part of an order. CopierRefusalError if there is no such user."""
+    """The user's part of an order. CopierRefusalError for root, or if there is no such user."""
+    if uid <= 0:
+        raise CopierRefusalError(f"the files of uid {uid} are not copied")
     try:
         account = pwd.getpwuid(uid)
     except KeyError:

@@ -149,7 +149,7 @@ class Copies:
         except SlurmError as error:
             log.warning("job's files unknown job=%d error=%s", request.job, error)
             return None
-        if files is None or not files.states & _ON_NODES or files.nodes != request.nodes:
+        if files is None or not files.states & _ON_NODES or set(files.nodes) != set(request.nodes):
             nothing = JobFiles(job=request.job, label="", uid=-1, restarts=0, states=frozenset(),
                                nodes=(), directory="", outputs=())  # fmt: skip
             return nothing if files is None else replace(files, nodes=())

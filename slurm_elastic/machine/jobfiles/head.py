@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from .tree import Tree, stamp
 from .wire import Channel, CopyError, Message, UnreadableError, write_all
@@ -14,6 +15,8 @@ _ONE_FILE = (
     FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError, UnreadableError,
 )  # fmt: skip
 """Errors of one file. Others, such as a full disk, concern all."""
+_MIN_DEPTH = 2
+"""Names in the path of a directory that is copied: not /tmp or /home."""
 Plan = Sequence[tuple[str, os.stat_result]]
 
 
@@ -23,8 +26,13 @@ def run(order: Message, channel: Channel) -> Message:
     The order's ``outputs`` are the files of the job's output, each with the ``base``, where the
     output of this run begins.
     """
-    directory = str(order["directory"])
+    directory = os.path.normpath(str(order["directory"]))
     outputs = [str(output["path"]) for output in order["outputs"]]
+    if order["do"] == "out" and directory.count("/") < _MIN_DEPTH:
+        raise CopyError(
+            f"{directory} is no directory of a job's own: submit the job from another one",
+            final=True,
+        )
     if order["do"] == "outputs":  # they may be elsewhere, and the directory may be gone
         directory = "/"
     try:
@@ -124,9 +132,12 @@ def _take_back(tree: Tree, order: Message, channel: Channel) -> Message:
     while (message := channel.receive())["t"] != "end":
         if message["t"] == "o":
             output = order["outputs"][int(message["i"])]
-            bases[output["path"]] = _write_output(output["path"], int(output["base"]), channel)
+            bases |= _take_output(tree, output["path"], int(output["base"]), channel)
             continue
         path = str(message["p"])
+        if tree.excludes(path):
+            # No machine of ours sends such a file: root on it may have other things in mind.
+            raise CopyError(f"the machine sends {path}, which is excluded", final=True)
         try:
             if message["t"] == "d":
                 tree.make_directory(path, int(message["mode"]))
@@ -181,23 +192,34 @@ def _other_name(tree: Tree, path: str, order: Message) -> str:
     return name
 
 
-def _write_output(path: str, base: int, channel: Channel) -> int:
+def _take_output(tree: Tree, path: str, base: int, channel: Channel) -> dict[str, int]:
+    """Write a run's output, and return where it begins; nothing if it cannot be written there."""
+    with channel.content() as blocks:
+        try:
+            return {path: _write_output(path, base, blocks)}
+        except (FileNotFoundError, *_ONE_FILE) as error:
+            tree.note(path, error)
+    return {}
+
+
+def _write_output(path: str, base: int, blocks: Iterator[bytes]) -> int:
     """Write a run's output into its file from ``base`` on, so that the output of earlier runs
     stays. Return the base. It is later if the file has other text there, of another job.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o666)
+    # Links are followed, as by slurmstepd: the user has named this path, and no machine has.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
-        size = os.fstat(descriptor).st_size
-        base, is_first = min(base, size), True
-        with channel.content() as blocks:
-            for block in blocks:
-                if is_first:
-                    there = os.pread(descriptor, len(block), base)
-                    base = base if block.startswith(there) else size
-                    os.lseek(descriptor, base, os.SEEK_SET)
-                is_first = False
-                write_all(descriptor, block)
+        status, is_first = os.fstat(descriptor), True
+        if not stat.S_ISREG(status.st_mode):
+            raise FileExistsError(errno.EEXIST, "no file, but something else has this name")
+        base = min(base, status.st_size)
+        for block in blocks:
+            if is_first:
+                there = os.pread(descriptor, len(block), base)
+                base = base if block.startswith(there) else status.st_size
+                os.lseek(descriptor, base, os.SEEK_SET)
+            is_first = False
+            write_all(descriptor, block)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -304,9 +304,8 @@ def _send_file(tree: Tree, path: str, book: _Book, channel: Channel) -> None:
 
 def _send_outputs(paths: Sequence[str], channel: Channel) -> None:
     for number, path in enumerate(paths):
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            descriptor = os.open(path, flags)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             continue  # the job has not begun, or its output is no file
         try:

@@ -47,7 +47,7 @@ class Tree:
             entered = []
             for name in (*sorted(directories), *sorted(files)):
                 path = place + name
-                if self._excludes(path):
+                if self._matches(path):
                     continue
                 try:
                     status = os.lstat(name, dir_fd=here)
@@ -62,7 +62,12 @@ class Tree:
                 yield path, status
             directories[:] = entered
 
-    def _excludes(self, path: str) -> bool:
+    def excludes(self, path: str) -> bool:
+        """Whether the path, or a directory on the way to it, is not copied."""
+        names = path.split("/")
+        return any(self._matches("/".join(names[: i + 1])) for i in range(len(names)))
+
+    def _matches(self, path: str) -> bool:
         """Whether a pattern matches the path, or the name alone if the pattern has no slash."""
         name = path.rpartition("/")[2]
         return name.startswith(TEMPORARY) or any(

@@ -234,12 +234,44 @@ def test_no_link_is_followed(pair: Pair) -> None:
     tree.write("f", {"mode": 0o4755, "m": 0}, iter([b"x"]), sync=False)
     assert names(outside) == []
     assert (pair.head / "f").stat().st_mode & 0o7777 == 0o755, "no set-user-id"
-    (pair.head / "l").symlink_to(outside / "f")
+
+
+def test_an_output_that_is_no_file_costs_nothing_else(pair: Pair) -> None:
+    (pair.head / "a").write_text("a")
+    os.mkfifo(pair.output)
+    pair.do("out")
+    (pair.node / "a").write_text("changed")
+    (pair.node / "out.txt").write_text("said")
+    result = pair.do("back")
+    assert (pair.head / "a").read_text() == "changed"
+    assert result["notes"] == [f"{pair.output}: no file, but something else has this name"]
+
+
+def test_a_machine_cannot_send_what_is_excluded(pair: Pair) -> None:
+    pair.exclude = [".ssh"]
+    (pair.head / ".ssh").mkdir()
+    pair.do("out")
+    (pair.node / "evil").write_text("key")
+    with pair.monkeypatch.context() as patch:
+        patch.setattr(node, "_send_changes", _sends_a_key)
+        with pytest.raises(CopyError, match=r"the machine sends \.ssh/keys, which is excluded"):
+            pair.do("back")
+    assert names(pair.head) == [".ssh"]
+
+
+def _sends_a_key(tree: Tree, header: object, book: object, channel: Channel) -> list[object]:
+    channel.send(t="f", p=".ssh/keys", s=3, m=0, mode=0o600, base=None)
+    return []
+
+
+@pytest.mark.parametrize("place", ["/", "/tmp", "/home/"])
+def test_no_directory_of_the_system_is_copied(pair: Pair, place: str) -> None:
+    order = pair.order("out", JOB) | {"directory": place}
     with (
         open(os.devnull, "r+b") as nothing,
-        pytest.raises(OSError, match="Too many levels"),
+        pytest.raises(CopyError, match="is no directory of a job's own"),
     ):
-        head._write_output(str(pair.head / "l"), 0, Channel(nothing, nothing))
+        head.run(order, Channel(nothing, nothing))
 
 
 def test_root_makes_what_is_missing_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
