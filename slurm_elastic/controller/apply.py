@@ -22,7 +22,7 @@ from slurm_elastic.controller.boot_consoles import read_consoles, record_console
 from slurm_elastic.controller.boot_timeouts import expect_requeued, select_blamed
 from slurm_elastic.controller.boots import record_boot_failures, record_registered, reopen_pools
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.ending import terminate, terminate_by_cause
+from slurm_elastic.controller.ending import find_unfinished, terminate, terminate_by_cause
 from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.controller.launch import assign_addresses, hide_names
@@ -316,17 +316,25 @@ class _Apply:
         machines = [m for m in site.ledger.machines.live() if m.instance.node in nodes]
         old = [m for m in machines if m.instance.cloud != cloud or m.instance.id in past_ids]
         stale: Sequence[Machine] = ()
+        unfinished: Sequence[Machine] = ()
         if old:
             stale = find_stale_machines(site, old)
+            # Its node gets no other machine meanwhile. The next rounds ask again.
+            unfinished = find_unfinished(site, stale)
+            stale = [m for m in stale if m not in unfinished]
             ending = [m for m in stale if m.instance.cloud == cloud]
             terminate(site, cloud, ending, PoweredUpAgain(), self._correlation)
         serving = [m for m in machines if m not in stale and m.is_wanted]
         open_launches = site.ledger.launches.open() if past_ids else ()
-        return {
-            m.instance.node
-            for m in serving
-            if m.instance.cloud == cloud or m.registered_at is not None
-        } | {n for row in open_launches if row.cloud == cloud for n in row.nodes}
+        return (
+            {
+                m.instance.node
+                for m in serving
+                if m.instance.cloud == cloud or m.registered_at is not None
+            }
+            | {m.instance.node for m in unfinished}
+            | {n for row in open_launches if row.cloud == cloud for n in row.nodes}
+        )
 
     def _suspend(self, batch: Sequence[actions.Suspend | actions.FailBoot]) -> None:
         """End the machines, except machines that a feature stops and keeps instead."""
@@ -336,6 +344,9 @@ class _Apply:
         doubtful = [m for m in machines if m.instance.id in unproven]
         stale = find_stale_machines(site, doubtful)
         doomed = [m for m in machines if m.instance.id not in unproven or m in stale]
+        # Nor may a feature stop them.
+        unfinished = find_unfinished(site, doomed)
+        doomed = [m for m in doomed if m not in unfinished]
         for spare in site.extensions.spare_from_end:
             spared = spare(cloud, doomed, self._snapshot.nodes, self._correlation)
             doomed = [m for m in doomed if m not in spared]

@@ -29,8 +29,10 @@ def terminate(
     After an error the intent stays in the ledger and the next round repeats the call. Providers
     treat machines that no longer exist as ended. If a machine was stopped, or its end was
     requested before, it counts as paid until its cloud no longer lists it, and each round requests
-    its end again.
+    its end again. A machine that a feature has not finished with stays; the next round tries again.
     """
+    unfinished = find_unfinished(site, machines)
+    machines = [m for m in machines if m not in unfinished]
     if not machines:
         return
     ids = [m.instance.id for m in machines]
@@ -64,6 +66,12 @@ def terminate(
     reach("suspend.after-result")
     log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
     _record_if_changed(site, correlation, "terminated", machines, cause)
+
+
+def find_unfinished(site: Site, machines: Sequence[Machine]) -> list[Machine]:
+    """Return the machines that must not end yet, for example because files of jobs are there."""
+    finders = site.extensions.find_unfinished
+    return [machine for find in finders for machine in find(machines)]
 
 
 def terminate_by_cause(

@@ -86,6 +86,10 @@ class Extensions(Struct, kw_only=True):
     """The generation and pool of a launch that the cloud has answered. The ledger does not have
     its machines yet.
     """
+    find_unfinished: list[Callable[[Sequence[Machine]], Collection[Machine]]] = field(
+        default_factory=list
+    )
+    """Machines that are about to end -> the machines that must not end yet, for a bounded time."""
     spare_from_end: list[
         Callable[[str, Sequence[Machine], Mapping[str, SlurmNode], str], Collection[Machine]]
     ] = field(default_factory=list)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 
@@ -28,7 +28,6 @@ from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.copying import GO, Copies, CopyRequest
 from slurm_elastic.model.copying import CopyState, JobCopy
-from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.slurm.client.job_files import read_job_files
 from slurm_elastic.state.ledger import LedgerState, Machine
 
@@ -69,18 +68,14 @@ def join(site: Site) -> Extensions | None:
     copies = Copies(site, CopyRunner(site.config, ssh), partial(read_job_files, slurm))
     return Extensions(
         parts=[("copies", lambda worker: CopyPart(site, copies, worker))],
-        spare_from_end=[partial(spare, site)],
+        find_unfinished=[partial(find_unfinished, site)],
     )
 
 
-def spare(
-    site: Site, cloud: str, doomed: Sequence[Machine], view: Mapping[str, SlurmNode],
-    correlation: str,
-) -> Collection[Machine]:  # fmt: skip
+def find_unfinished(site: Site, machines: Sequence[Machine]) -> Collection[Machine]:
     """The machines that still have files of jobs. Each is kept for ``copy.back_within`` at most."""
-    del cloud, view, correlation
     owing = {copy.machine for copy in site.ledger.copies.owing()}
-    return [machine for machine in doomed if machine.instance.id in owing]
+    return [machine for machine in machines if machine.instance.id in owing]
 
 
 class CopyServer(Server):

@@ -55,7 +55,6 @@ FEATURES: tuple[Feature, ...] = (
     admission.join,
     owners.join,
     reservation_ends.join,
-    copy_part.join,  # before stopping: a machine that still has files must not be stopped either
     stopping.join,
     starting.join,
     addresses.join,
@@ -64,4 +63,5 @@ FEATURES: tuple[Feature, ...] = (
     account_mails.join,
     munge_keys,
     tunnels.join,
+    copy_part.join,
 )

@@ -163,13 +163,26 @@ def test_a_machine_that_has_ended_is_not_waited_for(stage: Stage) -> None:
     assert "its machine has ended" in stage.causes[-1]
 
 
-def test_a_machine_with_files_is_spared(stage: Stage) -> None:
+def test_a_machine_with_files_does_not_end(stage: Stage) -> None:
+    """Neither by Slurm's suspend, nor for another machine when its node is powered up again."""
+    world = stage.world
+    world.site.extensions.find_unfinished.append(
+        lambda machines: copy_part.find_unfinished(world.site, machines)
+    )
     stage.serve(OUT)
-    machines = stage.world.ledger.machines.live()
-    assert copy_part.spare(stage.world.site, "pub", machines, {}, "c") == []
-    (row,) = stage.world.ledger.copies.of(1)
-    stage.world.ledger.copies.put(replace(row, state=CopyState.OWED))
-    assert copy_part.spare(stage.world.site, "pub", machines, {}, "c") == list(machines)
+    (row,) = world.ledger.copies.of(1)
+    world.ledger.copies.put(replace(row, state=CopyState.OWED))
+    world.slurm.finish(1)
+    world.advance(900, step=20)
+    assert [m.instance.id for m in world.ledger.machines.live()] == [row.machine]
+    world.slurm.submit(2, ("pub1",))
+    world.advance(120)
+    assert [m.instance.id for m in world.ledger.machines.live()] == [row.machine]
+    world.ledger.copies.put(replace(row, state=CopyState.BACK))
+    world.advance(200)
+    (other,) = world.ledger.machines.live()
+    assert other.instance.id != row.machine
+    assert other.instance.node == "pub1"
 
 
 def test_files_of_an_earlier_run_come_first(stage: Stage) -> None:

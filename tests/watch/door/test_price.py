@@ -14,6 +14,7 @@ from status_cases import NOW, busy_ledger, busy_slurm, config
 from slurm_elastic.base import bounded_process
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
+from slurm_elastic.config.copying import Traffic
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.habits import Habits
@@ -109,6 +110,27 @@ def test_a_job_without_a_limit_costs_at_most_what_its_partition_lets_it_run(site
     assert highest(PriceAsk(job=wish, limits={"batch": 600})) > 24 * named
     found = prices_of(site, PriceAsk(job=wish, limits={name: 600}), seen)
     assert {p.limit for p in found if p.start} == {600}
+
+
+def test_the_data_of_a_job_costs_traffic_and_time(site: Config) -> None:
+    traffic = Traffic(out=0.09, bandwidth=1000.0)
+    clouds = tuple(replace(c, traffic=traffic) if c.name == "aws" else c for c in site.clouds)
+    slurm = busy_slurm()
+    seen = Moment(now=NOW, jobs=slurm.jobs(), nodes=slurm.nodes(), habits=Habits())
+    name = next(cloud.partition_name for cloud in site.clouds if cloud.name == "aws")
+    wish = replace(WISH, partitions=(name,), cpus=1, limit=600)
+
+    def price(config: Config, comment: str) -> PartitionPrice:
+        asked = PriceAsk(job=replace(wish, comment=comment))
+        return next(p for p in prices_of(config, asked, seen) if not p.why)
+
+    counted = replace(site, clouds=clouds)
+    plain, moved = price(counted, ""), price(counted, "data=100G/50G")
+    assert price(site, "data=100G/50G") == plain == price(site, "")
+    assert None not in (plain.low, plain.high, moved.low, moved.high)
+    # 50 GB at $0.09, and 150 GB at 1 Gbit/s: 20 minutes of machines.
+    for before, after in ((plain.low, moved.low), (plain.high, moved.high)):
+        assert 4.5 < (after or 0.0) - (before or 0.0) < 4.5 + 1.0
 
 
 def test_habits_are_learnt_from_jobs_with_a_limit() -> None:
