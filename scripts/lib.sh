@@ -100,8 +100,8 @@ set_up_tests() {
     there systemd-analyze || install_packages systemd # for what it says of our units
     there wg wireguard-go nft ip ping || # a tunnel, and a router
         install_packages wireguard-tools wireguard-go nftables iproute2 iputils-ping
-    there mpicc.mpich mpirun.mpich mpicc.openmpi mpirun.openmpi || # jobs of several nodes
-        install_packages libmpich-dev mpich libopenmpi-dev openmpi-bin
+    there sudo mpicc.mpich mpirun.mpich mpicc.openmpi mpirun.openmpi || # jobs of several nodes
+        install_packages sudo libmpich-dev mpich libopenmpi-dev openmpi-bin
     there iptables || install_packages iptables # what a machine without nft has
     there tmux || install_packages tmux # a terminal, for what commands look like on one
     there valgrind || install_packages valgrind # a program that is not saved

@@ -1,5 +1,6 @@
 """The head's side of the methods that the launcher on a node carries out: ``criu`` (CRIU 4) and
-``dmtcp`` (DMTCP 4.2.0; Debian has no package of it). Both save a job on one node transparently.
+``dmtcp`` (DMTCP 4.2.0; Debian has no package of it). Both save a job on one node transparently,
+``dmtcp`` also an MPI job on several.
 
 The launcher's session on the node makes the job's directory on the shared file system. In it is a
 file ``request`` that belongs to SlurmUser. The head writes a request into that file, and the
@@ -31,6 +32,7 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.policies.checkpoint.unsavable import unfit
 
+ITSELF = ", as a job of several nodes is only if it names the method itself (--comment=ckpt=)"
 MARGIN_S = 0.5
 """Seconds before the deadline by which the node must have answered."""
 RELEASE_TIMEOUT_S = 120.0
@@ -220,9 +222,12 @@ class LaunchedCheckpointer:
         status = self._status(run.job)
         if status is None or status.state not in _SAVABLE_STATES or status.attempt != run.attempt:
             reason = unfit(self.name, batch=True, nodes=len(run.nodes))
-            raise CheckpointError(
-                f"job {run.label}: {reason or 'this run is not under the launcher'}"
-            )
+            # The root part may have looked at this run and refused it.
+            if status is not None and (status.state, status.attempt) == ("abandoned", run.attempt):
+                reason = reason or status.origin.why
+            if not reason:
+                reason = "this run is not under the launcher" + (ITSELF if run.nodes[1:] else "")
+            raise CheckpointError(f"job {run.label}: {reason}")
         if (status.uid, status.method) != (run.uid, self.name):
             other_run = f"of uid {status.uid} with method {status.method}"
             raise CheckpointError(f"job {run.label}: its launcher serves another run, {other_run}")

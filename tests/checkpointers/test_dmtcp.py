@@ -133,9 +133,9 @@ def test_a_shared_directory_that_hangs_is_one_without_images_and_jobs(
 
 
 @pytest.mark.release
-def test_a_run_of_several_nodes_is_told_that_it_has_too_many(bed: NodeBed) -> None:
+def test_a_run_of_several_nodes_without_the_launcher_is_told_when_it_has_one(bed: NodeBed) -> None:
     run = structs.replace(bed.run(), job=99, label="99", nodes=("n1", "n2"))
-    said = "^job 99: dmtcp saves batch jobs of one node, and this one has 2$"
+    said = "^job 99: this run is not under the launcher, as a job of several nodes is only if"
     with pytest.raises(CheckpointError, match=said):
         save(bed, run)
 

@@ -120,7 +120,7 @@ class Attendant:
         task = self._task(environment | own, str(order["directory"]), int(order["umask"]))
         program = f"{self._site.dmtcp}/dmtcp_launch"
         argv = [program, *self._options(order), "/bin/sh", "-c", str(command)]
-        task.run(argv, self._variables(order), clocks=order["clocks"])
+        task.run(silent(argv), self._variables(order), clocks=order["clocks"])
         self._tasks[task] = [str(order["name"])]
         return {}
 

@@ -136,7 +136,7 @@ class Dmtcp(Method):
             options = self._coordinator.words(self._saved.path)
             # Strict checking requires that the user owns the images, but these may be root's.
             argv = [program, *options, "--no-strict-checking", *paths]
-            self._run(silent(argv) if self._others else argv, handed, clocks, self._appended)
+            self._run(argv, handed, clocks, self._appended)
             if self._others:
                 self._others.restore(number, clocks, self._appended)
             timeout = _RESTORE_BASE_S + size / _RESTORE_BYTES_PER_S
@@ -343,7 +343,8 @@ class Dmtcp(Method):
         self._coordinator.forget()
         self._coordinator.begin(self._saved.path)
         own = self._coordinator.environment(self._saved.path)
-        self._task.run(argv, {**(variables or {}), **own}, handed, clocks, uncut)
+        words = silent(argv) if self._others else argv
+        self._task.run(words, {**(variables or {}), **own}, handed, clocks, uncut)
         try:
             self._coordinator.wait(argv[0], self._task.status)
         except RequestRefused:

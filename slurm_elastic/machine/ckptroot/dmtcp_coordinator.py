@@ -107,8 +107,10 @@ class Coordinator:
                    str(self._place() / "port"), "--interval", "0", "--ckptdir", str(images),
                    "--tmpdir", str(self._place()), "--quiet", "--quiet"]  # fmt: skip
         until = time.monotonic() + _END_TIMEOUT_S
-        # An earlier one of this run ends with its last process, and keeps its port until then.
+        # An earlier one of this run may still have its port.
         while not is_free(self.port()):
+            self.ask("dmtcp_command", _ANSWER_TIMEOUT_S, "--coord-host", self._host,
+                     "--coord-port", str(self.port()), "--quit")  # fmt: skip
             if time.monotonic() > until:
                 raise RequestRefused("DMTCP's last coordinator has not ended")
             time.sleep(_POLL_EVERY_S)

@@ -111,8 +111,8 @@ class DmtcpTask:
 
 
 def silent(argv: Sequence[str]) -> list[str]:
-    """Return the words of a dmtcp_restart whose processes do not write DMTCP's warnings into the
-    job's output.
+    """Return the words of a program of DMTCP whose processes do not write DMTCP's warnings into
+    the job's output.
     """
     # A process that was started by another one ignores --quiet (4.2.0). DMTCP writes to its
     # descriptor 828, and takes one that is open already.

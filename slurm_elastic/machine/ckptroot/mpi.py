@@ -133,6 +133,9 @@ _DEFAULTS: Mapping[bytes, bytes] = {
     b"UCX_MEM_MMAP_HOOK_MODE": b"none",
     b"OMPI_MCA_pml": b"ob1",
     b"OMPI_MCA_btl": b"tcp,self",
+    # No files in the node's /tmp that are mapped: the next node does not have them.
+    b"OMPI_MCA_rtc_hwloc_vmhole": b"none",
+    b"PMIX_MCA_gds": b"hash",
 }
 """Of MPI's libraries; the job may have set them otherwise."""
 
