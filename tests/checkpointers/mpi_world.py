@@ -19,12 +19,13 @@ from slurm_hosts import HEAD, PATH, Hosts, run
 
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.model.checkpoint import JobRun, Origin
+from slurm_elastic.state.ckptstate.orders import DROPS
 from tests.checkpointers.real_dmtcp import unpacked
 
 MPIS = ("mpich", "openmpi")
 STEPS, PAUSE_MS = 400, 150
 _CONFIG = """\
-cluster: {{name: t}}
+cluster: {{name: t, uuid: 3f0a5c1e-7f6c-4c0a-9d51-0b1d2f3a4b5c}}
 state_dir: {home}/elastic
 slurm: {{conf: {home}/slurm.conf, programs_dir: {home}/programs}}
 users: {{socket: {home}/run/read.sock}}
@@ -131,6 +132,11 @@ class MpiWorld:
         """Where the present run says that it began."""
         return self.checkpointer.origin(self.run_of(job))
 
+    def attends(self, node: str) -> bool:
+        """Whether the attendant of a node runs."""
+        shown = run(*self.hosts.on(node), "ps", "-eo", "args", check=False)
+        return "ckpt-root attend" in shown
+
     def status(self, job: int) -> dict[str, object]:
         path = self.hosts.home / "shared" / "t" / str(job) / "status.json"
         content: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
@@ -148,8 +154,9 @@ class MpiWorld:
                 stdout=log, stderr=log,
             )  # fmt: skip
         try:
-            self.wait(lambda: (self.hosts.home / "elastic" / "drop").exists()
-                      or list((self.hosts.home / "elastic").iterdir()), "ckptman")  # fmt: skip
+            drops = self.hosts.home / "elastic" / DROPS
+            self.wait(lambda: drops.exists() or service.poll() is not None, "ckptman")
+            assert service.poll() is None, self.told()
             yield
         finally:
             service.terminate()
@@ -171,7 +178,22 @@ class MpiWorld:
             run(*self.hosts.on(HEAD), *self._python(), sys.executable, "-P", "-m",
                 "slurm_elastic.cli.main", "--config", str(self._config), "ckpt", "notice", node,
                 "--withdraw")  # fmt: skip
-            self.hosts.scontrol("update", f"nodename={node}", "state=resume")
+        self.wait(lambda: self.hosts.idle() >= len(nodes), "the nodes are idle again")
+
+    def requeue(self, job: int, away: Collection[str]) -> None:
+        """Have Slurm start the job again now, without these nodes."""
+        attempt = self.attempt(job)
+        self.hosts.scontrol("requeuehold", str(job))
+        self.wait(lambda: self.attempt(job) > attempt, "the requeue")
+        self.hosts.wait_for(job, "PENDING")
+        self.hosts.scontrol("update", f"jobid={job}", f"excnodelist={','.join(away)}")
+        self.now(job)
+
+    def now(self, job: int) -> None:
+        """Slurm starts a job that was requeued only two minutes later."""
+        self.hosts.scontrol("release", str(job))
+        self.hosts.scontrol("update", f"jobid={job}", "starttime=now")
+        self.hosts.wait_for(job, "RUNNING")
 
     def move(self, job: int, nodes: Collection[str]) -> None:
         """Have these nodes of the job announced to go; it continues from its image elsewhere."""

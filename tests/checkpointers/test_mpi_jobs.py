@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,9 @@ def check(world: MpiWorld, job: int, expected: str, *, ranks: int) -> None:
     output = (world.hosts.user / f"out-{job}").read_text()
     assert world.hosts.job(job)["JobState"] == "COMPLETED", output
     assert (world.hosts.user / "result").read_text() == expected
-    lines = [line for line in output.splitlines() if not line.startswith("sudo: setrlimit")]
+    # sudo's where root may not set limits, and our own words about the moves and a lost node.
+    others = ("sudo: setrlimit", "slurmstepd-")
+    lines = [line for line in output.splitlines() if not line.startswith(others)]
     assert lines[-1] == "code 0"
     steps = [line for line in lines if line.startswith("step ")]
     assert steps == [f"step {n} of {ranks} ranks" for n in range(0, STEPS, 10)]
@@ -83,3 +86,55 @@ def test_a_dmtcp_without_the_changes_is_found_out_before_the_first_save(commands
         with pytest.raises(CheckpointError, match="DMTCP lacks a change"):
             save(world, world.run_of(job), stop=True)
         world.works()
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_node_lost_in_the_middle_of_a_save_costs_the_work_since_the_last_image(
+    commands: Path, mpi: str
+) -> None:
+    with Hosts(3, commands) as hosts:
+        world = MpiWorld(hosts, mpi)
+        expected = world.expected(4)
+        job = world.submit(2)
+        world.wait(lambda: world.lines() > 10, "the job works")
+        image = save(world, world.run_of(job))
+        world.works()
+        with ThreadPoolExecutor() as threads:
+            saving = threads.submit(save, world, world.run_of(job), stop=True)
+            world.wait((hosts.user / f".slurm-elastic-{job}.ckpt").exists, "the save begins")
+            hosts.cut("n2")
+            with pytest.raises(CheckpointError):
+                saving.result()
+        goes_on(world, job, expected, image.number, attempt=1)
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_node_lost_in_the_middle_of_a_restart_leaves_the_image_for_the_next(
+    commands: Path, mpi: str
+) -> None:
+    with Hosts(4, commands) as hosts:
+        world = MpiWorld(hosts, mpi)
+        expected = world.expected(4)
+        job = world.submit(2)
+        world.wait(lambda: world.lines() > 10, "the job works")
+        image = save(world, world.run_of(job), stop=True)
+        world.requeue(job, ["n1", "n2"])
+        # Nothing is restored yet.
+        world.wait(lambda: world.attends("n4"), "the restart")
+        hosts.cut("n4")
+        world.hosts.scontrol("update", f"jobid={job}", "excnodelist=")
+        goes_on(world, job, expected, image.number, attempt=2)
+
+
+def goes_on(world: MpiWorld, job: int, expected: str, image: int, *, attempt: int) -> None:
+    """Slurm finds the node lost and requeues the job, which continues from that image to its end."""
+    world.wait(lambda: world.attempt(job) >= attempt, "Slurm requeues the job")
+    world.hosts.wait_for(job, "PENDING", "RUNNING")
+    if world.hosts.job(job)["JobState"] == "PENDING":
+        world.now(job)
+    world.wait(lambda: world.origin(job) is not None, "the next run")
+    origin = world.origin(job)
+    assert origin is not None
+    assert (origin.image, origin.why) == (image, ""), world.told()
+    world.hosts.wait_for(job, "COMPLETED", "FAILED")
+    check(world, job, expected, ranks=4)

@@ -13,7 +13,6 @@ import json
 import os
 import select
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,8 @@ from .scratch import Scratch
 from .signals import block
 from .site import HelperSite, RequestRefused
 
-BEAT_EVERY_S = 10.0
+_LOOK_EVERY_S = 0.5
+"""Seconds between two looks for processes that have ended."""
 _MAX_FACTS_BYTES = 1 << 20
 _MAX_ORDER_BYTES = 8 << 20
 _BLOCK_BYTES = 65536
@@ -69,18 +69,13 @@ class Attendant:
     def serve(self) -> None:
         """Carry out orders until there are no more, or the step is to end."""
         self.report("hello", id=0, library=dmtcp_images.library_digest(self._site))
-        next_beat = time.monotonic() + BEAT_EVERY_S
         while True:
-            timeout = max(min(next_beat - time.monotonic(), 0.5), 0.0)
-            ready, _, _ = select.select([self._orders], [], [], timeout)
+            ready, _, _ = select.select([self._orders], [], [], _LOOK_EVERY_S)
             if signal.sigtimedwait({signal.SIGTERM, signal.SIGHUP, signal.SIGINT}, 0):
                 return
             if ready and not self._obey():
                 return
             self._reap()
-            if time.monotonic() >= next_beat:
-                next_beat = time.monotonic() + BEAT_EVERY_S
-                self.report("beat")
 
     def _obey(self) -> bool:
         """Carry out the orders that have come. False after the last one."""

@@ -30,8 +30,6 @@ _START_TIMEOUT_S = 90.0
 _LOOK_TIMEOUT_S = 20.0
 """Seconds for the answer of all attendants to a question."""
 _END_TIMEOUT_S = 10.0
-_LOST_AFTER_S = 45.0
-"""An attendant writes a line at least each ``attendant.BEAT_EVERY_S`` seconds."""
 _BLOCK_BYTES = 65536
 _MAX_LINE_BYTES = 1 << 20
 _POLL_EVERY_S = 0.05
@@ -150,15 +148,6 @@ class Attendants:
     def has_ended(self) -> bool:
         """Whether the step has ended, as with the loss of all of its nodes."""
         return self._srun is None or self._srun.poll() is not None
-
-    def silent(self) -> str:
-        """Return the name of a node that has not been heard for long; "" if there is none."""
-        self._reports += self._read()
-        now = time.monotonic()
-        lost = (n for n in self.numbers if now - self._heard_at.get(n, now) > _LOST_AFTER_S)
-        if self._srun is not None and self.has_ended:
-            lost = iter(self.numbers)
-        return self.name(next(lost, 0))
 
     def lost(self) -> str:
         """Return the name of a node that does not answer now; "" if all do."""

@@ -110,7 +110,6 @@ def environment(
     store.replace("bin/srun", _SRUN.encode(), 0o755)
     path = caller.environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin")
     own: dict[bytes, bytes] = {
-        **_of_interface(nodes.first.address),
         b"PATH": f"{programs}:".encode() + path,
         _PLACE: str(place).encode(),
         _DEFAULT: _default_mpi(site).encode(),
@@ -121,7 +120,8 @@ def environment(
         b"OMPI_MCA_plm_rsh_no_tree_spawn": b"1",
         b"OMPI_MCA_orte_leave_session_attached": b"1",
     }
-    return {**_DEFAULTS, **caller.environment, **own}
+    network = _of_interface(nodes.first.address)
+    return {**_DEFAULTS, **network, **caller.environment, **own}
 
 
 _DEFAULTS: Mapping[bytes, bytes] = {

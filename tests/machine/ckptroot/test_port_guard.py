@@ -201,3 +201,33 @@ def test_ports_that_somebody_has_are_passed_by(monkeypatch: pytest.MonkeyPatch) 
         assert guards.free_port() is None
     monkeypatch.setattr(guards, "free_port", lambda: None)
     assert guarded(USER) is None
+
+
+def test_the_jobs_other_hosts_reach_it_and_only_its_user_there() -> None:
+    guard = guarded(USER, ["192.0.2.7", "192.0.2.8"])
+    if guard is None:
+        pytest.skip("nft is missing or may not set rules here")
+    try:
+        listed = ["nft", "list", "table", "inet", f"slurm_elastic_port_{guard.port}"]
+        shown = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+        accepts = f"ip saddr {{ 192.0.2.7, 192.0.2.8 }} tcp dport {guard.port} accept"
+        assert accepts in shown
+        assert guards.is_guarded_port(guard.port)
+    finally:
+        guard.close()
+
+
+def test_on_another_host_of_the_job_only_its_user_and_root_connect() -> None:
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        guard = guards.guarded_peer(USER, "127.0.0.1", port)
+        if guard is None:
+            pytest.skip("nft is missing or may not set rules here")
+        try:
+            assert reaches(port, USER)
+            assert reaches(port, 0)
+            assert not reaches(port, OTHER)
+            assert reaches(port, OTHER, "127.0.0.2"), "that host's port alone"
+        finally:
+            guard.close()
+        assert reaches(port, OTHER)
