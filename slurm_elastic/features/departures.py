@@ -66,7 +66,7 @@ class Departures:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do for orders that are over."""
+        """Whether the ended orders need no further step."""
         return self._redirects.is_done
 
     def look(self) -> None:

@@ -2,7 +2,7 @@
 when machines need room.
 
 The launches of a cloud do not wait for a host. A host takes minutes to boot, so some free hosts
-stay on (``keep``), and the next one is switched on as soon as one of these is used.
+stay on (``keep``). When a machine starts on a free host, the next host is switched on.
 """
 
 from __future__ import annotations

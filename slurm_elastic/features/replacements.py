@@ -75,7 +75,7 @@ class ReplacementStarts:
         self._next_try = {n: at for n, at in self._next_try.items() if n in numbers}
 
     def look(self, directive: Directive, departure: Departure, leaving: Sequence[str]) -> None:
-        """Start the machines that are still missing, and keep those that are up. ``leaving``: the
+        """Start the missing machines, and keep the machines without a job. ``leaving``: the
         nodes of the machines that leave by the order now.
         """
         site, now = self._site, self._site.now()
@@ -247,5 +247,5 @@ class ReplacementStarts:
         except SlurmError as error:
             if error.unanswered:
                 raise
-            # A job has just been started on one of them. The others were changed even so.
+            # Slurm has just started a job on a node. The other nodes were changed even so.
             log.info("not all replacements are idle nodes=%s error=%s", compress(idle), error)

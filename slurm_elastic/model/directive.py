@@ -122,8 +122,8 @@ class Replacement(Struct, frozen=True, kw_only=True):
 
 
 class Replacements(Struct, frozen=True, kw_only=True):
-    """The machines that are started ahead of the jobs of a migration. ``wanted``: how many. Each is
-    kept without a job until ``kept_until`` (Unix time).
+    """The machines of a migration that start before its jobs. ``wanted``: how many. Each is kept
+    without a job until ``kept_until`` (Unix time).
     """
 
     wanted: int
@@ -198,7 +198,7 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
         return f"{self.VERBS[self.verb]}{f' to {self.to}' if self.to else ''}{ahead}"
 
     def kept_nodes(self, now: float) -> tuple[str, ...]:
-        """The nodes of its replacements that are kept without a job at ``now``."""
+        """The nodes whose replacements are kept without a job at ``now``."""
         started = self.replacements
         if started is None or now >= started.kept_until:
             return ()

@@ -20,8 +20,8 @@ class HostState(StrEnum):
 
 
 class HostView(Struct, frozen=True, kw_only=True):
-    """One host. ``occupants``: its machines, also stopped ones and those of other people; 0 unless
-    it is ON.
+    """One host. ``occupants``: its machines, including stopped machines and machines of other
+    people; 0 unless it is ON.
     """
 
     host: str
@@ -50,12 +50,12 @@ class SwitchesHosts(Protocol):
         ...
 
     def host_views(self) -> Sequence[HostView]:
-        """The state of these hosts. A host that is back is used again from now on."""
+        """The state of these hosts. From now on a host is used again if it has come back."""
         ...
 
     def switch_host_off(self, host: str) -> bool:
-        """Shut the host down if it has no machine, not even a stopped one or one of other people.
-        False if it stays on. After TransientError it may shut down.
+        """Shut the host down if it has no machine, not even a stopped machine or a machine of other
+        people. False if it stays on. After TransientError it may shut down.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Which hosts of virtual machines are switched on or off. Pure."""
+"""Decides which hosts of virtual machines are switched on or off. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 
 
 class SwitchPlan(Struct, frozen=True, kw_only=True):
-    """The hosts to switch now. At most one of both is not empty."""
+    """The hosts to switch now. ``on`` or ``off`` is empty."""
 
     on: tuple[str, ...] = ()
     off: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ def switches(
     free, starting = free_hosts(views), [v for v in views if v.state is HostState.STARTING]
     off = [v.host for v in views if v.state is HostState.OFF]
     lacking = rules.keep - len(free) - len(starting)
-    # With a free host the machines wait for something else than room, such as a limit.
+    # If a host is free, the machines do not wait for room. They wait for a limit, for example.
     if is_needed and not starting and not free:
         lacking = max(lacking, 1)
     if lacking > 0:
@@ -47,6 +47,6 @@ def switches(
     if is_needed or not is_certain or len(free) <= rules.keep:
         return SwitchPlan()
     due = [host for host in free if now - free_since.get(host, now) >= rules.idle_s]
-    # The host that is free longest: the others may have been used a moment ago.
+    # First the host with the longest free time, because it is the least likely to be used.
     due.sort(key=lambda host: free_since[host])
     return SwitchPlan(off=tuple(due[:1]))

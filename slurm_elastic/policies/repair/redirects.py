@@ -1,5 +1,5 @@
-"""Which waiting jobs a migration sends to the other cloud, and when they get their own partitions
-back. Pure.
+"""Decides which waiting jobs a migration sends to the other cloud, and when they get their own
+partitions back. Pure.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def due_back(
 
 def own_order(earlier: Sequence[str], noted: Sequence[str]) -> tuple[str, ...]:
     """Return the partitions ``earlier`` in the order that the submit filter has ``noted`` on the
-    job; as they were if it has noted none of them.
+    job; unchanged if there is no such note.
     """
     if not noted or not {*noted} <= {*earlier}:
         return tuple(earlier)

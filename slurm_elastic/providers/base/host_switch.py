@@ -52,12 +52,12 @@ class HostSwitch:
         self._clock = clock
 
     def away(self) -> Mapping[str, Claim]:
-        """The hosts that we have switched off and that have not answered since then."""
+        """The hosts that we have switched off, until they answer again."""
         return self._claims.all()
 
     def shut_down(self, host: str) -> bool:
-        """Shut the host down. False if it is away already. The caller has made sure that it has no
-        machine, and that none starts meanwhile.
+        """Shut the host down. False if it is away already. The caller has checked that the host has
+        no machine, and lets none start during this call.
         """
         claim = Claim(marks={_ORDER: _OFF, _AT: repr(self._clock())})
         if not self._claims.take(host, claim):
