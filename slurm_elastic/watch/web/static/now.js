@@ -147,7 +147,8 @@ function nodes(shell, status, byNode, again) {
         acts(act("pause", { scope: pool.name }, "Pause", `pool ${pool.name}`),
           act("limit", { scope: pool.name, key: "max_nodes" }, "Limit", `pool ${pool.name}`),
           act("drain", { subject: pool.name }, "Drain", `pool ${pool.name}`),
-          act("replace", { subject: pool.name }, "Replace", `pool ${pool.name}`)),
+          act("replace", { subject: pool.name }, "Replace", `pool ${pool.name}`),
+          status.clouds.length > 1 ? act("migrate", { subject: pool.name }, "Migrate", `pool ${pool.name}`) : ""),
         h("div", { class: "cells" }, grid(`Nodes of pool ${pool.name}, arrow keys move, Enter explains`, names, of,
           seen.node, choose, (name) => shell.go("explain", name))),
         names.includes(seen.node) ? chosen(seen.node, of, byNode.get(seen.node)) : "");
