@@ -19,6 +19,7 @@ from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.features.policy_chooser import PolicyChooser
 from slurm_elastic.features.prolog import PrologServer
 from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.model.protocols import Slurm
@@ -48,7 +49,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(plain: Config) -> None:
-    """Serve; restart inside this process whenever a catalogue changes types or prices.
+    """Serve; restart inside this process whenever a catalogue changes types or prices, or another
+    policy is chosen.
 
     ``plain``: the configuration as read, before catalogues are applied.
     """
@@ -100,6 +102,10 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
             keeper = CatalogueKeeper(plain, config, stop.set)
             keeper.start()
             closing.callback(keeper.stop)
+        if plain.policies.choose.among:
+            chooser = PolicyChooser(plain, ledger.decisions.record, stop.set)
+            chooser.start()
+            closing.callback(chooser.stop)
         tell_used(config, ledger.decisions, time.time())
         door = _answer_users(config, closing, stop)
         Daemon(site, spool, wake, features=(*FEATURES, waiter.join)).run(stop)

@@ -18,8 +18,9 @@ from slurm_elastic.base.month import Month
 from slurm_elastic.base.units import counted, does
 from slurm_elastic.cli import history as history_files
 from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.features.policy_chooser import own_nodes
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.providers.base.prices.trace import PriceTrace
 from slurm_elastic.simulate import sacct
 from slurm_elastic.simulate.month_replay import Replay, replay
@@ -189,10 +190,3 @@ def submitted_in(history: History, month: Month) -> History:
         history.jobs.submit[index] = submit - first_submit
     history.header["UnixStartTime"] = str(start + first_submit)
     return history
-
-
-def own_nodes(config: Config, nodes: Iterable[SlurmNode]) -> tuple[int, int] | None:
-    """The number of the site's own nodes, and their processors on average; None without nodes."""
-    pooled = {node for pool in domain_pools(config, expand) for node in pool.nodes}
-    cpus = [node.cpus for node in nodes if node.name not in pooled and node.cpus]
-    return (len(cpus), max(round(sum(cpus) / len(cpus)), 1)) if cpus else None

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, typed
+from slurm_elastic.config.policy_choice import with_choice
 from slurm_elastic.config.requirements import KnownType, Requirements, Shape, lacks
 from slurm_elastic.model.cluster import Location
 
@@ -84,7 +85,10 @@ def filled(config: Config, catalogues: Mapping[str, Catalogue], now: float) -> C
 
 
 def from_state(config: Config, now: float) -> Config:
-    """The configuration, filled from the catalogues in the state directory."""
+    """The configuration, filled from the catalogues in the state directory, with the policy that
+    slurm-elasticd has chosen.
+    """
+    config = with_choice(config)
     catalogued = [cloud for cloud in config.clouds if cloud.catalogued]
     flexible = any(isinstance(pool.instance_types, Requirements) for pool in config.pools)
     if not catalogued and not flexible:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.policies.growth.release import IdleOrder
 
 Billed = Annotated[float, Meta(ge=1, extra={"unit": "duration"})]
@@ -56,6 +57,21 @@ class CloudPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=T
     budget: Budget = field(default_factory=Budget)
 
 
+class Choose(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """slurm-elasticd chooses the cluster's policy ``among`` these and the cluster's own, by what
+    they would have cost and waited in the last weeks.
+    """
+
+    among: tuple[str, ...] = ()
+    """Change it when the best policy changes with the season, and slurm-elasticd should follow."""
+    max_wait: Seconds | None = None
+    """Change it when another mean wait is acceptable than that of the cluster's own policy."""
+    history: Seconds = 28 * 86400.0
+    """Change it when older jobs say more about the next ones, or the simulation takes too long."""
+    interval: Seconds = 86400.0
+    """Change it when the work changes sooner than within days."""
+
+
 class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fields=True):
     poll_interval: Look = 15.0
     """Change it when leases are so short that a look every 15 s would miss their ends, or the
@@ -65,6 +81,7 @@ class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fiel
     """Change it when looks should also become rarer, or not become rarer, while no job waits and no
     machine is up.
     """
+    choose: Choose = field(default_factory=Choose)
     account_budgets: dict[str, Budget] = field(default_factory=dict)
     """Change it when accounts pay for themselves and one must not spend another's money."""
     user_budgets: dict[str, Budget] = field(default_factory=dict)

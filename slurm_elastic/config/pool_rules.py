@@ -19,6 +19,7 @@ from slurm_elastic.config.policies import (
     PoolPolicies,
     SitePolicies,
 )
+from slurm_elastic.config.policy_choice import candidates, with_policy
 from slurm_elastic.config.release_kinds import release_of
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.reserved import Held
@@ -114,7 +115,11 @@ def traffic_terms(cloud: CloudSettings) -> TrafficTerms:
 def fail_safe(config: Config, cloud: CloudSettings) -> float:
     """Slurm's SuspendTime (s) for the cloud's partition. It comes after the daemon's decision."""
     times = [config.suspend_time(cloud)]
-    times += [_latest(rules_of(config, p)) for p in config.pools if p.cloud == cloud.name]
+    # slurm-elasticd may choose another policy at any time.
+    sections = [with_policy(config.policies, text) for text in candidates(config.policies)]
+    for section in sections or [config.policies]:
+        pools = [pool for pool in config.pools if pool.cloud == cloud.name]
+        times += [_latest(rules(section, cloud, pool)) for pool in pools]
     return max(times)
 
 

@@ -10,12 +10,14 @@ from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.growth_kinds import checked_growth, growth_of
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.policies import Budget, CloudPolicies, Policies, SitePolicies
+from slurm_elastic.config.policy_choice import PLUS, with_policy
 from slurm_elastic.config.pool_rules import WINDOW_FORM, parse_window, rules
 from slurm_elastic.config.release_kinds import checked_release, release_of
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.growth.capacity import AnyGrowth, misfits
-from slurm_elastic.policies.growth.release import Delayed
+from slurm_elastic.policies.growth.release import Delayed, IdleOrder
 from slurm_elastic.policies.growth.scaling import PoolRules
+from slurm_elastic.policies.policy_text import split
 
 
 def _sections(draft: Draft) -> Iterator[tuple[KeyPath, Policies]]:
@@ -130,6 +132,35 @@ def _payer_budgets(draft: Draft) -> None:
                 )
 
 
+def _candidates(draft: Draft) -> None:
+    """Check that each policy to choose from is one, and fits the pools that would follow it."""
+    site = draft.section("policies", SitePolicies, SitePolicies())
+    if site is None:
+        return
+    for number, text in enumerate(site.choose.among):
+        if problem := _of_candidate(draft, site, text):
+            path = ("policies", "choose", "among", number)
+            draft.problems.add(path, shown(text), f"GROWTH[+RELEASE][+ORDER]: {problem}")
+
+
+def _of_candidate(draft: Draft, site: SitePolicies, text: str) -> str:
+    """What is wrong with a policy to choose from. Empty if nothing is."""
+    try:
+        section = with_policy(site, text)
+        checked_growth(section.growth or "")
+        for part in split(text, PLUS)[1:]:
+            if part not in tuple(IdleOrder):
+                checked_release(part)
+        for _, pool, cloud in draft.pools_with_clouds:
+            each = rules(section, cloud, pool)
+            reasons = misfits(each.growth, each.release, each.lease, each.boot, each.min_idle)
+            if reasons:
+                return f"{reasons[0]} (pool {pool.name})"
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def _together(draft: Draft) -> None:
     """Check that the policies of a pool make sense together, as the daemon will combine them."""
     site = draft.section("policies", SitePolicies, SitePolicies())
@@ -187,5 +218,6 @@ POLICIES_FIT: tuple[Callable[[Draft], None], ...] = (
     _intervals,
     _budgets,
     _payer_budgets,
+    _candidates,
     _together,
 )

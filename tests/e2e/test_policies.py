@@ -6,6 +6,7 @@ One sandbox serves all tests; each has its own policies, by a changed file and a
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -71,6 +72,41 @@ def test_a_steady_stream_keeps_one_machine_warm(site: Sandbox, under: Callable[.
     seen = {len(live_ec2(site)) for _ in range(5) if not time.sleep(1)}
     assert seen == {1}
     assert len(starts(site, since)) == 1
+
+
+def job_reads(site: Sandbox, seconds: float) -> int:
+    """How often Slurm's jobs were read in so many seconds."""
+    pattern = re.compile(r"REQUEST_JOB_(?:INFO|USER_INFO)\s.*?count:(\d+)")
+
+    def count() -> int:
+        return sum(int(number) for number in pattern.findall(site.run(["sdiag"]).stdout))
+
+    before = count()
+    time.sleep(seconds)
+    return count() - before
+
+
+def test_a_quiet_cluster_is_read_less_often_and_a_new_job_is_still_seen_soon(
+    site: Sandbox, under: Callable[..., float]
+) -> None:
+    """slurmctld itself writes the files by which the daemon knows that nothing happened."""
+    site.ckptman_stop()  # it reads the jobs each second
+    under(growth="on_demand", release="idle(seconds=5)", max_poll_interval=LOOK)
+    site.wait_for(lambda: len(held(site)) == 6, 60, "all are kept from Slurm")
+    always = job_reads(site, 30.0)
+    since = under(growth="on_demand", release="idle(seconds=5)", max_poll_interval="5m")
+    site.wait_for(lambda: len(held(site)) == 6, 60, "all are kept from Slurm")
+    time.sleep(35.0)
+    quiet = job_reads(site, 30.0)
+    site.ckptman_start()
+    print(f"jobs read in 30 s: {always} with looks each second, {quiet} with longer ones")
+    assert quiet <= always / 2
+    submitted_at = time.time()
+    job = site.submit("sleep 1", *FULL, "--time=1")
+    running_nodes(site, [job])
+    (start,) = starts(site, since)
+    print(f"machine ordered {start.at - submitted_at:.1f} s after the submission")
+    assert start.at - submitted_at < 15
 
 
 def test_bursts_boot_ahead_of_the_jobs(site: Sandbox, under: Callable[..., float]) -> None:
