@@ -163,10 +163,13 @@ def with_reserved_bill(outcome: RunResult, unused: Sequence[UnusedReservation]) 
     left = sum(row.dollars for row in unused)
     on_demand, spot = sum(p.on_demand for p in pools), sum(p.spot for p in pools)
     reserved = sum(p.reserved for p in pools) + left
+    before = outcome.figures
+    # The cost may have other parts than machines, which stay as they are.
+    more = (on_demand + spot + reserved) - (before.on_demand + before.spot)
     outcome.unused_reservations = unused
     outcome.figures = replace(
-        outcome.figures,
-        cost=on_demand + spot + reserved,
+        before,
+        cost=before.cost + more,
         on_demand=on_demand,
         spot=spot,
         reserved=reserved,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.simulate import Options, SimulationResult, series, simulate
+from slurm_elastic.simulate.outcome import with_reserved_bill
 from tests.simulate.reserved_second import HOUR, Contract, bill, lives, on_contract
 
 ORIGIN = 1_800_000_000 - 1_800_000_000 % HOUR + 1000
@@ -198,6 +200,17 @@ def test_the_parts_sum_to_the_bill(tmp_path: Path) -> None:
     assert total["on_demand"] < total["cost"] - contract.fixed()
     # The curve of the report ends at the same sum.
     assert series.cost(result.runs[0][1])[-1][1] == pytest.approx(total["cost"], abs=1e-3)
+
+
+def test_other_parts_of_the_cost_stay(tmp_path: Path) -> None:
+    result = run(drawn(3), site(tmp_path, held("year", TERMS[0])[0]))
+    outcome = result.runs[0][1]
+    cost = outcome.figures.cost
+    outcome.figures = msgspec.structs.replace(
+        outcome.figures, cost=outcome.figures.on_demand + 5.0, spot=0.0
+    )
+    with_reserved_bill(outcome, outcome.unused_reservations)
+    assert outcome.figures.cost == pytest.approx(cost + 5.0)
 
 
 def test_without_public_machines_no_reservation_is_paid(tmp_path: Path) -> None:
