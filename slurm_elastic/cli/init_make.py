@@ -8,7 +8,7 @@ import stat
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -32,13 +32,14 @@ from slurm_elastic.config.site_place import (
     require_unused,
 )
 from slurm_elastic.machine.hub.ports import slurmctld_ports
-from slurm_elastic.model.site_maker import SiteMaker
+from slurm_elastic.model.site_maker import CREDENTIAL, CredentialMaker, SiteMaker
 from slurm_elastic.providers import catalogues
-from slurm_elastic.setup.making import apply, hcl, login_key
+from slurm_elastic.setup.making import apply, credential_file, hcl, login_key
 from slurm_elastic.setup.making.plan import CHANGING, Step, Verb, plan_make, plan_unmake
 from slurm_elastic.watch.doctor.environment import of_the_units
 
 _VERB_ORDER = (Verb.REFUSE, Verb.CREATE, Verb.REMOVE, Verb.LEAVE, Verb.KEEP)
+KEY_PAIR = "key-pair"
 _MAX_WIDTH = 60
 """Of the second column of a plan."""
 _NETWORKS = ("vpc", "network")
@@ -57,7 +58,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--make", action="store_true",
         help="create what the configuration does not name: network, security group, key pair, "
-        "launch template and role (EC2); and write the names into it",
+        "launch template and role (EC2), application credential (OpenStack); and write the names "
+        "into it",
     )  # fmt: skip
     what.add_argument(
         "--unmake",
@@ -216,21 +218,18 @@ def _make(
         require_unused(config, args.cidr)
     _show(steps, cloud, f"--make for cloud {cloud.name}")
     _require_no_refusal(steps)
-    needs_key = not place.public_key and any(
-        step.verb is Verb.CREATE and step.key == "key-pair" for step in steps
-    )
-    if needs_key:
-        print(f"create file {login_key.key_file(config, path)}: the private key, mode 0600")
+    files = _secret_files(config, path, cloud, place, maker, steps)
+    for file, holds in files.values():
+        print(f"create file {file}: {holds}, mode 0600")
     if args.dry_run:
         print("dry run: nothing is changed")
         return 0
     if any(step.verb in CHANGING for step in steps):
         _confirm(args, "Do this?")
         _keep_uuid(path, config)
-        if needs_key:
-            key = login_key.create_key(login_key.key_file(config, path), config.slurm.user)
-            maker = _maker(cloud, replace(place, public_key=key))
-            steps = plan_make(maker.needed(existing), existing)
+    if files:
+        maker = _maker(cloud, _with_secrets(config, place, maker, files))
+        steps = plan_make(maker.needed(existing), existing)
     attributes = apply.attributes_of(existing)
     if not _carried_out(maker, steps, attributes):
         return 2
@@ -238,9 +237,57 @@ def _make(
     ours = {r.key: attributes[r.key] for r in needed if r.key in attributes}
     _write_names(path, cloud, maker.settings_with(ours))
     print("next:")
-    for line in maker.advice():
+    secret_file = credential_file.path_of(path, cloud.name)
+    for line in (*_use_of(secret_file, config.slurm.user, attributes), *maker.advice()):
         say(f"  {line}")
     return 0
+
+
+_SecretFiles = Mapping[str, tuple[Path, str]]
+"""By the key of the resource whose secret it keeps: a new file, and what it holds."""
+
+
+def _secret_files(
+    config: Config, path: Path, cloud: CloudSettings, place: SitePlace, maker: SiteMaker,
+    steps: Sequence[Step],
+) -> _SecretFiles:  # fmt: skip
+    files: dict[str, tuple[Path, str]] = {}
+    if not place.public_key and _creates(steps, KEY_PAIR):
+        files[KEY_PAIR] = login_key.key_file(config, path), "the private key"
+    if isinstance(maker, CredentialMaker) and _creates(steps, CREDENTIAL):
+        file = credential_file.path_of(path, cloud.name)
+        files[CREDENTIAL] = file, "the application credential's secret"
+    return files
+
+
+def _with_secrets(
+    config: Config, place: SitePlace, maker: SiteMaker, files: _SecretFiles
+) -> SitePlace:
+    """Create the files, before the resources: the answer of a cloud may be lost."""
+    user = config.slurm.user
+    if KEY_PAIR in files:
+        place = replace(place, public_key=login_key.create_key(files[KEY_PAIR][0], user))
+    if CREDENTIAL in files and isinstance(maker, CredentialMaker):
+        secret = credential_file.create(files[CREDENTIAL][0], maker.credential_file, user)
+        place = replace(place, secret=secret)
+    return place
+
+
+def _creates(steps: Sequence[Step], key: str) -> bool:
+    return any(step.verb is Verb.CREATE and step.key == key for step in steps)
+
+
+def _use_of(file: Path, user: str, attributes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """How the services get the new credentials."""
+    if CREDENTIAL not in attributes:
+        return
+    if credential_file.secret_of(file):
+        yield (
+            f"clouds_file: {file}    # in slurm-elastic.yaml: {user} logs in with it; name your "
+            "present file again for --make and --unmake"
+        )
+    else:
+        yield f"--unmake, then --make: {file} is gone, and nothing else knows the secret"
 
 
 def _unmake(
@@ -253,7 +300,7 @@ def _unmake(
     if args.dry_run:
         print("dry run: nothing is changed")
         return 0
-    removes_key = any(step.verb is Verb.REMOVE and step.key == "key-pair" for step in steps)
+    removes_key = any(step.verb is Verb.REMOVE and step.key == KEY_PAIR for step in steps)
     if any(step.verb in CHANGING for step in steps):
         _confirm(args, "Remove these?")
     attributes = apply.attributes_of(existing)
@@ -264,6 +311,10 @@ def _unmake(
     _write_names(path, cloud, apply.without_removed(text, str(path), cloud.name, gone))
     if not _carried_out(maker, steps, attributes):
         return 2
+    secret_file = credential_file.path_of(path, cloud.name)
+    stays = any(step.key == CREDENTIAL and step.verb is not Verb.REMOVE for step in steps)
+    if Part.CREDENTIAL in place.parts and not stays and credential_file.remove(secret_file):
+        print(f"removed {secret_file}")
     file = login_key.key_file(config, path)
     if removes_key and config.join.ssh is None and login_key.remove_key(file):
         print(f"removed {file}")

@@ -35,6 +35,7 @@ class Part(StrEnum):
     KEY_PAIR = "key-pair"
     LAUNCH_TEMPLATE = "launch-template"
     ROLE = "role"
+    CREDENTIAL = "application-credential"
 
 
 class SitePlace(Struct, frozen=True, kw_only=True):
@@ -45,7 +46,8 @@ class SitePlace(Struct, frozen=True, kw_only=True):
     machines. Without a tunnel: ``head_networks`` and ``trusted_networks``.
     ``head_ports``: the first and last port of each range.
     ``has_head_name``: machines look up the head's name. ``parts``: the parts to make.
-    ``public_key``: of the key pair, "" if it does not exist yet.
+    ``public_key``: of the key pair, "" if it does not exist yet. ``secret``: of the application
+    credential, "" if it is not known. It is in no resource's properties.
     """
 
     cluster: Cluster
@@ -53,6 +55,7 @@ class SitePlace(Struct, frozen=True, kw_only=True):
     cidr: str = CIDR
     parts: frozenset[Part] = frozenset(Part)
     public_key: str = ""
+    secret: str = ""
     external_network: str = ""
     tunnel_port: int | None = None
     tunnel_networks: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from slurm_elastic.model.site_resources import FoundResource, Hcl, SiteResource
 
@@ -45,4 +45,19 @@ class SiteMaker(Protocol):
 
     def files(self, needed: Sequence[SiteResource]) -> Hcl:
         """The same resources for Terraform."""
+        ...
+
+
+CREDENTIAL = "application-credential"
+"""The key of the resource whose secret a file on the head keeps."""
+
+
+@runtime_checkable
+class CredentialMaker(Protocol):
+    """A maker that also creates credentials for the services."""
+
+    def credential_file(self, secret: str) -> str:
+        """The content of the file by which the services log in with this secret. It is written
+        before the credential is created, because an answer may be lost.
+        """
         ...

@@ -24,6 +24,7 @@ import urllib3
 import yaml
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.session import Session
+from msgspec import Struct
 from openstack.config import OpenStackConfig
 from openstack.config.loader import CONFIG_FILES, SECURE_FILES
 from requests.adapters import HTTPAdapter
@@ -53,6 +54,8 @@ _SECRETS = frozenset(
         "token",
     }
 )
+_LOGIN = frozenset({"auth", "auth_type", "username", "user_id", "project_name", "project_id"})
+"""Keys of an entry of clouds.yaml that say who logs in."""
 _CONNECT_FRACTION = 0.3
 """The fraction of the time-out that connecting may take."""
 
@@ -136,6 +139,18 @@ def _is_unconnected(error: requests.exceptions.ConnectionError) -> bool:
     return is_refused or isinstance(error, requests.exceptions.ConnectTimeout)
 
 
+class Login(Struct, frozen=True, kw_only=True):
+    """How keystone knows us. ``user``: its id; ``roles``: the names of its roles in the project;
+    ``credential``: the id of the application credential in use, "" if it is another kind of login.
+    """
+
+    auth_url: str
+    user: str
+    roles: tuple[str, ...]
+    region: str
+    credential: str
+
+
 class OpenStackApi:
     """One project in one region, by plain requests. Thread-safe."""
 
@@ -189,6 +204,37 @@ class OpenStackApi:
             raise HttpRefused(method, path.partition("?")[0], answer.status_code, _message(answer))
         return answer.json() if answer.content else None
 
+    def login(self) -> Login:
+        """Log in. Raises the exceptions of keystoneauth."""
+        adapter = self._services["compute"]
+        auth: Any = adapter.session.auth
+        with self._http.within(self._timeout):
+            token = auth.get_access(adapter.session)._data["token"]
+        return Login(
+            auth_url=str(auth.auth_url),
+            user=str(token["user"]["id"]),
+            roles=tuple(sorted(str(role["name"]) for role in token.get("roles", ()))),
+            region=adapter.region_name or "",
+            credential=str((token.get("application_credential") or {}).get("id", "")),
+        )
+
+    def own_user(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
+        """Send one request to keystone about our own user; ``path`` is below the user's. Like
+        ``call``.
+        """
+        session = self._services["compute"].session
+        options: dict[str, Any] = {} if body is None else {"json": body}
+        with self._http.within(self._timeout):
+            auth: Any = session.auth
+            user = auth.get_access(session).user_id
+            url = f"{_keystone(session)}/users/{user}{path}"
+            answer = session.request(
+                url, method, raise_exc=False, log=False, connect_retries=0, **options
+            )
+        if answer.status_code >= 400:
+            raise HttpRefused(method, f"/users/*{path}", answer.status_code, _message(answer))
+        return answer.json() if answer.content else None
+
     def credentials_end(self) -> float | None:
         """The end of the token, application credential or password in use (Unix time), or None.
         Raises the exceptions of keystoneauth.
@@ -210,13 +256,28 @@ def _application_credential(session: Any, access: Any) -> Mapping[str, Any]:  # 
     show it.
     """
     credential = access._data["token"].get("application_credential") or {}
-    base = session.auth.token_url.removesuffix("/auth/tokens")
-    path = f"{base}/users/{access.user_id}/application_credentials/{credential.get('id')}"
+    of_user = f"{_keystone(session)}/users/{access.user_id}"
+    path = f"{of_user}/application_credentials/{credential.get('id')}"
     answer = session.request(path, "GET", raise_exc=False, log=False, connect_retries=0)
     if answer.status_code >= 400:
         return {}
     record: Mapping[str, Any] = answer.json().get("application_credential") or {}
     return record
+
+
+def _keystone(session: Any) -> str:  # noqa: ANN401
+    """The address of keystone's version 3, as keystoneauth derives it for tokens."""
+    base = str(session.auth.auth_url).rstrip("/")
+    return base if base.endswith("v3") else f"{base}/v3"
+
+
+def entry_of(settings: OpenStackCloud) -> dict[str, Any]:
+    """The project's entry of clouds.yaml without its login: certificates, addresses, interface."""
+    plain, _ = _files(settings, os.environ)
+    with open(plain or os.devnull, encoding="utf-8") as file:
+        content = yaml.safe_load(file) or {}
+    entry = (content.get("clouds") or {}).get(settings.cloud) or {}
+    return {key: value for key, value in entry.items() if key not in _LOGIN | _SECRETS}
 
 
 def _time(text: str | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, BinaryIO
 
 from slurm_elastic.providers.base.reopened import Reopened
-from slurm_elastic.providers.openstack.client import OpenStackApi
+from slurm_elastic.providers.openstack.client import Login, OpenStackApi
 from slurm_elastic.providers.openstack.errors import translated
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
@@ -28,6 +28,16 @@ class Project:
         """See ``OpenStackApi.send``."""
         with self._api.used() as api:
             api.send(service, path, file, seconds)
+
+    def login(self) -> Login:
+        """See ``OpenStackApi.login``."""
+        with self._api.used() as api:
+            return api.login()
+
+    def own_user(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
+        """See ``OpenStackApi.own_user``."""
+        with self._api.used() as api:
+            return api.own_user(method, path, body)
 
     def credentials_end(self) -> float | None:
         """See ``OpenStackApi.credentials_end``."""

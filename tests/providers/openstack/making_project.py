@@ -47,6 +47,7 @@ class Project:
         (directory / "wg.pub").write_text("A" * 43 + "=\n")
         self.yaml.write_text(self.text)
         self.key = directory / "ssh_key"
+        self.login = directory / "clouds-stack.yaml"
 
     def init(self, *arguments: str) -> int:
         return main(["--config", str(self.yaml), "init", *arguments])
@@ -61,6 +62,10 @@ class Project:
     def cloud(self):
         (cloud,) = configfile.load(self.yaml).clouds
         return cloud
+
+    @property
+    def credentials(self):
+        return [*self.bed.world.credentials.values()]
 
     def launch(self):
         config = configfile.load(self.yaml)

@@ -84,6 +84,8 @@ class World(Struct, kw_only=True):
     spoilt: bool = False
     password_ends: str | None = None
     credential_ends: str | None = None
+    credentials: dict[str, dict[str, Any]] = field(default_factory=dict)
+    roles: tuple[str, ...] = ("admin", "member", "reader")
     neutron: Neutron | None = None
 
 
@@ -309,6 +311,8 @@ def _route(owner: StandIn, method: str, target: str, body: Any) -> tuple[int, An
         return _single(world, method, match[1])
     if match := re.fullmatch(r"/compute/v2\.1/servers/([0-9a-f-]{36})/action", path):
         return _act(world, match[1], next(iter(body)))
+    if match := re.fullmatch(r"/v3/users/u/application_credentials(?:/([0-9a-f-]{36}))?", path):
+        return _credential(world, method, match[1], body)
     if path == "/v3/users/u/application_credentials/ac":
         return 200, {"application_credential": {"expires_at": world.credential_ends}}
     if match := re.fullmatch(r"/image/v2/images/([0-9a-f-]{36})", path):
@@ -319,6 +323,28 @@ def _route(owner: StandIn, method: str, target: str, body: Any) -> tuple[int, An
         world.images.insert(0, made | body)
         return 201, world.images[0]
     return _listed(owner, f"{method} {path}", query, body)
+
+
+def _credential(world: World, method: str, number: str | None, body: Any) -> tuple[int, Any]:
+    """As keystone: names are unique, the secret is shown once, roles are those of the login."""
+    if method == "GET":
+        return 200, {"application_credentials": [
+            {key: value for key, value in one.items() if key != "secret"}
+            for one in world.credentials.values()
+        ]}  # fmt: skip
+    if method == "DELETE":
+        if world.credentials.pop(number or "", None) is None:
+            return 404, {"error": {"code": 404, "message": f"{number} could not be found."}}
+        return 204, None
+    asked = body["application_credential"]
+    if any(one["name"] == asked["name"] for one in world.credentials.values()):
+        words = f"Duplicate entry found with name {asked['name']}."
+        return 409, {"error": {"code": 409, "message": words, "title": "Conflict"}}
+    if unknown := [role for role in asked["roles"] if role["name"] not in world.roles]:
+        return 400, {"error": {"code": 400, "message": f"no role {unknown}"}}
+    made = {"id": str(uuid.uuid4()), "project_id": "p", "unrestricted": False, **asked}
+    world.credentials[made["id"]] = made
+    return 201, {"application_credential": made}
 
 
 def _image(world: World, method: str, number: str, body: Any) -> tuple[int, Any]:
@@ -442,6 +468,11 @@ def _token(owner: StandIn, body: Any) -> tuple[int, Any]:
     identity = body["auth"]["identity"]
     credential = identity.get("application_credential")
     password = credential["secret"] if credential else PASSWORD
+    made = next(
+        (one for one in owner.world.credentials.values() if one["secret"] == password), None
+    )
+    if made is not None and made["name"] == (credential or {}).get("name"):
+        password = owner.world.password
     if "password" in identity:
         password = identity["password"]["user"]["password"]
     if password != owner.world.password:
@@ -475,9 +506,13 @@ def _token(owner: StandIn, body: Any) -> tuple[int, Any]:
                 "domain": domain,
                 "password_expires_at": owner.world.password_ends,
             },
-            **({"application_credential": {"id": "ac", "restricted": True}} if credential else {}),
+            **(
+                {"application_credential": {"id": made["id"] if made else "ac", "restricted": True}}
+                if credential
+                else {}
+            ),
             "project": {"id": "p", "name": "hpc", "domain": domain},
-            "roles": [],
+            "roles": [{"name": name} for name in owner.world.roles],
             "catalog": catalog,
         }
     }

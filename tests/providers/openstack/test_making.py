@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import re
 import stat
 
 import pytest
+import yaml
 from providers.openstack.making_project import Project
-from providers.openstack.stand_in import Kind
+from providers.openstack.stand_in import PASSWORD, Kind
 from providers.openstack.stand_in_network import EXTERNAL
 
 from slurm_elastic.config.grants import GrantUse, Holder
@@ -53,6 +56,116 @@ def test_from_an_empty_project_to_a_machine_and_back(
     assert project.neutron.snapshot() == before
     assert project.yaml.read_text() == project.text
     assert not project.key.exists()
+    assert (project.credentials, project.login.exists()) == ([], False)
+
+
+def test_the_services_log_in_with_a_credential_of_the_least_role(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert project.make("--dry-run") == 0
+    assert f"create file {project.login}: the application credential's" in capsys.readouterr().out
+    assert (project.credentials, project.login.exists()) == ([], False)
+    assert project.make() == 0
+    out = capsys.readouterr().out
+    (made,) = project.credentials
+    assert made["roles"] == [{"name": "member"}], "not all of an administrator's"
+    assert not made["unrestricted"]
+    assert made["secret"] in project.login.read_text()
+    assert made["secret"] not in out + project.yaml.read_text()
+    assert stat.S_IMODE(project.login.stat().st_mode) == 0o600
+    assert project.login.stat().st_uid == trusted_uid()
+    assert f"clouds_file: {project.login}    # in slurm-elastic.yaml" in out
+    present = f"clouds_file: {project.bed.file}"
+    project.yaml.write_text(
+        project.yaml.read_text().replace(present, f"clouds_file: {project.login}")
+    )
+    (machine,) = project.launch()
+    project.bed.world.servers.clear()
+    capsys.readouterr()
+    assert project.unmake() == 0
+    assert "in use by slurm-elastic.yaml (clouds_file)" in capsys.readouterr().out
+    assert (project.credentials, project.login.exists()) == ([made], True), machine.id
+    project.yaml.write_text(
+        project.yaml.read_text().replace(f"clouds_file: {project.login}", present)
+    )
+    assert project.unmake() == 0
+    assert (project.credentials, project.login.exists()) == ([], False)
+
+
+def trusted_uid() -> int:
+    return pwd.getpwnam("slurm").pw_uid if os.geteuid() == 0 else os.geteuid()
+
+
+def test_the_entry_keeps_certificates_and_loses_passwords(project: Project) -> None:
+    entry = yaml.safe_load(project.bed.file.read_text())
+    entry["clouds"]["hpc"] |= {"interface": "public", "cacert": "/etc/ca.pem"}
+    project.bed.file.write_text(yaml.safe_dump(entry))
+    assert project.make() == 0
+    written = yaml.safe_load(project.login.read_text())["clouds"]["hpc"]
+    assert written["interface"] == "public"
+    assert written["cacert"] == "/etc/ca.pem"
+    assert set(written["auth"]) == {
+        "auth_url", "user_id", "application_credential_name", "application_credential_secret"
+    }  # fmt: skip
+    assert PASSWORD not in project.login.read_text()
+
+
+def test_a_lost_file_is_told(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert project.make() == 0
+    project.login.unlink()
+    capsys.readouterr()
+    assert project.make() == 0
+    assert f"--unmake, then --make: {project.login} is gone" in capsys.readouterr().out
+    assert project.unmake() == 0
+    assert project.make() == 0
+    assert project.credentials[0]["secret"] in project.login.read_text()
+
+
+def test_a_file_or_credential_of_others_is_in_the_way(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = project.neutron.snapshot()
+    project.login.write_text("clouds: {}\n")
+    assert project.make() == 2
+    assert f"{project.login}: it is there, and init did not make it" in capsys.readouterr().err
+    assert project.neutron.snapshot() == before
+    project.login.unlink()
+    theirs = {"id": "1" * 8, "name": "slurm-elastic-alps-stack", "secret": "x", "roles": []}
+    project.bed.world.credentials["1" * 8] = theirs
+    assert project.make() == 2
+    assert "application credential 11111111: a resource with this name" in capsys.readouterr().err
+    assert project.make("--without", "application-credential") == 0
+    assert project.unmake() == 0
+    assert project.credentials == [theirs]
+
+
+def test_a_login_that_may_make_none_names_the_way_out(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "You are not authorized to perform the requested action."
+    project.stand_in.refuse(403, words, "* /v3/users/u/application_credentials")
+    assert project.make() == 2
+    assert "add --without application-credential" in capsys.readouterr().err
+    assert project.make("--without", "application-credential") == 0
+    project.stand_in.heal()
+    assert not project.login.exists()
+
+
+def test_a_credential_in_use_is_kept(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = yaml.safe_load(project.bed.file.read_text())
+    entry["clouds"]["hpc"] |= {
+        "auth_type": "v3applicationcredential",
+        "auth": {
+            "auth_url": f"{project.stand_in.url}/v3",
+            "application_credential_id": "ac",
+            "application_credential_secret": PASSWORD,
+        },
+    }
+    project.bed.file.write_text(yaml.safe_dump(entry))
+    assert project.make() == 0
+    assert "keep    application credential in clouds.yaml" in capsys.readouterr().out
+    assert (project.credentials, project.login.exists()) == ([], False)
+    assert project.unmake() == 0
 
 
 def test_the_second_run_changes_nothing(
@@ -70,7 +183,7 @@ CALLS = [
     "POST /network/v2.0/networks", "POST /network/v2.0/subnets", "POST /network/v2.0/routers",
     "PUT /network/v2.0/routers/*", "POST /network/v2.0/security-groups",
     "DELETE /network/v2.0/security-group-rules/*", "POST /network/v2.0/security-group-rules",
-    "POST /compute/v2.1/os-keypairs",
+    "POST /compute/v2.1/os-keypairs", "POST /v3/users/u/application_credentials",
 ]  # fmt: skip
 
 
@@ -91,6 +204,7 @@ def test_a_run_that_ends_at_any_step_is_completed_and_removed(
             assert "nothing is to be done" in capsys.readouterr().out
         assert project.unmake() == 0
         assert project.neutron.snapshot() == before
+        assert (project.credentials, project.login.exists()) == ([], False)
         assert project.yaml.read_text() == project.text
 
 
@@ -98,6 +212,7 @@ REMOVALS = [
     "DELETE /network/v2.0/networks/*", "DELETE /network/v2.0/subnets/*",
     "DELETE /network/v2.0/routers/*", "PUT /network/v2.0/routers/*",
     "DELETE /network/v2.0/security-groups/*", "DELETE /compute/v2.1/os-keypairs/*",
+    "DELETE /v3/users/u/application_credentials/*",
 ]  # fmt: skip
 
 
@@ -113,6 +228,7 @@ def test_a_removal_that_ends_at_any_step_is_completed(
     project.stand_in.heal()
     assert project.unmake() == 0
     assert project.neutron.snapshot() == before
+    assert (project.credentials, project.login.exists()) == ([], False)
     assert project.yaml.read_text() == project.text
 
 

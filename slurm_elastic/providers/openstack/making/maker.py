@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+
+import yaml
 
 from slurm_elastic.base.errors import AuthError, ConfigError, ProviderError
 from slurm_elastic.config.site_place import Part, SitePlace
@@ -17,12 +20,20 @@ from slurm_elastic.model.site_resources import (
     SiteResource,
     resolved,
 )
+from slurm_elastic.providers.openstack.client import Login, entry_of
 from slurm_elastic.providers.openstack.making import terraform
 from slurm_elastic.providers.openstack.making.marks import Mark
-from slurm_elastic.providers.openstack.making.needed import lacks, name_of, needed
+from slurm_elastic.providers.openstack.making.needed import (
+    credential,
+    lacks,
+    name_of,
+    named_credential,
+    needed,
+)
 from slurm_elastic.providers.openstack.making.reading import (
     COLLECTIONS,
     find,
+    find_credential,
     is_default_egress,
 )
 from slurm_elastic.providers.openstack.project import Project
@@ -30,6 +41,7 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 Attributes = Mapping[str, Mapping[str, str]]
 _GONE = "HTTP404"
+_CREDENTIALS = "application_credentials"
 
 
 class StackMaker:
@@ -44,7 +56,13 @@ class StackMaker:
 
     def find(self) -> Sequence[FoundResource]:
         """See ``SiteMaker``."""
-        return find(self._call, self._mark, self._name)
+        existing = find(self._call, self._mark, self._name)
+        if Part.CREDENTIAL in self._place.parts:
+            answer = self._own_user("GET", "")
+            existing += find_credential(
+                answer[_CREDENTIALS], self._mark, self._name, self._login.credential, existing
+            )
+        return existing
 
     def needed(self, existing: Sequence[FoundResource]) -> Sequence[SiteResource]:
         """See ``SiteMaker``."""
@@ -53,7 +71,17 @@ class StackMaker:
             self._settings.networks, own_ids
         )
         external_network = self._external_network() if makes_network else ""
-        return needed(self._settings, self._place, own_ids, external_network)
+        resources = needed(self._settings, self._place, own_ids, external_network)
+        if Part.CREDENTIAL not in self._place.parts:
+            return resources
+        # Keystone lets no application credential create another one.
+        if self._login.credential and self._login.credential not in own_ids:
+            return (*resources, named_credential())
+        return (*resources, credential(self._name, self._login.roles))
+
+    @functools.cached_property
+    def _login(self) -> Login:
+        return self._project.login()
 
     def _external_network(self) -> str:
         """The id of the network to the outside. ConfigError if it must be named."""
@@ -90,7 +118,33 @@ class StackMaker:
             "router interface": self._add_interface,
             "closed egress": self._close_egress,
             "key pair": self._import_key,
+            "application credential": self._create_credential,
         }
+
+    def _create_credential(self, properties: Properties, mark: str) -> Mapping[str, str]:
+        roles = [{"name": name} for name in properties["roles"]]
+        body = {
+            "name": properties["name"], "description": mark, "roles": roles,
+            "secret": self._place.secret,
+        }  # fmt: skip
+        answer = self._own_user("POST", "", {"application_credential": body})
+        return {"id": str(answer["application_credential"]["id"])}
+
+    def credential_file(self, secret: str) -> str:
+        """See ``CredentialMaker``."""
+        login = self._login
+        entry = entry_of(self._settings)
+        if self._settings.region or login.region:
+            entry["region_name"] = self._settings.region or login.region
+        entry["auth_type"] = "v3applicationcredential"
+        entry["auth"] = {
+            "auth_url": login.auth_url,
+            "user_id": login.user,
+            "application_credential_name": self._name,
+            "application_credential_secret": secret,
+        }
+        clouds = {"clouds": {self._settings.cloud: entry}}
+        return yaml.safe_dump(clouds, sort_keys=False, default_flow_style=False)
 
     def _add_interface(self, properties: Properties, _mark: str) -> Mapping[str, str]:
         path = f"/routers/{properties['router_id']}/add_router_interface"
@@ -120,12 +174,26 @@ class StackMaker:
                 self._call("network", "PUT", path, {"subnet_id": properties["subnet_id"]})
             elif resource.kind == "key pair":
                 self._call("compute", "DELETE", f"/os-keypairs/{resource.id}")
+            elif resource.kind == "application credential":
+                self._own_user("DELETE", f"/{resource.id}")
             else:
                 collection = COLLECTIONS.get(resource.kind, "security-group-rules")
                 self._call("network", "DELETE", f"/{collection}/{resource.id}")
         except ProviderError as error:
             if error.code != _GONE:
                 raise
+
+    def _own_user(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
+        try:
+            return self._project.own_user(method, f"/{_CREDENTIALS}{path}", body)
+        except AuthError as error:
+            if error.code != "Forbidden":
+                raise
+            raise AuthError(
+                self._settings.name, error.code,
+                f"keystone does not let this login {method} application credentials (log in with "
+                f"a password, or add --without {Part.CREDENTIAL}): {error.message}",
+            ) from None  # fmt: skip
 
     def _call(self, service: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
         try:
@@ -151,10 +219,7 @@ class StackMaker:
 
     def advice(self) -> Sequence[str]:
         """See ``SiteMaker``."""
-        return (
-            "slurm-elastic iam render openstack    # rights for SlurmUser's application credential",
-            "slurm-elastic doctor",
-        )  # fmt: skip
+        return ("slurm-elastic doctor",)
 
     def files(self, needed: Sequence[SiteResource]) -> Hcl:
         """See ``SiteMaker``."""

@@ -9,12 +9,15 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from slurm_elastic.config.site_place import ANYWHERE, Part, SitePlace
+from slurm_elastic.model.site_maker import CREDENTIAL
 from slurm_elastic.model.site_resources import SiteResource, site_name
 from slurm_elastic.providers.base.site_rules import GROUP, Rule, rules_of
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 
 _METADATA = "169.254.169.254/32"
 _IPV4 = 4
+_MEMBER = ("member", "_member_")
+"""The role of a project's users; keystone before 2018 had the second one."""
 
 
 def name_of(settings: OpenStackCloud, place: SitePlace) -> str:
@@ -34,6 +37,22 @@ def needed(
     project sees none.
     """
     return tuple(_needed(settings, place, own_ids, external_network))
+
+
+def credential(name: str, roles: Collection[str]) -> SiteResource:
+    """The services' own credential. ``roles``: those of the user who makes it."""
+    # Without roles keystone would give it all of the user's, an administrator's too.
+    least = [role for role in roles if role in _MEMBER][:1] or sorted(roles)
+    return SiteResource(
+        key=CREDENTIAL, kind="application credential", name=name,
+        purpose=f"the services log in with role {', '.join(least)}, without a password",
+        properties={"name": name, "roles": least},
+    )  # fmt: skip
+
+
+def named_credential() -> SiteResource:
+    """The application credential that the configuration uses, which init did not make."""
+    return _named("application credential", ("in clouds.yaml",))
 
 
 def _needed(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
+from slurm_elastic.model.site_maker import CREDENTIAL
 from slurm_elastic.model.site_resources import FoundResource, first_of_each, with_references
 from slurm_elastic.providers.openstack.making.marks import Mark
 
@@ -33,6 +34,7 @@ _RULE = (
 _INTERFACE = "network:router_interface"
 _DHCP = "network:dhcp"
 _MAX_USERS = 3
+_OWN_LOGIN = "slurm-elastic.yaml (clouds_file)"
 
 
 class Look(Struct, kw_only=True):
@@ -212,3 +214,26 @@ def _key_pair(call: Call, look: Look, name: str) -> Iterator[FoundResource]:
             properties={"name": name, "public_key": f"{kind} {key}"}, attributes={"id": name},
             made_digest=mark.digest if mark else "none", users=_shortened(users),
         )  # fmt: skip
+
+
+def find_credential(
+    records: Sequence[Record], mark: Mark, name: str, in_use: str, others: Iterable[FoundResource]
+) -> list[FoundResource]:
+    """The application credential of that name among the user's ``records``. ``in_use``: the id of
+    the credential with which we have logged in. ``others``: the other resources.
+    """
+    # The services need it until they have ended the machines that use the other resources.
+    machines = _shortened([user for other in others if other.is_ours for user in other.users])
+    return [
+        FoundResource(
+            key=CREDENTIAL, kind="application credential", id=record["id"],
+            is_ours=(made := mark.read(record.get("description"))) is not None,
+            properties={
+                "name": name, "roles": sorted(role["name"] for role in record.get("roles", ()))
+            },
+            made_digest=made.digest if made else "none", attributes={"id": record["id"]},
+            users=(_OWN_LOGIN,) if record["id"] == in_use else machines,
+        )
+        for record in records
+        if record["name"] == name
+    ]  # fmt: skip
