@@ -26,7 +26,7 @@ PACKAGES = {
     "ansible-playbook": "ansible-core", "chromedriver": "chromium-driver", "chromium": "chromium",
     "firefox-esr": "firefox-esr",
     "fish": "fish", "gcc": "gcc", "git": "git", "ip": "iproute2", "iptables": "iptables",
-    "libvirtd": "libvirt-daemon", "man": "man-db", "mpicc.mpich": "libmpich-dev", "mpicc.openmpi": "libopenmpi-dev",
+    "libvirtd": "libvirt-daemon", "man": "man-db",
     "munged": "munge", "nft": "nftables",
     "mpicc.mpich": "libmpich-dev", "mpicc.openmpi": "libopenmpi-dev", "mpirun.mpich": "mpich",
     "mpirun.openmpi": "openmpi-bin",
