@@ -22,7 +22,8 @@ OTHERS = {
 }  # fmt: skip
 """Words of Slurm, systemd, the clouds and their SDKs that our code has no use for."""
 OTHERS_PATHS = {"auth.token", "one.image.allocate", "slurm.command_timeout", "slurm.jwks",
-                "slurm_elastic.checkpoint_policy", "slurm_elastic.lua", "spec.generation"}  # fmt: skip
+                "slurm_elastic.checkpoint_policy", "slurm_elastic.lua", "spec.generation",
+                "timings.grace"}  # fmt: skip
 """Dotted names whose first part is only by chance a module of ours."""
 OTHERS_FILES = {"compute/manager.py", "setup.py"}
 LONG = 450

@@ -5,14 +5,12 @@ With ``check`` it only prepares the machine (mounts, Epilog) and runs the site's
 slurmd starts.
 
 It starts slurmd after the munge key has arrived. It is also the dead-man switch: a machine costs
-money, and the head that should end it may be gone. The agent asks Slurm itself, by ``scontrol show
-node`` over munge: the machine is needed as long as slurmctld answers and does not have this node
-powered down. So the head needs no further port. The switch also works if slurmctld runs but the
-daemon that ends machines does not: slurmctld then has the node powered down, and no daemon ends its
-machine. ``stop_command`` runs only after the machine was observed to be unneeded for
-``heartbeat_timeout`` seconds, and only while no slurmstepd runs. A restart of slurmctld or of the
-network takes far less time. An idle machine older than ``max_age`` plus ``heartbeat_timeout`` ends
-even if it is needed.
+money, and the head that should end it may be gone. By ``scontrol show node`` over munge, without a
+further port of the head, the machine is needed as long as slurmctld answers and does not have this
+node powered down. So the switch also works if slurmctld runs, but not the daemon that ends them.
+``stop_command`` runs only after the machine was observed to be unneeded for ``heartbeat_timeout``
+seconds, far longer than a restart of slurmctld, and only while no slurmstepd runs. An idle machine
+older than ``max_age`` plus ``heartbeat_timeout`` ends even if it is needed.
 
 The agent passes warnings of EC2's metadata service (IMDSv2) on to the head as the comment of the
 Slurm node, which root on the node may set (as health checks set a node's reason): see
@@ -32,6 +30,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Dict, List, Set, Tuple  # noqa: UP035 - the machine's Python may be an old one
 
 PERIOD_S = 5.0
@@ -212,10 +211,8 @@ class Gate:
         return "exit %d: %s" % (result.returncode, text[:150])  # noqa: UP031
 
     def enter(self, reported: str) -> int:
-        """Before slurmd starts: 0 if it may. Else report the failure to slurmctld, and 1.
-
-        The file ``reported`` has the last report: while a server is away, each of many machines
-        tries again every few seconds, but slurmctld hears of it once.
+        """Before slurmd starts: 0 if it may. Else report the failure to slurmctld, and 1. Many
+        machines try every few seconds: the file ``reported`` has the last report, so it goes once.
         """
         kind = "prepare"
         failure = self.failure(self.prepare, PREPARE_S).replace("exit 1: ", "", 1)
@@ -229,8 +226,7 @@ class Gate:
         say("slurmd does not start, %s: %s" % (kind, failure))  # noqa: UP031
         for _ in range(REPORTS):
             if self.slurm.comment(report):
-                with open(reported, "w") as file:
-                    file.write(report)
+                Path(reported).write_text(report)
                 break
             time.sleep(PERIOD_S)
         return 1
@@ -401,21 +397,15 @@ class Agent:
         """The value stored under the name since the boot; else store ``value``."""
         path = self.path + "." + name
         try:
-            with open(path) as file:
-                return str(float(file.read()))
-        except (OSError, ValueError):
-            with open(path, "w") as file:
-                file.write(value)
+            return str(float(content(path)))
+        except ValueError:
+            Path(path).write_text(value)
             return value
 
 
 def content(path: str) -> str:
     """The text of the file; '' if there is none."""
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
+    return Path(path).read_text() if os.path.exists(path) else ""
 
 
 def clock() -> float:
