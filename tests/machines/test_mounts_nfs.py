@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.timeout(10000),
 ]
 
-INSIDE = "env SLURM_ELASTIC_NFS_JOBS={jobs} python -m pytest -v -s -p no:cacheprovider tests/e2e/mounts_lab.py"
+INSIDE = "env SLURM_ELASTIC_NFS_JOBS={jobs} python -m pytest -v -s -p no:cacheprovider tests/e2e/mounts_kernel.py tests/e2e/mounts_lab.py"
 PACKAGES = ("nfs-common", "nfs-ganesha-vfs", "wireguard-tools", "wireguard-go", "nftables",
             "openssh-server", "openssh-client")  # fmt: skip
 
