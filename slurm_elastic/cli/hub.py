@@ -8,9 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Thread
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.cli.arguments import add_config
 from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.root_service import serve, uid_of
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hub = Hub(network, config.slurm.conf)
         hub.start()
         if network.head_opens:
-            Thread(target=hub.keep_calling, name="calls", daemon=True).start()
+            LastingThread("calls", hub.keep_calling).start()
     except (SlurmElasticError, OSError) as error:
         print(f"slurm-elastic-hub: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
