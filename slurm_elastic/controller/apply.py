@@ -319,7 +319,7 @@ class _Apply:
         unfinished: Sequence[Machine] = ()
         if old:
             stale = find_stale_machines(site, old)
-            # Its node gets no other machine meanwhile. The next rounds ask again.
+            # Their nodes get no other machine in this round. The next rounds try again.
             unfinished = find_unfinished(site, stale)
             stale = [m for m in stale if m not in unfinished]
             ending = [m for m in stale if m.instance.cloud == cloud]

@@ -170,7 +170,9 @@ class CopyPart(Part):
     def _pull(self, rows: Sequence[JobCopy]) -> None:
         site, clock = self._site, self._site.monotonic()
         keys = {(row.job, row.restarts, row.node): row for row in rows}
-        self._pulled_at = {key: at for key, at in self._pulled_at.items() if key in keys}
+        self._pulled_at = {
+            key: pulled_at for key, pulled_at in self._pulled_at.items() if key in keys
+        }
         if not keys:
             return
         nodes = site.slurm.nodes(sorted({row.node for row in rows}))

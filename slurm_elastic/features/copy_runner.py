@@ -126,14 +126,13 @@ class CopyRunner:
     def _host_keys(self, instance: Instance) -> Sequence[HostKey]:
         if self._fixed:
             return self._fixed
-        known = KnownHosts(self._state / "known_hosts")
-        return known.keys(instance.id, instance.address or "", self._ssh.port)
+        hosts = KnownHosts(self._state / "known_hosts")
+        return hosts.keys(instance.id, instance.address or "", self._ssh.port)
 
     def _install(self, instance: Instance, keys: Sequence[HostKey]) -> None:
         """Bring the program and the line of our key to the machine."""
         user = self._ssh.user
-        sudo = "" if user == "root" else "sudo -n "
-        line = f'restrict,command="{sudo}/usr/bin/env python3 -I {PROGRAM} node" {self._public_key}'
+        line = authorized_line(user, self._public_key)
         script = _INSTALL.format(
             directory=shlex.quote(os.path.dirname(PROGRAM)), program=shlex.quote(PROGRAM),
             user=shlex.quote(user), line=shlex.quote(line),
@@ -176,9 +175,9 @@ class CopyRunner:
             "GlobalKnownHostsFile": "/dev/null", "IdentitiesOnly": "yes", "ConnectTimeout": "15",
             "ServerAliveInterval": "10", "ServerAliveCountMax": "3", "LogLevel": "ERROR",
         }  # fmt: skip
-        words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        arguments = [word for pair in options.items() for word in ("-o", "=".join(pair))]
         return [
-            "ssh", "-T", "-F", "/dev/null", *words, "-i", str(self._state / _KEY),
+            "ssh", "-T", "-F", "/dev/null", *arguments, "-i", str(self._state / _KEY),
             "-p", str(self._ssh.port), "-l", self._ssh.user, instance.address or "",
             f"jobfiles {instance.node}",
         ]  # fmt: skip
@@ -220,10 +219,16 @@ class CopyRunner:
                 notes=tuple(result["notes"]),
             )  # fmt: skip
         reason = str(result.get("reason") or text.decode(errors="replace").strip()[-300:])
-        said = _end(link).decode(errors="replace").strip()[-300:]
-        if said and (not reason or "connection has ended" in reason):
-            reason = said
+        ssh_error = _end(link).decode(errors="replace").strip()[-300:]
+        if ssh_error and (not reason or "connection has ended" in reason):
+            reason = ssh_error
         return CopyResult(reason=reason or "no answer", final=bool(result.get("final")))
+
+
+def authorized_line(user: str, public_key: str, program: str = PROGRAM) -> str:
+    """The line of ``authorized_keys`` by which our key runs the program and nothing else."""
+    sudo = "" if user == "root" else "sudo -n "
+    return f'restrict,command="{sudo}/usr/bin/env python3 -I {program} node" {public_key}'
 
 
 def order_of(uid: int) -> dict[str, Any]:

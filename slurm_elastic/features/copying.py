@@ -272,7 +272,7 @@ class Copies:
     # Both.
 
     def _copy(
-        self, machine: Machine, row: JobCopy, what: str, until: float, cancelled: threading.Event
+        self, machine: Machine, row: JobCopy, way: str, until: float, cancelled: threading.Event
     ) -> CopyResult:
         settings = self._settings
         try:
@@ -280,12 +280,12 @@ class Copies:
         except CopierRefusalError as error:
             return CopyResult(reason=str(error), final=True)
         order = user | {
-            "do": what, "job": row.job, "directory": row.directory,
+            "do": way, "job": row.job, "directory": row.directory,
             "exclude": list(settings.exclude), "size_limit": settings.size_limit << 20,
             "outputs": [{"path": path, "base": base} for path, base in row.outputs.items()],
         }  # fmt: skip
         result = self._run(machine.instance, order, until, cancelled)
-        if not result.reason and what != "out" and dict(result.bases) != dict(row.outputs):
+        if not result.reason and way != "out" and dict(result.bases) != dict(row.outputs):
             present = self._row(row)
             if present is not None:
                 bases = {**present.outputs, **result.bases}

@@ -70,8 +70,8 @@ class Copier:
         self._places = threading.BoundedSemaphore(_MAX_CLIENTS)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         path.parent.mkdir(parents=True, exist_ok=True)
-        others = sorted(uids - {0})
-        owner = others[0] if len(others) == 1 else -1
+        other_uids = sorted(uids - {0})
+        owner = other_uids[0] if len(other_uids) == 1 else -1
         bind_socket(self._listener, path, owner=owner, backlog=_MAX_CLIENTS)
         self._inode = os.stat(path).st_ino
 

@@ -7,7 +7,6 @@ jobs that use the directory. The copy back of the last of these jobs removes the
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -243,12 +242,9 @@ def _take_file(tree: Tree, path: str, message: Message, book: _Book, channel: Ch
 def _give_back(header: Message, book: _Book, channel: Channel) -> None:
     channel.send(ok=True)
     _send_outputs(header["outputs"], channel)
-    try:
+    tree: Tree | None = None
+    with contextlib.suppress(FileNotFoundError):  # the job may have removed it
         tree = Tree(book.directory, header["exclude"])
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        tree = None
     seen = [] if tree is None else list(_send_changes(tree, header, book, channel))
     channel.send(t="end")
     done = channel.receive()
