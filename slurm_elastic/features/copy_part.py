@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Collection, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
 import msgspec
@@ -132,6 +132,7 @@ class CopyPart(Part):
         self._site, self._copies = site, copies
         self._pullers = ThreadPoolExecutor(_OUT_AT_ONCE, thread_name_prefix="outputs")
         self._pulled_at: dict[tuple[int, int, str], float] = {}
+        self._pulls: dict[tuple[int, int, str], Future[None]] = {}
         self._server = CopyServer(site, copies)
         self._server.start()
         self.task = SiteTask(
@@ -173,6 +174,7 @@ class CopyPart(Part):
         self._pulled_at = {
             key: pulled_at for key, pulled_at in self._pulled_at.items() if key in keys
         }
+        self._pulls = {key: pull for key, pull in self._pulls.items() if key in keys}
         if not keys:
             return
         nodes = site.slurm.nodes(sorted({row.node for row in rows}))
@@ -181,6 +183,10 @@ class CopyPart(Part):
             # A drained node may be about to go: a notice drains it.
             hurried = node is not None and "DRAIN" in node.states
             pause = PERIOD_S if hurried else site.config.copy.outputs_every
-            if clock - self._pulled_at.setdefault(key, clock - pause + PERIOD_S) >= pause:
+            is_due = clock - self._pulled_at.setdefault(key, clock - pause + PERIOD_S) >= pause
+            running = self._pulls.get(key)
+            if is_due and (running is None or running.done()):
                 self._pulled_at[key] = clock
-                submit(self._pullers, f"output of job {row.job}", self._copies.pull_outputs, row)
+                self._pulls[key] = submit(
+                    self._pullers, f"output of job {row.job}", self._copies.pull_outputs, row
+                )

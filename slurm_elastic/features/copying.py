@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 CORRELATION = "copy"
 RETRY_S = 3.0
 """Seconds between two tries of a copy."""
+OUTPUTS_TIMEOUT_S = 120.0
+"""Time-out of one copy of a running job's output."""
 HOLD_WITHIN_S = 300.0
 """How long a refused job is looked for until it can be held: Slurm requeues it first."""
 _NODES_AT_ONCE = 8
@@ -266,8 +268,11 @@ class Copies:
         """Bring the output of a running job, so that it is there if the machine is lost."""
         machine = self._find_machine(row)
         if machine is not None and row.outputs:
-            until = time.monotonic() + self._settings.outputs_every
-            self._copy(machine, row, "outputs", until, threading.Event())
+            until = time.monotonic() + OUTPUTS_TIMEOUT_S
+            result = self._copy(machine, row, "outputs", until, threading.Event())
+            if result.reason and self._retries.is_news(row.job, result.reason):
+                log.info("output not copied job=%d node=%s reason=%s",
+                         row.job, row.node, result.reason)  # fmt: skip
 
     # Both.
 

@@ -131,7 +131,7 @@ echo "${SLURM_RESTART_COUNT:-0}" >> progress
     assert text.index("run 0 has \n") < text.index("run 1 has 0\n")
     assert text.count("run ") == 2
     assert (place / "progress").read_text() == "0\n1\n"
-    assert "REQUEUE" in (place / "errors").read_text()
+    assert "REQUEUE" in (place / "errors").read_text(), "slurmstepd's words came, too"
 
 
 def test_what_changed_on_both_sides_is_kept_twice(site: Sandbox) -> None:
