@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from slurm_elastic.features.copying import GO, Copies, CopyRequest
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.copying import CopyState
 from slurm_elastic.slurm.client.job_files import JobFiles, parse
+from slurm_elastic.testing.in_memory import Inline
 from tests.controller.world import World, make_config
 
 UID = pwd.getpwnam("nobody").pw_uid
@@ -200,6 +202,55 @@ def test_old_rows_are_forgotten(stage: Stage) -> None:
     stage.serve(BACK)
     stage.world.ledger.copies.forget(stage.world.now + 1)
     assert stage.states == []
+
+
+@pytest.fixture
+def part(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[copy_part.CopyPart]:
+    monkeypatch.setattr(copy_part, "read_job_files", lambda _, job: stage.read(job))
+    made = copy_part.CopyPart(stage.world.site, stage.copies, Inline())
+    yield made
+    made.close()
+
+
+def test_a_part_brings_the_output_of_running_jobs(stage: Stage, part: copy_part.CopyPart) -> None:
+    stage.serve(OUT)
+    assert {j.id for j in stage.world.slurm.jobs() if "RUNNING" in j.states} == {1}
+    for expected in (0, 1, 1, 2):  # each minute, after a first one soon
+        part.look()
+        eventually(lambda: len(stage.orders) == 1 + expected)  # noqa: B023
+        stage.world.now += 30.0
+    assert [order["do"] for order in stage.orders] == ["out", "outputs", "outputs"]
+    assert stage.states == ["there"]
+
+
+def test_a_part_brings_back_what_no_epilog_waits_for(
+    stage: Stage, part: copy_part.CopyPart
+) -> None:
+    """As when slurmctld was restarted with the job's end."""
+    stage.serve(OUT)
+    stage.world.slurm.finish(1)
+    part.look()
+    assert stage.states == ["there"], "the job may still be about to start"
+    stage.files = None
+    part.look()
+    eventually(lambda: stage.states == ["back"])
+
+
+def test_clients_at_the_socket(stage: Stage, part: copy_part.CopyPart) -> None:
+    def ask(line: bytes) -> bytes:
+        with socket.socket(socket.AF_UNIX) as link, link.makefile("rb") as answer:
+            link.connect(str(stage.world.site.config.state / copy_part.SOCKET))
+            link.sendall(line)
+            return answer.read().replace(b".\n", b"")
+
+    job = b'{"job": 1, "nodes": "pub1", "partition": "pub", "phase": "%s"}\n'
+    assert ask(job % b"out") == b"go\n"
+    assert ask(job % b"back") == b"go\n"
+    assert stage.states == ["back"]
+    assert ask(b"nonsense\n") == b""
+    stage.files = replace(FILES, restarts=1)
+    stage.results = [CopyResult(reason="too large", final=True)]
+    assert ask(job % b"out").startswith(b"no held: the files of /home/a/w cannot be copied")
 
 
 SHOWN = """JobId=12 ArrayJobId=10 ArrayTaskId=2 JobName=x y
