@@ -1,4 +1,4 @@
-"""A cluster of real Slurm daemons on hosts of their own: network, UTS, mount and pid namespaces on
+"""A cluster of real Slurm daemons on hosts of their own: network, UTS, IPC, mount and pid namespaces on
 one switch, with a /tmp, /dev/shm and /run each. The head is one of them. Needs root and iproute2.
 """
 
@@ -72,7 +72,7 @@ def why_not(*programs: str) -> str:
     needed = ("ip", "nft", "sudo", "munged", "slurmctld", "slurmd", "sbatch", "scontrol", *programs)
     if reason := missing(*needed):
         return reason
-    probe = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--mount-proc", "nft",
+    probe = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "nft",
              "add", "table", "inet", "probe"]  # fmt: skip
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     return f"no namespaces here: {done.stderr.strip()}" if done.returncode else ""
@@ -172,7 +172,7 @@ class Hosts:
     def boot(self, host: str) -> None:
         """Switch a host on."""
         command = ["nsenter", f"--net=/run/netns/{self.name(host)}", "unshare", "--mount", "--uts",
-                   "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c",
+                   "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c",
                    _START.format(host=host, home=self.home)]  # fmt: skip
         with (self.home / "log" / f"{host}.boot").open("ab") as log:
             self._hosts[host] = subprocess.Popen(
@@ -213,7 +213,7 @@ class Hosts:
 
     def on(self, host: str) -> list[str]:
         """The words before a command that is to run on a host."""
-        return ["nsenter", "-t", str(self._first(host)), "-n", "-m", "-u", "-p", "env",
+        return ["nsenter", "-t", str(self._first(host)), "-n", "-m", "-u", "-i", "-p", "env",
                 f"SLURM_CONF={self.home}/slurm.conf", f"PATH={PATH}"]  # fmt: skip
 
     def name(self, host: str) -> str:

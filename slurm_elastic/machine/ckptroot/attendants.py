@@ -51,7 +51,7 @@ class Attendants:
         self._srun: subprocess.Popen[bytes] | None = None
         self._unread = b""
         self._errors = b""
-        self._heard_at: dict[int, float] = {}
+        self._absent = 1
         self._reports: list[dict[str, Any]] = []
         self._asked = 0
         self._last_error = ""
@@ -69,9 +69,9 @@ class Attendants:
         }  # fmt: skip
         JobStore(self._site, self._caller.job).replace(FACTS, json.dumps(facts).encode(), 0o600)
         self._unread, self._errors, self._last_error = b"", b"", ""
-        self._heard_at, self._reports, self._asked = {}, [], 0
+        self._reports, self._asked = [], 0
         self._srun = self._started()
-        for pipe in (self._srun.stdout, self._srun.stderr):
+        for pipe in (self._srun.stdin, self._srun.stdout, self._srun.stderr):
             if pipe:
                 os.set_blocking(pipe.fileno(), False)
         return self._answers("hello", _START_TIMEOUT_S)
@@ -109,8 +109,7 @@ class Attendants:
         if self._srun is None or self._srun.stdin is None:
             raise RequestRefused("the job's other nodes do not answer")
         try:
-            self._srun.stdin.write(line)
-            self._srun.stdin.flush()
+            _write(self._srun.stdin.fileno(), line)
         except OSError as error:
             raise RequestRefused(f"the job's other nodes do not answer: {self._why()}") from error
 
@@ -131,8 +130,8 @@ class Attendants:
                 else:
                     self._reports.append(report)
             if self.has_ended or time.monotonic() > until:
-                absent = next(n for n in self.numbers if n not in answers)
-                raise RequestRefused(f"{self.name(absent)} does not answer: {self._why()}")
+                self._absent = next(n for n in self.numbers if n not in answers)
+                raise RequestRefused(f"{self.name(self._absent)} does not answer: {self._why()}")
             time.sleep(_POLL_EVERY_S)
         for number, answer in sorted(answers.items()):
             if answer.get("refused"):
@@ -156,13 +155,12 @@ class Attendants:
         try:
             self.ask({"do": "answer"})
         except RequestRefused:
-            now = time.monotonic()
-            return self.name(max(self.numbers, key=lambda n: now - self._heard_at.get(n, 0.0)))
+            return self.name(self._absent)
         return ""
 
     def name(self, number: int) -> str:
-        """Return the Slurm name of a node by its number; "" for 0."""
-        return self._nodes.others[number - 1].name if number else ""
+        """Return the Slurm name of a node by its number."""
+        return self._nodes.others[number - 1].name
 
     def _read(self) -> Iterator[dict[str, Any]]:
         """Yield the reports that have come; pass on what the programs there write."""
@@ -178,7 +176,6 @@ class Attendants:
                 report = dict(files.json_of(line))
                 number, _ = int(report["node"]), str(report["event"])
                 if number in self.numbers:
-                    self._heard_at[number] = time.monotonic()
                     yield report | {"node": number}
 
     def _pass_on(self, lines: list[bytes]) -> None:
@@ -209,6 +206,18 @@ class Attendants:
             for pipe in (srun.stdout, srun.stderr):
                 if pipe:
                     pipe.close()
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    """Write all of it. OSError if its reader takes nothing for long."""
+    until = time.monotonic() + _LOOK_TIMEOUT_S
+    while content:
+        try:
+            content = content[os.write(descriptor, content) :]
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_POLL_EVERY_S)
 
 
 def _available(descriptor: int) -> bytes:

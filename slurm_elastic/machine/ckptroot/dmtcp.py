@@ -38,6 +38,8 @@ _POLL_EVERY_S = 0.02
 """Seconds between two checks for the end of a save."""
 _MARK_TIMEOUT_S = 5.0
 """Seconds from the end of the last process to the mark of a complete save."""
+_LOOK_EVERY_S = 10.0
+"""Seconds between two looks for the job's other nodes during a save."""
 _HANGS_AFTER_S = 120.0
 """A late save hangs if it has written nothing for this long."""
 _RESTORE_BASE_S = 60.0
@@ -212,7 +214,11 @@ class Dmtcp(Method):
         still.
         """
         sizes: dict[str, int] = {}
+        next_look = time.monotonic() + _LOOK_EVERY_S
         while not self._saved.is_complete():
+            if self._others and time.monotonic() > next_look:
+                next_look = time.monotonic() + _LOOK_EVERY_S
+                self._check_nodes()
             if self._saved.is_being_written():
                 new_sizes = outputs.sizes(self._outputs, self._caller)
                 # Valid only if a task still writes its image after the sizes were read. Then no
@@ -227,6 +233,14 @@ class Dmtcp(Method):
                 raise RequestRefused("DMTCP has not written the images in time")
             time.sleep(_POLL_EVERY_S)
         return {} if self._kills else sizes
+
+    def _check_nodes(self) -> None:
+        """During a save: if a node is lost, the save hangs. Then end the tasks. Refused."""
+        if node := self.lost():
+            self._save_is_open = False
+            self._end()
+            self._drop()
+            raise RequestRefused(f"{node} does not answer")
 
     def _is_idle(self) -> bool:
         """Return whether DMTCP writes no images now."""

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +53,7 @@ class Node(Method):
         self.size = 6
         self.fails = ""
         self.far: list[str] = []
+        self.lost_node = ""
         self.status: int | None = None
         self.gathers: Callable[[Path], object] = lambda image: None
 
@@ -105,6 +107,9 @@ class Node(Method):
 
     def wait_status(self) -> int | None:
         return self.status
+
+    def lost(self) -> str:
+        return self.lost_node
 
     def versions(self) -> dict[str, str]:
         return {}
@@ -717,3 +722,53 @@ def test_a_job_that_a_save_has_ended_and_not_brought_back_goes_on_from_an_older_
     )
     assert run.status()["state"] == "running"
     assert run.status()["origin"]["image"] == (3 if has_image else 0)
+
+
+# a node of its several
+
+
+WAITS = "n2 does not answer: the job waits until Slurm requeues it"
+
+
+def test_an_error_after_the_loss_of_a_node_waits_for_slurms_requeue(run: Bed) -> None:
+    run.session.begin()
+    run.node.status, run.node.lost_node = 256, "n2"
+    run.signals = [[], []]
+    run.answers = [replace(RUNS, state="NODE_FAIL")]
+
+    def terminate(timeout: float) -> list[int]:
+        run.relay.terminated = run.session.is_held
+        return []
+
+    run.relay.wait = terminate
+    assert run.session.run() == signal.SIGTERM
+    assert run.said()[-1] == WAITS
+    assert run.node.did[-1] == "stop"
+    assert run.status()["state"] == "held"
+
+
+def test_without_a_requeue_the_error_is_the_jobs_own(run: Bed) -> None:
+    run.session.begin()
+    run.node.status, run.node.lost_node = 256, "n2"
+    run.answers = [RUNS]
+    assert run.session.run() == 256
+    assert WAITS in run.said()
+
+
+@pytest.mark.parametrize("status", [0, 256])
+def test_an_end_without_a_lost_node_is_the_jobs_own(run: Bed, status: int) -> None:
+    run.session.begin()
+    run.node.status = status
+    run.node.lost_node = "" if status else "n2"
+    assert run.session.run() == status
+
+
+def test_a_restore_that_fails_with_a_node_does_not_start_the_job_over(run: Bed) -> None:
+    run.save()
+    again = run.opened()
+    run.node.fails, run.node.lost_node = "restore", "n2"
+    run.node.did.clear()
+    again.begin()
+    assert "start" not in run.node.did
+    assert again.is_held
+    assert run.said()[-1] == WAITS
