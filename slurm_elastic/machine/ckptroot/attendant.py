@@ -30,7 +30,7 @@ from .signals import block
 from .site import HelperSite, RequestRefused
 
 _LOOK_EVERY_S = 0.5
-"""Seconds between two looks for processes that have ended."""
+"""Seconds between two checks for ended processes."""
 _MAX_FACTS_BYTES = 1 << 20
 _MAX_ORDER_BYTES = 8 << 20
 _BLOCK_BYTES = 65536
@@ -78,7 +78,7 @@ class Attendant:
             self._reap()
 
     def _obey(self) -> bool:
-        """Carry out the orders that have come. False after the last one."""
+        """Read orders and carry them out. False after the last order."""
         block_read = os.read(self._orders, _BLOCK_BYTES)
         *lines, self._unread = (self._unread + block_read).split(b"\n")
         if len(self._unread) > _MAX_ORDER_BYTES:
@@ -95,7 +95,7 @@ class Attendant:
         return bool(block_read)
 
     def _carry_out(self, order: dict[str, Any]) -> dict[str, object]:
-        known: dict[str, Callable[[dict[str, Any]], dict[str, object]]] = {
+        actions: dict[str, Callable[[dict[str, Any]], dict[str, object]]] = {
             "answer": lambda _: {},
             "launch": self._launch,
             "look": self._look,
@@ -103,7 +103,7 @@ class Attendant:
             "end": self._end,
             "restored": self._restored,
         }
-        return known[order["do"]](order)
+        return actions[order["do"]](order)
 
     def _launch(self, order: dict[str, Any]) -> dict[str, object]:
         """Start the command for this node under DMTCP, if there is one."""
@@ -111,8 +111,8 @@ class Attendant:
         if command is None:
             return {}
         environment = {os.fsencode(k): os.fsencode(v) for k, v in order["environment"].items()}
-        own = {k: self._caller.environment[k] for k in _OWN if k in self._caller.environment}
-        task = self._task(environment | own, str(order["directory"]), int(order["umask"]))
+        of_node = {k: self._caller.environment[k] for k in _OWN if k in self._caller.environment}
+        task = self._task(environment | of_node, str(order["directory"]), int(order["umask"]))
         program = f"{self._site.dmtcp}/dmtcp_launch"
         argv = [program, *self._options(order), "/bin/sh", "-c", str(command)]
         task.run(silent(argv), self._variables(order), clocks=order["clocks"])

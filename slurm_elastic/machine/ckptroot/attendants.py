@@ -122,7 +122,8 @@ class Attendants:
         return self._answers("done", _LOOK_TIMEOUT_S)
 
     def _answers(self, event: str, within: float) -> list[dict[str, Any]]:
-        until, answers = time.monotonic() + within, dict[int, dict[str, Any]]()
+        until = time.monotonic() + within
+        answers: dict[int, dict[str, Any]] = {}
         while len(answers) < len(self._nodes.others):
             for report in self._read():
                 if report["event"] == event and report.get("id") == self._asked:
@@ -163,7 +164,7 @@ class Attendants:
         return self._nodes.others[number - 1].name
 
     def _read(self) -> Iterator[dict[str, Any]]:
-        """Yield the reports that have come; pass on what the programs there write."""
+        """Yield new reports; pass on the lines that programs of the job write there."""
         if self._srun is None or self._srun.stdout is None or self._srun.stderr is None:
             return
         *lines, self._unread = (self._unread + _available(self._srun.stdout.fileno())).split(b"\n")
@@ -179,7 +180,7 @@ class Attendants:
                     yield report | {"node": number}
 
     def _pass_on(self, lines: list[bytes]) -> None:
-        """Write lines of the programs to the job's standard error, but not those of srun itself."""
+        """Write the programs' lines to the job's standard error; keep srun's and sudo's."""
         for line in lines:
             if line.startswith(_OURS):
                 self._last_error = line.decode(errors="replace")

@@ -38,6 +38,7 @@ _POLL_EVERY_S = 0.02
 """Seconds between two checks for the end of a save."""
 _MARK_TIMEOUT_S = 5.0
 """Seconds from the end of the last process to the mark of a complete save."""
+_SET_TIMEOUT_S = 40.0
 _LOOK_EVERY_S = 10.0
 """Seconds between two looks for the job's other nodes during a save."""
 _HANGS_AFTER_S = 120.0
@@ -50,7 +51,7 @@ decompresses them.
 
 
 class SaveHang:
-    """Finds out whether a save that is late hangs."""
+    """Finds out whether a late save hangs."""
 
     def __init__(self) -> None:
         self._bytes = -1
@@ -278,6 +279,8 @@ class Dmtcp(Method):
 
     def gather(self, image: Path, max_bytes: int) -> None:
         """Copy the saved files into the image, as root's files."""
+        if self._others:
+            self._wait_for_set(self._others)
         try:
             max_bytes = self._saved.gather(image, max_bytes)
             if self._others:
@@ -285,6 +288,15 @@ class Dmtcp(Method):
             dmtcp_images.note_appended(image, self._appended)
         except OSError as error:
             raise RequestRefused(f"{self._saved.path}: {error.strerror}") from error
+
+    def _wait_for_set(self, others: OtherNodes) -> None:
+        """Wait until the images of all nodes are visible here. Refused if some are missing."""
+        # A client of NFS may see another node's files late.
+        until, count = time.monotonic() + _SET_TIMEOUT_S, self._saved.count_of_set()
+        while (present := len(self._saved.images()) + others.saved()[0]) != count:
+            if time.monotonic() > until:
+                raise RequestRefused(f"dmtcp_command: {present} of {count} images are there")
+            time.sleep(_POLL_EVERY_S)
 
     def resume(self) -> None:
         """After a dump: the tasks run already, or are restored from the user's directory."""
@@ -356,9 +368,9 @@ class Dmtcp(Method):
         """
         self._coordinator.forget()
         self._coordinator.begin(self._saved.path)
-        own = self._coordinator.environment(self._saved.path)
-        words = silent(argv) if self._others else argv
-        self._task.run(words, {**(variables or {}), **own}, handed, clocks, uncut)
+        of_dmtcp = self._coordinator.environment(self._saved.path)
+        command = silent(argv) if self._others else argv
+        self._task.run(command, {**(variables or {}), **of_dmtcp}, handed, clocks, uncut)
         try:
             self._coordinator.wait(argv[0], self._task.status)
         except RequestRefused:

@@ -50,7 +50,7 @@ def joining(host: str, port: str, images: Path, place: Path) -> list[str]:
 
 
 def variables(images: Path, place: Path) -> dict[bytes, bytes]:
-    """Return environment variables for what the programs do not take from the options."""
+    """Return the settings that programs of DMTCP read from their environment alone."""
     # dmtcp_restart passes its --ckptdir only to the tasks; the coordinator that it starts reads
     # the variable. dmtcp_launch makes a directory in /tmp before it reads --tmpdir.
     return {b"DMTCP_CHECKPOINT_DIR": os.fsencode(images), b"DMTCP_TMPDIR": os.fsencode(place)}
@@ -107,7 +107,7 @@ class Coordinator:
                    str(self._place() / "port"), "--interval", "0", "--ckptdir", str(images),
                    "--tmpdir", str(self._place()), "--quiet", "--quiet"]  # fmt: skip
         until = time.monotonic() + _END_TIMEOUT_S
-        # An earlier one of this run may still have its port.
+        # The coordinator of a failed restore may still listen on the port.
         while not is_free(self.port()):
             self.ask("dmtcp_command", _ANSWER_TIMEOUT_S, "--coord-host", self._host,
                      "--coord-port", str(self.port()), "--quit")  # fmt: skip

@@ -36,6 +36,9 @@ _APPENDED = "appended.json"
 _STARTS = "starts.json"
 """In root's image: the commands on other nodes for which mpirun waits."""
 _INDEX_BYTES = 16 << 20
+_NAMED_SCRIPT = re.compile(r"dmtcp_restart_script_.+\.sh")
+"""The file to which SCRIPT is a link. It has a line for each host: ``:: HOST :bg: IMAGE... : ssh``.
+"""
 _OTHERS = re.compile(r"n[1-9]\d*-")
 _MAX_FILES = 10_000
 """Of a directory into which DMTCP saves: one per process, and a few more."""
@@ -99,6 +102,15 @@ class DmtcpImages:
         """
         return any(name.endswith(_UNFINISHED) for name in self.names())
 
+    def count_of_set(self) -> int:
+        """Return how many images the last save has on all nodes, by the coordinator's script."""
+        name = next((n for n in self.names() if _NAMED_SCRIPT.fullmatch(n)), SCRIPT)
+        with as_user(self._caller), contextlib.suppress(OSError):
+            text = files.read(self.path / name, _INDEX_BYTES).decode(errors="replace")
+            lines = (line for line in text.splitlines() if line.lstrip().startswith("::"))
+            return sum(word.endswith(IMAGE) for line in lines for word in line.split())
+        return 0
+
     def images(self) -> list[str]:
         """Return the paths of the images."""
         return [str(self.path / name) for name in self.names() if name.endswith(IMAGE)]
@@ -112,8 +124,8 @@ class DmtcpImages:
         return total
 
     def gather(self, image: Path, max_bytes: int) -> int:
-        """Copy all files of the save into root's ``image``, at most ``max_bytes``; return how many
-        bytes of these are left.
+        """Copy all files of the save into root's ``image``, at most ``max_bytes``; return the
+        unused rest of ``max_bytes``.
         """
         with self._opened() as directory:
             names = files.names(directory, _MAX_FILES)

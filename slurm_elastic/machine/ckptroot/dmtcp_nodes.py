@@ -79,8 +79,8 @@ class OtherNodes:
 
     def appended(self) -> list[str]:
         """Return the files that processes there append to. Refused if the job cannot be saved."""
-        found = self._ask(do="look")
-        return sorted({str(path) for answer in found for path in _list(answer["appended"])})
+        answers = self._ask(do="look")
+        return sorted({str(path) for answer in answers for path in _list(answer["appended"])})
 
     def make(self) -> None:
         """Create an empty directory for each node's images."""
@@ -111,7 +111,7 @@ class OtherNodes:
         if image:
             path = self._site.jobs / str(self._caller.job) / "images" / str(image)
             self._active = dmtcp_images.starts(path)
-        # These are of the processes that the save has ended.
+        # Drop reports about processes that the save itself has ended.
         self._attendants.reports()
         names = {n: [s for s, of in self._active.items() if of == n] for n in self._images}
         self._ask(do="restore", image=image, clocks=clocks, uncut=sorted(uncut), names=names)

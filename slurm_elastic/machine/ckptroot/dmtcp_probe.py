@@ -1,10 +1,10 @@
 """Find out whether DMTCP on this node can save processes on different hosts.
 
-DMTCP 4.2.0 needs two changes for that, which show in no file of it. Without the first a save hangs,
-and the job with it: processes wait for the others of their host only before they send their
-sockets' data. Without the second a restart dies, because processes publish no address of their
-host. So two processes on two hosts, which are network namespaces, are saved and restored once for
-each build of DMTCP, before the first job of several nodes is saved.
+DMTCP 4.2.0 needs two changes for that, and none of its files shows whether it has them. A save
+without the first change hangs, and the job with it: a process waits only for the others of its host
+before it sends data of its sockets. A restart without the second change dies, because a process
+publishes no address of its host. So we save and restore two processes on two hosts (network
+namespaces), once for each build of DMTCP, before we save the first job of several nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_ANSWER_BYTES = 1000
 _POLL_EVERY_S = 0.1
 _ADDRESSES = ("10.255.255.1", "10.255.255.2")
 _PORTS = ("7901", "7902")
-"""Of the coordinators of save and restore, in namespaces that have no other listener."""
+"""The coordinators' ports, for the save and for the restore. Nothing else listens there."""
 _PROGRAM = """\
 import os, socket, sys, time
 if sys.argv[1] == "0":
@@ -93,7 +93,7 @@ def _write(record: Path, answer: str) -> None:
 
 
 def _tried(site: HelperSite, caller: Caller) -> str:
-    """Save and restore the two processes; return why that is impossible, or ""."""
+    """Save and restore the two processes; return the reason if DMTCP cannot, else ""."""
     site.scratch.mkdir(exist_ok=True)
     site.scratch.chmod(0o711)
     place = Path(tempfile.mkdtemp(prefix="probe-", dir=site.scratch))
@@ -109,7 +109,7 @@ def _tried(site: HelperSite, caller: Caller) -> str:
 
 @contextlib.contextmanager
 def _two_hosts() -> Iterator[tuple[int, int]]:
-    """Yield the pids of two processes in network and UTS namespaces that are connected."""
+    """Yield the pids of two processes in connected network namespaces, with names of hosts."""
     with contextlib.ExitStack() as stack:
         pids = []
         for number in range(len(_ADDRESSES)):

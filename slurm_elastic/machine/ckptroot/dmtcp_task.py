@@ -80,7 +80,7 @@ class DmtcpTask:
             yield
 
     def clocks(self) -> clock.Clocks | None:
-        """Return the present time on its clocks; None if it has none of its own."""
+        """Return the present time on its own clocks; None if it uses the node's."""
         return None if self._clocks is None else clock.now(self._own_clocks, self._clocks)
 
     def restored(self) -> None:
@@ -114,8 +114,8 @@ def silent(argv: Sequence[str]) -> list[str]:
     """Return the words of a program of DMTCP whose processes do not write DMTCP's warnings into
     the job's output.
     """
-    # A process that was started by another one ignores --quiet (4.2.0). DMTCP writes to its
-    # descriptor 828, and takes one that is open already.
+    # Processes that are started later ignore --quiet (4.2.0). DMTCP writes to descriptor 828, and
+    # does not open it again if it is open already.
     return ["/bin/bash", "-c", 'exec 828>/dev/null "$0" "$@"', *argv]
 
 

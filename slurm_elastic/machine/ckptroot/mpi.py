@@ -26,7 +26,7 @@ from .store import JobStore
 _PLACE = b"SLURM_ELASTIC_STARTS"
 _DEFAULT = b"SLURM_ELASTIC_MPI_DEFAULT"
 _MAX_BYTES = 1 << 20
-"""Of a command, and of its environment."""
+"""The limit for a command, and for its environment."""
 _MAX_FILES = 1000
 _NAME = re.compile(r"start-\d+")
 _VARIABLES, _ENDED = ".env", ".ended"
@@ -133,7 +133,7 @@ _DEFAULTS: Mapping[bytes, bytes] = {
     b"UCX_MEM_MMAP_HOOK_MODE": b"none",
     b"OMPI_MCA_pml": b"ob1",
     b"OMPI_MCA_btl": b"tcp,self",
-    # No files in the node's /tmp that are mapped: the next node does not have them.
+    # Map no files in the node's /tmp, because the next node does not have them.
     b"OMPI_MCA_rtc_hwloc_vmhole": b"none",
     b"PMIX_MCA_gds": b"hash",
 }

@@ -95,7 +95,7 @@ class Session:
                 self.look_ahead()
 
     def _end_of_hold(self) -> int | None:
-        """Return the run's wait status if the held job has ended; restore it if it goes on here."""
+        """Return the wait status if the held job has ended; restore it if it continues here."""
         outcome = self.hold.outcome()
         if outcome is Outcome.IS_OVER:
             return int(signal.SIGTERM)

@@ -14,10 +14,11 @@ from typing import Any, cast
 
 import pytest
 
-from slurm_elastic.machine.ckptroot import dmtcp, dmtcp_coordinator, dmtcp_task
+from slurm_elastic.machine.ckptroot import dmtcp, dmtcp_coordinator, dmtcp_images, dmtcp_task
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.dmtcp import Dmtcp
 from slurm_elastic.machine.ckptroot.dmtcp_coordinator import Coordinator
+from slurm_elastic.machine.ckptroot.dmtcp_images import DmtcpImages
 from slurm_elastic.machine.ckptroot.payload import Payload
 from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
@@ -334,6 +335,29 @@ class TestCommands:
         assert sorted(found) == ["a.dmtcp", "b.dmtcp"]
         assert {(one.st_uid, one.st_mode & 0o777) for one in found.values()} == {(0, 0o640)}
         assert (image / "b.dmtcp").read_bytes() == b"0123456789"
+
+    def test_images_of_several_nodes_are_one_set(self, commands: Commands) -> None:
+        saved = commands.save("a.dmtcp")
+        other = saved / "1"
+        for path in (other, other / "ckpt_b_files"):
+            path.mkdir()
+        (other / "b.dmtcp").write_bytes(b"other")
+        (other / "ckpt_b_files" / "x").write_bytes(b"beside")
+        (saved / "dmtcp_restart_script_ab-1.sh").write_text(
+            "x.dmtcp\n :: one :bg: /d/a.dmtcp : ssh\n :: two :bg: /d/1/b.dmtcp /d/1/c.dmtcp : ssh\n"
+        )
+        for path in (*saved.rglob("*"),):
+            os.chown(path, USER, USER)
+        images = DmtcpImages(saved, CALLER), DmtcpImages(other, CALLER, 1)
+        assert images[0].count_of_set() == 3
+        image = commands.home / "image"
+        image.mkdir()
+        assert [one.gather(image, 100) for one in images] == [90, 100 - len(b"otherbeside")]
+        names = {path.name for path in image.iterdir()}
+        assert names == {"a.dmtcp", "n1-b.dmtcp", "n1-beside-0", "n1-beside.json"}
+        assert [name for name in sorted(names) if dmtcp_images.is_of_first(name)] == ["a.dmtcp"]
+        images[1].put_back_files(image)
+        assert (other / "ckpt_b_files" / "x").read_bytes() == b"beside"
 
     def test_files_beside_an_image_go_along_and_are_laid_out_again(
         self, commands: Commands
