@@ -20,9 +20,9 @@ from typing import Any
 from . import dmtcp_images, files, steps, uncut_files
 from .attendants import FACTS
 from .caller import Caller
-from .dmtcp_coordinator import joining, variables
+from .dmtcp_coordinator import SILENT, joining, variables
 from .dmtcp_open_files import appended_files, check_files
-from .dmtcp_task import DmtcpTask, handed_paths, silent
+from .dmtcp_task import DmtcpTask, handed_paths
 from .payload import Payload
 from .port_guard import guarded_peer, is_guarded_port
 from .scratch import Scratch
@@ -115,7 +115,7 @@ class Attendant:
         task = self._task(environment | of_node, str(order["directory"]), int(order["umask"]))
         program = f"{self._site.dmtcp}/dmtcp_launch"
         argv = [program, *self._options(order), "/bin/sh", "-c", str(command)]
-        task.run(silent(argv), self._variables(order), clocks=order["clocks"])
+        task.run(argv, self._variables(order), clocks=order["clocks"])
         self._tasks[task] = [str(order["name"])]
         return {}
 
@@ -137,7 +137,7 @@ class Attendant:
                 handed = None
                 paths = dmtcp_images.DmtcpImages(directory, self._caller).images()
             if paths:
-                task.run(silent([*argv, *paths]), self._variables(order), handed, order["clocks"],
+                task.run([*argv, *paths], self._variables(order), handed, order["clocks"],
                          order["uncut"])  # fmt: skip
                 self._tasks[task] = order["names"][str(self.number)]
         return {}
@@ -183,7 +183,7 @@ class Attendant:
         return joining(self._address, str(self._port), self._images(order), self._place())
 
     def _variables(self, order: dict[str, Any]) -> dict[bytes, bytes]:
-        return variables(self._images(order), self._place())
+        return variables(self._images(order), self._place()) | SILENT
 
     def _images(self, order: dict[str, Any]) -> Path:
         return Path(str(order["images"])) / str(self.number)

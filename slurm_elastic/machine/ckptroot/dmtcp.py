@@ -26,7 +26,7 @@ from .dmtcp_coordinator import UNGUARDED, Coordinator
 from .dmtcp_images import IMAGE, DmtcpImages
 from .dmtcp_nodes import OtherNodes
 from .dmtcp_open_files import appended_files, check_files
-from .dmtcp_task import DmtcpTask, handed_paths, silent
+from .dmtcp_task import DmtcpTask, handed_paths
 from .job_nodes import JobNodes
 from .manifest import ImageManifest
 from .method import Method
@@ -369,8 +369,7 @@ class Dmtcp(Method):
         self._coordinator.forget()
         self._coordinator.begin(self._saved.path)
         of_dmtcp = self._coordinator.environment(self._saved.path)
-        command = silent(argv) if self._others else argv
-        self._task.run(command, {**(variables or {}), **of_dmtcp}, handed, clocks, uncut)
+        self._task.run(argv, {**(variables or {}), **of_dmtcp}, handed, clocks, uncut)
         try:
             self._coordinator.wait(argv[0], self._task.status)
         except RequestRefused:

@@ -43,6 +43,12 @@ _ANSWER_TIMEOUT_S = 10.0
 """Seconds for an answer to such a question."""
 
 
+SILENT = {b"JALIB_STDERR_PATH": b"/dev/null"}
+"""Keeps DMTCP's warnings out of the job's output. Processes that the job starts later ignore
+--quiet (4.2.0), and MPI gives DMTCP much to warn of.
+"""
+
+
 def joining(host: str, port: str, images: Path, place: Path) -> list[str]:
     """Return the options of a program that joins a coordinator; DMTCP saves into ``images``."""
     return ["--join-coordinator", "--coord-host", host, "--coord-port", port, "--ckptdir",
@@ -120,7 +126,7 @@ class Coordinator:
 
     def environment(self, images: Path) -> dict[bytes, bytes]:
         """Return the environment variables of a program that starts it or joins it."""
-        return variables(images, self._place())
+        return variables(images, self._place()) | (SILENT if self._nodes else {})
 
     def forget(self) -> None:
         """Remove the port file of an earlier coordinator and the temporary files."""

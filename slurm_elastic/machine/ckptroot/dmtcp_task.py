@@ -110,15 +110,6 @@ class DmtcpTask:
             self._keeper = None
 
 
-def silent(argv: Sequence[str]) -> list[str]:
-    """Return the words of a program of DMTCP whose processes do not write DMTCP's warnings into
-    the job's output.
-    """
-    # Processes that are started later ignore --quiet (4.2.0). DMTCP writes to descriptor 828, and
-    # does not open it again if it is open already.
-    return ["/bin/bash", "-c", 'exec 828>/dev/null "$0" "$@"', *argv]
-
-
 def handed_paths(names: Sequence[str]) -> list[str]:
     """Return the paths by which the program finds files in the directory that it was handed."""
     return [f"/proc/self/fd/{HANDED}/{name}" for name in names]
