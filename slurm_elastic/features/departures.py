@@ -95,11 +95,13 @@ class Departures:
         state = site.ledger.state()
         machines_in_use = (*site.serving_machines(state.machines), *state.stopped)
         machines = concerned(machines_in_use, departure, directive.starts)
-        if departure.to:
-            self._redirects.send(directive, departure)
+        # Before the waiting jobs are sent there. They then use the nodes that power up already;
+        # otherwise Slurm powers up other nodes for them, and twice as many machines start.
         if departure.start_replacements and departure.to in site.clouds:
             running = [m.instance.node for m in machines if not m.is_off]
             self._replacements.look(directive, departure, running)
+        if departure.to:
+            self._redirects.send(directive, departure)
         if not machines:
             self._finish(directive, departure)
             return
