@@ -4,7 +4,7 @@ The order in the ledger contains the nodes, so a restarted daemon starts none tw
 follows the same rules as any other: slurmctld asks for the node, and the core checks all limits.
 
 A machine is kept without a job by setting its idle node IDLE again, which makes slurmctld count its
-SuspendTime from then on (measured on 22.05). slurmctld refuses this for a node that has a job, so
+SuspendTime from then on (measured on 22.05 and 25.11). slurmctld refuses this for a node that has a job, so
 no job is disturbed. If slurm-elasticd stops, the machines end by Slurm's SuspendTime.
 """
 
@@ -247,5 +247,5 @@ class ReplacementStarts:
         except SlurmError as error:
             if error.unanswered:
                 raise
-            # Slurm has just started a job on a node. The other nodes were changed even so.
+            # Slurm has just started a job on one of the nodes. The next look leaves this node out.
             log.info("not all replacements are idle nodes=%s error=%s", compress(idle), error)
