@@ -3,9 +3,9 @@
 The order in the ledger contains the nodes, so a restarted daemon starts none twice. A launch
 follows the same rules as any other: slurmctld asks for the node, and the core checks all limits.
 
-A machine is kept without a job by setting its idle node IDLE again, which makes slurmctld count its
-SuspendTime from then on (measured on 22.05 and 25.11). slurmctld refuses this for a node that has a job, so
-no job is disturbed. If slurm-elasticd stops, the machines end by Slurm's SuspendTime.
+To keep a machine without a job, we set its idle node IDLE again. slurmctld then counts SuspendTime
+from that moment on (measured on 22.05 and 25.11). It refuses this for a node with a job, so the job
+is not disturbed. If slurm-elasticd stops, the machines end by Slurm's SuspendTime.
 """
 
 from __future__ import annotations
