@@ -63,24 +63,34 @@ class Redirects:
 
     def send(self, directive: Directive, departure: Departure) -> None:
         """Give the waiting jobs of the emptied nodes the partition of the target cloud."""
-        site = self._site
-        steps, queue = self._known_steps(), site.slurm.jobs()
+        queue = self._site.slurm.jobs()
         self._forget_refusals({job.id for job in queue})
         for route in self._routes(departure):
             for change, fitting in redirected(queue, route).items():
-                jobs = self._changed(directive, route, change, fitting)
-                if not jobs:
-                    continue
-                cause = JobsRedirected(
-                    partitions=change.partitions,
-                    earlier=change.earlier,
-                    number=directive.number,
-                    order_text=describe(directive, site.now()),
-                )
-                site.record(OPERATORS, SENT, [job_subject(job) for job in jobs], cause)
-                for job in jobs:
-                    step = replace(change, number=directive.number)
-                    steps.setdefault(job, []).append(step)
+                try:
+                    jobs = self._changed(directive, route, change, fitting)
+                except SlurmError:
+                    # Slurm may have changed them. Without the note they would never get their own
+                    # partitions back; with it, jobs that were not changed keep theirs.
+                    self._note(directive, change, fitting)
+                    raise
+                self._note(directive, change, jobs)
+
+    def _note(self, directive: Directive, change: Redirect, jobs: Sequence[int]) -> None:
+        """Record and remember the earlier partitions of these jobs, once for each change."""
+        steps, step = self._known_steps(), replace(change, number=directive.number)
+        new = [job for job in jobs if steps.get(job, [])[-1:] != [step]]
+        if not new:
+            return
+        cause = JobsRedirected(
+            partitions=change.partitions,
+            earlier=change.earlier,
+            number=directive.number,
+            order_text=describe(directive, self._site.now()),
+        )
+        self._site.record(OPERATORS, SENT, [job_subject(job) for job in new], cause)
+        for job in new:
+            steps.setdefault(job, []).append(step)
 
     def _routes(self, departure: Departure) -> Iterator[Route]:
         site = self._site

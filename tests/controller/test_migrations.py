@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -213,6 +214,29 @@ def test_a_refused_change_back_is_tried_again(world: World) -> None:
     world.advance(20)
     assert partitions(world, 1) == ("pub",)
     world.advance(40)
+    assert partitions(world, 1) == ("onp",)
+
+
+def test_a_lost_answer_of_slurm_loses_no_way_back(world: World) -> None:
+    world.slurm.submit(1, ONP, 1, partitions=("onp",), start=world.now + 4000)
+    change = world.slurm.change_pending
+    failures = 1
+
+    def lose_answer(*jobs: Any, **fields: Any) -> None:
+        nonlocal failures
+        change(*jobs, **fields)
+        if failures:
+            failures -= 1
+            text = "Unable to contact slurm controller (connect failure)"
+            raise SlurmError(("scontrol",), 1, text)
+
+    world.slurm.change_pending = lose_answer  # type: ignore[method-assign]
+    migrate(world, *ONP, scope="cloud:onp")
+    world.advance(90)
+    assert partitions(world, 1) == ("pub",)
+    assert world.kinds("job:1").count("redirected") == 1
+    resume(world)
+    world.advance(60)
     assert partitions(world, 1) == ("onp",)
 
 
