@@ -1,5 +1,5 @@
-"""Decides for all jobs, also by checkpoint policies of other packages. If one of them fails or does
-not answer in time, the default policy decides for its jobs, and the error is reported.
+"""Decides for all jobs, also by checkpoint policies of other packages. If a policy fails or
+does not answer in time, the default policy decides for its jobs, and the error is reported.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class BoundedPolicies:
         """The plans, most urgent first."""
         slack = self._site.config.checkpoint.deadline_margin
         facts_by_policy: defaultdict[AnyPolicy, list[JobFacts]] = defaultdict(list)
-        ours: list[JobFacts] = []
+        facts_of_ours: list[JobFacts] = []
         for facts in gather(snapshot):
             policy = facts.choice.policy
-            (ours if is_ours(policy) else facts_by_policy[policy]).append(facts)
-        plans = list(plan_all(ours, slack))
+            (facts_of_ours if is_ours(policy) else facts_by_policy[policy]).append(facts)
+        plans = list(plan_all(facts_of_ours, slack))
         for policy, facts_of_policy in facts_by_policy.items():
             plans += self._plans_by(policy, facts_of_policy, slack)
         return in_order(plans)

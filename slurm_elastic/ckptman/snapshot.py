@@ -54,7 +54,7 @@ PLANS_TTL_S = 5.0
 """We act on Slurm's plans only if they were read at most so many seconds ago."""
 _NO_POOL = PoolCheckpoint()
 Prices = Mapping[PriceKey, tuple[tuple[float, float], ...]]
-"""By pool, instance type and zone: pairs of (start in Unix time, $/h), ascending."""
+"""Pairs of (start in Unix time, $/h), ascending, by pool, instance type and zone."""
 RunKey = tuple[int, int]
 """Job and attempt."""
 
@@ -221,7 +221,7 @@ class SnapshotReader:
             mtti=self._mtti,
             expected=settings.expected_duration,
             slack=settings.deadline_margin,
-            bids={id_: site.bid(machine) for id_, machine in machines.items()},
+            bids={id_: site.bid(machine) for id_, machine in machines.items()} if prices else {},
             leases=site.leases,
         )
 
@@ -248,8 +248,9 @@ class SnapshotReader:
                 if reservation := instance.reservation:
                     ends_at = self._site.reservation_ends.get((instance.cloud, reservation))
                     threats.append(of_end(instance.node, reservation, ends_at, now))
-                price_steps = prices.get(price_key(machine), ())
-                threats.append(of_price(instance.node, price_steps, self._site.bid(machine)))
+                if price_steps := prices.get(price_key(machine)):
+                    bid = self._site.bid(machine)
+                    threats.append(of_price(instance.node, price_steps, bid))
         return [threat for threat in threats if threat is not None]
 
     def _threats_of_jobs(

@@ -38,10 +38,10 @@ class _Unusable(OwnCheckpoint, frozen=True, tag="unusable"):
     """Replaces a policy that cannot be used, so that a service can continue without it."""
 
     text: str = ""
-    why: str = ""
+    trouble: str = ""
 
     def save_now(self, situation: Situation) -> None:  # noqa: ARG002
-        raise SavePolicyError(f"checkpoint policy {self.text!r}: {self.why}")
+        raise SavePolicyError(f"checkpoint policy {self.text!r}: {self.trouble}")
 
 
 @cache

@@ -42,10 +42,10 @@ class _Unusable(OwnGrowth, frozen=True, tag="unusable"):
     """Replaces a policy that cannot be used, so that a service can continue without it."""
 
     text: str = ""
-    why: str = ""
+    trouble: str = ""
 
     def grow(self, demand: Demand) -> None:  # noqa: ARG002
-        raise GrowthError(f"growth policy {self.text!r}: {self.why}")
+        raise GrowthError(f"growth policy {self.text!r}: {self.trouble}")
 
 
 @cache

@@ -58,8 +58,8 @@ class CloudPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Choose(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """slurm-elasticd chooses the cluster's policy ``among`` these and the cluster's own, by what
-    they would have cost and waited in the last weeks.
+    """slurm-elasticd chooses the cluster's policy ``among`` these and the cluster's own, by their
+    costs and waits in a simulation of the last weeks.
     """
 
     among: tuple[str, ...] = ()

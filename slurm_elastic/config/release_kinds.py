@@ -42,10 +42,10 @@ class _Unusable(OwnRelease, frozen=True, tag="unusable"):
     """Replaces a policy that cannot be used, so that a service can continue without it."""
 
     text: str = ""
-    why: str = ""
+    trouble: str = ""
 
     def leaves_at(self, machine: IdleMachine) -> int:  # noqa: ARG002
-        raise ReleaseError(f"release policy {self.text!r}: {self.why}")
+        raise ReleaseError(f"release policy {self.text!r}: {self.trouble}")
 
 
 @cache

@@ -1,5 +1,5 @@
-"""Chooses the cluster's growth and release policy among ``policies.choose.among``, by what the last
-weeks would have cost and waited.
+"""Chooses the cluster's growth and release policy among ``policies.choose.among``, by their costs
+and waits in a simulation of the last weeks.
 
 The simulation runs in a bounded process, which alone imports the simulator. A choice is a file of
 the state directory; the daemon then restarts inside its process.

@@ -1,4 +1,4 @@
-"""Which policies of a group of pools are code of other packages. Pure."""
+"""Finds the policies of a group of pools that are code of other packages. Pure."""
 
 from __future__ import annotations
 

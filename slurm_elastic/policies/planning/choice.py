@@ -1,4 +1,4 @@
-"""Which of several policies to use from now on, by what the last weeks would have cost and waited.
+"""Chooses among several policies by their costs and waits in a simulation of the last weeks.
 Pure.
 """
 
