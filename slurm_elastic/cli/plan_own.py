@@ -79,7 +79,7 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def sizes(text: str) -> tuple[int, ...]:
     """Parse ``93,186``, for argparse."""
-    return tuple(dict.fromkeys(count(part.strip()) for part in text.split(",")))
+    return tuple(dict.fromkeys(count(size.strip()) for size in text.split(",")))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,20 +90,20 @@ def run(args: argparse.Namespace) -> int:
     model = scenario.pools[index]
     if not scenario.reuse:
         raise ConfigError(
-            f"--policy: with {args.policy} no machine is used twice, so none is owned"
+            f"--policy: with {args.policy} each machine serves one job, so owning is impossible"
         )
     steps = 2 * len(args.machines or (0,) * 5) + 1
     with history.progress(len(setting.jobs) * steps) as advance:
         rented = simulate(setting.jobs, scenario, setting.history.start, advance)
         machines = args.machines or default_sizes(setting, rented, index)
         price = args.price or 0.0
-        found = own_or_rent(setting, scenario, rented, index, machines, price, advance)
+        choices = own_or_rent(setting, scenario, rented, index, machines, price, advance)
     console = Output()
     tell_unbought({args.policy: rented.figures}, console)
-    console.print(_table(found, priced=args.price is not None))
-    console.print(_advice(found, model.name, args.price), markup=False, highlight=False)
+    console.print(_table(choices, priced=args.price is not None))
+    console.print(_advice(choices, model.name, args.price), markup=False, highlight=False)
     console.print(SCHEDULER, markup=False, highlight=False)
-    jobs_left = [text for row in found for text in unserved(row.name, row.figures)]
+    jobs_left = [text for row in choices for text in unserved(row.name, row.figures)]
     for note in (*setting.notes_for([args.policy]), *jobs_left):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
                     pays_below=row.pays_below,
                     figures=row.figures,
                 )
-                for row in found
+                for row in choices
             ),
         )
         writing.as_told(
@@ -129,11 +129,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(found: Sequence[Ownership], *, priced: bool) -> Rows:
+def _table(choices: Sequence[Ownership], *, priced: bool) -> Rows:
     right = ("cost", "mean wait", "p95 wait", "used", "pays below")
     table = Rows("", "", "machines", *right, right=right)
-    cheapest = _cheapest(found) if priced else None
-    for row in found:
+    cheapest = _cheapest(choices) if priced else None
+    for row in choices:
         figures = row.figures
         table.add(
             ">" if row is cheapest else "",
@@ -157,21 +157,21 @@ def _price_below(row: Ownership) -> str:
     return "never" if row.pays_below is None else f"${row.pays_below:.4f}"
 
 
-def _cheapest(found: Sequence[Ownership]) -> Ownership:
+def _cheapest(choices: Sequence[Ownership]) -> Ownership:
     """The cheapest of the rows that run all jobs that renting alone runs."""
-    whole = [row for row in found if row.figures.jobs >= found[0].figures.jobs]
+    whole = [row for row in choices if row.figures.jobs >= choices[0].figures.jobs]
     return min(whole, key=lambda row: round(row.figures.cost, 2))
 
 
-def _advice(found: Sequence[Ownership], pool: str, price: float | None) -> str:
+def _advice(choices: Sequence[Ownership], pool: str, price: float | None) -> str:
     meaning = (
-        f"own N: only N machines like those of pool {pool}, which always run. own N + rent: these"
-        " first, then rented machines. pays below: the price of an owned machine-hour below which"
-        " the row costs less than renting alone."
+        f"own N: only N machines as pool {pool} has, which always run. own N + rent: the owned"
+        " machines first, then rented machines. pays below: the price of an owned machine-hour"
+        " below which the row costs less than renting alone."
     )
     if price is None:
         return f"{meaning} Give --price to see what owning costs."
-    best, rent = _cheapest(found), found[0]
+    best, rent = _cheapest(choices), choices[0]
     if best is rent:
         return (
             f"{meaning}\nAt ${price:g} an hour for each owned machine, renting alone is cheapest."

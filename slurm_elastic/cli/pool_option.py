@@ -23,7 +23,7 @@ def pool_index(name: str | None, pools: Sequence[PoolModel]) -> int:
         raise ConfigError(f"--pool: found {name!r}, expected one of {', '.join(names)}")
     if name not in bought:
         raise ConfigError(
-            f"--pool: the machines of {name!r} always run, so none is rented;"
+            f"--pool: the machines of {name!r} always run, so there is nothing to choose;"
             f" expected one of {', '.join(bought) or 'none'}"
         )
     return names.index(name)

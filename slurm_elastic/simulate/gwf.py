@@ -1,8 +1,8 @@
 """Reads job histories in the text form of the Grid Workload Format (GWF, of the Grid Workloads
 Archive).
 
-A line has 29 fields, separated by tabs or blanks, and ``-1`` for a value that is not known. Lines
-of comments begin with ``#``. The file is read line by line, also packed by gzip. Unlike in an SWF
+A line has 29 fields, separated by tabs or blanks. An unknown field is ``-1``. Lines of comments
+begin with ``#``. The file is read line by line, also packed by gzip. Unlike in an SWF
 file, a damaged line is an error with its number, because the archive's files are generated:
 
 - processors: the allocated ones (field 5), or the requested ones (field 8) if field 5 is -1;
@@ -152,9 +152,9 @@ def _number_of(name: str, numbers: dict[str, int]) -> int:
 def _set_origin(history: History) -> None:
     """Shift Unix times so that the first submission is second 0; the header keeps its Unix time."""
     submits = history.jobs.submit
-    first = submits[0]
-    if first < _FIRST_UNIX_TIME:
+    first_submit = submits[0]
+    if first_submit < _FIRST_UNIX_TIME:
         return
-    history.header["UnixStartTime"] = str(first)
+    history.header["UnixStartTime"] = str(first_submit)
     for index, submitted in enumerate(submits):
-        submits[index] = submitted - first
+        submits[index] = submitted - first_submit

@@ -21,7 +21,7 @@ def held_in(config: Config, span: HistorySpan) -> tuple[tuple[Held, ...], list[s
     A reservation that covers no second of the history begins with the history instead, as prices
     do: the question is what the history would cost with it.
     """
-    found: list[Held] = []
+    reservations: list[Held] = []
     notes: list[str] = []
     for held in (held for cloud in config.clouds for held in cloud.held):
         if held.kind is ReservationKind.BLOCK:
@@ -35,15 +35,15 @@ def held_in(config: Config, span: HistorySpan) -> tuple[tuple[Held, ...], list[s
                 f"reservation {held.name} of cloud {held.cloud} begins with the history here, and"
                 " lasts as long as its term"
             )
-        found.append(replace(held, begins_at=begins_at, ends_at=ends_at))
-    return tuple(found), notes
+        reservations.append(replace(held, begins_at=begins_at, ends_at=ends_at))
+    return tuple(reservations), notes
 
 
 def sold_on(
     cloud: CloudSettings, pool: Pool, zones: Sequence[str], held: Iterable[Held]
 ) -> Iterator[Sold]:
     """Yield the offers for machines of the pool on these reservations."""
-    by_name = {one.name: one for one in held if one.cloud == cloud.name}
+    by_name = {row.name: row for row in held if row.cloud == cloud.name}
     for offer in reserved_offers(cloud, pool, zones):
         reservation = None if offer.held is None else by_name.get(offer.held.name)
         if reservation is not None:
@@ -52,4 +52,4 @@ def sold_on(
 
 def zones_of(cloud: str, held: Iterable[Held]) -> set[str]:
     """Return the zones for which the cloud's reservations are."""
-    return {one.zone for one in held if one.cloud == cloud and one.zone}
+    return {row.zone for row in held if row.cloud == cloud and row.zone}

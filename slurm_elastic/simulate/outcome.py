@@ -160,20 +160,20 @@ def with_reserved_bill(outcome: RunResult, unused: Sequence[UnusedReservation]) 
         replace(figures, **_dollars(machines))
         for figures, machines in zip(outcome.figures.pools, outcome.pools, strict=True)
     )
-    left = sum(row.dollars for row in unused)
+    unused_dollars = sum(row.dollars for row in unused)
     on_demand, spot = sum(p.on_demand for p in pools), sum(p.spot for p in pools)
-    reserved = sum(p.reserved for p in pools) + left
+    reserved = sum(p.reserved for p in pools) + unused_dollars
     before = outcome.figures
     # The cost may have other parts than machines, which stay as they are.
-    more = (on_demand + spot + reserved) - (before.on_demand + before.spot)
+    difference = (on_demand + spot + reserved) - (before.on_demand + before.spot)
     outcome.unused_reservations = unused
     outcome.figures = replace(
         before,
-        cost=before.cost + more,
+        cost=before.cost + difference,
         on_demand=on_demand,
         spot=spot,
         reserved=reserved,
-        unused=left,
+        unused=unused_dollars,
         pools=pools,
     )
 

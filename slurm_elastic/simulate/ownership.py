@@ -35,8 +35,8 @@ class Ownership(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Its name for people."""
-        words = ([f"own {self.owned:,}"] if self.owned else []) + ["rent"] * self.rents
-        return " + ".join(words)
+        names = ([f"own {self.owned:,}"] if self.owned else []) + ["rent"] * self.rents
+        return " + ".join(names)
 
 
 def default_sizes(setting: Setting, rented: RunResult, pool: int) -> tuple[int, ...]:
@@ -45,11 +45,11 @@ def default_sizes(setting: Setting, rented: RunResult, pool: int) -> tuple[int, 
     """
     jobs, figures = setting.jobs, rented.figures
     needs = machines_needed(jobs, rented.pools[pool].pool)
-    most = max(
+    largest_need = max(
         (need for need, where in zip(needs, rented.where, strict=True) if where == pool), default=1
     )
     mean = figures.pools[pool].busy_hours * 3600 / max(figures.makespan, 1)
-    return tuple(dict.fromkeys(max(ceil(share * mean), most, 1) for share in SHARES))
+    return tuple(dict.fromkeys(max(ceil(share * mean), largest_need, 1) for share in SHARES))
 
 
 def own_or_rent(
@@ -63,15 +63,15 @@ def own_or_rent(
 ) -> list[Ownership]:
     """Return the comparison, renting alone first.
 
-    ``rented``: the run of ``scenario`` as it is. The owned machines are like those of its pool
-    number ``pool``. They are used first and cost ``price`` ($/h each) at all times.
+    ``rented``: the run of ``scenario`` as it is. The owned machines are as its pool number
+    ``pool`` has them. They are used first and cost ``price`` ($/h each) at all times.
     """
     bare = rented.figures
     rows = [Ownership(owned=0, rents=True, figures=bare)]
     for size in sizes:
-        own = _owned(scenario.pools[pool], size, price)
+        owned_pool = _owned(scenario.pools[pool], size, price)
         private = tuple(model for model in scenario.pools if not model.public)
-        for pools in ((*private, own), (own, *scenario.pools)):
+        for pools in ((*private, owned_pool), (owned_pool, *scenario.pools)):
             rents = len(pools) > len(private) + 1
             # A site that rents nothing holds no reservations.
             site = replace(scenario, pools=pools, held=scenario.held if rents else ())
@@ -103,9 +103,9 @@ def _owned(like: PoolModel, machines: int, price: float) -> PoolModel:
 
 
 def _pays_below(rent: float, figures: Figures) -> float | None:
-    own = next(pool for pool in figures.pools if pool.name == OWN)
-    bought = figures.cost - _dollars(own)
-    return (rent - bought) / own.hours if own.hours and rent > bought else None
+    owned = next(pool for pool in figures.pools if pool.name == OWN)
+    bought = figures.cost - _dollars(owned)
+    return (rent - bought) / owned.hours if owned.hours and rent > bought else None
 
 
 def _dollars(pool: PoolFigures) -> float:

@@ -31,28 +31,28 @@ def with_reservations(outcome: RunResult, held: Sequence[Held], origin: int) -> 
     ends = [end for machines in pools for _, end, _, _ in machines.leases.rows()]
     end = max(*outcome.ends, jobs.submit[-1], *ends)
     unused: list[UnusedReservation] = []
-    for cloud in dict.fromkeys(one.cloud for one in held):
+    for cloud in dict.fromkeys(row.cloud for row in held):
         on_unix_clock = [
-            replace(one, begins_at=one.begins_at + origin, ends_at=one.ends_at + origin)
-            for one in held
-            if one.cloud == cloud
+            replace(row, begins_at=row.begins_at + origin, ends_at=row.ends_at + origin)
+            for row in held
+            if row.cloud == cloud
         ]
         hours, leases = _machine_hours(cloud, pools, origin)
         since, until = (1000 * (origin + second) for second in (begin, end))
         bill = settle(hours, on_unix_clock, since, until)
         _enter(leases, bill.micro)
         for row in bill.idle:
-            first = row.begin // 1000 - origin
-            last = max(row.end // 1000 - origin, first + 1)
-            unused.append(UnusedReservation(first, last, row.micro / _MICRO))
+            begin_s = row.begin // 1000 - origin
+            end_s = max(row.end // 1000 - origin, begin_s + 1)
+            unused.append(UnusedReservation(begin_s, end_s, row.micro / _MICRO))
     with_reserved_bill(outcome, unused)
 
 
 def _machine_hours(
     cloud: str, pools: Sequence[PoolMachines], origin: int
 ) -> tuple[list[MachineHour], list[Lease]]:
-    """Return the paid hours of a cloud's machines that are not spot, of older machines first, and
-    the lease of each.
+    """Return the paid hours of a cloud's machines except spot, older machines first, and the lease
+    of each hour.
     """
     by_age: list[tuple[int, int, int]] = []
     for pool, machines in enumerate(pools):
@@ -66,10 +66,10 @@ def _machine_hours(
     leases: list[Lease] = []
     for _, pool, number in sorted(by_age):
         machines = pools[pool]
-        found = list(_hours_of(machines, number, origin))
+        paid_hours = list(_hours_of(machines, number, origin))
         count = machines.leases.count[number]
-        hours += found * count
-        leases += [(machines, number)] * len(found) * count
+        hours += paid_hours * count
+        leases += [(machines, number)] * len(paid_hours) * count
     return hours, leases
 
 

@@ -473,4 +473,4 @@ def test_own_compares_by_the_mean_use_of_rented_machines(
 def test_own_needs_machines_that_are_used_twice(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--workload", str(WORKLOAD), "--pool", "compute", "--policy", "individual"]
     assert plan("own", *arguments) == 2
-    assert "no machine is used twice" in capsys.readouterr().err
+    assert "each machine serves one job" in capsys.readouterr().err
