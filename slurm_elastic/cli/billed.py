@@ -44,12 +44,12 @@ def billing(text: str) -> Billing:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def max_price(text: str) -> tuple[str | None, float]:
-    """Parse ``[POOL=]DOLLARS``, for argparse. The pool is None if the price is for all pools."""
-    pool, equals, price = text.rpartition("=")
+def by_pool(text: str) -> tuple[str | None, float]:
+    """Parse ``[POOL=]NUMBER``, for argparse. The pool is None if the number is for all pools."""
+    pool, equals, number = text.rpartition("=")
     if equals and not pool:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not [POOL=]DOLLARS")
-    return pool or None, amount(price)
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not [POOL=]NUMBER")
+    return pool or None, amount(number)
 
 
 def reserved(text: str) -> Reserved:

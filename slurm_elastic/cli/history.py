@@ -29,7 +29,9 @@ MIN_JOBS_FOR_BAR = 20_000  # shorter simulations show no progress bar
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the history, the machines and the queue."""
     _add_history(parser.add_argument_group("the job history"))
-    _add_machines(parser.add_argument_group("machines"))
+    machines = parser.add_argument_group("machines")
+    _add_machines(machines)
+    _add_power(machines)
     _add_spot(parser.add_argument_group("spot machines and checkpoints"))
     queue = parser.add_argument_group("the queue")
     queue.add_argument(
@@ -95,6 +97,14 @@ def _add_machines(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
 
 
+def _add_power(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--power", type=billed.by_pool, action="append", default=[], metavar="[POOL=]W",
+        help="a machine that is up takes W watts, so show the energy; may be given again for "
+        "another pool; the nodes of --static are the pool static",
+    )  # fmt: skip
+
+
 def _add_spot(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--prices", type=Path, action="append", default=[], metavar="CSV",
@@ -105,7 +115,7 @@ def _add_spot(group: argparse._ArgumentGroup) -> None:
         help="a trace of how many spot machines were available; may be given again",
     )  # fmt: skip
     group.add_argument(
-        "--max-price", type=billed.max_price, action="append", default=[], metavar="[POOL=]$",
+        "--max-price", type=billed.by_pool, action="append", default=[], metavar="[POOL=]$",
         help="the bid in dollars an hour, instead of the configured max_price; may be given again "
         "for another pool",
     )  # fmt: skip

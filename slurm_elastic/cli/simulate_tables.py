@@ -30,8 +30,8 @@ class PolicyRow(Protocol):
 
 Show = Callable[[Figures, Figures], str]
 
-RESERVED = "reserved"
-"""The column of sites that hold reservations."""
+RESERVED, ENERGY = "reserved", "kWh"
+"""The columns of sites that hold reservations, and that give the power of machines."""
 COLUMNS: Sequence[tuple[str, Show]] = (
     ("cost", lambda f, _: f"${f.cost:,.2f}"),
     ("on demand", lambda f, _: f"${f.on_demand:,.2f}"),
@@ -44,6 +44,7 @@ COLUMNS: Sequence[tuple[str, Show]] = (
     ("slowdown", lambda f, _: f"{f.slowdown:,.1f}"),
     ("used", lambda f, _: f"{f.utilisation:.1%}"),
     ("peak", lambda f, _: f"{f.peak:,}"),
+    (ENERGY, lambda f, _: f"{f.energy:,.1f}"),
     ("lost h", lambda f, _: f"{f.lost_hours:,.1f}"),
     ("ckpts", lambda f, _: f"{f.checkpoints:,}"),
     ("interrupted", lambda f, _: f"{f.interruptions:,}"),
@@ -86,8 +87,15 @@ def render(rows: Sequence[PolicyRow], console: Console) -> None:
 def cells(rows: Sequence[PolicyRow]) -> tuple[list[str], list[list[str]]]:
     """The headings, and one row of cells for each policy; savings compare with the first policy."""
     first_figures = rows[0].figures
-    has_reservations = any(row.figures.reserved for row in rows)
-    columns = [column for column in COLUMNS if has_reservations or column[0] != RESERVED]
+    hidden = [
+        name
+        for name, is_shown in (
+            (RESERVED, any(row.figures.reserved for row in rows)),
+            (ENERGY, any(row.figures.energy for row in rows)),
+        )
+        if not is_shown
+    ]
+    columns = [column for column in COLUMNS if column[0] not in hidden]
     lines = [
         [row.policy, *(show(row.figures, first_figures) for _, show in columns)] for row in rows
     ]

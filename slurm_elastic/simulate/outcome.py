@@ -26,7 +26,7 @@ MIN_RUN_S = 10
 class PoolFigures(Struct, frozen=True, kw_only=True):
     """Figures of a pool. ``hours``: machine-hours up; ``peak``: the most machines at a time, paid
     or standing; ``on_demand``, ``spot`` and ``reserved``: dollars for the machines that were bought
-    so.
+    so. ``energy``: kWh.
     """
 
     name: str
@@ -39,6 +39,7 @@ class PoolFigures(Struct, frozen=True, kw_only=True):
     on_demand: float
     spot: float
     reserved: float = 0.0
+    energy: float = 0.0
 
 
 class Figures(Struct, frozen=True, kw_only=True):
@@ -46,7 +47,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     than 10 s count as 10 s. ``utilisation``: the busy share of the machines' time. ``lost_hours``:
     machine-hours lost to interruptions; ``overhead_hours``: spent on checkpoints and restarts.
     ``peak``: the most machines of all pools at a time. ``reserved``: dollars for the machines that
-    were started on held reservations, and for the ``unused`` part of these. ``unbought``: why no
+    were started on held reservations, and for the ``unused`` part of these. ``energy``:
+    kWh of the machines with a known power. ``unbought``: why no
     machine was ever bought although jobs waited. ``traffic``: the part of ``cost`` ($) for the data
     that jobs say they move, each once, in the pool in which it ended.
     """
@@ -71,6 +73,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     pools: tuple[PoolFigures, ...]
     reserved: float = 0.0
     unused: float = 0.0
+    energy: float = 0.0
     unbought: str = ""
     traffic: float = 0.0
 
@@ -271,6 +274,7 @@ def _figures(
         api_calls=sum(machines.launches + machines.releases for machines in pools),
         peak=pool_figures[0].peak if len(pools) == 1 else peak(*steps),
         pools=pool_figures,
+        energy=sum(figures.energy for figures in pool_figures),
     )
 
 
@@ -296,6 +300,7 @@ def _pool_figures(
         hours=machines.up_area / 3600,
         busy_hours=machines.busy_area / 3600,
         billed_hours=machines.leases.billed / 3600,
+        energy=machines.up_area / 3600 * machines.pool.watts / 1000,
         **_dollars(machines),
     )
 

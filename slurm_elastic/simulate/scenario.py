@@ -53,7 +53,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     work until the last job has ended. ``max_booting``: the maximum of booting machines. ``cloud``:
     the cloud whose limits apply (empty: the cloud of the first offer, or a cloud of its own).
     ``limited``: False for nodes that the site has anyway, to which no limits apply. ``traffic``: of
-    jobs that say how much data they move.
+    jobs that say how much data they move. ``watts``: the power of a machine that is up.
     """
 
     name: str
@@ -78,6 +78,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     cloud: str = ""
     limited: bool = True
     traffic: TrafficTerms = FREE_TRAFFIC
+    watts: float = 0.0
 
     @property
     def sold(self) -> tuple[Sold, ...]:

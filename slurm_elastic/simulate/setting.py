@@ -49,8 +49,8 @@ class Options(Struct, frozen=True, kw_only=True):
     together, seconds) per batch size; ``reserved``: (pool, machines, dollars per hour of each).
     ``configure``, ``notice``, ``rebalance``, ``requeue_delay``, ``dump``, ``restart`` and
     ``checkpoint_period`` are in seconds. ``blocking``: a job stands still while it is saved.
-    ``max_price``: (pool, dollars per hour), the bid instead of the configured one; the pool None
-    means all pools.
+    ``max_price``: (pool, dollars per hour), the bid instead of the configured one; ``power``:
+    (pool, watts of a machine that is up). The pool None means all pools.
     ``prices``: files; ``paid``: prices that are used if there are no files.
     """
 
@@ -59,6 +59,7 @@ class Options(Struct, frozen=True, kw_only=True):
     configure: int = 0
     billing: str | Billing | None = None
     reserved: Sequence[tuple[str, int, float]] = ()
+    power: Sequence[tuple[str | None, float]] = ()
     prices: Sequence[str | Path] = ()
     paid: PriceTrace | None = None
     availability: Sequence[str] = ()
@@ -164,6 +165,7 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
         billing=_billing(options),
         reserved=tuple(options.reserved),
         max_price=tuple(options.max_price),
+        power=tuple(options.power),
         prices=prices,
         availability=tuple(load_supply(text) for text in options.availability),
         notice=options.notice,

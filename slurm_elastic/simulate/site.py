@@ -22,13 +22,17 @@ from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.offers import SpotFacts, assumptions, offers_of
 from slurm_elastic.simulate.scenario import BootCap, CoolDownTimes, PoolModel, Scenario, Sold
 
+STATIC = "static"
+"""The name of the pool of the site's own nodes, which the configuration does not have."""
+
 
 class World(SpotFacts, frozen=True, kw_only=True):
-    """Facts outside the configuration. ``static``: (nodes, processors per node) that the
-    site has anyway. ``boot`` and ``configure``: see ``BootTimes``; ``billing``: how machines are
-    paid (both None: as configured). ``reserved``: (pool, machines, $/h), always paid.
-    ``max_price``: (pool, $/h), the bid instead of the configured one; the pool None means all
-    pools. ``whole``: jobs do not share machines. ``gpus``: the history shows which jobs need GPUs.
+    """Facts outside the configuration. ``static``: (nodes, processors per node) that the site has
+    anyway. ``boot`` and ``configure``: see ``BootTimes``; ``billing``: how machines are paid (both
+    None: as configured). ``reserved``: (pool, machines, $/h), always paid. ``max_price``: (pool,
+    $/h), the bid instead of the configured one; ``power``: (pool, watts of a machine that is up).
+    The pool None means all pools. ``whole``: jobs do not share machines. ``gpus``: the history
+    shows which jobs need GPUs.
     """
 
     whole: bool = False
@@ -40,6 +44,7 @@ class World(SpotFacts, frozen=True, kw_only=True):
     billing: Billing | None = None
     reserved: tuple[tuple[str, int, float], ...] = ()
     max_price: tuple[tuple[str | None, float], ...] = ()
+    power: tuple[tuple[str | None, float], ...] = ()
 
 
 def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[str]]:
@@ -50,13 +55,14 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
         nodes, procs = world.static
         models.append(
             PoolModel(
-                name="static",
+                name=STATIC,
                 machines=nodes,
                 standing=nodes,
                 procs=procs,
                 public=False,
                 limited=False,
                 shared=not world.whole,
+                watts=_option_of(STATIC, world.power) or 0.0,
             )
         )
     clouds = [cloud.name for cloud in config.clouds]
@@ -68,7 +74,8 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
             continue
         names.append(pool.name)
         models += _with_reserved(_pool(config, *_with_bid(pool, world), notes), world)
-    _check_bids(world, [pool.name for pool in pools])
+    _check_pools("--max-price", world.max_price, [pool.name for pool in pools])
+    _check_pools("--power", world.power, [STATIC, *(pool.name for pool in pools)])
     for name in (name for name, _, _ in world.reserved if name not in names):
         expected = f"expected one of {', '.join(names)}"
         raise ConfigError(f"--reserved: found pool {name!r}, {expected}")
@@ -79,21 +86,24 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
 
 def _with_bid(pool: Pool, world: World) -> tuple[Pool, World]:
     """Return both with the bid that an option gives instead of the configured one."""
-    bids = {name: price for name, price in world.max_price if name in (None, pool.name)}
-    if not bids:
-        return pool, world
-    bid = bids.get(pool.name, bids.get(None))
-    return replace(pool, max_price=bid), replace(world, bid=bid)
+    bid = _option_of(pool.name, world.max_price)
+    return (pool, world) if bid is None else (replace(pool, max_price=bid), replace(world, bid=bid))
 
 
-def _check_bids(world: World, pools: Sequence[str]) -> None:
-    """Raise ConfigError if a bid is for a pool that does not exist."""
-    for name, price in world.max_price:
+def _option_of(pool: str, values: Sequence[tuple[str | None, float]]) -> float | None:
+    """Return the value of an option for a pool, else the value for all pools, else None."""
+    by_pool = dict(values)
+    return by_pool.get(pool, by_pool.get(None))
+
+
+def _check_pools(
+    option: str, values: Sequence[tuple[str | None, float]], pools: Sequence[str]
+) -> None:
+    """Raise ConfigError if a value of the option is for a pool that does not exist."""
+    for name, value in values:
         if name is not None and name not in pools:
-            raise ConfigError(
-                f"--max-price {name}={price:g}: found pool {name!r}, expected one of"
-                f" {', '.join(pools)}"
-            )
+            expected = f"expected one of {', '.join(pools)}"
+            raise ConfigError(f"{option} {name}={value:g}: found pool {name!r}, {expected}")
 
 
 def bought_as(config: Config, base: Scenario) -> Scenario:
@@ -212,6 +222,7 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
         offers=sold,
         wanted=ranked_pool,
         traffic=traffic_terms(cloud),
+        watts=_option_of(pool.name, world.power) or 0.0,
     )
 
 

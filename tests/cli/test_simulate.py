@@ -744,3 +744,27 @@ def test_a_pool_that_is_reserved_as_a_whole_needs_no_reason_why_nothing_was_boug
 ) -> None:
     assert simulate("--reserved", "rack=4@0.45", "--compare", "none") == 0
     assert "no machine was ever bought" not in capsys.readouterr().out
+
+
+def test_power_shows_the_energy_of_machines_that_are_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--static", "2x8", "--power", "100", "--power", "static=300")
+    rows = result(tmp_path, *words, "--compare", "slurm+idle(60),slurm+idle(7200)")["rows"]
+    assert "kWh" in capsys.readouterr().out
+    assert isinstance(rows, list)
+    early, late = (row["figures"] for row in rows)
+    for figures in (early, late):
+        watts = {
+            pool["name"]: 300 if pool["name"] == "static" else 100 for pool in figures["pools"]
+        }
+        energy = sum(pool["hours"] * watts[pool["name"]] / 1000 for pool in figures["pools"])
+        assert figures["energy"] == pytest.approx(energy)
+    # Machines that leave earlier take less.
+    assert early["energy"] < late["energy"]
+    assert simulate("--power", "nowhere=1") == 2
+    assert "--power nowhere=1: found pool 'nowhere', expected one of static, rack" in (
+        capsys.readouterr().err
+    )
+    assert simulate() == 0
+    assert "kWh" not in capsys.readouterr().out

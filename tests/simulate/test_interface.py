@@ -30,8 +30,8 @@ POLICIES = "configured,slurm,on_demand+idle(60)"
 PRICES = "timestamp,instance_type,az,price\n{0},c6i.xlarge,us-east-1a,0.05\n{1},c6i.xlarge,us-east-1a,0.06\n"
 TABLES = {
     "totals": "policy jobs unserved too_large cost on_demand spot mean_wait p95_wait slowdown utilisation makespan "
-    "lost_hours overhead_hours interruptions checkpoints api_calls peak reserved unused unbought",
-    "pools": "policy pool jobs launched peak hours busy_hours billed_hours on_demand spot reserved",
+    "lost_hours overhead_hours interruptions checkpoints api_calls peak reserved unused energy unbought",
+    "pools": "policy pool jobs launched peak hours busy_hours billed_hours on_demand spot reserved energy",
     "jobs": "policy job submit start end wait run cpus user account pool",
     "machines": "policy pool time machines",
     "queue": "policy time waiting",
@@ -86,11 +86,11 @@ SPOT = (
 )  # fmt: skip
 SAVES = (
     ("--prices p.csv --availability b.json --billing hourly(seconds=300) --checkpoint hour(margin=120) "
-    "--restart 90 --checkpoint-period 50 --no-blocking --max-price compute=0.055"),
+    "--restart 90 --checkpoint-period 50 --no-blocking --max-price compute=0.055 --power 250"),
     Options(
         prices=["p.csv"], availability=["b.json"], billing="hourly(seconds=300)",
         checkpoint="hour(margin=120)", restart=90, checkpoint_period=50, blocking=False,
-        max_price=[("compute", 0.055)],
+        max_price=[("compute", 0.055)], power=[(None, 250.0)],
     ),
 )  # fmt: skip
 QUEUE = [
@@ -136,7 +136,7 @@ def test_what_is_left_out_is_as_in_the_command() -> None:
     args.config = str(SITE)
     assert msgspec.to_builtins(history.read_inputs(args)[2]) == {
         **msgspec.to_builtins(Options()),
-        **{name: [] for name in ("reserved", "prices", "availability", "max_price")},
+        **{name: [] for name in ("reserved", "prices", "availability", "max_price", "power")},
     }
 
 
