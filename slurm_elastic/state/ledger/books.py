@@ -139,7 +139,8 @@ class BookRows:
             return read()
         kept = self._ended.get(key)
         if kept is not None and kept[0] == stamp:
-            return kept[1]
+            value: Value = kept[1]
+            return value
         # A machine that ends before this reading is in the value already. The next stamp differs,
         # so the value is read again then.
         value = read()
