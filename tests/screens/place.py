@@ -59,12 +59,26 @@ clouds:
       c6i.xlarge: {{cpus: 4, memory: 8G, price: 0.20}}
       c5.xlarge: {{cpus: 4, memory: 8G, price: 0.22}}
     zones: [eu-west-1a, eu-west-1b]
-    limits: {{nodes: 1{more}6}}
+    limits: {{nodes: 1{more}6}}{reservations}{clouds}
 pools:
   - {{name: rack, cloud: onprem, nodes: "op[1-4]", cpus: 4, memory: 8000}}
   - {{name: general, cloud: aws, nodes: "pub[1-{nodes}]", cpus: 4, memory: 8000,
-      markets: [spot, on-demand]}}
+      markets: [{reserved}spot, on-demand]}}{pools}
 """
+RESERVATIONS = """
+    reservations:
+      - {name: year, type: c6i.xlarge, count: 2, from: "2027-01-01", to: "2028-01-01", upfront: 900}
+      - {name: plan, kind: savings-plan, from: "2027-01-01", to: "2028-01-01", commit: 0.4,
+         families: {c5: 0.14}}"""
+SECOND_CLOUD = """
+  - name: gcp
+    provider: fake
+    location: public
+    types: {n2-4: {cpus: 4, memory: 8G, price: 0.19}}
+    zones: [europe-west1-b]
+    limits: {nodes: 8}"""
+SECOND_POOL = """
+  - {name: google, cloud: gcp, nodes: "goo[1-8]", cpus: 4, memory: 8000, markets: [spot, on-demand]}"""
 LUA = "function slurm_job_submit(d, p, u)\n  return slurm_elastic_submit(d, p, u)\nend\n"
 SLURM_CONF = (
     "ClusterName=alps\nSlurmctldHost=head\nJobSubmitPlugins=lua\n"
@@ -90,8 +104,8 @@ class ProbedSlurm(Slurmctld):
 
 
 class Place(World):
-    """One site in one situation. ``subject`` is what is explained; a service that is ``away`` has
-    no process.
+    """One site in one situation. ``subject`` is what is explained; ``ranked_job``, for which clouds
+    are compared; a service that is ``away`` has no process.
     """
 
     def __init__(
@@ -101,8 +115,12 @@ class Place(World):
         limits: str = "{nodes: 20, dollars_per_hour: 5.0}",
         policies: str = "{}",
         nodes: int = 12,
+        *,
+        two_clouds: bool = False,
+        reservations: bool = False,
     ) -> None:
         self.subject = "42"
+        self.ranked_job = 0
         self.away: set[int] = set()
         self.disk_free = 400 << 30
         self.stopped = False
@@ -118,6 +136,8 @@ class Place(World):
         text = SITE.format(
             state=directory, who=who, limits=limits, policies=policies, nodes=nodes,
             more="" if nodes < 100 else "000",
+            reservations=RESERVATIONS if reservations else "", reserved="reserved, " * reservations,
+            clouds=SECOND_CLOUD if two_clouds else "", pools=SECOND_POOL if two_clouds else "",
         )  # fmt: skip
         self.file.write_text(text)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -435,12 +435,37 @@ def hostile_words() -> Place:
     return place
 
 
+@situation
+def reservations() -> Place:
+    """Two machines are paid for the year, one of which runs, and so is a savings plan."""
+    place = busy("reservations", reservations=True)
+    place.subject = "pub1"
+    return place
+
+
+@situation
+def two_clouds() -> Place:
+    """A job may use two public clouds, of which the first is sold out."""
+    place = Place("two-clouds", two_clouds=True)
+    place.tick()
+    place.clouds["aws"].limit("*", 0)
+    place.job(44, "goo1", partitions=("gcp",))
+    place.advance(120)
+    place.job(50, *PUB[:2], count=2, partitions=("onprem", "burst", "gcp"))
+    place.advance(120)
+    place.subject, place.ranked_job = "50", 50
+    return place
+
+
 def commands(place: Place) -> Sequence[tuple[str, ...]]:
     """The screens that an operator looks at."""
-    return (
+    screens = [
         ("status",),
         ("explain", place.subject),
         ("doctor", "--quick"),
         ("offers",),
         ("ckpt", "list"),
-    )
+    ]
+    if place.ranked_job:
+        screens.append(("offers", "--job", str(place.ranked_job)))
+    return screens
