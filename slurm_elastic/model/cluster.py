@@ -196,7 +196,7 @@ class Ranked(Struct, frozen=True, kw_only=True):
     def reason(self) -> str:
         """Why the offer has this rank, for people."""
         text = f"{self.offer.location}, {self.offer.market}, {money(self.offer.price)}/h"
-        separator = ", " if self.offer.interruption_rate else "; "
+        separator = ", " if self.offer.interruption_rate or self._payment else "; "
         return separator.join((text, self.notes)) if self.notes else text
 
     @property
@@ -205,7 +205,15 @@ class Ranked(Struct, frozen=True, kw_only=True):
         rate = self.offer.interruption_rate
         rate_text = f"taken {rate:g} times an hour" if rate else ""
         bound = f"room is bounded: {self.bound}" if self.bound else ""
-        return "; ".join(filter(None, (rate_text, bound)))
+        return "; ".join(filter(None, (self._payment, rate_text, bound)))
+
+    @property
+    def _payment(self) -> str:
+        """The part of a reservation's price by which the ranking goes, if it is not the whole."""
+        added = self.offer.marginal_price
+        if added >= self.offer.price:
+            return ""
+        return f"{money(added)}/h of it is not paid yet" if added else "paid already"
 
 
 class Rejected(Struct, frozen=True, kw_only=True):
