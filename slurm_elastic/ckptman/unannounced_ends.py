@@ -1,7 +1,7 @@
 """Runs that ended with their machine, without a notice: kept in the decisions about their jobs.
 
-``ckpt list`` and mail show such an end as a move that is over. It must not be one of ckptman's
-moves: a job's next run continues from the image of its last move, and here nobody has moved it.
+``ckpt list`` and mail show such an end as a finished move. ckptman must not store it as a move,
+because a job's next run continues from the image of its last stored move.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SUBJECT = "ends:unannounced"
 """The subject by which the decisions are found."""
 DETAIL = "move"
 MAX_READ = 1000
-"""Ends of a day that are shown."""
+"""The maximum of ends in an answer."""
 
 
 def detail_of(move: Migration) -> dict[str, object]:
@@ -29,9 +29,7 @@ def detail_of(move: Migration) -> dict[str, object]:
 def unannounced_ends(
     ledger: Ledger, since: float, moves: Iterable[Migration]
 ) -> tuple[Migration, ...]:
-    """The ends that were reported ``since`` (Unix time), without runs that have one of ``moves``,
-    oldest first.
-    """
+    """The ends after ``since`` (Unix time), oldest first, without runs that ``moves`` contain."""
     moved = {(move.run.job, move.run.attempt) for move in moves}
     ends: dict[tuple[int, int], Migration] = {}
     for decision in ledger.decisions.about(SUBJECT, MAX_READ):

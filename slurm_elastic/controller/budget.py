@@ -194,7 +194,7 @@ def read_spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent
 
 
 class _PaidReader:
-    """Reads what was paid until ``now``, with one look at the machines that have ended."""
+    """Reads the spending until ``now``. All sums share one stamp of the ended machines."""
 
     def __init__(self, config: Config, ledger: Ledger, now: float) -> None:
         self._ledger, self._now = ledger, now

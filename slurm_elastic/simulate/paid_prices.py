@@ -1,7 +1,7 @@
 """The spot prices that a site paid, as a price trace for a simulation of the same time. Pure.
 
 The ledger has the price of each machine at its launch. Between two launches of a type in a zone we
-assume the earlier price, because nobody was charged another one.
+assume the earlier price, because the ledger knows no other price.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def test_check_names_a_line_that_undoes_ours(
     assert "behind our include line" not in capsys.readouterr().out
 
 
-def test_the_same_value_behind_ours_and_added_programs_undo_nothing(admin: Admin) -> None:
+def test_a_line_that_repeats_ours_and_added_programs_undo_nothing(admin: Admin) -> None:
     assert admin("install") == 0
     config = configfile.load(admin.yaml)
     ours = next(
@@ -179,7 +179,7 @@ def test_the_same_value_behind_ours_and_added_programs_undo_nothing(admin: Admin
         if row.startswith("SlurmctldParameters=")
     )
     with admin.conf.open("a") as text:
-        text.write(f"{ours}\nPrologSlurmctld=/site/prolog\n")
+        text.write(f"{ours},max_dbd_msg_action=exit\nPrologSlurmctld=/site/prolog\n")
     assert list(overridden(config, (24, 11))) == []
     (older,) = overridden(config, (22, 5))
     assert "PrologSlurmctld=/site/prolog stands behind" in older

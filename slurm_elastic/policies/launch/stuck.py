@@ -83,13 +83,16 @@ def _elsewhere(
 ) -> tuple[str, str]:
     """Add to a reason which of our other partitions can hold the job, or that none can.
 
-    ``reason``: the sentence and its remedy, which stays if none of ours can hold the job.
+    ``reason``: the sentence and its remedy. The remedy stays if no partition of ours can hold the
+    job.
     """
     text, command = reason
-    others = [case for case in cases if case.partition not in job.partitions]
-    admitting = [case for case in others if _admits(case, job)]
+    other_cases = [case for case in cases if case.partition not in job.partitions]
+    admitting = [case for case in other_cases if _admits(case, job)]
+    if not other_cases:
+        return reason
     if not admitting:
-        return (f"{text}; its account and QOS may use no other cloud" if others else text), command
+        return f"{text}; its account and QOS may use no other cloud", command
     # A job that names another partition would be rejected for its choice, not for its size.
     judged = {
         name: verdicts(

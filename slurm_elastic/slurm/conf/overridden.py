@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
+from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import Entry, read_lines
 from slurm_elastic.slurm.conf import fragment
 
@@ -22,22 +23,28 @@ _ADDS_UP_SINCE = (23, 11)
 def overridden(config: Config, version: tuple[int, int]) -> Iterator[str]:
     """A sentence for each option, with the file and line that takes its effect."""
     added_up = _ADDED_UP if version >= _ADDS_UP_SINCE else frozenset()
-    ours: dict[str, Entry] = {}
+    own_entries: dict[str, Entry] = {}
     winners: dict[str, Entry] = {}
     for entry in _options(config):
         is_ours = Path(entry.file).name == fragment.FILE_NAME
         if is_ours:
-            ours[entry.key] = entry
+            own_entries[entry.key] = entry
             winners.pop(entry.key, None)
-        elif entry.key in ours and entry.key not in added_up:
+        elif entry.key in own_entries and entry.key not in added_up:
             winners[entry.key] = entry
     for key, winner in winners.items():
-        if winner.value != ours[key].value:
+        own_entry = own_entries[key]
+        if not _items(own_entry) <= _items(winner):
             yield (
                 f"{winner.location}: {winner.name}={winner.value} stands behind our include line,"
-                f" so Slurm ignores {ours[key].name}={ours[key].value} of {fragment.FILE_NAME};"
+                f" so Slurm ignores {own_entry.name}={own_entry.value} of {fragment.FILE_NAME};"
                 " `slurm-elastic conf install` moves our line to the end and keeps your values"
             )
+
+
+def _items(entry: Entry) -> frozenset[str]:
+    """The items of a list; of an option that is no list, the value."""
+    return frozenset(confvalues.items(entry.name, entry.value))
 
 
 def _options(config: Config) -> Iterator[Entry]:

@@ -62,12 +62,12 @@ ENDED_STAMP = """
     from machines indexed by machines_ended where ended >= ?1
 """
 MAX_KEPT = 256
-"""Sums of ended machines that are kept: four for each cloud, and those of the day before."""
+"""The maximum of kept sums: four for each cloud, and the sums of the day before."""
 
 
 class EndedStamp(NamedTuple):
-    """Identifies the machines that have ended ``since`` (Unix time). Their rows do not change, but
-    one more may end, and a machine that a cloud lists again lives on.
+    """Identifies the set of machines that ended after ``since`` (Unix time). Their rows do not
+    change, but the set does: if another machine ends, or if a cloud lists an ended machine again.
     """
 
     since: float
@@ -92,8 +92,8 @@ class BookRows:
     def cost_by_payers(
         self, cloud: str, since: float, now: float, lease: int, stamp: EndedStamp | None = None
     ) -> tuple[tuple[dict[str, int], float], ...]:
-        """The cost by payers: (parts by account, dollars). With a ``stamp``, the sums of ended
-        machines are added up once for each stamp.
+        """The cost by payers: (parts by account, dollars). ``stamp``: sums of ended machines may be
+        reused as long as this stamp is the same.
         """
 
         def read(sql: str, until: float) -> list[tuple[str, float]]:
@@ -124,14 +124,15 @@ class BookRows:
         return tuple(lease._replace(end=min(lease.end, now)) for lease in leases)
 
     def ended_stamp(self, since: float) -> EndedStamp:
-        """The stamp of the machines that have ended ``since``; sqlite reads its index only."""
+        """Return the present stamp for ``since``. sqlite reads only an index."""
         (row,) = self._store.select(ENDED_STAMP, since)
         return EndedStamp(since, row["machines"], row["ends"])
 
     def _of_ended(
         self, stamp: EndedStamp | None, since: float, key: Hashable, read: Callable[[], Value]
     ) -> Value:
-        """What ``read`` returns about machines that ended after ``since``; kept for the ``stamp``.
+        """Return the answer of ``read``, which is about machines that ended after ``since``, or the
+        kept answer for the same ``stamp``.
 
         A month of a large site has tens of thousands of them, and each launch asks for their sums.
         """

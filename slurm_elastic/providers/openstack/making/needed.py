@@ -40,8 +40,8 @@ def needed(
 
 
 def credential(name: str, roles: Collection[str]) -> SiteResource:
-    """The services' own credential. ``roles``: those of the user who makes it."""
-    # Without roles keystone would give it all of the user's, an administrator's too.
+    """The services' own credential. ``roles``: the roles of the user who runs init."""
+    # If the request names no roles, keystone grants all roles of the user, also an administrator's.
     least = [role for role in roles if role in _MEMBER][:1] or sorted(roles)
     return SiteResource(
         key=CREDENTIAL, kind="application credential", name=name,
