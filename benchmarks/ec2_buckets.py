@@ -19,8 +19,9 @@ from msgspec import Struct
 from benchmarks.report import Report, Row, compared, noted, report
 from benchmarks.resume_runs import child_env, process, ready_url
 from slurm_elastic.base.errors import TransientError
-from slurm_elastic.config import Cluster, Timings
+from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.timings import Timings
 from slurm_elastic.model.cluster import LaunchSpec, Location, Market, Pool
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.rate_limit import LAUNCHES, TERMINATIONS, Rate, RateLimits

@@ -9,12 +9,13 @@ from functools import cached_property
 from typing import TypeVar
 
 from slurm_elastic.base.hostlist import HostlistError, expand
-from slurm_elastic.config import PoolSettings, Timings
+from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import Conversion, nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.problems import Problems
+from slurm_elastic.config.timings import Timings
 
 T = TypeVar("T")
 

@@ -63,7 +63,7 @@ def _intervals(draft: Draft) -> None:
     longest = draft.value(("policies", "max_poll_interval"), float)
     if site is not None and longest is not None and longest < site.poll_interval:
         expected = f"at least poll_interval, {format_duration(site.poll_interval)}"
-        actual = format_duration(longest)
+        actual = str(format_duration(longest))
         draft.problems.add(("policies", "max_poll_interval"), actual, expected)
 
 

@@ -33,7 +33,7 @@ def outcomes(
     if len(history.jobs) < MIN_JOBS:
         raise ConfigError(f"found {len(history.jobs)} jobs, expected at least {MIN_JOBS}")
     setting = setting_of(history, config, Options(static=static))
-    found = []
+    found: list[PolicyOutcome] = []
     for policy in policies:
         if time.monotonic() > end_at:
             raise ConfigError(f"{len(found)} of {len(policies)} policies took all the time")

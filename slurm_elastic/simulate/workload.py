@@ -25,8 +25,9 @@ def load(path: Path, max_jobs: int | None = None, form: Format | None = None) ->
     """Read the first ``max_jobs`` jobs of ``path`` (``-``: standard input). ``form``: None finds it
     out. Raises ConfigError.
     """
-    reader = gwf if (form or format_of(path)) is Format.GWF else swf
-    return reader.load(path, max_jobs)
+    if (form or format_of(path)) is Format.GWF:
+        return gwf.load(path, max_jobs)
+    return swf.load(path, max_jobs)
 
 
 def format_of(path: Path) -> Format:
