@@ -72,7 +72,7 @@ def test_scripts_test_looks_for_each_program_and_installs_its_package(program: s
     if PACKAGES[program] in packages:  # dpkg is asked for each
         return
     looked_for = {
-        name for line in re.findall(r"\bthere ([a-z0-9_ -]+)", text) for name in line.split()
+        name for line in re.findall(r"\bthere ([a-z0-9_. -]+)", text) for name in line.split()
     }
     gcc = {"gcc"}  # beside the header files that it needs
     assert program in looked_for | gcc
