@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pwd
 import select
 import shlex
 import socket
@@ -18,17 +17,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
-
-from msgspec import Struct
+from typing import Any
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
+from slurm_elastic.features.copy_orders import CopyResult
 from slurm_elastic.features.host_keys import HostKey, KnownHosts, host_key
 from slurm_elastic.features.ssh_file import FileTarget, PushError, ordered, read_private_key
 from slurm_elastic.machine.jobfiles import bundle
-from slurm_elastic.machine.jobfiles.copier import CopierRefusalError, groups_of, start_head
+from slurm_elastic.machine.jobfiles.copier import CopierRefusalError, start_head
 from slurm_elastic.model.cluster import Instance
 
 PROGRAM = "/var/lib/slurm-elastic-node/jobfiles.pyz"
@@ -53,29 +51,6 @@ mkdir -p "$home/.ssh"
 echo {line} >>"$keys"
 chown {user}: "$home/.ssh" "$keys"
 """
-
-
-class CopyResult(Struct, frozen=True, kw_only=True):
-    """``reason``: why it failed, "" if it did not. ``final``: another try would fail, too.
-    ``bases``: by output file, where the output of this run begins. ``notes``: files that were left
-    out.
-    """
-
-    reason: str = ""
-    final: bool = False
-    files: int = 0
-    bytes: int = 0
-    bases: Mapping[str, int] = {}
-    notes: tuple[str, ...] = ()
-
-
-class CopyRun(Protocol):
-    """Runs one copy."""
-
-    def __call__(
-        self, instance: Instance, order: Mapping[str, Any], until: float, cancelled: threading.Event
-    ) -> CopyResult:
-        """Copy as ordered until ``until`` (monotonic s), or until ``cancelled`` is set."""
 
 
 class CopyRunner:
@@ -229,17 +204,6 @@ def authorized_line(user: str, public_key: str, program: str = PROGRAM) -> str:
     """The line of ``authorized_keys`` by which our key runs the program and nothing else."""
     sudo = "" if user == "root" else "sudo -n "
     return f'restrict,command="{sudo}/usr/bin/env python3 -I {program} node" {public_key}'
-
-
-def order_of(uid: int) -> dict[str, Any]:
-    """The user's part of an order. CopierRefusalError for root, or if there is no such user."""
-    if uid <= 0:
-        raise CopierRefusalError(f"the files of uid {uid} are not copied")
-    try:
-        account = pwd.getpwuid(uid)
-    except KeyError:
-        raise CopierRefusalError(f"the head has no user with uid {uid}") from None
-    return {"uid": uid, "gid": account.pw_gid, "groups": groups_of(account)}
 
 
 def _read(descriptor: int, until: float, cancelled: threading.Event) -> bytes | None:

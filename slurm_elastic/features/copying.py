@@ -23,7 +23,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.context import Site
-from slurm_elastic.features.copy_runner import CopyResult, CopyRun, order_of
+from slurm_elastic.features.copy_orders import CopyResult, CopyRun, order_of
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
 from slurm_elastic.model import admin_comment
 from slurm_elastic.model.admin_comment import NoteKind

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.features.copy_runner import authorized_line, order_of
+from slurm_elastic.features.copy_orders import order_of
+from slurm_elastic.features.copy_runner import authorized_line
 from slurm_elastic.machine.jobfiles import bundle
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
 from tests import real_sshd

@@ -17,7 +17,7 @@ from patience import eventually
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config.copying import Data
 from slurm_elastic.features import copy_part
-from slurm_elastic.features.copy_runner import CopyResult
+from slurm_elastic.features.copy_orders import CopyResult
 from slurm_elastic.features.copying import GO, Copies, CopyRequest
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.copying import CopyState

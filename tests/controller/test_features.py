@@ -19,7 +19,7 @@ from tests.controller.world import World, make_config
 
 OFF = {
     "admission", "owners", "starting", "stopping", "addresses", "enrolment", "telling", "occasions",
-    "account_mails", "account_costs", "tunnels", "copying", "copy_part", "copy_runner", "munge_keys", "host_keys", "key_rotation",
+    "account_mails", "account_costs", "tunnels", "copying", "copy_part", "copy_orders", "copy_runner", "munge_keys", "host_keys", "key_rotation",
 }  # fmt: skip
 """Modules that only features have."""
 PLAIN = {"accounting": BooksSettings(tags=())}
