@@ -66,7 +66,7 @@ def check(world: MpiWorld, job: int, expected: str, *, ranks: int) -> None:
     assert (world.hosts.user / "result").read_text() == expected
     # sudo's where root may not set limits; our own words about the moves and a lost node;
     # OpenMPI's about nobody's shell.
-    others = ("sudo: setrlimit", "slurmstepd-", "[n")
+    others = ("sudo", ": setrlimit", "slurmstepd-", "[n")
     lines = [line for line in output.splitlines() if not line.startswith(others)]
     assert lines[-1] == "code 0"
     steps = [line for line in lines if line.startswith("step ")]
