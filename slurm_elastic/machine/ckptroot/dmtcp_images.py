@@ -205,7 +205,9 @@ class DmtcpImages:
 
 
 def library_digest(site: HelperSite) -> str:
-    """Return the SHA-256 of DMTCP's libraries on this node; "" if they are not found."""
+    """Return the SHA-256 of DMTCP's libraries on this node, or of dmtcp_launch if they are not
+    found.
+    """
     sha, home = hashlib.sha256(), Path(os.path.realpath(site.dmtcp)).parent
     for place in (home / "lib" / "dmtcp", *home.glob("lib*/*/dmtcp"), home / "lib64" / "dmtcp"):
         libraries = sorted(place.glob("libdmtcp*.so"))
@@ -213,7 +215,8 @@ def library_digest(site: HelperSite) -> str:
             sha.update(library.name.encode() + library.read_bytes())
         if libraries:
             return sha.hexdigest()
-    return ""
+    sha.update(Path(site.dmtcp, "dmtcp_launch").read_bytes())
+    return sha.hexdigest()
 
 
 def note_appended(image: Path, paths: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -49,10 +50,10 @@ class OtherNodes:
         which have ended.
         """
         for report in self._attendants.reports():
-            if report["event"] == "ended":
-                for name in set(map(str, report["names"])) & self._active.keys():
-                    del self._active[name]
-                    mpi.end(place, self._caller, name, os.waitstatus_to_exitcode(report["status"]))
+            # The user can write reports, too.
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                if report["event"] == "ended":
+                    self._end_starts(place, report["names"], int(report["status"]))
         names = [node.name for node in self._nodes.others]
         for start in mpi.starts(place, self._caller):
             number = 1 + names.index(start.node) if start.node in names else 0
@@ -64,6 +65,12 @@ class OtherNodes:
                 mpi.end(place, self._caller, start.name, 1)
             else:
                 self._active[start.name] = number
+
+    def _end_starts(self, place: Path, names: Iterable[object], status: int) -> None:
+        """Tell mpirun that these commands have ended."""
+        for name in set(map(str, names)) & self._active.keys():
+            del self._active[name]
+            mpi.end(place, self._caller, name, os.waitstatus_to_exitcode(status))
 
     def _launch(self, number: int, start: mpi.Start, clocks: clock.Clocks | None) -> None:
         if not number:
