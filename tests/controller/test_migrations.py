@@ -248,10 +248,9 @@ def test_a_lost_answer_of_slurm_loses_no_way_back(world: World) -> None:
         {"to": "", "start_replacements": True},
     ],
 )
-def test_what_is_no_migration_is_refused(world: World, fields: dict[str, object]) -> None:
-    word = Departure(
-        **{"verb": "migrate", "about": "op1", "nodes": ("op1",), "to": "pub", **fields}
-    )  # type: ignore[arg-type]
+def test_what_is_no_migration_is_refused(world: World, fields: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"verb": "migrate", "about": "op1", "nodes": ("op1",), "to": "pub"}
+    word = Departure(**given | fields)
     with pytest.raises(ConfigError):
         carry_out(world.config, DirectAsk(word=word), "alice", world.now)
 
