@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, config, config_file
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli import departure_orders, migrate
+from slurm_elastic.cli import departure_orders, migrate, other_cloud
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
@@ -133,9 +133,9 @@ def test_no_job_is_moved_to_a_cloud_that_is_paused(site: Config) -> None:
         r"^cloud onprem is paused by ann until .*: the jobs would WAIT there; "
         r"end that first: slurm-elastic resume onprem$"
     )):  # fmt: skip
-        departure_orders.require_open(site, found, "onprem", NOW)
-    departure_orders.require_open(site, found, "onprem", NOW + 60)
-    departure_orders.require_open(site, found, "aws", NOW)
+        other_cloud.require_open(site, found, "onprem", NOW)
+    other_cloud.require_open(site, found, "onprem", NOW + 60)
+    other_cloud.require_open(site, found, "aws", NOW)
 
 
 @pytest.mark.parametrize(("elsewhere", "room"), [((), None), (("op1",), 1), (("op1", "op2"), 0)])
