@@ -248,9 +248,8 @@ class SnapshotReader:
                 if reservation := instance.reservation:
                     ends_at = self._site.reservation_ends.get((instance.cloud, reservation))
                     threats.append(of_end(instance.node, reservation, ends_at, now))
-                if price_steps := prices.get(price_key(machine)):
-                    bid = self._site.bid(machine)
-                    threats.append(of_price(instance.node, price_steps, bid))
+                if steps := prices.get(price_key(machine)):
+                    threats.append(of_price(instance.node, steps, self._site.bid(machine)))
         return [threat for threat in threats if threat is not None]
 
     def _threats_of_jobs(
