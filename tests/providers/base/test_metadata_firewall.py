@@ -71,7 +71,7 @@ def firewall(**join: object) -> str:
     )
     text = program_of(config, cloud)
     begin = text.index("shut_metadata() {")
-    return text[begin : text.index("hostnamectl", begin)]
+    return text[begin : text.index("read -r name", begin)]
 
 
 def answers(tmp_path: Path, lines: str, without: str) -> dict[tuple[str, str], str]:
