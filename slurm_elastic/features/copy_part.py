@@ -58,7 +58,8 @@ def join(site: Site) -> Extensions | None:
     """Join if files are copied to some cloud, or are still to come back from one."""
     copying = any(cloud.data is Data.COPY for cloud in site.clouds.values())
     ssh = site.config.join.ssh
-    if ssh is None or not (copying or site.ledger.copies.owing()):
+    is_open = any(not copy.state.is_over for copy in site.ledger.copies.all())
+    if ssh is None or not (copying or is_open):
         return None
     try:
         from slurm_elastic.features.copy_runner import CopyRunner

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
+from slurm_elastic.config.copying import Data
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.copy_orders import CopyResult, CopyRun, order_of
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError
@@ -159,7 +160,7 @@ class Copies:
 
     def _is_copying(self, node: str) -> bool:
         pool = self._site.pool_of.get(node)
-        return pool is not None and self._site.clouds[pool.cloud].data == "copy"
+        return pool is not None and self._site.clouds[pool.cloud].data is Data.COPY
 
     def _machine_of(self, node: str) -> Machine | None:
         machines = self._site.ledger.machines.live()

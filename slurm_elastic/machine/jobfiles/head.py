@@ -38,7 +38,9 @@ def run(order: Message, channel: Channel) -> Message:
     try:
         tree = Tree(directory, order["exclude"])
     except OSError as error:
-        raise CopyError(f"{directory}: {error.strerror}", final=True) from None
+        # On the way back its user may still make it again, in time.
+        is_final = order["do"] == "out"
+        raise CopyError(f"{directory}: {error.strerror}", final=is_final) from None
     header = {name: order[name] for name in _PASSED_ON}
     if order["do"] == "out":
         inside = {os.path.relpath(path, directory) for path in outputs}

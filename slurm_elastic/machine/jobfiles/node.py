@@ -28,6 +28,7 @@ END_WAIT_S = 240.0
 
 def run(channel: Channel) -> None:
     """Serve one copy."""
+    os.umask(0o022)  # what root makes above a user's directory must let the user through
     header = channel.receive()
     uid, gid = int(header["uid"]), int(header["gid"])
     if uid <= 0 or gid <= 0:
@@ -41,7 +42,6 @@ def run(channel: Channel) -> None:
     os.setgroups(sorted(int(group) for group in header["groups"]))
     os.setgid(gid)
     os.setuid(uid)
-    os.umask(0o022)
     if header["do"] == "outputs":
         channel.send(ok=True)
         _send_outputs(header["outputs"], channel)
@@ -102,7 +102,8 @@ def make_place(path: str, owned: Sequence[bool], uid: int, gid: int) -> None:
         for number, name in enumerate(names):
             is_theirs = number == len(names) - 1 or bool(owned[number])
             try:
-                os.mkdir(name, 0o755, dir_fd=here)
+                # Users of one machine need not see each other's files: the mode is 0700.
+                os.mkdir(name, 0o700 if is_theirs else 0o755, dir_fd=here)
                 if is_theirs:
                     os.chown(name, uid, gid, dir_fd=here, follow_symlinks=False)
             except FileExistsError:
@@ -125,7 +126,7 @@ def _as_user(uid: int, gid: int, here: int, names: Sequence[str]) -> None:
     """Make the directories below ``here`` with the rights of the user."""
     if not names:
         return
-    groups = os.getgroups()
+    groups, umask = os.getgroups(), os.umask(0o077)
     os.setgroups([])
     os.setegid(gid)
     os.seteuid(uid)
@@ -138,6 +139,7 @@ def _as_user(uid: int, gid: int, here: int, names: Sequence[str]) -> None:
         os.seteuid(0)
         os.setegid(0)
         os.setgroups(groups)
+        os.umask(umask)
 
 
 def _state_directory(uid: int, gid: int) -> str:

@@ -287,6 +287,9 @@ def test_root_makes_what_is_missing_for_the_user(monkeypatch: pytest.MonkeyPatch
         assert (mine.stat().st_uid, mine.stat().st_gid) == (7, 8)
         node.make_place(f"{mine}/more", [False] * 6, 7, 8)
         assert (mine / "more").stat().st_uid == 7
+        assert [p.stat().st_mode & 0o777 for p in (base / "shared", mine, mine / "more")] == [
+            0o755, 0o700, 0o700,
+        ]  # fmt: skip
         (mine / "trap").symlink_to("/etc")
         node.make_place(f"{mine}/trap/evil", [False] * 7, 7, 8)
         assert not Path("/etc/evil").exists()
