@@ -31,7 +31,7 @@ PACKAGES = {
     "mpicc.mpich": "libmpich-dev", "mpicc.openmpi": "libopenmpi-dev", "mpirun.mpich": "mpich",
     "mpirun.openmpi": "openmpi-bin",
     "promtool": "prometheus", "sbatch": "slurm-client",
-    "scontrol": "slurm-client", "slurmctld": "slurmctld", "slurmd": "slurmd",
+    "scontrol": "slurm-client", "slurmctld": "slurmctld", "slurmd": "slurmd", "sudo": "sudo",
     "sshd": "openssh-server", "systemd-analyze": "systemd", "valgrind": "valgrind",
     "wg": "wireguard-tools",
     "wireguard-go": "wireguard-go", "zsh": "zsh",

@@ -16,6 +16,8 @@ CRIU = "job 7: no checkpoint: criu dump: exit 1: "
         (CRIU + "(criu/files-reg.c:1107): Can't create link remap for /dev/shm/sem.x.",
          "named semaphore"),
         (CRIU + "(criu/files-reg.c:869): Can't dump ghost file /a of 4194304 size", "deleted"),
+        ("job 7: DMTCP lacks a change that jobs of several hosts need: a save hangs",
+         "cannot save jobs of several hosts"),
         (CRIU + "(criu/sk-inet.c:188): Connected TCP socket, consider using --tcp-established",
          "network connection"),
         (CRIU + "(criu/sockets.c:151): Can't get 1:16 opt", "network socket"),
@@ -81,6 +83,8 @@ def test_the_reason_is_one_sentence_with_what_would_help(message: str, why: str)
         "job 7: no checkpoint: its connections could not be saved at rest",
         "job 7: no checkpoint: its datagrams could not be saved at rest",
         "job 7: no checkpoint: it has begun to use System V IPC just now",
+        "job 7: no checkpoint: n2 does not answer",
+        "job 7: no checkpoint: dmtcp_command: 3 of 4 images are there",
         "[Errno 28] No space left on device",
     ],
 )

@@ -39,6 +39,7 @@ class Obstacle(Struct, frozen=True):
 _PASSES = re.compile(
     r"no answer to|deadline|no time left|is not whole|of the file system|quota|No space left"
     r"|begun to use System V IPC just now"
+    r"|does not answer|images are there"
     r"|Read-only file system|Stale file handle|the job is held|could not be|still at it"
 )
 """Matches the message of a failed save whose next try may succeed."""
