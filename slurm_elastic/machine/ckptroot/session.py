@@ -40,6 +40,7 @@ class Session:
         self._answered_id = ""
         self._answer: dict[str, object] = {}
         self._origin: tuple[int, str] = (0, "")
+        # The error with which the payload ended after the loss of a node, while the job waits.
         self._end_at_loss: int | None = None
 
     def begin(self) -> None:
@@ -99,8 +100,9 @@ class Session:
         outcome = self.hold.outcome()
         if outcome is Outcome.IS_OVER:
             return int(signal.SIGTERM)
-        if outcome is Outcome.GOES_ON and not self._restore_here():
-            return self._end_at_loss
+        if outcome is Outcome.GOES_ON:
+            status, self._end_at_loss = self._end_at_loss, None
+            return None if self._restore_here() else status
         return None
 
     def _end_of_payload(self) -> int | None:
