@@ -52,7 +52,7 @@ def test_a_build_that_can_is_tried_once(tries: Tries) -> None:
 def test_a_build_that_cannot_is_refused_and_tried_again_an_hour_later(tries: Tries) -> None:
     tries.answer = f"{dmtcp_probe.LACKS}: a save of two hosts hangs"
     for _ in range(2):
-        with pytest.raises(RequestRefused, match="DMTCP lacks a change .* two hosts hangs"):
+        with pytest.raises(RequestRefused, match=r"DMTCP lacks a change .* two hosts hangs"):
             tries.check()
     assert tries.count == 1
     (record,) = tries.site.jobs.iterdir()
