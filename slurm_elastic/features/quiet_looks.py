@@ -17,8 +17,12 @@ from slurm_elastic.slurm.client import acting, siteconf
 log = logging.getLogger(__name__)
 
 FILES = ("job_state", "node_state")
+PROOF = "clustername"
+"""slurmctld writes it before all else. Without it, the directory is not the right one."""
 Stamp = tuple[tuple[int, int, int], ...]
-"""Inode, size and time (ns) of each file. slurmctld replaces a file by a new one."""
+"""Inode, size and time (ns) of each file; zeros if there was no job yet. slurmctld replaces a file
+by a new one.
+"""
 
 
 def state_directory(slurm_conf: str) -> Path | None:
@@ -64,7 +68,15 @@ class QuietLooks:
         if self._directory is None:
             return None
         try:
-            statuses = [(self._directory / name).stat() for name in FILES]
+            (self._directory / PROOF).stat()
+            return tuple(_stamp_of(self._directory / name) for name in FILES)
         except OSError:
             return None
-        return tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses)
+
+
+def _stamp_of(file: Path) -> tuple[int, int, int]:
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return 0, 0, 0
+    return status.st_ino, status.st_size, status.st_mtime_ns

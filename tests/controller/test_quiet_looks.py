@@ -14,7 +14,7 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.features import autoscaler
 from slurm_elastic.features.observe import observe
-from slurm_elastic.features.quiet_looks import FILES, QuietLooks
+from slurm_elastic.features.quiet_looks import FILES, PROOF, QuietLooks
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import PUB, SHAPE, World, make_config
@@ -31,8 +31,8 @@ class Site:
         self.state.mkdir()
         conf = place / "slurm.conf"
         conf.write_text(f"ClusterName=demo\nStateSaveLocation={self.state}\n")
+        (self.state / PROOF).write_text("demo")
         self.changes = 0
-        self.change()
         burst = replace(
             make_config(Path("/nonexistent")).pools[1], markets=(Market.ON_DEMAND,),
             policies=PoolPolicies(growth="on_demand", release="idle(seconds=60)"),
@@ -84,15 +84,15 @@ def test_without_a_longer_maximum_and_without_the_files_each_look_reads(
     fixed = Site(tmp_path, monkeypatch, longest=15.0)
     try:
         assert fixed.looks_in(HOUR) >= 200
-        (fixed.state / FILES[0]).unlink()
+        (fixed.state / PROOF).unlink()
         assert fixed.looks_in(HOUR) >= 200
     finally:
         fixed.world.close()
 
 
-def test_a_missing_file_makes_each_look_read(site: Site) -> None:
+def test_a_directory_that_is_not_slurmctlds_makes_each_look_read(site: Site) -> None:
     site.looks_in(HOUR)
-    (site.state / FILES[1]).unlink()
+    (site.state / PROOF).unlink()
     assert site.looks_in(HOUR) >= 200
 
 
@@ -115,7 +115,7 @@ def test_a_new_job_is_seen_at_the_next_short_interval(site: Site) -> None:
 
 
 def test_a_failed_look_is_repeated_at_once(tmp_path: Path) -> None:
-    for name in FILES:
+    for name in (PROOF, *FILES):
         (tmp_path / name).write_text("x")
     now = 0.0
     looks = QuietLooks(15.0, 300.0, tmp_path, lambda: now)
