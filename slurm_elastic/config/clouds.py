@@ -90,8 +90,11 @@ class CloudSettings(
     """Whether a launch can name a reservation by its id."""
     machine_keys: ClassVar[frozenset[str]] = frozenset()
     """The keys of a pool's section ``machine`` that it understands."""
-    reach_advice: ClassVar[str] = "look at the endpoint, the network and the cloud's own state"
-    """The advice of ``doctor`` if the cloud does not answer."""
+
+    @property
+    def reach_advice(self) -> str:
+        """The advice of ``doctor`` if the cloud does not answer."""
+        return "look at the endpoint, the network and the cloud's own state"
 
     @property
     def catalogued(self) -> bool:

@@ -158,4 +158,5 @@ def remedies() -> list[str]:
         service_remedies.start(name), service_remedies.stop(name), service_remedies.state(name),
         service_remedies.restart(name, "slurmctld"), service_remedies.start_or_log(name),
         service_remedies.slurmctld_state(), service_remedies.install_and_restart(),
+        service_remedies.enable_or_log(name),
     ]  # fmt: skip

@@ -80,7 +80,11 @@ class LibvirtCloud(
     shows_console: ClassVar[bool] = False
     by_user_data: ClassVar[bool] = True
     can_stop: ClassVar[bool] = True
-    reach_advice: ClassVar[str] = "try 'virsh -c URI list' as SlurmUser, with the uri of the host"
+
+    @property
+    def reach_advice(self) -> str:
+        """Ask libvirt without us."""
+        return "try 'virsh -c URI list' as SlurmUser, with the uri of the host"
 
     def shares_place(self, other: CloudSettings) -> bool:
         """True for any libvirt cloud, because one host can have several URIs."""

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
+from slurm_elastic.base import service_remedies
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.numbers import Count
 
-LOCAL_AGENT = (
-    "systemctl enable --now slurm-elastic-local; "
-    "journalctl -u slurm-elastic-local says why it stopped"
-)
-
-
+LOCAL_AGENT = "slurm-elastic-local"
 LOCAL_ZONE = "local"
 
 
@@ -28,7 +22,10 @@ class LocalCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
     price: float = 0.0
     """Change it when a machine's power or depreciation should count in rankings and costs."""
 
-    reach_advice: ClassVar[str] = LOCAL_AGENT
+    @property
+    def reach_advice(self) -> str:
+        """Start the agent."""
+        return service_remedies.enable_or_log(LOCAL_AGENT)
 
     @property
     def flat_price(self) -> float | None:
