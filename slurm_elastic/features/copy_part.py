@@ -1,15 +1,18 @@
 """The part of slurm-elasticd that copies jobs' files: prologs and epilogs wait at its socket.
 
 A client sends one JSON line, ``{"job": 7, "nodes": "pub[1-2]", "partition": "cloud", "phase":
-"out"}``, or ``"back"``. It gets a line ``.`` every few seconds, and finally ``go`` or ``no
-REASON``. If the daemon restarts, the client asks again.
+"out", "remaining": 3660}``, or ``"back"``. ``remaining``: for how many seconds it waits. It gets a
+line ``.`` every few seconds, and finally ``go`` or ``no REASON``. If the daemon restarts, the
+client asks again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
@@ -21,7 +24,7 @@ from slurm_elastic.base.background import submit
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.extras import missing_module
 from slurm_elastic.base.hostlist import HostlistError, expand
-from slurm_elastic.base.server import Gone, Server, ServerBounds, ServerClient
+from slurm_elastic.base.server import Gone, Hands, Server, ServerBounds, ServerClient
 from slurm_elastic.config.copying import Data
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
@@ -43,7 +46,17 @@ _HELLO_S = 10.0
 _WAITING = 512
 """Prologs and epilogs that may wait at a time."""
 _OUT_AT_ONCE, _BACK_AT_ONCE = 16, 48
-"""Jobs whose files are copied at a time. A copy back may wait for a machine that is lost."""
+"""Jobs whose files are copied at a time. A try to copy back may wait for a machine that is lost."""
+_NOTES_AT_ONCE = 4
+"""Threads that only write down what has happened to a job, so that no copy delays that."""
+_ANSWER_S, _GRACE_S = 10.0, 5.0
+"""So long before its client's time is over a copy out ends, and the rest of that time in which a
+job that still waits for a thread is refused.
+"""
+NO_TIME = (
+    "there was no time left: too many jobs copy at once, or PrologEpilogTimeout of slurm.conf is"
+    " too short for a boot and a copy"
+)
 _MAX_LINE = 4 << 20
 
 
@@ -52,6 +65,7 @@ class _Hello(Struct, frozen=True, kw_only=True):
     nodes: str
     phase: str
     partition: str = ""
+    remaining: float = math.inf
 
 
 def join(site: Site) -> Extensions | None:
@@ -67,16 +81,46 @@ def join(site: Site) -> Extensions | None:
         raise ConfigError(f"data: copy: {missing_module(error, 'ssh')}") from error
     slurm = site.config.slurm
     copies = Copies(site, CopyRunner(site.config, ssh), partial(read_job_files, slurm))
+    unfinished = Unfinished(site)
     return Extensions(
-        parts=[("copies", lambda worker: CopyPart(site, copies, worker))],
-        find_unfinished=[partial(find_unfinished, site)],
+        parts=[("copies", lambda worker: CopyPart(site, copies, unfinished, worker))],
+        find_unfinished=[unfinished],
     )
 
 
-def find_unfinished(site: Site, machines: Sequence[Machine]) -> Collection[Machine]:
-    """The machines that still have files of jobs. Each is kept for ``copy.back_within`` at most."""
-    owing = {copy.machine for copy in site.ledger.copies.owing()}
-    return [machine for machine in machines if machine.instance.id in owing]
+class Unfinished:
+    """Finds the machines that have files of ended runs, or may have them: files of a run that no
+    look of the part has seen alive, for example because slurm-elasticd was away at its end.
+
+    ``live_runs``: the runs (job, restarts) that the last look saw. No machine is kept for ever: one
+    that may have files is kept for ``copy.back_within`` after its end was first wanted, and one
+    that has some for twice that time, as these are given up after ``copy.back_within``.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.live_runs: Collection[tuple[int, int]] = frozenset()
+        self._wanted_at: dict[str, float] = {}
+
+    def __call__(self, machines: Sequence[Machine]) -> Collection[Machine]:
+        rows = [row for row in self._site.ledger.copies.all() if self._has_files(row)]
+        holders = {row.machine for row in rows}
+        self._wanted_at = {m: at for m, at in self._wanted_at.items() if m in holders}
+        for machine in machines:
+            if machine.instance.id in holders:
+                self._wanted_at.setdefault(machine.instance.id, self._site.now())
+        kept = {row.machine for row in rows if self._is_in_time(row)}
+        return [machine for machine in machines if machine.instance.id in kept]
+
+    def _has_files(self, row: JobCopy) -> bool:
+        if row.state is CopyState.THERE:
+            return (row.job, row.restarts) not in self.live_runs
+        return row.state is CopyState.OWED
+
+    def _is_in_time(self, row: JobCopy) -> bool:
+        limit = self._site.config.copy.back_within * (2 if row.state is CopyState.OWED else 1)
+        now = self._site.now()
+        return now - max(self._wanted_at.get(row.machine, now), row.since) < limit
 
 
 class CopyServer(Server):
@@ -85,9 +129,10 @@ class CopyServer(Server):
     def __init__(self, site: Site, copies: Copies) -> None:
         bounds = ServerBounds(max_clients=_WAITING, max_line_bytes=_MAX_LINE, backlog=_WAITING)
         super().__init__("copies", site.config.state / SOCKET, bounds)
-        self._copies = copies
+        self._copies, self._out_within = copies, site.config.copy.out_within
         self._out_workers = self.start_threads("copy-out", _OUT_AT_ONCE)
         self._back_workers = self.start_threads("copy-back", _BACK_AT_ONCE)
+        self._note_workers = self.start_threads("copy-notes", _NOTES_AT_ONCE)
 
     async def attend(self, client: ServerClient) -> None:
         """Serve one client: read its line, copy, send the answer."""
@@ -98,18 +143,57 @@ class CopyServer(Server):
         except (msgspec.DecodeError, HostlistError, UnicodeDecodeError, RecursionError) as error:
             log.warning("client turned away reason=%s line=%r", error, line[:200])
             return
-        request = CopyRequest(job=hello.job, nodes=nodes, back=hello.phase == "back")
-        cancelled = threading.Event()
-        loop = asyncio.get_running_loop()
-        workers = self._back_workers if request.back else self._out_workers
-        work = loop.create_task(workers.call(self._copies.serve, request, cancelled))
-        work.add_done_callback(_retrieve)
-        try:
-            reason = await client.wait_for(work)
-        except (Gone, asyncio.CancelledError):
-            cancelled.set()  # a copy back continues: the files are wanted in any case
-            raise
+        with self._copies.claim(hello.job):
+            if hello.phase == "back":
+                reason = await self._serve_epilog(client, hello.job)
+            else:
+                reason = await self._serve_prolog(client, hello, nodes)
         client.push(b"go\n" if reason == GO else f"no {reason}\n".encode())
+
+    async def _serve_epilog(self, client: ServerClient, job: int) -> str:
+        request = CopyRequest(job=job, nodes=(), back=True)
+        await self._note_workers.call(self._copies.owe, job)
+        # If the client leaves, the part's next look continues.
+        return await client.wait_for(self._work_on(self._back_workers, request, threading.Event()))
+
+    async def _serve_prolog(
+        self, client: ServerClient, hello: _Hello, nodes: tuple[str, ...]
+    ) -> str:
+        copy_s = max(min(self._out_within, hello.remaining - _ANSWER_S), 0.0)
+        until = time.monotonic() + copy_s
+        request = CopyRequest(job=hello.job, nodes=nodes, back=False, until=until)
+        if not copy_s:
+            return await self._refuse(request)
+        cancelled = threading.Event()
+        work = self._work_on(self._out_workers, request, cancelled)
+        try:
+            return await client.wait_for(work, copy_s + _GRACE_S)
+        except TimeoutError:
+            return await self._refuse(request)
+        except Gone:
+            if time.monotonic() >= until:  # Slurm has killed it because its time was over
+                await self._refuse(request)
+            raise
+        finally:
+            cancelled.set()
+            work.cancel()
+
+    def _work_on(
+        self, workers: Hands, request: CopyRequest, cancelled: threading.Event
+    ) -> asyncio.Task[str]:
+        work = asyncio.get_running_loop().create_task(self._repeat(workers, request, cancelled))
+        work.add_done_callback(_retrieve)
+        return work
+
+    async def _repeat(
+        self, workers: Hands, request: CopyRequest, cancelled: threading.Event
+    ) -> str:
+        while (answer := await workers.call(self._copies.attempt, request, cancelled)) is None:
+            await asyncio.sleep(self._copies.pause)
+        return answer
+
+    async def _refuse(self, request: CopyRequest) -> str:
+        return await self._note_workers.call(self._copies.refuse, request, NO_TIME)
 
     async def run_beside(self) -> None:
         """Send signs of life."""
@@ -129,9 +213,13 @@ class CopyPart(Part):
     such as after a restart, and the output of running jobs.
     """
 
-    def __init__(self, site: Site, copies: Copies, worker: Executor) -> None:
-        self._site, self._copies = site, copies
+    def __init__(
+        self, site: Site, copies: Copies, unfinished: Unfinished, worker: Executor
+    ) -> None:
+        self._site, self._copies, self._unfinished = site, copies, unfinished
         self._pullers = ThreadPoolExecutor(_OUT_AT_ONCE, thread_name_prefix="outputs")
+        self._returners = ThreadPoolExecutor(_BACK_AT_ONCE, thread_name_prefix="files")
+        self._returns: dict[int, Future[str | None]] = {}
         self._pulled_at: dict[tuple[int, int, str], float] = {}
         self._pulls: dict[tuple[int, int, str], Future[None]] = {}
         self._server = CopyServer(site, copies)
@@ -143,6 +231,7 @@ class CopyPart(Part):
     def close(self) -> None:
         self._server.close()
         self._pullers.shutdown(wait=False, cancel_futures=True)
+        self._returners.shutdown(wait=False, cancel_futures=True)
 
     def _is_idle(self, _: LedgerState) -> bool:
         return not self._site.ledger.copies.all()
@@ -154,20 +243,34 @@ class CopyPart(Part):
         rows = [row for row in site.ledger.copies.all() if not row.state.is_over]
         if not rows:
             return
-        running = {(j.id, j.restarts): j for j in site.slurm.jobs() if "RUNNING" in j.states}
-        busy = self._copies.busy_jobs
-        for job in {row.job for row in rows if (row.job, row.restarts) not in running} - busy:
-            if not self._may_start(job):
-                request = CopyRequest(job=job, nodes=(), back=True)
-                submit(self._pullers, f"files of job {job}", self._copies.serve, request,
-                       threading.Event())  # fmt: skip
+        self._unfinished.live_runs = frozenset()  # if Slurm does not answer now, none is proved
+        running = {(j.id, j.restarts) for j in site.slurm.jobs() if "RUNNING" in j.states}
+        ended = {row.job for row in rows if (row.job, row.restarts) not in running}
+        starting = self._bring_back(sorted(ended - self._copies.busy_jobs))
+        self._unfinished.live_runs = running | starting
         self._pull([row for row in rows if row.state is CopyState.THERE
                     and (row.job, row.restarts) in running])  # fmt: skip
 
-    def _may_start(self, job: int) -> bool:
-        """Whether the job still waits for its files, or is about to run."""
-        files = read_job_files(self._site.config.slurm, job)
-        return files is not None and bool(files.nodes) and "COMPLETING" not in files.states
+    def _bring_back(self, jobs: Sequence[int]) -> Collection[tuple[int, int]]:
+        """Let a thread try to bring the files of these jobs back; each look, if necessary. Return
+        the runs that have not ended, because they are about to start.
+        """
+        self._returns = {job: future for job, future in self._returns.items() if not future.done()}
+        starting = set()
+        for job in jobs:
+            if job in self._returns:
+                continue
+            files = read_job_files(self._site.config.slurm, job)
+            if files is not None and files.nodes and "COMPLETING" not in files.states:
+                starting.add((job, files.restarts))
+                continue
+            self._copies.owe(job)
+            request = CopyRequest(job=job, nodes=(), back=True)
+            self._returns[job] = submit(
+                self._returners, f"files of job {job}", self._copies.attempt, request,
+                threading.Event(),
+            )  # fmt: skip
+        return starting
 
     def _pull(self, rows: Sequence[JobCopy]) -> None:
         site, clock = self._site, self._site.monotonic()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,8 @@ RETRY_S = 3.0
 """Seconds between two tries of a copy."""
 OUTPUTS_TIMEOUT_S = 120.0
 """Time-out of one copy of a running job's output."""
+MIN_TRY_S = 30.0
+"""A copy back that waited for a thread until its time was over is still tried for this long."""
 HOLD_WITHIN_S = 300.0
 """How long a refused job is looked for until it can be held: Slurm requeues it first."""
 _NODES_AT_ONCE = 8
@@ -52,11 +55,14 @@ _R = TypeVar("_R")
 
 
 class CopyRequest(Struct, frozen=True, kw_only=True):
-    """A job whose prolog (``back`` False) or epilog waits. ``nodes``: its nodes."""
+    """A job whose prolog (``back`` False) or epilog waits. ``nodes``: its nodes. ``until``: when
+    (``time.monotonic``) its prolog must have its answer.
+    """
 
     job: int
     nodes: tuple[str, ...]
     back: bool
+    until: float = math.inf
 
 
 class _Turn:
@@ -67,7 +73,9 @@ class _Turn:
 
 
 class Copies:
-    """Serves each request, in a thread of its caller. ``read``: asks Slurm for a job's files."""
+    """Serves each request, in a thread of its caller, one try at a time. ``read``: asks Slurm for a
+    job's files.
+    """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_busy")}
 
@@ -75,31 +83,31 @@ class Copies:
         self, site: Site, run: CopyRun, read: Callable[[int], JobFiles | None],
         *, pause: float = RETRY_S,
     ) -> None:  # fmt: skip
-        self._site, self._run, self._read, self._pause = site, run, read, pause
+        self._site, self._run, self._read, self.pause = site, run, read, pause
         self._settings = site.config.copy
         self._retries = ReportOnce[int]()
         self._lock = threading.Lock()
         self._busy: dict[int, _Turn] = {}
 
-    def serve(self, request: CopyRequest, cancelled: threading.Event) -> str:
-        """Copy what the request asks for. Return GO, or why the job must not start."""
-        with self._alone(request.job):
+    def attempt(self, request: CopyRequest, cancelled: threading.Event) -> str | None:
+        """Try once to copy what the request asks for. Return GO, why the job must not start, or
+        None: try again after ``pause``. Between two tries other jobs get the thread.
+        """
+        # Only one thread at a time works for a job: a restarted slurmctld runs the prolog of a job
+        # again.
+        with self.claim(request.job) as turn, turn.lock:
             if request.back:
-                self.bring_back(request.job)
-                return GO
-            return self._bring_out(request, cancelled)
+                return GO if self.bring_back(request.job) else None
+            return GO if cancelled.is_set() else self._bring_out(request, cancelled)
 
     @contextlib.contextmanager
-    def _alone(self, job: int) -> Iterator[None]:
-        """Only one thread at a time works for a job: a restarted slurmctld runs the prolog of a job
-        again.
-        """
+    def claim(self, job: int) -> Iterator[_Turn]:
+        """Count the job among ``busy_jobs``."""
         with self._lock:
             turn = self._busy.setdefault(job, _Turn())
             turn.users += 1
         try:
-            with turn.lock:
-                yield
+            yield turn
         finally:
             with self._lock:
                 turn.users -= 1
@@ -109,25 +117,21 @@ class Copies:
 
     @property
     def busy_jobs(self) -> frozenset[int]:
-        """The jobs that a thread works for now."""
+        """The jobs that a thread or a waiting client works for now."""
         with self._lock:
             return frozenset(self._busy)
 
     # To the machine.
 
-    def _bring_out(self, request: CopyRequest, cancelled: threading.Event) -> str:
-        until = time.monotonic() + self._settings.out_within
-        while not cancelled.is_set():
-            files = self._files_of(request)
-            if files is not None:
-                if not files.nodes:
-                    return GO  # it has been cancelled or requeued: nothing may hold its prolog
-                self.bring_back(request.job, before=files.restarts)
-                refusal = self._try_out(files, until, cancelled)
-                if refusal is not None:
-                    return refusal
-            cancelled.wait(self._pause)
-        return GO
+    def _bring_out(self, request: CopyRequest, cancelled: threading.Event) -> str | None:
+        files = self._files_of(request)
+        if files is None:
+            return None
+        if not files.nodes:
+            return GO  # it has been cancelled or requeued: nothing may hold its prolog
+        if not self.bring_back(request.job, before=files.restarts):
+            return None
+        return self._try_out(files, request.until, cancelled)
 
     def _try_out(self, files: JobFiles, until: float, cancelled: threading.Event) -> str | None:
         """Copy the files to all nodes. Return GO, why the job is held, or None: try again."""
@@ -153,10 +157,13 @@ class Copies:
             log.warning("job's files unknown job=%d error=%s", request.job, error)
             return None
         if files is None or not files.states & _ON_NODES or set(files.nodes) != set(request.nodes):
-            nothing = JobFiles(job=request.job, label="", uid=-1, restarts=0, states=frozenset(),
-                               nodes=(), directory="", outputs=())  # fmt: skip
-            return nothing if files is None else replace(files, nodes=())
+            return replace(files or self._nothing_of(request), nodes=())
         return files
+
+    @staticmethod
+    def _nothing_of(request: CopyRequest) -> JobFiles:
+        return JobFiles(job=request.job, label="", uid=-1, restarts=0, states=frozenset(),
+                        nodes=(), directory="its directory", outputs=())  # fmt: skip
 
     def _is_copying(self, node: str) -> bool:
         pool = self._site.pool_of.get(node)
@@ -193,6 +200,17 @@ class Copies:
         rows = self._site.ledger.copies.of(row.job)
         return next((r for r in rows if (r.restarts, r.node, r.machine) == key), None)
 
+    def refuse(self, request: CopyRequest, reason: str) -> str:
+        """Hold the job, for which no time is left. Return why, for its prolog."""
+        try:
+            files = self._read(request.job)
+        except SlurmError as error:
+            log.warning("job's files unknown job=%d error=%s", request.job, error)
+            files = self._nothing_of(request)
+        if files is None:
+            return reason  # it has been cancelled
+        return self._refuse(replace(files, nodes=request.nodes), CopyResult(reason=reason))
+
     def _refuse(self, files: JobFiles, result: CopyResult) -> str:
         """Hold the job, which Slurm requeues when its prolog fails, and say why."""
         cause = FilesNotSent(directory=files.directory, error=result.reason)
@@ -220,13 +238,26 @@ class Copies:
 
     # From the machine.
 
-    def bring_back(self, job: int, *, before: int | None = None) -> None:
-        """Bring the files of all ended runs back; with ``before``, of the runs before that one."""
-        rows = [
+    def owe(self, job: int) -> None:
+        """Note that the job's runs have ended, before any thread has time for their files: from now
+        on their machines are kept.
+        """
+        for row in self._site.ledger.copies.of(job):
+            if row.state is CopyState.THERE:
+                self._put(row, CopyState.OWED)
+
+    def bring_back(self, job: int, *, before: int | None = None) -> bool:
+        """Try once to bring the files of all ended runs back; with ``before``, of the runs before
+        that one. Return whether none is left to be tried again.
+        """
+        self._on_all(self._open_rows(job, before), self._back_from)
+        return not self._open_rows(job, before)
+
+    def _open_rows(self, job: int, before: int | None) -> Sequence[JobCopy]:
+        return [
             row for row in self._site.ledger.copies.of(job)
             if not row.state.is_over and (before is None or row.restarts < before)
         ]  # fmt: skip
-        self._on_all(rows, self._back_from)
 
     def _back_from(self, row: JobCopy) -> None:
         if row.state is CopyState.OUT:
@@ -234,27 +265,22 @@ class Copies:
             return
         if row.state is CopyState.THERE:
             row = self._put(row, CopyState.OWED)
-        cancelled = threading.Event()
-        while True:
-            remaining_s = row.since + self._settings.back_within - self._site.now()
-            machine = self._find_machine(row)
-            if machine is None:
-                self._lose(row, "its machine has ended")
-                return
-            until = time.monotonic() + max(remaining_s, 1.0)
-            result = self._copy(machine, row, "back", until, cancelled)
-            if not result.reason:
-                self._put(row, CopyState.BACK)
-                cause = FilesReturned(machine=row.machine, files=result.files, bytes=result.bytes,
-                                      notes=result.notes)  # fmt: skip
-                self._record(row.job, (row.node,), "copied-back", cause)
-                return
-            log.info("copy back failed job=%d node=%s reason=%s", row.job, row.node, result.reason)
-            if result.final or remaining_s <= self._pause:
-                self._lose(row, result.reason)
-                return
-            if self._site.wait(self._pause):
-                return  # the daemon stops: the next one continues
+        remaining_s = row.since + self._settings.back_within - self._site.now()
+        machine = self._find_machine(row)
+        if machine is None:
+            self._lose(row, "its machine has ended")
+            return
+        until = time.monotonic() + max(remaining_s, MIN_TRY_S)
+        result = self._copy(machine, row, "back", until, threading.Event())
+        if not result.reason:
+            self._put(row, CopyState.BACK)
+            cause = FilesReturned(machine=row.machine, files=result.files, bytes=result.bytes,
+                                  notes=result.notes)  # fmt: skip
+            self._record(row.job, (row.node,), "copied-back", cause)
+            return
+        log.info("copy back failed job=%d node=%s reason=%s", row.job, row.node, result.reason)
+        if result.final or remaining_s <= self.pause:
+            self._lose(row, result.reason)
 
     def _find_machine(self, row: JobCopy) -> Machine | None:
         machines = self._site.ledger.machines.live()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import pwd
 import socket
+import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from patience import eventually
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config.copying import Data
+from slurm_elastic.config.joining import Ssh
 from slurm_elastic.features import copy_part
 from slurm_elastic.features.copy_orders import CopyResult
 from slurm_elastic.features.copying import GO, Copies, CopyRequest
@@ -66,7 +71,15 @@ class Stage:
         return self.results.pop(0) if len(self.results) > 1 else self.results[0]
 
     def serve(self, request: CopyRequest) -> str:
-        return self.copies.serve(request, threading.Event())
+        """As the server does it."""
+        with self.copies.claim(request.job):
+            while (answer := self.copies.attempt(request, threading.Event())) is None:
+                time.sleep(self.copies.pause)
+        return answer
+
+    def bring_back(self, copies: Copies) -> None:
+        while not copies.bring_back(1):
+            self.world.now += copies.pause
 
     @property
     def states(self) -> list[str]:
@@ -123,10 +136,9 @@ def test_a_job_that_is_no_longer_about_to_start_waits_for_nothing(stage: Stage) 
 def test_without_slurm_a_copy_waits(stage: Stage) -> None:
     stage.files = SlurmError(("scontrol",), 1, "away")
     gone = threading.Event()
-    thread = threading.Thread(target=lambda: stage.copies.serve(OUT, gone))
-    thread.start()
+    assert stage.copies.attempt(OUT, gone) is None
     stage.files = FILES
-    thread.join(30)
+    assert stage.copies.attempt(OUT, gone) == GO
     assert stage.states == ["there"]
 
 
@@ -135,7 +147,7 @@ def test_what_does_not_come_back_in_time_is_lost_and_said(stage: Stage) -> None:
     stage.results = [CopyResult(reason="Disk quota exceeded")]
     copies = Copies(stage.world.site, stage.run, stage.read, pause=30.0)
     began = stage.world.now
-    copies.bring_back(1)
+    stage.bring_back(copies)
     assert stage.states == ["lost"]
     assert 570 <= stage.world.now - began <= 600
     assert stage.causes[-1].endswith("did not come back to /home/a/w: Disk quota exceeded")
@@ -150,7 +162,7 @@ def test_the_bound_goes_on_over_a_restart(stage: Stage) -> None:
     stage.results = [CopyResult(reason="no answer")]
     copies = Copies(stage.world.site, stage.run, stage.read, pause=5.0)
     began = stage.world.now
-    copies.bring_back(1)
+    stage.bring_back(copies)
     assert stage.states == ["lost"]
     assert stage.world.now - began <= 10
 
@@ -168,9 +180,7 @@ def test_a_machine_that_has_ended_is_not_waited_for(stage: Stage) -> None:
 def test_a_machine_with_files_does_not_end(stage: Stage) -> None:
     """Neither by Slurm's suspend, nor for another machine when its node is powered up again."""
     world = stage.world
-    world.site.extensions.find_unfinished.append(
-        lambda machines: copy_part.find_unfinished(world.site, machines)
-    )
+    world.site.extensions.find_unfinished.append(copy_part.Unfinished(world.site))
     stage.serve(OUT)
     (row,) = world.ledger.copies.of(1)
     world.ledger.copies.put(replace(row, state=CopyState.OWED))
@@ -204,10 +214,70 @@ def test_old_rows_are_forgotten(stage: Stage) -> None:
     assert stage.states == []
 
 
+def test_a_machine_that_may_have_results_waits_for_a_look_of_the_part(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon was away at the job's end: its row is still THERE, and nothing proves that the run
+    has not ended. Without any look, the machine is kept for ``back_within``.
+    """
+    world = stage.world
+    unfinished = copy_part.Unfinished(world.site)
+    stage.serve(OUT)
+    machines = world.ledger.machines.live()
+    assert unfinished(machines) == list(machines)
+    unfinished.live_runs = {(1, 0)}
+    assert unfinished(machines) == []
+    unfinished.live_runs = frozenset()
+    assert unfinished(machines) == list(machines)
+    world.now += world.site.config.copy.back_within - 1
+    assert unfinished(machines) == list(machines)
+    world.now += 2
+    assert unfinished(machines) == []
+
+
+def test_a_look_tells_runs_that_live_from_ended_ones(
+    stage: Stage, unfinished: copy_part.Unfinished, part: copy_part.CopyPart
+) -> None:
+    stage.serve(OUT)
+    machines = stage.world.ledger.machines.live()
+    part.look()
+    assert unfinished(machines) == [], "its job runs"
+    stage.world.slurm.finish(1)
+    stage.files = None
+    stage.results = [CopyResult(reason="cut off")]
+    part.look()
+    assert stage.states == ["owed"]
+    assert unfinished(machines) == list(machines)
+    stage.results = [DONE]
+    eventually(lambda: (part.look(), stage.states == ["back"])[1])
+    assert unfinished(machines) == []
+
+
+def test_a_part_joins_for_open_copies_of_a_cloud_that_no_longer_copies(stage: Stage) -> None:
+    site = stage.world.site
+    assert site.config.join.ssh is None
+    ssh = Ssh(key=str(stage.world.dir / "login"))
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", ssh.key], check=True)
+    stage.serve(OUT)
+    shared = {n: replace(c, data=Data.SHARED) for n, c in site.clouds.items()}
+    later = dataclasses.replace(site, clouds=shared, config=replace(
+        site.config, join=replace(site.config.join, ssh=ssh)))  # fmt: skip
+    assert copy_part.join(later) is not None
+    stage.serve(BACK)
+    assert copy_part.join(later) is None
+
+
 @pytest.fixture
-def part(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[copy_part.CopyPart]:
+def unfinished(stage: Stage) -> copy_part.Unfinished:
+    return copy_part.Unfinished(stage.world.site)
+
+
+@pytest.fixture
+def part(
+    stage: Stage, unfinished: copy_part.Unfinished, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[copy_part.CopyPart]:
     monkeypatch.setattr(copy_part, "read_job_files", lambda _, job: stage.read(job))
-    made = copy_part.CopyPart(stage.world.site, stage.copies, Inline())
+    made = copy_part.CopyPart(stage.world.site, stage.copies, unfinished, Inline())
     yield made
     made.close()
 
@@ -236,21 +306,80 @@ def test_a_part_brings_back_what_no_epilog_waits_for(
     eventually(lambda: stage.states == ["back"])
 
 
-def test_clients_at_the_socket(stage: Stage, part: copy_part.CopyPart) -> None:
-    def ask(line: bytes) -> bytes:
-        with socket.socket(socket.AF_UNIX) as link, link.makefile("rb") as answer:
-            link.connect(str(stage.world.site.config.state / copy_part.SOCKET))
-            link.sendall(line)
-            return answer.read().replace(b".\n", b"")
+def ask(stage: Stage, line: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as link, link.makefile("rb") as answer:
+        link.connect(str(stage.world.site.config.state / copy_part.SOCKET))
+        link.sendall(line)
+        return answer.read().replace(b".\n", b"")
 
+
+def test_clients_at_the_socket(stage: Stage, part: copy_part.CopyPart) -> None:
     job = b'{"job": 1, "nodes": "pub1", "partition": "pub", "phase": "%s"}\n'
-    assert ask(job % b"out") == b"go\n"
-    assert ask(job % b"back") == b"go\n"
+    assert ask(stage, job % b"out") == b"go\n"
+    assert ask(stage, job % b"back") == b"go\n"
     assert stage.states == ["back"]
-    assert ask(b"nonsense\n") == b""
+    assert ask(stage, b"nonsense\n") == b""
     stage.files = replace(FILES, restarts=1)
     stage.results = [CopyResult(reason="too large", final=True)]
-    assert ask(job % b"out").startswith(b"no held: the files of /home/a/w cannot be copied")
+    assert ask(stage, job % b"out").startswith(b"no held: the files of /home/a/w cannot be copied")
+
+
+def test_a_job_whose_time_is_over_in_the_queue_is_held(
+    stage: Stage, part: copy_part.CopyPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise Slurm would requeue it again and again, each time on a paid machine."""
+    stage.results = [CopyResult(reason="no answer")]
+    line = b'{"job": 1, "nodes": "pub1", "phase": "out", "remaining": %d}\n'
+    for remaining, error in ((3, b"no time left"), (11, b"no answer"), (11, b"no time left")):
+        if (remaining, error) == (11, b"no time left"):
+            # All threads have other work.
+            monkeypatch.setattr(stage.copies, "attempt", lambda *_: time.sleep(8) or GO)
+        assert error in ask(stage, line % remaining)
+    stage.world.slurm.requeue(1)
+    stage.files = replace(FILES, states=frozenset({"PENDING"}), nodes=())
+    eventually(lambda: stage.world.slurm.calls["hold"] >= 1)
+    assert [text.partition(":")[0] for text in stage.causes if "retried" not in text] == (
+        ["copy-refused"] * 3
+    )
+
+
+def test_machines_that_do_not_answer_hold_up_no_other_job(
+    stage: Stage, part: copy_part.CopyPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job gives its thread back between two tries. An ended job's machine is kept at once, even
+    if no thread has time for it.
+    """
+    stage.serve(OUT)
+    attempt = stage.copies.attempt
+    monkeypatch.setattr(stage.copies, "pause", 0.1)
+    monkeypatch.setattr(
+        stage.copies, "attempt",
+        lambda request, gone: attempt(request, gone) if request.job == 1 else None,
+    )  # fmt: skip
+    with contextlib.ExitStack() as clients:
+        for job in range(2, 102):
+            link = clients.enter_context(socket.socket(socket.AF_UNIX))
+            link.connect(str(stage.world.site.config.state / copy_part.SOCKET))
+            phase = b"out" if job % 2 else b"back"
+            link.sendall(b'{"job": %d, "nodes": "pub1", "phase": "%s"}\n' % (job, phase))
+        eventually(lambda: len(stage.copies.busy_jobs) == 100)
+        assert ask(stage, b'{"job": 1, "nodes": "pub1", "phase": "back"}\n') == b"go\n"
+    assert stage.states == ["back"]
+
+
+def test_an_ended_job_is_owed_its_files_before_a_thread_has_time(
+    stage: Stage, part: copy_part.CopyPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.serve(OUT)
+    free = threading.Event()
+    monkeypatch.setattr(stage.copies, "attempt", lambda *_: free.wait(60) and GO)
+    asking = threading.Thread(
+        target=ask, args=(stage, b'{"job": 1, "nodes": "pub1", "phase": "back"}\n')
+    )
+    asking.start()
+    eventually(lambda: stage.states == ["owed"])
+    free.set()
+    asking.join(30)
 
 
 SHOWN = """JobId=12 ArrayJobId=10 ArrayTaskId=2 JobName=x y
