@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
@@ -251,7 +251,7 @@ class CopyPart(Part):
         self._pull([row for row in rows if row.state is CopyState.THERE
                     and (row.job, row.restarts) in running])  # fmt: skip
 
-    def _bring_back(self, jobs: Sequence[int]) -> Collection[tuple[int, int]]:
+    def _bring_back(self, jobs: Sequence[int]) -> Set[tuple[int, int]]:
         """Let a thread try to bring the files of these jobs back; each look, if necessary. Return
         the runs that have not ended, because they are about to start.
         """
