@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config, HaSettings, configfile
+from slurm_elastic.config.copying import Data
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.slurm.conf import conf_diff, our_lines, plan
@@ -139,6 +140,17 @@ def test_a_sites_own_prolog_is_chained_where_ours_replaces_it(
     hooked = replace(host.config, slurm=replace(host.config.slurm, epilog_hook=True))
     text = plan.settings_text(hooked, site, version)
     assert ("site_epilog=/etc/slurm/epilog_slurmctld\n" in text) is chained
+
+
+def test_a_prologs_waits_share_the_sites_time(root: Path) -> None:
+    host = Host("own-lua", root)
+    clouds = (replace(host.config.clouds[0], data=Data.COPY), *host.config.clouds[1:])
+    config = replace(host.config, clouds=clouds)
+    site = plan.make(config).site
+    assert "whole_timeout" not in plan.settings_text(config, site, (23, 11))
+    host.conf.write_text(f"{host.conf.read_text()}\nPrologEpilogTimeout=300\n")
+    text = plan.settings_text(config, plan.make(config).site, (23, 11))
+    assert "\nwhole_timeout=295\n" in text
 
 
 def test_a_second_install_changes_nothing_and_says_so(host: Host) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -166,7 +167,10 @@ def _copying(config: Config, site: SiteConf) -> dict[str, str]:
     if not partitions:
         return {}
     settings = config.copy
+    whole = _within(math.inf, site)
     return {
+        # For the boot and the copy together, if the site has a PrologEpilogTimeout.
+        **({} if whole == math.inf else {"whole_timeout": f"{whole:.0f}"}),
         "copy_partitions": partitions,
         "copy_out_timeout": f"{_within(settings.out_within + _COPY_MARGIN_S, site):.0f}",
         "copy_back_timeout": f"{_within(settings.back_within + _COPY_MARGIN_S, site):.0f}",

@@ -438,7 +438,45 @@ def test_a_job_starts_when_its_files_are_there(
     desk = CopyDesk(installed, *answers)
     assert installed.run("slurm-elastic-prolog", env=job(partition="cloud"))[0] == code
     said = {"job": 7, "nodes": "pub[1-2]", "partition": "cloud", "phase": "out"}
-    assert desk.close() == [said] * len(answers)
+    heard = desk.close()
+    assert all(55 < float(str(line.pop("remaining"))) <= 60 for line in heard)
+    assert heard == [said] * len(answers)
+
+
+@pytest.mark.parametrize("partition", ["batch,cloud", "cloud,batch"])
+def test_files_are_copied_for_a_job_of_several_partitions(
+    installed: Installed, partition: str
+) -> None:
+    installed.settings(*COPIES)
+    desk = CopyDesk(installed, b"no too large\n", b"go\n")
+    assert installed.run("slurm-elastic-prolog", env=job(partition=partition))[0] == 1
+    assert installed.run("slurm-elastic-epilog", env=job(partition=partition))[0] == 0
+    assert [heard["phase"] for heard in desk.close()] == ["out", "back"]
+
+
+def test_sigterm_while_files_are_copied_never_starts_the_job_without_them(
+    installed: Installed,
+) -> None:
+    installed.settings(*COPIES)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(installed.state / "copy.sock"))
+        sock.listen(1)
+        process = installed.start("slurm-elastic-prolog", env=job(), blocked=[signal.SIGTERM])
+        client, _ = sock.accept()
+        with client:
+            process.terminate()
+            assert ends(process) == 1
+
+
+def test_a_boot_and_a_copy_share_slurms_time(installed: Installed, daemon: PrologServer) -> None:
+    """The boot takes all of it. The daemon is still asked, so that it can hold the job."""
+    installed.settings(*COPIES, "whole_timeout=3")
+    desk = CopyDesk(installed, b"no time is over\n")
+    began = time.monotonic()
+    assert installed.run("slurm-elastic-prolog", env=job())[0] == 1
+    assert time.monotonic() - began < 30, "not the 60 s of each wait"
+    (heard,) = desk.close()
+    assert float(str(heard["remaining"])) <= 3
 
 
 def test_files_that_do_not_come_requeue_the_job(installed: Installed) -> None:
