@@ -20,6 +20,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
 from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config.copying import Data
 from slurm_elastic.policies.repair.unneeded import Bound
 from slurm_elastic.providers import open_providers
 from slurm_elastic.slurm.client.acting import controllers
@@ -70,6 +71,14 @@ def _max_age_of_stopped(config: Config) -> dict[str, float]:
     return {n: inf if p.max_age is None else p.max_age for p in pools for n in p.nodes}
 
 
+def _later_for_copies(config: Config) -> dict[str, float]:
+    """How much longer (s) machines stay in clouds with ``data: copy``: a daemon that starts again
+    then still brings the files back.
+    """
+    clouds = [cloud.name for cloud in config.clouds if cloud.data is Data.COPY]
+    return dict.fromkeys(clouds, config.copy.back_within)
+
+
 def _heads_signs(config: Config) -> Sequence[Path]:
     """The files of both heads' signs of life: the watchdog acts only if both heads are silent."""
     directory = config.ha.directory
@@ -97,8 +106,8 @@ def _serve(args: argparse.Namespace, config: Config) -> None:
     slurm = SlurmCli(config.slurm)
     dog = Watchdog(
         slurm, providers, config.state, Bound(seconds=args.after), time.monotonic,
-        kept=_max_age_of_stopped(config), others=partial(_heads_signs, config),
-        dry_run=args.dry_run,
+        kept=_max_age_of_stopped(config), later=_later_for_copies(config),
+        others=partial(_heads_signs, config), dry_run=args.dry_run,
     )  # fmt: skip
     log.info(
         "watching cluster=%s after=%gs every=%gs dry_run=%s",

@@ -17,6 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.errors import ConfigError, InstanceNotFound, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.periodic import PeriodicTask
@@ -42,8 +44,9 @@ class Watchdog:
     """Looks at regular times for machines that nothing needs, and ends them.
 
     With ``dry_run`` it only logs what it would end. ``kept``: by node whose machine may be stopped
-    on purpose, the age (s) that the machine may reach. ``others``: returns the two heads' heartbeat
-    files in the directory that both see.
+    on purpose, the age (s) that the machine may reach. ``later``: by cloud, so much longer (s) its
+    machines stay, because they may have the only copy of jobs' files. ``others``: returns the two
+    heads' heartbeat files in the directory that both see.
     """
 
     def __init__(
@@ -55,13 +58,14 @@ class Watchdog:
         monotonic: Callable[[], float],
         *,
         kept: Mapping[str, float] | None = None,
+        later: Mapping[str, float] | None = None,
         others: Callable[[], Sequence[Path]] = tuple,
         dry_run: bool = False,
     ) -> None:
         self._slurm, self._providers = slurm, providers
         self._mark = state / MARK
         self._bound, self._monotonic, self._dry_run = bound, monotonic, dry_run
-        self._kept = kept or {}
+        self._kept, self._later = kept or {}, later or {}
         self._others = others
         self._beat: Beat = frozenset()
         # The silence counts from our start: what happened before, we have not seen.
@@ -103,13 +107,13 @@ class Watchdog:
                 continue
             standing_before = self._standing.get(cloud, {})
             candidates = [instance for instance in instances if not self._is_kept(instance)]
-            verdict = overdue(
-                nodes, busy, candidates, standing_before, self._monotonic(), self._bound
-            )
+            seconds = self._bound.seconds + self._later.get(cloud, 0.0)
+            bound = replace(self._bound, seconds=seconds)
+            verdict = overdue(nodes, busy, candidates, standing_before, self._monotonic(), bound)
             self._standing[cloud] = verdict.unneeded_since
             if verdict.deferred_count:
                 log.error("deletions capped cloud=%s waiting=%d", cloud, verdict.deferred_count)
-            if verdict.ready and silence_s >= self._bound.seconds:
+            if verdict.ready and silence_s >= bound.seconds:
                 self._end(cloud, provider, verdict.ready, instances)
 
     def _is_kept(self, instance: Instance) -> bool:

@@ -93,6 +93,14 @@ def test_not_before_both_have_lasted_for_the_bound(world: World) -> None:
     assert world.machines_of("pub1") == []
 
 
+def test_a_cloud_whose_machines_may_have_files_has_longer(world: World) -> None:
+    late = dog(world, later={"pub": 1200.0})
+    watch(world, late, 1500)
+    assert world.machines_of("pub1") != []
+    watch(world, late, 1500)
+    assert world.machines_of("pub1") == []
+
+
 def test_a_daemon_that_beats_is_left_alone(world: World) -> None:
     watch(world, dog(world), 7200, beats=True)
     assert len(world.alive()) == 2
