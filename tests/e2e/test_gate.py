@@ -45,7 +45,7 @@ def site(sandbox: Callable[..., Sandbox], place: Path, scratch: Path) -> Sandbox
     """Its site has an Epilog of its own, which runs ours."""
     for name, text in (
         ("check", CHECK.format(sick=place / "sick")),
-        ("wipe", wiping([str(scratch)])),
+        ("wipe", wiping([str(scratch)], 600.0)),
         ("epilog", EPILOG.format(program=place / "wipe")),
     ):
         (place / name).write_text(text)

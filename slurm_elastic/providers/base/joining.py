@@ -34,6 +34,8 @@ reboot.
 """
 TUNNEL_MARK = "/run/slurm-elastic/tunnel"
 """This file exists once the tunnel to the head is up. It is gone after a reboot."""
+_COPY_MARGIN_S = 60.0
+"""So much longer than the head copies files back does the Epilog wait before it removes them."""
 TUNNEL_KEY = "/var/lib/slurm-elastic-node/wireguard.key"
 """The machine's own private key, which never leaves the machine."""
 
@@ -73,7 +75,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "check": join.check or "",
         "check_timeout": f"{join.check_timeout:g}",
         "prepare": preparing(config, cloud),
-        "wipe": wiping(join.wipe),
+        "wipe": wiping(join.wipe, config.copy.back_within),
         "tunnel": _python("tunnel.py") if network else "",
         "tunnel_settings": tunnel_settings(config, network) if network else "",
     }
@@ -158,17 +160,19 @@ def mounting(mounts: Sequence[MachineMount]) -> str:
     return _filled(_shell("mounts.sh"), {"mounts": "\n".join(lines)})
 
 
-def wiping(directories: Sequence[str]) -> str:
+def wiping(directories: Sequence[str], back_within: float) -> str:
     """The program that slurmd runs as Epilog to empty these directories; empty if there are
-    none.
+    none. It first waits until copied files are back in the head's directories, or are given up.
     """
     if not directories:
         return ""
     text = (_PROGRAMS / "slurm-elastic-wipe").read_text(encoding="utf-8")
     guard = Path(scratch.__file__).read_text(encoding="utf-8")
-    first_line, _, program = _filled(
-        text, {"directories": json.dumps(directories), "guard": guard}
-    ).partition("\n")
+    values = {
+        "directories": json.dumps(directories), "guard": guard,
+        "copy_timeout": f"{back_within + _COPY_MARGIN_S:.0f}",
+    }  # fmt: skip
+    first_line, _, program = _filled(text, values).partition("\n")
     return f"{first_line}\n{shortened.python(program)}"
 
 

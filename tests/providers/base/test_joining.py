@@ -493,6 +493,7 @@ def test_the_gate_is_part_of_the_text_where_the_site_has_one() -> None:
     text = program_of(config(head="head", check="node-check -q", wipe=("/scratch", "/my tmp")), AWS)
     assert "\ncheck=node-check -q\ncheck_timeout=60\n" in text
     assert '\nDIRECTORIES = ["/scratch", "/my tmp"]\n' in text
+    assert "\nCOPY_TIMEOUT_S = 660\n" in text, "copy.back_within and a minute"
     subprocess.run(["sh", "-n", "-c", text], check=True)
 
 
@@ -510,7 +511,7 @@ class Node:
 
     def empties(self, *directories: str) -> None:
         program = self.place / "wipe"
-        program.write_text(wiping(directories))
+        program.write_text(wiping(directories, 600.0))
         program.chmod(0o755)
 
     def says(self, jobs: str, code: int = 0) -> None:
@@ -649,7 +650,7 @@ def test_a_scratch_that_is_a_file_is_told(tmp_path: Path) -> None:
 
 
 def test_the_program_runs_on_machines_whose_python_is_an_old_one() -> None:
-    ast.parse(wiping(["/scratch"]), feature_version=(3, 6))
+    ast.parse(wiping(["/scratch"], 600.0), feature_version=(3, 6))
 
 
 def test_a_machine_that_is_told_its_own_facts_cannot_enrol_as_another() -> None:
