@@ -50,8 +50,8 @@ _OUT_AT_ONCE, _BACK_AT_ONCE = 16, 48
 _NOTES_AT_ONCE = 4
 """Threads that only write down what has happened to a job, so that no copy delays that."""
 _ANSWER_S, _GRACE_S = 10.0, 5.0
-"""So long before its client's time is over a copy out ends, and the rest of that time in which a
-job that still waits for a thread is refused.
+"""A copy out ends _ANSWER_S seconds before its client's time is over. A job that still waits for a
+thread _GRACE_S seconds later is refused.
 """
 NO_TIME = (
     "there was no time left: too many jobs copy at once, or PrologEpilogTimeout of slurm.conf is"
@@ -92,9 +92,10 @@ class Unfinished:
     """Finds the machines that have files of ended runs, or may have them: files of a run that no
     look of the part has seen alive, for example because slurm-elasticd was away at its end.
 
-    ``live_runs``: the runs (job, restarts) that the last look saw. No machine is kept for ever: one
-    that may have files is kept for ``copy.back_within`` after its end was first wanted, and one
-    that has some for twice that time, as these are given up after ``copy.back_within``.
+    ``live_runs``: the runs (job, restarts) that the last look saw. No machine is kept for ever. If
+    it may have files, it is kept for ``copy.back_within`` after its end was first wanted. If it has
+    files, it is kept for twice that time, because the part gives files up after
+    ``copy.back_within``.
     """
 
     def __init__(self, site: Site) -> None:
@@ -105,7 +106,11 @@ class Unfinished:
     def __call__(self, machines: Sequence[Machine]) -> Collection[Machine]:
         rows = [row for row in self._site.ledger.copies.all() if self._has_files(row)]
         holders = {row.machine for row in rows}
-        self._wanted_at = {m: at for m, at in self._wanted_at.items() if m in holders}
+        self._wanted_at = {
+            machine: wanted_at
+            for machine, wanted_at in self._wanted_at.items()
+            if machine in holders
+        }
         for machine in machines:
             if machine.instance.id in holders:
                 self._wanted_at.setdefault(machine.instance.id, self._site.now())

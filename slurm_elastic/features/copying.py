@@ -248,7 +248,7 @@ class Copies:
 
     def bring_back(self, job: int, *, before: int | None = None) -> bool:
         """Try once to bring the files of all ended runs back; with ``before``, of the runs before
-        that one. Return whether none is left to be tried again.
+        that one. Return False if a copy must be tried again.
         """
         self._on_all(self._open_rows(job, before), self._back_from)
         return not self._open_rows(job, before)

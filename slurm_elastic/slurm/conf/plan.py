@@ -169,7 +169,7 @@ def _copying(config: Config, site: SiteConf) -> dict[str, str]:
     settings = config.copy
     whole = _within(math.inf, site)
     return {
-        # For the boot and the copy together, if the site has a PrologEpilogTimeout.
+        # If the site has a PrologEpilogTimeout, boot and copy share it.
         **({} if whole == math.inf else {"whole_timeout": f"{whole:.0f}"}),
         "copy_partitions": partitions,
         "copy_out_timeout": f"{_within(settings.out_within + _COPY_MARGIN_S, site):.0f}",
