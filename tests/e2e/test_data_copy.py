@@ -197,7 +197,9 @@ cp input "result-$SLURM_JOB_ID"; mkdir -p "d/$SLURM_JOB_ID"; md5sum < input > "d
     site.daemon_kill()
     site.daemon_start()
     site.wait_for(lambda: len(done(site, places)) >= 9, 300, "more have ended")
-    running = sorted({j.nodes[0] for j in site.jobs() if "RUNNING" in j.states})
+    # The jobs run in waves: between two of them all wait for their files.
+    site.wait_for(lambda: len(running_nodes(site)) >= 3, 120, "three nodes are busy", 0.2)
+    running = running_nodes(site)
     for node in running[:2]:
         site.run(["scontrol", "update", f"nodename={node}", "state=down", "reason=lost"])
     gone = power_off(site, running[-1])
@@ -219,6 +221,10 @@ cp input "result-$SLURM_JOB_ID"; mkdir -p "d/$SLURM_JOB_ID"; md5sum < input > "d
         assert (place / f"result-{job}").read_text() == (place / "input").read_text()
         assert (place / "d" / str(job) / "sum").stat().st_size > 30
         assert not list(place.glob("*.job-*")), "nothing was taken for a conflict"
+
+
+def running_nodes(site: Sandbox) -> list[str]:
+    return sorted({job.nodes[0] for job in site.jobs() if "RUNNING" in job.states})
 
 
 def power_off(site: Sandbox, node: str) -> str:
