@@ -27,6 +27,7 @@ from slurm_elastic.features.host_keys import HostKey, KnownHosts, host_key
 from slurm_elastic.features.ssh_file import FileTarget, PushError, ordered, read_private_key
 from slurm_elastic.machine.jobfiles import bundle
 from slurm_elastic.machine.jobfiles.copier import CopierRefusalError, start_head
+from slurm_elastic.machine.jobfiles.identity import COMMAND
 from slurm_elastic.model.cluster import Instance
 
 PROGRAM = "/var/lib/slurm-elastic-node/jobfiles.pyz"
@@ -34,7 +35,10 @@ PROGRAM = "/var/lib/slurm-elastic-node/jobfiles.pyz"
 _KEY, _IMAGE_HOSTS = "copy_key", "image_known_hosts"
 _POLL_S = 0.5
 _MAX_RESULT_BYTES = 1 << 20
-# The file appears complete or not at all. The key's line is added once.
+_FOR_ROOT = ("do", "job", "uid", "gid", "groups")
+"""The part of an order that root on the machine must be able to believe."""
+# Each file appears complete or not at all. Other lines of our key must go, because sshd takes the
+# first line of a key.
 _INSTALL = """set -e
 umask 022
 mkdir -p {directory}
@@ -45,11 +49,15 @@ chmod 0755 "$draft"
 mv -f "$draft" {program}
 home=$(getent passwd {user} | cut -d: -f6)
 keys=$home/.ssh/authorized_keys
-grep -qxF {line} "$keys" 2>/dev/null && exit 0
+test "$(grep -F {key} "$keys" 2>/dev/null)" = {line} && exit 0
 umask 077
 mkdir -p "$home/.ssh"
-echo {line} >>"$keys"
-chown {user}: "$home/.ssh" "$keys"
+lines=$(mktemp "$keys.XXXXXX")
+trap 'rm -f "$draft" "$lines"' EXIT
+if test -e "$keys"; then grep -vF {key} "$keys" >"$lines" || test $? -eq 1; fi
+printf '%s\n' {line} >>"$lines"
+chown {user}: "$home/.ssh" "$lines"
+mv -f "$lines" "$keys"
 """
 
 
@@ -111,6 +119,7 @@ class CopyRunner:
         script = _INSTALL.format(
             directory=shlex.quote(os.path.dirname(PROGRAM)), program=shlex.quote(PROGRAM),
             user=shlex.quote(user), line=shlex.quote(line),
+            key=shlex.quote(" ".join(self._public_key.split()[:2])),
         )  # fmt: skip
         target = FileTarget(
             address=instance.address or "", port=self._ssh.port, user=user, path=PROGRAM,
@@ -124,7 +133,7 @@ class CopyRunner:
         out_read, out_write = os.pipe()
         with os.fdopen(out_read, "rb") as result, contextlib.ExitStack() as ending:
             link = subprocess.Popen(
-                self._ssh_command(instance), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                self._ssh_command(instance, order), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
             ending.callback(_end, link)
@@ -143,7 +152,7 @@ class CopyRunner:
                 return CopyResult(reason="it took too long" if not cancelled.is_set() else "ended")
             return self._result(text, link)
 
-    def _ssh_command(self, instance: Instance) -> list[str]:
+    def _ssh_command(self, instance: Instance, order: Mapping[str, Any]) -> list[str]:
         hosts = self._state / (_IMAGE_HOSTS if self._fixed else "known_hosts")
         options = {
             "BatchMode": "yes", "StrictHostKeyChecking": "yes", "UserKnownHostsFile": f'"{hosts}"',
@@ -154,7 +163,7 @@ class CopyRunner:
         return [
             "ssh", "-T", "-F", "/dev/null", *arguments, "-i", str(self._state / _KEY),
             "-p", str(self._ssh.port), "-l", self._ssh.user, instance.address or "",
-            f"jobfiles {instance.node}",
+            ssh_text(instance.node, order),
         ]  # fmt: skip
 
     @contextlib.contextmanager
@@ -201,9 +210,19 @@ class CopyRunner:
 
 
 def authorized_line(user: str, public_key: str, program: str = PROGRAM) -> str:
-    """The line of ``authorized_keys`` by which our key runs the program and nothing else."""
+    """The line of ``authorized_keys`` by which our key runs the program and nothing else. The
+    program gets our ssh command as one argument.
+    """
     sudo = "" if user == "root" else "sudo -n "
-    return f'restrict,command="{sudo}/usr/bin/env python3 -I {program} node" {public_key}'
+    command = f'{sudo}/usr/bin/env python3 -I {program} node \\"$SSH_ORIGINAL_COMMAND\\"'
+    return f'restrict,command="{command}" {public_key}'
+
+
+def ssh_text(node: str, order: Mapping[str, Any]) -> str:
+    """Our ssh command. It comes from us, so root on the machine takes the user from it and not from
+    the head's end, which has the rights of the user.
+    """
+    return f"{COMMAND} {node} {json.dumps({name: order[name] for name in _FOR_ROOT})}"
 
 
 def _read(descriptor: int, until: float, cancelled: threading.Event) -> bytes | None:

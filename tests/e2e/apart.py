@@ -30,9 +30,10 @@ exec unshare --mount --propagation private /bin/sh -c '
 _GATE = """#!/bin/sh
 case $SSH_ORIGINAL_COMMAND in
 "jobfiles "*)
-    node=${{SSH_ORIGINAL_COMMAND#jobfiles }}
+    node=${{SSH_ORIGINAL_COMMAND#jobfiles }} node=${{node%% *}}
     pid=$(pgrep -o -f "^/usr/sbin/slurmd -N $node .*$(cat {place}/root)/") || exit 7
-    exec nsenter --target "$pid" --mount --uts {python} -I {place}/node/jobfiles.pyz node ;;
+    exec nsenter --target "$pid" --mount --uts {python} -I {place}/node/jobfiles.pyz node \
+        "$SSH_ORIGINAL_COMMAND" ;;
 *)
     exec unshare --mount --propagation private sh -c '
         mount --bind {place}/node {node_dir} && mount -t tmpfs home /root && mkdir /root/.ssh &&

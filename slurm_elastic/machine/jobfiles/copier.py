@@ -3,6 +3,9 @@
 A client sends one line, the order, with three descriptors: the input and output that lead to the
 machine, and the pipe for the result. The client gets a line when the end has ended. If it closes
 the connection before that, the end is killed. root itself opens no path of a user.
+
+The end starts as root and becomes the user itself, before it opens a file: no program is started
+after that, so the user cannot trace it, write to its connection, or add modules to its Python.
 """
 
 from __future__ import annotations
@@ -48,11 +51,12 @@ def start_head(order: Mapping[str, Any], descriptors: Sequence[int]) -> subproce
         account = pwd.getpwuid(uid)
     except KeyError:
         raise CopierRefusalError(f"this host has no user with uid {uid}") from None
+    text = json.dumps({**order, "gid": account.pw_gid, "groups": groups_of(account)})
     python_path = os.environ.get("PYTHONPATH")
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", f"{__package__}.run", "head", json.dumps(order)],
+        [sys.executable, "-P", "-s", "-m", f"{__package__}.run", "head", text],
         stdin=descriptors[0], stdout=descriptors[1], stderr=descriptors[2], cwd="/", umask=0o022,
-        user=uid, group=account.pw_gid, extra_groups=groups_of(account), start_new_session=True,
+        start_new_session=True,
         env={"PATH": _PATH} | ({"PYTHONPATH": python_path} if python_path else {}),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from .tree import Tree, stamp
 from .wire import Channel, CopyError, Message, UnreadableError, write_all
 
-_PASSED_ON = ("do", "job", "uid", "gid", "groups", "directory", "exclude")
+_PASSED_ON = ("directory", "exclude")
 _ONE_FILE = (
     FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError, UnreadableError,
 )  # fmt: skip
@@ -41,12 +41,14 @@ def run(order: Message, channel: Channel) -> Message:
         # On the way back its user may still make it again, in time.
         is_final = order["do"] == "out"
         raise CopyError(f"{directory}: {error.strerror}", final=is_final) from None
+    # Whose files these are the machine learns from slurm-elasticd alone.
     header = {name: order[name] for name in _PASSED_ON}
     if order["do"] == "out":
         inside = {os.path.relpath(path, directory) for path in outputs}
         plan = _plan(tree, inside, int(order["size_limit"]), directory)
         uid = int(order["uid"])
-        places = [_owned(place, uid) for place in (directory, *map(os.path.dirname, outputs))]
+        used = (directory, *(os.path.normpath(os.path.dirname(path)) for path in outputs))
+        places = [_owned(place, uid) for place in used if place != "/" and os.path.isdir(place)]
         channel.send(outputs=outputs, places=places, **header)
         result = _send_out(tree, plan, channel)
         result["bases"] = {path: _size_of(path) for path in outputs}
@@ -58,9 +60,9 @@ def run(order: Message, channel: Channel) -> Message:
 
 def _owned(path: str, uid: int) -> list[str | list[bool]]:
     """A directory, and for each directory on the way to it whether the user owns that."""
-    names = os.path.normpath(path).strip("/").split("/")
+    names = path.strip("/").split("/")
     ups = ["/" + "/".join(names[: i + 1]) for i in range(len(names))]
-    return [ups[-1], [os.path.exists(up) and os.stat(up).st_uid == uid for up in ups]]
+    return [path, [os.stat(up).st_uid == uid for up in ups]]
 
 
 def _size_of(path: str) -> int:

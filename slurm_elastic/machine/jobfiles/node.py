@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .identity import Identity, become
+from .places import make_place
 from .tree import Tree, stamp
 from .wire import BEAT_S, Channel, CopyError, Message
 
@@ -26,22 +28,19 @@ END_WAIT_S = 240.0
 """How long the copy back waits for the end of a job's processes."""
 
 
-def run(channel: Channel) -> None:
-    """Serve one copy."""
+def run(identity: Identity, channel: Channel) -> None:
+    """Serve one copy. ``identity`` is slurm-elasticd's; what ``channel`` brings comes from a
+    process with the rights of the user, so root must not believe it.
+    """
     os.umask(0o022)  # what root makes above a user's directory must let the user through
-    header = channel.receive()
-    uid, gid = int(header["uid"]), int(header["gid"])
-    if uid <= 0 or gid <= 0:
-        raise CopyError("files are copied for users, not for root", final=True)
+    header = {**channel.receive(), "do": identity.do, "job": identity.job}
     if header["do"] == "back":
-        _wait(lambda: not has_steps(int(header["job"])), END_WAIT_S, channel)
+        _wait(lambda: not has_steps(identity.job), END_WAIT_S, channel)
     if header["do"] == "out":
         for path, owned in header["places"]:
-            make_place(str(path), owned, uid, gid)
-    place = _state_directory(uid, gid)
-    os.setgroups(sorted(int(group) for group in header["groups"]))
-    os.setgid(gid)
-    os.setuid(uid)
+            make_place(str(path), owned, identity.uid, identity.gid)
+    place = _state_directory(identity.uid, identity.gid)
+    become(identity)
     if header["do"] == "outputs":
         channel.send(ok=True)
         _send_outputs(header["outputs"], channel)
@@ -88,58 +87,6 @@ def _wait(is_over: Callable[[], bool], timeout: float, channel: Channel) -> bool
             beat_at = now + BEAT_S
         time.sleep(0.2)
     return True
-
-
-def make_place(path: str, owned: Sequence[bool], uid: int, gid: int) -> None:
-    """Make a directory for the user, as root, and what is missing above it. ``owned``: whether the
-    user owns each of these on the head; others become root's.
-
-    Root enters only directories that no user can change. The user makes the others later.
-    """
-    names = path.strip("/").split("/")
-    here = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for number, name in enumerate(names):
-            is_theirs = number == len(names) - 1 or bool(owned[number])
-            try:
-                # Users of one machine need not see each other's files: the mode is 0700.
-                os.mkdir(name, 0o700 if is_theirs else 0o755, dir_fd=here)
-                if is_theirs:
-                    os.chown(name, uid, gid, dir_fd=here, follow_symlinks=False)
-            except FileExistsError:
-                pass
-            # Root may follow a link of root's, such as /home -> /data/home.
-            trusted = os.lstat(name, dir_fd=here).st_uid == 0
-            flags = os.O_RDONLY | os.O_DIRECTORY | (0 if trusted else os.O_NOFOLLOW)
-            below = os.open(name, flags, dir_fd=here)
-            os.close(here)
-            here = below
-            status = os.fstat(here)
-            if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                _as_user(uid, gid, here, names[number + 1 :])
-                return
-    finally:
-        os.close(here)
-
-
-def _as_user(uid: int, gid: int, here: int, names: Sequence[str]) -> None:
-    """Make the directories below ``here`` with the rights of the user."""
-    if not names:
-        return
-    groups, umask = os.getgroups(), os.umask(0o077)
-    os.setgroups([])
-    os.setegid(gid)
-    os.seteuid(uid)
-    try:
-        with contextlib.suppress(OSError):  # if it cannot be made, its use says so
-            os.fchdir(here)
-            os.makedirs("/".join(names), exist_ok=True)
-    finally:
-        os.chdir("/")
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
-        os.umask(umask)
 
 
 def _state_directory(uid: int, gid: int) -> str:

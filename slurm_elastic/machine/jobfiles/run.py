@@ -1,4 +1,4 @@
-"""The program: ``head ORDER`` on the head as the job's user, ``node`` on a machine as root."""
+"""The program: ``head ORDER`` on the head, ``node SSH_COMMAND`` on a machine, both by root."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from . import head, node
+from . import head, identity, node
 from .wire import Channel, CopyError, Message
 
 
@@ -17,8 +17,8 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGALRM, _silent)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     channel = Channel(sys.stdin.buffer, sys.stdout.buffer)
-    if argv[1:] == ["node"]:
-        return _node(channel)
+    if argv[1] == "node":
+        return _node(" ".join(argv[2:]), channel)
     result = _head(json.loads(argv[2]), channel)
     os.write(2, json.dumps(result).encode() + b"\n")
     # Python would flush its output once more, and complain if the machine has gone.
@@ -31,6 +31,8 @@ def _silent(*_: object) -> None:
 
 def _head(order: Message, channel: Channel) -> Message:
     try:
+        if os.geteuid() == 0:
+            identity.become(identity.of(order))
         return {"ok": True, **head.run(order, channel)}
     except CopyError as error:
         reason, final = str(error), error.final
@@ -41,9 +43,9 @@ def _head(order: Message, channel: Channel) -> Message:
     return {"ok": False, "reason": reason, "final": final}
 
 
-def _node(channel: Channel) -> int:
+def _node(command: str, channel: Channel) -> int:
     try:
-        node.run(channel)
+        node.run(identity.read(command), channel)
     except CopyError as error:
         _say(channel, str(error), final=error.final)
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.machine.jobfiles import bundle, copier, head, node
+from slurm_elastic.machine.jobfiles import bundle, copier, head, identity, node, places
 from slurm_elastic.machine.jobfiles.tree import Tree
 from slurm_elastic.machine.jobfiles.wire import Channel, CopyError
 
@@ -53,7 +54,7 @@ class Pair:
             with suppress(CopyError, OSError), channel_of(theirs) as channel:
                 header = channel.receive()
                 outputs = [str(self.node / Path(path).name) for path in header["outputs"]]
-                header = {**header, "outputs": outputs}
+                header = {**header, "outputs": outputs, "do": what, "job": job}
                 with node._Book(str(self.state), str(self.node), channel) as book:
                     serving = node._take_in if what == "out" else node._give_back
                     serving(header, book, channel)
@@ -274,27 +275,123 @@ def test_no_directory_of_the_system_is_copied(pair: Pair, place: str) -> None:
         head.run(order, Channel(nothing, nothing))
 
 
-def test_root_makes_what_is_missing_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.getuid() != 0:
-        pytest.skip("it gives directories to another user")
-    monkeypatch.chdir("/")
-    base = Path("/run/slurm-elastic-test-places")
-    base.mkdir(mode=0o755)
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="it gives directories to another user")
+
+
+@pytest.fixture
+def top() -> Iterator[Path]:
+    """A name at the top, where nothing is yet."""
+    base = Path("/slurm-elastic-test-places")
     try:
-        node.make_place(f"{base}/shared/project/mine", [False, False, False, False, True], 7, 8)
-        assert [p.stat().st_uid for p in (base / "shared", base / "shared/project")] == [0, 0]
-        mine = base / "shared" / "project" / "mine"
-        assert (mine.stat().st_uid, mine.stat().st_gid) == (7, 8)
-        node.make_place(f"{mine}/more", [False] * 6, 7, 8)
-        assert (mine / "more").stat().st_uid == 7
-        assert [p.stat().st_mode & 0o777 for p in (base / "shared", mine, mine / "more")] == [
-            0o755, 0o700, 0o700,
-        ]  # fmt: skip
-        (mine / "trap").symlink_to("/etc")
-        node.make_place(f"{mine}/trap/evil", [False] * 7, 7, 8)
-        assert not Path("/etc/evil").exists()
+        yield base
     finally:
         subprocess.run(["rm", "-rf", str(base)], check=True)
+
+
+@as_root
+def test_root_makes_what_is_missing_for_the_user(
+    top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    places.make_place(f"{top}/project/mine", [False, False, True], 7, 8)
+    assert [p.stat().st_uid for p in (top, top / "project")] == [0, 0]
+    mine = top / "project" / "mine"
+    assert (mine.stat().st_uid, mine.stat().st_gid) == (7, 8)
+    places.make_place(f"{mine}/more", [False] * 4, 7, 8)
+    assert (mine / "more").stat().st_uid == 7
+    assert [p.stat().st_mode & 0o777 for p in (top, mine, mine / "more")] == [0o755, 0o700, 0o700]
+    (mine / "trap").symlink_to("/etc")
+    places.make_place(f"{mine}/trap/evil", [False] * 5, 7, 8)
+    assert not Path("/etc/evil").exists()
+
+
+@as_root
+def test_a_directory_of_root_stays_roots(top: Path) -> None:
+    places.make_place(f"{top}/shared", [False, False], 7, 8)
+    assert (top / "shared").stat().st_uid == 0
+    places.make_place(f"{top}/shared", [True, True], 7, 8)
+    assert (top / "shared").stat().st_uid == 0, "what is there is never given away"
+
+
+@as_root
+@pytest.mark.parametrize("place", ["/run", "/etc", "/var/lib", "/opt", "/lib9", "/usr/local"])
+def test_root_makes_nothing_below_the_systems_directories(place: str) -> None:
+    made = Path(place) / "slurm-elastic-test.d" / "x"
+    try:
+        places.make_place(str(made), [True] * 5, 7, 8)
+        assert not made.parent.exists()
+    finally:
+        subprocess.run(["rm", "-rf", str(made.parent)], check=True)
+    assert not Path("/lib9").exists()
+
+
+@pytest.mark.parametrize("path", ["/home/../etc/x", "/home//x", "/", "home/x", "/home/./x"])
+def test_a_place_is_a_plain_path(path: str) -> None:
+    with pytest.raises(CopyError, match="no plain path"):
+        places.make_place(path, [True] * 5, 7, 8)
+
+
+def test_the_head_names_no_place_that_it_lacks(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+    order = pair.order("out", JOB) | {
+        "outputs": [{"path": p, "base": 0} for p in ("/etc/systemd/x.service.d/a", "/b")],
+        "uid": os.getuid() + 1,
+    }
+    monkeypatch.setattr(head, "_send_out", lambda *_: {"notes": []})
+    with open(os.devnull, "r+b") as nothing:
+        channel = Channel(nothing, nothing)
+        monkeypatch.setattr(channel, "send", lambda **message: sent.append(message))
+        head.run(order, channel)
+    (header,) = sent
+    depth = str(pair.head).count("/")
+    assert header["places"] == [[str(pair.head), [False] * depth]]
+    assert not {"uid", "gid", "groups", "job", "do"} & set(header)
+
+
+def ssh_command(**changes: object) -> str:
+    order = {"do": "out", "job": JOB, "uid": 7, "gid": 8, "groups": [8]} | changes
+    return f"jobfiles n1 {json.dumps(order)}"
+
+
+def test_the_ssh_command_names_the_user() -> None:
+    assert identity.read(ssh_command()) == ("out", JOB, 7, 8, [8])
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("", "names no user and job"),
+        ("jobfiles n1", "names no user and job"),
+        ("jobfiles n1 {}", "names no user and job"),
+        ("jobfiles n1 []", "names no user and job"),
+        (ssh_command().replace("jobfiles", "sh"), "names no user and job"),
+        (ssh_command(uid="7"), "names no user and job"),
+        (ssh_command(uid=True), "names no user and job"),
+        (ssh_command(uid=0), "not for root"),
+        (ssh_command(gid=0), "not for root"),
+        (ssh_command(uid=-1), "not for root"),
+        (ssh_command(groups=[8, 0]), "not for root"),
+    ],
+)
+def test_what_names_no_user_is_refused(command: str, reason: str) -> None:
+    with pytest.raises(CopyError, match=reason):
+        identity.read(command)
+
+
+def test_a_forged_header_changes_no_user(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[tuple[object, ...]] = []
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(node, "become", lambda user: became.append(tuple(user)))
+    monkeypatch.setattr(node, "_state_directory", lambda uid, gid: f"{pair.state}")
+    monkeypatch.setattr(node, "_take_in", lambda header, *_: seen.append(header))
+    forged = {"do": "back", "job": 1, "uid": 0, "gid": 0, "groups": [0], "exclude": [],
+              "outputs": [], "places": [], "directory": str(pair.node)}  # fmt: skip
+    ours, theirs = socket.socketpair()
+    with channel_of(ours) as channel, channel_of(theirs) as other:
+        other.send(**forged)
+        node.run(identity.read(ssh_command()), channel)
+    assert became == [("out", JOB, 7, 8, [8])]
+    assert (seen[0]["do"], seen[0]["job"]) == ("out", JOB)
 
 
 def test_the_bundle_is_the_program(tmp_path: Path) -> None:
@@ -302,13 +399,62 @@ def test_the_bundle_is_the_program(tmp_path: Path) -> None:
     path.write_bytes(bundle.build())
     assert bundle.build() == path.read_bytes()
     done = subprocess.run(
-        [sys.executable, "-I", str(path), "node"], input=b'{"do": "out", "uid": 0, "gid": 0}\n',
+        [sys.executable, "-I", str(path), "node", ssh_command(uid=0)], input=b"",
         capture_output=True, check=False, timeout=60,
     )  # fmt: skip
     assert json.loads(done.stdout) == {
         "error": "files are copied for users, not for root", "final": True
     }  # fmt: skip
     assert done.returncode == 1
+
+
+@as_root
+def test_no_process_of_the_user_can_reach_the_heads_end(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    ours, theirs = socket.socketpair()
+    result, sink = os.pipe()
+    account = pwd.getpwnam("nobody")
+    order = {"do": "outputs", "job": JOB, "uid": account.pw_uid, "directory": "/tmp",
+             "exclude": [], "outputs": []}  # fmt: skip
+    with ours, theirs:
+        process = copier.start_head(order, [theirs.fileno(), theirs.fileno(), sink])
+        try:
+            with ours.makefile("rb") as source:
+                assert json.loads(source.readline())["directory"] == "/tmp"
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            assert f"Uid:\t{account.pw_uid}\t{account.pw_uid}\t{account.pw_uid}" in status
+            place = f"/proc/{process.pid}/fd"
+            reach = subprocess.run(["ls", place], user=account.pw_uid, group=account.pw_gid,
+                                   extra_groups=[], capture_output=True, text=True, check=False)  # fmt: skip
+            assert "Permission denied" in reach.stderr
+        finally:
+            process.kill()
+            process.wait()
+            os.close(result)
+            os.close(sink)
+
+
+@as_root
+def test_no_module_of_the_user_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(command: list[str], **_: object) -> None:
+        commands.append(command)
+
+    commands: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", start)
+    copier.start_head({"uid": pwd.getpwnam("nobody").pw_uid}, [0, 1, 2])
+    monkeypatch.undo()
+    options = commands[0][1 : commands[0].index("-m")]
+    place = subprocess.run(
+        [sys.executable, "-m", "site", "--user-site"], env={"PYTHONUSERBASE": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    ).stdout.strip()  # fmt: skip
+    Path(place).mkdir(parents=True)
+    (Path(place) / "usercustomize.py").write_text("print('loaded')\n")
+    done = subprocess.run(
+        [sys.executable, *options, "-c", "import sys; print(sys.flags.no_user_site)"],
+        env={"PYTHONUSERBASE": str(tmp_path)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "1\n"
 
 
 @pytest.fixture

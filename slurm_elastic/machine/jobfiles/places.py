@@ -1,0 +1,84 @@
+"""Makes a job's directories on a machine.
+
+Root makes only what the head has and the machine lacks, and never below a directory of the system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Sequence
+
+from .wire import CopyError
+
+_SYSTEM = frozenset(
+    {"bin", "boot", "dev", "etc", "opt", "proc", "root", "run", "sbin", "sys", "usr", "var"}
+)
+"""Top directories of the system, with those that begin with "lib"."""
+
+
+def make_place(path: str, owned: Sequence[bool], uid: int, gid: int) -> None:
+    """Make a directory for the user, as root, and what is missing above it. ``owned``: whether the
+    user owns each of these on the head; others become root's.
+
+    Root enters only directories that no user can change. The user makes the others later.
+    """
+    names = path.strip("/").split("/")
+    if not path.startswith("/") or not {"", ".", ".."}.isdisjoint(names):
+        raise CopyError(f"{path!r} is no plain path", final=True)
+    is_of_system = names[0] in _SYSTEM or names[0].startswith("lib")
+    here = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for number, name in enumerate(names):
+            try:
+                if not is_of_system:
+                    _make(name, here, (uid, gid) if owned[number] else None)
+                below = _enter(name, here)
+            except (FileNotFoundError, NotADirectoryError, IndexError):
+                return  # its use says so
+            os.close(here)
+            here = below
+            status = os.fstat(here)
+            if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                _as_user(uid, gid, here, names[number + 1 :])
+                return
+    finally:
+        os.close(here)
+
+
+def _make(name: str, here: int, owner: tuple[int, int] | None) -> None:
+    try:
+        # Users of one machine need not see each other's files: the mode is 0700.
+        os.mkdir(name, 0o755 if owner is None else 0o700, dir_fd=here)
+    except FileExistsError:
+        return
+    if owner is not None:
+        os.chown(name, *owner, dir_fd=here, follow_symlinks=False)
+
+
+def _enter(name: str, here: int) -> int:
+    # Root may follow a link of root's, such as /home -> /data/home.
+    trusted = os.lstat(name, dir_fd=here).st_uid == 0
+    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if trusted else os.O_NOFOLLOW)
+    return os.open(name, flags, dir_fd=here)
+
+
+def _as_user(uid: int, gid: int, here: int, names: Sequence[str]) -> None:
+    """Make the directories below ``here`` with the rights of the user."""
+    if not names:
+        return
+    groups, umask = os.getgroups(), os.umask(0o077)
+    os.setgroups([])
+    os.setegid(gid)
+    os.seteuid(uid)
+    try:
+        with contextlib.suppress(OSError):  # if it cannot be made, its use says so
+            os.fchdir(here)
+            os.makedirs("/".join(names), exist_ok=True)
+    finally:
+        os.chdir("/")
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+        os.umask(umask)
