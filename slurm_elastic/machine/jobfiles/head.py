@@ -6,9 +6,10 @@ import errno
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 
-from .tree import Tree, stamp
-from .wire import Channel, CopyError, Message, UnreadableError, write_all
+from .tree import Tree, stamp, write_blocks
+from .wire import Channel, CopyError, Message, UnreadableError
 
 _PASSED_ON = ("directory", "exclude")
 _ONE_FILE = (
@@ -45,7 +46,7 @@ def run(order: Message, channel: Channel) -> Message:
     header = {name: order[name] for name in _PASSED_ON}
     if order["do"] == "out":
         inside = {os.path.relpath(path, directory) for path in outputs}
-        plan = _plan(tree, inside, int(order["size_limit"]), directory)
+        plan = _plan(tree, inside, int(order["size_limit"]), directory, channel)
         uid = int(order["uid"])
         used = (directory, *(os.path.normpath(os.path.dirname(path)) for path in outputs))
         places = [_owned(place, uid) for place in used if place != "/" and os.path.isdir(place)]
@@ -72,10 +73,13 @@ def _size_of(path: str) -> int:
         return 0
 
 
-def _plan(tree: Tree, left_out: Collection[str], limit: int, directory: str) -> Plan:
+def _plan(
+    tree: Tree, left_out: Collection[str], limit: int, directory: str, channel: Channel
+) -> Plan:
     """The entries to copy. CopyError if they are larger than ``limit`` (bytes)."""
     plan, size = [], 0
     for path, status in tree.entries():
+        channel.beat()
         if path in left_out:
             continue
         plan.append((path, status))
@@ -134,6 +138,7 @@ def _take_back(tree: Tree, order: Message, channel: Channel) -> Message:
     bases: dict[str, int] = {}
     count = size = 0
     while (message := channel.receive())["t"] != "end":
+        channel.beat()  # the machine has sent all, perhaps, and waits until it is on our disk
         if message["t"] == "o":
             output = order["outputs"][int(message["i"])]
             bases |= _take_output(tree, output["path"], int(output["base"]), channel)
@@ -213,17 +218,15 @@ def _write_output(path: str, base: int, blocks: Iterator[bytes]) -> int:
     # Links are followed, as by slurmstepd: the user has named this path, and no machine has.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
-        status, is_first = os.fstat(descriptor), True
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FileExistsError(errno.EEXIST, "no file, but something else has this name")
         base = min(base, status.st_size)
-        for block in blocks:
-            if is_first:
-                there = os.pread(descriptor, len(block), base)
-                base = base if block.startswith(there) else status.st_size
-                os.lseek(descriptor, base, os.SEEK_SET)
-            is_first = False
-            write_all(descriptor, block)
+        first = next(blocks, b"")
+        there = os.pread(descriptor, len(first), base)
+        base = base if first.startswith(there) else status.st_size
+        os.lseek(descriptor, base, os.SEEK_SET)
+        write_blocks(descriptor, chain([first], blocks), sync=True)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

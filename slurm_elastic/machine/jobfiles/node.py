@@ -20,7 +20,7 @@ from typing import Any
 from .identity import Identity, become
 from .places import make_place
 from .tree import Tree, stamp
-from .wire import BEAT_S, Channel, CopyError, Message
+from .wire import Channel, CopyError, Message
 
 STATE = "/var/lib/slurm-elastic-node/files"
 """A directory for each uid, with a file for each copied directory."""
@@ -77,14 +77,10 @@ def _host_of(pid: str) -> str:
 def _wait(is_over: Callable[[], bool], timeout: float, channel: Channel) -> bool:
     """Wait until it is over, with signs of life. False after ``timeout`` seconds."""
     until = time.monotonic() + timeout
-    beat_at = 0.0
     while not is_over():
-        now = time.monotonic()
-        if now >= until:
+        if time.monotonic() >= until:
             return False
-        if now >= beat_at:
-            channel.beat()
-            beat_at = now + BEAT_S
+        channel.beat()
         time.sleep(0.2)
     return True
 
@@ -160,6 +156,7 @@ def _take_in(header: Message, book: _Book, channel: Channel) -> None:
     tree = Tree(book.directory, header["exclude"])
     channel.send(ok=True)
     for path, status in tree.entries():
+        channel.beat()
         if stat.S_ISREG(status.st_mode):
             keep = path in book.base and book.changed(path, status)
             channel.send(p=path, at=stamp(status), keep=keep)
@@ -200,13 +197,14 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
     notes = [] if tree is None else tree.notes
     book.jobs = [job for job in book.jobs if job != header["job"]]
     for path, there in done["written"].items():
+        channel.beat()
         if tree is not None and (status := tree.status(path)) is not None:
             book.base[path] = {"head": there, "here": stamp(status)}
     _remove_outputs(header["outputs"])
     if book.jobs or tree is None or book.has_neighbours():
         book.save()
     else:
-        _clean(tree, seen, book)
+        _clean(tree, seen, book, channel)
     channel.send(bye=True, notes=notes)
 
 
@@ -217,6 +215,7 @@ def _send_changes(
     outputs = {os.path.relpath(path, book.directory) for path in header["outputs"]}
     seen: list[tuple[str, bool]] = []
     for path, status in tree.entries():
+        channel.beat()
         if path in outputs:
             continue
         seen.append((path, stat.S_ISDIR(status.st_mode)))
@@ -268,9 +267,10 @@ def _remove_outputs(paths: Sequence[str]) -> None:
                 os.unlink(path)
 
 
-def _clean(tree: Tree, seen: Sequence[tuple[str, bool]], book: _Book) -> None:
+def _clean(tree: Tree, seen: Sequence[tuple[str, bool]], book: _Book, channel: Channel) -> None:
     """Take the files away, because no other job uses the directory."""
     for path, is_directory in reversed(seen):
+        channel.beat()
         with contextlib.suppress(OSError):
             tree.remove(path, directory=is_directory)
     book.remove()

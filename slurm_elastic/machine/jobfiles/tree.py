@@ -13,11 +13,12 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 
-from .wire import CopyError, Message, write_all
+from .wire import CopyError, Message
 
 TEMPORARY = ".slurm-elastic-"
 """The beginning of the names of unfinished files, which are never copied."""
 _MAX_NOTES = 20
+_SYNC_EVERY_BYTES = 64 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -124,8 +125,7 @@ class Tree:
         descriptor = os.open(temporary, _NEW, 0o600, dir_fd=self._here)
         try:
             try:
-                for block in blocks:
-                    write_all(descriptor, block)
+                write_blocks(descriptor, blocks, sync=sync)
                 os.fchmod(descriptor, int(message["mode"]) & 0o777)
                 os.utime(descriptor, ns=(int(message["m"]), int(message["m"])))
                 if sync:
@@ -175,6 +175,20 @@ def _open_below(root: int, names: Sequence[str]) -> int:
             os.close(descriptor)
         descriptor = below
     return descriptor
+
+
+def write_blocks(descriptor: int, blocks: Iterator[bytes], *, sync: bool) -> None:
+    """Write all blocks. ``sync``: so that an fsync after it is short."""
+    unsynced = 0
+    for block in blocks:
+        unwritten = memoryview(block)
+        while unwritten:
+            unwritten = unwritten[os.write(descriptor, unwritten) :]
+        unsynced += len(block)
+        # The other end waits, so no sync may take long: one at the end of a large file would.
+        if sync and unsynced >= _SYNC_EVERY_BYTES:
+            os.fdatasync(descriptor)
+            unsynced = 0
 
 
 def stamp(status: os.stat_result) -> list[int]:

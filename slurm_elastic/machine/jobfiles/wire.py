@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import struct
+import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -42,20 +43,22 @@ class Channel:
 
     def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
         self._source, self._sink = source, sink
+        self._sent_at = time.monotonic()
 
     def send(self, **message: Any) -> None:  # noqa: ANN401 - JSON
         """Send a message."""
-        signal.alarm(SILENCE_S)
-        self._sink.write(json.dumps(message).encode() + b"\n")
-        self._sink.flush()
+        with _other_end():
+            self._sink.write(json.dumps(message).encode() + b"\n")
+            self._sink.flush()
+        self._sent_at = time.monotonic()
 
     def receive(self) -> Message:
         """Return the next message that is no sign of life. CopyError if the other end has failed or
         gone.
         """
         while True:
-            signal.alarm(SILENCE_S)
-            line = self._source.readline(_MAX_LINE)
+            with _other_end():
+                line = self._source.readline(_MAX_LINE)
             if not line.endswith(b"\n"):
                 raise CopyError("the connection has ended")
             try:
@@ -68,22 +71,24 @@ class Channel:
                 return message
 
     def beat(self) -> None:
-        """Send a sign of life."""
-        self.send(beat=True)
+        """Send a sign of life if nothing was sent for BEAT_S."""
+        if time.monotonic() - self._sent_at >= BEAT_S:
+            self.send(beat=True)
 
     def send_content(self, descriptor: int) -> None:
         """Send the content of an open file."""
         length = 1
         while length:
-            signal.alarm(SILENCE_S)
             try:
                 block = os.read(descriptor, _BLOCK)
+                length = len(block)
+                packed = struct.pack(">I", length) + block
             except OSError:
-                self._sink.write(struct.pack(">I", _ABORTED))
-                break
-            length = len(block)
-            self._sink.write(struct.pack(">I", length) + block)
-        self._sink.flush()
+                length, packed = 0, struct.pack(">I", _ABORTED)
+            with _other_end():
+                self._sink.write(packed)
+                self._sink.flush()
+        self._sent_at = time.monotonic()
 
     @contextlib.contextmanager
     def content(self) -> Iterator[Iterator[bytes]]:
@@ -100,15 +105,17 @@ class Channel:
 
     def _blocks(self) -> Iterator[bytes]:
         while True:
-            signal.alarm(SILENCE_S)
-            (length,) = struct.unpack(">I", self._exactly(4))
+            with _other_end():
+                (length,) = struct.unpack(">I", self._exactly(4))
             if length == _ABORTED:
                 raise UnreadableError(errno.EIO, "it could not be read to its end")
             if length == 0:
                 return
             if length > _BLOCK:
                 raise CopyError("the other end does not keep to the protocol", final=True)
-            yield self._exactly(length)
+            with _other_end():
+                block = self._exactly(length)
+            yield block
 
     def _exactly(self, count: int) -> bytes:
         block = self._source.read(count)
@@ -117,8 +124,13 @@ class Channel:
         return block
 
 
-def write_all(descriptor: int, block: bytes) -> None:
-    """Write the whole block."""
-    unwritten = memoryview(block)
-    while unwritten:
-        unwritten = unwritten[os.write(descriptor, unwritten) :]
+@contextlib.contextmanager
+def _other_end() -> Iterator[None]:
+    """Bound a wait for the other end. Work with our own files is no silence of the other end, so no
+    alarm may go off then.
+    """
+    signal.alarm(SILENCE_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import pwd
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.machine.jobfiles import bundle, copier, head, identity, node, places
+from slurm_elastic.machine.jobfiles import bundle, copier, head, identity, node, places, wire
 from slurm_elastic.machine.jobfiles.tree import Tree
 from slurm_elastic.machine.jobfiles.wire import Channel, CopyError
 
@@ -263,6 +264,54 @@ def test_a_machine_cannot_send_what_is_excluded(pair: Pair) -> None:
 def _sends_a_key(tree: Tree, header: object, book: object, channel: Channel) -> list[object]:
     channel.send(t="f", p=".ssh/keys", s=3, m=0, mode=0o600, base=None)
     return []
+
+
+def test_slow_work_with_own_files_is_no_silence(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While an end reads or writes its own files, no alarm runs."""
+    running = [0]
+    monkeypatch.setattr("signal.alarm", lambda seconds: running.append(seconds) or 0)
+    path = pair.head / "a"
+    path.write_bytes(b"x" * 3000)
+    during: list[int] = []
+    ours, theirs = socket.socketpair()
+    with channel_of(ours) as channel, channel_of(theirs) as other, path.open("rb") as file:
+        channel.send_content(file.fileno())
+        other.send(t="x")
+        channel.receive()
+        during.append(running[-1])
+        with other.content() as blocks:
+            during.extend(running[-1] for _ in blocks)
+    assert during == [0, 0]
+    assert wire.SILENCE_S in running
+
+
+def test_a_long_look_at_a_directory_gives_signs_of_life(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        (pair.head / str(number)).write_text("x")
+    now = itertools.count(0.0, 3.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    ours, theirs = socket.socketpair()
+    with channel_of(ours) as channel, channel_of(theirs) as other:
+        plan = head._plan(Tree(str(pair.head), []), (), 100, str(pair.head), channel)
+        channel.send(t="end")
+        ours.shutdown(socket.SHUT_WR)
+        lines = list(other._source)
+    assert len(plan) == 20
+    assert lines.count(b'{"beat": true}\n') >= 5
+
+
+def test_a_large_file_is_synced_in_parts(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fdatasync", lambda fd: synced.append(os.fstat(fd).st_size))
+    monkeypatch.setattr("slurm_elastic.machine.jobfiles.tree._SYNC_EVERY_BYTES", 2000)
+    blocks = iter([b"x" * 1000] * 5)
+    Tree(str(pair.head), []).write("a", {"mode": 0o600, "m": 0}, blocks, sync=True)
+    assert synced == [2000, 4000]
+    assert (pair.head / "a").stat().st_size == 5000
 
 
 @pytest.mark.parametrize("place", ["/", "/tmp", "/home/"])
