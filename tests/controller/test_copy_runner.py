@@ -56,7 +56,7 @@ def test_the_user_comes_from_the_ssh_command_alone(tmp_path: Path) -> None:
     secret.chmod(0o400)
     order = {"do": "outputs", "job": 7, "uid": 65534, "gid": 65534, "groups": [65534]}
     forged = {"do": "outputs", "uid": 1, "gid": 1, "groups": [0], "outputs": [str(secret)],
-              "directory": "/", "exclude": []}  # fmt: skip
+              "present": [[0, ""]], "directory": "/", "exclude": []}  # fmt: skip
     lines = json.dumps(forged) + "\n" + json.dumps({"t": "end"}) + "\n"
     with sshd.running():
         done = subprocess.run(

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
-from .tree import Tree, stamp, write_blocks
+from .tree import Tree, sample, stamp, write_blocks
 from .wire import Channel, CopyError, Message, UnreadableError
 
 _PASSED_ON = ("directory", "exclude")
@@ -54,7 +54,8 @@ def run(order: Message, channel: Channel) -> Message:
         result = _send_out(tree, plan, channel)
         result["bases"] = {path: _size_of(path) for path in outputs}
     else:
-        channel.send(outputs=outputs, **header)
+        present = [_present(o["path"], int(o["base"])) for o in order["outputs"]]
+        channel.send(outputs=outputs, present=present, **header)
         result = _take_back(tree, order, channel)
     return {**result, "notes": [*tree.notes, *result["notes"]]}
 
@@ -71,6 +72,22 @@ def _size_of(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+def _present(path: str, base: int) -> tuple[int, str]:
+    """The size of this run's output on the head, and a sample of it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return 0, ""
+    try:
+        status = os.fstat(descriptor)
+        size = max(status.st_size - base, 0) if stat.S_ISREG(status.st_mode) else 0
+        return size, sample(descriptor, base, size) if size else ""
+    except OSError:
+        return 0, ""
+    finally:
+        os.close(descriptor)
 
 
 def _plan(
@@ -141,7 +158,8 @@ def _take_back(tree: Tree, order: Message, channel: Channel) -> Message:
         channel.beat()  # the machine has sent all, perhaps, and waits until it is on our disk
         if message["t"] == "o":
             output = order["outputs"][int(message["i"])]
-            bases |= _take_output(tree, output["path"], int(output["base"]), channel)
+            begin, base = int(message["begin"]), int(output["base"])
+            bases |= _take_output(tree, output["path"], base, begin, channel)
             continue
         path = str(message["p"])
         if tree.excludes(path):
@@ -201,19 +219,20 @@ def _other_name(tree: Tree, path: str, order: Message) -> str:
     return name
 
 
-def _take_output(tree: Tree, path: str, base: int, channel: Channel) -> dict[str, int]:
+def _take_output(tree: Tree, path: str, base: int, begin: int, channel: Channel) -> dict[str, int]:
     """Write a run's output, and return where it begins; nothing if it cannot be written there."""
     with channel.content() as blocks:
         try:
-            return {path: _write_output(path, base, blocks)}
+            return {path: _write_output(path, base, begin, blocks)}
         except (FileNotFoundError, *_ONE_FILE) as error:
             tree.note(path, error)
     return {}
 
 
-def _write_output(path: str, base: int, blocks: Iterator[bytes]) -> int:
+def _write_output(path: str, base: int, begin: int, blocks: Iterator[bytes]) -> int:
     """Write a run's output into its file from ``base`` on, so that the output of earlier runs
-    stays. Return the base. It is later if the file has other text there, of another job.
+    stays. Return the base. It is later if the file has other text there, of another job. ``begin``:
+    how much of the output the machine has left out, because the file has it.
     """
     # Links are followed, as by slurmstepd: the user has named this path, and no machine has.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -221,6 +240,12 @@ def _write_output(path: str, base: int, blocks: Iterator[bytes]) -> int:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FileExistsError(errno.EEXIST, "no file, but something else has this name")
+        if begin:
+            if status.st_size == base + begin:
+                os.lseek(descriptor, 0, os.SEEK_END)
+                write_blocks(descriptor, blocks, sync=True)
+                os.fsync(descriptor)
+            return base  # if the file has changed meanwhile, the next copy brings all
         base = min(base, status.st_size)
         first = next(blocks, b"")
         there = os.pread(descriptor, len(first), base)

@@ -19,7 +19,7 @@ from typing import Any
 
 from .identity import Identity, become
 from .places import make_place
-from .tree import Tree, stamp
+from .tree import Tree, sample, stamp
 from .wire import Channel, CopyError, Message
 
 STATE = "/var/lib/slurm-elastic-node/files"
@@ -43,7 +43,7 @@ def run(identity: Identity, channel: Channel) -> None:
     become(identity)
     if header["do"] == "outputs":
         channel.send(ok=True)
-        _send_outputs(header["outputs"], channel)
+        _send_outputs(header["outputs"], header["present"], channel)
         channel.send(t="end")
         channel.receive()
         channel.send(notes=[])
@@ -187,7 +187,7 @@ def _take_file(tree: Tree, path: str, message: Message, book: _Book, channel: Ch
 
 def _give_back(header: Message, book: _Book, channel: Channel) -> None:
     channel.send(ok=True)
-    _send_outputs(header["outputs"], channel)
+    _send_outputs(header["outputs"], [], channel)
     tree: Tree | None = None
     with contextlib.suppress(FileNotFoundError):  # the job may have removed it
         tree = Tree(book.directory, header["exclude"])
@@ -246,15 +246,25 @@ def _send_file(tree: Tree, path: str, book: _Book, channel: Channel) -> None:
         os.close(descriptor)
 
 
-def _send_outputs(paths: Sequence[str], channel: Channel) -> None:
+def _send_outputs(
+    paths: Sequence[str], present: Sequence[tuple[int, str]], channel: Channel
+) -> None:
+    """Send the outputs whole, or only from where the head's part ends. ``present``: the size and
+    the sample of that part, for each output; nothing for the last copy.
+    """
     for number, path in enumerate(paths):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             continue  # the job has not begun, or its output is no file
         try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                channel.send(t="o", i=number)
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                size, digest = present[number] if present else (0, "")
+                is_grown = size <= status.st_size and sample(descriptor, 0, size) == digest
+                begin = size if is_grown else 0
+                os.lseek(descriptor, begin, os.SEEK_SET)
+                channel.send(t="o", i=number, begin=begin)
                 channel.send_content(descriptor)
         finally:
             os.close(descriptor)

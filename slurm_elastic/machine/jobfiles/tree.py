@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
+import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ TEMPORARY = ".slurm-elastic-"
 """The beginning of the names of unfinished files, which are never copied."""
 _MAX_NOTES = 20
 _SYNC_EVERY_BYTES = 64 << 20
+_SAMPLE_BYTES = 64 << 10
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -189,6 +191,14 @@ def write_blocks(descriptor: int, blocks: Iterator[bytes], *, sync: bool) -> Non
         if sync and unsynced >= _SYNC_EVERY_BYTES:
             os.fdatasync(descriptor)
             unsynced = 0
+
+
+def sample(descriptor: int, begin: int, size: int) -> str:
+    """A digest of the first and the last bytes of a part of a file. A log that grows keeps it."""
+    length = min(size, _SAMPLE_BYTES)
+    first = os.pread(descriptor, length, begin)
+    last = os.pread(descriptor, length, begin + size - length)
+    return hashlib.sha256(first + last).hexdigest()
 
 
 def stamp(status: os.stat_result) -> list[int]:

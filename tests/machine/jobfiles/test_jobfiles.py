@@ -35,6 +35,7 @@ class Pair:
         self.exclude: list[str] = []
         self.limit = 1 << 20
         self.base = 0
+        self.begins: list[int] = []
         self.monkeypatch = monkeypatch
 
     @property
@@ -56,6 +57,9 @@ class Pair:
                 header = channel.receive()
                 outputs = [str(self.node / Path(path).name) for path in header["outputs"]]
                 header = {**header, "outputs": outputs, "do": what, "job": job}
+                if what == "outputs":
+                    self.begins = send_outputs(header, channel)
+                    return
                 with node._Book(str(self.state), str(self.node), channel) as book:
                     serving = node._take_in if what == "out" else node._give_back
                     serving(header, book, channel)
@@ -68,6 +72,24 @@ class Pair:
         finally:
             thread.join(30)
             assert not thread.is_alive()
+
+
+def send_outputs(header: dict[str, Any], channel: Channel) -> list[int]:
+    """As node.run does for a running job. Return the offsets."""
+    begins: list[int] = []
+    send = channel.send
+
+    def record(**message: Any) -> None:
+        begins.extend([message["begin"]] if message.get("t") == "o" else [])
+        send(**message)
+
+    channel.send = record  # type: ignore[method-assign]
+    channel.send(ok=True)
+    node._send_outputs(header["outputs"], header["present"], channel)
+    channel.send(t="end")
+    channel.receive()
+    channel.send(notes=[])
+    return begins
 
 
 @contextmanager
@@ -215,6 +237,51 @@ def test_outputs_continue_and_keep_what_was_there(pair: Pair) -> None:
     (pair.node / "out.txt").write_text("of another job\n")
     pair.do("back")
     assert pair.output.read_text() == "run 0\nrun 1\nmore\nof another job\n"
+
+
+def test_a_growing_output_costs_its_growth(pair: Pair) -> None:
+    pair.output.write_text("run 0\n")
+    pair.do("out")
+    pair.base = 6
+    log, text = pair.node / "out.txt", ""
+    for number in range(3):
+        begin, text = len(text), f"{text}{number} " + "x" * 100_000 + "\n"
+        log.write_text(text)
+        assert pair.do("outputs")["bases"] == {str(pair.output): 6}
+        assert pair.begins == [begin]
+        assert pair.output.read_text() == "run 0\n" + text
+    pair.do("outputs")
+    assert (pair.begins, pair.output.read_text()) == ([len(text)], "run 0\n" + text)
+
+
+def test_an_output_with_another_beginning_is_sent_whole(pair: Pair) -> None:
+    pair.do("out")
+    log = pair.node / "out.txt"
+    log.write_text("one\ntwo\n")
+    pair.do("outputs")
+    log.write_text("one\ntwi\nthree\n")
+    pair.do("outputs")
+    assert pair.begins == [0]
+    log.write_text("on")
+    pair.do("outputs")
+    assert pair.begins == [0], "shorter than what the head has"
+
+
+def test_the_last_copy_is_whole(pair: Pair) -> None:
+    pair.do("out")
+    (log := pair.node / "out.txt").write_bytes(b"a" * 4_000_000)
+    pair.do("outputs")
+    log.write_bytes(b"a" * 3_000_000 + b"b" + b"a" * 1_000_000)
+    pair.do("outputs")
+    assert pair.begins == [4_000_000], "a sample does not see a change in the middle"
+    pair.do("back")
+    assert pair.output.read_bytes() == b"a" * 3_000_000 + b"b" + b"a" * 1_000_000
+
+
+def test_a_file_that_grew_on_the_head_meanwhile_is_left(pair: Pair) -> None:
+    pair.output.write_text("one\nother\n")
+    assert head._write_output(str(pair.output), 0, 4, iter([b"two\n"])) == 0
+    assert pair.output.read_text() == "one\nother\n"
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", "a//b", ".", "a/.", "x\0y"])
