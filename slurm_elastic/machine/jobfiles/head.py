@@ -42,7 +42,7 @@ def run(order: Message, channel: Channel) -> Message:
         # On the way back its user may still make it again, in time.
         is_final = order["do"] == "out"
         raise CopyError(f"{directory}: {error.strerror}", final=is_final) from None
-    # Whose files these are the machine learns from slurm-elasticd alone.
+    # The machine takes the user and the job from slurm-elasticd's ssh command, not from us.
     header = {name: order[name] for name in _PASSED_ON}
     if order["do"] == "out":
         inside = {os.path.relpath(path, directory) for path in outputs}

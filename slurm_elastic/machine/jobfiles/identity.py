@@ -14,7 +14,7 @@ _ORDER_WORD = 2
 
 
 class Identity(NamedTuple):
-    """Whose files are copied, for which job, and how (``do``: out, back or outputs)."""
+    """The user and the job of a copy, and its kind (``do``: out, back or outputs)."""
 
     do: str
     job: int
