@@ -120,7 +120,7 @@ class OtherNodes:
             self._active = dmtcp_images.starts(path)
         # Drop reports about processes that the save itself has ended.
         self._attendants.reports()
-        names = {n: [s for s, of in self._active.items() if of == n] for n in self._images}
+        names = {n: [s for s, node in self._active.items() if node == n] for n in self._images}
         self._ask(do="restore", image=image, clocks=clocks, uncut=sorted(uncut), names=names)
 
     def restored(self) -> None:

@@ -136,8 +136,8 @@ def _is_apart(pid: int) -> bool:
     return Path(f"/proc/{pid}/comm").read_text().strip() == "sleep"
 
 
-def _in_net(pid: int, *words: str) -> None:
-    _run("nsenter", "-t", str(pid), "-n", "ip", *words)
+def _in_net(pid: int, *arguments: str) -> None:
+    _run("nsenter", "-t", str(pid), "-n", "ip", *arguments)
 
 
 def _run(*command: str) -> None:
@@ -171,8 +171,8 @@ class _Probe:
             (self._place / name).mkdir()
             os.chown(self._place / name, self._caller.uid, self._caller.gid)
         program = ["/usr/bin/python3", "-IS", "-c", _PROGRAM]
-        words = {n: [*program, n] for n in ("0", "1")}
-        with self._both(_PORTS[0], ["dmtcp_launch"], words) as tasks:
+        arguments = {n: [*program, n] for n in ("0", "1")}
+        with self._both(_PORTS[0], ["dmtcp_launch"], arguments) as tasks:
             if not _wait(lambda: self._count() > 0, _START_TIMEOUT_S):
                 raise RequestRefused("DMTCP cannot be tried on this node: nothing began")
             self._start(0, "dmtcp_command", "--coord-host", _ADDRESSES[0], "--coord-port",
@@ -191,7 +191,7 @@ class _Probe:
 
     @contextlib.contextmanager
     def _both(
-        self, port: str, program: list[str], words: dict[str, list[str]]
+        self, port: str, program: list[str], arguments: dict[str, list[str]]
     ) -> Iterator[list[subprocess.Popen[bytes]]]:
         """Start a coordinator, and one process of DMTCP on each host."""
         self._start(0, "dmtcp_coordinator", "--daemon", "--exit-on-last", "--coord-port", port,
@@ -201,7 +201,7 @@ class _Probe:
             for host, name in enumerate(("0", "1")):
                 options = ["--join-coordinator", "--coord-host", _ADDRESSES[0], "--coord-port",
                            port, "--ckptdir", str(self._place / name)]  # fmt: skip
-                tasks.append(self._start(host, *program, *options, *words[name]))
+                tasks.append(self._start(host, *program, *options, *arguments[name]))
             yield tasks
         finally:
             for task in tasks:
@@ -209,12 +209,12 @@ class _Probe:
                     os.killpg(task.pid, 9)
                 task.wait()
 
-    def _start(self, host: int, program: str, *words: str) -> subprocess.Popen[bytes]:
+    def _start(self, host: int, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         inside = ["nsenter", "-t", str(self._hosts[host]), "-n", "-u", "-S",
                   str(self._caller.uid), "-G", str(self._caller.gid)]  # fmt: skip
         temporary = str(self._place / f"tmp{host}")
         return subprocess.Popen(
-            [*inside, f"{self._dmtcp}/{program}", *words],
+            [*inside, f"{self._dmtcp}/{program}", *arguments],
             env={**CLEAN, "DMTCP_TMPDIR": temporary, "DMTCP_QUIET": "2"},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             # Our own blocked signals would stay blocked, DMTCP's (SIGUSR2) among them.

@@ -109,7 +109,7 @@ def environment(
     store.replace("bin/start", _AGENT.encode(), 0o755)
     store.replace("bin/srun", _SRUN.encode(), 0o755)
     path = caller.environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin")
-    own: dict[bytes, bytes] = {
+    starters: dict[bytes, bytes] = {
         b"PATH": f"{programs}:".encode() + path,
         _PLACE: str(place).encode(),
         _DEFAULT: _default_mpi(site).encode(),
@@ -121,7 +121,7 @@ def environment(
         b"OMPI_MCA_orte_leave_session_attached": b"1",
     }
     network = _of_interface(nodes.first.address)
-    return {**_DEFAULTS, **network, **caller.environment, **own}
+    return {**_DEFAULTS, **network, **caller.environment, **starters}
 
 
 _DEFAULTS: Mapping[bytes, bytes] = {
@@ -203,5 +203,5 @@ def _is_dmtcps(name: bytes) -> bool:
 
 
 def _without_dmtcp(libraries: bytes) -> bytes:
-    kept = (one for one in libraries.split(b":") if b"/libdmtcp" not in one)
+    kept = (path for path in libraries.split(b":") if b"/libdmtcp" not in path)
     return b":".join(kept)
