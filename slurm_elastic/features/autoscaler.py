@@ -34,7 +34,12 @@ from slurm_elastic.features.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.features.purchase_guard import PurchaseGuard
-from slurm_elastic.features.quiet_looks import QuietLooks, state_directory
+from slurm_elastic.features.quiet_looks import (
+    QuietLooks,
+    orders_of,
+    seconds_to_work,
+    state_directory,
+)
 from slurm_elastic.features.waste_meter import WasteMeter
 from slurm_elastic.model.causes import AnyCause, Quoted
 from slurm_elastic.model.causes.holds import MayStart, NoPoliciesLeft, PoliciesStartIt, UpOrComing
@@ -118,7 +123,7 @@ class Autoscaler(Part):
     def look(self) -> None:
         """Measure, decide and act once for all groups of pools, unless nothing has happened."""
         site = self._site
-        if not self._quiet.is_needed():
+        if not self._quiet.is_needed(orders_of(site.ledger)):
             return
         if not self._covered_jobs:
             self._covered_jobs = {name: recalled(site, name) for name in site.pools}
@@ -130,9 +135,13 @@ class Autoscaler(Part):
             for group in pool_groups(site, view, self._covered_jobs)
         ]
         self._report_health([error for group in groups if (error := self._serve(group, view))])
-        # Machines cost money, and their end depends on the time alone.
-        has_work = bool(view.machines) or any(group.now.queue for group in groups)
-        self._quiet.looked(is_quiet=not has_work)
+        partitions = {cloud.partition_name for cloud in site.clouds.values()}
+        work_in_s = seconds_to_work(view.jobs, partitions, site.now())
+        # Machines cost money, and their end depends on the time alone. So does the end of a
+        # deferral, whose job may name other partitions until then.
+        has_work = bool(view.machines or work_in_s <= 0.0 or site.ledger.deferred.jobs())
+        has_work = has_work or any(group.now.queue for group in groups)
+        self._quiet.looked(is_quiet=not has_work, work_in_s=work_in_s)
 
     def _report_health(self, failures: Sequence[str] = ()) -> None:
         """Record the health of the growth policies, which ``status`` and ``doctor`` show."""

@@ -8,11 +8,14 @@ every five minutes. While the files stay the same, no job was submitted, started
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from math import inf
 from pathlib import Path
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client import acting, siteconf
+from slurm_elastic.state.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,26 @@ def state_directory(slurm_conf: str) -> Path | None:
         return None
 
 
+def seconds_to_work(jobs: Iterable[SlurmJob], partitions: Collection[str], now: float) -> float:
+    """Seconds until a pending job may need a node in one of these partitions: 0 if one waits now,
+    infinity if none waits.
+
+    A job counts although growth leaves it out now: the reason may change with time alone, without
+    any change in Slurm's files.
+    """
+    begins = (
+        max(job.begin - now, 0.0)
+        for job in jobs
+        if "PENDING" in job.states and not set(job.partitions).isdisjoint(partitions)
+    )
+    return min(begins, default=inf)
+
+
+def orders_of(ledger: Ledger) -> object:
+    """The rows of the ledger that a person may change. They compare equal while nobody does."""
+    return ledger.directives.all(), ledger.exclusions.all(), ledger.growth_guard.rows()
+
+
 class QuietLooks:
     """``longest_s``: the longest time (s) without a look. ``directory``: StateSaveLocation. If it
     is not known or its files cannot be read, every look is needed.
@@ -46,23 +69,30 @@ class QuietLooks:
         self._directory, self._clock = directory, clock
         self._pause_s = base_s
         self._stamp: Stamp | None = None
+        self._orders: object = None
         self._next_look_at = clock()
 
-    def is_needed(self) -> bool:
-        """Whether to look now. If so, call ``looked`` afterwards, unless the look failed."""
+    def is_needed(self, orders: object = None) -> bool:
+        """Whether to look now. If so, call ``looked`` afterwards, unless the look failed.
+        ``orders``: the orders of people; a change of them makes a look needed.
+        """
         stamp = self._read()
-        if stamp is not None and stamp == self._stamp and self._clock() < self._next_look_at:
+        is_same = stamp is not None and stamp == self._stamp and orders == self._orders
+        if is_same and self._clock() < self._next_look_at:
             return False
         # Before Slurm is read: a job that comes during the look changes the file once more. Without
         # a successful look the next one is needed, too.
-        self._stamp, self._next_look_at = stamp, self._clock()
+        self._stamp, self._orders, self._next_look_at = stamp, orders, self._clock()
         return True
 
-    def looked(self, *, is_quiet: bool) -> None:
-        """Note a look. ``is_quiet``: there was nothing to decide on."""
+    def looked(self, *, is_quiet: bool, work_in_s: float = inf) -> None:
+        """Note a look. ``is_quiet``: there was nothing to decide on. ``work_in_s``: seconds until
+        there will be, as far as it is known.
+        """
         self._pause_s = min(2 * self._pause_s, self._longest_s) if is_quiet else self._base_s
         # A little less, so that the look at the end of the pause does not miss it.
-        self._next_look_at = self._clock() + self._pause_s - self._base_s / 2
+        pause_s = min(self._pause_s - self._base_s / 2, work_in_s)
+        self._next_look_at = self._clock() + pause_s
 
     def _read(self) -> Stamp | None:
         if self._directory is None:

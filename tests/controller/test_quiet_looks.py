@@ -16,6 +16,8 @@ from slurm_elastic.features import autoscaler
 from slurm_elastic.features.observe import observe
 from slurm_elastic.features.quiet_looks import FILES, PROOF, QuietLooks
 from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.model.directive import Directive, Pause
+from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import PUB, SHAPE, World, make_config
 from tests.outside import site_text
@@ -112,6 +114,50 @@ def test_a_new_job_is_seen_at_the_next_short_interval(site: Site) -> None:
     assert world.alive() == []
     site.looks_in(HOUR)
     assert site.looks_in(HOUR) <= 13
+
+
+def test_a_job_that_slurmctld_has_not_examined_is_no_quiet(site: Site) -> None:
+    """Growth leaves it out for half a minute, and no file changes after that."""
+    world = site.world
+    site.looks_in(HOUR)
+    world.slurm.set_job(
+        1, "PENDING", partitions=("pub", "batch"), node_count=1, reason="None", submit=world.now,
+        user="alice", account="physics",
+    )  # fmt: skip
+    site.change()
+    world.advance(16)
+    assert [d for d in world.ledger.decisions.about("pool:burst") if d.kind == "policy"] == []
+    world.advance(45)
+    assert [d for d in world.ledger.decisions.about("pool:burst") if d.kind == "policy"] != []
+
+
+def test_a_job_is_seen_soon_after_its_begin_time(site: Site) -> None:
+    world = site.world
+    site.looks_in(HOUR)
+    begin = world.now + HOUR + 40
+    world.slurm.set_job(
+        1, "PENDING", partitions=("pub",), node_count=1, reason="BeginTime", submit=world.now,
+        eligible=begin, start=begin, user="alice", account="physics",
+    )  # fmt: skip
+    site.change()
+    assert site.looks_in(HOUR) <= 20, "until then it is quiet"
+    world.advance(begin - world.now + 17)
+    assert [d for d in world.ledger.decisions.about("pool:burst") if d.kind == "policy"] != []
+
+
+def test_the_order_of_a_person_is_seen_at_the_next_short_interval(site: Site) -> None:
+    world = site.world
+    site.looks_in(HOUR)
+    pause = Pause(scope="cloud:pub")
+    world.ledger.directives.give(
+        Directive(word=pause, who="alice", since=world.now, starts=world.now)
+    )
+    assert site.looks_in(20) >= 1
+    site.looks_in(HOUR)
+    row = UnhelpedJob(job=7, asks="", since=world.now)
+    purchase = Purchase(first_node="pub1", at=0.0, open=frozenset())
+    world.ledger.growth_guard.judge(purchase, [row])
+    assert site.looks_in(20) >= 1, "any change of the jobs that growth does not count"
 
 
 def test_a_failed_look_is_repeated_at_once(tmp_path: Path) -> None:
