@@ -21,12 +21,14 @@ class HostState(StrEnum):
 
 class HostView(Struct, frozen=True, kw_only=True):
     """One host. ``occupants``: its machines, including stopped machines and machines of other
-    people; 0 unless it is ON.
+    people; 0 unless it is ON. ``failed_boots``: how often in a row it did not come up in time after
+    we switched it on.
     """
 
     host: str
     state: HostState
     occupants: int = 0
+    failed_boots: int = 0
 
 
 class SwitchRules(Struct, frozen=True, kw_only=True):

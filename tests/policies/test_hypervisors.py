@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 from slurm_elastic.policies.nodes.hypervisors import SwitchPlan, switches
@@ -69,3 +70,14 @@ def test_a_host_comes_on_before_it_is_needed(
     hosts: tuple[str, ...], needed: bool, keep: int, on: tuple[str, ...]
 ) -> None:
     assert plan(*hosts, needed=needed, keep=keep) == SwitchPlan(on=on)
+
+
+def test_a_host_that_did_not_come_up_is_the_last_and_keeps_no_other_off() -> None:
+    broken = HostView(host="a", state=HostState.OFF, failed_boots=1)
+    views = [broken, host("b:off"), host("c:on:1")]
+    assert switches(views, LONG, NOW, RULES, is_needed=True) == SwitchPlan(on=("b",))
+    again = replace(broken, state=HostState.STARTING)
+    views = [again, host("b:off"), host("c:on:1")]
+    assert switches(views, LONG, NOW, RULES, is_needed=True) == SwitchPlan(on=("b",))
+    views = [broken, host("c:on:1")]
+    assert switches(views, LONG, NOW, RULES, is_needed=True) == SwitchPlan(on=("a",))

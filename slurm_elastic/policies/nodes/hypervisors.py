@@ -35,8 +35,14 @@ def switches(
     One host goes off in a look, and none while machines wait or while the state of any host is not
     certain: a host that cannot be read may be the only one with room.
     """
-    free, starting = free_hosts(views), [v for v in views if v.state is HostState.STARTING]
-    off = [v.host for v in views if v.state is HostState.OFF]
+    free = free_hosts(views)
+    # A host that did not come up before may be broken. It keeps no other host off: it does not
+    # count while it boots once more, and it is the last to be switched on.
+    starting = [v for v in views if v.state is HostState.STARTING and not v.failed_boots]
+    off_views = sorted(
+        (v for v in views if v.state is HostState.OFF), key=lambda view: view.failed_boots
+    )
+    off = [view.host for view in off_views]
     lacking = rules.keep - len(free) - len(starting)
     # If a host is free, the machines do not wait for room. They wait for a limit, for example.
     if is_needed and not starting and not free:

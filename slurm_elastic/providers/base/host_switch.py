@@ -16,7 +16,7 @@ from slurm_elastic.model.hypervisor import HostState, SwitchRules
 from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.switched import Power
 
-_ORDER, _AT = "order", "at"
+_ORDER, _AT, _TRIES = "order", "at", "tries"
 _ON, _OFF = "on", "off"
 SHUTDOWN_S = 600.0
 """A host that is still on so long after the order to shut down is used again."""
@@ -76,7 +76,8 @@ class HostSwitch:
         claim = self._claims.all().get(host)
         if claim is None:
             return False
-        ordered = Claim(marks={_ORDER: _ON, _AT: repr(self._clock())})
+        tries = str(_tries(claim) + 1)
+        ordered = Claim(marks={_ORDER: _ON, _AT: repr(self._clock()), _TRIES: tries})
         if not self._claims.change(host, claim, ordered):
             return False
         self._power.switch(host, "on")
@@ -102,3 +103,14 @@ class HostSwitch:
             # After this time the order is given again.
             return HostState.STARTING if age_s < self._boot_timeout_s else HostState.OFF
         return HostState.STOPPING if is_on else HostState.OFF
+
+
+def failed_boots(claim: Claim, state: HostState) -> int:
+    """How often in a row the host did not come up in time. ``state``: its state now."""
+    return max(_tries(claim) - (state is not HostState.OFF), 0)
+
+
+def _tries(claim: Claim) -> int:
+    """How often in a row the host was switched on."""
+    # An earlier release did not count.
+    return int(claim.marks.get(_TRIES, claim.marks[_ORDER] == _ON))

@@ -33,7 +33,7 @@ from slurm_elastic.model.cluster import (
 )
 from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 from slurm_elastic.providers.base.claims import Claim
-from slurm_elastic.providers.base.host_switch import HostSwitch
+from slurm_elastic.providers.base.host_switch import HostSwitch, failed_boots
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud
 from slurm_elastic.providers.base.hosts import Hosts, seconds_left
 from slurm_elastic.providers.base.launched import launched
@@ -267,7 +267,7 @@ class HostedProvider(ABC, Generic[Kind]):
     def _view(self, host: str, claim: Claim | None) -> HostView:
         if claim is not None and self._switch is not None:
             state = self._switch.state(host, claim, lambda: self._answers(host))
-            return HostView(host=host, state=state)
+            return HostView(host=host, state=state, failed_boots=failed_boots(claim, state))
         try:
             return HostView(host=host, state=HostState.ON, occupants=self._occupants(host))
         except ProviderError as error:

@@ -19,7 +19,7 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.claims import Claims
-from slurm_elastic.providers.base.host_switch import SHUTDOWN_S, HostSwitch
+from slurm_elastic.providers.base.host_switch import SHUTDOWN_S, HostSwitch, failed_boots
 from slurm_elastic.providers.base.hosted_cloud import Hypervisors as Settings
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider
@@ -218,6 +218,26 @@ def test_a_host_that_does_not_boot_in_time_may_be_ordered_on_again(tmp_path: Pat
     assert switch.switch_on("a")
     assert state(switch, answers=False) is HostState.STARTING
     assert button.orders == ["shutdown a", "on a", "on a"]
+
+
+def test_boots_that_fail_are_counted_until_the_host_is_back(tmp_path: Path) -> None:
+    button, now = Button(), [0.0]
+    switch = switch_of(button, tmp_path, now)
+
+    def failed() -> int:
+        claim = switch.away()["a"]
+        return failed_boots(claim, switch.state("a", claim, lambda: False))
+
+    switch.shut_down("a")
+    assert failed() == 0
+    for number in range(2):
+        switch.switch_on("a")
+        assert failed() == number, "it may come up"
+        now[0] += 300.0
+        assert failed() == number + 1
+    assert state(switch, answers=True) is HostState.ON
+    switch.shut_down("a")
+    assert failed() == 0
 
 
 def test_a_host_that_somebody_else_switched_off_is_not_switched_on(tmp_path: Path) -> None:
