@@ -33,15 +33,15 @@ def outcomes(
     if len(history.jobs) < MIN_JOBS:
         raise ConfigError(f"found {len(history.jobs)} jobs, expected at least {MIN_JOBS}")
     setting = setting_of(history, config, Options(static=static))
-    found: list[PolicyOutcome] = []
+    simulated: list[PolicyOutcome] = []
     for policy in policies:
         if time.monotonic() > end_at:
-            raise ConfigError(f"{len(found)} of {len(policies)} policies took all the time")
+            raise ConfigError(f"{len(simulated)} of {len(policies)} policies took all the time")
         figures = simulate(setting.jobs, setting.scenario(policy), history.start).figures
-        found.append(
+        simulated.append(
             PolicyOutcome(
                 policy=policy, cost=figures.cost, wait=figures.mean_wait, jobs=figures.jobs,
                 unserved=figures.unserved + figures.too_large,
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(simulated)
