@@ -166,7 +166,9 @@ def read_inputs(args: argparse.Namespace) -> tuple[History, Config, Options]:
     """Read the history and the configuration that the options of ``add_arguments`` name."""
     config = load_config(Path(args.config))
     history = load_file(args.workload, args.sacct, args.max_jobs, args.format)
-    options = Options(**{name: getattr(args, name) for name in Options.__struct_fields__})
+    # Python alone has further options, such as the prices that were paid.
+    given = {name: value for name, value in vars(args).items() if name in Options.__struct_fields__}
+    options = Options(**given)
     return history, config, options
 
 
