@@ -67,7 +67,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "head": join.head,
         "heartbeat_timeout": f"{join.heartbeat_timeout:g}",
         "key_mark": " ".join(filter(None, marks)),
-        "later_boots": later_boots(join),
+        "later_boots": later_boots(config, cloud),
         "metadata": cloud.metadata,
         "names": _python("names.py"),
         "open_metadata": "yes" if join.metadata_for_jobs else "",
@@ -119,11 +119,13 @@ def tunnel_settings(config: Config, network: Network) -> str:
     )
 
 
-def later_boots(join: Join) -> str:
-    """The program that lets a machine boot again without cloud-init; empty if cloud-init must run
-    at each boot.
+def later_boots(config: Config, cloud: CloudSettings) -> str:
+    """The program that lets a stopped machine start again without cloud-init; empty if no pool of
+    the cloud stops machines, because user data is short of room, or if cloud-init must run at each
+    boot.
     """
-    if join.cloud_init is CloudInit.EACH_BOOT:
+    stops = any(pool.max_stopped for pool in config.pools if pool.cloud == cloud.name)
+    if not stops or config.join.cloud_init is CloudInit.EACH_BOOT:
         return ""
     return _shell("again.sh")
 

@@ -271,8 +271,10 @@ class Machine:
         (self.bin / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{self.log}\nexit {code}\n')
         (self.bin / name).chmod(0o755)
 
-    def text(self, **join: object) -> str:
-        text = program_of(config(head="head:6817", **join), AWS)
+    def text(self, *, max_stopped: int = 0, **join: object) -> str:
+        site = config(head="head:6817", **join)
+        site = replace(site, pools=(replace(POOL, max_stopped=max_stopped),))
+        text = program_of(site, AWS)
         text = text.replace("/run/slurm-elastic", str(self.run))
         text = text.replace("/etc/hosts", str(self.hosts))
         text = text.replace("/var/lib/cloud/scripts", str(self.path))
@@ -376,7 +378,7 @@ def test_a_machine_that_may_be_stopped_is_written_down_once_slurmd_runs(
     with (machine.run / "launch").open("a") as facts:
         facts.write(stopped + "\n")
     script = tmp_path / "part-001"
-    script.write_text(machine.text(**join))
+    script.write_text(machine.text(max_stopped=1 if stopped else 0, **join))
     environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
     subprocess.run(["sh", str(script)], check=True, env=environment, timeout=patience(60))
     assert (tmp_path / "kept" / "again").exists() is there
