@@ -16,7 +16,7 @@ from slurm_elastic.base.errors import ConfigError, reason_of
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Cluster, Config, scratch
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.joining import CloudInit, Join, Network
+from slurm_elastic.config.joining import CloudInit, Network
 from slurm_elastic.config.mounting import MachineMount, mounts_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses, nodes_by_pool
 from slurm_elastic.machine.hub.ports import with_port
