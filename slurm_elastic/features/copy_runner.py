@@ -17,9 +17,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.features.copy_orders import CopyResult
@@ -64,6 +66,8 @@ mv -f "$lines" "$keys"
 class CopyRunner:
     """Copies to and from machines by ``join.ssh``."""
 
+    guarded_by: ClassVar[GuardedBy] = {"_locks": "to bring the program to one machine"}
+
     def __init__(self, config: Config, ssh: Ssh) -> None:
         self._config, self._ssh = config, ssh
         self._state = config.state.resolve()
@@ -71,7 +75,7 @@ class CopyRunner:
         self._fixed = () if ssh.host_key == CONSOLE else (host_key(ssh.host_key),)
         self._public_key = self._own_key()
         for key in self._fixed:
-            (self._state / _IMAGE_HOSTS).write_text(f"* {key.kind} {key.text}\n")
+            writing.replace(self._state / _IMAGE_HOSTS, f"* {key.kind} {key.text}\n".encode())
         self._program = bundle.build()
         self._installed: set[str] = set()
         self._locks: dict[str, threading.Lock] = {}

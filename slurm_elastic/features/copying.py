@@ -20,6 +20,7 @@ from typing import ClassVar, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.base.background import in_background
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
@@ -67,6 +68,8 @@ class CopyRequest(Struct, frozen=True, kw_only=True):
 
 class _Turn:
     """The lock of a job, and how many threads have or want it."""
+
+    guarded_by: ClassVar[GuardedBy] = {"lock": "to copy the files of one job"}
 
     def __init__(self) -> None:
         self.lock, self.users = threading.Lock(), 0
@@ -219,7 +222,7 @@ class Copies:
                 self._put(row, CopyState.REFUSED, reason=result.reason)
         self._record(files.job, files.nodes, "copy-refused", cause)
         name = f"hold-{files.job}"
-        threading.Thread(target=self._hold, args=(files.job, cause), name=name, daemon=True).start()
+        in_background(name, self._hold, files.job, cause)
         return str(cause)
 
     def _hold(self, job: int, cause: AnyCause) -> None:

@@ -111,6 +111,7 @@ SEEN_BY = {
     "base/in_time.py": "the error is raised where the result is waited for",
     "providers/base/aside.py": "the error is raised where the result is waited for",
     "providers/docker/client.py": "the error is raised where the result is waited for",
+    "machine/jobfiles/copier.py": "an error closes the link, which the client reports as one",
     "machine/programs/agent.py": "it catches all errors itself; a program of the standard library",
     "machine/ckptroot/dump.py": "the image's size is looked at once more at its end",
     "image/imds.py": "for one command, which a person watches",

@@ -168,6 +168,8 @@ LOOPS = {
     "cli/daemon.py": "serves again with other catalogues or as another head",
     "cli/standby.py": "waits until this head may act, and does nothing else meanwhile",
     "controller/daemon.py": "the main loop, which waits for datagrams",
+    "features/copy_runner.py": "reads a result until it is there, late or no longer wanted",
+    "features/copying.py": "looks for one job until it can be held, for five minutes",
     "features/prolog.py": "in a loop of asyncio",
     "machine/ckptroot/dump.py": "a program with the standard library alone",
     "testing/patience.py": "measures how long its own pauses are",

@@ -179,6 +179,7 @@ OTHER_WAYS = {
     "ckptman/sources.py": "files that anybody may drop, opened and then looked at",
     "machine/ckptroot/": "files of users among root's: each is opened and then looked at",
     "watch/doctor/head.py": "tells of the state directory",
+    "machine/jobfiles/": "files of users: each is opened without links, and then looked at",
     "machine/programs/": "run on machines: the standard library alone",
     "sandbox/": "its own directory (require_own)",
     "slurm/conf/install.py": "the state directory, and modes of files that it changes",

@@ -23,6 +23,7 @@ from slurm_elastic.base import writing
 PACKAGE = Path(slurm_elastic.__file__).parent
 
 OTHER_WAYS = {
+    "setup/making/credential_file.py": "the owner of a file that it has just created",
     "setup/making/login_key.py": "the owner of a key that it has just created",
     "base/writing.py": "the one way",
     "checkpointers/node_helper_client.py": "a request into a file of the launcher's, as it is",
@@ -37,6 +38,7 @@ OTHER_WAYS = {
     "state/heartbeat.py": "over the last one, in place: a full disk has room for that",
     "machine/hub/link.py": "a sysctl",
     "image/": "in trees of its own that it makes",
+    "machine/jobfiles/": "files of users, into directories that are open, and one file on machines",
     "machine/local/": "a socket, a lock, and a log to whose end alone is written",
     "machine/programs/": "run on machines, or in slurmctld's time: the standard library alone",
     "providers/aws/boothook.py": "run on machines: the standard library alone",

@@ -153,12 +153,17 @@ def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
         assert why in choice.refused
 
 
-@pytest.mark.parametrize("word", [{"comment": "ckpt=criu,limit"}, {"features": "ckpt_dmtcp"}])
+CRIU, DMTCP = {"comment": "ckpt=criu,limit"}, {"features": "ckpt_dmtcp"}
+NO_BATCH: dict[str, Any] = {"batch": False}
+TWO_NODES: dict[str, Any] = {"nodes": ("n1", "n2")}
+
+
 @pytest.mark.parametrize(
-    ("kind", "why"),
+    ("word", "kind", "why"),
     [
-        ({"batch": False}, "saves batch jobs of one node, and this is no batch job (srun, salloc)"),
-        ({"nodes": ("n1", "n2")}, "saves batch jobs of one node, and this one has 2"),
+        (CRIU, NO_BATCH, "saves batch jobs of one node, and this is no batch job (srun, salloc)"),
+        (CRIU, TWO_NODES, "saves batch jobs of one node, and this one has 2"),
+        (DMTCP, NO_BATCH, "saves batch jobs, and this is no batch job (srun, salloc)"),
     ],
 )
 def test_a_job_of_a_kind_that_its_own_method_does_not_save_is_refused(
@@ -173,6 +178,12 @@ def test_a_job_of_a_kind_that_its_own_method_does_not_save_is_refused(
     assert (refused.method, refused.refused) == ("none", f"{method} {why}")
     signal = replace(job, comment="ckpt=signal", **kind)
     assert resolve_for(signal, pool, site).method == "signal"
+
+
+def test_a_job_of_several_nodes_has_dmtcp_if_it_names_it() -> None:
+    site, pool = CheckpointSettings(directory="/shared"), PoolCheckpoint()
+    job = SlurmJob(id=7, states=frozenset({"RUNNING"}), **TWO_NODES, **DMTCP)
+    assert resolve_for(job, pool, site).method == "dmtcp"
 
 
 def test_several_nodes_by_the_pools_word_are_found_out_by_a_save_so_that_their_user_is_told() -> (

@@ -137,7 +137,12 @@ def test_the_optional_keys_of_the_example_mean_what_they_mean_without(tmp_path: 
     "files",
     [
         ("etc/slurm-elastic.yaml",),
-        ("docs/configuration.md", "docs/configuration-clouds.md", "docs/network.md"),
+        (
+            "docs/configuration.md",
+            "docs/configuration-clouds.md",
+            "docs/network.md",
+            "docs/libvirt.md",
+        ),
     ],
     ids=["file", "pages"],
 )

@@ -24,8 +24,9 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.base.unixsocket import bind_socket, peer_of, remove_socket
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ def groups_of(account: pwd.struct_passwd) -> list[int]:
 
 class Copier:
     """Serves the users ``uids`` at ``path`` until ``end``."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_places": "to copy, up to a number of copies at a time"}
 
     def __init__(self, path: Path, uids: Set[int]) -> None:
         self._path, self._uids = path, uids

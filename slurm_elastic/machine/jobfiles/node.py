@@ -15,7 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from .identity import Identity, become
 from .places import make_place
@@ -98,6 +98,8 @@ class _Book:
     """The record of one directory. A context: only one copy at a time may use it. ``base``: by
     path, the stamps of a file on the head and here, or the target of a link.
     """
+
+    guarded_by: ClassVar[dict[str, str]] = {"_lock": "to copy the files of one directory"}
 
     def __init__(self, place: str, directory: str, channel: Channel) -> None:
         self._path = Path(place, hashlib.sha256(os.fsencode(directory)).hexdigest()[:32] + ".json")

@@ -46,7 +46,8 @@ _PASSES = re.compile(
 _OWN = f"save its state yourself: --comment=ckpt=signal ({page('checkpointing')})"
 STEPS = "start the program without srun, which a job of one node does not need, or " + _OWN
 """The remedy for a job with steps."""
-ONE_NODE = "saves batch jobs of one node"
+BATCH = "saves batch jobs"
+ONE_NODE = f"{BATCH} of one node"
 SEVERAL_NODES = ("dmtcp",)
 """The methods with a launcher that save batch jobs of several nodes, if a job names the method
 itself.
@@ -142,7 +143,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 def unfit(method: str, *, batch: bool, nodes: int) -> str:
     """Return why a method with a launcher cannot save such a job; "" if it can."""
     if not batch:
-        return f"{method} {ONE_NODE}, and this is no batch job (srun, salloc)"
+        jobs = BATCH if method in SEVERAL_NODES else ONE_NODE
+        return f"{method} {jobs}, and this is no batch job (srun, salloc)"
     if nodes > 1 and method not in SEVERAL_NODES:
         return f"{method} {ONE_NODE}, and this one has {nodes}"
     return ""
