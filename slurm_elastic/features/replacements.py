@@ -240,6 +240,10 @@ class ReplacementStarts:
             since = max(node.last_busy, node.boot_time)
             if site.now() - since >= min(suspend_s / 3, MAX_TOUCH_S) and not is_busy(node):
                 idle.append(name)
+        # Read the nodes again just before the change: IDLE ends a DRAIN or a FAIL together with its
+        # reason (22.05, measured), so nobody could see afterwards that a drain got lost.
+        latest = site.slurm.nodes(idle) if idle else {}
+        idle = [name for name in idle if name in latest and _is_untouched(latest[name])]
         if not idle:
             return
         try:
@@ -249,3 +253,8 @@ class ReplacementStarts:
                 raise
             # Slurm has just started a job on one of the nodes. The next look leaves this node out.
             log.info("not all replacements are idle nodes=%s error=%s", compress(idle), error)
+
+
+def _is_untouched(node: SlurmNode) -> bool:
+    """Whether the node is up without a job, and nobody has drained it or given it a reason."""
+    return may_take_jobs(node) and not is_busy(node) and not node.reason

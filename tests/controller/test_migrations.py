@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.config.policies import SitePolicies
+from slurm_elastic.features.replacements import ReplacementStarts
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.policies.launch.order_note import with_order
 from slurm_elastic.policies.repair.replacements import REPLACEMENT_KEPT_S
+from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.watch.door.orders import carry_out
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
 from tests.controller.world import ONP, PUB, World
@@ -101,6 +103,23 @@ def test_replacements_start_at_once_and_stay_until_their_time(world: World) -> N
     world.advance(60 + world.config.timings.suspend_time + 60, step=20)
     assert up(world) == []
     assert world.kinds("pub1").count("replacement-over") == 1
+
+
+@pytest.mark.parametrize("state", ["DRAIN", "FAIL"])
+def test_a_drain_after_the_first_read_of_the_nodes_stays(world: World, state: str) -> None:
+    busy(world)
+    migrate(world, *ONP, scope="cloud:onp", start_replacements=True)
+    world.advance(300, step=20)
+    first, second = up(world)
+    view = world.site.slurm.nodes([first, second])
+    world.now += 300
+    node = view[first]
+    world.slurm.set_node(first, *node.states, state, reason="a notice of the cloud")
+    kept: list[Sequence[str]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_updates, "keep_idle", lambda _, nodes: kept.append(nodes))
+        ReplacementStarts(world.site)._keep([first, second], view)
+    assert kept == [[second]]
 
 
 def test_a_restarted_daemon_starts_none_twice(world: World) -> None:

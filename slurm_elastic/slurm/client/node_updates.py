@@ -57,8 +57,9 @@ def power_up(slurm: Slurm, nodes: Sequence[str]) -> None:
 
 
 def keep_idle(slurm: Slurm, nodes: Sequence[str]) -> None:
-    """Make slurmctld count SuspendTime from now on for nodes that are up and idle."""
-    # IDLE sets LastBusyTime, and is refused for a node with a job (22.05 and 25.11, measured).
+    """Make slurmctld count SuspendTime from now on for nodes that were up and idle just now."""
+    # IDLE sets LastBusyTime, and is refused for a node with a job (22.05 and 25.11, measured). It
+    # ends DRAIN and FAIL, and deletes the reason (22.05, measured).
     slurm.update_nodes(nodes, state="IDLE")
 
 
