@@ -74,8 +74,8 @@ class CheckFailed(Cause, frozen=True, kw_only=True):
 
 
 class MachineNotPrepared(Cause, frozen=True, kw_only=True):
-    """A machine did not register because a directory of ``join.mounts`` could not be mounted, or
-    the Epilog of ``join.wipe`` not be set. ``error``: which one, and why.
+    """A machine did not register because a directory of ``join.mounts`` could not be mounted.
+    ``error``: which one, and why.
     """
 
     error: str

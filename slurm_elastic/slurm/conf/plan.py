@@ -252,8 +252,8 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
     epilog = site.option("Epilog")
     if fragment.wipes(config) and epilog is not None and not epilog.value.startswith("/"):
         yield (
-            f"{epilog.location}: Epilog={epilog.value} is no absolute path, so machines with"
-            " join.wipe do not start slurmd: give its path, and put it into the image"
+            f"{epilog.location}: Epilog={epilog.value} is no absolute path, so join.wipe does"
+            " nothing on machines: give its path, and put it into the image"
         )
     yield from authentication.notices(config, site)
     for reason in blocked_clouds(config).values():
