@@ -1,6 +1,7 @@
 #!/usr/bin/python3 -I
 """Runs on each cloud machine, as root: ``names.py SETTINGS TUNNEL [HOSTS]``; keeps the names of the
-cluster's other nodes in /etc/hosts, so that programs such as MPI's launchers find them by name.
+cluster's other nodes in /etc/hosts, so that programs such as MPI's launchers find them by name. If
+the names of all nodes can be found without it, it asks slurmctld no more.
 
 Each of our lines ends with MARK. No other line is ever changed, and a name that another line has
 gets no line of ours. The addresses are Slurm's (NodeAddr), asked from slurmctld, more rarely in a
@@ -15,27 +16,37 @@ there.
 import ipaddress
 import json
 import os
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List  # noqa: UP035 - the machine's Python may be an old one
+from typing import Any, Dict, Iterable, List, Set  # noqa: UP035 - the machine's Python may be an old one
 
 MARK = "# slurm-elastic"
 PERIOD_S = 30.0
 """Between two questions to slurmctld."""
 BOOTING_PERIOD_S = 5.0
-"""The same while a node boots: its address may come late, and its job starts soon after."""
+"""The same while a node boots, in the first YOUNG_S of a machine: the addresses of nodes that boot
+with it may come late, and their job starts soon after.
+"""
+YOUNG_S = 600.0
 PERIOD_PER_NODE_S = 0.05
-"""The same for each node of the cluster: all machines ask, and each answer has all nodes."""
+"""The same for each node of the cluster: each answer has all nodes."""
+PERIOD_PER_MACHINE_S = 0.5
+"""The same at least, for each machine that is up: slurmctld answers two machines a second."""
+MAX_JITTER = 0.25
 RETRY_S = 2.0
 """The same until slurmctld has answered for the first time; each try makes it a quarter longer."""
 MAX_TUNNEL_NODES = 2048
 """With more nodes than this, write only the nodes that Slurm shows as live."""
 COMMAND_S = 60.0
 GONE = {"POWERED_DOWN", "POWERING_DOWN", "FUTURE"}
+OF_CLOUD = {"CLOUD", "DYNAMIC_NORM"}
+"""Nodes that may run this program."""
 _NODE = re.compile(r"^NodeName=([A-Za-z0-9._-]+) .*?\bNodeAddr=(\S+).*?\bState=(\S+)", re.M)
 
 
@@ -64,15 +75,43 @@ def live_nodes(text: str) -> Dict[str, str]:  # noqa: UP006
     return {
         name: address
         for name, address, state in _NODE.findall(text)
-        if is_host(address) and not GONE & set(re.split(r"[+*~#!%$@^-]+", state.upper()))
+        if is_host(address) and not GONE & flags(state)
     }
 
 
-def period(text: str) -> float:
-    """Until the next question to slurmctld. ``text``: scontrol's lines."""
-    states = [state for _, _, state in _NODE.findall(text)]
-    boots = any("POWERING_UP" in state for state in states)
-    return (BOOTING_PERIOD_S if boots else PERIOD_S) + PERIOD_PER_NODE_S * len(states)
+def flags(state: str) -> Set[str]:  # noqa: UP006
+    return set(re.split(r"[+*~#!%$@^-]+", state.upper()))
+
+
+def period(text: str, age_s: float) -> float:
+    """Until the next question to slurmctld, without jitter. ``text``: scontrol's lines. ``age_s``:
+    how long this machine is up.
+    """
+    states = [flags(state) for _, _, state in _NODE.findall(text)]
+    is_fast = age_s < YOUNG_S and any("POWERING_UP" in state for state in states)
+    machines = sum(bool(OF_CLOUD & state) and not GONE & state for state in states)
+    shortest = BOOTING_PERIOD_S if is_fast else PERIOD_S
+    return max(shortest + PERIOD_PER_NODE_S * len(states), PERIOD_PER_MACHINE_S * machines)
+
+
+def are_known(text: str, known: Iterable[str]) -> bool:
+    """Whether all nodes but the ``known`` are found by name, as in DNS, and with Slurm's address if
+    they have a machine. ``text``: scontrol's lines.
+    """
+    live, names = live_nodes(text), {name for name, _, _ in _NODE.findall(text)} - set(known)
+    if len(names) > MAX_TUNNEL_NODES:
+        return False
+    seen: Set[str] = set()  # noqa: UP006
+    for name in sorted(names):
+        try:
+            found = {str(row[4][0]) for row in socket.getaddrinfo(name, None)}
+        except OSError:
+            return False
+        # A DNS may have one address for all names that it does not know.
+        if seen & found or (name in live and live[name] not in found):
+            return False
+        seen |= found
+    return True
 
 
 def is_host(text: str) -> bool:
@@ -189,13 +228,18 @@ def follow(hosts: HostsFile, settings: Dict[str, str]) -> None:  # noqa: UP006
     scontrol = settings.get("scontrol") or "scontrol"
     reported, pause = "", RETRY_S
     live: Dict[str, str] = {}  # noqa: UP006
+    started, is_first = time.monotonic(), True
     while True:
         try:
             hosts.put(live)
             # slurmctld answers only after the munge key has come; do not hold up the boot.
             if all(os.path.exists(mark) for mark in marks):
                 text = ask(scontrol)
-                live, pause = live_nodes(text), period(text)
+                # Before our lines are there, which would be found, too.
+                if is_first and are_known(text, {*hosts.fixed, settings["node"]}):
+                    break
+                is_first = False
+                live, pause = live_nodes(text), period(text, time.monotonic() - started)
                 hosts.put(live)
             reported = ""
         except OSError as error:
@@ -203,8 +247,12 @@ def follow(hosts: HostsFile, settings: Dict[str, str]) -> None:  # noqa: UP006
             if str(error) != reported:
                 say(str(error))
             reported = str(error)
-            pause = min(1.25 * pause, PERIOD_S)
-        time.sleep(pause)
+            pause = max(pause, min(1.25 * pause, PERIOD_S))
+        # Machines that booted together must not ask together.
+        time.sleep(pause * (1 + MAX_JITTER * random.random()))  # noqa: S311 - no secret
+    say("all names are known, no question to slurmctld is needed")
+    while True:
+        time.sleep(3600)
 
 
 def read(path: str) -> Dict[str, str]:  # noqa: UP006

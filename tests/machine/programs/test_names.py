@@ -32,9 +32,40 @@ def test_addresses_are_those_of_nodes_with_a_machine() -> None:
     assert names.live_nodes(SHOWN) == {"pub1": "10.0.0.5", "pub2": "10.0.0.6", "old1": "10.1.2.9"}
 
 
-def test_machines_ask_more_often_while_a_node_boots() -> None:
-    assert names.period(SHOWN) == pytest.approx(5.0 + 6 * 0.05)
-    assert names.period(SHOWN.replace("+POWERING_UP", "")) == pytest.approx(30.0 + 6 * 0.05)
+def test_a_young_machine_asks_more_often_while_a_node_boots() -> None:
+    assert names.period(SHOWN, 0.0) == pytest.approx(5.0 + 6 * 0.05)
+    assert names.period(SHOWN, names.YOUNG_S) == pytest.approx(30.0 + 6 * 0.05)
+    assert names.period(SHOWN.replace("+POWERING_UP", ""), 0.0) == pytest.approx(30.0 + 6 * 0.05)
+
+
+@pytest.mark.parametrize("age_s", [0.0, names.YOUNG_S])
+@pytest.mark.parametrize("machines", [20, 100, 1000])
+def test_all_machines_together_ask_twice_a_second_at_most(machines: int, age_s: float) -> None:
+    line = "NodeName=n{} Arch=x NodeAddr=10.1.{}.{} State=IDLE+CLOUD+POWERING_UP\n"
+    text = "".join(line.format(n, n // 250, n % 250 + 1) for n in range(machines))
+    assert machines / names.period(text, age_s) <= 2.0
+    own = text.replace("+CLOUD+POWERING_UP", "")
+    assert names.period(own, age_s) <= 30.0 + 0.05 * machines, "own nodes do not ask"
+
+
+def test_names_that_are_found_without_us_need_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    dns = {"pub2": "10.0.0.6", "pub3": "10.0.0.7", "pub4": "10.0.0.8", "login": "10.1.2.1"}
+
+    def looked_up(name: str, _: None) -> list[tuple[object, ...]]:
+        if name not in dns:
+            raise OSError("Name or service not known")
+        return [(2, 1, 6, "", (dns[name], 0))]
+
+    monkeypatch.setattr(names.socket, "getaddrinfo", looked_up)
+    assert not names.are_known(SHOWN, {"pub1"}), "old1 is not in DNS"
+    assert names.are_known(SHOWN, {"pub1", "old1"})
+    assert names.are_known(SHOWN, {"pub1", "pub2", "pub3", "pub4", "login", "old1"})
+    dns["old1"] = "10.9.9.9"
+    assert not names.are_known(SHOWN, {"pub1"}), "Slurm has another address"
+    dns["old1"] = "10.1.2.9"
+    assert names.are_known(SHOWN, {"pub1"})
+    dns["pub3"] = dns["pub4"]
+    assert not names.are_known(SHOWN, {"pub1"}), "one address for all names"
 
 
 def test_lines_of_the_site_stay_and_its_names_get_no_line_of_ours() -> None:
@@ -115,6 +146,30 @@ def test_the_program_follows_slurm_and_takes_its_lines_out_at_its_end(tmp_path: 
         mark.touch()
         pub = [f"10.0.0.{n} pub{n - 4} {names.MARK}" for n in (5, 6)]
         _wait(hosts, [far, *pub])
+    finally:
+        program.send_signal(signal.SIGTERM)
+    assert program.wait(patience(30)) == 0
+    assert hosts.read_text() == SITE
+
+
+def test_where_the_tunnel_has_all_names_the_program_asks_once(tmp_path: Path) -> None:
+    hosts, settings, scontrol = tmp_path / "hosts", tmp_path / "agent", tmp_path / "scontrol"
+    hosts.write_text(SITE + "10.0.0.5 pub1 # slurm-elastic\n")
+    line = SHOWN.splitlines()[0]
+    scontrol.write_text(f"#!/bin/sh\ncat <<'END'\n{line}\n{line.replace('pub1', 'far1')}\nEND\n")
+    scontrol.chmod(0o755)
+    settings.write_text(f"node=pub1\nscontrol={scontrol}\n")
+    link = tmp_path / "tunnel.json"
+    link.write_text(json.dumps({"pools": {"far": {"first": "10.99.0.8", "nodes": "far1"}}}))
+    program = subprocess.Popen(
+        [sys.executable, "-I", names.__file__, str(settings), str(link), str(hosts)],
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert program.stderr is not None
+        assert b"no question to slurmctld is needed" in program.stderr.readline()
+        lines = [f"10.99.0.8 far1 {names.MARK}", f"10.0.0.5 pub1 {names.MARK}"]
+        assert _lines(hosts) == lines, "they stay"
     finally:
         program.send_signal(signal.SIGTERM)
     assert program.wait(patience(30)) == 0
