@@ -94,23 +94,23 @@ def period(text: str, age_s: float) -> float:
     return max(shortest + PERIOD_PER_NODE_S * len(states), PERIOD_PER_MACHINE_S * machines)
 
 
-def are_known(text: str, known: Iterable[str]) -> bool:
-    """Whether all nodes but the ``known`` are found by name, as in DNS, and with Slurm's address if
+def are_known(text: str, fixed: Iterable[str]) -> bool:
+    """Whether all nodes but the ``fixed`` are found by name, as in DNS, and with Slurm's address if
     they have a machine. ``text``: scontrol's lines.
     """
-    live, names = live_nodes(text), {name for name, _, _ in _NODE.findall(text)} - set(known)
+    live, names = live_nodes(text), {name for name, _, _ in _NODE.findall(text)} - set(fixed)
     if len(names) > MAX_TUNNEL_NODES:
         return False
-    seen: Set[str] = set()  # noqa: UP006
+    used_addresses: Set[str] = set()  # noqa: UP006
     for name in sorted(names):
         try:
-            found = {str(row[4][0]) for row in socket.getaddrinfo(name, None)}
+            addresses = {str(row[4][0]) for row in socket.getaddrinfo(name, None)}
         except OSError:
             return False
         # A DNS may have one address for all names that it does not know.
-        if seen & found or (name in live and live[name] not in found):
+        if used_addresses & addresses or (name in live and live[name] not in addresses):
             return False
-        seen |= found
+        used_addresses |= addresses
     return True
 
 

@@ -173,6 +173,7 @@ def test_where_the_tunnel_has_all_names_the_program_asks_once(tmp_path: Path) ->
     finally:
         program.send_signal(signal.SIGTERM)
     assert program.wait(patience(30)) == 0
+    program.stderr.close()
     assert hosts.read_text() == SITE
 
 
