@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,11 +37,20 @@ def namespaces() -> str:
     return done.stderr.strip() if done.returncode else ""
 
 
+@pytest.fixture
+def rootless() -> Iterator[Path]:
+    """The program where nobody may run it: the clone may lie below /root."""
+    with tempfile.TemporaryDirectory(prefix="se-rootless-", dir="/var/tmp") as place:
+        os.chmod(place, 0o755)
+        shutil.copy(ROOTLESS.with_name("rootless.py"), place)
+        yield Path(shutil.copy(ROOTLESS, place))
+
+
 needs_namespaces = pytest.mark.skipif(bool(namespaces()), reason="no user namespaces here")
 
 
 @needs_namespaces
-def test_in_there_is_one_user_with_names_of_many_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_in_there_is_one_user_with_names_of_many_and_nothing_else_changes(rootless: Path) -> None:
     mark = Path(f"/tmp/rootless-{os.getpid()}")
     line = f"""
     set -e
@@ -49,15 +60,15 @@ def test_in_there_is_one_user_with_names_of_many_and_nothing_else_changes(tmp_pa
     python3 -c 'import os; os.setgroups([7])'
     getent ahostsv4 localhost >/dev/null
     """
-    done = as_nobody(ROOTLESS, "bash", "-c", line)
+    done = as_nobody(rootless, "bash", "-c", line)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["0", "0", "root", "root"]
     assert not mark.exists()
 
 
 @needs_namespaces
-def test_the_commands_exit_code_is_its_own_and_processes_end_with_it() -> None:
-    done = as_nobody(ROOTLESS, "bash", "-c", f"sleep 1000{os.getpid()} & exit 7")
+def test_the_commands_exit_code_is_its_own_and_processes_end_with_it(rootless: Path) -> None:
+    done = as_nobody(rootless, "bash", "-c", f"sleep 1000{os.getpid()} & exit 7")
     assert done.returncode == 7
     running = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline"))
     assert not any(f"1000{os.getpid()}".encode() in line for line in running if b"sleep" in line)

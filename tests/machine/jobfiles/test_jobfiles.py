@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -617,7 +618,9 @@ def test_the_copier_serves_root_and_slurm_user_alone(tmp_path: Path) -> None:
     server = copier.Copier(path, {os.getuid() + 1})
     thread = threading.Thread(target=server.serve)
     thread.start()
-    answer = asked(path, {"uid": 1}, [0, 1, 2])
+    answer = None
+    with contextlib.suppress(BrokenPipeError):  # it may be refused before the order is sent
+        answer = asked(path, {"uid": 1}, [0, 1, 2])
     server.end()
     thread.join(10)
-    assert answer == {"ok": False, "message": "only root and SlurmUser may ask"}
+    assert answer in (None, {"ok": False, "message": "only root and SlurmUser may ask"})
