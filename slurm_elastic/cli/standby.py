@@ -150,9 +150,10 @@ class Head:
             return f"cannot read or record which head acts: {error}"
         # On the local disk: an older copy of the shared directory is then recognised as such.
         heads.note_seen(self._state, epoch.number)
-        if self._settles is None:
+        if self._settles is None or epoch.number != self.epoch:
             # Wait also if the last epoch was our own: slurmctld may have run on the other head,
-            # whose services did not run, and may have lost orders on either change.
+            # whose services did not run, and may have lost orders on either change. Wait anew in
+            # each epoch: this process may have stood still, and not stood by, in the one between.
             self._settles = time.monotonic() + self._slurm.takeover
         self._fence = Fence(epochs=self._epochs, epoch=epoch.number, host=host)
         # From now on each exchange with a cloud or machine first checks that this head still acts.

@@ -305,3 +305,14 @@ def test_nothing_ends_unasked_where_slurm_was_at_a_head_without_our_services(
     thread.join()
     assert head.epoch == 1
     assert head.unsettled > 100
+
+
+def test_nothing_ends_unasked_after_an_epoch_in_which_this_process_stood_still(
+    config: Config, tmp_path: Path
+) -> None:
+    head = acting(config, tmp_path)
+    head._settles = time.monotonic() + 1.0
+    Epochs(tmp_path / "shared").take("a")
+    assert head.begins(threading.Event())
+    assert head.epoch == 3
+    assert head.unsettled > 100
