@@ -21,6 +21,7 @@ from . import dmtcp_images, files, steps, uncut_files
 from .attendants import FACTS
 from .caller import Caller
 from .dmtcp_coordinator import SILENT, joining, variables
+from .dmtcp_hang import SaveProbe
 from .dmtcp_open_files import appended_files, check_files
 from .dmtcp_task import DmtcpTask, handed_paths
 from .payload import Payload
@@ -60,6 +61,7 @@ class Attendant:
         place = site.scratch.with_name(f"{site.scratch.name}-{self.number}")
         self._scratch = Scratch(place, caller.job)
         self._tasks: dict[DmtcpTask, list[str]] = {}
+        self._probe: SaveProbe | None = None
 
     def report(self, event: str, **fields: object) -> None:
         """Write a line to the first node."""
@@ -99,6 +101,7 @@ class Attendant:
             "answer": lambda _: {},
             "launch": self._launch,
             "look": self._look,
+            "measure": self._measure,
             "restore": self._restore,
             "end": self._end,
             "restored": self._restored,
@@ -154,6 +157,14 @@ class Attendant:
         uncut_files.check_possible(appended)
         return {"appended": appended}
 
+    def _measure(self, order: dict[str, Any]) -> dict[str, object]:
+        """Return the bytes of the save on this node; None if the file system does not answer."""
+        if self._probe is None:
+            images = dmtcp_images.DmtcpImages(self._images(order), self._caller)
+            # One for all orders, so that no series of orders starts many processes.
+            self._probe = SaveProbe(images)
+        return {"written": self._probe.look()}
+
     def _restored(self, _order: dict[str, Any]) -> dict[str, object]:
         for task in self._tasks:
             task.restored()
@@ -194,6 +205,8 @@ class Attendant:
     def close(self) -> None:
         """End all that it started."""
         self._end({})
+        if self._probe:
+            self._probe.close()
         if self._guard:
             self._guard.close()
         self._scratch.close()

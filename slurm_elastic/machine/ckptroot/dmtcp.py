@@ -20,9 +20,10 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from . import clock, dmtcp_images, files, image_access, outputs, steps, uncut_files
+from . import clock, dmtcp_images, files, image_access, log, outputs, steps, uncut_files
 from .caller import Caller
 from .dmtcp_coordinator import UNGUARDED, Coordinator
+from .dmtcp_hang import HANGS_AFTER_S, SaveHang, SaveProbe
 from .dmtcp_images import IMAGE, DmtcpImages
 from .dmtcp_nodes import OtherNodes
 from .dmtcp_open_files import appended_files, check_files
@@ -41,28 +42,11 @@ _MARK_TIMEOUT_S = 5.0
 _SET_TIMEOUT_S = 40.0
 _LOOK_EVERY_S = 10.0
 """Seconds between two looks for the job's other nodes during a save."""
-_HANGS_AFTER_S = 120.0
-"""A late save hangs if it has written nothing for this long."""
 _RESTORE_BASE_S = 60.0
 _RESTORE_BYTES_PER_S = 10 << 20
 """A restart may take ``_RESTORE_BASE_S``, and the time to read the images at this rate: it
 decompresses them.
 """
-
-
-class SaveHang:
-    """Finds out whether a late save hangs."""
-
-    def __init__(self) -> None:
-        self._bytes = -1
-        self._since = 0.0
-
-    def is_one(self, written: int) -> bool:
-        """Return whether it has written nothing for long. ``written``: its bytes so far."""
-        now = time.monotonic()
-        if written != self._bytes:
-            self._bytes, self._since = written, now
-        return now - self._since > _HANGS_AFTER_S
 
 
 class Dmtcp(Method):
@@ -85,9 +69,10 @@ class Dmtcp(Method):
         self._outputs = outputs.of_step()
         self._task = DmtcpTask(payload)
         self._appended: list[str] = []
-        self._kills = False
+        self._stops = self._kills = False
         self._save_is_open = False
-        self._hang = SaveHang()
+        self._probe = SaveProbe(self._saved)
+        self._hang = SaveHang(self._written)
 
     @property
     def pid(self) -> int:
@@ -183,7 +168,8 @@ class Dmtcp(Method):
 
     def expect_stop(self, stops: bool, /) -> None:
         """If ``stops``, the next dump ends the tasks with their images."""
-        self._kills = stops
+        # A late save may still be open, which ends the tasks or not as it was ordered.
+        self._stops = stops
 
     def dump(self, _image: Path, within: float, _most: int, _closes: bool, /) -> dict[str, int]:
         """Save into the user's directory; return the sizes of the outputs at the image.
@@ -197,15 +183,15 @@ class Dmtcp(Method):
             raise RequestRefused("DMTCP still writes the images of the last save")
         self._check_files()
         self._saved.make()
+        self._kills = self._stops
         try:
             if self._others:
                 self._others.make()
             self._coordinator.save(within, kills=self._kills)
         except RequestRefused:
-            self._save_is_open = not self._is_idle()
-            self._drop()
+            self._keep_open_or_drop()
             raise
-        self._save_is_open, self._hang = True, SaveHang()
+        self._save_is_open = True
         sizes = self._wait_saved(until)
         self._save_is_open = False
         return sizes
@@ -229,8 +215,7 @@ class Dmtcp(Method):
             if self._task.status() is not None and self._others is None:
                 until = min(until, time.monotonic() + _MARK_TIMEOUT_S)
             if time.monotonic() > until:
-                self._save_is_open = not self._is_idle()
-                self._drop()
+                self._keep_open_or_drop()
                 raise RequestRefused("DMTCP has not written the images in time")
             time.sleep(_POLL_EVERY_S)
         return {} if self._kills else sizes
@@ -245,11 +230,21 @@ class Dmtcp(Method):
 
     def _is_idle(self) -> bool:
         """Return whether DMTCP writes no images now."""
-        if self._task.status() is not None:
+        if self._task.status() is not None and self._others is None:
             return not self._saved.is_complete()
         with contextlib.suppress(RequestRefused):
-            return self._coordinator.status(1.0)[1]
+            processes, is_running = self._coordinator.status(1.0)
+            if self._task.status() is None:
+                return is_running
+            # Each process ends with its own image, so others may still write on other nodes.
+            return not processes and not self._saved.is_complete()
         return False
+
+    def _keep_open_or_drop(self) -> None:
+        """After a save that failed: remove its images, unless DMTCP still writes there."""
+        self._save_is_open = not self._is_idle()
+        self._hang = SaveHang(self._written)
+        self._drop()
 
     def _drop(self) -> None:
         """Remove the saved images, unless DMTCP still writes there."""
@@ -258,7 +253,8 @@ class Dmtcp(Method):
 
     def _finish_late_save(self) -> None:
         """If a save ended after its deadline, remove its images. If it ended the tasks, restore
-        them first. If it hangs, end the tasks: nothing can take it back.
+        them first. If that of a job of several nodes hangs, end the tasks: nothing can take it
+        back.
         """
         if not self._save_is_open:
             return
@@ -268,14 +264,20 @@ class Dmtcp(Method):
         elif self._is_idle():
             self._save_is_open = False
             self._drop()
-        elif self._hang.is_one(self._written()):
+        elif self._others and self._hang.has_hung():
+            line = f"DMTCP's save has written nothing for {HANGS_AFTER_S:.0f} s: ending the tasks"
+            log.write(log.WARNING, f"job {self._caller.job}: {line}")
             self._save_is_open = False
             self._end()
             self._drop()
 
-    def _written(self) -> int:
-        """Return the bytes that a save has written so far."""
-        return self._saved.size() + (self._others.saved()[1] if self._others else 0)
+    def _written(self) -> int | None:
+        """Return the bytes that a save has written so far on all nodes; None if a node gets no
+        answer from its file system.
+        """
+        here = self._probe.look()
+        elsewhere = self._others.written() if self._others else 0
+        return None if here is None or elsewhere is None else here + elsewhere
 
     def gather(self, image: Path, max_bytes: int) -> None:
         """Copy the saved files into the image, as root's files."""
@@ -327,6 +329,9 @@ class Dmtcp(Method):
         """
         with contextlib.suppress(RequestRefused):
             self._finish_late_save()
+        if self._others and self._save_is_open and self._kills:
+            # The save may have ended the first process, while other nodes still write.
+            return None
         if self._others and self._task.pid and not self._save_is_open:
             self._others.tend(self._coordinator.place(), self._task.clocks())
         return self._task.status()
@@ -350,6 +355,7 @@ class Dmtcp(Method):
             self._end()
         if self._others:
             self._others.close()
+        self._probe.close()
         self._saved.discard()
         self._coordinator.close()
 

@@ -40,6 +40,7 @@ _NAMED_SCRIPT = re.compile(r"dmtcp_restart_script_.+\.sh")
 """The file to which SCRIPT is a link. It has a line for each host: ``:: HOST :bg: IMAGE... : ssh``.
 """
 _OTHERS = re.compile(r"n[1-9]\d*-")
+_PROBE = "slurm-elastic-probe"
 _MAX_FILES = 10_000
 """Of a directory into which DMTCP saves: one per process, and a few more."""
 
@@ -122,6 +123,30 @@ class DmtcpImages:
             with contextlib.suppress(OSError), as_user(self._caller):
                 total += os.lstat(path).st_size
         return total
+
+    def written(self) -> int:
+        """Return the bytes of all files of a save, also of unfinished images."""
+        total = 0
+        for name in self.names():
+            place = self.path / name
+            with contextlib.suppress(OSError, RequestRefused), as_user(self._caller):
+                total += os.lstat(place).st_size
+                if name.endswith(_BESIDE):
+                    with files.directory(place) as beside:
+                        names = files.names(beside, _MAX_FILES)
+                        total += sum(os.lstat(n, dir_fd=beside).st_size for n in names)
+        return total
+
+    def write_probe(self) -> None:
+        """Write a file to the file system's server, and remove it. Waits if that stalls."""
+        path = self.path / _PROBE
+        # An error is an answer, too.
+        with contextlib.suppress(OSError, RequestRefused), as_user(self._caller):
+            path.unlink(missing_ok=True)
+            with files.held(path, files.NEW) as descriptor:
+                os.write(descriptor, b"\0")
+                os.fsync(descriptor)
+            path.unlink()
 
     def gather(self, image: Path, max_bytes: int) -> int:
         """Copy all files of the save into root's ``image``, at most ``max_bytes``; return the

@@ -111,6 +111,17 @@ class OtherNodes:
         every = self._images.values()
         return sum(len(i.images()) for i in every), sum(i.size() for i in every)
 
+    def written(self) -> int | None:
+        """Return the bytes that a save has written on these nodes; None if a node gets no
+        answer from its file system. Return 0 if a node is lost.
+        """
+        try:
+            answers = [answer["written"] for answer in self._ask(do="measure")]
+        except (RequestRefused, KeyError):
+            return 0
+        # The user can write answers, too.
+        return None if None in answers else sum(n for n in answers if isinstance(n, int))
+
     def restore(
         self, image: int, clocks: clock.Clocks | None, uncut: Collection[str]
     ) -> None:  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -14,11 +16,21 @@ from typing import Any, cast
 
 import pytest
 
-from slurm_elastic.machine.ckptroot import dmtcp, dmtcp_coordinator, dmtcp_images, dmtcp_task
+from slurm_elastic.machine.ckptroot import (
+    attendant,
+    dmtcp,
+    dmtcp_coordinator,
+    dmtcp_hang,
+    dmtcp_images,
+    dmtcp_task,
+)
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.dmtcp import Dmtcp
 from slurm_elastic.machine.ckptroot.dmtcp_coordinator import Coordinator
+from slurm_elastic.machine.ckptroot.dmtcp_hang import SaveHang, SaveProbe
 from slurm_elastic.machine.ckptroot.dmtcp_images import DmtcpImages
+from slurm_elastic.machine.ckptroot.dmtcp_nodes import OtherNodes
+from slurm_elastic.machine.ckptroot.job_nodes import JobNode, JobNodes
 from slurm_elastic.machine.ckptroot.payload import Payload
 from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
@@ -167,6 +179,48 @@ USER = 65534
 CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})
 
 
+FORK = os.fork
+
+
+class Others:
+    """The job's other nodes. ``bytes``: those of a save there."""
+
+    def __init__(self, closed: list[str]) -> None:
+        self.closed = closed
+        self.bytes: int | None = 0
+        self.restores = 0
+
+    def make(self) -> None:
+        """Nothing there."""
+
+    def begin(self, port: int) -> None:
+        """They run."""
+
+    def tend(self, place: Path, clocks: object) -> None:
+        """mpirun starts nothing."""
+
+    def appended(self) -> list[str]:
+        return []
+
+    def written(self) -> int | None:
+        return self.bytes
+
+    def saved(self) -> tuple[int, int]:
+        return (1, 10)
+
+    def lost(self) -> str:
+        return ""
+
+    def restore(self, *_: object) -> None:
+        self.restores += 1
+
+    def restored(self) -> None:
+        """All run."""
+
+    def end(self) -> None:
+        self.closed.append("others")
+
+
 class Commands:
     """A method with a port, in a user's directory; ``asked`` is what was run and for how long."""
 
@@ -206,6 +260,33 @@ class Commands:
         monkeypatch.setattr(dmtcp_task.clock, "begun", lambda *_: nullcontext())
         monkeypatch.setattr(Coordinator, "forget", lambda _: None)
         self.method.start()
+
+    def be_late(self, *, kills: bool = False, during: Callable[[], object] = bool) -> None:
+        """A save that is not written in time."""
+        self.method.expect_stop(kills)
+        self.answer, self.saves = (0, "NUM_PEERS=1\n  RUNNING=no\n"), False
+        during()
+        with pytest.raises(RequestRefused, match="DMTCP has not written the images in time"):
+            self.method.dump(self.home, 0.05, 1, False)
+
+    def have_others(self, monkeypatch: pytest.MonkeyPatch) -> Others:
+        """The job has other nodes."""
+        self.start(monkeypatch, status=lambda: self.status)
+        # The payload is no process, but the probe is.
+        monkeypatch.setattr(dmtcp_hang, "os", SimpleNamespace(**vars(os) | {"fork": FORK}))
+        others = Others(self.closed)
+        monkeypatch.setattr(self.method, "_others", others)
+        monkeypatch.setattr(dmtcp.steps, "check", lambda *_: None)
+        self.closed.clear()
+        return others
+
+    def own_clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """The time by which a hang is found; the test sets it. It is a late save's from now."""
+        now = [1000.0]
+        moment = SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
+        monkeypatch.setattr(dmtcp_hang, "time", moment)
+        self.method._hang = SaveHang(self.method._written)
+        return now
 
     def say(self, text: str) -> None:
         self.port.write_text(text)
@@ -300,6 +381,136 @@ class TestCommands:
         assert commands.closed == (["child"] if kills else [])
         assert len(restarts) == kills
         assert not saved.exists()
+
+    def test_a_request_during_a_late_save_does_not_change_whether_that_ends_the_tasks(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commands.start(monkeypatch, status=lambda: None)
+        restarts: list[object] = []
+        monkeypatch.setattr(Coordinator, "wait_restored", lambda *args: restarts.append(args))
+        commands.be_late(kills=True)
+        commands.method.expect_stop(False)
+        with pytest.raises(RequestRefused, match="DMTCP still writes the images"):
+            commands.method.dump(commands.home, 60.0, 1, False)
+        commands.save("a.dmtcp", "dmtcp_restart_script.sh")
+        commands.method.wait_status()
+        assert len(restarts) == 1, "the tasks have ended with their images"
+
+    def test_a_late_save_on_one_node_is_never_ended(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commands.start(monkeypatch, status=lambda: None)
+        commands.be_late()
+        saved, now = commands.save("a.dmtcp.temp"), commands.own_clock(monkeypatch)
+        commands.closed.clear()
+        for _ in range(100):
+            now[0] += 10.0
+            assert commands.method.wait_status() is None
+        assert commands.closed == []
+        assert saved.exists()
+
+    def test_of_several_nodes_one_that_writes_nothing_for_long_is_ended(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        others = commands.have_others(monkeypatch)
+        commands.be_late()
+        saved, now = commands.save("a.dmtcp.temp"), commands.own_clock(monkeypatch)
+        lines: list[str] = []
+        monkeypatch.setattr(dmtcp.log, "write", lambda _, line: lines.append(line))
+
+        def look(times: int) -> None:
+            for _ in range(times):
+                now[0] += 10.0
+                commands.method.wait_status()
+
+        for number in range(20):
+            (saved / "a.dmtcp.temp").write_bytes(b"x" * number)
+            look(1)
+        for number in range(20):
+            others.bytes = number
+            look(1)
+        others.bytes = None
+        look(50)
+        others.bytes = 20
+        look(10)
+        now[0] += 300.0
+        look(10)
+        assert commands.closed == [], "it writes, or its file system stalls"
+        assert commands.method.pid
+        look(5)
+        assert commands.closed == ["others", "child"] or commands.closed == ["child", "others"]
+        assert commands.method.pid == 0
+        assert not saved.exists()
+        assert lines == ["job 7: DMTCP's save has written nothing for 120 s: ending the tasks"]
+
+    def test_a_refused_order_begins_the_time_of_a_hang_anew(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commands.have_others(monkeypatch)
+        now = commands.own_clock(monkeypatch)
+        for _ in range(2):
+            commands.answer, commands.saves = (2, "no"), False
+            with pytest.raises(RequestRefused, match="exit 2: no"):
+                commands.method.dump(commands.home, 60.0, 1, False)
+            for _ in range(11):
+                now[0] += 10.0
+                assert commands.method.wait_status() is None
+            assert commands.method.pid
+            assert commands.closed == []
+            commands.answer = (0, "NUM_PEERS=1\n  RUNNING=yes\n")
+            commands.method.wait_status()
+
+    def test_first_processes_that_ended_with_their_images_wait_for_other_nodes(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        others = commands.have_others(monkeypatch)
+        monkeypatch.setattr(Coordinator, "wait_restored", lambda *args: None)
+        commands.be_late(kills=True, during=lambda: setattr(commands, "status", 0))
+        saved = commands.save("a.dmtcp")
+        assert commands.method.wait_status() is None, "not the job's own end"
+        assert saved.exists()
+        commands.save("dmtcp_restart_script.sh")
+        commands.status = None
+        commands.method.wait_status()
+        assert others.restores == 1
+
+    def test_a_probe_counts_all_files_and_leaves_none(self, commands: Commands) -> None:
+        saved = commands.save("a.dmtcp", "b.dmtcp.temp")
+        beside = saved / "ckpt_a_files"
+        beside.mkdir()
+        (beside / "x").write_bytes(b"123")
+        os.chown(beside, USER, USER)
+        probe = SaveProbe(DmtcpImages(saved, CALLER))
+        before = len(os.listdir("/proc/self/fd"))
+        empty = beside.stat().st_size
+        assert [probe.look(), probe.look()] == [23 + empty, 23 + empty]
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert {path.name for path in saved.iterdir()} == {
+            "a.dmtcp", "b.dmtcp.temp", "ckpt_a_files",
+        }  # fmt: skip
+        shutil.rmtree(saved)
+        assert probe.look() == 0, "an error is an answer"
+
+    def test_a_file_system_that_does_not_answer_is_asked_by_one_child(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stalls = commands.home / "stalls"
+        stalls.touch()
+
+        def wait(_: DmtcpImages) -> None:
+            while stalls.exists():
+                time.sleep(0.01)
+
+        monkeypatch.setattr(DmtcpImages, "write_probe", wait)
+        monkeypatch.setattr(dmtcp_hang, "_PROBE_TIMEOUT_S", 0.1)
+        forks: list[int] = []
+        fork = os.fork
+        monkeypatch.setattr(dmtcp_hang.os, "fork", lambda: forks.append(1) or fork())
+        probe = SaveProbe(DmtcpImages(commands.save("a.dmtcp.temp"), CALLER))
+        assert [probe.look(), probe.look()] == [None, None]
+        stalls.unlink()
+        eventually(lambda: probe.look() == 10)
+        assert len(forks) == 1
 
     def test_outputs_are_measured_while_an_image_is_written(
         self, commands: Commands, monkeypatch: pytest.MonkeyPatch
@@ -587,3 +798,50 @@ def test_a_host_without_one_of_its_commands_or_nft_is_refused(
         dmtcp.available(site)
     dmtcp.available(site)
     assert closed == ["guard"]
+
+
+@ROOT
+@pytest.mark.parametrize(
+    ("answers", "written"),
+    [
+        ([{"written": 3}, {"written": 4}], 7), ([{"written": 3}, {"written": None}], None),
+        ([{"written": 3}, {"written": "4"}], 3), ([{}], 0), (RequestRefused("n2 is lost"), 0),
+    ],
+)  # fmt: skip
+def test_the_bytes_of_other_nodes_are_known_if_each_file_system_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: Any, written: int | None
+) -> None:
+    site = HelperSite(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
+    nodes = JobNodes(JobNode("n1", "127.0.0.1"), (JobNode("n2", "127.0.0.1"),))
+    others = OtherNodes(site, CALLER, nodes, tmp_path)
+
+    def ask(order: dict[str, object]) -> object:
+        assert order == {"images": str(tmp_path), "do": "measure"}
+        if isinstance(answers, RequestRefused):
+            raise answers
+        return answers
+
+    monkeypatch.setattr(others._attendants, "ask", ask)
+    assert others.written() == written
+
+
+@ROOT
+def test_an_attendant_measures_the_save_of_its_own_node(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = commands.save() / "1"
+    saved.mkdir()
+    (saved / "b.dmtcp.temp").write_bytes(b"12345")
+    os.chown(saved, USER, USER)
+    facts = {"address": "127.0.0.1", "port": 20_001, "nodes": ["n2"]}
+    monkeypatch.setattr(attendant.files, "read", lambda *_, **__: json.dumps(facts).encode())
+    monkeypatch.setattr(attendant, "guarded_peer", lambda *_: commands.guard)
+    monkeypatch.setattr(attendant, "Scratch", lambda *_: commands.closes("scratch"))
+    site = HelperSite(cluster="t", directory=commands.home, key=b"", reader=(0, 0))
+    caller = replace(CALLER, environment={b"SLURMD_NODENAME": b"n2"})
+    here = attendant.Attendant(site, caller, -1, -1)
+    order = {"do": "measure", "images": str(saved.parent)}
+    assert here._carry_out(order) == {"written": 5}
+    (saved / "b.dmtcp.temp").write_bytes(b"1234567")
+    assert here._carry_out(order) == {"written": 7}
+    here.close()
