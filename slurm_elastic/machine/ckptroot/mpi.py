@@ -56,18 +56,40 @@ sys.exit(int(open(f"{start}.ended").read()))
 _SRUN = """\
 #!/bin/sh
 # A rank that srun starts by PMI is connected to slurmstepd, which no image can contain.
-mpi=$SLURM_MPI_TYPE
+mpi=
+tasks=
 before=
+in_options=1
 for word; do
     case $before in --mpi) mpi=$word ;; esac
-    case $word in --mpi=*) mpi=${word#--mpi=} ;; esac
+    case $word in
+    --mpi=*) mpi=${word#--mpi=} ;;
+    :) tasks=several in_options= ;; # a step of several parts
+    esac
+    # The number of tasks: only up to the program, whose own words may look the same.
+    case $in_options$before in
+    1-n | 1--ntasks) tasks=$word ;;
+    1-[NcptwxJDAoeim] | 1--nodes | 1--cpus-per-task | 1--partition | 1--time | 1--nodelist | \\
+        1--exclude | 1--job-name | 1--chdir | 1--account | 1--output | 1--error | 1--input | \\
+        1--mem | 1--mpi | 1--gres | 1--distribution) ;;
+    1*)
+        case $word in
+        --ntasks=*) tasks=${word#--ntasks=} ;;
+        -n?*) tasks=${word#-n} ;;
+        -*) ;;
+        *) in_options= ;;
+        esac
+        ;;
+    esac
     before=$word
 done
-case ${mpi:-$SLURM_ELASTIC_MPI_DEFAULT} in
+# A program that is alone needs no MPI, unless the user has named one.
+[ -n "$mpi" ] || [ "$tasks" = 1 ] || mpi=${SLURM_MPI_TYPE:-$SLURM_ELASTIC_MPI_DEFAULT}
+case $mpi in
 pmi* | cray*)
-    echo "slurm-elastic: a program started by srun --mpi=${mpi:-$SLURM_ELASTIC_MPI_DEFAULT}" \\
-        "cannot be saved by dmtcp: start it by mpirun, or submit the job with ckpt=signal or" \\
-        "ckpt=none" >&2
+    echo "slurm-elastic: MPI ranks started by srun --mpi=$mpi cannot be saved by dmtcp: start" \\
+        "them by mpirun, or submit the job with ckpt=signal or ckpt=none. For a program without" \\
+        "MPI: srun --mpi=none PROGRAM, as in srun --mpi=none hostname" >&2
     exit 1
     ;;
 esac

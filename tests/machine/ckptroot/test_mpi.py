@@ -92,13 +92,22 @@ def test_a_command_for_its_own_node_is_carried_out(made: dict[bytes, bytes]) -> 
     ("words", "refused"),
     [
         (["--mpi=pmi2", "ring"], "pmi2"), (["-n", "2", "--mpi", "pmix_v4", "ring"], "pmix_v4"),
-        (["ring"], "pmix"), (["--mpi=none", "ring"], ""),
+        (["ring"], "pmix"), (["hostname"], "pmix"), (["-n", "2", "ring"], "pmix"),
+        (["--mpi=pmix", "-n", "1", "ring"], "pmix"), (["-n1", "-n", "4", "ring"], "pmix"),
+        (["ring", "-n", "1"], "pmix"), (["-N", "2", "ring", "--ntasks=1"], "pmix"),
+        (["-l", "ring", "-n1"], "pmix"), (["-n", "1", "a", ":", "-n", "1", "b"], "pmix"),
+        (["-n1", ":", "-n", "1", "b"], "pmix"), (["-n", "12", "ring"], "pmix"), ([], "pmix"),
+        (["-N1", "ring"], "pmix"), (["-n", "2", "prog", "-n", "1"], "pmix"),
+        (["--mpi=none", "ring"], ""), (["--mpi", "none", "-n", "2", "ring"], ""),
+        (["-n", "1", "hostname"], ""), (["-n1", "hostname"], ""), (["--ntasks=1", "hostname"], ""),
+        (["-N1", "-n1", "a b"], ""), (["-N", "1", "--ntasks", "1", "hostname"], ""),
+        (["-l", "-J", "x", "--mem=0", "-w", "n1", "-n", "1", "prog", "-n", "4"], ""),
     ],
 )  # fmt: skip
 def test_srun_starts_no_rank(
     made: dict[bytes, bytes], tmp_path: Path, words: list[str], refused: str
 ) -> None:
-    (tmp_path / "srun").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "srun").write_text("#!/bin/sh\nprintf '%s\\n' \"$*\"\n")
     (tmp_path / "srun").chmod(0o755)
     own = made[b"PATH"].partition(b":")[0]
     environment = {**made, b"PATH": own + b":" + os.fsencode(tmp_path) + b":/bin"}
@@ -108,6 +117,8 @@ def test_srun_starts_no_rank(
     )  # fmt: skip
     if refused:
         assert done.returncode == 1
-        assert f"srun --mpi={refused} cannot be saved by dmtcp: start it by mpirun" in done.stderr
+        reason = f"srun --mpi={refused} cannot be saved by dmtcp: start them by mpirun"
+        assert reason in done.stderr
+        assert "srun --mpi=none hostname" in done.stderr
     else:
-        assert done.stdout == "--mpi=none ring\n"
+        assert done.stdout == " ".join(words) + "\n"
