@@ -83,7 +83,7 @@ for word; do
     esac
     before=$word
 done
-# A program that is alone needs no MPI, unless the user has named one.
+# A single task needs no MPI, unless the user has named its kind.
 [ -n "$mpi" ] || [ "$tasks" = 1 ] || mpi=${SLURM_MPI_TYPE:-$SLURM_ELASTIC_MPI_DEFAULT}
 case $mpi in
 pmi* | cray*)
