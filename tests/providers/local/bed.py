@@ -98,7 +98,8 @@ class LocalBed:
             process = record().process
             assert process is not None
             os.kill(process.pid, signal.SIGKILL)
-            eventually(lambda: record().state not in ("pending", "running"))
+            # Ask the agent: it answers from memory, which follows the file a moment later.
+            eventually(lambda: node not in {m.node for m in self.open().instances()})
 
         return fail
 
