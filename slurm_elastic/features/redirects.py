@@ -31,6 +31,7 @@ from slurm_elastic.policies.repair.redirects import (
     own_order,
     redirected,
     routes,
+    steps_of_tasks,
 )
 from slurm_elastic.state.audit_trail import job_subject, jobs_of
 
@@ -53,6 +54,7 @@ class Redirects:
         self._steps: dict[int, list[Redirect]] | None = None
         self._refused = ReportOnce[tuple[int, int]]()
         self._retry_at: dict[tuple[int, int], float] = {}
+        self._arrived: set[tuple[int, int]] = set()
         self._in_force: frozenset[int] | None = None
         self._next_look = float("-inf")
 
@@ -65,8 +67,10 @@ class Redirects:
         """Give the waiting jobs of the emptied nodes the partition of the target cloud."""
         queue = self._site.slurm.jobs()
         self._forget_refusals({job.id for job in queue})
+        self._known_steps().update(steps_of_tasks(queue, self._known_steps()))
+        movable = self._without_changed(directive.number, queue)
         for route in self._routes(departure):
-            for change, fitting in redirected(queue, route).items():
+            for change, fitting in redirected(movable, route).items():
                 try:
                     jobs = self._changed(directive, route, change, fitting)
                 except SlurmError:
@@ -75,6 +79,22 @@ class Redirects:
                     self._note(directive, change, fitting)
                     raise
                 self._note(directive, change, jobs)
+
+    def _without_changed(self, number: int, queue: Sequence[SlurmJob]) -> list[SlurmJob]:
+        """Return the jobs without those that this order has sent and that somebody has changed
+        since: a person, or another order. Two orders would else move a job to and fro for ever.
+        """
+        movable = []
+        for job in queue:
+            own = [s for s in self._known_steps().get(job.id, ()) if s.number == number]
+            # Only a job that was seen with our partitions was changed by somebody else. Slurm may
+            # not have done our own change.
+            is_ours = bool(own) and {*job.partitions} == {*own[-1].partitions}
+            if is_ours:
+                self._arrived.add((number, job.id))
+            if is_ours or (number, job.id) not in self._arrived:
+                movable.append(job)
+        return movable
 
     def _note(self, directive: Directive, change: Redirect, jobs: Sequence[int]) -> None:
         """Record and remember the earlier partitions of these jobs, once for each change."""
@@ -143,8 +163,9 @@ class Redirects:
             return
         self._next_look = site.monotonic() + LOOK_EVERY_S
         jobs = site.slurm.jobs()
+        steps.update(steps_of_tasks(jobs, steps))
         self._forget_unless({job.id for job in jobs})
-        due = due_back(jobs, steps, orders)
+        due = due_back(jobs, self._known_steps(), orders)
         if due:
             self._restore(due)
 
@@ -179,6 +200,7 @@ class Redirects:
     def _forget_refusals(self, queued: Collection[int]) -> None:
         self._refused.forget_unless(lambda key: key[1] in queued)
         self._retry_at = {key: at for key, at in self._retry_at.items() if key[1] in queued}
+        self._arrived = {key for key in self._arrived if key[1] in queued}
 
     def _known_steps(self) -> dict[int, list[Redirect]]:
         """Read the decisions of an earlier daemon once."""

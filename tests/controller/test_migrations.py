@@ -198,6 +198,29 @@ def test_waiting_jobs_get_their_own_order_back_after_the_end(world: World) -> No
     assert str(back.reason) == "it may start in onp again: the order is over"
 
 
+@pytest.mark.parametrize("nodes", [MOVED, ONP], ids=["some nodes", "the whole cloud"])
+def test_a_person_who_changes_a_redirected_job_is_obeyed(
+    world: World, nodes: Sequence[str]
+) -> None:
+    world.slurm.submit(1, ONP, 1, partitions=("onp",), start=world.now + 4000)
+    migrate(world, *nodes)
+    world.advance(30)
+    assert "pub" in partitions(world, 1)
+    world.slurm.change_pending([1], partitions=("onp",))
+    world.advance(60)
+    assert partitions(world, 1) == ("onp",)
+    assert world.kinds("job:1").count("redirected") == 1
+
+
+def test_two_orders_move_a_job_once_each(world: World) -> None:
+    world.slurm.submit(1, ONP, 1, partitions=("onp",), start=world.now + 4000)
+    migrate(world, *ONP)
+    world.advance(30)
+    migrate(world, *PUB, to="onp")
+    world.advance(60)
+    assert world.kinds("job:1").count("redirected") == 2
+
+
 def test_a_job_that_ran_at_the_end_gets_its_order_back_when_it_is_requeued(world: World) -> None:
     world.slurm.submit(1, ONP, 1, partitions=("onp",), start=world.now + 30)
     migrate(world, *ONP, scope="cloud:onp")

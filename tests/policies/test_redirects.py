@@ -15,6 +15,7 @@ from slurm_elastic.policies.repair.redirects import (
     own_order,
     redirected,
     routes,
+    steps_of_tasks,
 )
 
 SMALL = Pool(name="b", cloud="gcp", nodes=("g1",), cpus=4, real_memory=8000)
@@ -89,6 +90,19 @@ def test_jobs_get_their_partitions_back_when_the_order_is_over_unless_someone_ch
     ]
     assert due_back(jobs, steps, {7}) == []
     assert due_back(jobs, steps, {8}) == [(jobs[0], step)]
+
+
+def test_a_task_of_an_array_was_redirected_with_its_array() -> None:
+    step = Redirect(earlier=("aws",), partitions=("gcp",), number=7)
+    own = Redirect(earlier=("aws",), partitions=("gcp",), number=8)
+    jobs = [
+        job(12, "gcp", array=12),
+        job(13, "gcp", array=12, task=1),
+        job(14, "mine", array=12, task=2),
+        job(15, "gcp", array=12, task=3),
+        job(20, "gcp"),
+    ]
+    assert steps_of_tasks(jobs, {12: [step], 15: [own]}) == {13: [step]}
 
 
 def test_the_order_of_the_clouds_is_the_one_that_the_submit_filter_has_noted() -> None:

@@ -113,6 +113,22 @@ def due_back(
     return due
 
 
+def steps_of_tasks(
+    jobs: Iterable[SlurmJob], redirects: Mapping[int, Sequence[Redirect]]
+) -> dict[int, list[Redirect]]:
+    """Return by job the redirects of tasks that were redirected as part of their array.
+
+    slurmctld gives a task of an array a job id of its own when it starts. The id of the array stays
+    with the tasks that still wait.
+    """
+    found = {}
+    for job in jobs:
+        steps = redirects.get(job.array, ()) if job.id not in redirects else ()
+        if steps and {*job.partitions} == {*steps[-1].partitions}:
+            found[job.id] = list(steps)
+    return found
+
+
 def own_order(earlier: Sequence[str], noted: Sequence[str]) -> tuple[str, ...]:
     """Return the partitions ``earlier`` in the order that the submit filter has ``noted`` on the
     job; unchanged if there is no such note.
