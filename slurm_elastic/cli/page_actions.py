@@ -178,7 +178,7 @@ def _actions(config: Config) -> tuple[PageAction, ...]:
             summary="Empty nodes, a pool or a cloud: their jobs continue in another cloud.",
             fields=(
                 subject,
-                FormField(name="to", label="To", choices=clouds, is_open=False),
+                FormField(name="to", label="To", is_required=True, choices=clouds, is_open=False),
                 _AFTER_JOBS, _START_REPLACEMENTS, _AT_A_TIME, _AT, _FOR, _REASON,
             ),
         ),

@@ -134,8 +134,10 @@ def _field(field: FormField, value: str) -> str:
         return f'<p class="field flag">{box} <label for="{name}">{label}</label>{hint}</p>'
     required = " required" if field.is_required else ""
     if field.choices and not field.is_open:
-        options = "".join(_option(choice, value) for choice in field.choices)
-        box = f'<select id="{name}" name="{name}"{described}>{options}</select>'
+        # The browser chooses the first option by itself, and nobody may have meant that cloud.
+        choices = ("", *field.choices) if field.is_required else field.choices
+        options = "".join(_option(choice, value) for choice in choices)
+        box = f'<select id="{name}" name="{name}"{required}{described}>{options}</select>'
         return f'<p class="field"><label for="{name}">{label}</label> {box}{hint}</p>'
     suggestions, listed = "", ""
     if field.choices:

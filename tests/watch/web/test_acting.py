@@ -18,6 +18,7 @@ from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.watch.web import act_pages
+from slurm_elastic.watch.web.actions import FormField, PageAction
 from slurm_elastic.watch.web.policy import STATIC
 from tests.watch.web.acting_stage import NOBODY, SUDO, Visitor
 
@@ -225,3 +226,12 @@ def test_pages_of_actions_have_the_tabs_of_the_page() -> None:
     tabs.pop("clusters", None)  # only a page of several clusters has it
     assert tabs.items() <= act_pages.TABS.items()
     assert [place for place in act_pages.TABS if place in tabs] == list(tabs)
+
+
+def test_a_migration_has_no_target_until_somebody_chooses_it() -> None:
+    clouds = FormField(name="to", label="To", is_required=True, choices=("a", "b"), is_open=False)
+    action = PageAction(name="migrate", title="Migrate", summary="", fields=(clouds,))
+    empty = act_pages.form("ann", action, {}, "token")
+    assert '<select id="to" name="to" required><option value="" selected></option>' in empty
+    chosen = act_pages.form("ann", action, {"to": "b"}, "token")
+    assert '<option value="b" selected>' in chosen
