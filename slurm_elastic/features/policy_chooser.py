@@ -85,6 +85,10 @@ class PolicyChooser:
             if self._reports.is_news("simulation", str(error)):
                 log.warning("policies cannot be compared, the present one stays: %s", error)
             return
+        if self._ended.is_set():
+            # The daemon restarts or this head no longer acts. With our choice in the file, the next
+            # daemon would use the earlier policy, and everybody else the new one.
+            return
         self._reports.clear("simulation")
         self._choose(outcomes, last, now)
 

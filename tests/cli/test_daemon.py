@@ -384,3 +384,44 @@ def test_people_are_told_by_the_running_service(state: Path, tmp_path: Path) -> 
     with serving(path, state):
         eventually(told.exists)
     assert json.loads(told.read_text())["text"] == "pool rack is paused: never up"
+
+
+CHOOSING = """
+import sys
+from slurm_elastic.features.policy_chooser import PolicyChooser
+assert PolicyChooser.__init__.__defaults__[1] == 600.0
+PolicyChooser.__init__.__defaults__ = (PolicyChooser.__init__.__defaults__[0], 1.0)
+from slurm_elastic.cli.daemon import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_it_serves_with_the_policy_that_it_has_chosen(state: Path, tmp_path: Path) -> None:
+    """In the same process, without a request to systemd."""
+    from tests.controller.test_policy_chooser import AMONG, stand_in
+
+    commands = stand_in(tmp_path)
+    (tmp_path / "slurm.conf").write_text("ClusterName=alps\n")
+    text = YAML.format(uuid=UUID, state=state).replace("on-premises", "public")
+    text = text.replace(f"{state}/no-slurm-here", f"{commands}, conf: {tmp_path}/slurm.conf")
+    path, log = tmp_path / "slurm-elastic.yaml", tmp_path / "log"
+    among = f"{{among: [{', '.join(map(repr, AMONG))}], max_wait: 600}}"
+    path.write_text(f"{text}policies: {{growth: slurm, release: idle(86400), choose: {among}}}\n")
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-c", CHOOSING, "--config", str(path)], stderr=stderr
+        ) as daemon,
+    ):
+        try:
+            eventually(lambda: log.read_text().count("serving cluster=alps") == 2)
+            time.sleep(3)  # it would choose again by now
+            daemon.send_signal(signal.SIGTERM)
+            assert daemon.wait(patience(60)) == 0
+        finally:
+            daemon.kill()
+    said = log.read_text()
+    assert said.count("serving cluster=") == 2
+    assert said.count("from now on: the cheapest") == 1
+    assert json.loads((state / "policy-choice.json").read_text())["policy"] in AMONG
+    assert "Traceback" not in said

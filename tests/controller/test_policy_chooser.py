@@ -27,6 +27,7 @@ from slurm_elastic.model.memory import Decision
 from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.policies.planning.choice import PolicyOutcome
 from slurm_elastic.simulate import policy_choice as simulator
+from slurm_elastic.slurm.client.accounting import FIELDS
 from tests.controller.world import make_config
 from tests.outside import site_text
 
@@ -101,6 +102,21 @@ def test_a_cheaper_policy_is_chosen_kept_and_explained(site: Site) -> None:
     assert text.count(" mean wait") == 4
     rules = rules_of(from_state(site.plain, NOW), site.plain.pools[0])
     assert rules.release == Idle(60)
+
+
+def test_a_daemon_that_ended_meanwhile_chooses_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated = policy_chooser.run_within
+
+    def ended(*question: Any) -> object:
+        site.chooser.stop()
+        return simulated(*question)
+
+    monkeypatch.setattr(policy_chooser, "run_within", ended)
+    site.chooser.check()
+    assert choices.kept(site.plain) is None
+    assert (site.changes, site.decisions) == (0, [])
 
 
 def test_it_stays_until_it_is_time_and_while_nothing_changes(
@@ -207,15 +223,19 @@ else:
 """
 
 
-def test_the_bounded_process_reads_slurmdbd_and_simulates(tmp_path: Path) -> None:
-    from slurm_elastic.slurm.client.accounting import FIELDS
-
-    commands, listed = tmp_path / "bin", tmp_path / "rows"
+def stand_in(place: Path) -> Path:
+    """The directory of Slurm's commands, with the jobs of ``rows`` in slurmdbd."""
+    commands, listed = place / "bin", place / "rows"
     commands.mkdir()
     listed.write_text("\n".join("|".join(row[field] for field in FIELDS) for row in rows()) + "\n")
     for name in ("sacct", "scontrol", "squeue", "sinfo"):
         (commands / name).write_text(PROGRAM.format(python=sys.executable, rows=str(listed)))
         (commands / name).chmod(0o755)
+    return commands
+
+
+def test_the_bounded_process_reads_slurmdbd_and_simulates(tmp_path: Path) -> None:
+    commands = stand_in(tmp_path)
     plain = plain_config(tmp_path)
     (tmp_path / "slurm.conf").write_text("ClusterName=alps\n")
     slurm = replace(plain.slurm, bin_dir=str(commands), conf=str(tmp_path / "slurm.conf"))

@@ -28,11 +28,14 @@ def of(policy: str, cost: float, wait: float, unserved: int = 0) -> PolicyOutcom
         ([of(OWN, 100, 60), of(CHEAP, 50, 10, unserved=3)], OWN, None, OWN),
         ([of(OWN, 0, 0), of(CHEAP, 0, 0)], CHEAP, None, CHEAP),
         ([of(OWN, 100, 60)], "gone", None, OWN),
+        ([of(OWN, 100, 60), of(CHEAP, 80, 65)], OWN, None, OWN),
+        ([of(OWN, 100, 60), of(CHEAP, 80, 65)], CHEAP, None, CHEAP),
     ],
     ids=[
         "cheaper", "hardly cheaper", "hardly dearer", "waits as long", "waits too long",
         "present waits too long", "within the limit", "only the dear keeps the limit",
         "none keeps the limit", "leaves jobs", "nothing ran", "present is unknown",
+        "a little too long", "present waits a little too long",
     ],
 )  # fmt: skip
 def test_the_cheapest_within_the_wait_counts_and_small_savings_do_not(

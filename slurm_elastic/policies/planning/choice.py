@@ -16,6 +16,8 @@ chance.
 """
 WAIT_SLACK = 1.05
 """Waits that differ by less than this factor count as equal."""
+PRESENT_SLACK = 1.1
+"""The same for the present policy. A wait near the limit would else change the policy each day."""
 MIN_WAIT_S = 1.0
 
 
@@ -61,7 +63,8 @@ def next_policy(
     quick = [
         outcome
         for outcome in outcomes
-        if outcome.wait <= limit * WAIT_SLACK and outcome.unserved == fewest_unserved
+        if outcome.wait <= limit * (PRESENT_SLACK if outcome.policy == present else WAIT_SLACK)
+        and outcome.unserved == fewest_unserved
     ]
     if quick:
         best = min(quick, key=lambda outcome: (outcome.cost, outcome.wait))
