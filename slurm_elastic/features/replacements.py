@@ -11,7 +11,7 @@ is not disturbed. If slurm-elasticd stops, the machines end by Slurm's SuspendTi
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -110,7 +110,7 @@ class ReplacementStarts:
             )
             site.record(OPERATORS, "replacement", (node, instead_of), cause)
         kept = [m.node for m in started.machines if not m.is_over]
-        self._power_up(directive, kept, view)
+        self._power_up(directive, kept, view, chosen)
         self._keep(kept, view)
 
     def _choose(
@@ -186,10 +186,14 @@ class ReplacementStarts:
         )
 
     def _power_up(
-        self, directive: Directive, nodes: Sequence[str], view: Mapping[str, SlurmNode]
+        self,
+        directive: Directive,
+        nodes: Sequence[str],
+        view: Mapping[str, SlurmNode],
+        chosen: Collection[str],
     ) -> None:
         """Make slurmctld ask for the machines, once in the life of this daemon: if a launch fails,
-        the core reports it, and trying it again would only fail again.
+        the core reports it, and trying it again would only fail again. ``chosen``: just now.
         """
         site = self._site
         served = site.served_nodes()
@@ -202,6 +206,10 @@ class ReplacementStarts:
             and phase(view[node]) is Phase.POWERED_DOWN
         ]
         self._powered_up |= {(directive.number, node) for node in nodes}
+        if any(node not in chosen for node in todo):
+            # An earlier daemon has started them. A machine that has ended since gets no second one.
+            ended = self._ended_machines(directive)
+            todo = [node for node in todo if node in chosen or node not in ended]
         if not todo:
             return
         held = {row.scope for row in site.ledger.exclusions.holds() if row.kind == POLICY}
@@ -210,6 +218,12 @@ class ReplacementStarts:
             holds.release(site, by_policy, PoliciesStartIt(), POLICY)
         node_updates.power_up(site.slurm, todo)
         log.info("replacements started nodes=%s number=%d", compress(todo), directive.number)
+
+    def _ended_machines(self, directive: Directive) -> set[str]:
+        """The nodes whose machines were launched and have ended since the order began."""
+        since = directive.starts
+        machines = self._site.ledger.machines.live(ended_since=since)
+        return {m.instance.node for m in machines if m.has_ended and m.instance.launched >= since}
 
     def _judged(
         self,

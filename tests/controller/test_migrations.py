@@ -132,6 +132,21 @@ def test_a_restarted_daemon_starts_none_twice(world: World) -> None:
     assert {i.id for i in world.alive("pub")} == before
 
 
+def test_a_restarted_daemon_starts_no_second_one_for_a_machine_that_has_ended(
+    world: World,
+) -> None:
+    busy(world)
+    migrate(world, *ONP, scope="cloud:onp", start_replacements=True)
+    world.advance(30)
+    node, other = up(world)
+    node_updates.power_down_when_idle(world.slurm, [node], "its admin's wish")
+    world.advance(120, step=20)
+    assert up(world) == [other]
+    world.restart()
+    world.advance(300, step=20)
+    assert up(world) == [other]
+
+
 def test_a_replacement_with_a_job_is_a_machine_like_any_other(world: World) -> None:
     busy(world)
     migrate(world, *ONP, scope="cloud:onp", start_replacements=True)
