@@ -123,7 +123,7 @@ class Autoscaler(Part):
     def look(self) -> None:
         """Measure, decide and act once for all groups of pools, unless nothing has happened."""
         site = self._site
-        if not self._quiet.is_needed(orders_of(site.ledger)):
+        if not self._quiet.is_needed(orders_of(site.ledger, site.now())):
             return
         if not self._covered_jobs:
             self._covered_jobs = {name: recalled(site, name) for name in site.pools}
@@ -140,7 +140,9 @@ class Autoscaler(Part):
         # Machines cost money, and their end depends on the time alone. So does the end of a
         # deferral, whose job may name other partitions until then.
         has_work = bool(view.machines or work_in_s <= 0.0 or site.ledger.deferred.jobs())
-        has_work = has_work or any(group.now.queue for group in groups)
+        has_work = has_work or any(
+            group.now.queue or _may_start_unasked(group.now) for group in groups
+        )
         self._quiet.looked(is_quiet=not has_work, work_in_s=work_in_s)
 
     def _report_health(self, failures: Sequence[str] = ()) -> None:
@@ -356,6 +358,11 @@ class Autoscaler(Part):
         changed = {n: w for n, w in weight_by_node.items() if n in nodes and nodes[n].weight != w}
         if changed:
             node_updates.set_weights(self._site.slurm, changed)
+
+
+def _may_start_unasked(now: GroupSnapshot) -> bool:
+    """Whether growth may start machines although no job waits, for example at a time of day."""
+    return not foreign.is_ours(now) or any(pool.rules.min_idle for pool in now.pools)
 
 
 def _chosen(group: PoolGroup, plan: ScalingPlan, unavailable: Set[str]) -> list[str]:

@@ -8,6 +8,7 @@ every five minutes. While the files stay the same, no job was submitted, started
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable
 from math import inf
 from pathlib import Path
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 FILES = ("job_state", "node_state")
 PROOF = "clustername"
 """slurmctld writes it before all else. Without it, the directory is not the right one."""
+STALE_S = 1800.0
+"""Files that are older are of no use. slurmctld does not run, or its directory is now another."""
 Stamp = tuple[tuple[int, int, int], ...]
 """Inode, size and time (ns) of each file; zeros if there was no job yet. slurmctld replaces a file
 by a new one.
@@ -52,9 +55,13 @@ def seconds_to_work(jobs: Iterable[SlurmJob], partitions: Collection[str], now: 
     return min(begins, default=inf)
 
 
-def orders_of(ledger: Ledger) -> object:
-    """The rows of the ledger that a person may change. They compare equal while nobody does."""
-    return ledger.directives.all(), ledger.exclusions.all(), ledger.growth_guard.rows()
+def orders_of(ledger: Ledger, now: float) -> object:
+    """The rows of the ledger that a person may change. They compare equal while nobody does, and no
+    order begins or ends.
+    """
+    orders = ledger.directives.all()
+    in_force = [order.number for order in orders if order.holds(now)]
+    return orders, in_force, ledger.exclusions.all(), ledger.growth_guard.rows()
 
 
 class QuietLooks:
@@ -99,9 +106,12 @@ class QuietLooks:
             return None
         try:
             (self._directory / PROOF).stat()
-            return tuple(_stamp_of(self._directory / name) for name in FILES)
+            stamp = tuple(_stamp_of(self._directory / name) for name in FILES)
         except OSError:
             return None
+        written_at = max(file_stamp[2] for file_stamp in stamp) / 1e9
+        is_stale = written_at > 0 and time.time() - written_at > STALE_S
+        return None if is_stale else stamp
 
 
 def _stamp_of(file: Path) -> tuple[int, int, int]:

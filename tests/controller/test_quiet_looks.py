@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.features import autoscaler
 from slurm_elastic.features.observe import observe
-from slurm_elastic.features.quiet_looks import FILES, PROOF, QuietLooks
+from slurm_elastic.features.quiet_looks import FILES, PROOF, STALE_S, QuietLooks
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
@@ -28,7 +30,9 @@ HOUR = 3600.0
 class Site:
     """A world whose slurmctld writes its state files, and the number of looks at Slurm."""
 
-    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch, longest: float) -> None:
+    def __init__(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, longest: float, warm: int = 0
+    ) -> None:
         self.state, self.looks = place / "state", 0
         self.state.mkdir()
         conf = place / "slurm.conf"
@@ -37,7 +41,9 @@ class Site:
         self.changes = 0
         burst = replace(
             make_config(Path("/nonexistent")).pools[1], markets=(Market.ON_DEMAND,),
-            policies=PoolPolicies(growth="on_demand", release="idle(seconds=60)"),
+            policies=PoolPolicies(
+                growth="on_demand", release="idle(seconds=60)", min_idle_machines=warm
+            ),
         )  # fmt: skip
         pub = FakeCloud(
             name="pub", location=Location.PUBLIC, types=SHAPE, limits=Limits(dollars_per_hour=10.0)
@@ -96,6 +102,45 @@ def test_a_directory_that_is_not_slurmctlds_makes_each_look_read(site: Site) -> 
     site.looks_in(HOUR)
     (site.state / PROOF).unlink()
     assert site.looks_in(HOUR) >= 200
+
+
+def test_files_that_slurmctld_writes_no_longer_make_each_look_read(site: Site) -> None:
+    """Another head has another directory; the files of this one stay as they were."""
+    site.change()
+    site.looks_in(HOUR)
+    old = time.time() - 2 * STALE_S
+    for name in FILES:
+        os.utime(site.state / name, (old, old))
+    assert site.looks_in(HOUR) >= 200
+
+
+def test_machines_that_are_kept_without_a_job_start_as_soon_as_they_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, monkeypatch, longest=3600.0, warm=1)
+    try:
+        now = site.world.now
+        site.world.ledger.directives.give(
+            Directive(
+                word=Pause(scope="cloud:pub"), who="ann", since=now, starts=now, until=now + HOUR
+            )
+        )
+        assert site.looks_in(HOUR - 15) >= 200
+        assert site.world.alive() == []
+        site.world.advance(60)
+        assert len(site.world.alive()) == 1
+    finally:
+        site.world.close()
+
+
+def test_the_end_of_an_order_is_seen_at_the_next_short_interval(site: Site) -> None:
+    now = site.world.now
+    pause = Pause(scope="cloud:pub")
+    site.world.ledger.directives.give(
+        Directive(word=pause, who="ann", since=now, starts=now, until=now + HOUR + 100)
+    )
+    site.looks_in(HOUR + 90)
+    assert site.looks_in(30) >= 1
 
 
 def test_a_new_job_is_seen_at_the_next_short_interval(site: Site) -> None:
