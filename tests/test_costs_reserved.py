@@ -73,6 +73,20 @@ def read(site: tuple[Path, Path]) -> CostRows:
         ledger.close()
 
 
+def test_a_reservation_dearer_than_on_demand_prices_nothing_else(site: tuple[Path, Path]) -> None:
+    """After the reservation's end the machine runs on at its price on demand."""
+    text = site[0].read_text().replace("T18:00Z", "T08:30Z").replace("price: 0.1", "price: 5")
+    site[0].write_text(text)
+    ledger = Ledger(site[1])
+    one = replace(machine("pub9", T, 9.0, market=Market.RESERVED), reservation="year")
+    ledger.machines.adopt(one, "burst", T, 9.0)
+    ledger.machines.record_end("aws", [one.id], Quoted(text="gone"), T + HOUR)
+    ledger.close()
+    (charge,) = [c for c in charges(read(site)) if c.machine.instance.node == "pub9"]
+    assert charge.is_settled
+    assert charge.micro < 6_000_000, "not half an hour at $9"
+
+
 BILL = 2 * 400_000 + 360_000 + 100_000
 """Two hours of the reservation, which covers two machines of the first; one on demand; one spot."""
 

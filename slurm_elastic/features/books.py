@@ -15,11 +15,11 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.pool_rules import lease_of
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.features.cost_sums import CostLine, CostSums, on_demand_price
-from slurm_elastic.features.reserved_charges import Charge, settled
+from slurm_elastic.features.reserved_charges import Charge, OnDemandPrices, settled
 from slurm_elastic.model.memory import ChargedRun, Drained
 from slurm_elastic.model.reserved import Held
 from slurm_elastic.policies.money.always_on import Fleet, RunningSpan, busiest_fleet
@@ -70,7 +70,9 @@ class Costs(Struct, frozen=True, kw_only=True):
 
 
 class CostRows(NamedTuple):
-    """The ledger's rows of a span of time (Unix time). ``held``: the reservations by cloud."""
+    """The ledger's rows of a span of time (Unix time). ``held``: the reservations by cloud.
+    ``on_demand``: the present prices of the clouds with reservations.
+    """
 
     since: float
     until: float
@@ -81,6 +83,7 @@ class CostRows(NamedTuple):
     leases: Mapping[str, int]
     held: Mapping[str, Sequence[Held]] = {}
     first_launch: float | None = None
+    on_demand: Mapping[tuple[str, str, str], float] = {}
 
 
 def read_books(
@@ -110,7 +113,17 @@ def read_books(
         leases,
         {cloud.name: cloud.held for cloud in config.clouds if cloud.reservations},
         ledger.books.first_launch(),
+        _on_demand_prices(config),
     )
+
+
+def _on_demand_prices(config: Config) -> OnDemandPrices:
+    return {
+        (cloud.name, pool.name, name): kind.price + pool.machine.disk_price
+        for pool in domain_pools(config, expand)
+        if (cloud := config.cloud(pool.cloud)).reservations
+        for name, kind in cloud.shapes.items()
+    }
 
 
 def charges(books: CostRows) -> Iterator[Charge]:
@@ -122,7 +135,7 @@ def charges(books: CostRows) -> Iterator[Charge]:
     listed = list(bought)
     repriced = {
         index: c
-        for held in settled(books.held, listed, *_billed_span(books))
+        for held in settled(books.held, listed, *_billed_span(books), books.on_demand)
         for index, c in held.charges.items()
     }
     yield from (repriced.get(index, charge) for index, charge in enumerate(listed))
@@ -132,7 +145,7 @@ def idle_reservations(books: CostRows) -> tuple[IdleHour, ...]:
     """Return the parts of reservations that no machine used in the span, hour by hour."""
     if not books.held:
         return ()
-    of_clouds = settled(books.held, list(_bought(books)), *_billed_span(books))
+    of_clouds = settled(books.held, list(_bought(books)), *_billed_span(books), books.on_demand)
     return tuple(hour for of_cloud in of_clouds for hour in of_cloud.idle)
 
 

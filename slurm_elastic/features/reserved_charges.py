@@ -13,6 +13,9 @@ from slurm_elastic.policies.money.cost_split import CostHour, apportion
 from slurm_elastic.policies.money.reservations import IdleHour, MachineHour, settle
 from slurm_elastic.state.ledger import Machine
 
+OnDemandPrices = Mapping[tuple[str, str, str], float]
+"""$/h by cloud, pool and instance type, with disks."""
+
 
 class Charge(NamedTuple):
     """The charges of one machine in the span (micro-dollars), hour by hour. ``is_settled``: its
@@ -33,16 +36,22 @@ class SettledCloud(NamedTuple):
 
 
 def settled(
-    held_by_cloud: Mapping[str, Sequence[Held]], bought: Sequence[Charge], since: int, until: int
+    held_by_cloud: Mapping[str, Sequence[Held]],
+    bought: Sequence[Charge],
+    since: int,
+    until: int,
+    on_demand: OnDemandPrices,
 ) -> Iterator[SettledCloud]:
     """Yield the charges of each cloud with reservations, at the prices that the cloud bills from
     ``since`` until ``until`` (ms). ``bought``: the charges of all machines at the prices at which
-    they were bought.
+    they were bought. ``on_demand``: the present prices.
     """
     for cloud, held in held_by_cloud.items():
         indices = [n for n, charge in enumerate(bought) if charge.machine.instance.cloud == cloud]
         pieces = [
-            _machine_hour(bought[n].machine, hour) for n in indices for hour in bought[n].hours
+            _machine_hour(bought[n].machine, hour, on_demand)
+            for n in indices
+            for hour in bought[n].hours
         ]
         settlement = settle(pieces, held, since, until)
         micro = iter(settlement.micro)
@@ -57,7 +66,20 @@ def settled(
         yield SettledCloud(repriced, settlement.idle)
 
 
-def _machine_hour(machine: Machine, hour: CostHour) -> MachineHour:
+def _on_demand_price(machine: Machine, on_demand: OnDemandPrices) -> float:
+    instance = machine.instance
+    if machine.is_off:
+        return machine.worst_price
+    highest = max(machine.worst_price, instance.price)
+    if not instance.reservation or instance.price < highest:
+        return highest
+    # A reservation may cost more per hour than the machine on demand. The highest price of the
+    # machine is then the reservation's.
+    known = on_demand.get((instance.cloud, machine.pool, instance.instance_type))
+    return highest if known is None else min(known, highest)
+
+
+def _machine_hour(machine: Machine, hour: CostHour, on_demand: OnDemandPrices) -> MachineHour:
     instance = machine.instance
     return MachineHour(
         begin=hour.begin,
@@ -65,7 +87,7 @@ def _machine_hour(machine: Machine, hour: CostHour) -> MachineHour:
         micro=hour.micro,
         instance_type=instance.instance_type,
         zone=instance.zone,
-        on_demand_price=max(machine.worst_price, 0.0 if machine.is_off else instance.price),
+        on_demand_price=_on_demand_price(machine, on_demand),
         reservation="" if machine.is_off else instance.reservation,
         is_covered=not machine.is_off and instance.market is not Market.SPOT,
     )
