@@ -92,6 +92,13 @@ class CloudSettings(
     """The keys of a pool's section ``machine`` that it understands."""
 
     @property
+    def switches_hosts(self) -> bool:
+        """Whether its hosts are switched off while they have no machine, so that full hosts and
+        empty ones are better than half-full ones.
+        """
+        return False
+
+    @property
     def reach_advice(self) -> str:
         """The advice of ``doctor`` if the cloud does not answer."""
         return "look at the endpoint, the network and the cloud's own state"

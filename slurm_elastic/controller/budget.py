@@ -124,6 +124,7 @@ def build_scope(
         exclusions=tuple(x for x in state.exclusions if x.kind in RANKED),
         blocked=blocked,
         booting=booting(state.machines, state.launches),
+        packed_clouds=frozenset(cloud.name for cloud in config.clouds if cloud.switches_hosts),
     )
 
 

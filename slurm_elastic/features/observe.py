@@ -24,6 +24,7 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES
 from slurm_elastic.policies.growth.capacity import AnyGrowth
+from slurm_elastic.policies.growth.release import IdleOrder
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, IdleInstance
 
 
@@ -63,7 +64,7 @@ def observe(site: Site) -> Observation:
         machines_by_host=Counter(
             (m.instance.cloud, m.instance.zone)
             for m in machines.values()
-            if site.clouds[m.instance.cloud].zones_are_hosts
+            if _counts_hosts(site, m.instance.cloud)
         ),
         policy={row.scope: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.scope for row in rows if row.kind == CAPACITY),
@@ -74,6 +75,16 @@ def observe(site: Site) -> Observation:
         },
         facts=queue_facts(site, jobs, now),
     )
+
+
+def _counts_hosts(site: Site, cloud: str) -> bool:
+    """Whether it matters which host of the cloud a machine is on: empty hosts are switched off, or
+    a pool's ``machine_order`` asks for it.
+    """
+    settings = site.clouds[cloud]
+    orders = (site.rules[pool.name].order for pool in site.pools_of_cloud(cloud))
+    is_packed = settings.switches_hosts or IdleOrder.PACKED in orders
+    return settings.zones_are_hosts and is_packed
 
 
 def _blocked_pools(site: Site) -> dict[str, AnyCause]:

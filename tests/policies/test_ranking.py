@@ -60,20 +60,21 @@ def test_reserved_spot_on_demand_then_price_then_waste() -> None:
     assert [r.offer for r in placement.ranked] == [reserved, SPOT, dear_spot, OFFER, wasteful]
 
 
-def test_own_hosts_are_filled_one_after_the_other() -> None:
+def test_hosts_that_are_switched_off_are_filled_one_after_the_other() -> None:
     own = replace(OFFER, location=Location.ON_PREMISES, on_demand_price=None)
     hosts = {"a": 9, "b": 2, "c": 1, "d": 4}
     found = [replace(own, zone=zone, free=free) for zone, free in hosts.items()]
 
     def order(nodes: int) -> list[str]:
         asked = replace(request(), nodes=tuple(f"n{i}" for i in range(nodes)))
-        return [r.offer.zone for r in rank(asked, found, Scope(), NOW).ranked]
+        return [r.offer.zone for r in rank(asked, found, switched, NOW).ranked]
 
+    switched = Scope(packed_clouds=frozenset({own.cloud}))
     assert order(1) == ["c", "b", "d", "a"]
     assert order(2) == ["b", "d", "a", "c"], "one that has room for all comes first"
     assert order(9) == ["a", "d", "b", "c"]
-    public = [replace(offer, location=Location.PUBLIC) for offer in found]
-    assert [r.offer.zone for r in rank(request(), public, Scope(), NOW).ranked] == list("abcd")
+    ranked = rank(request(), found, Scope(), NOW).ranked
+    assert [r.offer.zone for r in ranked] == list("abcd"), "no host there is switched off"
 
 
 def test_the_keys_are_data() -> None:

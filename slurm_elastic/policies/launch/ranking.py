@@ -61,7 +61,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     the pool's ``max_nodes``. ``blocked``: by cloud, why nothing may start there: a budget is spent,
     the time of day, an operator's pause (``controller/budget.py``). ``booting``: counts of machines
     that have not registered (``pool:NAME``, ``cloud:NAME``). ``boot_s``: the longest time (s) in
-    which a machine registers.
+    which a machine registers. ``packed_clouds``: the clouds whose hosts are filled one by one.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -72,6 +72,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     blocked: Mapping[str, AnyCause] = field(default_factory=dict)
     booting: Mapping[str, int] = field(default_factory=dict)
     boot_s: float = 0.0
+    packed_clouds: frozenset[str] = frozenset()
 
 
 def location(_request: NodeRequest, offer: Offer) -> float:
@@ -155,7 +156,7 @@ def rank(
     ranked.sort(
         key=lambda r: (
             *(key(request, r.offer) for key in order),
-            packing(request, r.offer),
+            packing(request, r.offer, scope),
             r.offer.key,
         )
     )
@@ -163,11 +164,12 @@ def rank(
     return Placement(request=request, ranked=tuple(ranked), rejected=tuple(rejected))
 
 
-def packing(request: NodeRequest, offer: Offer) -> tuple[int, int]:
-    """Return a key that fills the site's own hosts one after the other, so that others get empty:
-    of the hosts with room for all nodes the fullest one comes first, then the emptiest other one.
+def packing(request: NodeRequest, offer: Offer, scope: Scope) -> tuple[int, int]:
+    """Return a key that fills the hosts of ``packed_clouds`` one after the other, so that others
+    get empty: of the hosts with room for all nodes the fullest one comes first, then the emptiest
+    other one. Offers of other clouds get the same key.
     """
-    if offer.location is not Location.ON_PREMISES or offer.free is None:
+    if offer.cloud not in scope.packed_clouds or offer.free is None:
         return (0, 0)
     return (0, offer.free) if offer.free >= len(request.nodes) else (1, -offer.free)
 

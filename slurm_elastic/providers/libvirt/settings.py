@@ -82,6 +82,11 @@ class LibvirtCloud(
     can_stop: ClassVar[bool] = True
 
     @property
+    def switches_hosts(self) -> bool:
+        """With ``hypervisors``."""
+        return self.hypervisors is not None
+
+    @property
     def reach_advice(self) -> str:
         """Ask libvirt without us."""
         return "try 'virsh -c URI list' as SlurmUser, with the uri of the host"
