@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from msgspec import Struct
 
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Config
 from slurm_elastic.model.hypervisor import SwitchRules
 from slurm_elastic.providers.base.claims import claims_of
@@ -30,6 +32,8 @@ def attach(provider: HostedProvider[Any], settings: HostedCloud, config: Config 
     """Let the provider switch its hosts. ConfigError if the BMCs' account cannot be read."""
     hypervisors: Hypervisors | None = getattr(settings, "hypervisors", None)
     if hypervisors is None:
+        if config is not None:
+            _leave_out(provider, settings, config)
         return
     bmcs = _Bmcs(
         name=settings.name,
@@ -43,6 +47,28 @@ def attach(provider: HostedProvider[Any], settings: HostedCloud, config: Config 
     rules = SwitchRules(idle_s=hypervisors.idle, keep=hypervisors.keep)
     names, boot_timeout_s = tuple(hypervisors.bmcs), hypervisors.boot_timeout
     provider.switch_hosts_by(HostSwitch(names, _power(bmcs), claims, rules, boot_timeout_s))
+
+
+def _leave_out(provider: HostedProvider[Any], settings: HostedCloud, config: Config) -> None:
+    """Leave out the hosts that were off when somebody took the section ``hypervisors`` away. Else
+    they would make every listing of the cloud fail.
+    """
+    claims = claims_of(settings, None, config)
+    rules = SwitchRules(idle_s=inf, keep=0)
+    provider.switch_hosts_by(HostSwitch((), _NoPower(), claims, rules, boot_timeout_s=0.0))
+
+
+class _NoPower:
+    """Of no host."""
+
+    def is_on(self, host: str) -> bool:
+        raise ProviderError("", "NoPower", f"{host} cannot be switched")
+
+    def switch(self, host: str, order: str) -> None:
+        raise ProviderError("", "NoPower", f"{host} cannot be switched {order}")
+
+    def shut_down(self, host: str) -> None:
+        raise ProviderError("", "NoPower", f"{host} cannot be switched")
 
 
 def _power(bmcs: _Bmcs) -> HostPower:

@@ -15,6 +15,7 @@ import msgspec
 from slurm_elastic.base.errors import ConfigError, TransientError
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.providers.base.hosted_cloud import claims_file
 
 _TABLE = "create table if not exists claims (thing text primary key, claim blob not null)"
 
@@ -96,5 +97,6 @@ def claims_of(settings: CloudSettings, path: str | None, config: Config | None) 
     """
     if path is None and config is None:
         raise ConfigError(f"cloud {settings.name!r}: no file for its claims is named")
-    state = config.state if config else Path()
-    return Claims(settings.name, Path(path) if path else state / f"claims-{settings.name}.db")
+    if path is None and config is not None:
+        return Claims(settings.name, claims_file(settings, config))
+    return Claims(settings.name, Path(path or ""))

@@ -55,6 +55,18 @@ class HostSwitch:
         """The hosts that we have switched off, until they answer again."""
         return self._claims.all()
 
+    def left_off(self) -> Mapping[str, Claim]:
+        """The hosts that we have switched off and that the settings no longer let us switch on."""
+        return {host: claim for host, claim in self.away().items() if host not in self.names}
+
+    def take_back(self, host: str, claim: Claim, answers: Callable[[], bool]) -> None:
+        """Use a host of ``left_off`` again if somebody has switched it on."""
+        is_going_down = (
+            claim.marks[_ORDER] == _OFF and self._clock() - float(claim.marks[_AT]) < SHUTDOWN_S
+        )
+        if not is_going_down and answers():
+            self._claims.release(host, claim)
+
     def shut_down(self, host: str) -> bool:
         """Shut the host down. False if it is away already. The caller has checked that the host has
         no machine, and lets none start during this call.

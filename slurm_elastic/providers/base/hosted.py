@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
@@ -243,8 +244,12 @@ class HostedProvider(ABC, Generic[Kind]):
 
     def host_views(self) -> Sequence[HostView]:
         """See ``hypervisor.SwitchesHosts``."""
-        hosts = () if self._switch is None else self._switch.names
+        if self._switch is None:
+            return []
+        hosts = self._switch.names
         with self._hosts.limited():
+            for host, claim in self._left_off().items():
+                self._switch.take_back(host, claim, partial(self._answers, host))
             away = self._away()
             return [self._view(host, away.get(host)) for host in hosts]
 
@@ -280,6 +285,11 @@ class HostedProvider(ABC, Generic[Kind]):
         except ProviderError:
             return False
         return True
+
+    def _left_off(self) -> Mapping[str, Claim]:
+        """The hosts that are away and that only a person can switch on."""
+        left_off = self._switch.left_off() if self._switch is not None else {}
+        return {host: claim for host, claim in left_off.items() if host in self._hosts.names}
 
     def _away(self) -> Mapping[str, Claim]:
         return self._switch.away() if self._switch is not None else {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
+from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings, without_spot
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.gone import Gone
@@ -65,6 +67,11 @@ class HostedCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_field
         """The hosts."""
         hosts: Mapping[str, object] = getattr(self, "hosts", {})
         return tuple(hosts)
+
+
+def claims_file(settings: CloudSettings, config: Config) -> Path:
+    """The file of a cloud's claims, if its settings name no other one."""
+    return config.state / f"claims-{settings.name}.db"
 
 
 def own_addresses(

@@ -20,11 +20,22 @@ def examine(
     """All findings. A host that does not answer does not stop the others. ``away``: hosts that we
     have switched off.
     """
-    text = "switched off by slurm-elastic, because it had no machine"
-    off = (Finding.note(f"host {host}", text) for host in settings.hosts if host in away)
+    off = (_away(settings, host) for host in settings.hosts if host in away)
     present = [host for host in settings.hosts if host not in away]
     with hosts.limited():
         return (*off, *(f for host in present for f in _host(settings, hosts, host)))
+
+
+def _away(settings: LibvirtCloud, host: str) -> Finding:
+    text = "switched off by slurm-elastic, because it had no machine"
+    if settings.hypervisors is not None and host in settings.hypervisors.bmcs:
+        return Finding.note(f"host {host}", text)
+    return Finding.wrong(
+        f"host {host}",
+        f"{text}, and 'hypervisors' no longer names it",
+        expected="a host that slurm-elastic can switch on",
+        advice="switch it on by hand (it is used when its libvirt answers), or name its BMC again",
+    )
 
 
 def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Finding]:

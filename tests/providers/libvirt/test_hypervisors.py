@@ -16,16 +16,18 @@ from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError,
 from slurm_elastic.config import Cluster, PoolSettings
 from slurm_elastic.features.hypervisors import Hypervisors
 from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.finding import FindingLevel
 from slurm_elastic.model.hypervisor import HostState, HostView, SwitchRules
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.claims import Claims
 from slurm_elastic.providers.base.host_switch import SHUTDOWN_S, HostSwitch, failed_boots
 from slurm_elastic.providers.base.hosted_cloud import Hypervisors as Settings
+from slurm_elastic.providers.base.hosted_cloud import claims_file
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider
 from slurm_elastic.testing.contract import UUID, spec_for
 from slurm_elastic.testing.in_memory import Inline
-from tests.controller.world import SHAPE, World
+from tests.controller.world import SHAPE, World, make_config
 
 from .bed import HOST, LibvirtBed
 
@@ -150,6 +152,31 @@ def test_a_lost_answer_of_the_bmc_leaves_the_host_away_until_it_answers(
     assert switched.host_views() == [HostView(host=HOST, state=HostState.OFF)]
     bmcs.trouble = {"list": ["internal", 10**6]}
     assert switched.host_views() == [HostView(host=HOST, state=HostState.UNKNOWN)]
+
+
+def test_a_host_that_is_off_when_the_section_goes_is_left_out_and_told(
+    bed: LibvirtBed, tmp_path: Path
+) -> None:
+    config = make_config(tmp_path)
+    settings = bed.settings()
+    claims = Claims(settings.name, claims_file(settings, config))
+    now = [0.0]
+    HostSwitch(
+        [HOST], Button(), claims, SwitchRules(idle_s=0, keep=0), 0.0, lambda: now[0]
+    ).shut_down(HOST)
+    bed.fall_silent()
+    provider = open_provider(settings, Cluster(name="site", uuid=UUID), config)
+    assert isinstance(provider, LibvirtProvider)
+    assert provider.instances() == (), "the other hosts are of use"
+    assert provider.host_views() == []
+    (finding,) = provider.examine([bed.pool])
+    assert finding.level is FindingLevel.WRONG
+    assert "'hypervisors' no longer names it" in finding.observed
+    assert "by hand" in finding.advice
+    bed.heal()
+    assert provider.host_views() == []
+    assert claims.all() == {}, "somebody has switched it on"
+    assert provider.offers(bed.pool)
 
 
 class Button:
