@@ -12,7 +12,7 @@ from slurm_hosts import Hosts, why_not
 
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.testing.saving import save
-from tests.checkpointers.mpi_world import MPIS, STEPS, MpiWorld, dmtcp
+from tests.checkpointers.mpi_world import MPIS, NEXT_STEPS, STEPS, MpiWorld, dmtcp
 
 REASON = why_not(*(f"mpicc.{mpi}" for mpi in MPIS))
 pytestmark = [
@@ -68,12 +68,16 @@ def check(world: MpiWorld, job: int, expected: str, *, ranks: int) -> None:
     # OpenMPI's about nobody's shell.
     others = ("sudo", ": setrlimit", "slurmstepd-", "[n")
     lines = [line for line in output.splitlines() if not line.startswith(others)]
-    assert lines[-1] == "code 0"
+    next_output = (world.hosts.user / "next-output").read_text()
+    assert lines[-2:] == ["code 0", "code 0"], next_output
+    # The next program of the script runs on the nodes to which the job was moved.
+    shortened = "".join(expected.splitlines(keepends=True)[:NEXT_STEPS])
+    assert (world.hosts.user / "next-result").read_text() == shortened, next_output
     steps = [line for line in lines if line.startswith("step ")]
     assert steps == [f"step {n} of {ranks} ranks" for n in range(0, STEPS, 10)]
     ends = [line for line in lines if line.startswith("rank ")]
     assert sorted(line.split()[1] for line in ends) == [str(n) for n in range(ranks)]
-    assert len(lines) == 1 + len(steps) + len(ends), output
+    assert len(lines) == 2 + len(steps) + len(ends), output
     left = {path.name for path in world.hosts.user.iterdir()}
     assert not {name for name in left if name.startswith((".slurm-elastic", "dmtcp"))}
 

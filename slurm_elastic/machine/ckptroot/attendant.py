@@ -143,6 +143,9 @@ class Attendant:
                 task.run([*argv, *paths], self._variables(order), handed, order["clocks"],
                          order["uncut"])  # fmt: skip
                 self._tasks[task] = order["names"][str(self.number)]
+            elif names_ended := order["names"].get(str(self.number)):
+                # They had ended before the image, but mpirun did not know yet.
+                self.report("ended", status=0, names=names_ended)
         return {}
 
     def _look(self, _order: dict[str, Any]) -> dict[str, object]:

@@ -39,6 +39,8 @@ _INDEX_BYTES = 16 << 20
 _NAMED_SCRIPT = re.compile(r"dmtcp_restart_script_.+\.sh")
 """The file to which SCRIPT is a link. It has a line for each host: ``:: HOST :bg: IMAGE... : ssh``.
 """
+_NODES = "nodes.json"
+"""In root's image: the names of the job's nodes in the run in which the job started."""
 _OTHERS = re.compile(r"n[1-9]\d*-")
 _PROBE = "slurm-elastic-probe"
 _MAX_FILES = 10_000
@@ -272,6 +274,19 @@ def starts(image: Path) -> dict[str, int]:
         content = files.json_of(files.read(image / _STARTS, _INDEX_BYTES, owners=(0,)))
         return {str(name): int(node) for name, node in content.items()}
     return {}
+
+
+def note_nodes(image: Path, names: list[str]) -> None:
+    """Record in root's image by which names the job knows its nodes, the first one's first."""
+    _write(image / _NODES, names)
+
+
+def nodes(image: Path) -> list[str]:
+    """Return the names of nodes that were recorded in a verified image; [] if there are none."""
+    with contextlib.suppress(FileNotFoundError):
+        content = files.json_of(files.read(image / _NODES, _INDEX_BYTES, owners=(0,)))
+        return [str(name) for name in content]
+    return []
 
 
 def _write(path: Path, content: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from .caller import Caller
 from .dmtcp_images import IMAGE, DmtcpImages
 from .job_nodes import JobNodes
 from .site import HelperSite, RequestRefused
+
+_READ_TIMEOUT_S = 60.0
+"""Seconds after which nobody reads the end of a command: mpirun has ended its child."""
 
 
 class OtherNodes:
@@ -24,7 +28,13 @@ class OtherNodes:
         self._nodes = nodes
         self._saved = saved
         self._attendants = Attendants(site, caller, nodes)
+        # The nodes as the job's environment names them: those of the run in which it started. So an
+        # mpirun that starts after a restore asks for the nodes of that run.
+        self._names = nodes.names
         self._active: dict[str, int] = {}
+        # When we wrote the end of a command. An image may have the program that waits for it, so
+        # the command counts as active until that program has read its end.
+        self._ended_at: dict[str, float] = {}
         self._images = {n: DmtcpImages(saved / str(n), caller, n) for n in self._attendants.numbers}
 
     def begin(self, port: int) -> None:
@@ -43,6 +53,7 @@ class OtherNodes:
 
     def environment(self, place: Path) -> dict[bytes, bytes]:
         """Return the job's variables, by which mpirun reaches these nodes."""
+        self._names = self._nodes.names
         return mpi.environment(self._site, self._caller, self._nodes, place)
 
     def tend(self, place: Path, clocks: clock.Clocks | None) -> None:
@@ -54,25 +65,39 @@ class OtherNodes:
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 if report["event"] == "ended":
                     self._end_starts(place, report["names"], int(report["status"]))
-        names = [node.name for node in self._nodes.others]
+        self._forget_ended(place)
         for start in mpi.starts(place, self._caller):
-            number = 1 + names.index(start.node) if start.node in names else 0
+            if start.name in self._active:
+                continue
             try:
-                self._launch(number, start, clocks)
+                number = self._launch(start, clocks)
             except RequestRefused as error:
                 line = f"slurm-elastic: mpirun cannot start on {start.node}: {error}\n"
                 os.write(2, line.encode())
                 mpi.end(place, self._caller, start.name, 1)
             else:
                 self._active[start.name] = number
+                self._ended_at.pop(start.name, None)
 
     def _end_starts(self, place: Path, names: Iterable[object], status: int) -> None:
         """Tell mpirun that these commands have ended."""
         for name in set(map(str, names)) & self._active.keys():
-            del self._active[name]
+            self._ended_at[name] = time.monotonic()
             mpi.end(place, self._caller, name, os.waitstatus_to_exitcode(status))
 
-    def _launch(self, number: int, start: mpi.Start, clocks: clock.Clocks | None) -> None:
+    def _forget_ended(self, place: Path) -> None:
+        """Drop the commands whose end was read."""
+        for name, ended_at in list(self._ended_at.items()):
+            is_late = time.monotonic() - ended_at > _READ_TIMEOUT_S
+            if is_late:
+                mpi.forget_end(place, self._caller, name)
+            if is_late or mpi.has_read_end(place, self._caller, name):
+                del self._ended_at[name]
+                self._active.pop(name, None)
+
+    def _launch(self, start: mpi.Start, clocks: clock.Clocks | None) -> int:
+        """Start the command on its node; return the node's number."""
+        number = mpi.number_of(start.node, self._names)
         if not number:
             raise RequestRefused("it is no other node of the job")
         variables = {os.fsdecode(k): os.fsdecode(v) for k, v in start.environment.items()}
@@ -80,6 +105,7 @@ class OtherNodes:
             do="launch", name=start.name, commands={number: start.command},
             directory=start.directory, umask=start.umask, clocks=clocks, environment=variables,
         )  # fmt: skip
+        return number
 
     def _ask(self, **order: object) -> list[dict[str, object]]:
         return self._attendants.ask({"images": str(self._saved), **order})
@@ -100,6 +126,7 @@ class OtherNodes:
             if any(name.endswith(IMAGE) for name in images.names()):
                 max_bytes = images.gather(image, max_bytes)
         dmtcp_images.note_starts(image, self._active)
+        dmtcp_images.note_nodes(image, self._names)
 
     def put_back_files(self, image: Path) -> None:
         """Put the files beside the images to the places where dmtcp_restart looks for them."""
@@ -129,6 +156,8 @@ class OtherNodes:
         if image:
             path = self._site.jobs / str(self._caller.job) / "images" / str(image)
             self._active = dmtcp_images.starts(path)
+            self._names = dmtcp_images.nodes(path) or self._nodes.names
+        self._ended_at.clear()
         # Drop reports about processes that the save itself has ended.
         self._attendants.reports()
         names = {n: [s for s, node in self._active.items() if node == n] for n in self._images}

@@ -42,6 +42,11 @@ class JobNodes:
         return self.first.address.startswith("127.")
 
     @property
+    def names(self) -> list[str]:
+        """The names of all nodes, the first one's first."""
+        return [node.name for node in (self.first, *self.others)]
+
+    @property
     def addresses(self) -> list[str]:
         """The addresses of the other nodes."""
         return sorted({node.address for node in self.others})

@@ -9,9 +9,10 @@ start the command under DMTCP. mpirun is never changed, and is found wherever it
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ _MAX_BYTES = 1 << 20
 """The limit for a command, and for its environment."""
 _MAX_FILES = 1000
 _NAME = re.compile(r"start-\d+")
-_VARIABLES, _ENDED = ".env", ".ended"
+_VARIABLES, _TAKEN, _ENDED = ".env", ".taken", ".ended"
 
 _AGENT = """\
 #!/usr/bin/python3 -IS
@@ -39,19 +40,38 @@ words = sys.argv[1:]
 while words[0].startswith("-"):
     del words[0]
 node, command = words[0], " ".join(words[1:])
-if node == os.environ.get("SLURMD_NODENAME"):
+own = os.environ.get("SLURMD_NODENAME", "")
+if node == own or node.startswith(f"{own}."):
     os.execv("/bin/sh", ["/bin/sh", "-c", command])
 start = f"{os.environ['SLURM_ELASTIC_STARTS']}/start-{os.getpid()}"
+taken, ended = f"{start}.taken", f"{start}.ended"
 umask = os.umask(0o77)
-with open(f"{start}.env", "wb") as file:
-    file.write(b"\\0".join(b"%s=%s" % pair for pair in os.environb.items()))
-with open(f"{start}.new", "w") as file:
-    file.write(f"{node}\\n{os.getcwd()}\\n{umask:o}\\n{command}")
-os.rename(f"{start}.new", start)
-# mpirun must find its child after a restore, so this waits.
-while not os.path.exists(f"{start}.ended"):
+def write():
+    with open(f"{start}.env", "wb") as file:
+        file.write(b"\\0".join(b"%s=%s" % pair for pair in os.environb.items()))
+    with open(f"{start}.new", "w") as file:
+        file.write(f"{node}\\n{os.getcwd()}\\n{umask:o}\\n{command}")
+    os.rename(f"{start}.new", start)
+def remove(path):
+    if os.path.exists(path):
+        os.unlink(path)
+        return True
+for path in taken, ended:
+    remove(path) # of an earlier process with our number
+write()
+is_taken = False
+# mpirun must find its child after a restore, so this waits. The directory is empty then.
+while not os.path.exists(ended):
+    waits = os.path.exists(start) # root renames it to ``taken``, so look in this order
+    is_taken = remove(taken) or is_taken
+    if not waits and not is_taken:
+        write()
     time.sleep(0.5)
-sys.exit(int(open(f"{start}.ended").read()))
+code = int(open(ended).read())
+# This is our answer: root repeats the code after a restore until we have read it.
+for path in taken, ended:
+    remove(path)
+sys.exit(code)
 """
 _SRUN = """\
 #!/bin/sh
@@ -189,34 +209,72 @@ def _default_mpi(site: HelperSite) -> str:
     return ""
 
 
+def number_of(name: str, nodes: Sequence[str]) -> int:
+    """Return the number of the node that mpirun calls so, perhaps with its domain; 0 if it is none
+    or the first.
+    """
+    return next(
+        (n for n, node in enumerate(nodes) if name == node or name.startswith(f"{node}.")), 0
+    )
+
+
 def starts(place: Path, caller: Caller) -> list[Start]:
-    """Return each complete command in the user's directory once."""
-    with as_user(caller), contextlib.suppress(OSError, RequestRefused, ValueError):
-        with files.directory(place) as directory:
-            names = files.names(directory, _MAX_FILES)
-        return [_read(place / name) for name in names if _NAME.fullmatch(name)]
-    return []
+    """Return each complete command in the user's directory, which may come again after a restore. A
+    command that cannot be read ends with an error, so that mpirun does not wait for it.
+    """
+    names: list[str] = []
+    with (
+        as_user(caller), contextlib.suppress(OSError, RequestRefused),
+        files.directory(place) as directory,
+    ):  # fmt: skip
+        names = files.names(directory, _MAX_FILES)
+    taken: list[Start] = []
+    for name in (name for name in names if _NAME.fullmatch(name)):
+        try:
+            with as_user(caller):
+                taken.append(_read(place / name))
+        except (OSError, RequestRefused, ValueError) as error:
+            os.write(2, f"slurm-elastic: mpirun cannot start a command: {error}\n".encode())
+            end(place, caller, name, 1)
+    return taken
 
 
 def end(place: Path, caller: Caller, name: str, code: int) -> None:
     """Have the program that stands for ssh end with this exit code."""
     with as_user(caller), contextlib.suppress(OSError, RequestRefused):
-        with open(files.opened(place / f"{name}.new", files.NEW), "w") as file:
+        with open(files.opened(place / f"{name}.code", files.NEW), "w") as file:
             file.write(f"{code}\n")
-        place.joinpath(f"{name}.new").rename(place / f"{name}{_ENDED}")
+        place.joinpath(f"{name}.code").rename(place / f"{name}{_ENDED}")
+
+
+def has_read_end(place: Path, caller: Caller, name: str) -> bool:
+    """Return whether that program has read its exit code."""
+    with as_user(caller), contextlib.suppress(OSError):
+        place.joinpath(f"{name}{_ENDED}").lstat()
+        return False
+    return True
+
+
+def forget_end(place: Path, caller: Caller, name: str) -> None:
+    """Remove the files of a command whose exit code nobody reads."""
+    with as_user(caller), contextlib.suppress(OSError):
+        for suffix in (_TAKEN, _ENDED):
+            place.joinpath(f"{name}{suffix}").unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Start:
-    text = files.read(path, _MAX_BYTES).decode(errors="surrogateescape")
-    node, directory, umask, command = text.split("\n", 3)
     variables = path.with_name(path.name + _VARIABLES)
-    entries = files.read(variables, _MAX_BYTES).split(b"\0")
+    try:
+        text = files.read(path, _MAX_BYTES).decode(errors="surrogateescape")
+        entries = files.read(variables, _MAX_BYTES).split(b"\0")
+    finally:
+        path.rename(path.with_name(path.name + _TAKEN))
+        variables.unlink(missing_ok=True)
+    node, directory, umask, command = text.split("\n", 3)
     pairs = (entry.partition(b"=") for entry in entries)
     content = {name: value for name, equals, value in pairs if equals and not _is_dmtcps(name)}
     if b"LD_PRELOAD" in content:
         content[b"LD_PRELOAD"] = _without_dmtcp(content[b"LD_PRELOAD"])
-    path.unlink()
-    variables.unlink()
     return Start(path.name, node, directory, int(umask, 8), command, content)
 
 

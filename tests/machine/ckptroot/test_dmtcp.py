@@ -845,3 +845,27 @@ def test_an_attendant_measures_the_save_of_its_own_node(
     (saved / "b.dmtcp.temp").write_bytes(b"1234567")
     assert here._carry_out(order) == {"written": 7}
     here.close()
+
+
+@ROOT
+def test_a_command_that_had_ended_before_the_image_ends_again_after_a_restore(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node has no process in the image, but mpirun's child may still wait for its end."""
+    facts = {"address": "127.0.0.1", "port": 20_001, "nodes": ["n2"]}
+    monkeypatch.setattr(attendant.files, "read", lambda *_, **__: json.dumps(facts).encode())
+    monkeypatch.setattr(attendant, "guarded_peer", lambda *_: commands.guard)
+    scratch = SimpleNamespace(of_user=lambda *_: commands.home, close=lambda: None)
+    monkeypatch.setattr(attendant, "Scratch", lambda *_: scratch)
+    site = HelperSite(cluster="t", directory=commands.home, key=b"", reader=(0, 0))
+    caller = replace(CALLER, environment={b"SLURMD_NODENAME": b"n2"})
+    reader, writer = os.pipe()
+    here = attendant.Attendant(site, caller, -1, writer)
+    order = {"do": "restore", "images": str(commands.home), "image": 0, "names": {"1": ["start-4"]},
+             "clocks": None, "uncut": []}  # fmt: skip
+    here._carry_out(order)
+    report = json.loads(os.read(reader, 1000))
+    assert report == {"node": 1, "event": "ended", "status": 0, "names": ["start-4"]}
+    here.close()
+    os.close(reader)
+    os.close(writer)

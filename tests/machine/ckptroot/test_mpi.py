@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from slurm_elastic.machine.ckptroot import mpi
+from slurm_elastic.machine.ckptroot import dmtcp_nodes, mpi
 from slurm_elastic.machine.ckptroot.caller import Caller
+from slurm_elastic.machine.ckptroot.dmtcp_nodes import OtherNodes
 from slurm_elastic.machine.ckptroot.job_nodes import JobNode, JobNodes
 from slurm_elastic.machine.ckptroot.site import HelperSite
 
@@ -77,6 +79,120 @@ def test_a_command_for_another_node_is_taken_once_and_its_end_ends_ssh(
     assert agent.poll() is None, "mpirun finds its child after a restore"
     mpi.end(tmp_path, CALLER, start.name, 3)
     assert agent.wait(60) == 3
+    assert mpi.has_read_end(tmp_path, CALLER, start.name)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"scontrol", "t"}, "a job that calls mpirun often does not fill the directory"
+
+
+def test_a_command_that_nobody_had_taken_before_an_image_comes_again_after_the_restore(
+    agent: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    eventually(lambda: list(tmp_path.glob("start-*[0-9]")))
+    for path in tmp_path.glob("start-*"):  # a restore begins with an empty directory
+        path.unlink()
+    taken: list[mpi.Start] = []
+    eventually(lambda: taken.extend(mpi.starts(tmp_path, CALLER)) or taken)
+    assert taken[0].environment[b"MINE"] == b"a=b\nc"
+    eventually(lambda: not list(tmp_path.glob("start-*")))
+    time.sleep(0.7)  # it looks twice a second
+    assert mpi.starts(tmp_path, CALLER) == [], "a command that was taken does not come again"
+    mpi.end(tmp_path, CALLER, taken[0].name, 0)
+    assert agent.wait(60) == 0
+
+
+def test_a_command_that_cannot_be_read_ends_and_keeps_no_other_from_its_node(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"start-{number}").write_text("n2\n/\n22\nhostname")
+        (tmp_path / f"start-{number}.env").write_bytes(b"A=b")
+    (tmp_path / "start-2.env").write_bytes(b"A=" + b"b" * (1 << 20))
+    assert [start.name for start in mpi.starts(tmp_path, CALLER)] == ["start-1", "start-3"]
+    assert (tmp_path / "start-2.ended").read_text() == "1\n"
+    assert "mpirun cannot start a command: " in capfd.readouterr().err
+
+
+def test_mpirun_may_give_a_node_its_domain() -> None:
+    names = ["n1", "n12", "n2.a"]
+    asked = ("n12", "n12.site.org", "n2.a", "n1", "n1.site", "n2", "n123")
+    assert [mpi.number_of(name, names) for name in asked] == [1, 1, 2, 0, 0, 0, 0]
+
+
+class AgentBed:
+    """The first node's part, with attendants that answer as the test says."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.place = place
+        self.asked: list[dict[str, object]] = []
+        self.reported: list[dict[str, object]] = []
+        site = HelperSite(cluster="t", directory=place, key=b"", reader=(0, 0))
+        others = tuple(JobNode(name, "10.0.0.2") for name in names[1:])
+        self.nodes = OtherNodes(site, CALLER, JobNodes(JobNode(names[0], "10.0.0.1"), others),
+                                place / "saved")  # fmt: skip
+        attendants = self.nodes._attendants
+        monkeypatch.setattr(attendants, "ask", lambda order: self.asked.append(order) or [])
+        monkeypatch.setattr(attendants, "reports", self.reports)
+
+    def reports(self) -> list[dict[str, object]]:
+        reported, self.reported = self.reported, []
+        return reported
+
+    def start(self, number: int, node: str) -> None:
+        (self.place / f"start-{number}.env").write_bytes(b"A=b")
+        (self.place / f"start-{number}").write_text(f"{node}\n/\n22\nhostname")
+        self.nodes.tend(self.place, None)
+
+    def end(self, number: int, status: int) -> None:
+        names = [f"start-{number}"]
+        self.reported.append({"node": 1, "event": "ended", "status": status, "names": names})
+        self.nodes.tend(self.place, None)
+
+    def images(self) -> Path:
+        image = self.place / "t" / "7" / "images" / "1"
+        image.mkdir(parents=True, exist_ok=True)
+        return image
+
+
+def test_a_command_goes_to_the_same_place_among_the_nodes_of_a_later_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job's environment names the nodes of its first run, for ever."""
+    bed = AgentBed(tmp_path, monkeypatch, "n1", "n2", "n3")
+    bed.start(1, "n3")
+    assert bed.asked[-1]["commands"] == {2: "hostname"}
+    bed.nodes.gather(bed.images(), 1 << 20)
+    later = AgentBed(tmp_path, monkeypatch, "n7", "n8", "n9")
+    later.nodes.restore(1, None, ())
+    later.start(2, "n3")
+    assert later.asked[-1]["commands"] == {2: "hostname"}
+    later.start(3, "n2")
+    assert later.asked[-1]["commands"] == {1: "hostname"}
+    later.start(4, "n8")
+    assert (tmp_path / "start-4.ended").read_text() == "1\n", "no node that the job knows"
+
+
+def test_a_command_counts_as_active_until_mpiruns_child_has_read_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image may have that child, which would wait for ever after a restore."""
+    bed = AgentBed(tmp_path, monkeypatch, "n1", "n2")
+    bed.start(1, "n2")
+    bed.end(1, 3 << 8)
+    assert (tmp_path / "start-1.ended").read_text() == "3\n"
+    bed.nodes.gather(bed.images(), 1 << 20)
+    bed.nodes.restore(1, None, ())
+    assert bed.asked[-1]["names"] == {1: ["start-1"]}
+    (tmp_path / "start-1.ended").unlink()
+    bed.end(1, 0)
+    assert (tmp_path / "start-1.ended").read_text() == "0\n"
+    (tmp_path / "start-1.ended").unlink()
+    bed.nodes.tend(tmp_path, None)
+    bed.nodes.restore(0, None, ())
+    assert bed.asked[-1]["names"] == {1: []}
+    monkeypatch.setattr(dmtcp_nodes, "_READ_TIMEOUT_S", -1.0)
+    bed.start(2, "n2")
+    bed.end(2, 9)
+    assert not list(tmp_path.glob("start-2.*")), "mpirun has ended its child"
 
 
 def test_a_command_for_its_own_node_is_carried_out(made: dict[bytes, bytes]) -> None:
