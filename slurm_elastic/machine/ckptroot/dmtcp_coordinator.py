@@ -6,6 +6,7 @@ guarded port we refuse to run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -78,6 +79,7 @@ class Coordinator:
         self._host = nodes.first.address if nodes else "127.0.0.1"
         self._scratch = Scratch(site.scratch, caller.job)
         self._guard: Guard | None = None
+        self._has_begun = False
 
     def words(self, images: Path) -> list[str]:
         """Return the options of a program that starts the coordinator; DMTCP saves into ``images``.
@@ -112,17 +114,24 @@ class Coordinator:
         options = ["--daemon", "--exit-on-last", "--coord-port", str(self.port()), "--port-file",
                    str(self._place() / "port"), "--interval", "0", "--ckptdir", str(images),
                    "--tmpdir", str(self._place()), "--quiet", "--quiet"]  # fmt: skip
-        until = time.monotonic() + _END_TIMEOUT_S
         # The coordinator of a failed restore may still listen on the port.
+        if not self._ends_last():
+            raise RequestRefused("DMTCP's last coordinator has not ended")
+        self._has_begun = True
+        code, output = self.ask("dmtcp_coordinator", _START_TIMEOUT_S, *options)
+        if code != 0:
+            raise CommandFailed(code, output)
+
+    def _ends_last(self) -> bool:
+        """End a coordinator that still listens on the port; return whether none does."""
+        until = time.monotonic() + _END_TIMEOUT_S
         while not is_free(self.port()):
             self.ask("dmtcp_command", _ANSWER_TIMEOUT_S, "--coord-host", self._host,
                      "--coord-port", str(self.port()), "--quit")  # fmt: skip
             if time.monotonic() > until:
-                raise RequestRefused("DMTCP's last coordinator has not ended")
+                return False
             time.sleep(_POLL_EVERY_S)
-        code, output = self.ask("dmtcp_coordinator", _START_TIMEOUT_S, *options)
-        if code != 0:
-            raise CommandFailed(code, output)
+        return True
 
     def environment(self, images: Path) -> dict[bytes, bytes]:
         """Return the environment variables of a program that starts it or joins it."""
@@ -207,6 +216,10 @@ class Coordinator:
 
     def close(self) -> None:
         """Open its port to everybody again and remove the scratch directory."""
+        if self._has_begun:
+            # It ends with its last process, but perhaps no process has ever joined it.
+            with contextlib.suppress(RequestRefused):
+                self._ends_last()
         if self._guard:
             self._guard.close()
         self._scratch.close()
