@@ -124,12 +124,15 @@ class Attendants:
     def _answers(self, event: str, within: float) -> list[dict[str, Any]]:
         until = time.monotonic() + within
         answers: dict[int, dict[str, Any]] = {}
-        while len(answers) < len(self._nodes.others):
+        while True:
             for report in self._read():
                 if report["event"] == event and report.get("id") == self._asked:
                     answers[report["node"]] = report
                 else:
                     self._reports.append(report)
+            if len(answers) == len(self._nodes.others):
+                break
+            # After the answers, because a suspended job reads them late.
             if self.has_ended or time.monotonic() > until:
                 self._absent = next(n for n in self.numbers if n not in answers)
                 raise RequestRefused(f"{self.name(self._absent)} does not answer: {self._why()}")

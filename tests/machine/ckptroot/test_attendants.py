@@ -116,3 +116,21 @@ def test_what_srun_says_is_the_reason_and_not_in_the_jobs_output(
         made.start(20_001)
     assert made.has_ended
     assert capfd.readouterr().err == ""
+
+
+def test_answers_that_are_read_late_or_as_the_last_of_the_step_count(
+    made: Attendants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """scontrol suspend stops us, too."""
+    made.start(20_001)
+    monkeypatch.setattr(module, "_LOOK_TIMEOUT_S", -1.0)
+    read = made._read
+
+    def late() -> Iterator[dict[str, object]]:
+        reports: list[dict[str, object]] = []
+        eventually(lambda: reports.extend(read()) or len(reports) >= 2)
+        return iter(reports)
+
+    monkeypatch.setattr(made, "_read", late)
+    monkeypatch.setattr(module, "_write", lambda d, content: os.write(d, content))
+    assert made.lost() == ""
