@@ -28,6 +28,7 @@ class OtherNodes:
         self._nodes = nodes
         self._saved = saved
         self._attendants = Attendants(site, caller, nodes)
+        self._are_checked = False
         # The nodes as the job's environment names them: those of the run in which it started. So an
         # mpirun that starts after a restore asks for the nodes of that run.
         self._names = nodes.names
@@ -41,8 +42,10 @@ class OtherNodes:
         """Start our processes there, unless they run. Refused if a node has none, or its DMTCP
         cannot save jobs of several nodes.
         """
-        if not self._attendants.has_ended:
+        if self._are_checked and not self._attendants.has_ended:
             return
+        # What was refused once must not pass at the next image, or when the job starts over.
+        self._are_checked = False
         digest = dmtcp_images.library_digest(self._site)
         for number, hello in enumerate(self._attendants.start(port), 1):
             if hello.get("library") != digest:
@@ -50,6 +53,7 @@ class OtherNodes:
                 raise RequestRefused(f"{name} has another DMTCP than {first}")
         if not self._nodes.are_one_host:
             dmtcp_probe.check(self._site, self._caller, digest)
+        self._are_checked = True
 
     def environment(self, place: Path) -> dict[bytes, bytes]:
         """Return the job's variables, by which mpirun reaches these nodes."""
