@@ -164,7 +164,9 @@ def test_bad_words_change_nothing(
     assert ledger.directives.all() == ()
 
 
-@pytest.mark.parametrize("words", [("--for", "0"), ("--for", "400d"), ("--reason", "a\nb")])
+@pytest.mark.parametrize(
+    "words", [("--for", "0"), ("--for", "400d"), ("--for", "10"), ("--reason", "a\nb")]
+)
 def test_bad_options_are_wrong_use(file: str, ledger: Ledger, words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["pause", *words, "--config", file])
