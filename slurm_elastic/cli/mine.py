@@ -230,7 +230,7 @@ def cost_and_start(job: OwnJob) -> Iterator[str]:
     elif job.at_most is not None:
         basis = "the dearest price" if job.state == WAITS else "its time limit"
         yield f"{cost} so far, at most {money(job.at_most / 1e6)} (by {basis})."
-    elif job.limit is None:
+    elif job.has_no_limit:
         yield f"{cost} so far. It has no time limit, so there is no upper bound."
     else:
         yield f"{cost} so far."
@@ -254,7 +254,7 @@ def at_most(job: OwnJob) -> str:
     if job.state == ENDED:
         return ""
     if job.at_most is None:
-        return _NO_LIMIT if job.limit is None else "-"
+        return _NO_LIMIT if job.has_no_limit else "-"
     return money(job.at_most / 1e6)
 
 

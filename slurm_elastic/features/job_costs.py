@@ -54,7 +54,9 @@ def costs_of_jobs(
 def rates_of_jobs(
     ledger: Ledger, jobs: Collection[int], machines: Iterable[Machine]
 ) -> Mapping[int, float]:
-    """The share of each job in the ``machines`` that it runs on now, in dollars per hour."""
+    """The share of each job in the ``machines`` that it runs on now, in dollars per hour. A job on
+    a machine of unknown price has none.
+    """
     prices = {
         machine.instance.node: max(machine.instance.price, _reserved_price(machine))
         for machine in machines
@@ -62,12 +64,9 @@ def rates_of_jobs(
     }
     rates: dict[int, float] = {}
     for run in ledger.usage.open_runs():
-        if run.job in jobs:
-            rates[run.job] = sum(
-                prices.get(node, 0.0) * share / WHOLE
-                for nodes, share in run.shares
-                for node in expand(nodes)
-            )
+        shares = [(node, share) for nodes, share in run.shares for node in expand(nodes)]
+        if run.job in jobs and all(node in prices for node, _ in shares):
+            rates[run.job] = sum(prices[node] * share / WHOLE for node, share in shares)
     return rates
 
 

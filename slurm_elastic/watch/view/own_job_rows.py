@@ -100,11 +100,13 @@ class _Rows:
     def _at_most(self, job: SlurmJob) -> int | None:
         """The cost so far, and its share of its machines until its time limit."""
         micro = self._reading.costs.get(job.id, JobCost()).micro
-        rate = self._reading.rates.get(job.id, 0.0)
-        if not rate:
+        rate = self._reading.rates.get(job.id)
+        if rate is None:
             # Nodes of the site itself cost nothing. The price of a machine is not known before the
             # job's run is in the ledger.
             return micro if set(job.nodes).isdisjoint(self._cloud_of) else None
+        if not rate:
+            return micro
         if job.limit is None or not job.start:
             return None
         left_s = max(job.start + job.limit - self._reading.now, 0.0)

@@ -87,6 +87,11 @@ class OwnJob(
     retry_at: float | None = None
     save: JobSave | None = None
 
+    @property
+    def has_no_limit(self) -> bool:
+        """Whether Slurm says that the job has no time limit. Without Slurm it is unknown."""
+        return self.limit is None and bool(self.slurm_state)
+
 
 class OwnJobs(Struct, frozen=True, kw_only=True):
     """The document of ``mine --json``.

@@ -22,6 +22,7 @@ from patience import patience
 from slurm_elastic.base import bounded_process
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.unixsocket import Peer
+from slurm_elastic.cli import mine
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.features.cost_keys import By
 from slurm_elastic.model.causes import Quoted
@@ -148,6 +149,23 @@ def test_a_running_job_costs_at_most_its_share_until_its_limit(site: Site) -> No
     (line,) = (line for line in later.lines if line.key == "20")
     assert abs(line.micro - row.at_most) <= 2
     assert (row.nodes, row.clouds, row.state) == ("pub4", ("aws",), "running")
+
+
+def test_a_job_on_a_free_machine_costs_at_most_what_it_has_cost(site: Site) -> None:
+    site.ledger.machines.adopt(machine("pub5", T + 5000, 0.0), "burst", T + 5000)
+    site.ledger.machines.record_registration("aws", ["i-pub5"], T + 5300)
+    for number, node in ((25, "pub5"), (26, "pub6")):  # the price of pub6 is unknown
+        site.ledger.usage.write((
+            ChargedRun(job=number, begin=T + 5400, label=str(number), user="nobody", uid=NOBODY,
+                partition="aws", shares=((node, 500_000),)),
+        ))  # fmt: skip
+    _with(
+        site,
+        job(25, nodes=("pub5",), start=T + 5400),
+        job(26, nodes=("pub6",), start=T + 5400),
+    )
+    rows = rows_of(site)
+    assert (rows[25].at_most, rows[26].at_most) == (0, None)
 
 
 def test_own_nodes_cost_nothing_and_a_job_without_limit_has_no_bound(site: Site) -> None:
@@ -364,6 +382,7 @@ def test_without_slurm_the_jobs_of_the_ledger_remain(site: Site) -> None:
     assert document is not None
     assert "Unable to contact" in document.slurm_error
     assert {row.id: row.state for row in document.jobs} == {7: "ended", 20: "running"}
+    assert mine.at_most(document.jobs[0]) == "-", "only Slurm knows whether it has a time limit"
 
 
 def test_an_impossible_time_is_refused(site: Site) -> None:

@@ -104,7 +104,7 @@ function start({ seconds: [, median], is_guess: guess }) {
 
 function bound(one) {
   if (one.state === "ended") return "";
-  if (one.at_most_micro_dollars === null) return one.limit_s === null ? "no limit" : "-";
+  if (one.at_most_micro_dollars === null) return one.limit_s === null && one.slurm_state ? "no limit" : "-";
   return `$${dollars(one.at_most_micro_dollars / 1e6)}`;
 }
 
