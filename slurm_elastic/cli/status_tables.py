@@ -43,6 +43,7 @@ from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.next_action import (
     BOOTING,
     DOWN,
+    DRAINED,
     HELD,
     IDLE,
     IN_USE,
@@ -386,12 +387,17 @@ def _total_cells(t: TotalView) -> list[Text]:
 def _columns(view: StatusView) -> dict[str, str]:
     """States and the headings of their columns; rare states only if there are such nodes."""
     columns = {IN_USE: "In use", IDLE: "Idle", BOOTING: "Boot", HELD: "Held", POWERED_DOWN: "Off"}
-    states_present = {
-        state for cloud in view.clouds for state, count in cloud.states.items() if count
-    }
+    rows = [cloud.states for cloud in view.clouds]
+    if view.site_nodes:
+        rows.append(view.site_nodes.states)
+    states_present = {state for states in rows for state, count in states.items() if count}
     if HELD not in states_present:
         del columns[HELD]
-    return columns | ({_OTHER: "Other"} if states_present - columns.keys() else {})
+    others = states_present - columns.keys()
+    # A name of its own only for what a person must end, and only where it is the one other state:
+    # five columns and one more fit on 80 characters.
+    name = {(DRAINED,): "Drained", (DOWN,): "Down"}.get(tuple(others), "Other")
+    return columns | ({_OTHER: name} if others else {})
 
 
 def _state_cells(states: Mapping[str, int], columns: Iterable[str]) -> Iterable[Text]:

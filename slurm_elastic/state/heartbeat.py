@@ -92,14 +92,25 @@ def alive(beat: tuple[float, int] | None, found: bool | None, now: float, stale:
 
 
 def process_exists(pid: int) -> bool:
-    """Whether this host has a process with this pid, of any user."""
+    """Whether a process with this pid runs on this host, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # It is there, and another user's.
-        return True
-    return True
+        pass
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether the process has ended and only waits until its parent asks for its exit code. In a
+    container whose first process never asks, that lasts as long as the container.
+    """
+    with contextlib.suppress(OSError):  # no /proc, or the process is gone now
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        # The name before the state is in parentheses, and may have some itself.
+        return stat.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
+    return False
 
 
 def leave_mark(state: Path, mark: Mark, name: str = MARK) -> None:

@@ -382,6 +382,33 @@ def test_a_dead_process_is_noticed_before_its_heartbeat_is_old(
     assert "no such process on this host" in text
 
 
+def test_a_process_that_has_ended_but_was_not_waited_for_is_gone(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    zombie = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        ledger.health.beat("slurm-elasticd", NOW - 3, zombie.pid)
+        assert "NOT RUNNING (heartbeat 3s ago" in text_of(seen(tmp_path), 160)
+    finally:
+        zombie.wait(timeout=patience(60))
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_own_node_is_missing_from_its_row(ledger: Ledger, tmp_path: Path, width: int) -> None:
+    own = [
+        SlurmNode(name=f"st{n}", states=frozenset(states), partitions=("batch",), cpus=4)
+        for n, states in enumerate([{"IDLE"}, {"IDLE", "DRAIN"}, {"ALLOCATED"}])
+    ]
+    slurm = FakeSlurm(nodes=(*busy_slurm().nodes().values(), *own))
+    text = text_of(seen(tmp_path, slurm), width)
+    (head,) = (line for line in text.splitlines() if line.startswith("Cloud "))
+    (row,) = (line for line in text.splitlines() if line.startswith("site "))
+    total, _nodes, *cells = row.split(" own nodes ")[-1].removeprefix("site").split()
+    assert sum(int(cell) for cell in cells if cell.isdecimal()) == int(total)
+    assert "Drained" in head or "Other" in head
+
+
 def test_a_slurm_without_any_node_makes_no_machine_an_orphan(
     ledger: Ledger, tmp_path: Path
 ) -> None:
