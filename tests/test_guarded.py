@@ -36,6 +36,7 @@ from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import REQUEUE_TIMEOUT_S, ExpectedRequeues
 from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.features.usage_counters import CALLS, CallTimes
+from slurm_elastic.model.causes.checkpoints import SavedByMove
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob
@@ -271,7 +272,7 @@ def test_work_in_a_thread() -> None:
 def test_decisions_that_wait_for_the_ledger(tmp_path: Path) -> None:
     ledger, state = Ledger(tmp_path / "ledger.db"), CheckpointState(tmp_path / "checkpoints.db")
     recorder = BufferedRecorder(ledger, state, lambda: 5.0)
-    recorder.record("c", "saved", ["job:7"], "why")
+    recorder.record("c", "saved", ["job:7"], SavedByMove())
     ledger.close()
     recorder.flush()
     assert state.counters() == {'ckpt_decisions_total{kind="saved"}': 1.0}
@@ -279,7 +280,7 @@ def test_decisions_that_wait_for_the_ledger(tmp_path: Path) -> None:
     again = Ledger(tmp_path / "ledger.db")
     recorder._ledger = again
     recorder.flush()
-    assert [str(one.reason) for one in again.decisions.about("job:7")] == ["why"]
+    assert [one.cause for one in again.decisions.about("job:7")] == [SavedByMove()]
     again.close()
 
 

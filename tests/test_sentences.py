@@ -126,3 +126,12 @@ def test_a_sentence_is_shown_and_not_compared() -> None:
         assert cause.sentence == Quoted(text="x").sentence
     with pytest.raises(TypeError):
         assert {Sentence("x")}
+
+
+def test_slurm_elastic_ckptman_records_causes_with_fields() -> None:
+    quoting = [
+        str(path.relative_to(PACKAGE))
+        for path in sorted((PACKAGE / "ckptman").rglob("*.py"))
+        if "Quoted" in path.read_text()
+    ]
+    assert quoting == []

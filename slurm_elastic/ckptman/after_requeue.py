@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.faults import reach
-from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.losses import describe_start, is_costly, notify_user
 from slurm_elastic.ckptman.origins import read_started_run
@@ -16,6 +15,18 @@ from slurm_elastic.ckptman.requeueing import ended_for_move
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.steps import enter_step, finish, record_step
 from slurm_elastic.ckptman.verdicts import spot_nodes
+from slurm_elastic.model.causes.moves import (
+    AvoidsSpotNodes,
+    HoldOfSlurmReleased,
+    JobOver,
+    JobRunsAgain,
+    JobUnlisted,
+    NamedNodesGo,
+    NoLongerThreatened,
+    RequeueRepeated,
+    RequeueSeen,
+    StillPending,
+)
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.model.slurm_words.rows import Actor, Fate
 from slurm_elastic.policies.checkpoint.threat import OF_MACHINES, ThreatCause
@@ -40,19 +51,19 @@ def check_job(site: CheckpointSite, move: Migration, job: SlurmJob | None) -> Mi
     run, now = move.run, site.now()
     if job is None:
         if now - move.changed > MISSING_JOB_TIMEOUT_S:
-            return finish(site, move, MigrationStep.ENDED, "Slurm no longer lists the job")
+            return finish(site, move, MigrationStep.ENDED, JobUnlisted())
         return move
     # The restart count proves the requeue, also after a crash between the command and our record.
     if job.restarts > run.attempt:
         if move.step is not MigrationStep.REQUEUED:
             move = enter_step(site, move, MigrationStep.REQUEUED)
-            record_step(site, move, "ckpt-restarted", "Slurm has requeued the job")
+            record_step(site, move, "ckpt-restarted", RequeueSeen())
         return _check_next_run(site, move, job)
     if move.step is MigrationStep.REQUEUED:
         return _requeue_again(site, move, job)
     ended = move.step is MigrationStep.WAITING and job.states & ENDED
     if ended and not ended_for_move(site, move, job):
-        return finish(site, move, MigrationStep.ENDED, f"it is {' '.join(sorted(job.states))}")
+        return finish(site, move, MigrationStep.ENDED, JobOver(states=tuple(sorted(job.states))))
     return move
 
 
@@ -60,16 +71,15 @@ def stay_if_waiting(site: CheckpointSite, move: Migration, job: SlurmJob | None)
     """Nothing threatens the job: end the move if the job was not requeued yet."""
     checked_move = check_job(site, move, job)
     if checked_move.step is MigrationStep.WAITING:
-        finish(site, checked_move, MigrationStep.STAYED, "the job is no longer threatened")
+        finish(site, checked_move, MigrationStep.STAYED, NoLongerThreatened())
 
 
 def _check_next_run(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migration:
     states = job.states
     if states & ENDED and "PENDING" not in states:
         # The run was shorter than our poll interval, or the job never got a node.
-        untold = "; its output says nothing about its move, because it was over too soon"
-        text = f"it is {' '.join(sorted(states))}{untold if job.nodes else ''}"
-        return finish(site, move, MigrationStep.ENDED, text)
+        cause = JobOver(states=tuple(sorted(states)), is_unnoticed=bool(job.nodes))
+        return finish(site, move, MigrationStep.ENDED, cause)
     if job.is_suspended or ("RUNNING" in states and "CONFIGURING" not in states):
         return _finish_running(site, move, job)
     if _is_pending(job):
@@ -84,11 +94,10 @@ def _finish_running(site: CheckpointSite, move: Migration, job: SlurmJob) -> Mig
         return move
     node_list, duration_s = ",".join(job.nodes), site.now() - move.began
     moved_from = replace(move, image=run.image)
-    text = (
-        f"it runs on {node_list} after {duration_s:.1f} s, from {describe_start(moved_from, run)}"
-    )
+    start = describe_start(moved_from, run)
+    cause = JobRunsAgain(nodes=tuple(job.nodes), took_s=duration_s, start=start)
     level = logging.WARNING if run.why or is_costly(moved_from) else logging.INFO
-    finished_move = finish(site, moved_from, MigrationStep.BACK, text, level=level)
+    finished_move = finish(site, moved_from, MigrationStep.BACK, cause, level=level)
     notify_user(site, finished_move, node_list, run)
     return finished_move
 
@@ -106,7 +115,7 @@ def _requeue_again(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
     """Slurm accepted the requeue, but it had no effect."""
     if site.now() - move.changed <= REQUEUE_EFFECT_S or "COMPLETING" in job.states:
         return move
-    record_step(site, move, "ckpt-not-yet", "its requeue had no effect and is repeated")
+    record_step(site, move, "ckpt-not-yet", RequeueRepeated())
     return enter_step(site, move, MigrationStep.REQUEUEING)
 
 
@@ -117,8 +126,8 @@ def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
     try:
         if job.required and not set(move.threatened).isdisjoint(job.required):
             site.slurm.any_nodes(job.id)
-            node_list = ",".join(job.required)
-            record_step(site, move, "ckpt-any-nodes", f"it asked for {node_list}, which goes")
+            named = NamedNodesGo(nodes=tuple(job.required))
+            record_step(site, move, "ckpt-any-nodes", named)
         # Before the begin time is removed: the job could start on a spot machine at once.
         if move.cause is ThreatCause.UNSAVABLE:
             move = _avoid_spot(site, move, job)
@@ -132,8 +141,8 @@ def _help_to_start(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migr
             return _count_release(site, move)
         if _is_slurms_hold(job) and move.helped < MAX_HOLD_RELEASES:
             site.slurm.release(job.id)
-            hold_reason = job.description or job.reason
-            record_step(site, move, "ckpt-freed", f"Slurm held it: {hold_reason}")
+            hold = HoldOfSlurmReleased(reason=job.description or job.reason)
+            record_step(site, move, "ckpt-freed", hold)
             return _count_release(site, move)
     except SlurmError as error:
         logging.getLogger(__name__).warning(
@@ -160,9 +169,7 @@ def _avoid_spot(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migrati
     site.slurm.exclude_nodes(job.id, excluded)
     move = replace(move, excluded=excluded)
     site.state.put(move)
-    record_step(
-        site, move, "ckpt-no-spot", f"it avoids {compress(spot_names)}, which may be taken away"
-    )
+    record_step(site, move, "ckpt-no-spot", AvoidsSpotNodes(nodes=tuple(spot_names)))
     return move
 
 
@@ -191,8 +198,8 @@ def _report_wait(site: CheckpointSite, move: Migration, job: SlurmJob) -> Migrat
     hint = "its hold comes back" if is_held_by_slurm else _hint(job)
     if has_later_begin and not hint:
         hint = f"it may not begin for {brief(job.begin - site.now())}"
-    text = f"it waits: {reason}{': ' if hint else ''}{hint}"
-    record_step(site, move, "ckpt-pending", text, level=logging.WARNING)
+    cause = StillPending(reason=reason, hint=hint)
+    record_step(site, move, "ckpt-pending", cause, level=logging.WARNING)
     noted = replace(move, note=reason)
     site.state.put(noted)
     return noted

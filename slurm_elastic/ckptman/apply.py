@@ -21,6 +21,8 @@ from slurm_elastic.ckptman.requeue_failover import RequeueFailover
 from slurm_elastic.ckptman.saves import SavesInPlace
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot
+from slurm_elastic.model.causes.checkpoints import JobNotHelped
+from slurm_elastic.model.causes.moves import MovePlanned
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Response
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
@@ -94,8 +96,8 @@ class PlanApplier:
             refusal = choice.refused or next(iter(end_reasons), "")
             if refusal and self._reports.is_news(number, refusal):
                 kind = "ckpt-refused" if choice.refused else "ckpt-limit"
-                label = snapshot.jobs[number].label
-                self._site.recorder.record(f"ckpt-{label}", kind, (f"job:{number}",), refusal)
+                label, cause = snapshot.jobs[number].label, JobNotHelped(reason=refusal)
+                self._site.recorder.record(f"ckpt-{label}", kind, (f"job:{number}",), cause)
 
     def _forget_jobs(self, snapshot: Snapshot) -> None:
         """Forget jobs that Slurm no longer lists."""
@@ -120,7 +122,7 @@ class PlanApplier:
             site.state.put(*moves)
             reach("migration.planned")
             for move in moves:
-                steps.record_step(site, move, "ckpt-planned", move.reason)
+                steps.record_step(site, move, "ckpt-planned", MovePlanned(reason=move.reason))
             if snapshot.nodes is not None:
                 nodes.apply_threats(
                     site, snapshot, frozenset(n for move in moves for n in move.threatened)

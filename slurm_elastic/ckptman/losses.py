@@ -26,6 +26,8 @@ from slurm_elastic.ckptman.recorder import lost_seconds
 from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
 from slurm_elastic.ckptman.snapshot import Snapshot
 from slurm_elastic.ckptman.unannounced_ends import SUBJECT, detail_of
+from slurm_elastic.model.causes.checkpoints import OutputNotWritten
+from slurm_elastic.model.causes.moves import LostJobRuns
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
@@ -77,8 +79,8 @@ def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedR
     try:
         write_to_job_output(site, move.run.job, *lines)
     except SlurmError as error:
-        text = f"the job's output says nothing about this, because it cannot be written: {error}"
-        site.recorder.record_run(move.run, "ckpt-not-told", text, level=logging.WARNING)
+        cause = OutputNotWritten(error=str(error))
+        site.recorder.record_run(move.run, "ckpt-not-told", cause, level=logging.WARNING)
 
 
 class _LastWork(Struct, frozen=True):
@@ -164,22 +166,23 @@ class UnannouncedEnds:
         self._lost_runs.pop(job.id, None)
         where = ",".join(job.nodes)
         move = replace(lost, image=run.image)
-        text = f"{lost.reason}; it runs on {where}, from {describe_start(move, run)}"
+        start = describe_start(move, run)
+        cause = LostJobRuns(reason=lost.reason, nodes=tuple(job.nodes), start=start)
         is_reported = bool(run.why) or is_costly(move)
         level = logging.WARNING if is_reported else logging.INFO
-        self._record(move, text, level)
+        self._record(move, cause, level)
         lost_image = run.image is None and lost.image is not None
         if is_reported or lost_image or lost.threatened:
             notify_user(self._site, move, where, run)
 
-    def _record(self, move: Migration, text: str, level: int) -> None:
+    def _record(self, move: Migration, cause: LostJobRuns, level: int) -> None:
         """Record the end as a decision, for ``explain``; if a machine was lost, also for ``ckpt
         list`` and mail.
         """
         record = self._site.recorder.record_run
         if not move.threatened:
-            record(move.run, "ckpt-back", text, level=level)
+            record(move.run, "ckpt-back", cause, level=level)
             return
-        over = replace(move, step=MigrationStep.BACK, changed=self._site.now(), note=text)
+        over = replace(move, step=MigrationStep.BACK, changed=self._site.now(), note=str(cause))
         detail = detail_of(over)
-        record(move.run, "ckpt-back", text, nodes=(SUBJECT,), level=level, detail=detail)
+        record(move.run, "ckpt-back", cause, nodes=(SUBJECT,), level=level, detail=detail)

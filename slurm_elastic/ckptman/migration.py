@@ -36,6 +36,19 @@ from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import choose_method
 from slurm_elastic.ckptman.steps import RETRY_AFTER_S, enter_step, record_step
 from slurm_elastic.config.job_checkpoint import explain_no_method
+from slurm_elastic.model.causes.moves import (
+    DeadlineLater,
+    DeadlineSooner,
+    ImageNotUsed,
+    ImagesNotListed,
+    MoveNotNeeded,
+    MoveSaveFailed,
+    NoImage,
+    OlderImage,
+    RunNotReleased,
+    SaveFoundWhole,
+    SaveIsWhole,
+)
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import fits
@@ -109,12 +122,7 @@ def _bring_forward(site: CheckpointSite, move: Migration, deadline: float) -> Mi
         act_at = min(act_at, max(deadline - site.config.checkpoint.deadline_margin, now))
     changed_move = replace(move, deadline=deadline, at=act_at)
     site.state.put(changed_move)
-    record_step(
-        site,
-        changed_move,
-        "ckpt-sooner",
-        f"its deadline is earlier: {brief(deadline - now)} are left",
-    )
+    record_step(site, changed_move, "ckpt-sooner", DeadlineSooner(left_s=deadline - now))
     return changed_move
 
 
@@ -129,8 +137,7 @@ def _try_again_later(
     act_at = max(threat.answer_at(job, move.dump, slack), now)
     changed_move = replace(move, deadline=deadline, at=act_at, again=True, tries=0)
     site.state.put(changed_move)
-    text = f"its deadline is later: {brief(deadline - now)} are left, so another save is tried"
-    record_step(site, changed_move, "ckpt-later", text)
+    record_step(site, changed_move, "ckpt-later", DeadlineLater(left_s=deadline - now))
     return changed_move
 
 
@@ -163,7 +170,7 @@ def _find_or_save(site: CheckpointSite, move: Migration) -> Migration:
     ]
     image = next((image for image in new_images if _is_whole(site, move, image)), None)
     if image is not None:
-        record_step(site, move, "ckpt-found", f"save {image.number} was complete before a restart")
+        record_step(site, move, "ckpt-found", SaveFoundWhole(number=image.number))
         return _requeue_saved(site, move, image)
     # The new save is not whole, and its run is stopped: let the run work until the next save.
     if new_images:
@@ -236,8 +243,8 @@ def _requeue_saved(site: CheckpointSite, move: Migration, image: Image) -> Migra
     # lost.
     move = enter_step(site, move, MigrationStep.SAVED, fresh=image, image=image, at=None)
     reach("migration.saved")
-    text = f"save {image.number} is whole: {image.size} bytes in {image.seconds:.1f} s"
-    record_step(site, move, "ckpt-saved", text)
+    cause = SaveIsWhole(number=image.number, size_bytes=image.size, took_s=image.seconds)
+    record_step(site, move, "ckpt-saved", cause)
     site.recorder.count_save(image)
     return requeue(site, move)
 
@@ -247,13 +254,15 @@ def _release_run(site: CheckpointSite, move: Migration) -> None:
     save, or until its node is lost.
     """
     if error_text := release_run(site, move):
-        record_step(site, move, "ckpt-not-released", error_text, level=logging.ERROR)
+        cause = RunNotReleased(error=error_text)
+        record_step(site, move, "ckpt-not-released", cause, level=logging.ERROR)
 
 
 def _handle_failed_save(site: CheckpointSite, move: Migration, error_text: str) -> Migration:
     """Try again if there is time. Otherwise continue from an older image, or from none."""
     site.recorder.count("ckpt_saves_total", method=move.method, outcome="failed")
-    record_step(site, move, "ckpt-failed", error_text, level=logging.WARNING)
+    cause = MoveSaveFailed(error=error_text)
+    record_step(site, move, "ckpt-failed", cause, level=logging.WARNING)
     tries, now = move.tries + 1, site.now()
     # The planned duration of a first save is only a guess that fills all the time left, so do not
     # require that much again.
@@ -303,22 +312,21 @@ def fall_back(
             site, move, MigrationStep.WAITING, image=None, at=act_at, again=True, note=reason
         )
     if image is None:
-        outlook = "the job keeps running; if its machine is lost, it starts over"
-        text = f"{reason}; there is no image: {outlook if runs else 'its run is over'}"
-        record_step(site, move, "ckpt-no-image", text, level=logging.WARNING)
+        lost = NoImage(reason=reason, runs=runs)
+        record_step(site, move, "ckpt-no-image", lost, level=logging.WARNING)
         return enter_step(
             site, move, MigrationStep.WAITING, image=None, at=None, again=False, note=reason
         )
     # slurm-elasticd does not end a machine at its planned end while a job runs on it.
     if move.cause is ThreatCause.PLANNED_END:
-        outlook = "the job keeps running" if runs else "its run is over"
-        record_step(site, move, "ckpt-stays", f"{reason}; {outlook}", level=logging.WARNING)
+        stays = MoveNotNeeded(reason=reason, runs=runs)
+        record_step(site, move, "ckpt-stays", stays, level=logging.WARNING)
         return enter_step(
             site, move, MigrationStep.WAITING, image=image, at=None, again=False, note=reason
         )
     lost_s = max(site.now() - image.taken, 0.0)
-    text = f"{reason}; the job will continue from save {image.number}, {brief(lost_s)} old"
-    record_step(site, move, "ckpt-older-image", text, level=logging.WARNING)
+    older = OlderImage(reason=reason, number=image.number, age_s=lost_s)
+    record_step(site, move, "ckpt-older-image", older, level=logging.WARNING)
     # Wait until the deadline: the job may end by itself before it, and nothing more can be lost.
     slack = site.config.checkpoint.deadline_margin
     act_at = site.now() if move.deadline is None else max(move.deadline - slack, site.now())
@@ -350,9 +358,8 @@ def _list_images(site: CheckpointSite, move: Migration) -> Sequence[Image]:
     try:
         return method.images(move.run)
     except Exception as error:  # noqa: BLE001 - a shared directory may fail in many ways
-        record_step(
-            site, move, "ckpt-no-view", f"images cannot be listed: {error}", level=logging.WARNING
-        )
+        cause = ImagesNotListed(error=str(error))
+        record_step(site, move, "ckpt-no-view", cause, level=logging.WARNING)
         return ()
 
 
@@ -361,7 +368,7 @@ def _is_whole(site: CheckpointSite, move: Migration, image: Image) -> bool:
         site.checkpointers[move.method].verify(image)
     except Exception as error:  # noqa: BLE001 - whatever it is, that image is not to be trusted
         site.state.forget_image(image)
-        text = f"save {image.number} is not used: {error}"
-        record_step(site, move, "ckpt-bad-image", text, level=logging.WARNING)
+        cause = ImageNotUsed(number=image.number, error=str(error))
+        record_step(site, move, "ckpt-bad-image", cause, level=logging.WARNING)
         return False
     return True

@@ -13,6 +13,7 @@ from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.ckptman.nodes import ALL_NODES, CORRELATION, MARK, RELEASE_BACKOFF
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import threats_of_notices
+from slurm_elastic.model.causes.checkpoints import NoticesOver
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.checkpoint.threat import by_subject, moving
 from slurm_elastic.policies.nodes.node_reasons import has_mark
@@ -87,8 +88,7 @@ class NodeReleases:
         except SlurmError as error:
             self._put_off(name, name, str(error))
             return False
-        reason = "no notice concerns the node now"
-        self._site.recorder.record(CORRELATION, "ckpt-released", (name,), reason)
+        self._site.recorder.record(CORRELATION, "ckpt-released", (name,), NoticesOver())
         return True
 
     def _may_ask(self, name: str) -> bool:

@@ -17,6 +17,16 @@ from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.checkpoints import (
+    MachineTaken,
+    NodeThreatened,
+    NoJobLeft,
+    NoticedMachineGone,
+    NoticedNodeDown,
+    NoticeProvedWrong,
+    NoticeWithdrawn,
+)
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.checkpoint.threat import EXPIRING, LEAVING, Threat, is_false
@@ -123,7 +133,7 @@ def _drain(
     for reason, names in by_reason.items():
         text = f"{MARK}{' '.join(reason.replace(chr(34), chr(39)).split())}"[:200]
         node_updates.drain(site.slurm, names, text)
-        site.recorder.record(CORRELATION, "ckpt-drained", names, reason)
+        site.recorder.record(CORRELATION, "ckpt-drained", names, NodeThreatened(reason=reason))
 
 
 def _set_lost_nodes_down(
@@ -153,9 +163,7 @@ def _set_lost_nodes_down(
             # DOWN makes slurmctld requeue the jobs now, not after SlurmdTimeout.
             node_updates.set_down(site.slurm, names, LOST_REASON, address=address)
     if lost_names:
-        site.recorder.record(
-            CORRELATION, "ckpt-node-lost", lost_names, "its machine was taken away"
-        )
+        site.recorder.record(CORRELATION, "ckpt-node-lost", lost_names, MachineTaken())
 
 
 def _is_lost(node: SlurmNode) -> bool:
@@ -181,7 +189,7 @@ def _power_down(
     ]
     if empty_names:
         node_updates.power_down(site.slurm, empty_names)
-        site.recorder.record(CORRELATION, "ckpt-powered-down", empty_names, "no job is left on it")
+        site.recorder.record(CORRELATION, "ckpt-powered-down", empty_names, NoJobLeft())
 
 
 def cool_down(site: CheckpointSite, new_notices: Sequence[RecordedNotice]) -> None:
@@ -209,32 +217,34 @@ def close_ended_notices(site: CheckpointSite, snapshot: Snapshot) -> None:
     """Close notices whose machine is gone, and notices that proved wrong. The node is then
     released.
     """
-    reasons = {
-        recorded.key: reason
+    causes = {
+        recorded.key: cause
         for recorded in snapshot.notices
-        if (reason := _why_ended(site, recorded, snapshot)) is not None
+        if (cause := _why_ended(site, recorded, snapshot)) is not None
     }
-    for recorded in (recorded for recorded in snapshot.notices if recorded.key in reasons):
+    for recorded in (recorded for recorded in snapshot.notices if recorded.key in causes):
         machine = snapshot.machines.get(recorded.notice.instance)
         site.state.close_notice(
             recorded, site.now(), release=machine.instance.node if machine else ""
         )
         subject = recorded.notice.node or recorded.notice.instance
-        site.recorder.record(CORRELATION, "ckpt-notice-over", (subject,), reasons[recorded.key])
+        site.recorder.record(CORRELATION, "ckpt-notice-over", (subject,), causes[recorded.key])
 
 
-def _why_ended(site: CheckpointSite, recorded: RecordedNotice, snapshot: Snapshot) -> str | None:
+def _why_ended(
+    site: CheckpointSite, recorded: RecordedNotice, snapshot: Snapshot
+) -> AnyCause | None:
     notice, now = recorded.notice, site.now()
     if notice.instance:
         machine = snapshot.machines.get(notice.instance)
         if machine is None:
             is_gone = recorded.offer or now - notice.seen > UNKNOWN_NOTICE_TTL_S
-            return "its machine is gone" if is_gone else None
+            return NoticedMachineGone() if is_gone else None
         is_wrong = is_false(notice, now)
-        return "its machine is still there long after the deadline" if is_wrong else None
+        return NoticeProvedWrong() if is_wrong else None
     node = (snapshot.nodes or {}).get(notice.node)
     if node is not None and phase(node) is Phase.POWERED_DOWN:
-        return "its node is powered down"
+        return NoticedNodeDown()
     return None
 
 
@@ -249,4 +259,4 @@ def withdraw_notices(site: CheckpointSite, node: str, machines: Mapping[str, Mac
     for recorded in notices:
         site.state.close_notice(recorded, site.now(), release=node)
     if notices:
-        site.recorder.record(CORRELATION, "ckpt-withdrawn", (node,), "an operator withdrew it")
+        site.recorder.record(CORRELATION, "ckpt-withdrawn", (node,), NoticeWithdrawn())

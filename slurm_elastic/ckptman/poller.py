@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
-from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.nodes import cool_down, newest_machine_of
 from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.sources import NoticeSource, SourceReading
+from slurm_elastic.model.causes.checkpoints import NoticeArrived
 from slurm_elastic.model.cluster import Notice
 from slurm_elastic.state.ckptstate.facts import RecordedNotice
 from slurm_elastic.state.ckptstate.orders import NoticeOrder, WithdrawOrder
@@ -148,11 +148,13 @@ class Poller(PeriodicThread):
         now = self._site.now()
         for recorded in new_notices:
             notice = recorded.notice
-            time_left = "" if notice.deadline is None else f", {brief(notice.deadline - now)} left"
             machine = machines.get(notice.instance)
             subject = machine.instance.node if machine else notice.node or notice.instance
-            text = notice.reason or f"{notice.kind} notice from {recorded.source}"
-            self._site.recorder.record("notices", "ckpt-notice", (subject,), f"{text}{time_left}")
+            cause = NoticeArrived(
+                notice=str(notice.kind), source=recorded.source, reason=notice.reason,
+                left_s=None if notice.deadline is None else notice.deadline - now,
+            )  # fmt: skip
+            self._site.recorder.record("notices", "ckpt-notice", (subject,), cause)
             self._site.recorder.count("ckpt_notices_total", kind=str(notice.kind))
 
 

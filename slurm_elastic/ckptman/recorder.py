@@ -14,7 +14,7 @@ from typing import ClassVar
 from slurm_elastic.base.errors import ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -56,7 +56,7 @@ class BufferedRecorder:
         correlation: str,
         kind: str,
         subjects: Iterable[str],
-        reason: str,
+        cause: AnyCause,
         *,
         level: int = logging.INFO,
         detail: dict[str, object] | None = None,
@@ -69,13 +69,13 @@ class BufferedRecorder:
         shown_subjects = ",".join(subject_list[:10]) + (
             f",+{len(subject_list) - 10}" if len(subject_list) > 10 else ""
         )
-        log.log(level, "%s subjects=%s id=%s reason=%s", kind, shown_subjects, correlation, reason)
+        log.log(level, "%s subjects=%s id=%s reason=%s", kind, shown_subjects, correlation, cause)
         decision = Decision(
             at=self._now(),
             correlation=correlation,
             kind=kind,
             subjects=subject_list,
-            cause=Quoted(text=reason),
+            cause=cause,
             detail=detail,
         )
         with self._lock:
@@ -84,14 +84,14 @@ class BufferedRecorder:
             self._counts["ckpt_decisions_total", (("kind", kind),)] += 1
 
     def record_run(
-        self, run: JobRun, kind: str, reason: str, *,
+        self, run: JobRun, kind: str, cause: AnyCause, *,
         nodes: Sequence[str] = (), level: int = logging.INFO,
         detail: dict[str, object] | None = None,
     ) -> None:  # fmt: skip
         """Record one step in the life of a job's run. Each run has its own correlation id."""
         key = f"ckpt-{run.label}-{run.attempt}"
         subjects = (f"job:{run.job}", *nodes)
-        self.record(key, kind, subjects, reason, level=level, detail=detail)
+        self.record(key, kind, subjects, cause, level=level, detail=detail)
 
     def count(self, name: str, value: float = 1.0, **labels: str) -> None:
         """Add to a counter."""

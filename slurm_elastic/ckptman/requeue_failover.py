@@ -23,6 +23,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.site import CheckpointSite
+from slurm_elastic.model.causes.checkpoints import JobStarted, MayBeRequeued
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.slurm.client import requeue_setting
@@ -179,13 +180,10 @@ def _is_running(job: SlurmJob) -> bool:
 
 def _lift(site: CheckpointSite, job: SlurmJob, danger: str) -> None:
     requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, site.now())
-    reason = (
-        f"{danger}: should the nodes not come up, slurmctld requeues the job, which has not"
-        " started, and does not fail it"
-    )
-    site.recorder.record(CORRELATION, "requeue-lifted", (f"job:{job.id}",), reason)
+    cause = MayBeRequeued(danger=danger)
+    site.recorder.record(CORRELATION, "requeue-lifted", (f"job:{job.id}",), cause)
 
 
 def _restore(site: CheckpointSite, job: SlurmJob) -> None:
     requeue_setting.put_back(site.slurm, site.ledger, job.id, job)
-    site.recorder.record(CORRELATION, "requeue-put-back", (f"job:{job.id}",), "it runs")
+    site.recorder.record(CORRELATION, "requeue-put-back", (f"job:{job.id}",), JobStarted())

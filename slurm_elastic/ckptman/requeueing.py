@@ -11,12 +11,21 @@ from msgspec.structs import replace
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
-from slurm_elastic.base.units import brief
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.origins import STAYING
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.steps import RETRY_AFTER_S, enter_step, finish, record_step
+from slurm_elastic.model.causes.checkpoints import ImageMakesSafe, SlurmRefused
+from slurm_elastic.model.causes.moves import (
+    JobOver,
+    JobUnlisted,
+    MayNotBeRequeued,
+    RequeueNotYet,
+    RequeueTooLate,
+    RunNotReleased,
+    WillContinue,
+)
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import ThreatCause
 from slurm_elastic.slurm.client import requeue_setting
@@ -73,8 +82,8 @@ def requeue(site: CheckpointSite, move: Migration) -> Migration:
     # requeued it.
     move = enter_step(site, move, MigrationStep.REQUEUED)
     reach("migration.requeued")
-    source_text = "its start" if move.image is None else f"save {move.image.number}"
-    record_step(site, move, "ckpt-requeued", f"it will continue from {source_text} on another node")
+    save = None if move.image is None else move.image.number
+    record_step(site, move, "ckpt-requeued", WillContinue(save=save))
     return move
 
 
@@ -101,11 +110,11 @@ def _advanced_by_itself(
     we must requeue the job.
     """
     if job is None:
-        return finish(site, move, MigrationStep.ENDED, "Slurm no longer lists the job")
+        return finish(site, move, MigrationStep.ENDED, JobUnlisted())
     if job.restarts > move.run.attempt:
         return enter_step(site, move, MigrationStep.REQUEUED)
     if job.states & ENDED and not ended_for_move(site, move, job):
-        return finish(site, move, MigrationStep.ENDED, f"it is {' '.join(sorted(job.states))}")
+        return finish(site, move, MigrationStep.ENDED, JobOver(states=tuple(sorted(job.states))))
     return None
 
 
@@ -129,15 +138,15 @@ def _may_be_requeued(site: CheckpointSite, move: Migration) -> bool:
     Without an image the user's setting stands.
     """
     if move.image is None:
-        text = "it must not be requeued (--no-requeue) and has no image: it ends with its node"
-        record_step(site, move, "ckpt-no-requeue", text, level=logging.WARNING)
+        record_step(site, move, "ckpt-no-requeue", MayNotBeRequeued(), level=logging.WARNING)
         return False
     try:
         requeue_setting.lift_for_good(site.slurm, move.run.job)
     except SlurmError as error:
-        record_step(site, move, "ckpt-no-requeue", str(error), level=logging.WARNING)
+        refused = SlurmRefused(error=str(error))
+        record_step(site, move, "ckpt-no-requeue", refused, level=logging.WARNING)
         return False
-    record_step(site, move, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image")
+    record_step(site, move, "ckpt-requeue-lifted", ImageMakesSafe())
     return True
 
 
@@ -147,23 +156,21 @@ def _retry_later(site: CheckpointSite, move: Migration, reason: str) -> Migratio
     """
     now = site.now()
     if move.note != reason:
-        record_step(site, move, "ckpt-not-yet", reason, level=logging.WARNING)
+        record_step(site, move, "ckpt-not-yet", RequeueNotYet(reason=reason), level=logging.WARNING)
     saved_at = move.reached.get(str(MigrationStep.SAVED), now)
     is_late = now - saved_at > REQUEUE_TIMEOUT_S
     move = replace(move, note=reason, at=now + (LATE_RETRY_AFTER_S if is_late else RETRY_AFTER_S))
     if is_late and (move.held is None or now >= move.held.until):
-        late = brief(now - saved_at)
-        text = f"its requeue did not come in {late} ({reason}): the job continues where it is"
-        return _stay_in_place(site, move, text)
+        return _stay_in_place(site, move, RequeueTooLate(late_s=now - saved_at, reason=reason))
     site.state.put(move)
     return move
 
 
-def _stay_in_place(site: CheckpointSite, move: Migration, reason: str) -> Migration:
+def _stay_in_place(site: CheckpointSite, move: Migration, cause: RequeueTooLate) -> Migration:
     """Let the run continue where it is, because the requeue does not come."""
     if error_text := release_run(site, move):
         return _note_failed_release(site, move, error_text)
-    return finish(site, move, MigrationStep.STAYED, reason)
+    return finish(site, move, MigrationStep.STAYED, cause)
 
 
 def release_run(site: CheckpointSite, move: Migration) -> str:
@@ -190,5 +197,6 @@ def _note_failed_release(site: CheckpointSite, move: Migration, error_text: str)
     held = replace(move, held=FailedRelease(why=error_text, pause=pause, until=site.now() + pause))
     site.state.put(held)
     if last_failure.why != error_text:
-        record_step(site, held, "ckpt-not-released", error_text, level=logging.ERROR)
+        cause = RunNotReleased(error=error_text)
+        record_step(site, held, "ckpt-not-released", cause, level=logging.ERROR)
     return held

@@ -24,6 +24,15 @@ from slurm_elastic.ckptman.orders import Orders, ReceivedOrder
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot, choose_method, is_working
 from slurm_elastic.config.job_checkpoint import MethodChoice
+from slurm_elastic.model.causes.checkpoints import (
+    ImageMakesSafe,
+    ImagesRemoved,
+    JobNotHelped,
+    SavedByMove,
+    SaveFailed,
+    SaveMade,
+    SlurmRefused,
+)
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.unsavable import TRIES, clearer, obstacle
@@ -150,7 +159,8 @@ class SavesInPlace:
             choice = choose_method(self._site, job) if job and can_be_saved else None
             refusal = _obstacle_to_saving(choice)
             if job is None or choice is None or refusal:
-                self._site.recorder.record("ckpt-now", "ckpt-refused", (f"job:{number}",), refusal)
+                cause = JobNotHelped(reason=refusal)
+                self._site.recorder.record("ckpt-now", "ckpt-refused", (f"job:{number}",), cause)
                 self.orders.mark_done(received)
                 continue
             facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
@@ -170,8 +180,7 @@ class SavesInPlace:
 
     def _refuse_cancelled(self, received: ReceivedOrder) -> None:
         number = received.order.job if isinstance(received.order, SaveOrder) else 0
-        reason = "it is being moved to other nodes, and saved for that"
-        self._site.recorder.record("ckpt-now", "ckpt-refused", (f"job:{number}",), reason)
+        self._site.recorder.record("ckpt-now", "ckpt-refused", (f"job:{number}",), SavedByMove())
         self.orders.mark_done(received)
 
     def _save_ordered_job(self, received: ReceivedOrder, plan: JobPlan) -> None:
@@ -233,8 +242,10 @@ class SavesInPlace:
         site, run = self._site, plan.facts.run
         site.state.add_image(image)
         site.recorder.count_save(image)
-        text = f"{plan.reason}: save {image.number}, {image.size} bytes in {image.seconds:.1f} s"
-        self._site.recorder.record_run(run, "ckpt-saved", text)
+        cause = SaveMade(
+            reason=plan.reason, number=image.number, size_bytes=image.size, took_s=image.seconds
+        )
+        self._site.recorder.record_run(run, "ckpt-saved", cause)
         self._failures_in_row.pop(run.job)
         # The image proves that the job can be saved and that a requeue loses nothing before it.
         verdicts.withdraw_verdict(site, run)
@@ -243,7 +254,7 @@ class SavesInPlace:
     def _handle_failure(self, plan: JobPlan, error_text: str, expected_s: float) -> None:
         site, run, choice = self._site, plan.facts.run, plan.facts.choice
         site.recorder.count("ckpt_saves_total", method=choice.method, outcome="failed")
-        site.recorder.record_run(run, "ckpt-failed", error_text)
+        site.recorder.record_run(run, "ckpt-failed", SaveFailed(error=error_text))
         attempt, failures, last_error = self._failures_in_row.get(run.job, (run.attempt, 0, ""))
         if attempt != run.attempt:
             failures, last_error = 0, ""
@@ -272,11 +283,10 @@ class SavesInPlace:
         try:
             requeue_setting.lift_for_good(self._site.slurm, run.job)
         except SlurmError as error:
-            self._site.recorder.record_run(run, "ckpt-no-requeue", str(error))
+            cause = SlurmRefused(error=str(error))
+            self._site.recorder.record_run(run, "ckpt-no-requeue", cause)
         else:
-            self._site.recorder.record_run(
-                run, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image"
-            )
+            self._site.recorder.record_run(run, "ckpt-requeue-lifted", ImageMakesSafe())
 
     def _lifted_for_now(self) -> frozenset[int]:
         """Jobs that may be requeued only until they run. The service that lifted ``--no-requeue``
@@ -366,9 +376,8 @@ class SavesInPlace:
             return
         site.state.forget_images_of(image.job)
         site.recorder.record(
-            f"ckpt-{image.label}", "ckpt-removed", (f"job:{image.job}",),
-            "the job has ended, its images are removed",
-        )  # fmt: skip
+            f"ckpt-{image.label}", "ckpt-removed", (f"job:{image.job}",), ImagesRemoved()
+        )
 
     def _postpone_removal(self, image: Image, error_text: str) -> None:
         """Try the removal again later and later. Each reason is logged once."""

@@ -7,6 +7,7 @@ import logging
 from msgspec.structs import replace
 
 from slurm_elastic.ckptman.site import CheckpointSite
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.state.ckptstate.facts import Migration, MigrationStep
 
@@ -33,22 +34,22 @@ def enter_step(
 
 
 def record_step(
-    site: CheckpointSite, move: Migration, kind: str, reason: str, *, level: int = logging.INFO
+    site: CheckpointSite, move: Migration, kind: str, cause: AnyCause, *, level: int = logging.INFO
 ) -> None:
     """Record one step of a migration as a decision about its run."""
-    site.recorder.record_run(move.run, kind, reason, nodes=move.threatened, level=level)
+    site.recorder.record_run(move.run, kind, cause, nodes=move.threatened, level=level)
 
 
 def finish(
     site: CheckpointSite,
     move: Migration,
     last_step: MigrationStep,
-    reason: str,
+    cause: AnyCause,
     *,
     level: int = logging.INFO,
 ) -> Migration:
     """Enter one of the last steps, record it and count the migration."""
-    done = enter_step(site, move, last_step, note=reason)
-    record_step(site, done, f"ckpt-{last_step}", reason, level=level)
+    done = enter_step(site, move, last_step, note=str(cause))
+    record_step(site, done, f"ckpt-{last_step}", cause, level=level)
     site.recorder.count_move(done)
     return done

@@ -19,6 +19,7 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.origins import has_started
 from slurm_elastic.ckptman.site import CheckpointSite
 from slurm_elastic.ckptman.snapshot import Snapshot, choose_method, is_working
+from slurm_elastic.model.causes.checkpoints import ResumedForSave, SlurmRefused, SuspendedAgain
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate.facts import MigrationStep, Suspension
@@ -54,9 +55,7 @@ def resume(site: CheckpointSite, run: JobRun) -> None:
     reach("suspended.before-resume")
     site.slurm.resume(job.id)
     reach("suspended.resumed")
-    site.recorder.record_run(
-        run, "ckpt-resumed", "it is suspended, and is resumed for the time of its save"
-    )
+    site.recorder.record_run(run, "ckpt-resumed", ResumedForSave())
 
 
 def suspend_again(site: CheckpointSite, run: JobRun) -> None:
@@ -66,11 +65,12 @@ def suspend_again(site: CheckpointSite, run: JobRun) -> None:
     try:
         site.slurm.suspend(run.job)
     except SlurmError as error:
-        site.recorder.record_run(run, "ckpt-not-suspended", str(error), level=logging.WARNING)
+        cause = SlurmRefused(error=str(error))
+        site.recorder.record_run(run, "ckpt-not-suspended", cause, level=logging.WARNING)
         return
     reach("suspended.again")
     site.state.forget_suspension(run.job)
-    site.recorder.record_run(run, "ckpt-suspended", "it is suspended again after its save")
+    site.recorder.record_run(run, "ckpt-suspended", SuspendedAgain())
 
 
 @contextmanager

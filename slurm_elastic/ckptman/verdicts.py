@@ -11,6 +11,13 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.site import CheckpointSite, write_to_job_output
 from slurm_elastic.config.job_checkpoint import MethodChoice
 from slurm_elastic.model.admin_comment import NoteKind, with_note
+from slurm_elastic.model.causes.checkpoints import (
+    GoesOnDemand,
+    JobSavable,
+    JobUnsavable,
+    LedgerNotWritten,
+    OutputNotWritten,
+)
 from slurm_elastic.model.causes.refusals import NotSavable
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Market
@@ -47,8 +54,8 @@ def judge_run(site: CheckpointSite, run: JobRun, choice: MethodChoice, message: 
         moved=last_verdict is not None and last_verdict.moved,
     )
     site.state.put_verdict(verdict)
-    text = f"it cannot be saved: {hindrance.why}. It would help to {hindrance.remedy}"
-    site.recorder.record_run(run, "ckpt-unsavable", text, level=logging.WARNING)
+    cause = JobUnsavable(why=hindrance.why, remedy=hindrance.remedy)
+    site.recorder.record_run(run, "ckpt-unsavable", cause, level=logging.WARNING)
     if choice.unsavable is Unsavable.STAY:
         return True
     will_move = choice.unsavable is Unsavable.ON_DEMAND and _may_move(site, run, verdict)
@@ -75,7 +82,8 @@ def _notify_user(
         _comment(site, run.job, text)
         write_to_job_output(site, run.job, *lines)
     except SlurmError as error:
-        site.recorder.record_run(run, "ckpt-not-told", str(error), level=logging.WARNING)
+        cause = OutputNotWritten(error=str(error))
+        site.recorder.record_run(run, "ckpt-not-told", cause, level=logging.WARNING)
 
 
 def _comment(site: CheckpointSite, job: int, text: str) -> None:
@@ -127,20 +135,20 @@ def _move_to_on_demand(site: CheckpointSite, run: JobRun, verdict: UnsavableRun)
     try:
         site.ledger.exclusions.add(rule)
     except sqlite3.Error as error:
-        site.recorder.record_run(run, "ckpt-no-move", f"the ledger cannot be written: {error}")
+        site.recorder.record_run(run, "ckpt-no-move", LedgerNotWritten(error=str(error)))
         return
     # Before the migration, so that no crash makes us move the job twice.
     site.state.put_verdict(replace(verdict, moved=True))
-    reason = "it cannot be saved, and goes where no machine is taken away"
+    cause = GoesOnDemand()
     site.state.put(
         Migration(
-            run=run, method=verdict.method, threatened=(), reason=reason,
+            run=run, method=verdict.method, threatened=(), reason=str(cause),
             step=MigrationStep.REQUEUEING,
             began=now, changed=now, cause=ThreatCause.UNSAVABLE, saves=False,
             reached={str(MigrationStep.PLANNED): now, str(MigrationStep.REQUEUEING): now},
         )
     )  # fmt: skip
-    site.recorder.record_run(run, "ckpt-on-demand", reason)
+    site.recorder.record_run(run, "ckpt-on-demand", cause)
 
 
 def withdraw_verdict(site: CheckpointSite, run: JobRun) -> None:
@@ -148,7 +156,7 @@ def withdraw_verdict(site: CheckpointSite, run: JobRun) -> None:
     if run.job not in site.state.unsavable():
         return
     forget(site, run.job)
-    site.recorder.record_run(run, "ckpt-savable", "it can be saved after all")
+    site.recorder.record_run(run, "ckpt-savable", JobSavable())
     try:
         _comment(site, run.job, "")
     except SlurmError as error:

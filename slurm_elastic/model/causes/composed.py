@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.base.units import counted, money
 from slurm_elastic.model.causes.cause import Cause, Quoted
+from slurm_elastic.model.causes.checkpoints import CheckpointStep
 from slurm_elastic.model.causes.copies import Copying
 from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.departures import DepartureStep
@@ -16,6 +17,7 @@ from slurm_elastic.model.causes.joining import Joining
 from slurm_elastic.model.causes.limits import Bound
 from slurm_elastic.model.causes.machine_ends import MachineEnd
 from slurm_elastic.model.causes.misfits import Misfit
+from slurm_elastic.model.causes.moves import MoveStep
 from slurm_elastic.model.causes.pool_failures import PoolFailure
 from slurm_elastic.model.causes.purchases import Purchase
 from slurm_elastic.model.causes.refusals import OfferRefusal
@@ -333,6 +335,8 @@ AnyCause = (
     | ImageStep
     | Joining
     | Copying
+    | CheckpointStep
+    | MoveStep
     | Composed
 )
 """All causes."""

@@ -1,0 +1,275 @@
+"""Why slurm-elastic-ckptman does something with a job, a node or a notice, and how saves went."""
+
+from __future__ import annotations
+
+from slurm_elastic.base.units import brief
+from slurm_elastic.model.causes.cause import Cause
+
+
+class JobNotHelped(Cause, frozen=True, kw_only=True):
+    """A request for the job cannot be followed, or its end comes all the same. ``reason``: the
+    refusal, or what ends the job.
+    """
+
+    reason: str
+
+    @property
+    def words(self) -> str:
+        return self.reason
+
+
+class SlurmRefused(Cause, frozen=True, kw_only=True):
+    """Slurm did not carry out a command; ``error`` is its answer."""
+
+    error: str
+
+    @property
+    def words(self) -> str:
+        return self.error
+
+
+class NodeThreatened(Cause, frozen=True, kw_only=True):
+    """The node's machine goes away or reaches its planned end, for a ``reason`` of the threat."""
+
+    reason: str
+
+    @property
+    def words(self) -> str:
+        return self.reason
+
+
+class NoticesOver(Cause, frozen=True, kw_only=True):
+    """The node is given back to Slurm."""
+
+    @property
+    def words(self) -> str:
+        return "no notice concerns the node now"
+
+
+class MachineTaken(Cause, frozen=True, kw_only=True):
+    """The cloud took the machine of the node."""
+
+    @property
+    def words(self) -> str:
+        return "its machine was taken away"
+
+
+class NoJobLeft(Cause, frozen=True, kw_only=True):
+    """The drained node is empty."""
+
+    @property
+    def words(self) -> str:
+        return "no job is left on it"
+
+
+class NoticeArrived(Cause, frozen=True, kw_only=True):
+    """A ``source`` gave a ``notice`` (``NoticeKind``), with a ``reason`` of its own or without.
+    ``left_s``: seconds until its deadline, None if it has none.
+    """
+
+    notice: str
+    source: str
+    reason: str = ""
+    left_s: float | None = None
+
+    @property
+    def words(self) -> str:
+        remaining = "" if self.left_s is None else f", {brief(self.left_s)} left"
+        return f"{self.reason or f'{self.notice} notice from {self.source}'}{remaining}"
+
+
+class NoticedMachineGone(Cause, frozen=True, kw_only=True):
+    """The machine that the notice named does not exist any longer."""
+
+    @property
+    def words(self) -> str:
+        return "its machine is gone"
+
+
+class NoticeProvedWrong(Cause, frozen=True, kw_only=True):
+    """The notice's deadline passed long ago."""
+
+    @property
+    def words(self) -> str:
+        return "its machine is still there long after the deadline"
+
+
+class NoticedNodeDown(Cause, frozen=True, kw_only=True):
+    """Slurm has powered down the node that the notice named."""
+
+    @property
+    def words(self) -> str:
+        return "its node is powered down"
+
+
+class NoticeWithdrawn(Cause, frozen=True, kw_only=True):
+    """A person withdrew the notice."""
+
+    @property
+    def words(self) -> str:
+        return "an operator withdrew it"
+
+
+class MayBeRequeued(Cause, frozen=True, kw_only=True):
+    """``--no-requeue`` is lifted until the job runs, because its nodes may not come up.
+    ``danger``: what makes that likely.
+    """
+
+    danger: str
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.danger}: should the nodes not come up, slurmctld requeues the job, which has"
+            " not started, and does not fail it"
+        )
+
+
+class JobStarted(Cause, frozen=True, kw_only=True):
+    """The job runs, so ``--no-requeue`` is set again."""
+
+    @property
+    def words(self) -> str:
+        return "it runs"
+
+
+class ImageMakesSafe(Cause, frozen=True, kw_only=True):
+    """``--no-requeue`` is lifted for good, because the job continues from its image."""
+
+    @property
+    def words(self) -> str:
+        return "--no-requeue is lifted: there is an image"
+
+
+class ResumedForSave(Cause, frozen=True, kw_only=True):
+    """A suspended job is resumed while it is saved."""
+
+    @property
+    def words(self) -> str:
+        return "it is suspended, and is resumed for the time of its save"
+
+
+class SuspendedAgain(Cause, frozen=True, kw_only=True):
+    """The job is suspended again after its save."""
+
+    @property
+    def words(self) -> str:
+        return "it is suspended again after its save"
+
+
+class SaveMade(Cause, frozen=True, kw_only=True):
+    """Save ``number`` of the job is complete. ``reason``: why it was made."""
+
+    reason: str
+    number: int
+    size_bytes: int
+    took_s: float
+
+    @property
+    def words(self) -> str:
+        return f"{self.reason}: save {self.number}, {self.size_bytes} bytes in {self.took_s:.1f} s"
+
+
+class SaveFailed(Cause, frozen=True, kw_only=True):
+    """The job was not saved, because of an ``error`` of the method or of Slurm."""
+
+    error: str
+
+    @property
+    def words(self) -> str:
+        return self.error
+
+
+class SavedByMove(Cause, frozen=True, kw_only=True):
+    """An ordered save is not made, because the job is saved for its move."""
+
+    @property
+    def words(self) -> str:
+        return "it is being moved to other nodes, and saved for that"
+
+
+class ImagesRemoved(Cause, frozen=True, kw_only=True):
+    """The images of an ended job are removed."""
+
+    @property
+    def words(self) -> str:
+        return "the job has ended, its images are removed"
+
+
+class JobUnsavable(Cause, frozen=True, kw_only=True):
+    """The job cannot be saved. ``why``: what prevents it. ``remedy``: what its user can do."""
+
+    why: str
+    remedy: str
+
+    @property
+    def words(self) -> str:
+        return f"it cannot be saved: {self.why}. It would help to {self.remedy}"
+
+
+class JobSavable(Cause, frozen=True, kw_only=True):
+    """A save succeeded after all."""
+
+    @property
+    def words(self) -> str:
+        return "it can be saved after all"
+
+
+class GoesOnDemand(Cause, frozen=True, kw_only=True):
+    """The job moves to a machine that its cloud does not take away."""
+
+    @property
+    def words(self) -> str:
+        return "it cannot be saved, and goes where no machine is taken away"
+
+
+class LedgerNotWritten(Cause, frozen=True, kw_only=True):
+    """The move is not begun, because the ledger cannot be written."""
+
+    error: str
+
+    @property
+    def words(self) -> str:
+        return f"the ledger cannot be written: {self.error}"
+
+
+class OutputNotWritten(Cause, frozen=True, kw_only=True):
+    """The job's user is not notified in the output file or the job's comment."""
+
+    error: str
+
+    @property
+    def words(self) -> str:
+        return (
+            f"the job's output says nothing about this, because it cannot be written: {self.error}"
+        )
+
+
+CheckpointStep = (
+    JobNotHelped
+    | SlurmRefused
+    | NodeThreatened
+    | NoticesOver
+    | MachineTaken
+    | NoJobLeft
+    | NoticeArrived
+    | NoticedMachineGone
+    | NoticeProvedWrong
+    | NoticedNodeDown
+    | NoticeWithdrawn
+    | MayBeRequeued
+    | JobStarted
+    | ImageMakesSafe
+    | ResumedForSave
+    | SuspendedAgain
+    | SaveMade
+    | SaveFailed
+    | SavedByMove
+    | ImagesRemoved
+    | JobUnsavable
+    | JobSavable
+    | GoesOnDemand
+    | LedgerNotWritten
+    | OutputNotWritten
+)
+"""All causes of slurm-elastic-ckptman outside of moves."""

@@ -1,0 +1,324 @@
+"""The steps of a job's move to other nodes (``ckptman.steps``)."""
+
+from __future__ import annotations
+
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.units import brief
+from slurm_elastic.model.causes.cause import Cause
+
+
+class MovePlanned(Cause, frozen=True, kw_only=True):
+    """The move begins. ``reason``: what threatens the job."""
+
+    reason: str
+
+    @property
+    def words(self) -> str:
+        return self.reason
+
+
+class DeadlineSooner(Cause, frozen=True, kw_only=True):
+    """The job's nodes go away earlier than planned, in ``left_s``."""
+
+    left_s: float
+
+    @property
+    def words(self) -> str:
+        return f"its deadline is earlier: {brief(self.left_s)} are left"
+
+
+class DeadlineLater(Cause, frozen=True, kw_only=True):
+    """The job's nodes go away later than planned, in ``left_s``, so it is saved once more."""
+
+    left_s: float
+
+    @property
+    def words(self) -> str:
+        return f"its deadline is later: {brief(self.left_s)} are left, so another save is tried"
+
+
+class SaveFoundWhole(Cause, frozen=True, kw_only=True):
+    """Save ``number`` was complete when this service started."""
+
+    number: int
+
+    @property
+    def words(self) -> str:
+        return f"save {self.number} was complete before a restart"
+
+
+class SaveIsWhole(Cause, frozen=True, kw_only=True):
+    """Save ``number`` of the move is complete."""
+
+    number: int
+    size_bytes: int
+    took_s: float
+
+    @property
+    def words(self) -> str:
+        return f"save {self.number} is whole: {self.size_bytes} bytes in {self.took_s:.1f} s"
+
+
+class MoveSaveFailed(Cause, frozen=True, kw_only=True):
+    """The job was not saved for its move, because of an ``error``."""
+
+    error: str
+
+    @property
+    def words(self) -> str:
+        return self.error
+
+
+class RunNotReleased(Cause, frozen=True, kw_only=True):
+    """The stopped run cannot continue, because of an ``error``."""
+
+    error: str
+
+    @property
+    def words(self) -> str:
+        return self.error
+
+
+class NoImage(Cause, frozen=True, kw_only=True):
+    """No save is possible, for a ``reason``, and the job has no image. ``runs``: its run exists."""
+
+    reason: str
+    runs: bool
+
+    @property
+    def words(self) -> str:
+        outlook = "the job keeps running; if its machine is lost, it starts over"
+        return f"{self.reason}; there is no image: {outlook if self.runs else 'its run is over'}"
+
+
+class MoveNotNeeded(Cause, frozen=True, kw_only=True):
+    """No save is possible, for a ``reason``, but the machine stays while a job runs on it."""
+
+    reason: str
+    runs: bool
+
+    @property
+    def words(self) -> str:
+        return f"{self.reason}; {'the job keeps running' if self.runs else 'its run is over'}"
+
+
+class OlderImage(Cause, frozen=True, kw_only=True):
+    """No save is possible, for a ``reason``: the job continues from save ``number``."""
+
+    reason: str
+    number: int
+    age_s: float
+
+    @property
+    def words(self) -> str:
+        save = f"save {self.number}, {brief(self.age_s)} old"
+        return f"{self.reason}; the job will continue from {save}"
+
+
+class ImagesNotListed(Cause, frozen=True, kw_only=True):
+    """The method cannot list the job's images."""
+
+    error: str
+
+    @property
+    def words(self) -> str:
+        return f"images cannot be listed: {self.error}"
+
+
+class ImageNotUsed(Cause, frozen=True, kw_only=True):
+    """Save ``number`` cannot be trusted."""
+
+    number: int
+    error: str
+
+    @property
+    def words(self) -> str:
+        return f"save {self.number} is not used: {self.error}"
+
+
+class JobUnlisted(Cause, frozen=True, kw_only=True):
+    """The job does not exist any longer."""
+
+    @property
+    def words(self) -> str:
+        return "Slurm no longer lists the job"
+
+
+class JobOver(Cause, frozen=True, kw_only=True):
+    """The job has ended, in these ``states`` of Slurm. ``is_unnoticed``: so soon that its output
+    says nothing about its move.
+    """
+
+    states: tuple[str, ...]
+    is_unnoticed: bool = False
+
+    @property
+    def words(self) -> str:
+        unnoticed = "; its output says nothing about its move, because it was over too soon"
+        return f"it is {' '.join(self.states)}{unnoticed if self.is_unnoticed else ''}"
+
+
+class RequeueSeen(Cause, frozen=True, kw_only=True):
+    """Slurm's restart count of the job has grown."""
+
+    @property
+    def words(self) -> str:
+        return "Slurm has requeued the job"
+
+
+class NoLongerThreatened(Cause, frozen=True, kw_only=True):
+    """The move ends, because nothing threatens the job."""
+
+    @property
+    def words(self) -> str:
+        return "the job is no longer threatened"
+
+
+class JobRunsAgain(Cause, frozen=True, kw_only=True):
+    """The job runs on ``nodes``, ``took_s`` after its move began. ``start``: from which image, and
+    why not from the newest.
+    """
+
+    nodes: tuple[str, ...]
+    took_s: float
+    start: str
+
+    @property
+    def words(self) -> str:
+        return f"it runs on {','.join(self.nodes)} after {self.took_s:.1f} s, from {self.start}"
+
+
+class LostJobRuns(Cause, frozen=True, kw_only=True):
+    """The job runs on ``nodes`` after its run ended without a notice, for a ``reason``. ``start``:
+    as in ``JobRunsAgain``.
+    """
+
+    reason: str
+    nodes: tuple[str, ...]
+    start: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.reason}; it runs on {','.join(self.nodes)}, from {self.start}"
+
+
+class RequeueRepeated(Cause, frozen=True, kw_only=True):
+    """Slurm accepted the requeue, but did not requeue the job."""
+
+    @property
+    def words(self) -> str:
+        return "its requeue had no effect and is repeated"
+
+
+class RequeueNotYet(Cause, frozen=True, kw_only=True):
+    """The requeue is tried again, for a ``reason``."""
+
+    reason: str
+
+    @property
+    def words(self) -> str:
+        return self.reason
+
+
+class RequeueTooLate(Cause, frozen=True, kw_only=True):
+    """The requeue did not come in ``late_s``, for a ``reason``."""
+
+    late_s: float
+    reason: str
+
+    @property
+    def words(self) -> str:
+        late = brief(self.late_s)
+        return f"its requeue did not come in {late} ({self.reason}): the job continues where it is"
+
+
+class MayNotBeRequeued(Cause, frozen=True, kw_only=True):
+    """The job has ``--no-requeue`` and no image."""
+
+    @property
+    def words(self) -> str:
+        return "it must not be requeued (--no-requeue) and has no image: it ends with its node"
+
+
+class WillContinue(Cause, frozen=True, kw_only=True):
+    """The job is requeued. ``save``: the number of its image, None if it starts over."""
+
+    save: int | None = None
+
+    @property
+    def words(self) -> str:
+        source = "its start" if self.save is None else f"save {self.save}"
+        return f"it will continue from {source} on another node"
+
+
+class NamedNodesGo(Cause, frozen=True, kw_only=True):
+    """The job named ``nodes`` of which some go away, so its list is removed."""
+
+    nodes: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return f"it asked for {','.join(self.nodes)}, which goes"
+
+
+class AvoidsSpotNodes(Cause, frozen=True, kw_only=True):
+    """The job is kept off ``nodes`` with spot machines."""
+
+    nodes: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return f"it avoids {compress(self.nodes)}, which may be taken away"
+
+
+class HoldOfSlurmReleased(Cause, frozen=True, kw_only=True):
+    """Slurm held the requeued job, for a ``reason`` of its own."""
+
+    reason: str
+
+    @property
+    def words(self) -> str:
+        return f"Slurm held it: {self.reason}"
+
+
+class StillPending(Cause, frozen=True, kw_only=True):
+    """The requeued job waits, for a ``reason`` of Slurm. ``hint``: what would help."""
+
+    reason: str
+    hint: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"it waits: {self.reason}{': ' if self.hint else ''}{self.hint}"
+
+
+MoveStep = (
+    MovePlanned
+    | DeadlineSooner
+    | DeadlineLater
+    | SaveFoundWhole
+    | SaveIsWhole
+    | MoveSaveFailed
+    | RunNotReleased
+    | NoImage
+    | MoveNotNeeded
+    | OlderImage
+    | ImagesNotListed
+    | ImageNotUsed
+    | JobUnlisted
+    | JobOver
+    | RequeueSeen
+    | NoLongerThreatened
+    | JobRunsAgain
+    | LostJobRuns
+    | RequeueRepeated
+    | RequeueNotYet
+    | RequeueTooLate
+    | MayNotBeRequeued
+    | WillContinue
+    | NamedNodesGo
+    | AvoidsSpotNodes
+    | HoldOfSlurmReleased
+    | StillPending
+)
+"""All causes of a move's steps."""
