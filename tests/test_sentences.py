@@ -128,10 +128,11 @@ def test_a_sentence_is_shown_and_not_compared() -> None:
         assert {Sentence("x")}
 
 
-def test_slurm_elastic_ckptman_records_causes_with_fields() -> None:
+def test_slurm_elastic_ckptman_and_growth_record_causes_with_fields() -> None:
     quoting = [
         str(path.relative_to(PACKAGE))
-        for path in sorted((PACKAGE / "ckptman").rglob("*.py"))
+        for folder in ("ckptman", "features")
+        for path in sorted((PACKAGE / folder).rglob("*.py"))
         if "Quoted" in path.read_text()
     ]
     assert quoting == []

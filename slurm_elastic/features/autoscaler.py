@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Executor
 from itertools import islice
 
@@ -41,7 +41,9 @@ from slurm_elastic.features.quiet_looks import (
     state_directory,
 )
 from slurm_elastic.features.waste_meter import WasteMeter
-from slurm_elastic.model.causes import AnyCause, Quoted
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import GrowthStopped, StoppedPool
+from slurm_elastic.model.causes.growth import GrowthPlanned, PoolGrowth
 from slurm_elastic.model.causes.holds import MayStart, NoPoliciesLeft, PoliciesStartIt, UpOrComing
 from slurm_elastic.model.directive import kept_replacements
 from slurm_elastic.model.exclusion import POLICY
@@ -232,22 +234,28 @@ class Autoscaler(Part):
         started_nodes: list[str] = []
         placed = {node for _, plan in dealt for start in plan.starts for node in start.nodes}
         for now, plan in dealt:
-            reason = Quoted(text="; ".join(reasons(now, plan)))
+            outlook = outlook_of(now, plan)
             nodes = _chosen(group, plan, {*started_nodes, *placed})
             started_nodes += nodes
             self.charge(now, nodes, payer_of)
             self._guard.bought(nodes, now.queue, view)
+            if outlook is None:
+                continue
             if plan.starts or plan.leaves or (is_news and plan.unserved):
                 nodes += [leave.node for leave in plan.leaves]
                 names = (group.name, *(pool.name for pool in now.pools))
                 pools = dict.fromkeys(pool_subject(name) for name in names)
                 detail = {"now": msgspec.to_builtins(now), "plan": msgspec.to_builtins(plan)}
-                self._site.record(CORRELATION, KIND, (*pools, *nodes), reason, detail)
+                self._site.record(CORRELATION, KIND, (*pools, *nodes), outlook, detail)
                 level = logging.WARNING if plan.failed else logging.INFO
                 log.log(
-                    level, "policy group=%s nodes=%s reason=%s", group.name, compress(nodes), reason
+                    level,
+                    "policy group=%s nodes=%s reason=%s",
+                    group.name,
+                    compress(nodes),
+                    outlook,
                 )
-            self.tell_jobs(group.name, now.queue, reason, has_starts=bool(plan.starts))
+            self.tell_jobs(group.name, now.queue, outlook, has_starts=bool(plan.starts))
         return started_nodes
 
     def charge(self, now: GroupSnapshot, nodes: Sequence[str], payer_of: Mapping[int, str]) -> None:
@@ -262,19 +270,17 @@ class Autoscaler(Part):
         self._site.ledger.books.record_payers(dict.fromkeys(nodes, payer_shares), self._site.now())
 
     def tell_jobs(
-        self, group: str, queue: Sequence[PendingJob], reason: Quoted, *, has_starts: bool
+        self, group: str, queue: Sequence[PendingJob], cause: AnyCause, *, has_starts: bool
     ) -> None:
         """Record for each waiting job once why it waits. If ``has_starts``, record it again,
         because machines are started.
         """
-        if not reason.text:
-            return
         reasons = self._reasons[group]
         waiting = (job.id for job in queue if reasons.is_news(job.id) or has_starts)
         # A generator: `is_news` must not be called for jobs beyond the limit, because it marks a
         # job as reported.
         if jobs := tuple(f"job:{job}" for job in dict.fromkeys(islice(waiting, MAX_NOTIFIED_JOBS))):
-            self._site.record(CORRELATION, "awaited", jobs, reason)
+            self._site.record(CORRELATION, "awaited", jobs, cause)
 
     def _release_holds(self, group: PoolGroup) -> None:
         """Release the holds of nodes that are up or coming, and the holds of pools in which Slurm
@@ -380,19 +386,21 @@ def _chosen(group: PoolGroup, plan: ScalingPlan, unavailable: Set[str]) -> list[
     return nodes
 
 
-def reasons(now: GroupSnapshot, plan: ScalingPlan) -> Iterator[str]:
-    """Yield sentences about the plan's starts and leaves, or why nothing is started."""
-    yield from (f"{s.machines} more in pool {s.pool}: {s.reason}" for s in plan.starts)
-    if plan.leaves:
-        yield f"{len(plan.leaves)} may go: {plan.leaves[0].reason}"
-    if plan.unserved:
-        yield plan.unserved
-    elif not (plan.starts or plan.leaves):
-        yield from dict.fromkeys(
-            f"nothing is started in pool {pool.name}: {pool.stop}"
-            for pool in now.pools
-            if pool.stop
+def outlook_of(now: GroupSnapshot, plan: ScalingPlan) -> AnyCause | None:
+    """The plan's starts and leaves, or why nothing is started. None if there is nothing to say."""
+    if plan.starts or plan.leaves or plan.unserved:
+        return GrowthPlanned(
+            starts=tuple(
+                PoolGrowth(pool=start.pool, machines=start.machines, reason=start.reason)
+                for start in plan.starts
+            ),
+            leaving=len(plan.leaves),
+            leave_reason=plan.leaves[0].reason if plan.leaves else "",
+            unserved=plan.unserved or "",
         )
+    stops = {pool.name: pool.stop for pool in now.pools if pool.stop}
+    stopped = tuple(StoppedPool(pool=name, cause=cause) for name, cause in stops.items())
+    return GrowthStopped(pools=stopped) if stopped else None
 
 
 def recalled(site: Site, group: str) -> CoveredJobs:

@@ -22,7 +22,7 @@ from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config import policy_choice as choices
 from slurm_elastic.config.policy_choice import PolicyChoice, candidates, own_policy
-from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.growth import PolicyChosen
 from slurm_elastic.model.memory import Decision
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.planning.choice import PolicyOutcome, next_policy
@@ -110,14 +110,12 @@ class PolicyChooser:
             log.warning("the chosen policy cannot be written, the present one stays: %s", error)
             return
         if last is None or is_change:
-            text = f"policy {chosen.policy} from now on: {chosen.reason}"
+            cause = PolicyChosen(policy=chosen.policy, reason=chosen.reason)
             subjects = tuple(pool_subject(pool.name) for pool in plain.pools)
             self._record(
-                Decision(
-                    at=now, correlation=KIND, kind=KIND, subjects=subjects, cause=Quoted(text=text)
-                )
+                Decision(at=now, correlation=KIND, kind=KIND, subjects=subjects, cause=cause)
             )
-            log.info("%s", text)
+            log.info("%s", cause)
         if is_change:
             # The caller restarts the daemon with the new policy, so this task has done its work.
             self._task.end()

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import Site
-from slurm_elastic.model.causes import Quoted
 from slurm_elastic.policies.growth.scaling import GroupSnapshot
 from slurm_elastic.policies.growth.waste import MeasuredWaste, asks_waste, measured, with_waste
 from slurm_elastic.state.audit_trail import pool_subject
@@ -54,6 +53,5 @@ class WasteMeter:
         if recorded is not None and abs(waste.seconds - recorded) < NEWS_SHARE * recorded:
             return
         self._recorded[group] = waste.seconds
-        reason = Quoted(text=f"the growth policy counts with a waste of {waste.text}")
-        self._site.record(KIND, KIND, [pool_subject(pool) for pool in pools], reason)
-        log.info("waste group=%s %s", group, waste.text)
+        self._site.record(KIND, KIND, [pool_subject(pool) for pool in pools], waste.cause)
+        log.info("waste group=%s %s", group, waste.cause)

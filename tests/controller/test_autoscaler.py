@@ -22,6 +22,8 @@ from slurm_elastic.features.autoscaler import Autoscaler
 from slurm_elastic.features.covered_jobs import CoveredJobs
 from slurm_elastic.features.observe import observe, pool_groups
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.composed import GrowthStopped, StoppedPool
+from slurm_elastic.model.causes.growth import GrowthPlanned
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.memory import Deferral
@@ -285,13 +287,16 @@ def test_a_node_that_is_given_back_is_held_first_where_a_policy_starts_it(
 
 
 def test_where_something_is_done_nothing_is_said_of_what_is_not() -> None:
-    pool = SimpleNamespace(name="burst", stop="it is closed")
+    pool = SimpleNamespace(name="burst", stop=Quoted(text="it is closed"))
     now: Any = SimpleNamespace(pools=(pool, pool))
     leave = ScaleDown(node="pub1", reason="idle")
-    told = list(autoscaler.reasons(now, ScalingPlan(leaves=(leave,))))
-    assert told == ["1 may go: idle"]
-    told = list(autoscaler.reasons(now, ScalingPlan()))
-    assert told == ["nothing is started in pool burst: it is closed"]
+    told = autoscaler.outlook_of(now, ScalingPlan(leaves=(leave,)))
+    assert told == GrowthPlanned(starts=(), leaving=1, leave_reason="idle")
+    assert str(told) == "1 may go: idle"
+    told = autoscaler.outlook_of(now, ScalingPlan())
+    assert told == GrowthStopped(pools=(StoppedPool(pool="burst", cause=pool.stop),))
+    assert str(told) == "nothing is started in pool burst: it is closed"
+    assert autoscaler.outlook_of(SimpleNamespace(pools=()), ScalingPlan()) is None
 
 
 def test_windows_stop_new_machines(make: Callable[..., World]) -> None:
@@ -515,8 +520,6 @@ def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., Wor
     assert heard() == heard() == [1, 1, 1, 1]
     made.tell_jobs("burst", queue[:1], Quoted(text="one starts"), has_starts=True)
     assert len(world.ledger.decisions.about("job:0")) == 2
-    made.tell_jobs("other", queue[:1], Quoted(text=""), has_starts=True)
-    assert len(world.ledger.decisions.about("job:0")) == 2, "there is nothing to say"
 
 
 def test_jobs_that_wait_no_more_are_forgotten(make: Callable[..., World]) -> None:

@@ -78,7 +78,7 @@ def test_it_is_bounded_and_assumed_before_there_are_measurements(
 ) -> None:
     waste = measured(machines, 120.0)
     assert waste.seconds == seconds
-    assert text in waste.text
+    assert text in str(waste.cause)
 
 
 def test_policies_with_a_number_keep_it() -> None:

@@ -10,6 +10,7 @@ from slurm_elastic.model.causes.checkpoints import CheckpointStep
 from slurm_elastic.model.causes.copies import Copying
 from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.departures import DepartureStep
+from slurm_elastic.model.causes.growth import GrowthStep
 from slurm_elastic.model.causes.holds import NodeHold
 from slurm_elastic.model.causes.hypervisors import HostPowerStep
 from slurm_elastic.model.causes.image_changes import ImageStep
@@ -295,8 +296,31 @@ class CloudsReordered(Cause, frozen=True, kw_only=True):
         return f"{order}: it costs about {money(self.cost)} instead of {instead}"
 
 
+class StoppedPool(Struct, frozen=True, kw_only=True):
+    """Why a pool gets no machines."""
+
+    pool: str
+    cause: AnyCause
+
+    def __str__(self) -> str:
+        return f"nothing is started in pool {self.pool}: {self.cause}"
+
+
+class GrowthStopped(Cause, frozen=True, kw_only=True):
+    """No machine is started in these pools."""
+
+    pools: tuple[StoppedPool, ...]
+
+    @property
+    def words(self) -> str:
+        return "; ".join(
+            f"nothing is started in pool {row.pool}: {row.cause}" for row in self.pools
+        )
+
+
 Composed = (
-    CloudsReordered
+    GrowthStopped
+    | CloudsReordered
     | RepetitionFailed
     | JobSetAside
     | TagsNotBelieved
@@ -336,6 +360,7 @@ AnyCause = (
     | Joining
     | Copying
     | CheckpointStep
+    | GrowthStep
     | MoveStep
     | Composed
 )

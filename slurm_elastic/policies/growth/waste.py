@@ -13,7 +13,7 @@ from statistics import median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.base.units import brief
+from slurm_elastic.model.causes.growth import WasteMeasured
 from slurm_elastic.model.machine_states import Ended, Ending
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.policies.growth.capacity import AUTO, AnyGrowth, Bursts, SteadyStream
@@ -43,14 +43,12 @@ class MeasuredWaste(Struct, frozen=True, kw_only=True):
         return round(min(max(self.boot_s + self.ending_s, MIN_WASTE_S), MAX_WASTE_S))
 
     @property
-    def text(self) -> str:
-        """The measurement for people."""
-        boot = f"boot {brief(self.boot_s)} ({_source(self.boots)})"
-        return f"{brief(self.seconds)}: {boot}, end {brief(self.ending_s)} ({_source(self.ends)})"
-
-
-def _source(count: int) -> str:
-    return f"measured on {count} machines" if count else "assumed"
+    def cause(self) -> WasteMeasured:
+        """The measurement for ``explain``."""
+        return WasteMeasured(
+            waste_s=self.seconds, boot_s=self.boot_s, ending_s=self.ending_s,
+            boots=self.boots, ends=self.ends,
+        )  # fmt: skip
 
 
 def asks_waste(growth: AnyGrowth) -> bool:
