@@ -66,9 +66,9 @@ class Choose(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when the best policy changes with the season, and slurm-elasticd should follow."""
     max_wait: Seconds | None = None
     """Change it when another mean wait is acceptable than that of the cluster's own policy."""
-    history: Seconds = 28 * 86400.0
+    history: Annotated[float, Meta(ge=86400, extra={"unit": "duration"})] = 28 * 86400.0
     """Change it when older jobs say more about the next ones, or the simulation takes too long."""
-    interval: Seconds = 86400.0
+    interval: Annotated[float, Meta(ge=3600, extra={"unit": "duration"})] = 86400.0
     """Change it when the work changes sooner than within days."""
 
 

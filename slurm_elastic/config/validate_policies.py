@@ -9,7 +9,7 @@ from slurm_elastic.base.units import brief, format_duration
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.growth_kinds import checked_growth, growth_of
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.config.policies import Budget, CloudPolicies, Policies, SitePolicies
+from slurm_elastic.config.policies import Budget, Choose, CloudPolicies, Policies, SitePolicies
 from slurm_elastic.config.policy_choice import PLUS, with_policy
 from slurm_elastic.config.pool_rules import WINDOW_FORM, parse_window, rules
 from slurm_elastic.config.release_kinds import checked_release, release_of
@@ -137,6 +137,10 @@ def _candidates(draft: Draft) -> None:
     site = draft.section("policies", SitePolicies, SitePolicies())
     if site is None:
         return
+    if site.choose != Choose() and not site.choose.among:
+        # Without policies there is nothing to choose, and the other keys would do nothing.
+        expected = "policies such as [on_demand+idle(600)]"
+        draft.problems.add(("policies", "choose", "among"), "no policies", expected)
     for number, text in enumerate(site.choose.among):
         if problem := _of_candidate(draft, site, text):
             path = ("policies", "choose", "among", number)

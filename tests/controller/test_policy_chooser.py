@@ -271,3 +271,17 @@ def test_what_the_file_says_is_checked() -> None:
             configfile.parse(text(among), "site.yaml")
         assert f"policies.choose.among[0]: found '{among}'" in str(caught.value)
         assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ("max_wait: 5m", "among: found no policies, expected policies such as [on_demand+"),
+        ("among: [slurm], history: 1s", "history: found '1s' (text), expected a duration"),
+        ("among: [slurm], interval: 1s", "interval: found '1s' (text), expected a duration"),
+    ],
+)
+def test_keys_that_would_choose_nothing_or_without_end_are_refused(keys: str, error: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configfile.parse(site_text(f"policies: {{choose: {{{keys}}}}}"), "site.yaml")
+    assert f"policies.choose.{error}" in str(caught.value)
