@@ -87,10 +87,11 @@ class Column:
 
 
 def table(outcomes: Mapping[Cell, str], providers: Sequence[str] = PROVIDERS) -> str:
-    """Markdown: a row for each call and fault. The outcome of most providers comes first and names
-    none of them if all providers are known; the others follow with their names.
+    """Markdown: a row for each call and outcome, with the faults that have it. The outcome of most
+    providers comes first and names none of them if all providers are known; the others follow with
+    their names.
     """
-    lines = ["| call | fault | what happens |", "|---|---|---|"]
+    faults_by_row: dict[tuple[str, str], list[str]] = {}
     for call, fault in itertools.product(CALLS, FAULTS):
         by_outcome: dict[str, list[str]] = {}
         for provider in providers:
@@ -100,15 +101,22 @@ def table(outcomes: Mapping[Cell, str], providers: Sequence[str] = PROVIDERS) ->
         is_whole = OPEN not in by_outcome and tuple(providers) == PROVIDERS
         parts = [f"{outcome}: {', '.join(by_outcome[outcome])}" for outcome in others]
         named = first if is_whole else f"{first}: {', '.join(by_outcome[first])}"
-        lines.append(f"| {call} | {fault} | {'; '.join([named, *parts])} |")
-    return "\n".join(lines)
+        faults_by_row.setdefault((call, "; ".join([named, *parts])), []).append(fault)
+    rows = [
+        f"| {call} | {'; '.join(faults)} | {text} |"
+        for (call, text), faults in faults_by_row.items()
+    ]
+    return "\n".join(["| call | fault | what happens |", "|---|---|---|", *rows])
 
 
 def told(text: str) -> dict[Cell, str]:
     """The cells of such a table, those left out that are open yet."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     found: dict[Cell, str] = {}
-    for call, fault, outcomes in rows[2:]:
+    cells_by_fault = [
+        (call, fault, text) for call, faults, text in rows[2:] for fault in faults.split("; ")
+    ]
+    for call, fault, outcomes in cells_by_fault:
         rest = list(PROVIDERS)
         for part in reversed(outcomes.split("; ")):
             outcome, _, names = part.partition(": ")
