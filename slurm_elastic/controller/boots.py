@@ -82,10 +82,12 @@ def record_registered(site: Site, cloud: str, registered: Sequence[Register]) ->
 def reopen_pools(site: Site, reopened: Sequence[ReopenPool]) -> None:
     """End the cool-downs and pauses that these pools have because of failed machines."""
     for action in reopened:
+        # Read the breaker before ``readmit`` deletes it: only a pool that was paused is reported.
         breaker = next(
             (b for b in site.ledger.exclusions.breakers() if b.scope == action.pool), None
         )
         site.ledger.exclusions.readmit(BREAKER, action.pool)
+        # A pool that left the configuration still has its breaker, but no cool-down of its own.
         pool = site.pools.get(action.pool)
         cooled = pool is not None and site.ledger.exclusions.readmit(COOL_DOWN, pool_key(pool))
         paused = breaker is not None and bool(breaker.until)
@@ -95,6 +97,7 @@ def reopen_pools(site: Site, reopened: Sequence[ReopenPool]) -> None:
             )
             subjects = [*action.nodes, pool_subject(action.pool)]
             site.record("boots", "breaker-closed", subjects, action.cause)
+        # The holds of its nodes last as long as the cool-down would have. Review them now.
         if cooled or paused:
             site.ledger.exclusions.review_holds(action.pool, site.now())
 
@@ -116,9 +119,11 @@ def record_boot_failures(
     these jobs, which the caller gives back, too. SlurmError passes, after the failures are counted.
     """
     about = [job_subject(job) for job in jobs]
+    # It may be an iterator, and each pool below reads it.
     mates = tuple(mates)
     by_pool: dict[str, list[Machine]] = {}
     for machine in machines:
+        # A machine may outlive its pool in the configuration. It counts against no pool.
         if machine.pool in site.pools:
             by_pool.setdefault(machine.pool, []).append(machine)
     # Count all failures before the first call to Slurm, which may raise.

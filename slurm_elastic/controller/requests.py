@@ -72,6 +72,7 @@ class Requests:
                 for cloud_parts in self._parts.values()
                 for cloud_part in cloud_parts
             }
+            # A copy, because ``_remove`` changes the set and takes the lock itself.
             served = self._served.copy()
         # Requests whose file could not be removed the last time. Else they would be served again.
         for key in served:
@@ -97,6 +98,8 @@ class Requests:
         if request.kind == "suspend":
             site.suspends[request.id] = request
         with self._lock:
+            # One part for each cloud, so that a cloud that hangs does not delay the nodes of the
+            # others.
             for cloud in clouds:
                 self._parts[cloud].append(_CloudPart(request))
 
@@ -115,6 +118,7 @@ class Requests:
             except Exception as error:  # noqa: BLE001 - one must not stand in the others' way
                 self._failed(cloud, cloud_part, error)
             else:
+                # Waiting for a turn is no failure, so the counts of failures begin again.
                 if is_waiting:
                     (
                         cloud_part.attempts,

@@ -42,6 +42,8 @@ def refuse_jobs(
     shortfall_of = {shortfall.request.pool.name: shortfall for shortfall in shortfalls}
     never = find_too_large(site, cloud, result.failed, jobs)
     never_nodes = _find_nodes_only_of(never, jobs)
+    # Nodes that wait only for jobs that can never run here are given back by ``turn_away_jobs``,
+    # without a hold: nothing is wrong with them.
     refused: dict[str, list[str]] = {}
     for node in result.refused:
         if node not in never_nodes:
