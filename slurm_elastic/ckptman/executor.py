@@ -72,6 +72,7 @@ class KeyedExecutor:
             if self._size:
                 lane.put(job, order, _Work(work, on_cancelled))
                 return True
+        # A size of 0 is for tests: the work runs here. Not under the lock, which ``_do`` takes.
         self._do(job, work)
         return True
 
@@ -89,6 +90,7 @@ class KeyedExecutor:
             if work is None:
                 return self._busy.get(job)
             del self._busy[job]
+        # Outside the lock: it writes to the disk, and it may ask this executor about the job.
         work.on_cancelled()
         return None
 

@@ -105,6 +105,7 @@ class UnannouncedEnds:
         """Find runs that ended, and report them once their next run is at work. ``snapshot.jobs``
         must be from this tick.
         """
+        # Slurm forgets ended jobs after MinJobAge. So do we, or both tables would grow for ever.
         for jobs_by_number in (self._last_work_by_job, self._lost_runs):
             for number in jobs_by_number.keys() - snapshot.jobs.keys():
                 jobs_by_number.pop(number)
@@ -138,6 +139,7 @@ class UnannouncedEnds:
     def _lost_nodes(self, last_work: _LastWork, snapshot: Snapshot) -> list[str]:
         """The nodes of our pools whose machine is gone since the run was last at work."""
         machines = ((node, snapshot.machine_of.get(node)) for node in last_work.run.nodes)
+        # A machine that was launched after the run was at work has taken the node over.
         return [
             node
             for node, machine in machines
@@ -165,6 +167,7 @@ class UnannouncedEnds:
             return  # its launcher has not reported yet, the next tick asks again
         self._lost_runs.pop(job.id, None)
         where = ",".join(job.nodes)
+        # The newest image may have been unusable. The image that the run began from counts.
         move = replace(lost, image=run.image)
         start = describe_start(move, run)
         cause = LostJobRuns(reason=lost.reason, nodes=tuple(job.nodes), start=start)

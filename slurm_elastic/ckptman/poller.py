@@ -119,6 +119,8 @@ class Poller(PeriodicThread):
         ]
         if new_notices := self._site.state.add_notices(*recorded_notices, now=self._site.now()):
             reach("notice.after-record")
+            # Only new notices: a cloud repeats a notice while it stands, which would prolong the
+            # cool-down for ever.
             cool_down(self._site, new_notices)
             self._report_notices(new_notices, machines)
             self._wake()
@@ -174,6 +176,7 @@ def _announcement_key(reading: SourceReading, notice: Notice) -> str:
     that machine. A queue may deliver a message twice, and a cloud repeats a notice as long as it
     stands. Another deadline, or another time of a recommendation, is news.
     """
+    # The name of the file: a file that could not be removed is read again and is no new notice.
     if reading.order is not None:
         return os.path.basename(reading.handle)
     if notice.deadline is not None:

@@ -97,6 +97,7 @@ class SavesInPlace:
             not_before = max(
                 self._retry_at.get(run.job, 0.0), suspended.resumable_at(self._site, run)
             )
+            # Also not before a suspended job may be resumed: each save runs it for some seconds.
             if self._site.now() < not_before:
                 continue
             for situation in plan.facts.situations:
@@ -130,6 +131,7 @@ class SavesInPlace:
             if crew.submit(
                 number, NO_HURRY, partial(self._save_if_hindered, plan), kind=WorkKind.PERIODIC
             ):
+                # Only if the work was taken. A job that was busy is probed at the next tick.
                 self._probed_at[number] = self._site.now()
 
     def _save_if_hindered(self, plan: JobPlan) -> None:
@@ -169,6 +171,8 @@ class SavesInPlace:
             reason = f"{received.order.who or 'an operator'} asked for it"
             plan = JobPlan(kind=SAVE, facts=facts, saves=True, reason=reason)
             self._expected_seconds[number] = snapshot.saves.get(number, snapshot.expected)
+            # Before the work is submitted, so that the next tick does not submit the same order
+            # again.
             self.orders.mark_begun(received)
             crew.submit(
                 number,
@@ -203,6 +207,8 @@ class SavesInPlace:
         job of many GiB would otherwise stop for one save after the other, and none would count.
         """
         site, run = self._site, plan.facts.run
+        # Only after a failed save of this run can an image be late. All others are in the state
+        # already.
         if self._failures_in_row.get(run.job, (None, 0))[0] != run.attempt:
             return None
         method = site.checkpointers[plan.facts.choice.method]
@@ -240,6 +246,7 @@ class SavesInPlace:
 
     def _handle_image(self, plan: JobPlan, image: Image) -> None:
         site, run = self._site, plan.facts.run
+        # First the state: a crash after it loses a log line, and not the image.
         site.state.add_image(image)
         site.recorder.count_save(image)
         cause = SaveMade(
@@ -256,6 +263,7 @@ class SavesInPlace:
         site.recorder.count("ckpt_saves_total", method=choice.method, outcome="failed")
         site.recorder.record_run(run, "ckpt-failed", SaveFailed(error=error_text))
         attempt, failures, last_error = self._failures_in_row.get(run.job, (run.attempt, 0, ""))
+        # Failures of an earlier run say nothing: this run has other nodes and other connections.
         if attempt != run.attempt:
             failures, last_error = 0, ""
         failures, error_text = failures + 1, clearer(last_error, error_text)
@@ -295,6 +303,8 @@ class SavesInPlace:
         try:
             return frozenset(job for job, _ in self._site.ledger.requeues.lifted())
         except sqlite3.Error:
+            # Without the ledger we cannot know. Lifting too early does no harm: the lift is tried
+            # again after the next save.
             return frozenset()
 
     def lift_requeue_after_others(self, snapshot: Snapshot) -> None:

@@ -138,6 +138,7 @@ class DropDirectory:
     def read(self, now: float) -> Sequence[SourceReading]:
         """Read each new file, in the order of their names."""
         paths = sorted(self._path.glob("*.json"))
+        # Forget the files that are gone: a new file of the same name must be read.
         existing_names = {str(path) for path in paths}
         self._versions_left = {
             name: version for name, version in self._versions_left.items() if name in existing_names
@@ -181,10 +182,12 @@ def _read_file(path: Path, now: float) -> SourceReading | None:
             raise  # Our process lacks resources. The file is good, so it must not be removed.
         return SourceReading(handle=handle, wrong=f"{path}: {error.strerror}")
     try:
+        # Ask the open file and not its path: the path may name another file since the open.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
             return SourceReading(handle=handle, wrong=f"{path} is no file of root or SlurmUser")
         with open(descriptor, "rb", closefd=False) as file:
+            # Bounded, because an agent may write a file of any size. A cut file is no valid JSON.
             content = file.read(MAX_BYTES + 1)
     finally:
         os.close(descriptor)

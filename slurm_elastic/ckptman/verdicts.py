@@ -56,6 +56,7 @@ def judge_run(site: CheckpointSite, run: JobRun, choice: MethodChoice, message: 
     site.state.put_verdict(verdict)
     cause = JobUnsavable(why=hindrance.why, remedy=hindrance.remedy)
     site.recorder.record_run(run, "ckpt-unsavable", cause, level=logging.WARNING)
+    # The verdict is stored in any case: ``ckpt list`` shows it also if nobody is notified.
     if choice.unsavable is Unsavable.STAY:
         return True
     will_move = choice.unsavable is Unsavable.ON_DEMAND and _may_move(site, run, verdict)
@@ -79,6 +80,7 @@ def _notify_user(
     )
     try:
         text = f"cannot be saved: {verdict.why}; it would help to {verdict.remedy}"
+        # The comment first: it needs no step of the job, which the job's output does.
         _comment(site, run.job, text)
         write_to_job_output(site, run.job, *lines)
     except SlurmError as error:
@@ -104,6 +106,7 @@ def _may_move(site: CheckpointSite, run: JobRun, verdict: UnsavableRun) -> bool:
     before.
     """
     job = site.jobs.last.get(run.job)
+    # ``moved`` is kept over the runs: without it a job could be moved at each new start.
     if job is None or not (job.requeue and job.batch) or verdict.moved:
         return False
     # A job without an image loses all its work by the move, so only a young one may lose it.
