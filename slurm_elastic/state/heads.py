@@ -83,10 +83,13 @@ class Epochs:
         """
         while True:
             newest = self.newest()
+            # Both services of a host act in one epoch, also after a restart.
             if newest is not None and newest.host == host:
                 return newest
             number = 1 if newest is None else newest.number + 1
             epoch = Epoch(number=number, host=host, at=time.time())
+            # ``create`` fails if the file exists: the other head has taken this number since it was
+            # read.
             if writing.create(self._path(number), msgspec.json.encode(epoch)):
                 self._forget(number)
                 return epoch
@@ -96,6 +99,7 @@ class Epochs:
 
     def _forget(self, number: int) -> None:
         """Delete the files of older epochs: only the highest number counts."""
+        # Down to the first gap: older files were deleted when the epoch before began.
         for old in range(number - 1, 0, -1):
             try:
                 self._path(old).unlink()
@@ -127,6 +131,8 @@ class Fence(Struct, frozen=True, kw_only=True):
 
     def require(self) -> None:
         """Raise SupersededError if another head acts, or has begun an epoch after this one."""
+        # The directory is read at each call: a head that was frozen must notice at once that the
+        # other head acts. A remembered answer would let it buy a machine twice.
         if self.epoch and self.epochs.number() == self.epoch:
             return
         newest = self.epochs.newest()
@@ -183,6 +189,7 @@ def link(state: Path, directory: Path) -> None:
 def _link(path: Path, shared: Path) -> None:
     if path.is_symlink() and Path(os.readlink(path)) == shared:
         return
+    # A directory without files holds no memory. A start without ``ha`` made it, so it may go.
     if path.is_dir() and not path.is_symlink() and not _content(path):
         for empty in sorted(path.rglob("*"), reverse=True):
             empty.rmdir()

@@ -130,6 +130,7 @@ class Exclusions:
         there are.
         """
         with self._store.transaction("exclusions"):
+            # ``min``: a hold that has already ended keeps the time of its end.
             sql = "update exclusions set until = min(until, ?) where pool = ? and kind = ?"
             return len(self._store.change(sql, now, pool, str(CAPACITY)))
 

@@ -92,6 +92,8 @@ def verify(memory: Memory) -> JournalHealth:
             if line is None:
                 continue
             rows = sum(len(fact.rows) for fact in line.facts)
+            # A segment begins with all rows of the memory. Earlier gaps no longer matter from there
+            # on.
             if line.begin is not None:
                 lacking, beginning = line.begin.rows, line.n
             elif line.n == beginning:
@@ -132,6 +134,8 @@ def export(memories: Sequence[Memory], target: Path, rights: Rights = nullcontex
                 raise SlurmElasticError(f"there is no journal yet beside {memories[0][0]}")
             file.flush()
             os.fsync(file.fileno())
+        # After the sync: a crash must not leave an export with the right name and half of its
+        # lines.
         os.replace(draft, target)
     writing.sync_directory(target.absolute().parent)
     return lines
@@ -148,6 +152,7 @@ def _copy(memory: Memory, file: IO[bytes]) -> int:
         size = os.fstat(newest.fileno()).st_size
     with newest:
         lines = _copy_whole(newest, size, file)
+    # A damaged line stops the copy. Then the readable rows replace what was written so far.
     if lines is not None:
         return lines
     file.truncate(start)
@@ -200,6 +205,8 @@ def put_back(
     """
     with _rereadable(source) as file, rights():
         parts = _parts(source, file, memories)
+        # Check every memory before the first is written: a refusal in the middle would leave two
+        # memories of different times.
         for memory_part in parts:
             _require_taken(source, file, memory_part)
             if not older:
@@ -209,6 +216,8 @@ def put_back(
             with contextlib.closing(journal), journal.locked(BUSY_TIMEOUT):
                 journal.note(Applied())  # first: whoever comes next makes its view of what is there
                 journal.segment_of(partial(_written, file, memory_part))
+            # Open and close it once: that builds the view, and shows now whether the journal can be
+            # applied.
             Disk(memory_part.path, memory_part.schema).close()
     return sum(memory_part.lines for memory_part in parts)
 

@@ -225,6 +225,8 @@ class Refuge:
         try:
             disk = Disk(self._path, self._schema, timeout_s=patience)
         except sqlite3.DatabaseError as error:
+            # Only a damaged view is set aside. After a lock or a full disk it is whole, and is
+            # still needed.
             if kind_of(error) is not TroubleKind.CORRUPT:
                 raise
             self._without_damage(earlier)
@@ -240,6 +242,8 @@ class Refuge:
         rows, end = self._readable(disk) or (view.open_memory(self._schema), Position())
         last_number = end.number if disk is None else max(end.number, disk.position.number)
         self._found = Memory(rows, self._schema, max(last_number, view.least(rows, self._schema)))
+        # The rows as they were when memory began. The return merges against them, because another
+        # process may have written to the disk since.
         rows.backup(self._base)
         if disk is not None:
             disk.close()
@@ -314,6 +318,7 @@ class Refuge:
             self._return(memory)
         except TROUBLES as error:
             trouble = self._trouble_of(error)
+            # Log a trouble once, not at each try to return.
             if self.trouble is None or trouble.kind is not self.trouble.kind:
                 self._say(trouble)
             self.trouble = trouble
@@ -325,6 +330,7 @@ class Refuge:
     def _return(self, memory: Memory) -> None:
         journal = journal_of(self._path)
         journal.uncut = self._uncut
+        # The caller of this write got an error, so nobody may find it in the journal later.
         if self._uncut is not None:
             with contextlib.closing(journal), journal.locked(LOCK_TIMEOUT_S):
                 journal.cut_left()
