@@ -119,6 +119,7 @@ class OwnRelease(Policy, frozen=True, tag="own"):
         except BaseException as error:
             text = f"release policy {name} fails: {describe_foreign(error)}"
             raise ReleaseError(text) from error
+        # Not ``isinstance``: True is an int, and an int class of another package may run its code.
         if type(when) is not int:
             text = f"found {describe_foreign(when)}, expected a time in whole Unix seconds"
             raise ReleaseError(f"release policy {name} fails: {text}")

@@ -154,6 +154,7 @@ def terms_of(
     first = priced[0][0] if priced else None
     if unavailable is None and not launches:
         unavailable = next((row.cause for row in placement.rejected), NoOffers())
+    # A machine that waits for jobs serves the job without any purchase.
     if has_idle and first is not None:
         unavailable = None
     return PoolTerms(
@@ -244,6 +245,7 @@ def cost(job: JobShape, terms: PoolTerms, *, with_risk: bool = False) -> float:
 def _unsold(placement: Placement, ranking: Sequence[str]) -> list[tuple[Offer, int]]:
     """Return the best offer that the cloud has for the pool, without room, if none can serve."""
     order = [KEYS[name] for name in ranking]
+    # An offer that does not fit the pool says nothing about the price of the job there.
     offers = [row.offer for row in placement.rejected if not isinstance(row.cause, Misfit)]
     offers.sort(key=lambda o: (*(key(placement.request, o) for key in order), o.key))
     return [(offer, 0) for offer in offers[:1]]

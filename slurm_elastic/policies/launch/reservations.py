@@ -85,6 +85,7 @@ def levelled(
     longest: dict[int, float] = {}
     for job, count in too_short.items():
         longest[count] = max(longest.get(count, 0.0), needs[job])
+    # Jobs with the same ``count`` are too long for the same reservations, so one launch serves all.
     return {job: longest[count] for job, count in too_short.items()}
 
 

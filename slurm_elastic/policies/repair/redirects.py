@@ -72,6 +72,7 @@ def redirected(jobs: Iterable[SlurmJob], route: Route) -> Mapping[Redirect, list
     for job in jobs:
         if not is_waiting(job) or route.source not in job.partitions:
             continue
+        # A partition that can never run the job would only hide why the job waits.
         if not any(could_run(job, pool) for pool in route.pools):
             continue
         if route.is_whole:
