@@ -105,6 +105,8 @@ class QuietLooks:
         if self._directory is None:
             return None
         try:
+            # If StateSaveLocation is not mounted, both files are missing, as at a site without
+            # jobs. Only this file tells the two apart.
             (self._directory / PROOF).stat()
             stamp = tuple(_stamp_of(self._directory / name) for name in FILES)
         except OSError:

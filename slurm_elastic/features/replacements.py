@@ -81,6 +81,7 @@ class ReplacementStarts:
         site, now = self._site, self._site.now()
         started = departure.replacements
         if started is None:
+            # With ``--at`` the order begins later, and its machines are kept from that time on.
             kept_until = max(directive.starts, now) + REPLACEMENT_KEPT_S
             started = Replacements(wanted=len(leaving), kept_until=kept_until)
         chosen: Mapping[str, str] = {}
@@ -205,6 +206,8 @@ class ReplacementStarts:
             and node in view
             and phase(view[node]) is Phase.POWERED_DOWN
         ]
+        # Also nodes that need no power-up now: if their machine fails later, it is not started
+        # again.
         self._powered_up |= {(directive.number, node) for node in nodes}
         if any(node not in chosen for node in todo):
             # An earlier daemon has started them. A machine that has ended since gets no second one.
@@ -250,6 +253,8 @@ class ReplacementStarts:
             node = view.get(name)
             if node is None or name not in site.pool_of or not may_take_jobs(node):
                 continue
+            # Slurm powers a node down that has been idle for SuspendTime. At a third of it two
+            # looks may fail before that.
             suspend_s = site.config.suspend_time(site.clouds[site.pool_of[name].cloud])
             since = max(node.last_busy, node.boot_time)
             if site.now() - since >= min(suspend_s / 3, MAX_TOUCH_S) and not is_busy(node):
