@@ -77,6 +77,7 @@ def _size_of(path: str) -> int:
 def _present(path: str, base: int) -> tuple[int, str]:
     """The size of this run's output on the head, and a sample of it."""
     try:
+        # O_NONBLOCK: the output may be a pipe, whose open would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return 0, ""
@@ -101,6 +102,7 @@ def _plan(
             continue
         plan.append((path, status))
         size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+        # Inside the loop: the rest of a huge directory need not be read.
         if size > limit:
             raise CopyError(
                 f"{directory} has more than {limit >> 20} MiB, the copy.size_limit: submit the job"

@@ -39,6 +39,8 @@ def run(identity: Identity, channel: Channel) -> None:
     if header["do"] == "out":
         for path, owned in header["places"]:
             make_place(str(path), owned, identity.uid, identity.gid)
+    # The last step that needs root. After ``become`` nothing that the head sends can reach the
+    # files of other users.
     place = _state_directory(identity.uid, identity.gid)
     become(identity)
     if header["do"] == "outputs":
@@ -131,6 +133,7 @@ class _Book:
         draft = self._path.with_suffix(".new")
         content = {"directory": self.directory, "base": self.base, "jobs": self.jobs}
         draft.write_text(json.dumps(content))
+        # With half a record all files would count as changed, and would be sent back.
         os.replace(draft, self._path)
 
     def remove(self) -> None:
@@ -189,6 +192,7 @@ def _take_file(tree: Tree, path: str, message: Message, book: _Book, channel: Ch
 
 def _give_back(header: Message, book: _Book, channel: Channel) -> None:
     channel.send(ok=True)
+    # The outputs first: if the machine is lost before the rest is copied, they are worth most.
     _send_outputs(header["outputs"], [], channel)
     tree: Tree | None = None
     with contextlib.suppress(FileNotFoundError):  # the job may have removed it
@@ -203,6 +207,7 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
         if tree is not None and (status := tree.status(path)) is not None:
             book.base[path] = {"head": there, "here": stamp(status)}
     _remove_outputs(header["outputs"])
+    # Another job may still use these files, in this directory or in one above or below it.
     if book.jobs or tree is None or book.has_neighbours():
         book.save()
     else:

@@ -92,6 +92,8 @@ class Tree:
 
     def open(self, path: str) -> int:
         """Open a file to read it."""
+        # O_NONBLOCK: a file may have become a pipe since it was listed, whose open would wait for a
+        # writer.
         return os.open(self._enter(path), _READ | os.O_NONBLOCK, dir_fd=self._here)
 
     def remove(self, path: str, *, directory: bool = False) -> None:
@@ -111,6 +113,8 @@ class Tree:
             if not stat.S_ISDIR(os.lstat(name, dir_fd=self._here).st_mode):
                 raise
         else:
+            # No set-user-ID, set-group-ID or sticky bit. The owner may always enter, or nothing
+            # could be copied into it.
             os.chmod(name, mode & 0o777 | 0o700, dir_fd=self._here)
 
     def write_link(self, path: str, target: str) -> None:
@@ -128,6 +132,7 @@ class Tree:
         try:
             try:
                 write_blocks(descriptor, blocks, sync=sync)
+                # Without set-user-ID and set-group-ID bits, because the other end is not trusted.
                 os.fchmod(descriptor, int(message["mode"]) & 0o777)
                 os.utime(descriptor, ns=(int(message["m"]), int(message["m"])))
                 if sync:
