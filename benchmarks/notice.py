@@ -28,7 +28,12 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
+from slurm_elastic.ckptman.site import (
+    OUTPUT_WRITERS,
+    CheckpointSite,
+    JobList,
+    pools_by_node,
+)
 from slurm_elastic.ckptman.sources import SourceReading
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
@@ -237,6 +242,7 @@ def world(directory: str, count: int, periodic: int = 0) -> Iterator[CheckpointS
         recorder=BufferedRecorder(ledger, memory, time.time), jobs=JobList(slurm),
         checkpointers={"fake": SlowInBetween()}, providers={},
         pool_of=pools_by_node(config), now=time.time,
+        output_writers=KeyedExecutor(OUTPUT_WRITERS),
     )  # fmt: skip
     try:
         yield site

@@ -58,8 +58,8 @@ def _describe_loss(move: Migration) -> str:
 
 
 def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedRun) -> None:
-    """Write two lines to the job's own output, which Slurm may have truncated for the new run. If
-    that is not possible, ``explain`` says so.
+    """Have two lines written to the job's own output, which Slurm may have truncated for the new
+    run. If that is not possible, ``explain`` says so.
     """
     began_at = moment(move.began)
     if move.was_renewed and run.image is not None:
@@ -76,11 +76,18 @@ def notify_user(site: CheckpointSite, move: Migration, where: str, run: StartedR
             f"slurm-elastic: this job was requeued at {began_at}: {move.reason}",
             f"slurm-elastic: it {next_step} on {where}{details}",
         )
+    write = partial(_write, site, move.run, lines)
+    # Refused if the lines of an earlier move of this job are not written yet.
+    if not site.output_writers.submit(move.run.job, _LEAST_URGENT, write):
+        write()
+
+
+def _write(site: CheckpointSite, run: JobRun, lines: Sequence[str]) -> None:
     try:
-        write_to_job_output(site, move.run.job, *lines)
+        write_to_job_output(site, run.job, *lines)
     except SlurmError as error:
         cause = OutputNotWritten(error=str(error))
-        site.recorder.record_run(move.run, "ckpt-not-told", cause, level=logging.WARNING)
+        site.recorder.record_run(run, "ckpt-not-told", cause, level=logging.WARNING)
 
 
 class _LastWork(Struct, frozen=True):

@@ -102,7 +102,8 @@ class Service:
                 pause_s = max(self._pause() - rest_s, pace * site.jobs.cost)
         finally:
             self.applier.crew.close()
-            # Only after the crew has ended, because its last pieces of work record decisions too.
+            site.output_writers.close()
+            # Only after the threads have ended: their last pieces of work record decisions too.
             site.recorder.flush(last=True)
 
     def _rest_until_news(self, pause_s: float) -> None:

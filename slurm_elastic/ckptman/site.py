@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.ttl_cache import TtlCache
+from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.config import Config, PoolSettings, domain_pools, max_age
 from slurm_elastic.config.pool_rules import bid_of, rules_of
@@ -25,6 +26,8 @@ from slurm_elastic.state.ledger import Ledger
 
 MAX_OUTPUT_TRIES = 5
 """How often we try to write a line to a job's output, a second apart."""
+OUTPUT_WRITERS = 4
+"""So many threads write lines to the outputs of jobs."""
 JOBS_TTL_S = 0.3
 """For so many seconds one reading of the queue serves all threads."""
 
@@ -103,6 +106,8 @@ class CheckpointSite:
     now: Callable[[], float]
     monotonic: Callable[[], float] = time.monotonic
     stop: threading.Event = field(default_factory=threading.Event)
+    # Threads of their own: a line to a user may take seconds, for which no save may wait.
+    output_writers: KeyedExecutor = field(default_factory=lambda: KeyedExecutor(0))
 
     @functools.cached_property
     def leases(self) -> Mapping[str, float]:

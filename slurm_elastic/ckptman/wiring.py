@@ -16,10 +16,16 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.checkpointers import open_checkpointer
 from slurm_elastic.ckptman.event_bridge import SqsQueue
+from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.recorder import BufferedRecorder
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.site import CheckpointSite, JobList, pools_by_node
+from slurm_elastic.ckptman.site import (
+    OUTPUT_WRITERS,
+    CheckpointSite,
+    JobList,
+    pools_by_node,
+)
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, NoticeSource
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.checkpoint_kinds import policy_of
@@ -60,6 +66,7 @@ def open_site(
         pool_of=pools_by_node(config),
         now=time.time,
         stop=stop,
+        output_writers=KeyedExecutor(OUTPUT_WRITERS),
     )
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from patience import patience
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.ckptman.executor import KeyedExecutor
+from slurm_elastic.ckptman.losses import notify_user
+from slurm_elastic.ckptman.origins import read_started_run
 from slurm_elastic.ckptman.unannounced_ends import unannounced_ends
 from slurm_elastic.features.notify_occasions import of_moves
 from slurm_elastic.model.checkpoint import Origin
@@ -187,3 +193,25 @@ def test_an_output_that_cannot_be_written_is_named_in_explain(
     monkeypatch.setattr(unsaved.slurm, "tell", refuse)
     unsaved.take(unsaved.job(7).nodes[0])
     unsaved.until(lambda: "ckpt-not-told" in unsaved.told(7))
+
+
+def test_a_line_that_hangs_holds_nobody_up(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new job may have no step for seconds that could write the line."""
+    world.interrupt(world.job(7).nodes[0])
+    world.until(lambda: bool(world.migrations()) and world.migrations()[0].is_over)
+    (move,), begun, go_on = world.migrations(), threading.Event(), threading.Event()
+    run = read_started_run(world.ckpt, move, world.job(7))
+    assert run is not None
+
+    def hang(*_: object) -> None:
+        begun.set()
+        assert go_on.wait(patience(60))
+
+    monkeypatch.setattr(world.slurm, "tell", hang)
+    writers = KeyedExecutor(1)
+    notify_user(replace(world.ckpt, output_writers=writers), move, "n1", run)
+    assert begun.wait(patience(60))
+    go_on.set()
+    writers.close()
