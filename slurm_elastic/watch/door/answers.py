@@ -140,6 +140,9 @@ class DoorAnswers:
             lambda: seen_now(config, slurm, now(), self._habits.get()), QUEUE_FRESH
         )
         self._jobs: Refreshed[Sequence[SlurmJob]] = Refreshed(self._read_jobs, FRESH)
+        self._ended_too: Refreshed[Sequence[SlurmJob]] = Refreshed(
+            lambda: slurm.jobs(ended=True), FRESH
+        )
         self._queue: Refreshed[SlurmReading] = Refreshed(
             lambda: slurm_reading(config, slurm, now(), self._habits.get()), QUEUE_FRESH
         )
@@ -193,9 +196,21 @@ class DoorAnswers:
     def _own_jobs(self, ask: OwnJobsAsk, peer: Peer, viewer: Viewer | None) -> bytes:
         subject = subject_of(ask, peer.uid, name_of(peer.uid), viewer)
         facts = self._facts.get() if viewer is None else seen_facts(self._facts.get(), viewer)
-        slurm, facts = narrowed(self._queue.get(), facts, subject)
+        slurm, facts = narrowed(self._newest_queue(), facts, subject)
         own_jobs = run_bounded(read_own_jobs, self._config, ask, subject, slurm, facts)
         return msgspec.json.encode(DoorAnswer(own_jobs=own_jobs))
+
+    def _newest_queue(self) -> SlurmReading:
+        """Slurm's part with the jobs of FRESH seconds ago. Only forecasts use an older queue: users
+        who just submitted a job would take it for lost if it were not listed.
+        """
+        reading = self._queue.get()
+        if reading.error:
+            return reading
+        try:
+            return replace(reading, jobs=self._ended_too.get())
+        except SlurmError as error:
+            return SlurmReading(error=str(error))
 
     def _terms(self, viewer: Viewer | None) -> str:
         published = order_file.read(self._config.state / order_file.FILE, self._now())

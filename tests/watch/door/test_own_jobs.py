@@ -33,7 +33,7 @@ from slurm_elastic.policies.money.account_budgets import Overdrawn
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state import statedir
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.watch.door import own_jobs
+from slurm_elastic.watch.door import answers, own_jobs
 from slurm_elastic.watch.door.answers import DoorAnswers
 from slurm_elastic.watch.door.questions import CostAsk, DoorAnswer, OwnJobsAsk
 from slurm_elastic.watch.door.records import read_costs, read_facts
@@ -383,6 +383,26 @@ def test_without_slurm_the_jobs_of_the_ledger_remain(site: Site) -> None:
     assert "Unable to contact" in document.slurm_error
     assert {row.id: row.state for row in document.jobs} == {7: "ended", 20: "running"}
     assert mine.at_most(document.jobs[0]) == "-", "only Slurm knows whether it has a time limit"
+
+
+def test_a_new_job_is_listed_before_the_queue_of_forecasts_is_read_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "FRESH", 0.0)
+    monkeypatch.setattr(answers, "SHARE", 0.0)
+    door = site.answers()
+    line = msgspec.json.encode(OwnJobsAsk(since=NOW - 86400))
+
+    def listed() -> set[int]:
+        answer = msgspec.json.decode(door(Peer(uid=NOBODY), line), type=DoorAnswer)
+        assert answer.own_jobs is not None, answer.error
+        return {row.id for row in answer.own_jobs.jobs}
+
+    before = listed()
+    site.slurm.set_job(
+        30, "PENDING", reason="None", uid=NOBODY, user="nobody", partitions=("aws",), submit=T
+    )
+    assert listed() == before | {30}
 
 
 def test_an_impossible_time_is_refused(site: Site) -> None:
