@@ -203,7 +203,10 @@ class Attendants:
             if srun.stdin:
                 srun.stdin.close()
         try:
-            _wait(srun, _END_TIMEOUT_S)
+            rest = _wait(srun, _END_TIMEOUT_S)
+            *lines, last = (self._errors + rest).split(b"\n")
+            self._errors = b""
+            self._pass_on([*lines, last] if last else lines)
         finally:
             srun.kill()
             srun.wait()
@@ -232,11 +235,17 @@ def _available(descriptor: int) -> bytes:
     return content
 
 
-def _wait(srun: subprocess.Popen[bytes], within: float) -> None:
-    """Wait for its end; read its output, so that a full pipe does not stop it."""
-    until = time.monotonic() + within
-    while srun.poll() is None and time.monotonic() < until:
-        for pipe in (srun.stdout, srun.stderr):
-            if pipe:
-                _available(pipe.fileno())
+def _wait(srun: subprocess.Popen[bytes], within: float) -> bytes:
+    """Wait for its end; return what it writes to its standard error until then. A full pipe would
+    stop it.
+    """
+    until, errors = time.monotonic() + within, b""
+    while True:
+        has_ended = srun.poll() is not None or time.monotonic() > until
+        if srun.stdout:
+            _available(srun.stdout.fileno())
+        if srun.stderr:
+            errors = (errors + _available(srun.stderr.fileno()))[-_MAX_LINE_BYTES:]
+        if has_ended:
+            return errors
         time.sleep(_POLL_EVERY_S)

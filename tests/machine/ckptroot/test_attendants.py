@@ -43,6 +43,7 @@ for line in sys.stdin:
             more = {"refused": "no"} if order["do"] == f"refuse-{node}" else {}
             say(node, event="done", id=order["id"], **more)
             say(node, event="ended", status=0, names=[f"start-{node}"])
+print("last words of a rank", end="", file=sys.stderr, flush=True)
 open(f"{here}/over", "w").close()
 """
 
@@ -94,6 +95,8 @@ def test_an_order_is_answered_by_all_and_other_reports_are_kept(
         made.ask({"do": "refuse-2"})
     assert made.lost() == ""
     assert "of a rank\n" in capfd.readouterr().err
+    made.close()
+    assert "last words of a rank\n" in capfd.readouterr().err
 
 
 def test_a_node_that_does_not_answer_is_lost(made: Attendants, place: Path) -> None:
