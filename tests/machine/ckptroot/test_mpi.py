@@ -7,14 +7,16 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from slurm_elastic.machine.ckptroot import dmtcp_nodes, mpi
+from slurm_elastic.machine.ckptroot import dmtcp_coordinator, dmtcp_nodes, mpi
 from slurm_elastic.machine.ckptroot.caller import Caller
+from slurm_elastic.machine.ckptroot.dmtcp_coordinator import Coordinator
 from slurm_elastic.machine.ckptroot.dmtcp_nodes import OtherNodes
 from slurm_elastic.machine.ckptroot.job_nodes import JobNode, JobNodes
-from slurm_elastic.machine.ckptroot.site import HelperSite
+from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
 from .helpers import ROOT, eventually
 
@@ -238,3 +240,53 @@ def test_srun_starts_no_rank(
         assert "srun --mpi=none hostname" in done.stderr
     else:
         assert done.stdout == " ".join(words) + "\n"
+
+
+def test_other_nodes_are_checked_again_after_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our processes run there already, when the next image is tried or the job starts over."""
+    bed = AgentBed(tmp_path, monkeypatch, "n1", "n2")
+    monkeypatch.setattr(dmtcp_nodes.dmtcp_images, "library_digest", lambda _: "abc")
+    answers = ["DMTCP lacks a change", "DMTCP lacks a change", ""]
+
+    def check(*_: object) -> None:
+        if answer := answers.pop(0):
+            raise RequestRefused(answer)
+
+    monkeypatch.setattr(dmtcp_nodes.dmtcp_probe, "check", check)
+    attendants = bed.nodes._attendants
+    monkeypatch.setattr(attendants, "start", lambda _: [{"library": "abc"}])
+    monkeypatch.setattr(type(attendants), "has_ended", property(lambda _: len(answers) == 3))
+    for _ in range(2):
+        with pytest.raises(RequestRefused, match="lacks a change"):
+            bed.nodes.begin(20_001)
+    bed.nodes.begin(20_001)
+    bed.nodes.begin(20_001)
+    assert answers == []
+
+
+def test_a_coordinator_that_no_process_has_joined_ends_with_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def ask(_self: object, program: str, _within: float, *words: str) -> tuple[int, str]:
+        asked.append((program, *words[-1:]))
+        return 0, ""
+
+    guard = SimpleNamespace(port=20_001, close=lambda: asked.append(("guard",)))
+    monkeypatch.setattr(dmtcp_coordinator, "guarded", lambda *_: guard)
+    monkeypatch.setattr(dmtcp_coordinator, "Scratch", lambda *_: SimpleNamespace(
+        of_user=lambda *_: tmp_path, close=lambda: None))  # fmt: skip
+    monkeypatch.setattr(Coordinator, "ask", ask)
+    monkeypatch.setattr(
+        dmtcp_coordinator, "is_free", lambda _: not asked or asked[-1][-1] == "--quit"
+    )
+    site = HelperSite(cluster="t", directory=tmp_path, key=b"", reader=(0, 0))
+    coordinator = Coordinator(site, CALLER, NODES)
+    coordinator.begin(tmp_path)
+    assert asked.pop()[0] == "dmtcp_coordinator"
+    asked.append(("listens",))
+    coordinator.close()
+    assert asked == [("listens",), ("dmtcp_command", "--quit"), ("guard",)]
