@@ -52,7 +52,7 @@ class OtherNodes:
                 name, first = self._attendants.name(number), self._nodes.first.name
                 raise RequestRefused(f"{name} has another DMTCP than {first}")
         if not self._nodes.are_one_host:
-            dmtcp_probe.check(self._site, self._caller, digest)
+            dmtcp_probe.check(self._site, digest)
         self._are_checked = True
 
     def environment(self, place: Path) -> dict[bytes, bytes]:

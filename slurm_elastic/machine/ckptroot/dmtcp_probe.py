@@ -5,12 +5,17 @@ without the first change hangs, and the job with it: a process waits only for th
 before it sends data of its sockets. A restart without the second change dies, because a process
 publishes no address of its host. So we save and restore two processes on two hosts (network
 namespaces), once for each build of DMTCP, before we save the first job of several nodes.
+
+All users' jobs believe the answer, so the two processes run as a user that nobody is: the job's own
+user could write their files and end them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
+import random
 import shutil
 import subprocess
 import tempfile
@@ -20,8 +25,9 @@ from functools import partial
 from pathlib import Path
 
 from . import files
-from .caller import CLEAN, Caller
+from .caller import CLEAN
 from .payload import calm
+from .proc import processes
 from .site import HelperSite, RequestRefused
 
 LACKS = "DMTCP lacks a change that jobs of several hosts need (docs/checkpoint-methods.md, dmtcp)"
@@ -35,6 +41,8 @@ _POLL_EVERY_S = 0.1
 _ADDRESSES = ("10.255.255.1", "10.255.255.2")
 _PORTS = ("7901", "7902")
 """The coordinators' ports, for the save and for the restore. Nothing else listens there."""
+_UIDS = range(61_184, 65_520)
+"""For users without a name (systemd's DynamicUser)."""
 _PROGRAM = """\
 import os, socket, sys, time
 if sys.argv[1] == "0":
@@ -64,12 +72,12 @@ while True:
 """
 
 
-def check(site: HelperSite, caller: Caller, digest: str) -> None:
+def check(site: HelperSite, digest: str) -> None:
     """Refused if DMTCP, whose libraries have this digest, cannot. All nodes share the answer."""
     record = site.jobs / f".dmtcp-{digest[:32]}"
     answer = _recorded(record)
     if answer is None:
-        answer = _tried(site, caller)
+        answer = _tried(site)
         _write(record, answer)
     if answer:
         raise RequestRefused(answer)
@@ -92,19 +100,35 @@ def _write(record: Path, answer: str) -> None:
         new.rename(record)
 
 
-def _tried(site: HelperSite, caller: Caller) -> str:
+def _tried(site: HelperSite) -> str:
     """Save and restore the two processes; return the reason if DMTCP cannot, else ""."""
     site.scratch.mkdir(exist_ok=True)
     site.scratch.chmod(0o711)
     place = Path(tempfile.mkdtemp(prefix="probe-", dir=site.scratch))
     try:
-        os.chown(place, caller.uid, caller.gid)
+        uid = _unused_uid()
+        os.chown(place, uid, uid)
         with _two_hosts() as hosts:
-            return _Probe(site, caller, place, hosts).answer()
+            return _Probe(site, uid, place, hosts).answer()
     except (OSError, subprocess.SubprocessError) as error:
         raise RequestRefused(f"DMTCP cannot be tried on this node: {error}") from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _unused_uid() -> int:
+    """Return the number of a user without a name, a group or a process."""
+    in_use = set()
+    for pid in processes():
+        with contextlib.suppress(OSError):
+            in_use.add(os.stat(f"/proc/{pid}").st_uid)
+    for uid in random.sample(_UIDS, 100):
+        try:
+            pwd.getpwuid(uid)
+        except KeyError:
+            if uid not in in_use:
+                return uid
+    raise RequestRefused("DMTCP cannot be tried on this node: no number of a user is unused")
 
 
 @contextlib.contextmanager
@@ -156,20 +180,18 @@ def _wait(condition: Callable[[], bool], within: float) -> bool:
 
 
 class _Probe:
-    """Two processes of the user, each on its host, in ``place``."""
+    """Two processes of the user ``uid``, each on its host, in ``place``."""
 
-    def __init__(
-        self, site: HelperSite, caller: Caller, place: Path, hosts: tuple[int, int]
-    ) -> None:
+    def __init__(self, site: HelperSite, uid: int, place: Path, hosts: tuple[int, int]) -> None:
         self._dmtcp = site.dmtcp
-        self._caller = caller
+        self._uid = uid
         self._place = place
         self._hosts = hosts
 
     def answer(self) -> str:
         for name in ("0", "1", "tmp0", "tmp1"):
             (self._place / name).mkdir()
-            os.chown(self._place / name, self._caller.uid, self._caller.gid)
+            os.chown(self._place / name, self._uid, self._uid)
         program = ["/usr/bin/python3", "-IS", "-c", _PROGRAM]
         arguments = {n: [*program, n] for n in ("0", "1")}
         with self._both(_PORTS[0], ["dmtcp_launch"], arguments) as tasks:
@@ -211,7 +233,7 @@ class _Probe:
 
     def _start(self, host: int, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         inside = ["nsenter", "-t", str(self._hosts[host]), "-n", "-u", "-S",
-                  str(self._caller.uid), "-G", str(self._caller.gid)]  # fmt: skip
+                  str(self._uid), "-G", str(self._uid)]  # fmt: skip
         temporary = str(self._place / f"tmp{host}")
         return subprocess.Popen(
             [*inside, f"{self._dmtcp}/{program}", *arguments],

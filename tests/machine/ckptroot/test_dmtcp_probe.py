@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 import time
 from pathlib import Path
 
 import pytest
 
 from slurm_elastic.machine.ckptroot import dmtcp_probe
-from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.site import HelperSite, RequestRefused
 
 from .helpers import ROOT
 
 pytestmark = ROOT
-CALLER = Caller(7, 65534, 65534, "nobody", (65534,), {})
 BUILD, OTHER = "a" * 64, "b" * 64
 
 
@@ -33,7 +33,7 @@ class Tries:
         return self.answer
 
     def check(self, build: str = BUILD) -> None:
-        dmtcp_probe.check(self.site, CALLER, build)
+        dmtcp_probe.check(self.site, build)
 
 
 @pytest.fixture
@@ -70,3 +70,29 @@ def test_a_users_answer_is_not_believed(tries: Tries) -> None:
     os.chown(record, 65534, 65534)
     tries.check()
     assert tries.count == 2
+
+
+def test_the_two_processes_are_of_a_user_that_nobody_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job's user could end them, or write their files: all users' jobs believe the answer."""
+    owners: list[int] = []
+
+    class Probe:
+        def __init__(self, _site: object, uid: int, place: Path, _hosts: object) -> None:
+            owners.extend({uid, place.stat().st_uid, place.stat().st_gid})
+
+        def answer(self) -> str:
+            return ""
+
+    monkeypatch.setattr(dmtcp_probe, "_two_hosts", contextlib.nullcontext)
+    monkeypatch.setattr(dmtcp_probe, "_Probe", Probe)
+    site = HelperSite(
+        cluster="t", directory=tmp_path, key=b"", reader=(0, 0), scratch=tmp_path / "s"
+    )
+    site.jobs.mkdir()
+    dmtcp_probe.check(site, BUILD)
+    (uid,) = owners
+    with pytest.raises(KeyError):
+        pwd.getpwuid(uid)
+    assert uid not in (0, 65534)
