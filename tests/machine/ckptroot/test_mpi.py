@@ -11,7 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_elastic.machine.ckptroot import dmtcp_coordinator, dmtcp_nodes, mpi
+from slurm_elastic.machine.ckptroot import (
+    dmtcp_coordinator,
+    dmtcp_images,
+    dmtcp_nodes,
+    dmtcp_probe,
+    mpi,
+)
 from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.dmtcp_coordinator import Coordinator
 from slurm_elastic.machine.ckptroot.dmtcp_nodes import OtherNodes
@@ -247,14 +253,14 @@ def test_other_nodes_are_checked_again_after_a_refusal(
 ) -> None:
     """Our processes run there already, when the next image is tried or the job starts over."""
     bed = AgentBed(tmp_path, monkeypatch, "n1", "n2")
-    monkeypatch.setattr(dmtcp_nodes.dmtcp_images, "library_digest", lambda _: "abc")
+    monkeypatch.setattr(dmtcp_images, "library_digest", lambda _: "abc")
     answers = ["DMTCP lacks a change", "DMTCP lacks a change", ""]
 
     def check(*_: object) -> None:
         if answer := answers.pop(0):
             raise RequestRefused(answer)
 
-    monkeypatch.setattr(dmtcp_nodes.dmtcp_probe, "check", check)
+    monkeypatch.setattr(dmtcp_probe, "check", check)
     attendants = bed.nodes._attendants
     monkeypatch.setattr(attendants, "start", lambda _: [{"library": "abc"}])
     monkeypatch.setattr(type(attendants), "has_ended", property(lambda _: len(answers) == 3))
