@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
@@ -250,26 +250,32 @@ class CopyPart(Part):
             return
         self._unfinished.live_runs = frozenset()  # if Slurm does not answer now, none is proved
         running = {(j.id, j.restarts) for j in site.slurm.jobs() if "RUNNING" in j.states}
-        ended = {row.job for row in rows if (row.job, row.restarts) not in running}
-        starting = self._bring_back(sorted(ended - self._copies.busy_jobs))
+        ended: dict[int, set[int]] = {}
+        for row in rows:
+            if (row.job, row.restarts) not in running:
+                ended.setdefault(row.job, set()).add(row.restarts)
+        for job in self._copies.busy_jobs:
+            ended.pop(job, None)
+        starting = self._bring_back(ended)
         self._unfinished.live_runs = running | starting
         self._pull([row for row in rows if row.state is CopyState.THERE
                     and (row.job, row.restarts) in running])  # fmt: skip
 
-    def _bring_back(self, jobs: Sequence[int]) -> Set[tuple[int, int]]:
-        """Let a thread try to bring the files of these jobs back; each look, if necessary. Return
-        the runs that have not ended, because they are about to start.
+    def _bring_back(self, ended: Mapping[int, Set[int]]) -> Set[tuple[int, int]]:
+        """Let a thread try to bring the files of these runs of jobs back; each look, if necessary.
+        Return the runs that have not ended, because they are about to start.
         """
         self._returns = {job: future for job, future in self._returns.items() if not future.done()}
         starting = set()
-        for job in jobs:
+        for job, restarts in sorted(ended.items()):
             if job in self._returns:
                 continue
             files = read_job_files(self._site.config.slurm, job)
             if files is not None and files.nodes and "COMPLETING" not in files.states:
                 starting.add((job, files.restarts))
                 continue
-            self._copies.owe(job)
+            # A later run may have started since Slurm was asked.
+            self._copies.owe(job, restarts)
             request = CopyRequest(job=job, nodes=(), back=True)
             self._returns[job] = submit(
                 self._returners, f"files of job {job}", self._copies.attempt, request,

@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, TypeVar
 
@@ -241,33 +241,32 @@ class Copies:
 
     # From the machine.
 
-    def owe(self, job: int) -> None:
-        """Note that the job's runs have ended, before any thread has time for their files: from now
-        on their machines are kept.
+    def owe(self, job: int, ended: Container[int] | None = None) -> None:
+        """Note that runs of the job have ended (``ended``: their restarts; None: all runs), before
+        any thread has time for their files: from now on their machines are kept.
         """
         for row in self._site.ledger.copies.of(job):
-            if row.state is CopyState.THERE:
-                self._put(row, CopyState.OWED)
+            if ended is None or row.restarts in ended:
+                if row.state is CopyState.OUT:
+                    self._put(row, CopyState.BACK, reason="its run did not begin")
+                elif row.state is CopyState.THERE:
+                    self._put(row, CopyState.OWED)
 
     def bring_back(self, job: int, *, before: int | None = None) -> bool:
-        """Try once to bring the files of all ended runs back; with ``before``, of the runs before
+        """Try once to bring back the files that are owed; with ``before``, also of all runs before
         that one. Return False if a copy must be tried again.
         """
-        self._on_all(self._open_rows(job, before), self._back_from)
-        return not self._open_rows(job, before)
+        # A try may begin long after the run's end, when the next run is on its machine. So a try
+        # never decides that a run has ended: ``owe`` does, when Slurm says so.
+        if before is not None:
+            self.owe(job, range(before))
+        self._on_all(self._owed_rows(job), self._back_from)
+        return not self._owed_rows(job)
 
-    def _open_rows(self, job: int, before: int | None) -> Sequence[JobCopy]:
-        return [
-            row for row in self._site.ledger.copies.of(job)
-            if not row.state.is_over and (before is None or row.restarts < before)
-        ]  # fmt: skip
+    def _owed_rows(self, job: int) -> Sequence[JobCopy]:
+        return [row for row in self._site.ledger.copies.of(job) if row.state is CopyState.OWED]
 
     def _back_from(self, row: JobCopy) -> None:
-        if row.state is CopyState.OUT:
-            self._put(row, CopyState.BACK, reason="its run did not begin")
-            return
-        if row.state is CopyState.THERE:
-            row = self._put(row, CopyState.OWED)
         remaining_s = row.since + self._settings.back_within - self._site.now()
         machine = self._find_machine(row)
         if machine is None:
@@ -320,11 +319,8 @@ class Copies:
             "outputs": [{"path": path, "base": base} for path, base in row.outputs.items()],
         }  # fmt: skip
         result = self._run(machine.instance, order, until, cancelled)
-        if not result.reason and way != "out" and dict(result.bases) != dict(row.outputs):
-            present = self._row(row)
-            if present is not None:
-                bases = {**present.outputs, **result.bases}
-                self._site.ledger.copies.put(replace(present, outputs=bases))
+        if result.bases and way != "out" and dict(result.bases) != dict(row.outputs):
+            self._site.ledger.copies.set_outputs(row, {**row.outputs, **result.bases})
         return result
 
     def _put(

@@ -73,11 +73,14 @@ class Stage:
     def serve(self, request: CopyRequest) -> str:
         """As the server does it."""
         with self.copies.claim(request.job):
+            if request.back:
+                self.copies.owe(request.job)
             while (answer := self.copies.attempt(request, threading.Event())) is None:
                 time.sleep(self.copies.pause)
         return answer
 
     def bring_back(self, copies: Copies) -> None:
+        copies.owe(1)
         while not copies.bring_back(1):
             self.world.now += copies.pause
 
@@ -172,7 +175,7 @@ def test_a_machine_that_has_ended_is_not_waited_for(stage: Stage) -> None:
     stage.world.slurm.finish(1)
     stage.world.advance(900, step=20)
     assert stage.world.ledger.machines.live() == ()
-    stage.copies.bring_back(1)
+    stage.bring_back(stage.copies)
     assert stage.states == ["lost"]
     assert "its machine has ended" in stage.causes[-1]
 
@@ -203,6 +206,49 @@ def test_files_of_an_earlier_run_come_first(stage: Stage) -> None:
     assert stage.serve(OUT) == GO
     assert [order["do"] for order in stage.orders] == ["out", "back", "out"]
     assert stage.states == ["back", "there"]
+
+
+def test_a_late_try_takes_no_files_of_the_next_run(stage: Stage) -> None:
+    """A try of the first run's epilog may get a thread when the second run already runs."""
+    stage.serve(OUT)
+    stage.serve(BACK)
+    stage.files = replace(FILES, restarts=1)
+    stage.serve(OUT)
+    assert stage.copies.attempt(BACK, threading.Event()) == GO
+    assert stage.states == ["back", "there"]
+    assert [order["do"] for order in stage.orders] == ["out", "back", "out"]
+
+
+def test_a_look_takes_no_files_of_a_run_that_starts_meanwhile(
+    stage: Stage, part: copy_part.CopyPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.serve(OUT)
+    stage.world.slurm.finish(1)
+
+    def read(_: object, job: int) -> None:
+        # The job was pending at Slurm's answer, and a second run has its files now.
+        stage.files = replace(FILES, restarts=1)
+        stage.serve(OUT)
+
+    monkeypatch.setattr(copy_part, "read_job_files", read)
+    part.look()
+    eventually(lambda: not part._returns or all(f.done() for f in part._returns.values()))
+    assert stage.states == ["back", "there"]
+
+
+def test_outputs_that_come_back_change_no_state(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job may end while its output comes: nobody may then write its old state."""
+    stage.serve(OUT)
+    (row,) = stage.world.ledger.copies.of(1)
+    stage.results = [CopyResult(bases={FILES.outputs[0]: 9})]
+    written: list[object] = []
+    monkeypatch.setattr(type(stage.world.ledger.copies), "put", lambda _, row: written.append(row))
+    stage.copies.pull_outputs(row)
+    assert written == []
+    (row,) = stage.world.ledger.copies.of(1)
+    assert dict(row.outputs) == {FILES.outputs[0]: 9}
 
 
 def test_old_rows_are_forgotten(stage: Stage) -> None:
