@@ -204,13 +204,16 @@ class CopyRunner:
         if result.get("ok"):
             return CopyResult(
                 files=result["files"], bytes=result["bytes"], bases=result["bases"],
-                notes=tuple(result["notes"]),
+                notes=tuple(map(_readable, result["notes"])),
             )  # fmt: skip
         reason = str(result.get("reason") or text.decode(errors="replace").strip()[-300:])
         ssh_error = _end(link).decode(errors="replace").strip()[-300:]
         if ssh_error and (not reason or "connection has ended" in reason):
             reason = ssh_error
-        return CopyResult(reason=reason or "no answer", final=bool(result.get("final")))
+        return CopyResult(
+            reason=_readable(reason) or "no answer", final=bool(result.get("final")),
+            bases=result.get("bases", {}),
+        )  # fmt: skip
 
 
 def authorized_line(user: str, public_key: str, program: str = PROGRAM) -> str:
@@ -229,12 +232,21 @@ def ssh_text(node: str, order: Mapping[str, Any]) -> str:
     return f"{COMMAND} {node} {json.dumps({name: order[name] for name in _FOR_ROOT})}"
 
 
+def _readable(text: str) -> str:
+    """The text with names of files as people can read them, and the ledger can write them: a name
+    may be no UTF-8, or have a line's end in it.
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def _read(descriptor: int, until: float, cancelled: threading.Event) -> bytes | None:
     """Read to the end. None if that takes too long, or the copy is no longer wanted."""
     text = b""
+    # Not select(2): slurm-elasticd may have more than 1024 descriptors.
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
     while time.monotonic() < until and not cancelled.is_set():
-        ready, _, _ = select.select([descriptor], [], [], _POLL_S)
-        if not ready:
+        if not poll.poll(_POLL_S * 1000):
             continue
         block = os.read(descriptor, 65536)
         if not block or len(text) > _MAX_RESULT_BYTES:

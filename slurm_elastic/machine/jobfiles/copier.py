@@ -124,7 +124,10 @@ def _run(link: socket.socket) -> int:
     handle = os.pidfd_open(process.pid)
     try:
         # The client sends nothing more: if the link can be read, the client has gone.
-        ready, _, _ = select.select([handle, link.fileno()], [], [])
+        poll = select.poll()
+        for descriptor in (handle, link.fileno()):
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll()}
     finally:
         os.close(handle)
     if link.fileno() in ready:

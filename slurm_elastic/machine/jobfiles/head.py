@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 
 from .tree import Tree, sample, stamp, write_blocks
@@ -16,6 +18,13 @@ _ONE_FILE = (
     FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError, UnreadableError,
 )  # fmt: skip
 """Errors of one file. Others, such as a full disk, concern all."""
+_NAME_ERRORS = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
+"""Names that the head's file system does not take."""
+_MAX_NAME_BYTES = 255
+_STAMPS_AT_ONCE = 5000
+"""Files per message: a message is a line, and lines are bounded."""
+_LOCK_WAIT_S = 20.0
+"""Shorter than wire.SILENCE_S: the machine waits meanwhile."""
 _MIN_DEPTH = 2
 """Names in the path of a directory that is copied: not /tmp or /home."""
 Plan = Sequence[tuple[str, os.stat_result]]
@@ -56,7 +65,8 @@ def run(order: Message, channel: Channel) -> Message:
     else:
         present = [_present(o["path"], int(o["base"])) for o in order["outputs"]]
         channel.send(outputs=outputs, present=present, **header)
-        result = _take_back(tree, order, channel)
+        # Bases count even if the copy fails later: the next try must find what is written.
+        result = _take_back(tree, order, channel, order.setdefault("bases", {}))
     return {**result, "notes": [*tree.notes, *result["notes"]]}
 
 
@@ -150,18 +160,16 @@ def _send_file(tree: Tree, path: str, present: Message | None, channel: Channel)
         os.close(descriptor)
 
 
-def _take_back(tree: Tree, order: Message, channel: Channel) -> Message:
+def _take_back(tree: Tree, order: Message, channel: Channel, bases: dict[str, int]) -> Message:
     """Write what the machine sends: the outputs, and the files that the job has changed."""
     channel.receive()
     written: dict[str, list[int]] = {}
-    bases: dict[str, int] = {}
     count = size = 0
     while (message := channel.receive())["t"] != "end":
         channel.beat()  # the machine has sent all, perhaps, and waits until it is on our disk
         if message["t"] == "o":
             output = order["outputs"][int(message["i"])]
-            begin, base = int(message["begin"]), int(output["base"])
-            bases |= _take_output(tree, output["path"], base, begin, channel)
+            bases |= _take_output(tree, output, int(message["begin"]), order["do"], channel)
             continue
         path = str(message["p"])
         if tree.excludes(path):
@@ -176,22 +184,35 @@ def _take_back(tree: Tree, order: Message, channel: Channel) -> Message:
                 count, size = count + 1, size + int(message["s"])
                 written[path] = _take_file(tree, path, message, order, channel)
         # One file that cannot be written must not cost the job all others.
-        except _ONE_FILE as error:
+        except OSError as error:
+            if not isinstance(error, _ONE_FILE) and error.errno not in _NAME_ERRORS:
+                raise
             tree.note(path, error)
-    channel.send(done=True, written=written)
+    stamps = list(written.items())
+    for begin in range(0, len(stamps), _STAMPS_AT_ONCE):
+        channel.send(written=dict(stamps[begin : begin + _STAMPS_AT_ONCE]))
+    channel.send(done=True)
     notes = channel.receive()["notes"]
     return {"files": count, "bytes": size, "bases": bases, "notes": notes}
 
 
 def _take_link(tree: Tree, path: str, message: Message, order: Message) -> None:
-    status = tree.status(path)
-    target = tree.link_target(path) if status and stat.S_ISLNK(status.st_mode) else None
-    if status is None or target == message["base"]:
-        tree.write_link(path, message["to"])
-    elif target != message["to"]:
-        place = _other_name(tree, path, order)
-        tree.write_link(place, message["to"])
-        tree.note(path, f"it was changed on the head, too: the job's is {place}")
+    with tree.only_writer(path):
+        status = tree.status(path)
+        target = tree.link_target(path) if status and stat.S_ISLNK(status.st_mode) else None
+        if status is None or target == message["base"]:
+            tree.write_link(path, message["to"])
+        elif target != message["to"]:
+            place = _other_name(tree, path, order, lambda name: _leads_to(tree, name, message))
+            tree.write_link(place, message["to"])
+            tree.note(path, f"it was changed on the head, too: the job's is {place}")
+
+
+def _leads_to(tree: Tree, name: str, message: Message) -> bool:
+    try:
+        return tree.link_target(name) == message["to"]
+    except OSError:  # no link
+        return False
 
 
 def _take_file(
@@ -204,34 +225,72 @@ def _take_file(
         status, sent = tree.status(path), [message["s"], message["m"]]
         if status is not None and stamp(status) == sent:
             return sent
-        place = path
-        if status is not None and stamp(status) != message["base"]:
-            place = _other_name(tree, path, order)
-            tree.note(path, f"it was changed on the head, too: the job's is {place}")
-        tree.write(place, message, blocks, sync=True)
+        place = _place_file(tree, path, message, order, blocks)
         now = tree.status(place)
         return sent if now is None else stamp(now)
 
 
-def _other_name(tree: Tree, path: str, order: Message) -> str:
-    name, number = f"{path}.job-{order['job']}", 1
-    while tree.status(name) is not None:
+def _place_file(
+    tree: Tree, path: str, message: Message, order: Message, blocks: Iterator[bytes]
+) -> str:
+    """Write the file, and return the name that it got."""
+    with tree.draft(path, message, blocks, sync=True) as draft, tree.only_writer(path):
+        # Other jobs, and the other nodes of this one, may have brought a file of this name by now.
+        status, place = tree.status(path), path
+        is_changed = status is not None and stamp(status) != message["base"]
+        if is_changed and not _has_come(tree, path, message):
+            place = _other_name(tree, path, order, lambda name: _has_come(tree, name, message))
+            tree.note(path, f"it was changed on the head, too: the job's is {place}")
+        tree.place_draft(draft, place)
+    return place
+
+
+def _has_come(tree: Tree, path: str, message: Message) -> bool:
+    """Whether an earlier try has written this file, as far as the file system keeps times: some
+    keep seconds or microseconds.
+    """
+    status = tree.status(path)
+    if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != message["s"]:
+        return False
+    step = next(step for step in (10**9, 1000, 100, 1) if status.st_mtime_ns % step == 0)
+    return status.st_mtime_ns == message["m"] - message["m"] % step
+
+
+def _other_name(tree: Tree, path: str, order: Message, has_come: Callable[[str], bool]) -> str:
+    """A name for the job's file. The same one in each try, or a copy that is tried again and again
+    would fill the disk.
+    """
+    directory, slash, name = path.rpartition("/")
+    number = 1
+    while True:
+        end = f".job-{order['job']}" + (f".{number}" if number > 1 else "")
+        short = os.fsdecode(os.fsencode(name)[: _MAX_NAME_BYTES - len(end)])
+        other = f"{directory}{slash}{short}{end}"
+        if tree.status(other) is None or has_come(other):
+            return other
         number += 1
-        name = f"{path}.job-{order['job']}.{number}"
-    return name
 
 
-def _take_output(tree: Tree, path: str, base: int, begin: int, channel: Channel) -> dict[str, int]:
+def _take_output(
+    tree: Tree, output: Message, begin: int, kind: str, channel: Channel
+) -> dict[str, int]:
     """Write a run's output, and return where it begins; nothing if it cannot be written there."""
+    path, base = str(output["path"]), int(output["base"])
     with channel.content() as blocks:
         try:
-            return {path: _write_output(path, base, begin, blocks)}
+            base = _write_output(
+                path, base, begin, blocks, is_last=kind == "back", wait=channel.beat
+            )
         except (FileNotFoundError, *_ONE_FILE) as error:
             tree.note(path, error)
-    return {}
+            return {}
+    return {path: base}
 
 
-def _write_output(path: str, base: int, begin: int, blocks: Iterator[bytes]) -> int:
+def _write_output(
+    path: str, base: int, begin: int, blocks: Iterator[bytes], *, is_last: bool,
+    wait: Callable[[], object],
+) -> int:  # fmt: skip
     """Write a run's output into its file from ``base`` on, so that the output of earlier runs
     stays. Return the base. It is later if the file has other text there, of another job. ``begin``:
     how much of the output the machine has left out, because the file has it.
@@ -239,22 +298,47 @@ def _write_output(path: str, base: int, begin: int, blocks: Iterator[bytes]) -> 
     # Links are followed, as by slurmstepd: the user has named this path, and no machine has.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise FileExistsError(errno.EEXIST, "no file, but something else has this name")
+        _lock(descriptor, path, wait)
+        size = os.fstat(descriptor).st_size
         if begin:
-            if status.st_size == base + begin:
-                os.lseek(descriptor, 0, os.SEEK_END)
-                write_blocks(descriptor, blocks, sync=True)
-                os.fsync(descriptor)
+            if size == base + begin:
+                _write_at(descriptor, size, blocks)
             return base  # if the file has changed meanwhile, the next copy brings all
-        base = min(base, status.st_size)
+        base = min(base, size)
         first = next(blocks, b"")
         there = os.pread(descriptor, len(first), base)
-        base = base if first.startswith(there) else status.st_size
-        os.lseek(descriptor, base, os.SEEK_SET)
-        write_blocks(descriptor, chain([first], blocks), sync=True)
-        os.fsync(descriptor)
+        if not first.startswith(there):
+            if not is_last and there[:1] == first[:1]:
+                # A part of our output is there, and that of another job follows: both write this
+                # file. Ours comes whole with the last copy. With each copy it would fill the disk.
+                return base
+            base = size
+        _write_at(descriptor, base, chain([first], blocks))
     finally:
         os.close(descriptor)
     return base
+
+
+def _lock(descriptor: int, path: str, wait: Callable[[], object]) -> None:
+    """Let no other copy write this output until the descriptor is closed: jobs may share it."""
+    until = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise CopyError(f"{path}: another copy writes it") from None
+            wait()
+            time.sleep(0.05)
+        except OSError:
+            return  # this file system has no locks
+        else:
+            return
+
+
+def _write_at(descriptor: int, place: int, blocks: Iterator[bytes]) -> None:
+    os.lseek(descriptor, place, os.SEEK_SET)
+    write_blocks(descriptor, blocks, sync=True)
+    os.fsync(descriptor)

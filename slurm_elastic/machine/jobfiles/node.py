@@ -199,10 +199,12 @@ def _give_back(header: Message, book: _Book, channel: Channel) -> None:
         tree = Tree(book.directory, header["exclude"])
     seen = [] if tree is None else list(_send_changes(tree, header, book, channel))
     channel.send(t="end")
-    done = channel.receive()
+    written: Message = {}
+    while "done" not in (message := channel.receive()):
+        written |= message["written"]
     notes = [] if tree is None else tree.notes
     book.jobs = [job for job in book.jobs if job != header["job"]]
-    for path, there in done["written"].items():
+    for path, there in written.items():
         channel.beat()
         if tree is not None and (status := tree.status(path)) is not None:
             book.base[path] = {"head": there, "here": stamp(status)}

@@ -40,7 +40,8 @@ def _head(order: Message, channel: Channel) -> Message:
         reason, final = _text(error), False
     # The other end learns why, so that it keeps its files.
     _say(channel, reason, final=final)
-    return {"ok": False, "reason": reason, "final": final}
+    bases = order.get("bases", {})
+    return {"ok": False, "reason": reason, "final": final, "bases": bases}
 
 
 def _node(command: str, channel: Channel) -> int:

@@ -11,7 +11,9 @@ import errno
 import fnmatch
 import hashlib
 import os
+import socket
 import stat
+import time
 from collections.abc import Iterator, Sequence
 
 from .wire import CopyError, Message
@@ -21,6 +23,7 @@ TEMPORARY = ".slurm-elastic-"
 _MAX_NOTES = 20
 _SYNC_EVERY_BYTES = 64 << 20
 _SAMPLE_BYTES = 64 << 10
+_LOCK_WAIT_S = 5.0
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -35,6 +38,7 @@ class Tree:
         self._exclude = exclude
         self._directory, self._here = "", os.dup(self._root)
         self._temporaries = 0
+        self._lock_wait_s = _LOCK_WAIT_S
         self.notes: list[str] = []
 
     def note(self, path: str, reason: object) -> None:
@@ -121,33 +125,67 @@ class Tree:
         """Make a link, or replace a file or link by it."""
         temporary = self._temporary(path)
         os.symlink(target, temporary, dir_fd=self._here)
-        self._rename(temporary, path)
+        self.place_draft(temporary, path)
 
     def write(self, path: str, message: Message, blocks: Iterator[bytes], *, sync: bool) -> None:
         """Write a file with the mode and time of ``message``. It appears complete or not at all.
         ``sync``: it is on the disk afterwards.
         """
-        temporary = self._temporary(path)
-        descriptor = os.open(temporary, _NEW, 0o600, dir_fd=self._here)
+        with self.draft(path, message, blocks, sync=sync) as draft:
+            self.place_draft(draft, path)
+
+    @contextlib.contextmanager
+    def draft(
+        self, path: str, message: Message, blocks: Iterator[bytes], *, sync: bool
+    ) -> Iterator[str]:
+        """Write the file beside its path, and yield the name for ``place_draft``. The draft goes
+        away if the context fails.
+        """
+        draft = self._temporary(path)
         try:
-            try:
-                write_blocks(descriptor, blocks, sync=sync)
-                # Without set-user-ID and set-group-ID bits, because the other end is not trusted.
-                os.fchmod(descriptor, int(message["mode"]) & 0o777)
-                os.utime(descriptor, ns=(int(message["m"]), int(message["m"])))
-                if sync:
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            self._rename(temporary, path)
+            self._write_draft(draft, message, blocks, sync=sync)
+            yield draft
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=self._here)
+                os.unlink(draft, dir_fd=self._here)
             raise
 
-    def _rename(self, temporary: str, path: str) -> None:
+    def _write_draft(
+        self, draft: str, message: Message, blocks: Iterator[bytes], *, sync: bool
+    ) -> None:
+        descriptor = os.open(draft, _NEW, 0o600, dir_fd=self._here)
+        try:
+            write_blocks(descriptor, blocks, sync=sync)
+            # Without set-user-ID and set-group-ID bits, because the other end is not trusted.
+            os.fchmod(descriptor, int(message["mode"]) & 0o777)
+            os.utime(descriptor, ns=(int(message["m"]), int(message["m"])))
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def place_draft(self, draft: str, path: str) -> None:
+        """Give a draft its path, in the directory that it is in."""
         name = self._enter(path)
-        os.rename(temporary, name, src_dir_fd=self._here, dst_dir_fd=self._here)
+        os.rename(draft, name, src_dir_fd=self._here, dst_dir_fd=self._here)
+
+    @contextlib.contextmanager
+    def only_writer(self, path: str) -> Iterator[None]:
+        """Keep the other copies of this user on this host from replacing files of the directory of
+        ``path``, for the moment between a look at a file and its change.
+        """
+        self._enter(path)
+        status = os.fstat(self._here)
+        # An abstract name ends with its process and needs no file; NFS cannot lock directories.
+        name = f"\0slurm-elastic-files-{os.geteuid()}-{status.st_dev}-{status.st_ino}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
+            until = time.monotonic() + self._lock_wait_s
+            while not _bound(lock, name):
+                if time.monotonic() >= until:
+                    self._lock_wait_s = 0.0  # somebody else has the name: go on without
+                    break
+                time.sleep(0.01)
+            yield
 
     def _temporary(self, path: str) -> str:
         self._enter(path)
@@ -167,6 +205,16 @@ class Tree:
             os.close(self._here)
             self._directory, self._here = directory, opened
         return name
+
+
+def _bound(lock: socket.socket, name: str) -> bool:
+    try:
+        lock.bind(name)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise
+    return True
 
 
 def _open_below(root: int, names: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import itertools
 import json
 import os
@@ -281,8 +282,158 @@ def test_the_last_copy_is_whole(pair: Pair) -> None:
 
 def test_a_file_that_grew_on_the_head_meanwhile_is_left(pair: Pair) -> None:
     pair.output.write_text("one\nother\n")
-    assert head._write_output(str(pair.output), 0, 4, iter([b"two\n"])) == 0
+    assert write_output(pair, 0, 4, b"two\n", is_last=False) == 0
     assert pair.output.read_text() == "one\nother\n"
+
+
+def write_output(pair: Pair, base: int, begin: int, text: bytes, *, is_last: bool) -> int:
+    return head._write_output(
+        str(pair.output), base, begin, iter([text]), is_last=is_last, wait=lambda: None
+    )
+
+
+def test_jobs_that_share_an_output_do_not_fill_the_disk(pair: Pair) -> None:
+    """With each copy of one the other's beginning was no longer its own, and all came again."""
+    ours, theirs, base = b"a1\n", b"b1\n", 0
+    write_output(pair, 0, 0, ours, is_last=False)
+    for _ in range(5):
+        base = write_output(pair, base, 0, theirs, is_last=False)
+        ours, theirs = ours + b"a2\n", theirs + b"b2\n"
+        assert write_output(pair, 0, 0, ours, is_last=False) == 0
+    write_output(pair, base, 0, theirs, is_last=True)
+    write_output(pair, 0, 0, ours, is_last=True)
+    assert pair.output.read_bytes() == b"a1\n" + theirs + ours
+
+
+def test_an_output_is_written_by_one_copy_at_a_time(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "_LOCK_WAIT_S", 0.0)
+    with pair.output.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(CopyError, match="another copy writes it"):
+            write_output(pair, 0, 0, b"x", is_last=True)
+    write_output(pair, 0, 0, b"x", is_last=True)
+    assert pair.output.read_bytes() == b"x"
+
+
+def test_where_an_output_begins_is_kept_if_the_copy_fails_later(pair: Pair) -> None:
+    """Each try would write it once more."""
+    pair.do("out")
+    pair.output.write_text("of another job\n")
+    (pair.node / "out.txt").write_text("ours\n")
+    (pair.node / "z").symlink_to("a")
+    order = pair.order("back", JOB)
+    with pair.monkeypatch.context() as patch:
+        patch.setattr(head, "_take_link", _full)
+        patch.setattr(pair, "order", lambda *_: order)
+        with pytest.raises(OSError, match="No space"):
+            pair.do("back")
+    assert order["bases"] == {str(pair.output): 15}
+    pair.base = 15
+    pair.do("back")
+    assert pair.output.read_text() == "of another job\nours\n"
+
+
+def test_a_hundred_thousand_results_are_no_line_that_is_too_long(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "_MAX_LINE", 1000)
+    monkeypatch.setattr(head, "_STAMPS_AT_ONCE", 5)
+    pair.do("out")
+    for number in range(50):
+        (pair.node / f"result-{number}").write_text("x")
+    assert pair.do("back")["files"] == 50
+    assert len(names(pair.head)) == 50
+    assert names(pair.node) == []
+
+
+def test_each_try_has_the_same_other_name(pair: Pair) -> None:
+    """A copy that fails is tried for ten minutes: its other names must not fill the disk."""
+    (pair.head / "both").write_text("old")
+    (pair.head / "link").symlink_to("old")
+    pair.do("out")
+    (pair.node / "both").write_text("of the job")
+    (pair.node / "link").unlink()
+    (pair.node / "link").symlink_to("job's")
+    (pair.head / "both").write_text("of the head")
+    (pair.head / "link").unlink()
+    (pair.head / "link").symlink_to("head's")
+    for _ in range(2):
+        with pair.monkeypatch.context() as patch:
+            patch.setattr(node, "_remove_outputs", _full)
+            with suppress(CopyError):
+                pair.do("back")
+    pair.do("back")
+    assert names(pair.head) == ["both", "both.job-7", "link", "link.job-7"]
+
+
+@pytest.mark.parametrize("step", [1_000_000_000, 1000])
+def test_a_file_system_that_keeps_coarse_times(pair: Pair, step: int) -> None:
+    """What an earlier try has written is no change on the head."""
+    pair.do("out")
+    (pair.node / "a").write_text("of the job")
+    status = (pair.node / "a").stat()
+    (pair.head / "a").write_text("of the job")
+    coarse = status.st_mtime_ns // step * step
+    os.utime(pair.head / "a", ns=(coarse, coarse))
+    assert pair.do("back")["notes"] == []
+    assert names(pair.head) == ["a"]
+
+
+def test_a_long_name_gets_another_name_that_fits(pair: Pair) -> None:
+    long = "x" * 255
+    pair.do("out")
+    (pair.node / long).write_text("of the job")
+    (pair.node / "z").write_text("z")
+    (pair.head / long).write_text("of the head, later")
+    pair.do("back")
+    assert (pair.head / "z").read_text() == "z"
+    assert (pair.head / ("x" * 249 + ".job-7")).read_text() == "of the job"
+
+
+def test_two_nodes_bring_one_name_at_the_same_moment(pair: Pair) -> None:
+    """Neither file is lost: the second one gets another name."""
+    ready = threading.Barrier(2)
+    real = Tree._write_draft
+
+    def write(*arguments: Any, **options: Any) -> None:
+        real(*arguments, **options)
+        ready.wait(20)
+
+    pair.monkeypatch.setattr(Tree, "_write_draft", write)
+    notes: list[str] = []
+
+    def bring(text: bytes) -> None:
+        ours, theirs = socket.socketpair()
+        with channel_of(ours) as channel, channel_of(theirs) as other:
+            message = {"s": len(text), "m": 10**18 + len(text), "mode": 0o600, "base": None}
+            with (pair.state / f"{len(text)}").open("wb+") as file:
+                file.write(text)
+                file.seek(0)
+                other.send_content(file.fileno())
+            tree = Tree(str(pair.head), [])
+            head._take_file(tree, "log", message, {"job": JOB}, channel)
+            notes.extend(tree.notes)
+
+    # Drafts are named by the process; here both copies are threads of one.
+    threads = [
+        threading.Thread(target=bring, args=(text,)) for text in (b"of one", b"of the other")
+    ]
+    numbers = itertools.count()
+    pair.monkeypatch.setattr(Tree, "_temporary", lambda *_: f".slurm-elastic-{next(numbers)}.tmp")
+    pair.monkeypatch.setattr(Tree, "_enter", _enter_top)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert {path.read_bytes() for path in pair.head.iterdir()} == {b"of one", b"of the other"}
+    assert names(pair.head) == ["log", "log.job-7"]
+    assert notes == ["log: it was changed on the head, too: the job's is log.job-7"]
+
+
+def _enter_top(tree: Tree, path: str) -> str:
+    return path
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", "a//b", ".", "a/.", "x\0y"])
